@@ -1,0 +1,123 @@
+#include "tutti/base/text.h"
+
+#define XXH_INLINE_ALL
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+
+namespace tutti {
+
+std::string format_ranks(std::span<const int> ranks) {
+  if (ranks.empty()) return "none";
+  std::string text;
+  for (size_t i = 0; i < ranks.size();) {
+    size_t last = i;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    if (!text.empty()) text += ' ';
+    if (last >= i + 2) {
+      text += fmt::format("{}-{}", ranks[i], ranks[last]);
+      i = last + 1;
+    } else {
+      text += fmt::format("{}", ranks[i]);
+      ++i;
+    }
+  }
+  return text;
+}
+
+std::string format_rank_set(std::span<const int> ranks) {
+  return (ranks.size() == 1 ? "rank " : "ranks ") + format_ranks(ranks);
+}
+
+namespace {
+
+// Levenshtein distance, one row at a time, with transpositions of neighbours counted as one edit
+// (optimal string alignment), because swapped letters are the commonest slip.
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) last[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + (a[i - 1] != b[j - 1])});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        row[j] = std::min(row[j], before[j - 2] + 1);
+    }
+    std::swap(before, last);
+    std::swap(last, row);
+  }
+  return last[b.size()];
+}
+
+}  // namespace
+
+std::optional<std::string> nearest_word(std::string_view word,
+                                        std::span<const std::string> candidates) {
+  const size_t limit = std::clamp<size_t>(word.size() / 3, 1, 4);
+  std::optional<std::string> best;
+  size_t best_distance = limit + 1;
+  for (const auto& candidate : candidates) {
+    if (candidate == word) continue;
+    const auto longer = std::max(candidate.size(), word.size());
+    if (longer - std::min(candidate.size(), word.size()) >= best_distance) continue;
+    const size_t distance = edit_distance(word, candidate);
+    if (distance < best_distance) best = candidate, best_distance = distance;
+  }
+  return best;
+}
+
+std::optional<int64_t> parse_integer(std::string_view text, int64_t low, int64_t high) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return {};
+  if (value < low || value > high) return {};
+  return value;
+}
+
+std::optional<int64_t> parse_size(std::string_view text) {
+  int shift = 0;
+  if (!text.empty()) {
+    switch (text.back()) {
+      case 'K': case 'k': shift = 10; break;
+      case 'M': case 'm': shift = 20; break;
+      case 'G': case 'g': shift = 30; break;
+      default: break;
+    }
+    if (shift) text.remove_suffix(1);
+  }
+  const auto value = parse_integer(text, 0, std::numeric_limits<int64_t>::max() >> shift);
+  if (!value) return {};
+  return *value << shift;
+}
+
+std::optional<double> parse_number(std::string_view text, double low, double high) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return {};
+  if (!std::isfinite(value) || value < low || value > high) return {};
+  return value;
+}
+
+std::vector<std::string> split_text(std::string_view text, char separator) {
+  std::vector<std::string> parts;
+  while (true) {
+    const auto at = text.find(separator);
+    parts.emplace_back(text.substr(0, at));
+    if (at == text.npos) return parts;
+    text.remove_prefix(at + 1);
+  }
+}
+
+uint64_t hash_bytes(std::span<const std::byte> bytes, uint64_t seed) {
+  return XXH3_64bits_withSeed(bytes.data(), bytes.size(), seed);
+}
+
+uint64_t hash_text(std::string_view text, uint64_t seed) {
+  return XXH3_64bits_withSeed(text.data(), text.size(), seed);
+}
+
+}  // namespace tutti

@@ -1,0 +1,78 @@
+#include "tutti/tensor/device_runtime.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+
+#include "tutti/base/error.h"
+
+namespace tutti {
+
+namespace {
+
+// The CPU as a device: everything has happened when the call returns, so streams and events are
+// empty words.
+class CpuRuntime final : public DeviceRuntime {
+ public:
+  DeviceKind kind() const override { return DeviceKind::cpu; }
+  void* allocate(size_t bytes, Device) override {
+    const size_t rounded = (bytes + 63) / 64 * 64;
+    void* memory = std::aligned_alloc(64, rounded == 0 ? 64 : rounded);
+    if (memory == nullptr)
+      throw Error(ErrorCode::out_of_memory, fmt::format("cannot allocate {} bytes on cpu", bytes));
+    return memory;
+  }
+  void free(void* memory, Device) noexcept override { std::free(memory); }
+  StreamRef create_stream(Device) override { return {}; }
+  void destroy_stream(StreamRef) noexcept override {}
+  void* create_event(Device) override { return nullptr; }
+  void destroy_event(void*) noexcept override {}
+  void record(void*, StreamRef) override {}
+  bool reached(void*) override { return true; }
+  void wait_event(StreamRef, void*) override {}
+  void copy(void* target, const void* source, size_t bytes, StreamRef) override {
+    if (bytes > 0) std::memcpy(target, source, bytes);
+  }
+  void host_function(StreamRef, std::function<void()> function) override { function(); }
+  void write_word(StreamRef, uint64_t* word, uint64_t value) override {
+    std::atomic_ref(*word).store(value, std::memory_order_release);
+  }
+  void wait_word(StreamRef, const uint64_t* word, uint64_t value) override {
+    auto& mutable_word = const_cast<uint64_t&>(*word);
+    const std::atomic_ref reference(mutable_word);
+    for (uint64_t seen = reference.load(std::memory_order_acquire); seen < value;
+         seen = reference.load(std::memory_order_acquire))
+      reference.wait(seen, std::memory_order_acquire);
+  }
+  void synchronize(StreamRef) override {}
+};
+
+// Runtimes are process-wide because devices are: a second CPU or GPU driver does not exist. The
+// table holds no other state.
+CpuRuntime cpu_runtime;
+std::array<std::atomic<DeviceRuntime*>, 3> runtimes{&cpu_runtime, nullptr, nullptr};
+
+}  // namespace
+
+DeviceRuntime& device_runtime(DeviceKind kind) {
+  auto* runtime = runtimes.at(static_cast<size_t>(kind)).load();
+  if (runtime == nullptr)
+    throw Error(ErrorCode::unavailable,
+                fmt::format("no runtime for device {} is loaded; tutti-doctor says why",
+                            to_string(Device{kind, 0})));
+  return *runtime;
+}
+
+bool has_device_runtime(DeviceKind kind) noexcept {
+  return runtimes[static_cast<size_t>(kind)].load() != nullptr;
+}
+
+void register_device_runtime(DeviceKind kind, DeviceRuntime* runtime) {
+  if (kind == DeviceKind::cpu && runtime == nullptr) runtime = &cpu_runtime;
+  runtimes.at(static_cast<size_t>(kind)).store(runtime);
+}
+
+}  // namespace tutti

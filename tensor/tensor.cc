@@ -1,0 +1,42 @@
+#include "tutti/tensor/tensor.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "tutti/base/error.h"
+#include "tutti/tensor/device_runtime.h"
+
+namespace tutti {
+
+TensorView TensorView::reshaped(Shape shape) const {
+  if (shape.count() != count())
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("a tensor of shape {} cannot take shape {}: {} elements are not {}",
+                            shape_.to_string(), shape.to_string(), count(), shape.count()));
+  return {data_, std::move(shape), dtype_, device_, stream_};
+}
+
+Tensor::Tensor(Shape shape, DataType dtype, Device device) {
+  int64_t bytes = 0;
+  if (__builtin_mul_overflow(shape.count(), size_of(dtype), &bytes))
+    throw Error(ErrorCode::out_of_memory,
+                fmt::format("a tensor {}{} has more bytes than 64 bits count", to_string(dtype),
+                            shape.to_string()));
+  auto& runtime = device_runtime(device.kind);
+  void* memory = runtime.allocate(static_cast<size_t>(bytes), device);
+  owner_ = std::shared_ptr<void>(
+      memory, [&runtime, device](void* pointer) { runtime.free(pointer, device); });
+  if (device.kind != DeviceKind::cuda) std::memset(memory, 0, static_cast<size_t>(bytes));
+  view_ = TensorView(memory, std::move(shape), dtype, device);
+}
+
+Tensor Tensor::clone() const {
+  Tensor copy(shape(), dtype(), device());
+  auto& runtime = device_runtime(device().kind);
+  runtime.copy(copy.data(), data(), static_cast<size_t>(bytes()), view_.stream());
+  runtime.synchronize(view_.stream());
+  return copy;
+}
+
+}  // namespace tutti

@@ -1,0 +1,89 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <ranges>
+#include <span>
+
+#include "tutti/tensor/device.h"
+#include "tutti/tensor/dtype.h"
+#include "tutti/tensor/shape.h"
+
+namespace tutti {
+
+/// A borrowed, dense, row-major tensor: pointer, shape, element type, where it lives and the stream
+/// on which its contents become ready. The memory must outlive every operation on it.
+class TensorView {
+ public:
+  TensorView() = default;
+  TensorView(void* data, Shape shape, DataType dtype, Device device = {}, StreamRef stream = {})
+      : data_(static_cast<std::byte*>(data)), shape_(std::move(shape)), dtype_(dtype),
+        device_(device), stream_(stream) {}
+
+  /// Any contiguous, mutable range of an element type: std::vector<float>, std::span<double>,
+  /// arrays. Its shape is {size}.
+  template <class Range>
+    requires std::ranges::contiguous_range<Range> && std::ranges::sized_range<Range> &&
+             (!std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<Range>>>) &&
+             ElementType<std::ranges::range_value_t<Range>>
+  TensorView(Range&& range)
+      : TensorView(std::ranges::data(range), Shape{static_cast<int64_t>(std::ranges::size(range))},
+                   dtype_of<std::ranges::range_value_t<Range>>()) {}
+
+  template <ElementType T>
+  static TensorView cuda(T* data, int64_t count, void* stream, int device = 0) {
+    return {data, Shape{count}, dtype_of<T>(), Device{DeviceKind::cuda, device}, {stream}};
+  }
+
+  std::byte* data() const { return data_; }
+  template <ElementType T>
+  T* as() const { return reinterpret_cast<T*>(data_); }
+  const Shape& shape() const { return shape_; }
+  DataType dtype() const { return dtype_; }
+  Device device() const { return device_; }
+  StreamRef stream() const { return stream_; }
+  int64_t count() const { return shape_.count(); }
+  int64_t bytes() const { return count() * size_of(dtype_); }
+  /// The same memory under another shape of as many elements; throws Error(invalid_argument).
+  TensorView reshaped(Shape shape) const;
+
+ private:
+  std::byte* data_ = nullptr;
+  Shape shape_{0};
+  DataType dtype_ = DataType::f32;
+  Device device_;
+  StreamRef stream_;
+};
+
+/// An owning tensor; copies share the memory (a handle), clone() makes new memory. Zeroed at birth,
+/// 64-byte aligned.
+class Tensor {
+ public:
+  Tensor() = default;
+  Tensor(Shape shape, DataType dtype, Device device = {});
+  /// Takes over memory that somebody else made; `owner` keeps it alive.
+  Tensor(TensorView view, std::shared_ptr<void> owner)
+      : view_(std::move(view)), owner_(std::move(owner)) {}
+
+  explicit operator bool() const { return owner_ != nullptr; }
+  const TensorView& view() const { return view_; }
+  operator TensorView() const { return view_; }
+  std::byte* data() const { return view_.data(); }
+  template <ElementType T>
+  T* as() const { return view_.as<T>(); }
+  template <ElementType T>
+  std::span<T> span() const { return {as<T>(), static_cast<size_t>(count())}; }
+  const Shape& shape() const { return view_.shape(); }
+  DataType dtype() const { return view_.dtype(); }
+  Device device() const { return view_.device(); }
+  int64_t count() const { return view_.count(); }
+  int64_t bytes() const { return view_.bytes(); }
+  Tensor reshaped(Shape shape) const { return {view_.reshaped(std::move(shape)), owner_}; }
+  Tensor clone() const;
+
+ private:
+  TensorView view_;
+  std::shared_ptr<void> owner_;
+};
+
+}  // namespace tutti
