@@ -1,0 +1,35 @@
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "tutti/base/descriptor.h"
+
+namespace tutti {
+
+/// A reliable, ordered stream of bytes to one peer, never blocking. StreamTransport (one protocol
+/// for all) runs over any mix of them: rings in memory, rings in shared memory, sockets.
+/// One thread at a time.
+class Channel {
+ public:
+  virtual ~Channel() = default;
+  /// Takes as many bytes as it can now, in order; 0: full. Throws Error(peer_lost) whose text is
+  /// what was seen ("connection reset").
+  virtual size_t write(std::span<const iovec> parts) = 0;
+  /// Reads up to bytes.size() bytes; 0: nothing here now. Throws Error(peer_lost) at the end of the
+  /// stream, after the last byte was read.
+  virtual size_t read(std::span<std::byte> bytes) = 0;
+  /// Before sleeping. False: reading is worth a try now (or writing, if `wants_write`).
+  virtual bool arm(bool wants_write) = 0;
+  /// Puts what must be watched into the poller, once, at the start.
+  virtual void watch(Poller& poller) = 0;
+  virtual std::string_view route() const = 0;
+};
+
+}  // namespace tutti

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "tutti/base/deadline.h"
+
+namespace tutti {
+
+/// A small key-value store that all ranks of a job reach: rendezvous, the deaths that a launcher
+/// saw, agreement on survivors. Any thread, any process. Keys and values are bytes, at most 1 KiB
+/// and 1 MiB. Every call throws Error(unavailable) if the store is gone.
+class Store {
+ public:
+  virtual ~Store() = default;
+  virtual void set(const std::string& key, std::string_view value) = 0;
+  /// Sets only if the key is not there yet; returns the value that then stands.
+  virtual std::string set_once(const std::string& key, std::string_view value) = 0;
+  virtual std::optional<std::string> try_get(const std::string& key) = 0;
+  /// Waits for the key; throws Error(timeout) that names the key.
+  virtual std::string get(const std::string& key, Deadline deadline) = 0;
+  /// Adds to a decimal counter that starts at 0; returns the new value.
+  virtual int64_t add(const std::string& key, int64_t amount) = 0;
+  virtual void erase(const std::string& key) = 0;
+};
+
+/// Ranks as threads of one process share one of these.
+std::shared_ptr<Store> make_memory_store();
+/// Files in a folder that all ranks reach; created if missing (mode 0700).
+std::shared_ptr<Store> make_file_store(const std::string& folder);
+/// A client of a TcpStoreServer; proves that it knows the secret. Waits for the server until the
+/// deadline. Throws Error(authentication | unavailable | timeout) naming host and port.
+std::shared_ptr<Store> connect_tcp_store(const std::string& host, int port,
+                                         const std::string& secret, Deadline deadline);
+/// The same keys under a prefix.
+std::shared_ptr<Store> make_prefix_store(std::shared_ptr<Store> store, std::string prefix);
+
+/// Serves a store on a TCP port from a thread of its own.
+class TcpStoreServer {
+ public:
+  /// port 0: any free one. Throws Error(io) that names address and port if it is taken.
+  TcpStoreServer(const std::string& address, int port, std::string secret);
+  ~TcpStoreServer();
+  TcpStoreServer(const TcpStoreServer&) = delete;
+  int port() const;
+  /// The server's own view, without a connection.
+  std::shared_ptr<Store> local();
+
+ private:
+  class Implementation;
+  std::unique_ptr<Implementation> implementation_;
+};
+
+}  // namespace tutti

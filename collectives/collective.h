@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "tutti/kernels/reduce_op.h"
+#include "tutti/tensor/dtype.h"
+
+namespace tutti {
+
+/// The numbers are part of the wire format.
+enum class CollectiveKind : uint8_t {
+  allreduce = 0, allgather = 1, broadcast = 2, reduce = 3, gather = 4, scatter = 5,
+  reduce_scatter = 6, alltoall = 7, send = 8, recv = 9, barrier = 10,
+};
+inline constexpr int kCollectiveKindCount = 11;
+
+constexpr std::string_view to_string(CollectiveKind kind) noexcept {
+  constexpr std::string_view kNames[kCollectiveKindCount] = {
+      "allreduce", "allgather", "broadcast", "reduce", "gather", "scatter",
+      "reduce_scatter", "alltoall", "send", "recv", "barrier"};
+  return kNames[static_cast<int>(kind)];
+}
+
+/// One collective as a value; a backend starts any of them by one call. Counts are in elements.
+///
+/// kind            input            output                 send_counts        recv_counts
+/// allreduce       count            count                  {count}            -
+/// broadcast       count at root    count                  {count}            -
+/// reduce          count            count at root          {count}            -
+/// allgather(v)    counts[rank]     sum of counts          counts, one a rank -
+/// gather(v)       counts[rank]     sum of counts at root  counts             -
+/// scatter(v)      sum at root      counts[rank]           counts             -
+/// reduce_scatter  sum of counts    counts[rank]           counts             -
+/// alltoall(v)     sum of send      sum of recv            to each rank       from each rank
+/// send, recv      count            count                  {count}            -
+/// barrier         -                -                      -                  -
+///
+/// input may equal output where both hold as many elements. Spans and memory are borrowed until the
+/// operation is done.
+struct Collective {
+  CollectiveKind kind = CollectiveKind::barrier;
+  DataType dtype = DataType::f32;
+  ReduceOp op = ReduceOp::sum;
+  int root = 0;  // rooted kinds; the peer of send and recv
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;
+  std::span<const int64_t> send_counts;
+  std::span<const int64_t> recv_counts;
+  Scale scale;  // applied once to the final values of reducing kinds (op average adds 1/n itself)
+};
+
+}  // namespace tutti

@@ -1,0 +1,92 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tutti/collectives/collective.h"
+
+namespace tutti {
+
+enum class Slot : uint8_t { input, output, scratch };
+
+/// Elements [begin, begin + count) of a slot.
+struct Range {
+  int64_t begin = 0;
+  int64_t count = 0;
+  int64_t end() const { return begin + count; }
+  bool operator==(const Range&) const = default;
+};
+
+enum class Action : uint8_t {
+  send,         // source range of slot `from` to `peer`
+  recv,         // from `peer` into target range of slot `to`
+  copy,         // source of `from` to target of `to` (may be the same place: nothing to do)
+  reduce,       // target of `to` = op(target of `to`, source of `from`): the target's value is the
+                // left operand
+  reduce_left,  // the same with the source as the left operand
+  reduce_ranks  // target of `to` = op over all ranks r in ascending order of operand(r), where
+                // operand(own rank) is the source range of slot `from` and operand(r) is `scratch`
+                // at source2 + slot_of(r) * stride, slot_of(r) = r < rank ? r : r - 1; scaled and
+                // rounded once (see Schedule::scales_at_owner)
+};
+
+/// One thing that one rank does. Rounds are counted from 0 within a segment. In a round a rank first
+/// posts all its receives and sends, then, when they are all done, runs its copies and reductions in
+/// listed order; then the next round begins. Between two ranks at most one message travels in each
+/// direction per round (key = round), and a message is sent even if it is empty: it carries the
+/// verdict.
+struct Step {
+  int round = 0;
+  Action action = Action::copy;
+  int peer = -1;
+  Slot from = Slot::input;
+  Slot to = Slot::output;
+  Range source;
+  Range target;
+  int64_t operands = 0;  // reduce_ranks: where the others' operands start in scratch
+  int64_t stride = 0;    // reduce_ranks: distance between them, in elements
+};
+
+/// What a schedule is computed from. Pure data: the same on every rank but for `rank`.
+struct Problem {
+  CollectiveKind kind = CollectiveKind::allreduce;
+  int rank = 0;
+  int size = 1;
+  int root = 0;
+  std::span<const int64_t> counts;       // see Collective: send_counts
+  std::span<const int64_t> recv_counts;  // alltoall only
+  std::span<const int> hosts;            // host number of each rank, empty: all on one host
+  bool in_place = false;                 // input and output are the same memory
+};
+
+/// What one rank does for one segment of a collective. Offsets are elements of the whole input and
+/// output; scratch is private to the segment.
+struct Schedule {
+  std::vector<Step> steps;       // ascending rounds
+  int64_t scratch = 0;           // elements of scratch
+  bool scales_at_owner = false;  // reduce_ranks applies the scale; else the executor does at the end
+};
+
+/// A pure function from a Problem to a Schedule, under a name. `reduces_in_rank_order` marks those
+/// that keep the promise of determinism=rank_order. `plan` throws Error(invalid_argument) only for
+/// Problems that `serves` refuses.
+struct Algorithm {
+  std::string_view name;
+  CollectiveKind kind = CollectiveKind::allreduce;
+  bool reduces_in_rank_order = false;
+  Schedule (*plan)(const Problem&) = nullptr;
+};
+
+/// Every algorithm of the library, all kinds.
+std::span<const Algorithm> algorithms();
+/// Throws Error(invalid_argument) that lists the names for the kind.
+const Algorithm& find_algorithm(CollectiveKind kind, std::string_view name);
+
+/// Elements of input and of output that a rank holds for a Problem.
+int64_t input_count(const Problem& problem);
+int64_t output_count(const Problem& problem);
+
+}  // namespace tutti

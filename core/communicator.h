@@ -1,0 +1,166 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tutti/core/options.h"
+#include "tutti/core/statistics.h"
+#include "tutti/core/work.h"
+#include "tutti/kernels/reduce_op.h"
+#include "tutti/tensor/tensor.h"
+
+namespace tutti {
+
+class CommunicatorState;
+
+/// Settings of one allreduce or reduce_scatter beside its op.
+struct ReduceOptions {
+  ReduceOp op = ReduceOp::average;
+  double prescale = 1.0;           // applied before the reduction
+  double postscale = 1.0;          // applied after it (after the division of average)
+  std::optional<DataType> wire;    // f16 or bf16: the type in which f32 and f64 travel
+  int priority = 0;                // higher goes first among what is ready at once
+};
+
+struct NamedTensor {
+  std::string name;
+  TensorView tensor;
+};
+
+/// A name looked up once; see Communicator::declare.
+class TensorHandle {
+ public:
+  TensorHandle() = default;
+
+ private:
+  friend class CommunicatorState;
+  friend class Communicator;
+  int64_t id_ = -1;
+};
+
+/// The sparse rows of a larger tensor: `indices` i64[k], `values` [k, ...].
+struct SparseTensor {
+  TensorView indices;
+  TensorView values;
+};
+
+/// One member of a group of ranks that act together. Made by every rank at the same time; any
+/// thread may call anything. Operations are matched over all ranks by name, in whatever order each
+/// rank submits them; the memory of a tensor belongs to the operation until its Work is done.
+/// Wrong use throws at once; what ranks disagree on throws the same Error on every rank from
+/// Work::wait and harms nothing else; after a rank is lost every call throws that Error until a new
+/// Communicator is made (create or shrink).
+class Communicator {
+ public:
+  /// Finds the other ranks and connects to them. Throws Error(timeout | authentication | version |
+  /// unavailable) that says who is missing.
+  static std::unique_ptr<Communicator> create(Options options = Options::from_environment());
+  /// Says goodbye; pending operations fail with Error(closed). Never throws, has a deadline.
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  int rank() const;
+  int size() const;
+  /// Among the ranks of this host.
+  int local_rank() const;
+  int local_size() const;
+  int hosts() const;
+  std::string backend() const;
+  const Options& options() const;
+
+  // --- asynchronous: each returns at once; the name is matched over all ranks ---
+
+  /// In place, over all ranks that have not joined. Shape, dtype, op, scales and wire must agree.
+  Work allreduce(std::string_view name, TensorView tensor, ReduceOp op = ReduceOp::average);
+  Work allreduce(std::string_view name, TensorView tensor, const ReduceOptions& options);
+  /// Out of place.
+  Work allreduce(std::string_view name, TensorView input, TensorView output,
+                 const ReduceOptions& options);
+  Work allreduce(const TensorHandle& handle, TensorView tensor, const ReduceOptions& options = {});
+  /// All or none: no member is reduced before every member is there on every rank. `group` is
+  /// matched like a name. One Work for all.
+  Work grouped_allreduce(std::string_view group, std::span<const NamedTensor> tensors,
+                         const ReduceOptions& options = {});
+  /// The sum (or average) of sparse rows: output(0) the indices, output(1) the values of all ranks,
+  /// in rank order, equal indices not merged; average divides the values by the number of ranks.
+  Work sparse_allreduce(std::string_view name, SparseTensor tensor,
+                        ReduceOp op = ReduceOp::average);
+
+  /// output() is the ranks' tensors one after another along the first dimension, whose extents may
+  /// differ; the others must agree.
+  Work allgather(std::string_view name, TensorView input);
+  /// The same into the caller's memory, whose rows must be the sum of all.
+  Work allgather(std::string_view name, TensorView input, TensorView output);
+  Work grouped_allgather(std::string_view group, std::span<const NamedTensor> tensors);
+  /// In place: root's contents to all.
+  Work broadcast(std::string_view name, TensorView tensor, int root = 0);
+  /// Result at root only (`output` is ignored elsewhere; may equal input).
+  Work reduce(std::string_view name, TensorView input, TensorView output, int root = 0,
+              ReduceOp op = ReduceOp::sum);
+  /// output() at root: all ranks' rows in rank order; empty elsewhere.
+  Work gather(std::string_view name, TensorView input, int root = 0);
+  /// `input` counts at root only: its rows are dealt by `rows` (one number a rank; empty: equal
+  /// parts). output() is this rank's part.
+  Work scatter(std::string_view name, TensorView input, int root = 0,
+               std::span<const int64_t> rows = {});
+  /// output() is this rank's share of the reduced rows: `rows` deals them (empty: equal parts, the
+  /// remainder to the lowest ranks).
+  Work reduce_scatter(std::string_view name, TensorView input, const ReduceOptions& options = {},
+                      std::span<const int64_t> rows = {});
+  Work grouped_reduce_scatter(std::string_view group, std::span<const NamedTensor> tensors,
+                              const ReduceOptions& options = {});
+  /// Rows of `input` to every rank: `splits` rows to each (empty: equal parts). output() is what the
+  /// others sent here, in rank order; received_counts() their rows.
+  Work alltoall(std::string_view name, TensorView input, std::span<const int64_t> splits = {});
+  /// Point to point: matched by name between the two ranks.
+  Work send(std::string_view name, TensorView tensor, int to);
+  Work recv(std::string_view name, TensorView tensor, int from);
+  Work barrier(std::string_view name = "barrier");
+  /// This rank is out of data: until every rank has joined it takes part in the others' allreduces
+  /// with nothing, and averages divide by those that are left. The Work is done when all have
+  /// joined; output() is an i64 scalar, the last rank to join.
+  Work join();
+
+  // --- blocking: the caller drives; no thread is woken ---
+
+  void allreduce_blocking(std::string_view name, TensorView tensor,
+                          ReduceOp op = ReduceOp::average);
+  void broadcast_blocking(std::string_view name, TensorView tensor, int root = 0);
+  void barrier_blocking();
+  /// Bytes of rank `root`, of whatever length, on every rank.
+  std::vector<std::byte> broadcast_bytes(std::string_view name, std::span<const std::byte> bytes,
+                                         int root = 0);
+  /// The bytes of every rank, on every rank.
+  std::vector<std::vector<std::byte>> allgather_bytes(std::string_view name,
+                                                      std::span<const std::byte> bytes);
+
+  /// Looks a name up once, for loops over many small tensors.
+  TensorHandle declare(std::string_view name, Shape shape, DataType dtype);
+
+  /// A communicator of the ranks that pass the same color, ordered by (key, rank). Collective; a
+  /// negative color takes part and gets null.
+  std::unique_ptr<Communicator> split(int color, int key = 0);
+  /// After a loss: a communicator of the survivors, in old order, of a new epoch. Every survivor
+  /// calls it. This one is then only good for destruction.
+  std::unique_ptr<Communicator> shrink(Deadline deadline = Deadline::after(30));
+
+  Statistics statistics() const;
+  /// Starts and stops the timeline at run time; the file is whole after stop.
+  void start_timeline(const std::string& file);
+  void stop_timeline();
+  /// A span or an instant of the user's own in the timeline (nothing if it is off).
+  void timeline_span(std::string_view name, Clock::time_point begin, Clock::time_point end);
+
+ private:
+  friend class GradientArena;
+  explicit Communicator(std::shared_ptr<CommunicatorState> state);
+  std::shared_ptr<CommunicatorState> state_;
+};
+
+}  // namespace tutti

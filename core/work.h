@@ -1,0 +1,46 @@
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "tutti/base/deadline.h"
+#include "tutti/base/error.h"
+#include "tutti/tensor/tensor.h"
+
+namespace tutti {
+
+class WorkState;
+
+/// The handle of an asynchronous operation. Copies share it. Dropping it does not cancel: the
+/// operation goes on and its memory must stay valid; errors of dropped Works are logged. Any thread.
+class Work {
+ public:
+  Work() = default;
+  explicit Work(std::shared_ptr<WorkState> state) : state_(std::move(state)) {}
+
+  explicit operator bool() const { return state_ != nullptr; }
+  /// Over, well or not; never blocks.
+  bool done() const;
+  /// Blocks until it is over and throws the operation's Error if it failed. The caller drives the
+  /// engine meanwhile. Inside a callback: Error(callback).
+  void wait();
+  /// The same with a deadline: Error(timeout) when it passes; the operation goes on.
+  void wait(Deadline deadline);
+  /// Makes a stream wait instead of the host.
+  void wait_on(StreamRef stream);
+  /// Runs `callback` once when the operation is over (at once if it is), from whichever thread
+  /// drives the engine, after it has let go of it. It gets null or the error; what it throws is
+  /// logged as Error(callback).
+  void then(std::function<void(std::exception_ptr)> callback);
+  /// Results whose size only the library knows (allgather, alltoall, sparse). Waits first.
+  Tensor output(size_t index = 0);
+  /// alltoall: rows received from each rank; allgather: rows of each rank.
+  std::vector<int64_t> received_counts();
+
+ private:
+  std::shared_ptr<WorkState> state_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "tutti/kernels/reduce_op.h"
+#include "tutti/tensor/dtype.h"
+
+namespace tutti {
+
+/// Conversions of single values: nearest even, NaN stays NaN (quiet), denormals kept, overflow to
+/// infinity.
+float to_float(Float16 value) noexcept;
+float to_float(BFloat16 value) noexcept;
+Float16 to_float16(float value) noexcept;
+BFloat16 to_bfloat16(float value) noexcept;
+
+/// data[i] = scale(data[i]) in place; see Scale for the arithmetic.
+void scale(DataType dtype, std::byte* data, int64_t count, Scale scale);
+void scale_reference(DataType dtype, std::byte* data, int64_t count, Scale scale);
+
+/// output[i] = scale(input[i]) in another element type. Between floats the scale is applied in f32
+/// (f64 if either side is f64) and rounded once. Float to integer truncates toward zero and
+/// saturates, NaN becomes 0; integer to float rounds to nearest even; bool is 0 or 1. Same dtype
+/// and scale one is a copy. `input` may equal `output` only if the element sizes are equal.
+void cast(DataType from, const std::byte* input, DataType to, std::byte* output, int64_t count,
+          Scale scale = {});
+void cast_reference(DataType from, const std::byte* input, DataType to, std::byte* output,
+                    int64_t count, Scale scale = {});
+
+/// One tensor's place in a bucket: elements [offset, offset + count) of the bucket are the tensor's.
+struct Piece {
+  std::byte* data = nullptr;  // the tensor; pack only reads it
+  DataType dtype = DataType::f32;
+  int64_t offset = 0;         // in elements of the bucket
+  int64_t count = 0;
+};
+
+/// Fills elements [begin, end) of a bucket from the pieces that lie there (ascending offsets, not
+/// overlapping), casting to the bucket's type and scaling in the same pass. Elements between pieces
+/// are set to zero.
+void pack(std::span<const Piece> pieces, DataType bucket_dtype, std::byte* bucket, int64_t begin,
+          int64_t end, Scale scale = {});
+/// The way back: elements [begin, end) of the bucket to the pieces that lie there.
+void unpack(std::span<const Piece> pieces, DataType bucket_dtype, const std::byte* bucket,
+            int64_t begin, int64_t end, Scale scale = {});
+
+}  // namespace tutti

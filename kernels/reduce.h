@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "tutti/kernels/reduce_op.h"
+#include "tutti/tensor/dtype.h"
+
+namespace tutti {
+
+/// Whether `op` means something on `dtype`: sum, average, min, max and product on all numbers; band
+/// and bor on integers and bool; on bool also min and product (and), max and sum (or).
+bool can_reduce(DataType dtype, ReduceOp op) noexcept;
+
+/// output[i] = scale(op over j of inputs[j][i]), for `count` elements, j in ascending order.
+///
+/// 16-bit floats accumulate in f32, f32 in f32, f64 in f64; the result is scaled, then rounded once
+/// to nearest even. Integers wrap on overflow. `average` is `sum` whose scale.divisor is multiplied
+/// by inputs.size(). A NaN in any input makes min and max NaN; NaN stays NaN and denormals are kept
+/// everywhere; a sum beyond the largest finite value is infinite.
+/// `output` may be the same pointer as any one input, and must not overlap otherwise. At least one
+/// input. Vectorised with run-time dispatch; equal to the bit to reduce_reference.
+void reduce(DataType dtype, ReduceOp op, std::byte* output,
+            std::span<const std::byte* const> inputs, int64_t count, Scale scale = {});
+
+/// The plain loop that defines reduce().
+void reduce_reference(DataType dtype, ReduceOp op, std::byte* output,
+                      std::span<const std::byte* const> inputs, int64_t count, Scale scale = {});
+
+}  // namespace tutti
