@@ -25,6 +25,8 @@ class Store {
   /// Adds to a decimal counter that starts at 0; returns the new value.
   virtual int64_t add(const std::string& key, int64_t amount) = 0;
   virtual void erase(const std::string& key) = 0;
+  /// The own address on the way to the store, "10.0.0.3"; empty if it is not reached by network.
+  virtual std::string local_address() const { return {}; }
 };
 
 /// Ranks as threads of one process share one of these.
