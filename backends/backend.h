@@ -23,6 +23,7 @@ struct Place {
   std::string host;       // network namespace and boot id, or what Options::host says
   std::string host_name;  // for people
   int pid = 0;
+  int world_rank = 0;  // in the job; differs from the rank in a split or shrunk communicator
 };
 
 struct BackendPlugin;
@@ -31,18 +32,18 @@ struct BackendPlugin;
 struct Context {
   int rank = 0;
   int size = 1;
-  std::shared_ptr<Store> store;      // keys of this communicator and epoch only
-  std::vector<Place> places;         // one a rank
-  std::string secret;                // of the job; empty: none (threads of one process)
-  std::string network_interface;     // "" any; a name such as eth0, or an address
+  std::shared_ptr<Store> store;   // keys of this communicator and epoch only
+  std::vector<Place> places;      // one a rank
+  std::string secret;             // of the job; empty: none (threads of one process)
+  std::string network_interface;  // "" any; a name such as eth0, or an address
   Deadline deadline = Deadline::after(60);
   Determinism determinism = Determinism::fastest;
-  std::string algorithms;            // score string for the chooser
+  std::string algorithms;  // score string for the chooser
   ExecutorOptions executor;
   LogSink log;
   /// The other built-in backends, for composites.
   std::span<const BackendPlugin* const> plugins;
-  std::vector<int> hosts() const;    // host number of each rank, by first appearance
+  std::vector<int> hosts() const;  // host number of each rank, by first appearance
 };
 
 /// Memory in which buckets live. Freed with the object; 4096-byte aligned.
@@ -54,7 +55,7 @@ class Region {
 };
 
 struct Capabilities {
-  std::string name;               // "shm"
+  std::string name;  // "shm"
   bool across_hosts = false;
   bool serves(CollectiveKind, DataType, ReduceOp) const;
 };

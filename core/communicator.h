@@ -21,10 +21,10 @@ class CommunicatorState;
 /// Settings of one allreduce or reduce_scatter beside its op.
 struct ReduceOptions {
   ReduceOp op = ReduceOp::average;
-  double prescale = 1.0;           // applied before the reduction
-  double postscale = 1.0;          // applied after it (after the division of average)
-  std::optional<DataType> wire;    // f16 or bf16: the type in which f32 and f64 travel
-  int priority = 0;                // higher goes first among what is ready at once
+  double prescale = 1.0;                        // applied before the reduction
+  double postscale = 1.0;                       // applied after it (after the division of average)
+  std::optional<DataType> wire = std::nullopt;  // f16 or bf16: the type in which f32 and f64 travel
+  int priority = 0;                             // higher goes first among what is ready at once
 };
 
 struct NamedTensor {
@@ -115,8 +115,8 @@ class Communicator {
                       std::span<const int64_t> rows = {});
   Work grouped_reduce_scatter(std::string_view group, std::span<const NamedTensor> tensors,
                               const ReduceOptions& options = {});
-  /// Rows of `input` to every rank: `splits` rows to each (empty: equal parts). output() is what the
-  /// others sent here, in rank order; received_counts() their rows.
+  /// Rows of `input` to every rank: `splits` rows to each (empty: equal parts). output() is what
+  /// the others sent here, in rank order; received_counts() their rows.
   Work alltoall(std::string_view name, TensorView input, std::span<const int64_t> splits = {});
   /// Point to point: matched by name between the two ranks.
   Work send(std::string_view name, TensorView tensor, int to);

@@ -16,10 +16,10 @@ namespace tutti {
 /// variable, what it said, what it wanted and the nearest name.
 struct Options {
   // Who am I. Set by tutti-run, mpirun, srun or torchrun; alone it is one rank.
-  int rank = 0;        // TUTTI_RANK
-  int size = 1;        // TUTTI_SIZE
-  int local_rank = 0;  // TUTTI_LOCAL_RANK
-  int local_size = 1;  // TUTTI_LOCAL_SIZE
+  int rank = 0;                   // TUTTI_RANK
+  int size = 1;                   // TUTTI_SIZE
+  int local_rank = 0;             // TUTTI_LOCAL_RANK
+  int local_size = 1;             // TUTTI_LOCAL_SIZE
   std::string launcher = "none";  // who said so: "tutti-run", "Open MPI", "explicit" ...
 
   // How ranks find each other. `store` is "tcp://host:port" or "file:///folder"; empty with one
@@ -28,30 +28,31 @@ struct Options {
   bool serve_store = false;             // set where no launcher holds the store
   std::shared_ptr<Store> store_object;  // in code only: threads of one process
   std::string job = "job";              // TUTTI_JOB: separates jobs that share a store
-  std::string secret;                   // TUTTI_SECRET_FD (a descriptor) or TUTTI_SECRET, then unset
-  std::string network_interface;        // TUTTI_INTERFACE: name or address; empty: chosen
-  std::string host;                     // TUTTI_HOST: overrides which ranks count as one host
+  std::string secret;             // TUTTI_SECRET_FD (a descriptor) or TUTTI_SECRET, then unset
+  std::string network_interface;  // TUTTI_INTERFACE: name or address; empty: chosen
+  std::string host;               // TUTTI_HOST: overrides which ranks count as one host
 
   std::string backend = "auto";  // TUTTI_BACKEND: auto, memory, shm, tcp, hierarchical
   std::string algorithms;        // TUTTI_ALGORITHMS: score string, see Chooser
   Determinism determinism = Determinism::fastest;  // TUTTI_DETERMINISM: fastest, run, rank_order
   int64_t segment_bytes = 1 << 20;                 // TUTTI_SEGMENT_BYTES: pipelined pieces
 
-  int64_t fusion_bytes = 4 << 20;       // TUTTI_FUSION_BYTES: a bucket's size; 0: no fusion
-  int64_t partition_bytes = 16 << 20;   // TUTTI_PARTITION_BYTES: larger tensors travel in pieces
-  int64_t cache_capacity = 4096;        // TUTTI_CACHE_CAPACITY: tensors known by number; 0: off
-  bool replay = true;                   // TUTTI_REPLAY: steady state without messages
-  int replay_after = 3;                 // TUTTI_REPLAY_AFTER: equal steps before a plan is locked
+  int64_t fusion_bytes = 4 << 20;      // TUTTI_FUSION_BYTES: a bucket's size; 0: no fusion
+  int64_t partition_bytes = 16 << 20;  // TUTTI_PARTITION_BYTES: larger tensors travel in pieces
+  int64_t cache_capacity = 4096;       // TUTTI_CACHE_CAPACITY: tensors known by number; 0: off
+  bool replay = true;                  // TUTTI_REPLAY: steady state without messages
+  int replay_after = 3;                // TUTTI_REPLAY_AFTER: equal steps before a plan is locked
 
-  double connect_timeout = 60;   // TUTTI_CONNECT_TIMEOUT, seconds: rendezvous
-  double peer_timeout = 10;      // TUTTI_PEER_TIMEOUT, seconds without an answer: rank is silent
-  double operation_timeout = 0;  // TUTTI_OPERATION_TIMEOUT, seconds; 0: a late rank is reported only
-  double stall_warning = 2;      // TUTTI_STALL_WARNING, seconds until the first stall report
-  double close_timeout = 5;      // TUTTI_CLOSE_TIMEOUT, seconds for goodbye
+  double connect_timeout = 60;  // TUTTI_CONNECT_TIMEOUT, seconds: rendezvous
+  double peer_timeout = 10;     // TUTTI_PEER_TIMEOUT, seconds without an answer: rank is silent
+  double operation_timeout =
+      0;                     // TUTTI_OPERATION_TIMEOUT, seconds; 0: a late rank is reported only
+  double stall_warning = 2;  // TUTTI_STALL_WARNING, seconds until the first stall report
+  double close_timeout = 5;  // TUTTI_CLOSE_TIMEOUT, seconds for goodbye
 
-  std::string timeline;               // TUTTI_TIMELINE: file for the Chrome trace; empty: none
+  std::string timeline;                    // TUTTI_TIMELINE: file for the Chrome trace; empty: none
   LogLevel log_level = LogLevel::warning;  // TUTTI_LOG: error, warning, info, debug
-  LogSink log;                        // in code only; null: standard error
+  LogSink log;                             // in code only; null: standard error
 
   /// The settings of this process: launcher and TUTTI_ variables.
   static Options from_environment();

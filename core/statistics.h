@@ -7,23 +7,23 @@ namespace tutti {
 
 /// What a Communicator has done since it was made. Counters only grow.
 struct Statistics {
-  uint64_t operations = 0;             // Works that ended, well or not
-  uint64_t tensors = 0;                // tensors that went through allreduce
-  uint64_t buckets = 0;                // fused buckets launched
-  uint64_t replayed_buckets = 0;       // of these, without negotiation
-  uint64_t vetoed_buckets = 0;         // replayed buckets that were dropped and renegotiated
+  uint64_t operations = 0;        // Works that ended, well or not
+  uint64_t tensors = 0;           // tensors that went through allreduce
+  uint64_t buckets = 0;           // fused buckets launched
+  uint64_t replayed_buckets = 0;  // of these, without negotiation
+  uint64_t vetoed_buckets = 0;    // replayed buckets that were dropped and renegotiated
   uint64_t plans_locked = 0;
-  uint64_t data_messages = 0;          // sent by this rank
+  uint64_t data_messages = 0;  // sent by this rank
   uint64_t data_bytes = 0;
-  uint64_t control_messages = 0;       // sent by this rank: negotiation and the transport's own
+  uint64_t control_messages = 0;  // sent by this rank: negotiation and the transport's own
   uint64_t control_bytes = 0;
-  uint64_t negotiation_messages = 0;   // sent by this rank: requests and responses alone
-  uint64_t wakeups = 0;                // times the background thread woke
-  uint64_t allocations = 0;            // on the data path
-  uint64_t caller_runs = 0;            // waits that drove the engine themselves
-  double wait_seconds = 0;             // time that callers spent in wait()
-  double exposed_seconds = 0;          // of these, while data of this rank was moving
-  double skew_seconds = 0;             // of these, while other ranks were still missing
+  uint64_t negotiation_messages = 0;  // sent by this rank: requests and responses alone
+  uint64_t wakeups = 0;               // times the background thread woke
+  uint64_t allocations = 0;           // on the data path
+  uint64_t caller_runs = 0;           // waits that drove the engine themselves
+  double wait_seconds = 0;            // time that callers spent in wait()
+  double exposed_seconds = 0;         // of these, while data of this rank was moving
+  double skew_seconds = 0;            // of these, while other ranks were still missing
   std::vector<uint64_t> bytes_to_peer;
 };
 

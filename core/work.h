@@ -14,7 +14,8 @@ namespace tutti {
 class WorkState;
 
 /// The handle of an asynchronous operation. Copies share it. Dropping it does not cancel: the
-/// operation goes on and its memory must stay valid; errors of dropped Works are logged. Any thread.
+/// operation goes on and its memory must stay valid; errors of dropped Works are logged. Any
+/// thread.
 class Work {
  public:
   Work() = default;

@@ -1,0 +1,198 @@
+#include "tutti/core/bootstrap.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <set>
+
+#include "tutti/base/text.h"
+#include "tutti/core/version.h"
+
+namespace tutti {
+
+namespace {
+
+struct Address {
+  std::string host;
+  int port = 0;
+};
+
+// "tcp://host:port", "tcp://[::1]:port"
+Address parse_address(const std::string& url) {
+  constexpr std::string_view kScheme = "tcp://";
+  const auto colon = url.rfind(':');
+  const auto port =
+      colon == url.npos ? std::nullopt : parse_integer(url.substr(colon + 1), 1, 65535);
+  if (!url.starts_with(kScheme) || colon <= kScheme.size() || !port)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("TUTTI_STORE={} is not the address of a store (want tcp://host:port or "
+                            "file:///folder)",
+                            url));
+  std::string host = url.substr(kScheme.size(), colon - kScheme.size());
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']')
+    host = host.substr(1, host.size() - 2);
+  return {host, static_cast<int>(*port)};
+}
+
+// Ranks of one boot, one network namespace: only those can share memory and a Unix socket.
+std::string host_identity(const Options& options) {
+  if (!options.host.empty()) return options.host;
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string boot;
+  std::getline(file, boot);
+  struct stat status {};
+  const auto space = ::stat("/proc/self/ns/net", &status) == 0 ? status.st_ino : 0;
+  return fmt::format("{}/{}", boot, space);
+}
+
+std::string host_name() {
+  char name[256] = "";
+  ::gethostname(name, sizeof name - 1);
+  return name;
+}
+
+// The settings that must be equal on all ranks, as one text.
+std::string agreement(const Options& options) {
+  return fmt::format(
+      "TUTTI_BACKEND={} TUTTI_ALGORITHMS={} TUTTI_DETERMINISM={} TUTTI_SEGMENT_BYTES={} "
+      "TUTTI_FUSION_BYTES={} TUTTI_PARTITION_BYTES={} TUTTI_CACHE_CAPACITY={} TUTTI_REPLAY={} "
+      "TUTTI_REPLAY_AFTER={}",
+      options.backend, options.algorithms, static_cast<int>(options.determinism),
+      options.segment_bytes, options.fusion_bytes, options.partition_bytes, options.cache_capacity,
+      options.replay, options.replay_after);
+}
+
+std::string encode_place(const Place& place, const Options& options) {
+  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}", kVersion, agreement(options), place.host,
+                     place.host_name, place.pid, place.world_rank);
+}
+
+Place decode_place(int rank, const std::string& text, const Options& options) {
+  const auto lines = split_text(text, '\n');
+  if (lines.at(0) != kVersion)
+    throw Error(
+        ErrorCode::version,
+        fmt::format("rank {} runs version {} of the library, rank {} runs {}; all ranks must "
+                    "run one version",
+                    rank, lines[0], options.rank, kVersion))
+        .with_rank(rank);
+  if (lines.size() != 6)
+    throw Error(
+        ErrorCode::corrupt_data,
+        fmt::format("rank {} wrote something into the store that is no rank's place", rank));
+  if (lines[1] != agreement(options)) {
+    const auto theirs = split_text(lines[1], ' '), ours = split_text(agreement(options), ' ');
+    for (size_t i = 0; i < std::min(theirs.size(), ours.size()); ++i)
+      if (theirs[i] != ours[i])
+        throw Error(ErrorCode::mismatch,
+                    fmt::format("rank {} has {}, rank {} has {}; all ranks must have one setting",
+                                rank, theirs[i], options.rank, ours[i]))
+            .with_rank(rank);
+  }
+  Place place{lines[2], lines[3], 0, 0};
+  place.pid = static_cast<int>(parse_integer(lines[4], 0, 1 << 30).value_or(0));
+  place.world_rank = static_cast<int>(parse_integer(lines[5], 0, 1 << 30).value_or(0));
+  return place;
+}
+
+std::vector<Place> exchange_places(const Options& options, const Membership& membership,
+                                   Deadline deadline) {
+  const Place own{host_identity(options), host_name(), static_cast<int>(::getpid()),
+                  membership.world_rank};
+  auto& store = *membership.store;
+  const auto key = [](int rank) { return fmt::format("place/{}", rank); };
+  const auto written = encode_place(own, options);
+  if (store.set_once(key(options.rank), written) != written)
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("two processes say that they are rank {}; give each rank its own number "
+                    "(TUTTI_RANK), or another TUTTI_JOB to a second job on this store",
+                    options.rank))
+        .with_rank(options.rank);
+  std::vector<Place> places;
+  for (int rank = 0; rank < options.size; ++rank) {
+    std::string text;
+    try {
+      text = store.get(key(rank), deadline);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::timeout) throw;
+      std::vector<int> missing;
+      for (int other = rank; other < options.size; ++other)
+        if (!store.try_get(key(other))) missing.push_back(other);
+      throw Error(ErrorCode::timeout,
+                  fmt::format("rank {} waited {} s for {} of {} to start; did it die, or is "
+                              "TUTTI_CONNECT_TIMEOUT too short?",
+                              options.rank, options.connect_timeout, format_rank_set(missing),
+                              options.size))
+          .with_rank(missing.empty() ? rank : missing.front());
+    }
+    places.push_back(decode_place(rank, text, options));
+  }
+  return places;
+}
+
+std::string choose_backend(const Options& options, const std::vector<Place>& places) {
+  if (options.backend != "auto") return options.backend;
+  std::set<std::string> hosts;
+  std::set<int> processes;
+  for (const auto& place : places) {
+    hosts.insert(place.host);
+    processes.insert(place.pid);
+  }
+  if (hosts.size() == 1 && processes.size() == 1 && (options.store_object || places.size() == 1))
+    return "memory";
+  if (hosts.size() == 1) return "shm";
+  return hosts.size() == places.size() ? "tcp" : "hierarchical";
+}
+
+}  // namespace
+
+Membership join_job(const Options& options) {
+  Membership membership;
+  membership.world_rank = options.rank;
+  if (options.store_object) {
+    membership.root = options.store_object;
+  } else if (options.size == 1 && options.store.empty()) {
+    membership.root = make_memory_store();
+  } else if (options.store.starts_with("file://")) {
+    membership.root = make_file_store(options.store.substr(7));
+  } else {
+    const auto address = parse_address(options.store);
+    if (options.serve_store && options.rank == 0) {
+      auto server = std::make_shared<TcpStoreServer>(address.host, address.port, options.secret);
+      membership.root = server->local();
+      membership.keeper = server;
+    } else {
+      membership.root = connect_tcp_store(address.host, address.port, options.secret,
+                                          Deadline::after(options.connect_timeout));
+    }
+  }
+  membership.store = make_prefix_store(membership.root, options.job + "/0/");
+  return membership;
+}
+
+std::shared_ptr<Engine> make_engine(const Options& options, const Membership& membership) {
+  Context context;
+  context.rank = options.rank;
+  context.size = options.size;
+  context.store = membership.store;
+  context.deadline = Deadline::after(options.connect_timeout);
+  context.places = exchange_places(options, membership, context.deadline);
+  context.secret = options.secret;
+  context.network_interface = options.network_interface;
+  context.determinism = options.determinism;
+  context.algorithms = options.algorithms;
+  context.executor.segment_bytes = options.segment_bytes;
+  context.plugins = builtin_backends();
+  context.log = [sink = options.log, limit = options.log_level](LogLevel level,
+                                                                std::string_view line) {
+    if (level <= limit) sink ? sink(level, line) : log_to_stderr(level, line);
+  };
+  auto backend = find_backend(choose_backend(options, context.places)).connect(context);
+  return std::make_shared<Engine>(options, std::move(context), std::move(backend), membership.root);
+}
+
+}  // namespace tutti

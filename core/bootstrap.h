@@ -1,0 +1,24 @@
+#pragma once
+
+#include <memory>
+
+#include "tutti/core/engine.h"
+
+namespace tutti {
+
+/// What a new communicator is made of, beside its options.
+struct Membership {
+  std::shared_ptr<Store> root;   // of the job: deaths, epochs; may serve others from this process
+  std::shared_ptr<Store> store;  // keys of this communicator alone
+  std::shared_ptr<void> keeper;  // the server behind the store, if this process runs it
+  int world_rank = 0;
+};
+
+/// Opens the job's store as the options say.
+Membership join_job(const Options& options);
+
+/// Meets the other ranks in the store, agrees with them on version and settings, connects the
+/// backend and makes the engine (not started). Throws Error that names who is missing or differs.
+std::shared_ptr<Engine> make_engine(const Options& options, const Membership& membership);
+
+}  // namespace tutti

@@ -1,0 +1,441 @@
+#include "tutti/core/engine.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+namespace tutti {
+
+namespace {
+
+// The engine whose callback this thread is running, so that waiting inside one can be refused.
+thread_local const Engine* callback_of = nullptr;
+
+// Spinning pays only if every rank of this host has a core of its own.
+int spin_rounds(const Context& context) {
+  const auto hosts = context.hosts();
+  const auto here = hosts[static_cast<size_t>(context.rank)];
+  const auto ranks = std::count(hosts.begin(), hosts.end(), here);
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (::sched_getaffinity(0, sizeof set, &set) != 0) return 0;
+  constexpr int kRounds = 2000;
+  return ranks <= CPU_COUNT(&set) && context.size > 1 ? kRounds : 0;
+}
+
+std::string pending_key(const Entry& entry) { return entry_key(entry.request); }
+
+}  // namespace
+
+Engine::Engine(Options options, Context context, std::unique_ptr<Backend> backend,
+               std::shared_ptr<Store> deaths)
+    : options_(std::move(options)),
+      context_(std::move(context)),
+      pid_(::getpid()),
+      spin_rounds_(spin_rounds(context_)),
+      backend_(std::move(backend)),
+      transport_(*backend_->transport()),
+      deaths_(std::move(deaths)),
+      timeline_(context_.rank),
+      liveness_(context_.rank, context_.size, options_.peer_timeout),
+      stall_clock_(options_.stall_warning),
+      statuses_(static_cast<size_t>(context_.size)),
+      gone_(static_cast<size_t>(context_.size), false),
+      timelines_(static_cast<size_t>(context_.size)),
+      timeline_done_(static_cast<size_t>(context_.size), false),
+      timelines_missing_(context_.size - 1) {
+  const auto send_hook = [this](int rank, std::span<const std::byte> message) {
+    send(rank, message);
+  };
+  if (context_.rank == 0)
+    coordinator_ = std::make_unique<Coordinator>(options_, context_.size, send_hook);
+  Scheduler::Hooks hooks;
+  hooks.send = send_hook;
+  hooks.finish = [this](Entry* entry, const Error* error) { finish(entry, error); };
+  hooks.broken = [this](const std::string& what) {
+    fault(left_ ? *left_
+                : Error(ErrorCode::internal,
+                        fmt::format("rank {}: {} although no rank was lost; make a new "
+                                    "Communicator, and please report it",
+                                    context_.rank, what)),
+          true);
+  };
+  hooks.log = [this](const std::string& line) { log(LogLevel::info, line); };
+  scheduler_ = std::make_unique<Scheduler>(options_, *backend_, context_.rank, context_.size,
+                                           counting_, timeline_, std::move(hooks));
+  poller_.watch(backend_->descriptor(), EPOLLIN);
+  poller_.watch(bell_.descriptor(), EPOLLIN);
+  if (!options_.timeline.empty()) timeline_.start();
+}
+
+Engine::~Engine() { close(); }
+
+void Engine::start() {
+  thread_ = std::thread([this] { background(); });
+}
+
+// --- submission: any thread ---------------------------------------------------------------------
+
+bool Engine::forked() const { return ::getpid() != pid_; }
+
+bool Engine::in_callback() const { return callback_of == this; }
+
+void Engine::submit(std::vector<std::unique_ptr<Entry>> entries, bool ring) {
+  const auto& first = entries.front()->request.name;
+  if (forked())
+    throw Error(
+        ErrorCode::closed,
+        fmt::format("\"{}\": this process is a fork of rank {}; a Communicator belongs to the "
+                    "process that made it. Make a new one here",
+                    first, context_.rank))
+        .with_tensor(first);
+  const std::lock_guard lock(submit_mutex_);
+  if (closed_)
+    throw Error(ErrorCode::closed, fmt::format("\"{}\": this Communicator is closed", first));
+  if (broken_) throw Error(*broken_);
+  const auto now = Clock::now();
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const auto key = pending_key(*entries[i]);
+    bool twice = pending_.contains(key);
+    for (size_t j = 0; j < i && !twice; ++j) twice = pending_key(*entries[j]) == key;
+    if (twice)
+      throw Error(
+          ErrorCode::duplicate_name,
+          fmt::format("\"{0}\" is pending already on rank {1}: it was submitted twice before "
+                      "its Work was done. Wait for the first, or use another name",
+                      entries[i]->request.name, context_.rank))
+          .with_rank(context_.rank)
+          .with_tensor(entries[i]->request.name);
+  }
+  for (auto& entry : entries) {
+    entry->submitted = now;
+    auto* raw = entry.get();
+    pending_.emplace(pending_key(*raw), std::move(entry));
+    submitted_.push_back(raw);
+  }
+  if (ring && !bell_rung_.exchange(true)) bell_.ring();
+}
+
+void Engine::submit_join(std::unique_ptr<Entry> entry) {
+  const std::lock_guard lock(submit_mutex_);
+  if (closed_ || forked()) throw Error(ErrorCode::closed, "join: this Communicator is closed");
+  if (broken_) throw Error(*broken_);
+  entry->submitted = Clock::now();
+  auto* raw = entry.get();
+  if (!pending_.emplace(raw->request.name, std::move(entry)).second)
+    throw Error(ErrorCode::duplicate_name,
+                fmt::format("rank {} has joined already; wait for that Work first", context_.rank))
+        .with_rank(context_.rank);
+  joins_.push_back(raw);
+  if (!bell_rung_.exchange(true)) bell_.ring();
+}
+
+bool Engine::take_submissions() {
+  std::vector<Entry*> submitted, joins;
+  if (bell_rung_.exchange(false)) bell_.silence();
+  {
+    const std::lock_guard lock(submit_mutex_);
+    submitted.swap(submitted_);
+    joins.swap(joins_);
+  }
+  for (Entry* entry : submitted) {
+    if (left_)
+      finish(entry, &*left_);
+    else
+      scheduler_->submit(entry);
+  }
+  scheduler_->flush();
+  for (Entry* entry : joins) {
+    if (left_)
+      finish(entry, &*left_);
+    else
+      scheduler_->join(entry);
+  }
+  return !submitted.empty() || !joins.empty();
+}
+
+// --- the token ----------------------------------------------------------------------------------
+
+void Engine::drive(WorkState& work, Deadline deadline) {
+  const auto begin = Clock::now();
+  work.waiting_since.store(begin.time_since_epoch().count());
+  work.waiters.fetch_add(1);
+  {
+    std::unique_lock lock(token_mutex_);
+    while (!work.done() && !deadline.passed()) {
+      if (token_.take()) {
+        lock.unlock();
+        drive_until_done(work, deadline);
+        lock.lock();
+        token_.put_back();
+        break;
+      }
+      // Another thread drives; it may sleep without knowing of what this one submitted quietly.
+      if (!bell_rung_.exchange(true)) bell_.ring();
+      token_.driver_sleeps();
+      if (deadline.is_never())
+        drivers_.wait(lock);
+      else
+        drivers_.wait_until(lock, deadline.when());
+      token_.driver_wakes();
+    }
+    hand_on(lock);
+  }
+  work.waiters.fetch_sub(1);
+  const std::lock_guard lock(statistics_mutex_);
+  published_.wait_seconds += std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+void Engine::hand_on(std::unique_lock<std::mutex>&) {
+  switch (token_.next()) {
+    case Token::Wake::a_driver:
+      drivers_.notify_all();
+      break;
+    case Token::Wake::the_background:
+      background_.notify_one();
+      break;
+    case Token::Wake::nobody:
+      break;
+  }
+}
+
+void Engine::drive_until_done(WorkState& work, Deadline deadline) {
+  ++counting_.caller_runs;
+  int idle_rounds = 0;
+  auto last = Clock::now();
+  while (!work.done() && !deadline.passed()) {
+    const bool moved = step();
+    run_callbacks();
+    const auto now = Clock::now();
+    (moved ? counting_.exposed_seconds : counting_.skew_seconds) +=
+        std::chrono::duration<double>(now - last).count();
+    last = now;
+    if (moved) {
+      idle_rounds = 0;
+      continue;
+    }
+    if (work.done()) break;
+    rest(deadline, idle_rounds);
+  }
+  publish_statistics();
+  // The background thread sleeps on what it armed before this thread drove; see that it will be
+  // woken for what is still to come.
+  const bool armed = backend_->arm();
+  const auto due = next_deadline();
+  const std::lock_guard lock(token_mutex_);
+  if ((!armed || posted_ || due < sleeping_until_) && !bell_rung_.exchange(true)) bell_.ring();
+}
+
+void Engine::rest(Deadline deadline, int& idle_rounds) {
+  if (idle_rounds < spin_rounds_) {
+    ++idle_rounds;
+    __builtin_ia32_pause();
+    return;
+  }
+  const auto due = std::min(next_deadline(), deadline.when());
+  if (!backend_->arm()) return;
+  poller_.wait(Deadline::at(due).poll_milliseconds());
+  idle_rounds = spin_rounds_ / 2;
+}
+
+void Engine::background() {
+  std::unique_lock lock(token_mutex_);
+  while (!closing_) {
+    if (!token_.take_in_background()) {
+      token_.background_parks();
+      background_.wait(lock);
+      token_.background_unparks();
+      continue;
+    }
+    lock.unlock();
+    bool moved = step();
+    run_callbacks();
+    const bool armed = !moved && backend_->arm();
+    const auto due = next_deadline();
+    if (!moved) publish_statistics();
+    lock.lock();
+    token_.put_back();
+    hand_on(lock);
+    if (token_.waiting_drivers() > 0) continue;
+    if (!armed) continue;
+    sleeping_until_ = due;
+    lock.unlock();
+    poller_.wait(Deadline::at(due).poll_milliseconds());
+    lock.lock();
+    ++wakeups_;
+  }
+}
+
+// --- one step -----------------------------------------------------------------------------------
+
+bool Engine::step() {
+  posted_ = false;
+  if (closing_ && !left_) left_ = Error(ErrorCode::closed, "this Communicator was closed");
+  bool moved = take_submissions();
+  moved |= backend_->progress();
+  moved |= handle_messages();
+  handle_peer_events();
+  const auto now = Clock::now();
+  moved |= scheduler_->advance(now);
+  watch_peers(now);
+  if (posted_) {
+    moved |= handle_messages();
+    backend_->progress();
+    moved = true;
+  }
+  if (some_finished_) {
+    some_finished_ = false;
+    publish_statistics();
+    const std::lock_guard lock(token_mutex_);
+    if (token_.waiting_drivers() > 0) drivers_.notify_all();
+  }
+  return moved;
+}
+
+bool Engine::pending() const {
+  return !scheduler_->idle() || (coordinator_ && !coordinator_->idle());
+}
+
+Clock::time_point Engine::next_deadline() const {
+  return std::min(scheduler_->next_deadline(), control_deadline_);
+}
+
+void Engine::finish(Entry* entry, const Error* error) {
+  std::unique_ptr<Entry> owned;
+  {
+    const std::lock_guard lock(submit_mutex_);
+    const auto key = entry->request.join ? entry->request.name : pending_key(*entry);
+    const auto found = pending_.find(key);
+    owned = std::move(found->second);
+    pending_.erase(found);
+  }
+  ++counting_.operations;
+  some_finished_ = true;
+  auto& work = *owned->work;
+  if (!work.finish_part(error)) return;
+  auto callbacks = work.take_callbacks();
+  if (callbacks.empty()) return;
+  const auto exception = work.exception();
+  for (auto& callback : callbacks) callbacks_.emplace_back(std::move(callback), exception);
+}
+
+// Callbacks run without the token, so that they may submit and so that others can drive meanwhile.
+void Engine::run_callbacks() {
+  if (callbacks_.empty()) return;
+  auto callbacks = std::exchange(callbacks_, {});
+  {
+    std::unique_lock lock(token_mutex_);
+    token_.put_back();
+    hand_on(lock);
+  }
+  const auto* outer = std::exchange(callback_of, this);
+  for (auto& [callback, exception] : callbacks) {
+    try {
+      callback(exception);
+    } catch (const std::exception& error) {
+      log(LogLevel::error,
+          fmt::format("rank {}: a callback threw: {}; it was given up, all else goes "
+                      "on",
+                      context_.rank, error.what()));
+    } catch (...) {
+      log(LogLevel::error, fmt::format("rank {}: a callback threw something that is no "
+                                       "std::exception; it was given up, all else goes on",
+                                       context_.rank));
+    }
+  }
+  callback_of = outer;
+  std::unique_lock lock(token_mutex_);
+  while (!token_.take()) {
+    token_.driver_sleeps();
+    drivers_.wait(lock);
+    token_.driver_wakes();
+  }
+}
+
+void Engine::publish_statistics() {
+  const auto counters = transport_.counters();
+  const std::lock_guard lock(statistics_mutex_);
+  const auto waits = published_.wait_seconds;
+  published_ = counting_;
+  published_.wakeups = wakeups_;
+  published_.wait_seconds = waits;
+  published_.data_messages = counters.messages_sent;
+  published_.data_bytes = counters.bytes_sent;
+  published_.control_messages = counters.control_messages_sent;
+  published_.control_bytes = counters.control_bytes_sent;
+  published_.negotiation_messages = negotiation_messages_;
+  published_.allocations = counters.allocations + scheduler_->allocations();
+  published_.bytes_to_peer = counters.bytes_to_peer;
+}
+
+Statistics Engine::statistics() {
+  const std::lock_guard lock(statistics_mutex_);
+  auto statistics = published_;
+  statistics.wakeups = wakeups_;
+  return statistics;
+}
+
+std::optional<Error> Engine::broken() const {
+  const std::lock_guard lock(submit_mutex_);
+  return broken_;
+}
+
+void Engine::log(LogLevel level, const std::string& line) {
+  if (level > options_.log_level) return;
+  const std::lock_guard lock(log_mutex_);
+  if (options_.log)
+    options_.log(level, line);
+  else
+    log_to_stderr(level, line);
+}
+
+void Engine::close() noexcept {
+  try {
+    {
+      const std::lock_guard lock(submit_mutex_);
+      if (closed_) return;
+      closed_ = true;
+    }
+    if (forked()) {
+      // The thread exists in the parent only; its handle must not be joined here.
+      if (thread_.joinable()) thread_.detach();
+      return;
+    }
+    closing_ = true;
+    bell_.ring();
+    {
+      const std::lock_guard lock(token_mutex_);
+      background_.notify_all();
+    }
+    if (thread_.joinable()) thread_.join();
+    {
+      std::unique_lock lock(token_mutex_);
+      const auto deadline = Deadline::after(options_.close_timeout);
+      while (!token_.take() && !deadline.passed()) {
+        token_.driver_sleeps();
+        drivers_.wait_for(lock, std::chrono::milliseconds(10));
+        token_.driver_wakes();
+      }
+    }
+    const bool healthy = !broken();
+    const Error closed(
+        ErrorCode::closed,
+        fmt::format("rank {} closed this Communicator while the operation was pending",
+                    context_.rank));
+    take_submissions();
+    scheduler_->fail(closed);
+    if (!options_.timeline.empty()) collect_timelines(healthy ? options_.close_timeout : 0);
+    if (healthy) transport_.goodbye(options_.close_timeout);
+    run_callbacks();
+    std::unique_lock lock(token_mutex_);
+    token_.put_back();
+    drivers_.notify_all();
+  } catch (const std::exception& error) {
+    log(LogLevel::error, fmt::format("rank {}: closing: {}", context_.rank, error.what()));
+  }
+}
+
+}  // namespace tutti

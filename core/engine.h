@@ -1,0 +1,145 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "tutti/backends/backend.h"
+#include "tutti/core/coordinator.h"
+#include "tutti/core/entry.h"
+#include "tutti/core/liveness.h"
+#include "tutti/core/options.h"
+#include "tutti/core/scheduler.h"
+#include "tutti/core/stall.h"
+#include "tutti/core/statistics.h"
+#include "tutti/core/timeline.h"
+#include "tutti/core/token.h"
+
+namespace tutti {
+
+/// The coordinator thread's machine. Exactly one thread at a time holds its token and is the
+/// engine: a thread that waits for a Work drives it itself; when nobody waits, the background
+/// thread does. Whoever sleeps, sleeps in one place, the poller. Nothing ticks when idle.
+class Engine final : public Driver, public std::enable_shared_from_this<Engine> {
+ public:
+  /// `deaths`: where a launcher writes them (see core/death.h); may be null.
+  Engine(Options options, Context context, std::unique_ptr<Backend> backend,
+         std::shared_ptr<Store> deaths);
+  ~Engine() override;
+
+  /// Starts the background thread.
+  void start();
+  /// Fails what is pending, says goodbye, ends the thread. Idempotent; has a deadline.
+  void close() noexcept;
+
+  /// Hands entries over, all or none; throws if closed, broken, forked, or a name is pending.
+  /// `ring`: the caller does not wait at once, so somebody must be woken.
+  void submit(std::vector<std::unique_ptr<Entry>> entries, bool ring);
+  void submit_join(std::unique_ptr<Entry> entry);
+
+  void drive(WorkState& work, Deadline deadline) override;
+  void report(const std::string& line) override { log(LogLevel::warning, line); }
+  bool in_callback() const override;
+
+  Statistics statistics();
+  Timeline& timeline() { return timeline_; }
+  const Context& context() const { return context_; }
+  const Options& options() const { return options_; }
+  Backend& backend() { return *backend_; }
+  /// The error that ended this communicator, if one did.
+  std::optional<Error> broken() const;
+  void log(LogLevel level, const std::string& line);
+  bool forked() const;
+
+ private:
+  // --- token holder only (engine.cc) ---
+  bool step();
+  bool take_submissions();
+  void finish(Entry* entry, const Error* error);
+  void run_callbacks();
+  void publish_statistics();
+  Clock::time_point next_deadline() const;
+  bool pending() const;
+  /// Spins, then sleeps until something can move or the deadline passed.
+  void rest(Deadline deadline, int& idle_rounds);
+  void drive_until_done(WorkState& work, Deadline deadline);
+  void hand_on(std::unique_lock<std::mutex>& lock);
+  void background();
+
+  // --- token holder only (engine_control.cc) ---
+  bool handle_messages();
+  void handle(int from, std::span<const std::byte> message);
+  void send(int rank, std::span<const std::byte> message);
+  void handle_peer_events();
+  void watch_peers(Clock::time_point now);
+  void report_stalls(Clock::time_point now);
+  void fault(const Error& error, bool tell_others);
+  Error peer_lost_error(int peer, const std::string& detail);
+  std::string in_flight() const;
+  std::string describe_rank(int rank) const;
+  void collect_timelines(double seconds);
+
+  // Constant after construction.
+  const Options options_;
+  const Context context_;
+  const int pid_;
+  const int spin_rounds_;
+  const std::unique_ptr<Backend> backend_;
+  Transport& transport_;
+  const std::shared_ptr<Store> deaths_;
+  Timeline timeline_;
+
+  // Only the token's holder touches these.
+  std::unique_ptr<Coordinator> coordinator_;  // on rank 0
+  std::unique_ptr<Scheduler> scheduler_;
+  Liveness liveness_;
+  StallClock stall_clock_;
+  std::unordered_map<std::string, double> stalls_reported_;
+  std::vector<RankStatus> statuses_;
+  std::deque<std::vector<std::byte>> loopback_;
+  std::vector<bool> gone_;     // peers that left or died
+  std::optional<Error> left_;  // somebody left: nothing new can be done
+  std::vector<std::pair<WorkCallback, std::exception_ptr>> callbacks_;
+  std::vector<std::byte> message_;
+  std::vector<std::string> timelines_;  // rank 0, at the end: events of each rank
+  std::vector<bool> timeline_done_;
+  int timelines_missing_ = 0;
+  Clock::time_point control_deadline_ = Clock::time_point::max();
+  Clock::time_point next_stall_check_ = Clock::time_point::max();
+  Statistics counting_;
+  uint64_t negotiation_messages_ = 0;
+  bool posted_ = false;
+  bool some_finished_ = false;
+
+  Poller poller_;
+  Bell bell_;
+  std::atomic<bool> bell_rung_{false};
+  std::atomic<bool> closing_{false};
+  std::atomic<uint64_t> wakeups_{0};
+  std::thread thread_;
+
+  mutable std::mutex submit_mutex_;  // guards the following
+  std::vector<Entry*> submitted_;
+  std::vector<Entry*> joins_;
+  std::unordered_map<std::string, std::unique_ptr<Entry>> pending_;
+  std::optional<Error> broken_;
+  bool closed_ = false;
+
+  std::mutex token_mutex_;  // guards the following
+  Token token_;
+  std::condition_variable drivers_;
+  std::condition_variable background_;
+  Clock::time_point sleeping_until_ = Clock::time_point::max();
+
+  std::mutex statistics_mutex_;  // guards the following
+  Statistics published_;
+  std::mutex log_mutex_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <vector>
+
+#include "tutti/base/deadline.h"
+
+namespace tutti {
+
+/// Decides whom to ask whether it is alive, and who is silent. Probes run only while something is
+/// pending. Pure: time comes in as a value.
+class Liveness {
+ public:
+  Liveness(int rank, int size, double peer_timeout);
+
+  void heard(int peer, Clock::time_point now);
+  struct Result {
+    std::vector<int> ping;
+    int silent = -1;  // a peer that did not answer within peer_timeout
+    double silent_seconds = 0;
+    Clock::time_point next = Clock::time_point::max();
+  };
+  Result tick(Clock::time_point now, bool pending);
+  /// Seconds since this peer was heard of while something was pending; 0 otherwise.
+  double quiet_seconds(int peer, Clock::time_point now) const;
+
+ private:
+  void start(Clock::time_point now);
+  const int rank_;
+  const Clock::duration timeout_;
+  const Clock::duration interval_;
+  bool probing_ = false;
+  Clock::time_point last_tick_;
+  Clock::time_point next_ping_;
+  std::vector<Clock::time_point> heard_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,117 @@
+// Communicators made from a Communicator: split and shrink.
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <thread>
+
+#include "tutti/base/text.h"
+#include "tutti/core/communicator_state.h"
+
+namespace tutti {
+
+namespace {
+
+// A communicator of some members of another one: ranks are their places in `members`.
+std::shared_ptr<CommunicatorState> make_child(const CommunicatorState& parent,
+                                              const std::vector<int>& members,
+                                              const std::string& path) {
+  Options options = parent.options;
+  const auto own = std::find(members.begin(), members.end(), parent.options.rank);
+  options.rank = static_cast<int>(own - members.begin());
+  options.size = static_cast<int>(members.size());
+  Membership membership = parent.membership;
+  membership.store = make_prefix_store(parent.membership.root, path + "/");
+  auto state = std::make_shared<CommunicatorState>(std::move(options), std::move(membership));
+  state->path = path;
+  state->epoch = parent.epoch;
+  return state;
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> Communicator::split(int color, int key) {
+  const int mine[2] = {color, key};
+  const int number = state_->splits++;
+  const auto all = allgather_bytes(fmt::format("split {}", number), std::as_bytes(std::span(mine)));
+  std::vector<std::pair<int, int>> order;  // (key, rank) of my color
+  for (int rank = 0; rank < size(); ++rank) {
+    int theirs[2];
+    std::memcpy(theirs, all[static_cast<size_t>(rank)].data(), sizeof theirs);
+    if (theirs[0] == color) order.emplace_back(theirs[1], rank);
+  }
+  if (color < 0) return nullptr;
+  std::sort(order.begin(), order.end());
+  std::vector<int> members;
+  for (const auto& [k, rank] : order) members.push_back(rank);
+  const auto path = fmt::format("{}/e{}/split{}/{}", state_->path, state_->epoch, number, color);
+  return std::unique_ptr<Communicator>(new Communicator(make_child(*state_, members, path)));
+}
+
+// Every survivor writes that it lives and whom it knows to be dead. Once everybody who is not known
+// to be dead has written, or the settling time passed, the first to notice fixes the list for all.
+std::unique_ptr<Communicator> Communicator::shrink(Deadline deadline) {
+  const auto broken = state_->engine->broken();
+  const int epoch = state_->epoch + 1;
+  const auto path = fmt::format("{}/epoch{}", state_->path, epoch);
+  const auto store = make_prefix_store(state_->membership.root, path + "/");
+  const auto alive = [](int rank) { return fmt::format("alive/{}", rank); };
+  const int dead = broken && broken->rank() != rank() ? broken->rank() : -1;
+  std::string decided;
+  try {
+    store->set(alive(rank()), std::to_string(dead));
+    const auto settled = Deadline::after(std::max(1.0, state_->options.peer_timeout));
+    while (true) {
+      std::set<int> gone;
+      std::vector<int> here;
+      for (int other = 0; other < size(); ++other) {
+        const auto word = store->try_get(alive(other));
+        if (!word) continue;
+        here.push_back(other);
+        if (const auto number = parse_integer(*word, 0, size()))
+          gone.insert(static_cast<int>(*number));
+      }
+      std::erase_if(here, [&](int other) { return gone.contains(other); });
+      const bool everybody = static_cast<int>(here.size() + gone.size()) == size();
+      if (const auto fixed = store->try_get("members")) {
+        decided = *fixed;
+        break;
+      }
+      if (everybody || settled.passed()) {
+        decided = store->set_once("members", fmt::format("{}", fmt::join(here, " ")));
+        break;
+      }
+      if (deadline.passed())
+        throw Error(
+            ErrorCode::timeout,
+            fmt::format("shrink: only {} came before the deadline; every survivor must call it",
+                        format_rank_set(here)));
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::unavailable) throw;
+    throw Error(
+        ErrorCode::unavailable,
+        fmt::format("shrink: the job's store is gone ({}); it lived in the rank that was lost, "
+                    "so the job ends. Start it under tutti-run, which holds the store itself",
+                    error.what()));
+  }
+  std::vector<int> members;
+  for (const auto& word : split_text(decided, ' '))
+    members.push_back(static_cast<int>(parse_integer(word, 0, size()).value_or(0)));
+  if (std::find(members.begin(), members.end(), rank()) == members.end())
+    throw Error(
+        ErrorCode::peer_silent,
+        fmt::format("rank {} is not among the survivors ({}): the others gave it up while it "
+                    "was stopped or cut off. It must start anew",
+                    rank(), format_rank_set(members)))
+        .with_rank(rank());
+  auto state = make_child(*state_, members, path);
+  state->epoch = epoch;
+  return std::unique_ptr<Communicator>(new Communicator(std::move(state)));
+}
+
+}  // namespace tutti

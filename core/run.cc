@@ -1,0 +1,274 @@
+#include "tutti/core/run.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <limits>
+#include <numeric>
+
+#include "tutti/base/check.h"
+
+namespace tutti {
+
+std::unique_ptr<Region> RegionPool::take(size_t bytes) {
+  const size_t wanted = std::bit_ceil(std::max<size_t>(bytes, 4096));
+  const auto found = std::find_if(free_.begin(), free_.end(),
+                                  [&](const auto& region) { return region->bytes() == wanted; });
+  if (found == free_.end()) {
+    ++allocations_;
+    return backend_.allocate(wanted, Device{});
+  }
+  auto region = std::move(*found);
+  free_.erase(found);
+  return region;
+}
+
+void RegionPool::give_back(std::unique_ptr<Region> region) {
+  constexpr size_t kMost = 64;
+  if (region && free_.size() < kMost) free_.push_back(std::move(region));
+}
+
+namespace {
+
+// What a rank that has nothing contributes: the neutral element, so that it changes no result.
+template <class T>
+void fill_value(std::byte* data, int64_t count, T value) {
+  for (int64_t i = 0; i < count; ++i) std::memcpy(data + i * sizeof value, &value, sizeof value);
+}
+
+template <class T>
+void fill_neutral_number(ReduceOp op, std::byte* data, int64_t count) {
+  using Limits = std::numeric_limits<T>;
+  T value{};
+  if (op == ReduceOp::product) value = T{1};
+  if (op == ReduceOp::min) value = Limits::has_infinity ? Limits::infinity() : Limits::max();
+  if (op == ReduceOp::max) value = Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
+  if constexpr (std::is_integral_v<T>)
+    if (op == ReduceOp::band) value = static_cast<T>(~T{});
+  fill_value(data, count, value);
+}
+
+void fill_neutral(DataType dtype, ReduceOp op, std::byte* data, int64_t count) {
+  switch (dtype) {
+    case DataType::f64:
+      return fill_neutral_number<double>(op, data, count);
+    case DataType::f32:
+      return fill_neutral_number<float>(op, data, count);
+    case DataType::f16:
+    case DataType::bf16: {
+      float value = 0;
+      fill_neutral_number<float>(op, reinterpret_cast<std::byte*>(&value), 1);
+      const uint16_t bits =
+          dtype == DataType::f16 ? to_float16(value).bits : to_bfloat16(value).bits;
+      return fill_value(data, count, bits);
+    }
+    case DataType::i8:
+      return fill_neutral_number<int8_t>(op, data, count);
+    case DataType::i16:
+      return fill_neutral_number<int16_t>(op, data, count);
+    case DataType::i32:
+      return fill_neutral_number<int32_t>(op, data, count);
+    case DataType::i64:
+      return fill_neutral_number<int64_t>(op, data, count);
+    case DataType::u8:
+      return fill_neutral_number<uint8_t>(op, data, count);
+    case DataType::u16:
+      return fill_neutral_number<uint16_t>(op, data, count);
+    case DataType::u32:
+      return fill_neutral_number<uint32_t>(op, data, count);
+    case DataType::u64:
+      return fill_neutral_number<uint64_t>(op, data, count);
+    case DataType::boolean: {
+      const bool all = op == ReduceOp::min || op == ReduceOp::product || op == ReduceOp::band;
+      return fill_value(data, count, static_cast<uint8_t>(all));
+    }
+  }
+}
+
+// Equal parts of `rows`, the remainder to the lowest ranks.
+std::vector<int64_t> even_rows(int64_t rows, int size) {
+  std::vector<int64_t> parts(static_cast<size_t>(size), rows / size);
+  for (int64_t i = 0; i < rows % size; ++i) ++parts[static_cast<size_t>(i)];
+  return parts;
+}
+
+std::vector<int64_t> times(std::vector<int64_t> rows, int64_t row_count) {
+  for (auto& count : rows) count *= row_count;
+  return rows;
+}
+
+int64_t sum(std::span<const int64_t> counts) {
+  return std::accumulate(counts.begin(), counts.end(), int64_t{0});
+}
+
+}  // namespace
+
+Run::~Run() {
+  pool_.give_back(std::move(region_));
+  pool_.give_back(std::move(output_region_));
+}
+
+int64_t Run::bytes() const { return sum(send_counts_) * size_of(collective_.dtype); }
+
+std::unique_ptr<Run> Run::bucket(uint64_t tag, RegionPool& pool, const Bucket& bucket,
+                                 std::vector<Entry*> entries, int contributors) {
+  auto run = std::make_unique<Run>(tag, pool);
+  run->entries_ = std::move(entries);
+  run->slices_ = bucket.slices;
+  run->send_counts_ = {bucket.count};
+  run->contributors_ = contributors;
+  auto& collective = run->collective_;
+  collective.kind = CollectiveKind::allreduce;
+  collective.dtype = bucket.key.wire;
+  collective.op = bucket.key.op;
+  collective.scale.factor = bucket.key.postscale;
+  collective.send_counts = run->send_counts_;
+  run->prescale_.factor = bucket.key.prescale;
+
+  run->region_bytes_ =
+      std::max<size_t>(1, static_cast<size_t>(bucket.count * size_of(bucket.key.wire)));
+  for (size_t i = 0; i < run->entries_.size(); ++i) {
+    const auto& slice = bucket.slices[i];
+    const auto& entry = *run->entries_[i];
+    const auto piece = [&](const TensorView& view) {
+      return Piece{view.data() + slice.begin * size_of(view.dtype()), view.dtype(), slice.offset,
+                   slice.count};
+    };
+    run->inputs_.push_back(piece(entry.input));
+    run->outputs_.push_back(piece(entry.output));
+  }
+  return run;
+}
+
+void Run::fill(void* self, Range range) {
+  auto& run = *static_cast<Run*>(self);
+  pack(run.inputs_, run.collective_.dtype, run.region_->data(), range.begin, range.end(),
+       run.prescale_);
+}
+
+void Run::drain(void* self, Range range, Scale scale) {
+  auto& run = *static_cast<Run*>(self);
+  unpack(run.outputs_, run.collective_.dtype, run.region_->data(), range.begin, range.end(), scale);
+}
+
+// Reductions that are scaled before or travel in another type work on copies.
+void Run::stage(const Signature& signature, Entry* entry, int64_t input_count,
+                int64_t output_count) {
+  collective_.dtype = signature.wire;
+  user_dtype_ = signature.dtype;
+  if (signature.wire == signature.dtype && signature.prescale == 1.0) return;
+  const auto element = size_of(signature.wire);
+  region_ = pool_.take(static_cast<size_t>(input_count * element));
+  cast(signature.dtype, entry->input.data(), signature.wire, region_->data(), input_count,
+       {signature.prescale, 1});
+  collective_.input = region_->data();
+  if (collective_.output == nullptr || signature.wire == signature.dtype) return;
+  output_region_ = pool_.take(static_cast<size_t>(output_count * element));
+  outputs_ = {{collective_.output, signature.dtype, 0, output_count}};
+  collective_.output = output_region_->data();
+}
+
+std::unique_ptr<Run> Run::single(uint64_t tag, RegionPool& pool, const Response& response,
+                                 Entry* entry, int rank, int size) {
+  if (entry == nullptr) return nullptr;
+  const auto& signature = response.signature;
+  auto run = std::make_unique<Run>(tag, pool);
+  run->entries_ = {entry};
+  auto& collective = run->collective_;
+  collective.kind = signature.kind;
+  collective.dtype = run->user_dtype_ = signature.dtype;
+  collective.op = signature.op;
+  collective.root = signature.root;
+  collective.input = entry->input.data();
+  collective.output = entry->output.data();
+  collective.scale.factor = signature.postscale;
+  run->contributors_ = size;
+
+  const int64_t row_count = signature.shape.row_count();
+  const bool is_root = rank == signature.root;
+  auto make_output = [&](int64_t rows) {
+    if (!entry->library_output) return;
+    entry->made = Tensor(signature.shape.with_rows(rows), signature.dtype);
+    collective.output = entry->made.data();
+  };
+  const auto own = static_cast<size_t>(rank);
+  switch (signature.kind) {
+    case CollectiveKind::allgather:
+      run->send_counts_ = times(response.rows, row_count);
+      make_output(sum(response.rows));
+      break;
+    case CollectiveKind::gather:
+      run->send_counts_ = times(response.rows, row_count);
+      make_output(is_root ? sum(response.rows) : 0);
+      break;
+    case CollectiveKind::scatter:
+    case CollectiveKind::reduce_scatter: {
+      const int64_t all = signature.shape.rank() == 0 ? 1 : signature.shape[0];
+      const auto rows = response.rows.empty() ? even_rows(all, size) : response.rows;
+      run->send_counts_ = times(rows, row_count);
+      make_output(rows[own]);
+      if (signature.kind == CollectiveKind::reduce_scatter)
+        run->stage(signature, entry, sum(run->send_counts_), run->send_counts_[own]);
+      break;
+    }
+    case CollectiveKind::alltoall: {
+      const auto n = static_cast<size_t>(size);
+      std::vector<int64_t> to(response.rows.begin() + static_cast<std::ptrdiff_t>(own * n),
+                              response.rows.begin() + static_cast<std::ptrdiff_t>((own + 1) * n));
+      std::vector<int64_t> from(n);
+      for (size_t peer = 0; peer < n; ++peer) from[peer] = response.rows[peer * n + own];
+      entry->work->set_received(from);
+      make_output(sum(from));
+      run->send_counts_ = times(std::move(to), row_count);
+      run->recv_counts_ = times(std::move(from), row_count);
+      break;
+    }
+    case CollectiveKind::reduce:
+      run->send_counts_ = {signature.shape.count()};
+      run->stage(signature, entry, signature.shape.count(), signature.shape.count());
+      break;
+    case CollectiveKind::broadcast:
+      run->send_counts_ = {signature.shape.count()};
+      break;
+    case CollectiveKind::send:
+    case CollectiveKind::recv: {
+      const bool sends = response.rows[0] == rank;
+      collective.kind = sends ? CollectiveKind::send : CollectiveKind::recv;
+      collective.root = static_cast<int>(response.rows[sends ? 1 : 0]);
+      run->send_counts_ = {signature.shape.count()};
+      break;
+    }
+    case CollectiveKind::barrier:
+    case CollectiveKind::allreduce:
+      break;
+  }
+  if (signature.kind == CollectiveKind::allgather) entry->work->set_received(response.rows);
+  collective.send_counts = run->send_counts_;
+  collective.recv_counts = run->recv_counts_;
+  return run;
+}
+
+void Run::start(Backend& backend, uint32_t verdict) {
+  Launch launch;
+  launch.tag = tag_;
+  launch.verdict = verdict;
+  launch.contributors = contributors_;
+  if (region_bytes_ > 0) {
+    region_ = pool_.take(region_bytes_);
+    collective_.input = collective_.output = region_->data();
+    if (entries_.empty())
+      fill_neutral(collective_.dtype, collective_.op, region_->data(), send_counts_[0]);
+    else
+      launch.edges = {this, &Run::fill, &Run::drain};
+  }
+  started = Clock::now();
+  operation_ = backend.start(collective_, launch);
+}
+
+void Run::finish() {
+  for (const auto& piece : outputs_)
+    if (output_region_)
+      cast(collective_.dtype, output_region_->data(), piece.dtype, piece.data, piece.count);
+}
+
+}  // namespace tutti

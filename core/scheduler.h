@@ -1,0 +1,115 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "tutti/backends/backend.h"
+#include "tutti/core/messages.h"
+#include "tutti/core/options.h"
+#include "tutti/core/replay.h"
+#include "tutti/core/run.h"
+#include "tutti/core/statistics.h"
+#include "tutti/core/timeline.h"
+
+namespace tutti {
+
+/// One rank's side of the work: asks the coordinator for what was submitted, launches what it
+/// answers or what the plan says, moves it on and tells the engine what is over. All calls by the
+/// holder of the engine's token.
+class Scheduler {
+ public:
+  struct Hooks {
+    std::function<void(int rank, std::span<const std::byte>)> send;  // a control message
+    std::function<void(Entry*, const Error*)> finish;                // the entry is over
+    std::function<void(const std::string&)> broken;                  // an operation failed
+    std::function<void(const std::string&)> log;
+  };
+  Scheduler(const Options& options, Backend& backend, int rank, int size, Statistics& statistics,
+            Timeline& timeline, Hooks hooks);
+
+  void submit(Entry* entry);
+  /// This rank is out of data: answers in which it takes part with nothing follow.
+  void join(Entry* entry);
+  /// Sends the requests made since the last call.
+  void flush();
+
+  void on_answers(WireReader reader);
+  void on_resend(WireReader reader);
+  void on_veto(const Veto& veto);
+
+  /// Launches and moves; true if something moved.
+  bool advance(Clock::time_point now);
+  /// When advance() must be called although nothing arrives.
+  Clock::time_point next_deadline() const { return next_deadline_; }
+
+  /// Everything ends with this error; the transport was aborted before.
+  void fail(const Error& error);
+  /// A rank left: what still needs it ends, what is on its way may succeed.
+  /// Throws nothing; false if a tensor is half on its way, so that everything must end.
+  bool fail_unlaunched(const Error& error);
+
+  bool idle() const { return runs_.empty() && outstanding_.empty() && waiting_.empty() && !held(); }
+  bool moving() const { return running_[0] + running_[1] > 0; }
+  RankStatus status() const;
+  /// Operations on their way, for reports.
+  const std::vector<std::unique_ptr<Run>>& runs() const { return runs_; }
+  /// "bucket 7 (\"fc1.weight\" and 3 more)"
+  static std::string describe(const Run& run);
+  uint64_t allocations() const { return pool_.allocations(); }
+
+ private:
+  static constexpr int kMostRunning = 8;  // of each: negotiated, replayed
+  bool held() const { return replay_ && !replay_->waiting().empty(); }
+  void request(Entry* entry);
+  void on_response(const Response& response, std::vector<Response>& allreduces);
+  void launch_allreduces(std::vector<Response>& allreduces);
+  void begin_plan(Plan plan);
+  bool launch_replay(Clock::time_point now);
+  bool launch_negotiated();
+  void start(std::unique_ptr<Run> run, uint32_t verdict);
+  bool plan_is_stuck(Clock::time_point now);
+  void veto();
+  void collapse(uint64_t sequence);
+  void renegotiate();
+  void finish_run(Run& run);
+  void finish_slices(Run& run);
+  Entry* take_outstanding(const std::string& key);
+
+  const Options& options_;
+  Backend& backend_;
+  const int rank_;
+  const int size_;
+  Statistics& statistics_;
+  Timeline& timeline_;
+  const Hooks hooks_;
+  RegionPool pool_;
+  NameCache cache_;
+
+  std::unordered_map<std::string, Entry*> outstanding_;  // asked, not answered
+  std::vector<Entry*> unsent_;                           // of these, not sent yet
+  Entry* join_ = nullptr;
+  uint64_t next_tag_ = 1;                     // of negotiated operations
+  std::deque<std::unique_ptr<Run>> waiting_;  // answered, not launched
+  std::vector<std::unique_ptr<Run>> runs_;
+  int running_[2] = {0, 0};  // negotiated, replayed
+  uint64_t finished_ = 0;
+  std::string last_submitted_;
+
+  std::optional<Replay> replay_;
+  bool ending_ = false;                // a veto was launched: no more of this plan
+  std::optional<uint64_t> veto_seen_;  // another rank vetoes this sequence
+  std::optional<Veto> early_veto_;     // of a plan that this rank has not heard of yet
+  std::optional<uint64_t> collapsed_;  // buckets from here on are void
+  Clock::time_point next_deadline_ = Clock::time_point::max();
+};
+
+/// Point-to-point names belong to two ranks: the key under which a rank keeps them.
+std::string entry_key(const Request& request);
+
+}  // namespace tutti

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tutti/base/deadline.h"
+
+namespace tutti {
+
+/// Events of one rank in Chrome's trace format. Off unless started; recording is a few tens of
+/// nanoseconds and bounded: past a million events the rest is counted and dropped. Any thread.
+class Timeline {
+ public:
+  explicit Timeline(int rank) : rank_(rank) {}
+  bool on() const { return on_; }
+  void start();
+  /// Ends recording and hands out the events, as lines of JSON without commas between them.
+  std::string stop();
+
+  /// A span on a named row of this rank.
+  void span(std::string_view row, std::string_view name, Clock::time_point begin,
+            Clock::time_point end, std::string_view detail = {});
+  void instant(std::string_view row, std::string_view name);
+
+ private:
+  struct Event {
+    std::string row, name, detail;
+    Clock::time_point begin, end;
+  };
+  const int rank_;
+  std::atomic<bool> on_{false};
+  std::mutex mutex_;
+  std::vector<Event> events_;
+  uint64_t dropped_ = 0;
+};
+
+/// Writes a whole trace of the ranks' events; throws Error(io) that names the file.
+void write_timeline(const std::string& file, const std::vector<std::string>& ranks);
+
+}  // namespace tutti

@@ -1,0 +1,94 @@
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tutti/base/error.h"
+
+namespace tutti {
+
+static_assert(std::endian::native == std::endian::little, "the wire format is little-endian");
+
+/// Appends fixed-size little-endian fields to a message.
+class WireWriter {
+ public:
+  template <class T>
+  requires std::is_trivially_copyable_v<T> WireWriter& put(T value) {
+    const auto at = bytes_.size();
+    bytes_.resize(at + sizeof value);
+    std::memcpy(bytes_.data() + at, &value, sizeof value);
+    return *this;
+  }
+  WireWriter& text(std::string_view text) {
+    put(static_cast<uint32_t>(text.size()));
+    const auto* data = reinterpret_cast<const std::byte*>(text.data());
+    bytes_.insert(bytes_.end(), data, data + text.size());
+    return *this;
+  }
+  WireWriter& numbers(std::span<const int64_t> numbers) {
+    put(static_cast<uint32_t>(numbers.size()));
+    for (const int64_t number : numbers) put(number);
+    return *this;
+  }
+  size_t size() const { return bytes_.size(); }
+  std::span<const std::byte> bytes() const { return bytes_; }
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+/// Reads what WireWriter wrote; throws Error(corrupt_data) instead of reading past the end, and
+/// never allocates more than the message could hold.
+class WireReader {
+ public:
+  explicit WireReader(std::span<const std::byte> bytes) : left_(bytes) {}
+
+  template <class T>
+  requires std::is_trivially_copyable_v<T> T get() {
+    need(sizeof(T));
+    T value;
+    std::memcpy(&value, left_.data(), sizeof value);
+    left_ = left_.subspan(sizeof value);
+    return value;
+  }
+  /// An enumeration whose values are 0 to count - 1.
+  template <class Enum>
+  Enum enumeration(int count) {
+    const auto value = get<uint8_t>();
+    if (value >= count) fail();
+    return static_cast<Enum>(value);
+  }
+  std::string text() {
+    const auto size = get<uint32_t>();
+    need(size);
+    std::string text(reinterpret_cast<const char*>(left_.data()), size);
+    left_ = left_.subspan(size);
+    return text;
+  }
+  std::vector<int64_t> numbers() {
+    const auto count = get<uint32_t>();
+    need(size_t{count} * sizeof(int64_t));
+    std::vector<int64_t> numbers(count);
+    for (auto& number : numbers) number = get<int64_t>();
+    return numbers;
+  }
+  std::span<const std::byte> rest() const { return left_; }
+  bool at_end() const { return left_.empty(); }
+
+ private:
+  [[noreturn]] static void fail() {
+    throw Error(ErrorCode::corrupt_data, "a control message is damaged");
+  }
+  void need(size_t bytes) const {
+    if (left_.size() < bytes) fail();
+  }
+  std::span<const std::byte> left_;
+};
+
+}  // namespace tutti

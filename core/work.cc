@@ -1,0 +1,139 @@
+#include "tutti/core/work.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "tutti/core/work_state.h"
+#include "tutti/tensor/device_runtime.h"
+
+namespace tutti {
+
+WorkState::WorkState(std::shared_ptr<Driver> driver, std::string name, int parts)
+    : driver_(std::move(driver)), name_(std::move(name)), parts_left_(parts) {}
+
+WorkState::~WorkState() {
+  if (!error_ || seen_) return;
+  driver_->report(fmt::format("\"{}\" failed and nobody waited for it: {}", name_, error_->what()));
+}
+
+bool WorkState::finish_part(const Error* error) {
+  if (error != nullptr) {
+    const std::lock_guard lock(mutex_);
+    if (!error_) error_ = *error;
+  }
+  if (parts_left_.fetch_sub(1) != 1) return false;
+  const std::lock_guard lock(mutex_);
+  done_.store(true, std::memory_order_release);
+  return true;
+}
+
+void WorkState::set_output(size_t index, Tensor output) {
+  const std::lock_guard lock(mutex_);
+  if (outputs_.size() <= index) outputs_.resize(index + 1);
+  outputs_[index] = std::move(output);
+}
+
+void WorkState::set_received(std::vector<int64_t> received) {
+  const std::lock_guard lock(mutex_);
+  received_ = std::move(received);
+}
+
+std::vector<WorkCallback> WorkState::take_callbacks() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(callbacks_, {});
+}
+
+std::exception_ptr WorkState::exception() const {
+  const std::lock_guard lock(mutex_);
+  return error_ ? std::make_exception_ptr(*error_) : nullptr;
+}
+
+void WorkState::throw_if_failed() {
+  seen_ = true;
+  const std::lock_guard lock(mutex_);
+  if (error_) throw Error(*error_);
+}
+
+void WorkState::wait(Deadline deadline) {
+  if (!done()) {
+    if (driver_->in_callback())
+      throw Error(ErrorCode::callback,
+                  fmt::format("waiting for \"{}\" inside a callback would wait for itself; use "
+                              "then() to go on when it is done",
+                              name_))
+          .with_tensor(name_);
+    driver_->drive(*this, deadline);
+  }
+  if (!done())
+    throw Error(ErrorCode::timeout,
+                fmt::format("\"{}\" was not done when the deadline of wait() passed; it goes on, "
+                            "wait again or let the stall report say who is missing",
+                            name_))
+        .with_tensor(name_);
+  throw_if_failed();
+}
+
+void WorkState::then(WorkCallback callback) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!done_) {
+      callbacks_.push_back(std::move(callback));
+      seen_ = true;
+      return;
+    }
+  }
+  seen_ = true;
+  callback(exception());
+}
+
+Tensor WorkState::output(size_t index) {
+  const std::lock_guard lock(mutex_);
+  if (index >= outputs_.size())
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("\"{}\" has {} outputs, not one numbered {}; allreduce and broadcast "
+                            "write into the caller's tensor",
+                            name_, outputs_.size(), index))
+        .with_tensor(name_);
+  return outputs_[index];
+}
+
+std::vector<int64_t> WorkState::received() {
+  const std::lock_guard lock(mutex_);
+  return received_;
+}
+
+namespace {
+
+WorkState& checked(const std::shared_ptr<WorkState>& state) {
+  if (!state)
+    throw Error(ErrorCode::invalid_argument,
+                "this Work is empty: it was made by Work() and not by a Communicator");
+  return *state;
+}
+
+}  // namespace
+
+bool Work::done() const { return checked(state_).done(); }
+
+void Work::wait() { checked(state_).wait(Deadline::never()); }
+
+void Work::wait(Deadline deadline) { checked(state_).wait(deadline); }
+
+void Work::wait_on(StreamRef) { wait(); }
+
+void Work::then(std::function<void(std::exception_ptr)> callback) {
+  checked(state_).then(std::move(callback));
+}
+
+Tensor Work::output(size_t index) {
+  wait();
+  return state_->output(index);
+}
+
+std::vector<int64_t> Work::received_counts() {
+  wait();
+  return state_->received();
+}
+
+}  // namespace tutti

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <atomic>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tutti/base/deadline.h"
+#include "tutti/base/error.h"
+#include "tutti/tensor/tensor.h"
+
+namespace tutti {
+
+using WorkCallback = std::function<void(std::exception_ptr)>;
+
+/// Whoever can make Works progress: the engine.
+class Driver {
+ public:
+  virtual ~Driver() = default;
+  /// Returns once `work` is done or the deadline passed.
+  virtual void drive(class WorkState& work, Deadline deadline) = 0;
+  /// An error that nobody asked for, a callback that threw.
+  virtual void report(const std::string& line) = 0;
+  /// True in a thread that is running a callback of this driver.
+  virtual bool in_callback() const = 0;
+};
+
+/// What a Work points to. Parts (the tensors of a group) finish one by one; the last one ends it.
+class WorkState {
+ public:
+  WorkState(std::shared_ptr<Driver> driver, std::string name, int parts);
+  /// Reports an error that nobody saw.
+  ~WorkState();
+
+  bool done() const { return done_.load(std::memory_order_acquire); }
+  const std::string& name() const { return name_; }
+  Driver& driver() { return *driver_; }
+
+  // --- called by the engine ---
+  /// One part is over. True if it was the last one: the caller then calls take_callbacks(). A
+  /// second error is dropped.
+  bool finish_part(const Error* error);
+  void set_output(size_t index, Tensor output);
+  void set_received(std::vector<int64_t> received);
+  std::vector<WorkCallback> take_callbacks();
+  std::exception_ptr exception() const;
+
+  // --- called by users ---
+  void wait(Deadline deadline);
+  void then(WorkCallback callback);
+  Tensor output(size_t index);
+  std::vector<int64_t> received();
+
+  /// Threads that wait for it now, and since when (only while waiters > 0): evidence that its step
+  /// will not go on by itself.
+  std::atomic<int> waiters{0};
+  std::atomic<Clock::time_point::rep> waiting_since{0};
+
+ private:
+  void throw_if_failed();
+
+  const std::shared_ptr<Driver> driver_;
+  const std::string name_;
+  std::atomic<int> parts_left_;
+  std::atomic<bool> done_{false};
+  std::atomic<bool> seen_{false};
+  mutable std::mutex mutex_;  // guards all below
+  std::optional<Error> error_;
+  std::vector<Tensor> outputs_;
+  std::vector<int64_t> received_;
+  std::vector<WorkCallback> callbacks_;
+};
+
+}  // namespace tutti
