@@ -21,9 +21,11 @@ void scale(DataType dtype, std::byte* data, int64_t count, Scale scale);
 void scale_reference(DataType dtype, std::byte* data, int64_t count, Scale scale);
 
 /// output[i] = scale(input[i]) in another element type. Between floats the scale is applied in f32
-/// (f64 if either side is f64) and rounded once. Float to integer truncates toward zero and
-/// saturates, NaN becomes 0; integer to float rounds to nearest even; bool is 0 or 1. Same dtype
-/// and scale one is a copy. `input` may equal `output` only if the element sizes are equal.
+/// (f64 if either side is f64) and rounded once; between a float and an integer in f64; between
+/// integers as Scale says. Float to integer truncates toward zero and saturates, NaN becomes 0;
+/// integer to integer saturates; integer to float rounds to nearest even. Bool is 0 or 1, counts
+/// all but zero as 1, and is not scaled. Same dtype and scale one is a copy. `input` may equal
+/// `output` only if the element sizes are equal, and must not overlap it otherwise.
 void cast(DataType from, const std::byte* input, DataType to, std::byte* output, int64_t count,
           Scale scale = {});
 void cast_reference(DataType from, const std::byte* input, DataType to, std::byte* output,

@@ -1,0 +1,152 @@
+// Loads and stores of element types as vectors of the type that they are computed in. Included once
+// per instruction set, hence the toggle instead of an include guard.
+#if defined(TUTTI_KERNELS_LANES_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef TUTTI_KERNELS_LANES_INL_H
+#undef TUTTI_KERNELS_LANES_INL_H
+#else
+#define TUTTI_KERNELS_LANES_INL_H
+#endif
+
+#include <hwy/highway.h>
+
+#include "tutti/tensor/dtype.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tutti::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// The processor's own f16 conversions round to nearest even and keep denormals; where Highway would
+// emulate them, it truncates.
+#if (HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3) && !defined(HWY_DISABLE_F16C)
+#undef TUTTI_NATIVE_F16
+#define TUTTI_NATIVE_F16 1
+#else
+#undef TUTTI_NATIVE_F16
+#define TUTTI_NATIVE_F16 0
+#endif
+
+// Tag is of 32-bit lanes: how the lanes of a 16-bit type become f32 and back. Bits go in and out as
+// integers, because Highway 1.0.3's own conversion to bf16 truncates.
+template <class T>
+struct Format;
+
+template <>
+struct Format<BFloat16> {
+  template <class D, class Bits>
+  static HWY_INLINE hn::VFromD<D> Widen(D d, Bits bits16) {
+    const hn::Rebind<uint32_t, D> du;
+    return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, bits16)));
+  }
+
+  template <class D, class V = hn::VFromD<D>>
+  static HWY_INLINE auto Narrow(D, V value) {
+    const hn::Rebind<uint32_t, D> du;
+    const hn::Rebind<int32_t, D> di;
+    const hn::Rebind<uint16_t, D> du16;
+    const auto bits = hn::BitCast(du, value);
+    const auto kept = hn::ShiftRight<16>(bits);
+    const auto is_odd = hn::And(kept, hn::Set(du, 1));
+    const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(du, 0x7fff)), is_odd));
+    const auto quiet = hn::Or(kept, hn::Set(du, 0x40));
+    const auto is_nan = hn::RebindMask(du, hn::IsNaN(value));
+    return hn::DemoteTo(du16, hn::BitCast(di, hn::IfThenElse(is_nan, quiet, rounded)));
+  }
+};
+
+template <>
+struct Format<Float16> {
+#if TUTTI_NATIVE_F16
+  template <class D, class Bits>
+  static HWY_INLINE hn::VFromD<D> Widen(D d, Bits bits16) {
+    const hn::Rebind<hwy::float16_t, D> dh;
+    return hn::PromoteTo(d, hn::BitCast(dh, bits16));
+  }
+
+  template <class D, class V = hn::VFromD<D>>
+  static HWY_INLINE auto Narrow(D, V value) {
+    const hn::Rebind<hwy::float16_t, D> dh;
+    const hn::Rebind<uint16_t, D> du16;
+    return hn::BitCast(du16, hn::DemoteTo(dh, value));
+  }
+#else
+  // The same arithmetic as to_float(Float16), with every case computed and the right one selected.
+  template <class D, class Bits>
+  static HWY_INLINE hn::VFromD<D> Widen(D d, Bits bits16) {
+    const hn::Rebind<uint32_t, D> du;
+    const auto bits = hn::PromoteTo(du, bits16);
+    const auto sign = hn::ShiftLeft<16>(hn::And(bits, hn::Set(du, 0x8000)));
+    const auto magnitude = hn::And(bits, hn::Set(du, 0x7fff));
+    const auto normal =
+        hn::Add(hn::ShiftLeft<13>(magnitude), hn::Set(du, uint32_t{127 - 15} << 23));
+    const auto special = hn::Or(hn::ShiftLeft<13>(magnitude), hn::Set(du, 0x7f800000));
+    // Units of 2^-24 become the low bits of 0.5, which is then taken away.
+    const auto half = hn::Set(d, 0.5f);
+    const auto tiny =
+        hn::BitCast(du, hn::Sub(hn::BitCast(d, hn::Or(magnitude, hn::BitCast(du, half))), half));
+    const hn::Rebind<int32_t, D> di;
+    const auto signed_magnitude = hn::BitCast(di, magnitude);
+    const auto is_tiny = hn::RebindMask(du, hn::Lt(signed_magnitude, hn::Set(di, 0x0400)));
+    const auto is_special = hn::RebindMask(du, hn::Gt(signed_magnitude, hn::Set(di, 0x7bff)));
+    const auto finite = hn::IfThenElse(is_tiny, tiny, normal);
+    return hn::BitCast(d, hn::Or(sign, hn::IfThenElse(is_special, special, finite)));
+  }
+
+  // The same arithmetic as to_float16(float).
+  template <class D, class V = hn::VFromD<D>>
+  static HWY_INLINE auto Narrow(D d, V value) {
+    const hn::Rebind<uint32_t, D> du;
+    const hn::Rebind<int32_t, D> di;
+    const hn::Rebind<uint16_t, D> du16;
+    const auto bits = hn::BitCast(du, value);
+    const auto sign = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 0x8000));
+    const auto magnitude = hn::And(bits, hn::Set(du, 0x7fffffff));
+    const auto is_odd = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(du, 1));
+    const auto bias = hn::Set(du, 0xfff - (uint32_t{127 - 15} << 23));
+    const auto normal = hn::ShiftRight<13>(hn::Add(hn::Add(magnitude, bias), is_odd));
+    const auto half = hn::Set(d, 0.5f);
+    const auto tiny =
+        hn::Sub(hn::BitCast(du, hn::Add(hn::BitCast(d, magnitude), half)), hn::BitCast(du, half));
+    const auto signed_magnitude = hn::BitCast(di, magnitude);
+    const auto is_tiny = hn::RebindMask(du, hn::Lt(signed_magnitude, hn::Set(di, 0x38800000)));
+    const auto is_large = hn::RebindMask(du, hn::Gt(signed_magnitude, hn::Set(di, 0x477fffff)));
+    const auto is_nan = hn::RebindMask(du, hn::IsNaN(value));
+    auto result = hn::IfThenElse(is_tiny, tiny, normal);
+    result = hn::IfThenElse(is_large, hn::Set(du, 0x7c00), result);
+    result = hn::IfThenElse(is_nan, hn::Set(du, 0x7e00), result);
+    return hn::DemoteTo(du16, hn::BitCast(di, hn::Or(sign, result)));
+  }
+#endif
+};
+
+// Vectors of one element type, computed in lanes of `Lane`.
+template <class T>
+struct Lanes {
+  using Lane = T;
+  using D = hn::ScalableTag<T>;
+  static HWY_INLINE hn::VFromD<D> Load(const T* data) { return hn::LoadU(D(), data); }
+  static HWY_INLINE void Store(hn::VFromD<D> value, T* data) { hn::StoreU(value, D(), data); }
+};
+
+template <class T>
+struct NarrowLanes {
+  using Lane = float;
+  using D = hn::ScalableTag<float>;
+  using DBits = hn::Rebind<uint16_t, D>;
+  static HWY_INLINE hn::VFromD<D> Load(const T* data) {
+    return Format<T>::Widen(D(), hn::LoadU(DBits(), reinterpret_cast<const uint16_t*>(data)));
+  }
+  static HWY_INLINE void Store(hn::VFromD<D> value, T* data) {
+    hn::StoreU(Format<T>::Narrow(D(), value), DBits(), reinterpret_cast<uint16_t*>(data));
+  }
+};
+
+template <>
+struct Lanes<Float16> : NarrowLanes<Float16> {};
+template <>
+struct Lanes<BFloat16> : NarrowLanes<BFloat16> {};
+
+}  // namespace tutti::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

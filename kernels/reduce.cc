@@ -1,0 +1,244 @@
+// Compiled once per instruction set by foreach_target.h; the choice is made at run time, once per
+// call of reduce().
+#include "tutti/kernels/highway_targets.h"
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "tutti/kernels/reduce.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "tutti/kernels/lanes-inl.h"
+//
+#include <algorithm>
+#include <cstring>
+
+#include "tutti/base/check.h"
+#include "tutti/kernels/element.h"
+#include "tutti/kernels/reduce.h"
+#include "tutti/kernels/scaling.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tutti::HWY_NAMESPACE {
+
+using Inputs = std::span<const std::byte* const>;
+
+// The combining step of each op. Min and max let a NaN of either side win, and of two equal zeros
+// keep the first, as the reference does.
+struct Sum {
+  template <class D, class V>
+  static HWY_INLINE V Combine(D, V a, V b) {
+    return hn::Add(a, b);
+  }
+};
+
+template <class D, class V, class Mask>
+HWY_INLINE V SelectSecond(D, V a, V b, Mask second_is_better) {
+  if constexpr (hwy::IsFloat<hn::TFromD<D>>())
+    second_is_better = hn::Or(second_is_better, hn::IsNaN(b));
+  return hn::IfThenElse(second_is_better, b, a);
+}
+struct Min {
+  template <class D, class V>
+  static HWY_INLINE V Combine(D d, V a, V b) {
+    return SelectSecond(d, a, b, hn::Lt(b, a));
+  }
+};
+struct Max {
+  template <class D, class V>
+  static HWY_INLINE V Combine(D d, V a, V b) {
+    return SelectSecond(d, a, b, hn::Lt(a, b));
+  }
+};
+
+struct Product {
+  template <class D, class V>
+  static HWY_INLINE V Combine(D d, V a, V b) {
+    if constexpr (hwy::IsFloat<hn::TFromD<D>>() || sizeof(hn::TFromD<D>) == 2 ||
+                  sizeof(hn::TFromD<D>) == 4) {
+      return hn::Mul(a, b);
+#if HWY_TARGET == HWY_SCALAR
+    } else {
+      const auto wide = static_cast<uint64_t>(hn::GetLane(a)) * hn::GetLane(b);
+      return hn::Set(d, static_cast<hn::TFromD<D>>(wide));
+    }
+#else
+    } else if constexpr (sizeof(hn::TFromD<D>) == 1) {
+      // Even and odd bytes apart, as 16-bit products.
+      const hn::RepartitionToWide<D> wide;
+      const auto low = hn::Set(wide, 0xff);
+      const auto even = hn::And(hn::Mul(hn::BitCast(wide, a), hn::BitCast(wide, b)), low);
+      const auto odd =
+          hn::Mul(hn::ShiftRight<8>(hn::BitCast(wide, a)), hn::ShiftRight<8>(hn::BitCast(wide, b)));
+      return hn::BitCast(d, hn::Or(even, hn::ShiftLeft<8>(odd)));
+    } else {
+      // Low half of the 128-bit product, from 32-bit halves.
+      const hn::RepartitionToNarrow<D> narrow;
+      const auto a32 = hn::BitCast(narrow, a), b32 = hn::BitCast(narrow, b);
+      const auto a_high = hn::BitCast(narrow, hn::ShiftRight<32>(a));
+      const auto b_high = hn::BitCast(narrow, hn::ShiftRight<32>(b));
+      const auto cross = hn::Add(hn::MulEven(a_high, b32), hn::MulEven(a32, b_high));
+      return hn::Add(hn::MulEven(a32, b32), hn::ShiftLeft<32>(cross));
+    }
+#endif
+  }
+};
+struct And {
+  template <class D, class V>
+  static HWY_INLINE V Combine(D, V a, V b) {
+    return hn::And(a, b);
+  }
+};
+struct Or {
+  template <class D, class V>
+  static HWY_INLINE V Combine(D, V a, V b) {
+    return hn::Or(a, b);
+  }
+};
+
+// kVectors vectors at element i, reduced over all inputs in registers and stored once.
+template <class T, class Op, int kVectors>
+HWY_INLINE void ReduceVectors(T* output, Inputs inputs, int64_t i,
+                              typename Lanes<T>::Lane multiplier, bool is_scaled) {
+  using L = Lanes<T>;
+  const typename L::D d;
+  const auto width = static_cast<int64_t>(hn::Lanes(d));
+  const auto at = [&](size_t j, int v) {
+    return L::Load(reinterpret_cast<const T*>(inputs[j]) + i + v * width);
+  };
+  hn::VFromD<typename L::D> a = at(0, 0), b = a, c = a, e = a;
+  if constexpr (kVectors == 4) b = at(0, 1), c = at(0, 2), e = at(0, 3);
+  for (size_t j = 1; j < inputs.size(); ++j) {
+    a = Op::Combine(d, a, at(j, 0));
+    if constexpr (kVectors == 4) {
+      b = Op::Combine(d, b, at(j, 1));
+      c = Op::Combine(d, c, at(j, 2));
+      e = Op::Combine(d, e, at(j, 3));
+    }
+  }
+  if constexpr (kIsFloat<T>) {
+    if (is_scaled) {
+      const auto m = hn::Set(d, multiplier);
+      a = hn::Mul(a, m);
+      if constexpr (kVectors == 4) b = hn::Mul(b, m), c = hn::Mul(c, m), e = hn::Mul(e, m);
+    }
+  }
+  L::Store(a, output + i);
+  if constexpr (kVectors == 4) {
+    L::Store(b, output + i + width);
+    L::Store(c, output + i + 2 * width);
+    L::Store(e, output + i + 3 * width);
+  }
+}
+
+// The last elements, fewer than a vector: the same on copies that are a vector long.
+template <class T, class Op>
+HWY_NOINLINE void ReduceTail(T* output, Inputs inputs, int64_t i, int64_t end,
+                             typename Lanes<T>::Lane multiplier, bool is_scaled) {
+  using L = Lanes<T>;
+  const typename L::D d;
+  const size_t bytes = static_cast<size_t>(end - i) * sizeof(T);
+  HWY_ALIGN T part[hn::MaxLanes(typename L::D())] = {};
+  const auto load = [&](size_t j) {
+    std::memcpy(part, inputs[j] + i * static_cast<int64_t>(sizeof(T)), bytes);
+    return L::Load(part);
+  };
+  auto value = load(0);
+  for (size_t j = 1; j < inputs.size(); ++j) value = Op::Combine(d, value, load(j));
+  if constexpr (kIsFloat<T>) {
+    if (is_scaled) value = hn::Mul(value, hn::Set(d, multiplier));
+  }
+  L::Store(value, part);
+  std::memcpy(reinterpret_cast<std::byte*>(output) + i * static_cast<int64_t>(sizeof(T)), part,
+              bytes);
+}
+
+// Elements [begin, end).
+template <class T, class Op>
+void ReduceRange(std::byte* output_bytes, Inputs inputs, int64_t begin, int64_t end, Scale scale) {
+  using Lane = typename Lanes<T>::Lane;
+  auto* output = reinterpret_cast<T*>(output_bytes);
+  const auto width = static_cast<int64_t>(hn::Lanes(typename Lanes<T>::D()));
+  const auto by = static_cast<Lane>(multiplier(scale));
+  const bool is_scaled = !scale.is_one();
+  int64_t i = begin;
+  for (; i + 4 * width <= end; i += 4 * width)
+    ReduceVectors<T, Op, 4>(output, inputs, i, by, is_scaled);
+  for (; i + width <= end; i += width) ReduceVectors<T, Op, 1>(output, inputs, i, by, is_scaled);
+  if (i < end) ReduceTail<T, Op>(output, inputs, i, end, by, is_scaled);
+}
+
+// Sum and product wrap, so signed types share the unsigned loops; and and or are bytewise.
+template <class T>
+void ReduceNumbers(ReduceOp op, std::byte* output, Inputs inputs, int64_t begin, int64_t end,
+                   Scale scale) {
+  if constexpr (kIsFloat<T>) {
+    switch (op) {
+      case ReduceOp::min:
+        return ReduceRange<T, Min>(output, inputs, begin, end, scale);
+      case ReduceOp::max:
+        return ReduceRange<T, Max>(output, inputs, begin, end, scale);
+      case ReduceOp::product:
+        return ReduceRange<T, Product>(output, inputs, begin, end, scale);
+      default:
+        return ReduceRange<T, Sum>(output, inputs, begin, end, scale);
+    }
+  } else {
+    using Bits = std::make_unsigned_t<T>;
+    const auto size = static_cast<int64_t>(sizeof(T));
+    switch (op) {
+      case ReduceOp::min:
+        return ReduceRange<T, Min>(output, inputs, begin, end, {});
+      case ReduceOp::max:
+        return ReduceRange<T, Max>(output, inputs, begin, end, {});
+      case ReduceOp::product:
+        return ReduceRange<Bits, Product>(output, inputs, begin, end, {});
+      case ReduceOp::band:
+        return ReduceRange<uint8_t, And>(output, inputs, begin * size, end * size, {});
+      case ReduceOp::bor:
+        return ReduceRange<uint8_t, Or>(output, inputs, begin * size, end * size, {});
+      default:
+        return ReduceRange<Bits, Sum>(output, inputs, begin, end, {});
+    }
+  }
+}
+
+void ReduceOnTarget(DataType dtype, ReduceOp op, std::byte* output, Inputs inputs, int64_t begin,
+                    int64_t end, Scale scale) {
+  visit_dtype(dtype, [&]<class T>(std::type_identity<T>) {
+    if constexpr (std::is_same_v<T, Boolean>) {
+      const bool is_and = op == ReduceOp::min || op == ReduceOp::product || op == ReduceOp::band;
+      ReduceNumbers<uint8_t>(is_and ? ReduceOp::band : ReduceOp::bor, output, inputs, begin, end,
+                             {});
+    } else {
+      ReduceNumbers<T>(op, output, inputs, begin, end, scale);
+    }
+  });
+}
+
+}  // namespace tutti::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace tutti {
+
+HWY_EXPORT(ReduceOnTarget);
+
+void reduce(DataType dtype, ReduceOp op, std::byte* output,
+            std::span<const std::byte* const> inputs, int64_t count, Scale scale) {
+  TUTTI_CHECK(!inputs.empty() && scale.divisor > 0 && can_reduce(dtype, op));
+  if (op == ReduceOp::average) scale.divisor *= static_cast<int64_t>(inputs.size());
+  const auto reduce_range = HWY_DYNAMIC_DISPATCH(ReduceOnTarget);
+  if (is_float(dtype) || scale.is_one()) {
+    reduce_range(dtype, op, output, inputs, 0, count, scale);
+    return;
+  }
+  // Integers are scaled in a second pass, over a piece that is still in the first-level cache.
+  const int64_t width = size_of(dtype), piece = 8192 / width;
+  for (int64_t begin = 0; begin < count; begin += piece) {
+    const int64_t end = std::min(begin + piece, count);
+    reduce_range(dtype, op, output, inputs, begin, end, {});
+    tutti::scale(dtype, output + begin * width, end - begin, scale);
+  }
+}
+
+}  // namespace tutti
+#endif

@@ -1,0 +1,113 @@
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+#include <utility>
+
+#include "tutti/kernels/convert.h"
+#include "tutti/kernels/element.h"
+
+/// One element's arithmetic: what Scale and cast() mean. The references are loops over these
+/// functions; the vectorised kernels fall back on them where speed does not matter.
+namespace tutti {
+
+template <class T>
+inline constexpr bool kIsFloat =
+    std::is_floating_point_v<T> || std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>;
+
+/// What a float accumulates in: f64 for f64, else f32.
+template <class T>
+using Accumulator = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+inline double multiplier(Scale scale) { return scale.factor / static_cast<double>(scale.divisor); }
+
+/// `value` as f32, rounded so that rounding again to 16 bits gives what rounding `value` at once
+/// gives: an inexact result is cut toward zero and its last bit set, so that it never looks like a
+/// tie ("round to odd").
+template <class Wide>
+float round_to_odd(Wide value) {
+  // long double holds every f64 and every 64-bit integer.
+  const auto nearest = static_cast<float>(value);
+  const auto excess =
+      std::fabs(static_cast<long double>(nearest)) - std::fabs(static_cast<long double>(value));
+  if (excess > 0) return std::bit_cast<float>((std::bit_cast<uint32_t>(nearest) - 1) | 1);
+  if (excess < 0) return std::bit_cast<float>(std::bit_cast<uint32_t>(nearest) | 1);
+  return nearest;  // exact, infinite or NaN
+}
+
+/// Float to integer: toward zero, saturated, NaN is 0.
+template <class To, class From>
+To saturate_to(From value) {
+  constexpr auto kLow = static_cast<From>(std::numeric_limits<To>::min());
+  // 2^digits is exact where max() is not.
+  const From high = std::ldexp(From{1}, std::numeric_limits<To>::digits);
+  if (std::isnan(value)) return 0;
+  if (value < kLow) return std::numeric_limits<To>::min();
+  if (value >= high) return std::numeric_limits<To>::max();
+  return static_cast<To>(value);
+}
+
+/// One number as another, rounded once.
+template <class To, class From>
+To convert_number(From value) {
+  if constexpr (std::is_same_v<To, From>) {
+    return value;
+  } else if constexpr (std::is_same_v<From, Float16> || std::is_same_v<From, BFloat16>) {
+    return convert_number<To>(to_float(value));
+  } else if constexpr (std::is_same_v<From, Boolean>) {
+    return convert_number<To>(static_cast<uint8_t>(value.byte != 0));
+  } else if constexpr (std::is_same_v<To, Boolean>) {
+    return {static_cast<uint8_t>(value != 0)};
+  } else if constexpr (std::is_same_v<To, Float16>) {
+    if constexpr (std::is_same_v<From, float>)
+      return to_float16(value);
+    else
+      return to_float16(round_to_odd(value));
+  } else if constexpr (std::is_same_v<To, BFloat16>) {
+    if constexpr (std::is_same_v<From, float>)
+      return to_bfloat16(value);
+    else
+      return to_bfloat16(round_to_odd(value));
+  } else if constexpr (std::is_floating_point_v<To>) {
+    return static_cast<To>(value);
+  } else if constexpr (std::is_floating_point_v<From>) {
+    return saturate_to<To>(value);
+  } else {
+    if (std::cmp_less(value, std::numeric_limits<To>::min())) return std::numeric_limits<To>::min();
+    if (std::cmp_greater(value, std::numeric_limits<To>::max()))
+      return std::numeric_limits<To>::max();
+    return static_cast<To>(value);
+  }
+}
+
+/// An integer under Scale: divided exactly, then multiplied in f64.
+template <class To, class From>
+To scale_integer(From value, Scale scale) {
+  using Wide = std::conditional_t<std::is_signed_v<From>, int64_t, uint64_t>;
+  const Wide quotient = static_cast<Wide>(value) / static_cast<Wide>(scale.divisor);
+  if (scale.factor == 1.0) return convert_number<To>(quotient);
+  return saturate_to<To>(static_cast<double>(quotient) * scale.factor);
+}
+
+/// scale(value) in another type: the definition of cast().
+template <class To, class From>
+To cast_one(From value, Scale scale) {
+  if constexpr (std::is_same_v<From, Boolean> || std::is_same_v<To, Boolean>) {
+    return convert_number<To>(value);
+  } else {
+    if (scale.is_one()) return convert_number<To>(value);
+    if constexpr (kIsFloat<From> && kIsFloat<To>) {
+      using Wide = std::conditional_t<std::is_same_v<From, double>, double, Accumulator<To>>;
+      return convert_number<To>(convert_number<Wide>(value) * static_cast<Wide>(multiplier(scale)));
+    } else if constexpr (kIsFloat<From> || kIsFloat<To>) {
+      return convert_number<To>(convert_number<double>(value) * multiplier(scale));
+    } else {
+      return scale_integer<To>(value, scale);
+    }
+  }
+}
+
+}  // namespace tutti
