@@ -1,0 +1,103 @@
+#include "tutti/core/bucket.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace tutti {
+namespace {
+
+Signature signature(int64_t count, DataType wire = DataType::f32) {
+  Signature signature;
+  signature.dtype = signature.wire = wire;
+  signature.shape = Shape{count};
+  return signature;
+}
+
+std::vector<Placeable> places(const std::vector<Signature>& signatures) {
+  std::vector<Placeable> list;
+  for (size_t i = 0; i < signatures.size(); ++i)
+    list.push_back({static_cast<int64_t>(i), &signatures[i], {}});
+  return list;
+}
+
+TEST(PlanBuckets, FusesUpToTheThreshold) {
+  const std::vector<Signature> tensors(5, signature(100));
+  const auto buckets = plan_buckets(places(tensors), 1000, 1 << 20);
+  ASSERT_EQ(buckets.size(), 3u);
+  EXPECT_EQ(buckets[0].slices.size(), 2u);
+  EXPECT_EQ(buckets[0].count, 200);
+  EXPECT_EQ(buckets[0].slices[1].offset, 100);
+  EXPECT_EQ(buckets[2].slices.size(), 1u);
+}
+
+TEST(PlanBuckets, LooksAheadOverMixedTypes) {
+  std::vector<Signature> tensors;
+  for (int i = 0; i < 6; ++i)
+    tensors.push_back(signature(10, i % 2 ? DataType::bf16 : DataType::f32));
+  const auto buckets = plan_buckets(places(tensors), 1 << 20, 1 << 20);
+  ASSERT_EQ(buckets.size(), 2u);
+  EXPECT_EQ(buckets[0].slices.size(), 3u);
+  EXPECT_EQ(buckets[1].slices.size(), 3u);
+}
+
+TEST(PlanBuckets, CutsHugeTensorsIntoPieces) {
+  const std::vector<Signature> tensors{signature(10), signature(2500), signature(10)};
+  const auto buckets = plan_buckets(places(tensors), 1 << 20, 4000);
+  ASSERT_EQ(buckets.size(), 4u);
+  EXPECT_EQ(buckets[0].slices, (std::vector<BucketSlice>{{1, 0, 1000, 0}}));
+  EXPECT_EQ(buckets[2].slices, (std::vector<BucketSlice>{{1, 2000, 500, 0}}));
+  EXPECT_EQ(buckets[3].slices.size(), 2u);
+}
+
+TEST(PlanBuckets, CutStartsANewBucket) {
+  const std::vector<Signature> tensors(4, signature(10));
+  const int64_t cuts[] = {2};
+  const auto buckets = plan_buckets(places(tensors), 1 << 20, 1 << 20, cuts);
+  ASSERT_EQ(buckets.size(), 2u);
+  EXPECT_EQ(buckets[1].slices[0].index, 2);
+}
+
+TEST(PlanBuckets, BeginSkipsWhatIsDone) {
+  auto rest = signature(100);
+  rest.begin = 60;
+  const std::vector<Signature> tensors{rest};
+  const auto buckets = plan_buckets(places(tensors), 1 << 20, 1 << 20);
+  ASSERT_EQ(buckets.size(), 1u);
+  EXPECT_EQ(buckets[0].slices[0], (BucketSlice{0, 60, 40, 0}));
+}
+
+// Every element of every tensor lies in exactly one place, in random sets of tensors.
+TEST(PlanBuckets, CoversEveryElementOnce) {
+  for (unsigned seed = 0; seed < 300; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    std::vector<Signature> tensors;
+    for (unsigned i = 0; i < 1 + random() % 40; ++i) {
+      tensors.push_back(signature(random() % 5000, static_cast<DataType>(random() % 4)));
+      tensors.back().op = random() % 4 ? ReduceOp::sum : ReduceOp::max;
+    }
+    const int64_t fusion = random() % 20000, partition = 1 + random() % 8000;
+    const auto buckets = plan_buckets(places(tensors), fusion, partition);
+    std::vector<int64_t> next(tensors.size(), 0);
+    for (const auto& bucket : buckets) {
+      int64_t offset = 0;
+      for (const auto& slice : bucket.slices) {
+        const auto& tensor = tensors[static_cast<size_t>(slice.index)];
+        EXPECT_EQ(bucket.key, bucket_key(tensor));
+        EXPECT_EQ(slice.begin, next[static_cast<size_t>(slice.index)]);
+        EXPECT_EQ(slice.offset, offset);
+        offset += slice.count;
+        next[static_cast<size_t>(slice.index)] += slice.count;
+      }
+      EXPECT_EQ(offset, bucket.count);
+      if (bucket.slices.size() > 1) {
+        EXPECT_LE(bucket.count * size_of(bucket.key.wire), fusion);
+      }
+    }
+    for (size_t i = 0; i < tensors.size(); ++i) EXPECT_EQ(next[i], tensors[i].shape.count());
+  }
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,73 @@
+#include "tutti/core/liveness.h"
+
+#include <gtest/gtest.h>
+
+#include "tutti/core/stall.h"
+
+namespace tutti {
+namespace {
+
+using std::chrono::milliseconds;
+const auto kStart = Clock::time_point() + std::chrono::hours(1);
+
+TEST(Liveness, AsksOnlyWhileSomethingIsPending) {
+  Liveness liveness(0, 3, 4.0);
+  EXPECT_TRUE(liveness.tick(kStart, false).ping.empty());
+  EXPECT_EQ(liveness.tick(kStart, false).next, Clock::time_point::max());
+  EXPECT_TRUE(liveness.tick(kStart, true).ping.empty());
+  EXPECT_EQ(liveness.tick(kStart + milliseconds(1001), true).ping, (std::vector<int>{1, 2}));
+}
+
+TEST(Liveness, SilentAfterTheTimeoutAndNotBefore) {
+  Liveness liveness(0, 2, 4.0);
+  for (int ms = 0; ms < 4000; ms += 500)
+    EXPECT_EQ(liveness.tick(kStart + milliseconds(ms), true).silent, -1);
+  EXPECT_EQ(liveness.tick(kStart + milliseconds(4000), true).silent, 1);
+}
+
+TEST(Liveness, AnAnswerResetsTheClock) {
+  Liveness liveness(1, 2, 2.0);
+  for (int ms = 0; ms < 20000; ms += 400) {
+    EXPECT_EQ(liveness.tick(kStart + milliseconds(ms), true).silent, -1);
+    if (ms % 1200 == 0) liveness.heard(0, kStart + milliseconds(ms));
+  }
+}
+
+TEST(Liveness, ARankThatWasStoppedItselfAccusesNobody) {
+  Liveness liveness(0, 2, 2.0);
+  liveness.tick(kStart, true);
+  EXPECT_EQ(liveness.tick(kStart + std::chrono::minutes(5), true).silent, -1);
+}
+
+TEST(Stall, NamesTheMisspeltName) {
+  const Negotiator::Waiting bias{"fc2.bias", CollectiveKind::allreduce, kStart, {0, 1, 3}, {2}};
+  const Negotiator::Waiting bais{"fc2.bais", CollectiveKind::allreduce, kStart, {2}, {0, 1, 3}};
+  std::vector<RankKnowledge> ranks(4);
+  ranks[2].status.last_submitted = "fc2.bais";
+  EXPECT_EQ(
+      stall_line(bias, {bias, bais}, ranks, kStart + std::chrono::seconds(2)),
+      "\"fc2.bias\" waits for rank 2 since 2.0 s (ranks 0 1 3 are there). Rank 2 is alive and "
+      "submitted \"fc2.bais\", which others lack: a misspelt name?");
+}
+
+TEST(Stall, TellsLateFromSilent) {
+  const Negotiator::Waiting waiting{"w", CollectiveKind::allreduce, kStart, {0}, {1}};
+  std::vector<RankKnowledge> ranks(2);
+  ranks[1].status.last_submitted = "loss";
+  const auto now = kStart + std::chrono::seconds(3);
+  EXPECT_NE(stall_line(waiting, {waiting}, ranks, now).find("last submitted \"loss\"; it is late"),
+            std::string::npos);
+  ranks[1].quiet_seconds = 3;
+  EXPECT_NE(stall_line(waiting, {waiting}, ranks, now).find("has not answered for 3.0 s"),
+            std::string::npos);
+}
+
+TEST(Stall, ReportsAtTwoTenAndEveryMinute) {
+  const StallClock clock(2);
+  EXPECT_EQ(clock.next(0), 2);
+  EXPECT_EQ(clock.next(2.0), 10);
+  EXPECT_EQ(clock.next(10.1), 70.1);
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,222 @@
+#include "tutti/core/negotiator.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace tutti {
+namespace {
+
+Request request(const std::string& name, Shape shape = {4}, DataType dtype = DataType::f32) {
+  Request request;
+  request.name = name;
+  request.signature.shape = std::move(shape);
+  request.signature.dtype = request.signature.wire = dtype;
+  return request;
+}
+
+const auto kNow = Clock::time_point();
+
+TEST(Negotiator, AnswersWhenAllRanksHaveAsked) {
+  Negotiator negotiator(3);
+  negotiator.add(2, request("a"), kNow);
+  negotiator.add(0, request("a"), kNow);
+  EXPECT_TRUE(negotiator.take_ready().empty());
+  negotiator.add(1, request("a"), kNow);
+  const auto ready = negotiator.take_ready();
+  ASSERT_EQ(ready.size(), 1u);
+  EXPECT_EQ(ready[0].name, "a");
+  EXPECT_FALSE(ready[0].error);
+  EXPECT_TRUE(negotiator.idle());
+}
+
+TEST(Negotiator, AnyOrderOfRequestsGivesTheSameAnswers) {
+  constexpr int kRanks = 4, kNames = 20;
+  for (unsigned seed = 0; seed < 50; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    std::vector<std::pair<int, int>> calls;
+    for (int rank = 0; rank < kRanks; ++rank)
+      for (int name = 0; name < kNames; ++name) calls.emplace_back(rank, name);
+    std::shuffle(calls.begin(), calls.end(), random);
+    Negotiator negotiator(kRanks);
+    std::vector<std::string> answered;
+    for (const auto& [rank, name] : calls) {
+      negotiator.add(rank, request("t" + std::to_string(name)), kNow);
+      for (const auto& response : negotiator.take_ready()) answered.push_back(response.name);
+    }
+    std::sort(answered.begin(), answered.end());
+    EXPECT_EQ(answered.size(), static_cast<size_t>(kNames));
+    EXPECT_EQ(std::unique(answered.begin(), answered.end()), answered.end());
+    EXPECT_TRUE(negotiator.idle());
+  }
+}
+
+TEST(Negotiator, ShapeMismatchNamesWhoSaidWhat) {
+  Negotiator negotiator(3);
+  negotiator.add(0, request("conv1.weight", {6, 1, 5, 5}), kNow);
+  negotiator.add(1, request("conv1.weight", {6, 1, 5, 5}), kNow);
+  negotiator.add(2, request("conv1.weight", {6, 1, 3, 3}), kNow);
+  const auto ready = negotiator.take_ready();
+  ASSERT_EQ(ready.size(), 1u);
+  ASSERT_TRUE(ready[0].error);
+  EXPECT_STREQ(ready[0].error->what(),
+               "\"conv1.weight\": ranks 0 1 sent f32[6,1,5,5], rank 2 sent f32[6,1,3,3]; all ranks "
+               "must submit one shape. Nothing was changed.");
+  EXPECT_EQ(ready[0].error->rank(), 2);
+  EXPECT_EQ(ready[0].error->tensor(), "conv1.weight");
+  EXPECT_EQ(ready[0].error->code(), ErrorCode::mismatch);
+}
+
+// Every field that ranks must agree on, changed on rank 1 only.
+TEST(Negotiator, EveryDisagreementIsAnError) {
+  struct Case {
+    const char* what;
+    CollectiveKind kind;
+    void (*change)(Request&);
+  };
+  const Case cases[] = {
+      {"kind of operation", CollectiveKind::allreduce,
+       [](Request& r) { r.signature.kind = CollectiveKind::broadcast; }},
+      {"dtype", CollectiveKind::allreduce, [](Request& r) { r.signature.dtype = DataType::f64; }},
+      {"shape", CollectiveKind::broadcast, [](Request& r) { r.signature.shape = {5}; }},
+      {"shape but for the first extent", CollectiveKind::allgather,
+       [](Request& r) {
+         r.signature.shape = {4, 2};
+       }},
+      {"op", CollectiveKind::allreduce, [](Request& r) { r.signature.op = ReduceOp::max; }},
+      {"prescale and postscale", CollectiveKind::reduce_scatter,
+       [](Request& r) { r.signature.postscale = 2; }},
+      {"wire type", CollectiveKind::allreduce,
+       [](Request& r) { r.signature.wire = DataType::bf16; }},
+      {"root", CollectiveKind::broadcast, [](Request& r) { r.signature.root = 1; }},
+      {"device", CollectiveKind::allreduce,
+       [](Request& r) { r.signature.placement = DeviceKind::cuda; }},
+      {"group", CollectiveKind::allreduce,
+       [](Request& r) { r.signature.group = "g", r.signature.group_size = 1; }},
+  };
+  for (const auto& test : cases) {
+    SCOPED_TRACE(test.what);
+    Negotiator negotiator(2);
+    auto base = request("x");
+    base.signature.kind = test.kind;
+    auto other = base;
+    test.change(other);
+    negotiator.add(0, base, kNow);
+    negotiator.add(1, other, kNow);
+    const auto ready = negotiator.take_ready();
+    ASSERT_EQ(ready.size(), 1u);
+    ASSERT_TRUE(ready[0].error);
+    EXPECT_NE(std::string(ready[0].error->what()).find(std::string("one ") + test.what),
+              std::string::npos)
+        << ready[0].error->what();
+    EXPECT_EQ(ready[0].error->rank(), 1);
+  }
+}
+
+TEST(Negotiator, GatheredKindsMayDifferInRows) {
+  Negotiator negotiator(2);
+  for (int rank = 0; rank < 2; ++rank) {
+    auto r = request("x", {rank + 1, 3});
+    r.signature.kind = CollectiveKind::allgather;
+    negotiator.add(rank, r, kNow);
+  }
+  const auto ready = negotiator.take_ready();
+  ASSERT_EQ(ready.size(), 1u);
+  EXPECT_FALSE(ready[0].error);
+  EXPECT_EQ(ready[0].rows, (std::vector<int64_t>{1, 2}));
+}
+
+TEST(Negotiator, GroupsComeTogetherOrNotAtAll) {
+  Negotiator negotiator(2);
+  const auto member = [](const std::string& name, Shape shape = {4}) {
+    auto r = request(name, std::move(shape));
+    r.signature.group = "g";
+    r.signature.group_size = 2;
+    return r;
+  };
+  negotiator.add(0, member("a"), kNow);
+  negotiator.add(0, member("b"), kNow);
+  negotiator.add(1, member("a"), kNow);
+  EXPECT_TRUE(negotiator.take_ready().empty());
+  negotiator.add(1, member("b", {5}), kNow);
+  const auto ready = negotiator.take_ready();
+  ASSERT_EQ(ready.size(), 2u);
+  EXPECT_TRUE(ready[0].error);
+  EXPECT_TRUE(ready[1].error);
+}
+
+TEST(Negotiator, JoinedRanksAreCountedOut) {
+  Negotiator negotiator(3);
+  Request join;
+  join.join = true;
+  negotiator.add(1, request("a"), kNow);
+  negotiator.add(2, join, kNow);
+  negotiator.add(0, request("a"), kNow);
+  auto ready = negotiator.take_ready();
+  ASSERT_EQ(ready.size(), 1u);
+  EXPECT_EQ(ready[0].joined, (std::vector<int64_t>{2}));
+  EXPECT_FALSE(ready[0].error);
+  auto gather = request("b");
+  gather.signature.kind = CollectiveKind::allgather;
+  negotiator.add(0, gather, kNow);
+  negotiator.add(1, gather, kNow);
+  ready = negotiator.take_ready();
+  ASSERT_EQ(ready.size(), 1u);
+  EXPECT_TRUE(ready[0].error);
+  negotiator.add(1, join, kNow);
+  negotiator.add(0, join, kNow);
+  ready = negotiator.take_ready();
+  ASSERT_EQ(ready.size(), 1u);
+  EXPECT_TRUE(ready[0].all_joined);
+  EXPECT_EQ(ready[0].rows, (std::vector<int64_t>{0}));
+  EXPECT_EQ(negotiator.joined_count(), 0);
+}
+
+TEST(Negotiator, SendAndRecvNeedTheirTwoRanksOnly) {
+  Negotiator negotiator(4);
+  auto send = request("p");
+  send.signature.kind = CollectiveKind::send;
+  send.signature.root = 3;
+  auto recv = send;
+  recv.signature.kind = CollectiveKind::recv;
+  recv.signature.root = 1;
+  negotiator.add(3, recv, kNow);
+  negotiator.add(1, send, kNow);
+  auto ready = negotiator.take_ready();
+  ASSERT_EQ(ready.size(), 1u);
+  EXPECT_FALSE(ready[0].error);
+  EXPECT_EQ(ready[0].rows, (std::vector<int64_t>{1, 3}));
+  // Two pairs may use one name at once.
+  auto other = send;
+  other.signature.root = 2;
+  negotiator.add(1, send, kNow);
+  negotiator.add(0, other, kNow);
+  EXPECT_TRUE(negotiator.take_ready().empty());
+}
+
+TEST(Negotiator, PrioritiesGoFirstAmongWhatIsReady) {
+  Negotiator negotiator(1);
+  auto low = request("low");
+  auto high = request("high");
+  high.signature.priority = 5;
+  negotiator.add(0, low, kNow);
+  negotiator.add(0, high, kNow);
+  const auto ready = negotiator.take_ready();
+  ASSERT_EQ(ready.size(), 2u);
+  EXPECT_EQ(ready[0].name, "high");
+}
+
+TEST(Negotiator, WaitingNamesPresentAndMissing) {
+  Negotiator negotiator(3);
+  negotiator.add(1, request("a"), kNow);
+  const auto waiting = negotiator.waiting();
+  ASSERT_EQ(waiting.size(), 1u);
+  EXPECT_EQ(waiting[0].present, (std::vector<int>{1}));
+  EXPECT_EQ(waiting[0].missing, (std::vector<int>{0, 2}));
+  negotiator.forget("a");
+  EXPECT_TRUE(negotiator.idle());
+}
+
+}  // namespace
+}  // namespace tutti
