@@ -158,7 +158,6 @@ class Communicator {
   void timeline_span(std::string_view name, Clock::time_point begin, Clock::time_point end);
 
  private:
-  friend class GradientArena;
   explicit Communicator(std::shared_ptr<CommunicatorState> state);
   std::shared_ptr<CommunicatorState> state_;
 };

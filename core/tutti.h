@@ -5,6 +5,7 @@
 /// (tensor/tensor.h) are what it moves; Error (base/error.h) is all that it throws.
 
 #include "tutti/base/error.h"
+#include "tutti/core/arena.h"
 #include "tutti/core/communicator.h"
 #include "tutti/core/options.h"
 #include "tutti/core/statistics.h"
