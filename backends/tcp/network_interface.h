@@ -1,0 +1,30 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tutti/backends/asio.h"
+#include "tutti/backends/backend.h"
+
+namespace tutti {
+
+struct InterfaceAddress {
+  std::string interface;
+  asio::ip::address address;
+};
+
+/// The addresses of this host's interfaces that are up, IPv4 before IPv6 for each; link-local ones
+/// are left out.
+std::vector<InterfaceAddress> interface_addresses();
+
+/// "lo 127.0.0.1, eth0 10.0.0.2"
+std::string to_text(const std::vector<InterfaceAddress>& addresses);
+
+/// The one address on which this rank listens. In this order: what Context::network_interface says
+/// (a name or an address); loopback if all ranks are on one host; the address from which the store
+/// is reached; the one from which the world is reached; any other. Throws Error(unavailable) that
+/// lists what there is.
+asio::ip::address choose_address(const Context& context,
+                                 const std::vector<InterfaceAddress>& available);
+
+}  // namespace tutti

@@ -1,0 +1,38 @@
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "tutti/backends/backend.h"
+#include "tutti/backends/tcp/connector.h"
+#include "tutti/backends/tcp/tcp_channel.h"
+
+namespace tutti {
+
+namespace {
+
+std::vector<std::unique_ptr<Channel>> open_channels(const Context& context,
+                                                    std::span<const int> peers) {
+  std::vector<std::unique_ptr<Channel>> channels(static_cast<size_t>(context.size));
+  for (auto& [rank, socket] : connect_peers(context, peers))
+    channels[static_cast<size_t>(rank)] = std::make_unique<TcpChannel>(std::move(socket));
+  return channels;
+}
+
+std::unique_ptr<Backend> connect(const Context& context) {
+  std::vector<int> others;
+  for (int rank = 0; rank < context.size; ++rank)
+    if (rank != context.rank) others.push_back(rank);
+  return make_stream_backend(context, "tcp", open_channels(context, others));
+}
+
+}  // namespace
+
+extern const BackendPlugin tcp_backend;
+const BackendPlugin tcp_backend = {
+    .name = "tcp",
+    .summary = "a TCP connection for each pair of ranks, on one host or many",
+    .connect = connect,
+    .open = open_channels,
+};
+
+}  // namespace tutti

@@ -1,0 +1,91 @@
+#include "tutti/backends/tcp/tcp_channel.h"
+
+#include <limits.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "tutti/base/error.h"
+
+namespace tutti {
+
+namespace {
+
+std::string describe(int error_number) {
+  switch (error_number) {
+    case EPIPE:
+    case ECONNRESET:
+      return "connection reset";
+    case ETIMEDOUT:
+      return "no answer from its host";
+    default:
+      return std::strerror(error_number);
+  }
+}
+
+}  // namespace
+
+TcpChannel::~TcpChannel() {
+  // Closing a socket with unread bytes resets the connection, which may destroy our last words on
+  // their way; so what is there is read first, within reason.
+  ::shutdown(socket_.get(), SHUT_WR);
+  std::array<char, 16384> rest;
+  for (int i = 0; i < 64; ++i)
+    if (::recv(socket_.get(), rest.data(), rest.size(), MSG_DONTWAIT) <= 0) break;
+}
+
+size_t TcpChannel::write(std::span<const iovec> parts) {
+  if (!write_failure_.empty()) return 0;
+  msghdr message{};
+  message.msg_iov = const_cast<iovec*>(parts.data());
+  message.msg_iovlen = std::min<size_t>(parts.size(), IOV_MAX);
+  while (true) {
+    const auto count = ::sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (count >= 0) return static_cast<size_t>(count);
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN) write_failure_ = describe(errno);
+    return 0;
+  }
+}
+
+size_t TcpChannel::read(std::span<std::byte> bytes) {
+  if (bytes.empty()) return 0;
+  while (true) {
+    const auto count = ::recv(socket_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+    if (count > 0) return static_cast<size_t>(count);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && errno != EAGAIN) lose(describe(errno));
+    if (!write_failure_.empty()) lose(write_failure_);
+    if (count == 0) lose("end of file");
+    return 0;
+  }
+}
+
+bool TcpChannel::arm(bool wants_write) {
+  if (!write_failure_.empty()) return false;  // read() has news
+  const unsigned events = wants_write ? EPOLLIN | EPOLLOUT : EPOLLIN;
+  if (poller_ && events != watched_events_) {
+    poller_->watch(socket_.get(), events);
+    watched_events_ = events;
+  }
+  return true;  // what comes from here on makes the poller ready
+}
+
+void TcpChannel::watch(Poller& poller) {
+  poller_ = &poller;
+  watched_events_ = EPOLLIN;
+  poller.watch(socket_.get(), watched_events_);
+}
+
+void TcpChannel::lose(const std::string& seen) {
+  // A socket at its end stays readable and would keep waking whoever sleeps.
+  if (poller_) poller_->forget(socket_.get());
+  poller_ = nullptr;
+  throw Error(ErrorCode::peer_lost, seen);
+}
+
+}  // namespace tutti

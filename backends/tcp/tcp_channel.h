@@ -1,0 +1,34 @@
+#pragma once
+
+#include <string>
+
+#include "tutti/backends/channel.h"
+#include "tutti/base/descriptor.h"
+
+namespace tutti {
+
+/// A connected, tuned TCP socket as a Channel.
+class TcpChannel : public Channel {
+ public:
+  explicit TcpChannel(Descriptor socket) : socket_(std::move(socket)) {}
+  /// Ends the stream in order: what was written still arrives.
+  ~TcpChannel() override;
+
+  /// Does not throw: bytes of the peer, such as its goodbye, may still wait to be read when writing
+  /// fails, so a failure is told by the read() that finds no more of them.
+  size_t write(std::span<const iovec> parts) override;
+  size_t read(std::span<std::byte> bytes) override;
+  bool arm(bool wants_write) override;
+  void watch(Poller& poller) override;
+  std::string_view route() const override { return "tcp"; }
+
+ private:
+  [[noreturn]] void lose(const std::string& seen);
+
+  Descriptor socket_;
+  Poller* poller_ = nullptr;
+  unsigned watched_events_ = 0;
+  std::string write_failure_;
+};
+
+}  // namespace tutti
