@@ -67,6 +67,13 @@ void CastRange(const std::byte* input, std::byte* output, int64_t count, Scale s
   std::memcpy(output + i * static_cast<int64_t>(sizeof(To)), last_to, rest * sizeof(To));
 }
 
+// Without vector instructions Highway turns overflow from f64 to f32 into the largest finite value.
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
+constexpr bool kHasWideCast = false;
+#else
+constexpr bool kHasWideCast = true;
+#endif
+
 template <class T>
 constexpr bool kInFloatLanes =
     std::is_same_v<T, float> || std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>;
@@ -78,7 +85,8 @@ bool CastOnTarget(DataType from, const std::byte* input, DataType to, std::byte*
     return visit_dtype(to, [&]<class To>(std::type_identity<To>) {
       if constexpr (kInFloatLanes<From> && kInFloatLanes<To>)
         CastRange<NarrowCast, From, To>(input, output, count, scale);
-      else if constexpr (std::is_floating_point_v<From> && std::is_floating_point_v<To>)
+      else if constexpr (kHasWideCast && std::is_floating_point_v<From> &&
+                         std::is_floating_point_v<To>)
         CastRange<WideCast, From, To>(input, output, count, scale);
       else
         return false;
