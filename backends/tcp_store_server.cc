@@ -109,7 +109,6 @@ struct Service {
   asio::io_context io{1};
   StoreTable table{io};
   std::shared_ptr<Gate> gate;
-  int port = 0;
 };
 
 tcp::endpoint resolve(asio::io_context& io, const std::string& address, int port) {
@@ -136,7 +135,9 @@ struct Core {
 // Hands requests to the server's thread and waits for its answers.
 class LocalStore : public StoreCaller {
  public:
-  explicit LocalStore(std::shared_ptr<Core> core) : core_(std::move(core)) {}
+  LocalStore(std::shared_ptr<Core> core, std::string address)
+      : core_(std::move(core)), address_(std::move(address)) {}
+  std::string local_address() const override { return address_; }
 
  private:
   StoreReply call(StoreRequest request, Deadline) override {
@@ -164,6 +165,7 @@ class LocalStore : public StoreCaller {
   static Error closed() { return {ErrorCode::unavailable, "the store's server has been closed"}; }
 
   const std::shared_ptr<Core> core_;
+  const std::string address_;
 };
 
 }  // namespace
@@ -173,7 +175,7 @@ class TcpStoreServer::Implementation {
   Implementation(const std::string& address, int port, std::string secret) {
     auto service = std::make_unique<Service>();
     auto acceptor = listen_on(service->io, resolve(service->io, address, port));
-    service->port = acceptor.local_endpoint().port();
+    endpoint_ = acceptor.local_endpoint();
     HandshakeTerms terms{
         .secret = std::move(secret), .scope = std::string(kTcpStoreScope), .peer_name = {}};
     service->gate = std::make_shared<Gate>(
@@ -194,8 +196,12 @@ class TcpStoreServer::Implementation {
     core_->service.reset();
   }
 
-  int port() const { return core_->service->port; }
-  std::shared_ptr<Store> local() { return std::make_shared<LocalStore>(core_); }
+  int port() const { return endpoint_.port(); }
+  std::shared_ptr<Store> local() {
+    // Who listens everywhere has no one address under which others reach it.
+    const auto address = endpoint_.address();
+    return std::make_shared<LocalStore>(core_, address.is_unspecified() ? "" : address.to_string());
+  }
 
  private:
   // Signals are for the program's own threads.
@@ -208,6 +214,7 @@ class TcpStoreServer::Implementation {
   }
 
   const std::shared_ptr<Core> core_ = std::make_shared<Core>();
+  tcp::endpoint endpoint_;
   std::thread thread_;
 };
 

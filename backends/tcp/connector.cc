@@ -188,7 +188,7 @@ std::string Connector::wait_for_address(const Peer& peer) {
   while (true) {
     try {
       return context_.store->get(address_key(peer.rank),
-                                 earlier(context_.deadline, Deadline::after(1)));
+                                 earlier(context_.deadline, Deadline::after(0.5)));
     } catch (const Error& error) {
       if (error.code() != ErrorCode::timeout) throw;
     }
