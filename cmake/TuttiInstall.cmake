@@ -1,1 +1,54 @@
+# What `cmake --install` lays down: libraries, headers, tools, a CMake package and a pkg-config
+# file. Everything refers to its neighbours by relative paths, so that the tree can be moved.
+include(CMakePackageConfigHelpers)
 
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tutti)
+
+# Each library finds its sisters beside it, each program finds them in the library folder.
+function(tutti_install target)
+  get_target_property(type ${target} TYPE)
+  if(type STREQUAL "EXECUTABLE")
+    file(RELATIVE_PATH to_libraries /${CMAKE_INSTALL_BINDIR} /${CMAKE_INSTALL_LIBDIR})
+    set_target_properties(${target} PROPERTIES INSTALL_RPATH $ORIGIN/${to_libraries})
+    install(TARGETS ${target} RUNTIME)
+  else()
+    set_target_properties(${target} PROPERTIES INSTALL_RPATH $ORIGIN)
+    install(TARGETS ${target} EXPORT tutti LIBRARY ARCHIVE)
+  endif()
+endfunction()
+
+# Headers that need a third-party library stay at home: they belong to our own sources.
+set(private_headers PATTERN *-inl.h EXCLUDE PATTERN highway_targets.h EXCLUDE PATTERN asio.h EXCLUDE)
+foreach(floor base tensor kernels collectives backends core)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/${floor} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti
+    FILES_MATCHING PATTERN *.h ${private_headers})
+endforeach()
+install(FILES ${PROJECT_SOURCE_DIR}/core/tutti.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti)
+install(FILES ${PROJECT_SOURCE_DIR}/adapters/c/tutti.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/adapters DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti
+  FILES_MATCHING PATTERN *.h PATTERN nn EXCLUDE)
+
+tutti_install(tutti)
+if(TARGET tutti_nn)
+  set_target_properties(tutti_nn PROPERTIES EXPORT_NAME nn)
+  tutti_install(tutti_nn)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/adapters/nn
+    DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti/adapters FILES_MATCHING PATTERN *.h)
+  install(FILES ${PROJECT_SOURCE_DIR}/adapters/nn/nn.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti)
+endif()
+if(TARGET tutti-run)
+  tutti_install(tutti-run)
+endif()
+
+install(EXPORT tutti NAMESPACE tutti:: DESTINATION ${package_dir} FILE tuttiTargets.cmake)
+configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/tuttiConfig.cmake.in
+  ${PROJECT_BINARY_DIR}/tuttiConfig.cmake INSTALL_DESTINATION ${package_dir})
+# Before 1.0 a minor version may change the interface.
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/tuttiConfigVersion.cmake
+  COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/tuttiConfig.cmake ${PROJECT_BINARY_DIR}/tuttiConfigVersion.cmake
+  DESTINATION ${package_dir})
+
+file(RELATIVE_PATH to_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+configure_file(${CMAKE_CURRENT_LIST_DIR}/tutti.pc.in ${PROJECT_BINARY_DIR}/tutti.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/tutti.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
