@@ -102,7 +102,7 @@ TEST(House, TheEnvironmentIsReadInOneFile) {
 
 // This program links the core library and nothing else of ours.
 TEST(House, TheCoreLibraryNeedsNoLayersAndNoDevices) {
-  ASSERT_EQ(to_string(ErrorCode::io), "io");
+  ASSERT_FALSE(to_string(ErrorCode::io).empty());
   std::vector<std::string> loaded;
   dl_iterate_phdr(
       [](dl_phdr_info* info, size_t, void* names) {
