@@ -1,0 +1,319 @@
+#include "tutti/core/communicator.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <numeric>
+#include <random>
+#include <thread>
+
+#include "tests/support/ranks.h"
+#include "tutti/core/arena.h"
+
+namespace tutti {
+namespace {
+
+using test::run_threads;
+
+TEST(Communicator, AllreduceAveragesOverAnyNumberOfRanks) {
+  for (const int size : {1, 2, 3, 4, 5, 7})
+    run_threads(size, [&](Communicator& comm) {
+      std::vector<float> values(1000, static_cast<float>(comm.rank()));
+      comm.allreduce("a", values).wait();
+      for (const float value : values) ASSERT_FLOAT_EQ(value, static_cast<float>(size - 1) / 2);
+    });
+}
+
+TEST(Communicator, BlockingCallsDriveThemselves) {
+  run_threads(3, [](Communicator& comm) {
+    for (int i = 0; i < 200; ++i) {
+      std::vector<double> values(3, comm.rank());
+      comm.allreduce_blocking("a", values, ReduceOp::sum);
+      ASSERT_EQ(values[2], 3);
+    }
+    EXPECT_GT(comm.statistics().caller_runs, 0u);
+  });
+}
+
+void small_buckets(Options& options) {
+  options.fusion_bytes = 20000;
+  options.partition_bytes = 3000;
+  options.segment_bytes = 2000;
+}
+
+TEST(Communicator, AnyOrderOfSubmissionAndThenWithoutNegotiation) {
+  for (const int size : {1, 2, 4})
+    run_threads(
+        size,
+        [&](Communicator& comm) {
+          constexpr int kTensors = 40, kSteps = 60;
+          std::mt19937 random(static_cast<unsigned>(comm.rank()));
+          std::vector<std::vector<float>> gradients(kTensors);
+          for (int step = 0; step < kSteps; ++step) {
+            std::vector<int> order(kTensors);
+            std::iota(order.begin(), order.end(), 0);
+            std::shuffle(order.begin(), order.end(), random);
+            std::vector<Work> works;
+            for (const int t : order) {
+              auto& gradient = gradients[static_cast<size_t>(t)];
+              gradient.assign(static_cast<size_t>(t * 37 + 1),
+                              static_cast<float>(comm.rank() + step));
+              works.push_back(comm.allreduce("t" + std::to_string(t), gradient, ReduceOp::sum));
+            }
+            for (auto& work : works) work.wait();
+            const auto expected = static_cast<float>(size * step + size * (size - 1) / 2);
+            for (const auto& gradient : gradients)
+              for (const float value : gradient) ASSERT_EQ(value, expected) << "step " << step;
+          }
+          const auto statistics = comm.statistics();
+          EXPECT_EQ(statistics.plans_locked, 1u);
+          EXPECT_GT(statistics.replayed_buckets, statistics.buckets / 2);
+          EXPECT_EQ(statistics.vetoed_buckets, 0u);
+        },
+        small_buckets);
+}
+
+TEST(Communicator, SteadyStateSendsNoNegotiationMessage) {
+  run_threads(2, [](Communicator& comm) {
+    std::vector<std::vector<float>> gradients(10, std::vector<float>(100, 1.0f));
+    const auto step = [&] {
+      std::vector<Work> works;
+      for (size_t t = 0; t < gradients.size(); ++t)
+        works.push_back(comm.allreduce("t" + std::to_string(t), gradients[t]));
+      for (auto& work : works) work.wait();
+    };
+    for (int i = 0; i < 10; ++i) step();
+    comm.barrier_blocking();
+    const auto before = comm.statistics();
+    for (int i = 0; i < 100; ++i) step();
+    const auto after = comm.statistics();
+    EXPECT_EQ(before.plans_locked, 1u);
+    EXPECT_EQ(after.negotiation_messages, before.negotiation_messages);
+    EXPECT_GT(after.replayed_buckets, before.replayed_buckets);
+  });
+}
+
+TEST(Communicator, WaitingBetweenTensorsIsLearnt) {
+  run_threads(2, [](Communicator& comm) {
+    for (int step = 0; step < 100; ++step)
+      for (const char* name : {"a", "b", "c"}) {
+        std::vector<float> values(10, static_cast<float>(step));
+        comm.allreduce(name, values).wait();
+        ASSERT_EQ(values[0], static_cast<float>(step));
+      }
+    const auto statistics = comm.statistics();
+    EXPECT_GT(statistics.replayed_buckets, 100u);
+    EXPECT_LE(statistics.vetoed_buckets, 3u);
+  });
+}
+
+TEST(Communicator, ATensorMissingInOneStepComesLater) {
+  run_threads(2, [](Communicator& comm) {
+    for (int step = 0; step < 30; ++step) {
+      std::vector<std::vector<float>> gradients(3, std::vector<float>(10, 1.0f));
+      const auto submit = [&](size_t i) {
+        return comm.allreduce("g" + std::to_string(i), gradients[i], ReduceOp::sum);
+      };
+      std::vector<Work> works;
+      const bool late = step == 20 && comm.rank() == 1;
+      for (size_t i = 0; i < 3; ++i)
+        if (!late || i != 1) works.push_back(submit(i));
+      if (late) {
+        works.back().wait();
+        EXPECT_EQ(gradients[2][0], 2.0f);
+        EXPECT_EQ(gradients[1][0], 1.0f);
+        works.push_back(submit(1));
+      }
+      for (auto& work : works) work.wait();
+      for (const auto& gradient : gradients) ASSERT_EQ(gradient[9], 2.0f) << "step " << step;
+    }
+    EXPECT_EQ(comm.statistics().vetoed_buckets, 1u);
+  });
+}
+
+TEST(Communicator, EveryOtherCollective) {
+  for (const int size : {1, 2, 3, 4})
+    run_threads(size, [&](Communicator& comm) {
+      const int rank = comm.rank();
+      std::vector<int> word(5, rank == size - 1 ? 7 : 0);
+      comm.broadcast("broadcast", word, size - 1).wait();
+      EXPECT_EQ(word, std::vector<int>(5, 7));
+
+      std::vector<int> mine(static_cast<size_t>(rank) + 1, rank);
+      auto gathered = comm.allgather("allgather", mine);
+      std::vector<int> expected;
+      for (int r = 0; r < size; ++r) expected.insert(expected.end(), static_cast<size_t>(r) + 1, r);
+      const auto all = gathered.output().span<int>();
+      EXPECT_EQ(std::vector<int>(all.begin(), all.end()), expected);
+      EXPECT_EQ(gathered.received_counts().size(), static_cast<size_t>(size));
+
+      std::vector<float> ones(static_cast<size_t>(size) * 2 + 1, 1.0f);
+      const auto share =
+          comm.reduce_scatter("reduce_scatter", ones, {.op = ReduceOp::sum}).output();
+      EXPECT_EQ(share.count(), rank == 0 ? 3 : 2);
+      EXPECT_EQ(share.as<float>()[1], static_cast<float>(size));
+
+      std::vector<int> parts(static_cast<size_t>(size));
+      std::iota(parts.begin(), parts.end(), rank * 100);
+      const auto exchanged = comm.alltoall("alltoall", parts).output();
+      for (int r = 0; r < size; ++r) EXPECT_EQ(exchanged.as<int>()[r], r * 100 + rank);
+
+      std::vector<float> input(4, 1.0f), output(4);
+      comm.reduce("reduce", input, output, 0).wait();
+      EXPECT_EQ(output[3], rank == 0 ? static_cast<float>(size) : 0.0f);
+
+      const auto at_root = comm.gather("gather", mine, 0).output();
+      EXPECT_EQ(at_root.count(), rank == 0 ? size * (size + 1) / 2 : 0);
+
+      std::iota(parts.begin(), parts.end(), 5);
+      const auto dealt = comm.scatter("scatter", parts, 0).output();
+      ASSERT_EQ(dealt.count(), 1);
+      EXPECT_EQ(dealt.as<int>()[0], 5 + rank);
+
+      if (size > 1) {
+        std::vector<int> letter(3, rank);
+        if (rank == 0) comm.send("letter", letter, 1).wait();
+        if (rank == 1) comm.recv("letter", letter, 0).wait();
+        EXPECT_EQ(letter[0], rank == 1 ? 0 : rank);
+      }
+      comm.barrier().wait();
+      comm.barrier_blocking();
+
+      const std::string text = "hello";
+      const auto bytes = comm.broadcast_bytes(
+          "bytes", std::as_bytes(std::span(text.data(), rank == 0 ? text.size() : 0)));
+      EXPECT_EQ(bytes.size(), text.size());
+    });
+}
+
+TEST(Communicator, SplitMakesIndependentGroups) {
+  run_threads(5, [](Communicator& comm) {
+    const auto half = comm.split(comm.rank() % 2, -comm.rank());
+    EXPECT_EQ(half->size(), comm.rank() % 2 == 0 ? 3 : 2);
+    std::vector<float> values(3, static_cast<float>(comm.rank()));
+    half->allreduce("x", values, ReduceOp::sum).wait();
+    EXPECT_EQ(values[0], comm.rank() % 2 == 0 ? 6.0f : 4.0f);
+    EXPECT_EQ(comm.split(comm.rank() == 0 ? -1 : 0) == nullptr, comm.rank() == 0);
+  });
+}
+
+TEST(Communicator, GroupsAndSparseTensors) {
+  run_threads(2, [](Communicator& comm) {
+    for (int step = 0; step < 10; ++step) {
+      std::vector<float> a(4, 1), b(7, 2);
+      const NamedTensor tensors[] = {{"a", a}, {"b", b}};
+      comm.grouped_allreduce("group", tensors, {.op = ReduceOp::sum}).wait();
+      ASSERT_EQ(a[0], 2);
+      ASSERT_EQ(b[6], 4);
+    }
+    std::vector<int64_t> rows(static_cast<size_t>(comm.rank()) + 1, comm.rank());
+    std::vector<float> values(rows.size() * 2, 4.0f);
+    auto work = comm.sparse_allreduce(
+        "embedding", {rows, TensorView(values.data(), Shape{static_cast<int64_t>(rows.size()), 2},
+                                       DataType::f32)});
+    const auto indices = work.output(0), merged = work.output(1);
+    ASSERT_EQ(indices.count(), 3);
+    EXPECT_EQ(indices.as<int64_t>()[0], 0);
+    EXPECT_EQ(indices.as<int64_t>()[2], 1);
+    EXPECT_EQ(merged.shape(), (Shape{3, 2}));
+    EXPECT_EQ(merged.as<float>()[5], 2.0f);
+  });
+}
+
+TEST(Communicator, WireTypesScalesAndHandles) {
+  run_threads(2, [](Communicator& comm) {
+    std::vector<float> values(1000, 1.0f + static_cast<float>(comm.rank()));
+    comm.allreduce("bf16", values, {.wire = DataType::bf16}).wait();
+    EXPECT_EQ(values[999], 1.5f);
+    comm.allreduce("scaled", values, {.op = ReduceOp::sum, .prescale = 2, .postscale = 0.5}).wait();
+    EXPECT_EQ(values[0], 3.0f);
+    const auto handle = comm.declare("declared", Shape{1000}, DataType::f32);
+    comm.allreduce(handle, values).wait();
+    EXPECT_EQ(values[0], 3.0f);
+    std::vector<int> whole(3, comm.rank() == 0 ? -7 : -2);
+    comm.allreduce("whole", whole).wait();
+    EXPECT_EQ(whole[0], -4);  // -9 / 2 toward zero
+  });
+}
+
+TEST(Communicator, JoinDividesByThoseThatAreLeft) {
+  run_threads(3, [](Communicator& comm) {
+    for (int i = 0; i < 5 + comm.rank() * 3; ++i) {
+      std::vector<float> values(4, static_cast<float>(comm.rank() + 1));
+      comm.allreduce("g", values).wait();
+      ASSERT_EQ(values[0], i < 5 ? 2.0f : i < 8 ? 2.5f : 3.0f) << i;
+    }
+    EXPECT_EQ(*comm.join().output().as<int64_t>(), 2);
+    std::vector<float> values(4, static_cast<float>(comm.rank()));
+    comm.allreduce("g", values).wait();
+    EXPECT_EQ(values[0], 1.0f);
+  });
+}
+
+TEST(Communicator, CallbacksRunOnceAndMaySubmit) {
+  run_threads(2, [](Communicator& comm) {
+    std::atomic<int> calls{0};
+    std::vector<float> first(4, 1), second(4, 1);
+    comm.allreduce("first", first).then([&](std::exception_ptr error) {
+      EXPECT_FALSE(error);
+      ++calls;
+      comm.allreduce("second", second).then([&](std::exception_ptr) { ++calls; });
+    });
+    for (int i = 0; i < 5000 && calls < 2; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_EQ(calls, 2);
+  });
+}
+
+TEST(Communicator, ManyThreadsSubmitAndWait) {
+  run_threads(2, [](Communicator& comm) {
+    constexpr int kThreads = 4, kCalls = 100;
+    std::vector<std::thread> threads;
+    for (int thread = 0; thread < kThreads; ++thread)
+      threads.emplace_back([&, thread] {
+        for (int call = 0; call < kCalls; ++call) {
+          std::vector<float> values(16, static_cast<float>(thread));
+          comm.allreduce("t" + std::to_string(thread), values, ReduceOp::sum).wait();
+          ASSERT_EQ(values[3], static_cast<float>(2 * thread));
+        }
+      });
+    for (auto& thread : threads) thread.join();
+  });
+}
+
+TEST(GradientArena, ReducesInItsOwnMemory) {
+  run_threads(2, [](Communicator& comm) {
+    GradientArena gradients(comm, {{"w1", 100}, {"b1", 3}});
+    for (int step = 0; step < 20; ++step) {
+      auto* w1 = gradients["w1"].as<float>();
+      std::fill(w1, w1 + 100, static_cast<float>(comm.rank()));
+      gradients["b1"].as<float>()[0] = 4;
+      gradients.ready("b1");
+      try {
+        gradients.wait();
+        FAIL() << "w1 was not ready";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.tensor(), "w1");
+      }
+      gradients.ready("w1");
+      gradients.wait();
+      ASSERT_EQ(w1[99], 0.5f);
+      ASSERT_EQ(gradients["b1"].as<float>()[0], 4.0f);
+    }
+    EXPECT_THROW(gradients["w2"], Error);
+  });
+}
+
+TEST(Idle, NobodyWakes) {
+  run_threads(4, [](Communicator& comm) {
+    comm.barrier_blocking();
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    const auto before = comm.statistics().wakeups;
+    std::this_thread::sleep_for(std::chrono::seconds(2));
+    EXPECT_LE(comm.statistics().wakeups - before, 1u);
+    comm.barrier_blocking();
+  });
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,122 @@
+// A rank that deviates from a plan vetoes; the bucket is dropped by all and nobody's memory changes
+// until everybody agreed.
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "tests/support/ranks.h"
+#include "tutti/collectives/schedule.h"
+#include "tutti/core/communicator.h"
+
+namespace tutti {
+namespace {
+
+constexpr int kTensors = 6;
+constexpr int kCount = 300;  // elements of each tensor; a bucket holds two tensors
+
+struct Step {
+  std::vector<std::vector<float>> gradients;
+  explicit Step(int rank) {
+    for (int t = 0; t < kTensors; ++t) {
+      gradients.emplace_back(kCount);
+      for (int i = 0; i < kCount; ++i)
+        gradients.back()[static_cast<size_t>(i)] = static_cast<float>(rank * 100 + t * 10 + i % 7);
+    }
+  }
+};
+
+float expected(int size, int t, int i) {
+  return static_cast<float>(size * (size - 1) / 2 * 100 + size * (t * 10 + i % 7));
+}
+
+std::string name_of(int t) { return "t" + std::to_string(t); }
+
+// In one step after the plan is locked, `odd` submits tensor `changed` with another shape: all
+// ranks must get the mismatch for it and keep its bytes, and get the right sums of all others.
+void run_case(int size, const std::string& algorithm, int odd, int changed) {
+  SCOPED_TRACE(algorithm + " size " + std::to_string(size) + " odd rank " + std::to_string(odd) +
+               " tensor " + std::to_string(changed));
+  test::run_threads(
+      size,
+      [&](Communicator& comm) {
+        constexpr int kSteps = 9, kOdd = 6;
+        for (int step = 0; step < kSteps; ++step) {
+          Step data(comm.rank());
+          const auto before = data.gradients[static_cast<size_t>(changed)];
+          std::vector<Work> works;
+          for (int t = 0; t < kTensors; ++t) {
+            auto& gradient = data.gradients[static_cast<size_t>(t)];
+            TensorView view(gradient);
+            if (step == kOdd && comm.rank() == odd && t == changed)
+              view = view.reshaped(Shape{kCount / 3, 3});
+            works.push_back(comm.allreduce(name_of(t), view, ReduceOp::sum));
+          }
+          for (int t = 0; t < kTensors; ++t) {
+            auto& work = works[static_cast<size_t>(t)];
+            const auto& gradient = data.gradients[static_cast<size_t>(t)];
+            if (step == kOdd && t == changed) {
+              try {
+                work.wait();
+                ADD_FAILURE() << "no error on rank " << comm.rank();
+              } catch (const Error& error) {
+                EXPECT_EQ(error.code(), ErrorCode::mismatch);
+                EXPECT_EQ(error.tensor(), name_of(changed));
+              }
+              EXPECT_EQ(std::memcmp(gradient.data(), before.data(), sizeof(float) * kCount), 0);
+              continue;
+            }
+            work.wait();
+            for (int i = 0; i < kCount; ++i)
+              ASSERT_EQ(gradient[static_cast<size_t>(i)], expected(size, t, i))
+                  << "step " << step << " tensor " << t << " element " << i;
+          }
+        }
+        EXPECT_EQ(comm.statistics().vetoed_buckets, 1u);
+      },
+      [&](Options& options) {
+        options.replay_after = 2;
+        options.fusion_bytes = 2 * kCount * 4;
+        options.segment_bytes = 700;
+        options.algorithms = "allreduce:0-inf=" + algorithm;
+      });
+}
+
+TEST(Veto, AtEveryBucketForEveryAlgorithm) {
+  for (const auto& algorithm : algorithms()) {
+    if (algorithm.kind != CollectiveKind::allreduce) continue;
+    for (const int size : {2, 3, 5})
+      for (int changed = 0; changed < kTensors; changed += 2)
+        run_case(size, std::string(algorithm.name), (changed / 2 + 1) % size, changed);
+  }
+}
+
+// A tensor cut into pieces, some of which are final when a later one is vetoed.
+TEST(Veto, InsideAPartitionedTensor) {
+  for (const int size : {2, 3})
+    test::run_threads(
+        size,
+        [&](Communicator& comm) {
+          for (int step = 0; step < 9; ++step) {
+            std::vector<float> big(1000, 1.0f), small(10, 2.0f);
+            std::vector<Work> works;
+            works.push_back(comm.allreduce("big", big, ReduceOp::sum));
+            if (step == 6 && comm.rank() == size - 1) {
+              works[0].wait();
+              works.push_back(comm.allreduce("small", small, ReduceOp::sum));
+            } else {
+              works.push_back(comm.allreduce("small", small, ReduceOp::sum));
+            }
+            for (auto& work : works) work.wait();
+            for (const float value : big) ASSERT_EQ(value, static_cast<float>(size));
+            for (const float value : small) ASSERT_EQ(value, static_cast<float>(2 * size));
+          }
+        },
+        [](Options& options) {
+          options.replay_after = 2;
+          options.partition_bytes = 800;
+        });
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,78 @@
+#include "tests/support/ranks.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "tutti/backends/store.h"
+#include "tutti/base/text.h"
+
+namespace tutti::test {
+
+namespace {
+
+// Ends the process when the ranks do not end in time: a thread cannot be ended otherwise.
+class Watchdog {
+ public:
+  Watchdog(int size, double seconds)
+      : running_(static_cast<size_t>(size), true), thread_([this, seconds] { watch(seconds); }) {}
+  ~Watchdog() {
+    {
+      const std::lock_guard lock(mutex_);
+      over_ = true;
+    }
+    wake_.notify_all();
+    thread_.join();
+  }
+  void ended(int rank) {
+    const std::lock_guard lock(mutex_);
+    running_[static_cast<size_t>(rank)] = false;
+  }
+
+ private:
+  void watch(double seconds) {
+    std::unique_lock lock(mutex_);
+    if (wake_.wait_for(lock, std::chrono::duration<double>(seconds), [this] { return over_; }))
+      return;
+    std::vector<int> late;
+    for (size_t rank = 0; rank < running_.size(); ++rank)
+      if (running_[rank]) late.push_back(static_cast<int>(rank));
+    std::fputs(fmt::format("{} did not end within {} s\n", format_rank_set(late), seconds).c_str(),
+               stderr);
+    std::_Exit(99);
+  }
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool over_ = false;
+  std::vector<bool> running_;
+  std::thread thread_;
+};
+
+}  // namespace
+
+void run_threads(int size, const RankFunction& body, const Tune& tune, double seconds) {
+  const auto store = make_memory_store();
+  Watchdog watchdog(size, seconds);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank)
+    threads.emplace_back([&, rank] {
+      try {
+        auto options = Options::thread_rank(rank, size, store);
+        if (tune) tune(options);
+        const auto communicator = Communicator::create(std::move(options));
+        body(*communicator);
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << "rank " << rank << ": " << error.what();
+      }
+      watchdog.ended(rank);
+    });
+  for (auto& thread : threads) thread.join();
+}
+
+}  // namespace tutti::test
