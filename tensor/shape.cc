@@ -14,15 +14,12 @@ Shape::Shape(std::vector<int64_t> extents) : extents_(std::move(extents)) {
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("shape {} has a negative extent", to_string()));
     empty |= extent == 0;
-  }
-  if (empty) {
-    count_ = 0;
-    return;
-  }
-  for (const int64_t extent : extents_)
-    if (__builtin_mul_overflow(count_, extent, &count_))
+    // Zeros are left out, so that no part of an empty shape (its rows) overflows either.
+    if (extent != 0 && __builtin_mul_overflow(count_, extent, &count_))
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("shape {} has more than 2^63 elements", to_string()));
+  }
+  if (empty) count_ = 0;
 }
 
 int64_t Shape::row_count() const {

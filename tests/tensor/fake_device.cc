@@ -1,0 +1,245 @@
+#include "tests/tensor/fake_device.h"
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "tutti/base/check.h"
+#include "tutti/base/deadline.h"
+#include "tutti/base/error.h"
+
+namespace tutti {
+
+namespace {
+
+constexpr size_t kMostPending = 65'536;
+constexpr double kSynchronizeSeconds = 60;
+
+// True on the threads of streams, where the runtime must not be called.
+thread_local bool on_stream_thread = false;
+
+// A thread that runs operations in order, each after a random delay.
+class Stream {
+ public:
+  Stream(const FakeDevice::Options& options, uint64_t number)
+      : options_(options), random_(options.seed + number), thread_([this] { run(); }) {}
+  ~Stream() {
+    abandon();
+    thread_.join();
+  }
+
+  void submit(std::function<void()> operation) {
+    if (on_stream_thread)
+      throw Error(ErrorCode::internal, "a host function called the device runtime");
+    const std::lock_guard lock(mutex_);
+    TUTTI_CHECK(!closed_ && operations_.size() < kMostPending);
+    operations_.push_back(std::move(operation));
+    changed_.notify_all();
+  }
+
+  // Holds the stream, from within an operation, until `condition` is true. A word in memory rings
+  // no bell when it changes, so this polls, as a GPU does.
+  template <class Condition>
+  void hold_until(Condition&& condition) const {
+    while (!condition() && !abandoned_.load())
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+
+  bool wait_until_idle(Deadline deadline) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_until(lock, deadline.when(),
+                               [this] { return operations_.empty() && !is_running_; });
+  }
+
+  // No more submissions; what was submitted still runs.
+  void close() {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  void run() {
+    on_stream_thread = true;
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [this] { return closed_ || !operations_.empty(); });
+      if (operations_.empty() || abandoned_.load()) return;
+      const auto operation = std::move(operations_.front());
+      operations_.pop_front();
+      is_running_ = true;
+      lock.unlock();
+      std::this_thread::sleep_for(random_delay());
+      operation();
+      lock.lock();
+      is_running_ = false;
+      changed_.notify_all();
+    }
+  }
+
+  // Every other operation comes as soon as it may, so that bursts and gaps both happen.
+  std::chrono::microseconds random_delay() {
+    const auto least = options_.least_delay.count();
+    if (random_() % 2 == 0) return options_.least_delay;
+    return std::chrono::microseconds(std::uniform_int_distribution(
+        least, std::max(least, options_.most_delay.count()))(random_));
+  }
+
+  void abandon() {
+    abandoned_.store(true);
+    close();
+  }
+
+  const FakeDevice::Options options_;
+  std::mt19937_64 random_;  // the stream's thread only
+  std::atomic<bool> abandoned_{false};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> operations_;  // guarded by mutex_, as the rest
+  bool is_running_ = false;
+  bool closed_ = false;
+  std::thread thread_;  // last: starts when all else is there
+};
+
+// One recording of an event. Waiting streams share it, so an event may be recorded again or
+// destroyed meanwhile.
+struct Point {
+  std::atomic<bool> reached{false};
+};
+struct Event {
+  std::mutex mutex;
+  std::shared_ptr<Point> latest;
+
+  std::shared_ptr<Point> point() {
+    const std::lock_guard lock(mutex);
+    return latest;
+  }
+};
+
+Event& event_of(void* event) { return *static_cast<Event*>(event); }
+
+}  // namespace
+
+class FakeDevice::Implementation {
+ public:
+  explicit Implementation(const Options& options) : options_(options), default_(options, 0) {}
+  ~Implementation() {
+    const auto deadline = Deadline::at(Clock::now() + options_.farewell);
+    default_.wait_until_idle(deadline);
+    for (const auto& stream : streams_) stream->wait_until_idle(deadline);
+  }
+
+  Stream& stream(StreamRef reference) {
+    return reference.native == nullptr ? default_ : *static_cast<Stream*>(reference.native);
+  }
+  Stream* add_stream() {
+    const std::lock_guard lock(mutex_);
+    streams_.push_back(std::make_unique<Stream>(options_, streams_.size() + 1));
+    return streams_.back().get();
+  }
+
+  std::atomic<int64_t> synchronize_count{0};
+
+ private:
+  const Options options_;
+  Stream default_;
+  std::mutex mutex_;
+  // Destroyed streams stay here until the end, because destroying one must not wait for it.
+  std::vector<std::unique_ptr<Stream>> streams_;
+};
+
+FakeDevice::FakeDevice() : FakeDevice(Options{}) {}
+
+FakeDevice::FakeDevice(Options options)
+    : implementation_(std::make_unique<Implementation>(options)) {
+  TUTTI_CHECK(!has_device_runtime(DeviceKind::fake));
+  register_device_runtime(DeviceKind::fake, this);
+}
+
+FakeDevice::~FakeDevice() { register_device_runtime(DeviceKind::fake, nullptr); }
+
+int64_t FakeDevice::synchronize_count() const { return implementation_->synchronize_count.load(); }
+
+void* FakeDevice::allocate(size_t bytes, Device device) {
+  const size_t rounded = (bytes + 63) / 64 * 64;
+  void* memory = rounded < bytes ? nullptr : std::aligned_alloc(64, rounded == 0 ? 64 : rounded);
+  if (memory == nullptr)
+    throw Error(ErrorCode::out_of_memory,
+                fmt::format("cannot allocate {} bytes on {}", bytes, to_string(device)));
+  std::memset(memory, 0xa5, bytes);
+  return memory;
+}
+
+void FakeDevice::free(void* memory, Device) noexcept { std::free(memory); }
+
+StreamRef FakeDevice::create_stream(Device) { return {implementation_->add_stream()}; }
+
+void FakeDevice::destroy_stream(StreamRef stream) noexcept {
+  implementation_->stream(stream).close();
+}
+
+void* FakeDevice::create_event(Device) { return new Event; }
+
+void FakeDevice::destroy_event(void* event) noexcept { delete static_cast<Event*>(event); }
+
+void FakeDevice::record(void* event, StreamRef stream) {
+  auto point = std::make_shared<Point>();
+  implementation_->stream(stream).submit([point] { point->reached.store(true); });
+  const std::lock_guard lock(event_of(event).mutex);
+  event_of(event).latest = std::move(point);
+}
+
+bool FakeDevice::reached(void* event) {
+  const auto point = event_of(event).point();
+  return point == nullptr || point->reached.load();
+}
+
+void FakeDevice::wait_event(StreamRef stream, void* event) {
+  auto point = event_of(event).point();
+  if (point == nullptr) return;
+  auto& waiting = implementation_->stream(stream);
+  waiting.submit([&waiting, point] { waiting.hold_until([&] { return point->reached.load(); }); });
+}
+
+void FakeDevice::copy(void* target, const void* source, size_t bytes, StreamRef stream) {
+  implementation_->stream(stream).submit([=] {
+    if (bytes > 0) std::memcpy(target, source, bytes);
+  });
+}
+
+void FakeDevice::host_function(StreamRef stream, std::function<void()> function) {
+  implementation_->stream(stream).submit(std::move(function));
+}
+
+void FakeDevice::write_word(StreamRef stream, uint64_t* word, uint64_t value) {
+  implementation_->stream(stream).submit(
+      [=] { std::atomic_ref(*word).store(value, std::memory_order_release); });
+}
+
+void FakeDevice::wait_word(StreamRef stream, const uint64_t* word, uint64_t value) {
+  auto& waiting = implementation_->stream(stream);
+  waiting.submit([&waiting, word, value] {
+    const std::atomic_ref reference(const_cast<uint64_t&>(*word));
+    waiting.hold_until([&] { return reference.load(std::memory_order_acquire) >= value; });
+  });
+}
+
+void FakeDevice::synchronize(StreamRef stream) {
+  implementation_->synchronize_count.fetch_add(1);
+  if (on_stream_thread)
+    throw Error(ErrorCode::internal, "a host function called the device runtime");
+  if (!implementation_->stream(stream).wait_until_idle(Deadline::after(kSynchronizeSeconds)))
+    throw Error(
+        ErrorCode::timeout,
+        fmt::format("a stream of the fake device did not finish within {} s", kSynchronizeSeconds));
+}
+
+}  // namespace tutti

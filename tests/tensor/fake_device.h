@@ -1,0 +1,57 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+
+#include "tutti/tensor/device_runtime.h"
+
+namespace tutti {
+
+/// The device of the tests: host memory behind streams that are threads. A stream starts each of
+/// its operations after a random delay, so the host is nearly always ahead of it, as of a GPU, and
+/// code that forgets to wait reads old bytes. Registers itself as the runtime of DeviceKind::fake
+/// while it lives; one at a time.
+///
+/// Stricter than a GPU, to find mistakes: fresh memory is filled with garbage, a host function that
+/// calls the runtime gets Error(internal), and so does who submits to a stream more than 65,536
+/// operations ahead. A null stream is the default stream.
+class FakeDevice final : public DeviceRuntime {
+ public:
+  struct Options {
+    uint64_t seed = 1;
+    std::chrono::microseconds least_delay{0};
+    std::chrono::microseconds most_delay{200};
+    /// How long the destructor lets the streams finish before it drops what still waits.
+    std::chrono::milliseconds farewell{5000};
+  };
+
+  FakeDevice();
+  explicit FakeDevice(Options options);
+  ~FakeDevice() override;
+
+  /// How often the host has waited for a stream: tests of code that must not, compare this.
+  int64_t synchronize_count() const;
+
+  DeviceKind kind() const override { return DeviceKind::fake; }
+  void* allocate(size_t bytes, Device device) override;
+  void free(void* memory, Device device) noexcept override;
+  StreamRef create_stream(Device device) override;
+  void destroy_stream(StreamRef stream) noexcept override;
+  void* create_event(Device device) override;
+  void destroy_event(void* event) noexcept override;
+  void record(void* event, StreamRef stream) override;
+  bool reached(void* event) override;
+  void wait_event(StreamRef stream, void* event) override;
+  void copy(void* target, const void* source, size_t bytes, StreamRef stream) override;
+  void host_function(StreamRef stream, std::function<void()> function) override;
+  void write_word(StreamRef stream, uint64_t* word, uint64_t value) override;
+  void wait_word(StreamRef stream, const uint64_t* word, uint64_t value) override;
+  void synchronize(StreamRef stream) override;
+
+ private:
+  class Implementation;
+  std::unique_ptr<Implementation> implementation_;
+};
+
+}  // namespace tutti
