@@ -1,0 +1,216 @@
+// Holds the house together: includes point down the floors only, the environment is read in one
+// file, and no source grows beyond 600 lines.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <regex>
+#include <string>
+#include <vector>
+
+namespace tutti {
+namespace {
+
+namespace fs = std::filesystem;
+using Lines = std::vector<std::string>;
+
+constexpr std::array<std::string_view, 7> kFloors = {"base",     "tensor", "kernels", "collectives",
+                                                     "backends", "core",   "adapters"};
+constexpr std::array<std::string_view, 5> kBesideTheFloors = {"tools", "tests", "benchmarks",
+                                                              "examples", "cmake"};
+constexpr size_t kMostLines = 600;
+
+std::optional<size_t> floor_number(std::string_view folder) {
+  const auto found = std::find(kFloors.begin(), kFloors.end(), folder);
+  if (found == kFloors.end()) return {};
+  return static_cast<size_t>(found - kFloors.begin());
+}
+
+std::vector<std::string> path_parts(const fs::path& path) {
+  std::vector<std::string> parts;
+  for (const auto& part : path) parts.push_back(part.string());
+  return parts;
+}
+
+// backends/<x>/file: x; empty for a file of the floor itself.
+std::string backend_folder(const std::vector<std::string>& parts) {
+  return parts.size() > 2 && parts[0] == "backends" ? parts[1] : "";
+}
+
+// What is wrong with an include of `target`, named as the source names it, in the floor's file
+// `parts`; empty if nothing is.
+std::string include_fault(const std::vector<std::string>& parts, const std::string& target,
+                          bool is_quoted) {
+  std::string inside = target;
+  if (target == "tutti/tutti.h") inside = "tutti/core/tutti.h";
+  if (target == "tutti/nn.h") inside = "tutti/adapters/nn/nn.h";
+  if (target == "tutti.h") inside = "tutti/adapters/c/tutti.h";
+  if (!inside.starts_with("tutti/"))
+    return is_quoted ? "is not written as tutti/<floor>/<file>" : "";
+  const auto to = path_parts(inside.substr(6));
+  const auto to_floor = floor_number(to[0]);
+  if (!to_floor) return "is in no floor";
+  if (*to_floor > *floor_number(parts[0])) return "points up";
+  const auto from_backend = backend_folder(parts), to_backend = backend_folder(to);
+  if (!from_backend.empty() && !to_backend.empty() && from_backend != to_backend)
+    return "points into another backend";
+  return "";
+}
+
+std::string without_comment(const std::string& line) { return line.substr(0, line.find("//")); }
+
+void check_floor_file(const std::string& name, const std::vector<std::string>& parts,
+                      const Lines& lines, Lines& faults) {
+  static const std::regex include(R"re(^\s*#\s*include\s*([<"])([^>"]+)[>"].*)re");
+  static const std::regex environment(R"re(\b(secure_)?getenv\b|\benviron\b)re");
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const auto where = name + ":" + std::to_string(i + 1) + ": ";
+    std::smatch match;
+    if (std::regex_match(lines[i], match, include)) {
+      const auto fault = include_fault(parts, match[2], match[1] == "\"");
+      if (!fault.empty()) faults.push_back(where + "include of " + match[2].str() + " " + fault);
+    }
+    if (name != "core/options.cc" && std::regex_search(without_comment(lines[i]), environment))
+      faults.push_back(where + "the environment is read outside core/options.cc");
+  }
+}
+
+bool is_source(const fs::path& path) {
+  static const std::vector<std::string> kEndings = {".h",  ".cc",    ".c",  ".cu",
+                                                    ".in", ".cmake", ".sh", ".txt"};
+  return std::find(kEndings.begin(), kEndings.end(), path.extension()) != kEndings.end();
+}
+
+Lines read_lines(const fs::path& path) {
+  std::ifstream file(path);
+  Lines lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  return lines;
+}
+
+struct Report {
+  int file_count = 0;
+  Lines faults;
+};
+
+Report check_tree(const fs::path& root) {
+  Report report;
+  std::vector<std::string_view> folders(kFloors.begin(), kFloors.end());
+  folders.insert(folders.end(), kBesideTheFloors.begin(), kBesideTheFloors.end());
+  for (const auto folder : folders) {
+    if (!fs::exists(root / folder)) continue;
+    for (const auto& entry : fs::recursive_directory_iterator(root / folder)) {
+      if (!entry.is_regular_file() || !is_source(entry.path())) continue;
+      ++report.file_count;
+      const auto relative = fs::relative(entry.path(), root);
+      const auto lines = read_lines(entry.path());
+      if (lines.size() > kMostLines)
+        report.faults.push_back(relative.string() + ": " + std::to_string(lines.size()) +
+                                " lines, more than " + std::to_string(kMostLines));
+      if (floor_number(folder))
+        check_floor_file(relative.string(), path_parts(relative), lines, report.faults);
+    }
+  }
+  std::sort(report.faults.begin(), report.faults.end());
+  return report;
+}
+
+TEST(Floors, ThisTreeIsSound) {
+  const auto report = check_tree(TUTTI_SOURCE_DIR);
+  EXPECT_GT(report.file_count, 100) << "where are the sources? " << TUTTI_SOURCE_DIR;
+  for (const auto& fault : report.faults) ADD_FAILURE() << fault;
+}
+
+// A tree of its own in the temporary folder, with the faults that the test plants.
+class PlantedTree : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (fs::temp_directory_path() / "floors_test_XXXXXX").string();
+    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+    root_ = pattern;
+  }
+  void TearDown() override { fs::remove_all(root_); }
+
+  void plant(const std::string& path, const std::string& text) {
+    fs::create_directories((root_ / path).parent_path());
+    std::ofstream(root_ / path) << text;
+  }
+  Lines faults() const { return check_tree(root_).faults; }
+
+ private:
+  fs::path root_;
+};
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+TEST_F(PlantedTree, DownwardIncludesAreSound) {
+  plant("base/text.h", "#pragma once\n#include <string>\n");
+  plant("kernels/reduce.cc", "#include \"tutti/tensor/dtype.h\"\n#include <hwy/highway.h>\n");
+  plant("backends/tcp/tcp.cc",
+        "#include \"tutti/backends/tcp/wire.h\"\n#include \"tutti/backends/backend.h\"\n");
+  plant("core/engine.cc", "#include <tutti/backends/backend.h>\n");
+  plant("adapters/c/tutti.cc", "#include \"tutti.h\"\n#include \"tutti/tutti.h\"\n");
+  plant("tests/core/engine_test.cc", "#include \"tests/core/fake.h\"\nauto x = getenv(\"X\");\n");
+  EXPECT_THAT(faults(), IsEmpty());
+}
+
+TEST_F(PlantedTree, AnIncludeThatPointsUpIsFound) {
+  plant("base/text.cc", "\n#include \"tutti/tensor/dtype.h\"\n");
+  plant("core/engine.h", "  #  include <tutti/nn.h>\n");
+  plant("backends/shm/shm.cc", "#include \"tutti/tutti.h\"\n");
+  plant("kernels/layers/conv.cu", "#include \"tutti/backends/store.h\"  // why not\n");
+  EXPECT_THAT(faults(),
+              ElementsAre("backends/shm/shm.cc:1: include of tutti/tutti.h points up",
+                          "base/text.cc:2: include of tutti/tensor/dtype.h points up",
+                          "core/engine.h:1: include of tutti/nn.h points up",
+                          "kernels/layers/conv.cu:1: include of tutti/backends/store.h points up"));
+}
+
+TEST_F(PlantedTree, AnIncludeOfAnotherBackendIsFound) {
+  plant("backends/hierarchical/composite.cc", "#include \"tutti/backends/shm/mapping.h\"\n");
+  EXPECT_THAT(faults(), ElementsAre("backends/hierarchical/composite.cc:1: include of "
+                                    "tutti/backends/shm/mapping.h points into another backend"));
+}
+
+TEST_F(PlantedTree, AnIncludeThatHidesItsFloorIsFound) {
+  plant("base/a.cc", "#include \"../core/engine.h\"\n");
+  plant("base/b.cc", "#include \"tests/x.h\"\n");
+  plant("core/c.cc", "#include \"tutti/tools/run.h\"\n");
+  EXPECT_THAT(
+      faults(),
+      ElementsAre("base/a.cc:1: include of ../core/engine.h is not written as tutti/<floor>/<file>",
+                  "base/b.cc:1: include of tests/x.h is not written as tutti/<floor>/<file>",
+                  "core/c.cc:1: include of tutti/tools/run.h is in no floor"));
+}
+
+TEST_F(PlantedTree, TheEnvironmentIsReadInOneFileOnly) {
+  plant("core/options.cc", "auto x = std::getenv(\"TUTTI_X\");\n");
+  plant("core/run.cc", "// getenv stands in options.cc; the environment is ours.\n");
+  plant("backends/store.cc", "\nauto x = std::getenv(\"X\");\n");
+  plant("adapters/nn/data.cc", "auto x = secure_getenv(\"X\");\nextern char** environ;\n");
+  EXPECT_THAT(faults(),
+              ElementsAre("adapters/nn/data.cc:1: the environment is read outside core/options.cc",
+                          "adapters/nn/data.cc:2: the environment is read outside core/options.cc",
+                          "backends/store.cc:2: the environment is read outside core/options.cc"));
+}
+
+TEST_F(PlantedTree, AFileOfMoreThan600LinesIsFound) {
+  const auto lines = [](size_t count) {
+    std::string text;
+    for (size_t i = 0; i < count; ++i) text += "//\n";
+    return text;
+  };
+  plant("core/long_enough.cc", lines(600));
+  plant("core/too_long.cc", lines(601));
+  plant("tests/api/too_long_test.cc", lines(1000));
+  EXPECT_THAT(faults(), ElementsAre("core/too_long.cc: 601 lines, more than 600",
+                                    "tests/api/too_long_test.cc: 1000 lines, more than 600"));
+}
+
+}  // namespace
+}  // namespace tutti
