@@ -1,5 +1,6 @@
 set(network_namespaces ${PROJECT_SOURCE_DIR}/tests/support/network_namespaces.cc)
 tutti_test(tcp_handshake_test tcp_handshake_test.cc)
+tutti_test(tcp_store_protocol_test tcp_store_protocol_test.cc)
 tutti_test(tcp_store_test tcp_store_test.cc)
 tutti_test(tcp_channel_test tcp_channel_test.cc)
 tutti_test(tcp_namespaces_test tcp_namespaces_test.cc ${network_namespaces})
