@@ -1,14 +1,10 @@
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdio>
-#include <functional>
 #include <list>
-#include <memory>
 #include <string>
 #include <string_view>
-#include <vector>
 
+#include "tests/backends/tcp_rank_processes.h"
 #include "tests/support/network_namespaces.h"
 #include "tutti/backends/backend.h"
 #include "tutti/backends/tcp/connector.h"
@@ -18,60 +14,14 @@
 namespace tutti {
 namespace {
 
-constexpr int kStorePort = 7000;  // any: the namespaces are fresh
-constexpr char kSecret[] = "secret";
-
-// One rank on each of several hosts; rank r runs on host r.
+// One rank on each of several hosts.
 class TcpNamespacesTest : public testing::Test {
  protected:
   void SetUp() override {
     const auto reason = NetworkNamespaces::unavailable();
     if (!reason.empty()) GTEST_SKIP() << reason;
   }
-
-  /// Runs `body` as each rank; every one of them must return true. `meanwhile` runs here.
-  void run(NetworkNamespaces& hosts, bool ipv6, const std::function<bool(Context&)>& body,
-           const std::function<void(Store&)>& meanwhile = {}) {
-    const auto address = ipv6 ? hosts.address_ipv6(0) : hosts.address(0);
-    std::vector<pid_t> children;
-    for (int rank = 0; rank < hosts.count(); ++rank) {
-      children.push_back(hosts.start(rank, [&, rank] {
-        Context context;
-        context.rank = rank;
-        context.size = hosts.count();
-        context.secret = kSecret;
-        context.deadline = Deadline::after(20);
-        for (int peer = 0; peer < context.size; ++peer)
-          context.places.push_back({"host" + std::to_string(peer), "", peer});
-        context.store = connect_tcp_store(address, kStorePort, kSecret, context.deadline);
-        return body(context) ? 0 : 1;
-      }));
-    }
-    std::unique_ptr<TcpStoreServer> server;
-    hosts.within(0,
-                 [&] { server = std::make_unique<TcpStoreServer>(address, kStorePort, kSecret); });
-    if (meanwhile) meanwhile(*server->local());
-    for (const pid_t child : children) EXPECT_EQ(wait_for_child(child, 30), 0);
-  }
 };
-
-std::vector<int> others(const Context& context) {
-  std::vector<int> ranks;
-  for (int rank = 0; rank < context.size; ++rank)
-    if (rank != context.rank) ranks.push_back(rank);
-  return ranks;
-}
-
-bool complain(const Context& context, std::string_view what) {
-  std::fprintf(stderr, "rank %d: %.*s\n", context.rank, static_cast<int>(what.size()), what.data());
-  return false;
-}
-
-// Returns when every rank (and whoever asks for the key) has come here.
-void meet(const Context& context, const std::string& place) {
-  if (context.store->add(place + "/count", 1) == context.size) context.store->set(place, "all");
-  context.store->get(place, context.deadline);
-}
 
 // Sends one word to everybody and reads everybody's.
 bool exchange_words(const Context& context) {
@@ -100,7 +50,9 @@ bool exchange_words(const Context& context) {
 TEST_F(TcpNamespacesTest, RanksOnSeveralHostsMeetByTheAddressThatReachesTheStore) {
   NetworkNamespaces hosts(3);
   for (const bool ipv6 : {false, true}) {
-    run(hosts, ipv6, [&](Context& context) {
+    RankProcesses ranks(hosts, {0, 1, 2});
+    if (ipv6) ranks.ipv6();
+    ranks.run([&](Context& context) {
       if (!exchange_words(context)) return false;
       const auto own = *context.store->try_get("tcp/" + std::to_string(context.rank));
       const auto expected = ipv6 ? hosts.address_ipv6(context.rank) : hosts.address(context.rank);
@@ -111,7 +63,7 @@ TEST_F(TcpNamespacesTest, RanksOnSeveralHostsMeetByTheAddressThatReachesTheStore
 
 TEST_F(TcpNamespacesTest, TheInterfaceCanBeNamed) {
   NetworkNamespaces hosts(2);
-  run(hosts, true, [](Context& context) {
+  RankProcesses(hosts, {0, 1}).ipv6().run([](Context& context) {
     context.network_interface = NetworkNamespaces::kInterface;
     return exchange_words(context) && context.store->try_get("tcp/0")->starts_with("10.83.0.1 ");
   });
@@ -120,76 +72,76 @@ TEST_F(TcpNamespacesTest, TheInterfaceCanBeNamed) {
 TEST_F(TcpNamespacesTest, AHostThatCannotBeReachedIsNamedAtTheDeadline) {
   NetworkNamespaces hosts(3);
   // Host 1 has told its address when its cable is pulled; rank 2 calls it in vain.
-  run(
-      hosts, false,
-      [&](Context& context) {
-        if (context.rank == 1) {
-          context.store->set("tcp/1", hosts.address(1) + " 7001");
-          return true;
-        }
-        context.store->get("cut", context.deadline);
-        context.deadline = Deadline::after(1.5);
-        const auto begin = Clock::now();
-        try {
-          connect_peers(context, others(context));
-        } catch (const Error& error) {
-          const std::string_view text = error.what();
-          const bool right = error.code() == ErrorCode::timeout && error.rank() == 1 &&
-                             text.find("rank 1 (10.83.0.2:7001)") != text.npos &&
-                             text.find("connection with rank 1 at") != text.npos &&
-                             Clock::now() - begin < std::chrono::seconds(4);
-          return right || complain(context, text);
-        }
-        return complain(context, "connected to a host that is cut off");
-      },
-      [&](Store& store) {
-        store.get("tcp/1", Deadline::after(20));
-        hosts.cut(1);
-        store.set("cut", "yes");
-      });
+  RankProcesses(hosts, {0, 1, 2})
+      .run(
+          [&](Context& context) {
+            if (context.rank == 1) {
+              context.store->set("tcp/1", hosts.address(1) + " 7001");
+              return true;
+            }
+            context.store->get("cut", context.deadline);
+            context.deadline = Deadline::after(1.5);
+            const auto begin = Clock::now();
+            try {
+              connect_peers(context, others(context));
+            } catch (const Error& error) {
+              const std::string_view text = error.what();
+              const bool right = error.code() == ErrorCode::timeout && error.rank() == 1 &&
+                                 text.find("rank 1 (10.83.0.2:7001)") != text.npos &&
+                                 text.find("connection with rank 1 at") != text.npos &&
+                                 Clock::now() - begin < std::chrono::seconds(4);
+              return right || complain(context, text);
+            }
+            return complain(context, "connected to a host that is cut off");
+          },
+          [&](Store& store) {
+            store.get("tcp/1", Deadline::after(20));
+            hosts.cut(1);
+            store.set("cut", "yes");
+          });
 }
 
 TEST_F(TcpNamespacesTest, ACutLinkThatComesBackLosesNothing) {
   NetworkNamespaces hosts(2);
-  run(
-      hosts, false,
-      [](Context& context) {
-        auto socket = std::move(connect_peers(context, others(context)).begin()->second);
-        TcpChannel channel(std::move(socket));
-        Poller poller;
-        channel.watch(poller);
-        meet(context, "connected");
-        if (context.rank == 0) {
-          context.store->get("cut", context.deadline);
-          std::string word = "late but whole";
-          const iovec part{word.data(), word.size()};
-          channel.write(std::span(&part, 1));
-          context.store->set("written", "yes");
-        }
-        std::string heard;
-        std::array<std::byte, 64> bytes;
-        const std::string expected = context.rank == 0 ? "thanks" : "late but whole";
-        while (heard.size() < expected.size()) {
-          const auto count = channel.read(bytes);
-          heard.append(reinterpret_cast<const char*>(bytes.data()), count);
-          if (count == 0 && !poller.wait(15'000)) return complain(context, "nothing came");
-        }
-        if (context.rank == 1) {
-          std::string word = "thanks";
-          const iovec part{word.data(), word.size()};
-          channel.write(std::span(&part, 1));
-          poller.wait(5000);  // until the other side has read and closed
-        }
-        return heard == expected || complain(context, heard);
-      },
-      [&](Store& store) {
-        const auto deadline = Deadline::after(20);
-        store.get("connected", deadline);
-        hosts.cut(1);
-        store.set("cut", "yes");
-        store.get("written", deadline);
-        hosts.restore(1);
-      });
+  RankProcesses(hosts, {0, 1})
+      .run(
+          [](Context& context) {
+            auto socket = std::move(connect_peers(context, others(context)).begin()->second);
+            TcpChannel channel(std::move(socket));
+            Poller poller;
+            channel.watch(poller);
+            meet(context, "connected");
+            if (context.rank == 0) {
+              context.store->get("cut", context.deadline);
+              std::string word = "late but whole";
+              const iovec part{word.data(), word.size()};
+              channel.write(std::span(&part, 1));
+              context.store->set("written", "yes");
+            }
+            std::string heard;
+            std::array<std::byte, 64> bytes;
+            const std::string expected = context.rank == 0 ? "thanks" : "late but whole";
+            while (heard.size() < expected.size()) {
+              const auto count = channel.read(bytes);
+              heard.append(reinterpret_cast<const char*>(bytes.data()), count);
+              if (count == 0 && !poller.wait(15'000)) return complain(context, "nothing came");
+            }
+            if (context.rank == 1) {
+              std::string word = "thanks";
+              const iovec part{word.data(), word.size()};
+              channel.write(std::span(&part, 1));
+              poller.wait(5000);  // until the other side has read and closed
+            }
+            return heard == expected || complain(context, heard);
+          },
+          [&](Store& store) {
+            const auto deadline = Deadline::after(20);
+            store.get("connected", deadline);
+            hosts.cut(1);
+            store.set("cut", "yes");
+            store.get("written", deadline);
+            hosts.restore(1);
+          });
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -333,19 +334,54 @@ TEST(TcpStoreTest, ASlowLorisDelaysNewcomersOnlyAndEnds) {
   EXPECT_TRUE(silent.front()->ends_within(10));
 }
 
+double processor_seconds() {
+  timespec time{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+TEST(TcpStoreTest, AServerWithoutDescriptorsWaitsForThemWithoutSpinning) {
+  int ports[2];
+  ASSERT_EQ(::pipe(ports), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    int port = 0;
+    if (::read(ports[0], &port, sizeof port) != sizeof port) ::_exit(2);
+    try {
+      connect_tcp_store("127.0.0.1", port, kSecret, Deadline::after(20))->set("served", "yes");
+      ::_exit(0);
+    } catch (const std::exception&) {
+      ::_exit(1);
+    }
+  }
+  TcpStoreServer server("127.0.0.1", 0, kSecret);
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit none{3, limit.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  const double before = processor_seconds();
+  const int port = server.port();
+  EXPECT_EQ(::write(ports[1], &port, sizeof port), ssize_t{sizeof port});
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  EXPECT_LT(processor_seconds() - before, 0.05);
+  EXPECT_EQ(server.local()->try_get("served"), std::nullopt);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_EQ(server.local()->get("served", Deadline::after(20)), "yes");
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  ::close(ports[0]);
+  ::close(ports[1]);
+}
+
 TEST(TcpStoreTest, AnIdleServerAndItsWaitersUseNoProcessor) {
   TcpStoreServer server("127.0.0.1", 0, kSecret);
   const auto store = client_of(server);
   std::thread waiter([&] { EXPECT_EQ(store->get("key", Deadline::after(60)), "v"); });
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  const auto used = [] {
-    timespec time{};
-    ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-  };
-  const double before = used();
+  const double before = processor_seconds();
   std::this_thread::sleep_for(std::chrono::seconds(1));
-  EXPECT_LT(used() - before, 0.02);
+  EXPECT_LT(processor_seconds() - before, 0.02);
   server.local()->set("key", "v");
   waiter.join();
 }

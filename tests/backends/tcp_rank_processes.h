@@ -1,0 +1,86 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tests/support/network_namespaces.h"
+#include "tutti/backends/backend.h"
+#include "tutti/backends/store.h"
+
+namespace tutti {
+
+/// Ranks as processes on "hosts" that are network namespaces, with a TCP store on host 0.
+class RankProcesses {
+ public:
+  /// Rank r runs on host layout[r].
+  RankProcesses(NetworkNamespaces& hosts, std::vector<int> layout)
+      : hosts_(hosts), layout_(std::move(layout)) {}
+  RankProcesses& ipv6() { return ipv6_ = true, *this; }
+
+  /// Runs `body` in each rank's process; every one must return true. `meanwhile` runs here.
+  void run(const std::function<bool(Context&)>& body,
+           const std::function<void(Store&)>& meanwhile = {}) {
+    constexpr int kStorePort = 7000;  // any: the namespaces are fresh
+    const std::string secret = "secret";
+    const auto address = ipv6_ ? hosts_.address_ipv6(0) : hosts_.address(0);
+    std::vector<pid_t> children;
+    for (size_t rank = 0; rank < layout_.size(); ++rank) {
+      children.push_back(hosts_.start(layout_[rank], [&, rank] {
+        Context context;
+        context.rank = static_cast<int>(rank);
+        context.size = static_cast<int>(layout_.size());
+        context.secret = secret;
+        context.deadline = Deadline::after(20);
+        for (const int host : layout_) {
+          const auto name = "host" + std::to_string(host);
+          context.places.push_back({name, name, 0});
+        }
+        context.plugins = plugins_;
+        context.store = connect_tcp_store(address, kStorePort, secret, context.deadline);
+        return body(context) ? 0 : 1;
+      }));
+    }
+    std::unique_ptr<TcpStoreServer> server;
+    hosts_.within(0,
+                  [&] { server = std::make_unique<TcpStoreServer>(address, kStorePort, secret); });
+    if (meanwhile) meanwhile(*server->local());
+    for (const pid_t child : children) EXPECT_EQ(wait_for_child(child, 40), 0);
+  }
+
+  RankProcesses& with(std::span<const BackendPlugin* const> plugins) {
+    return plugins_ = plugins, *this;
+  }
+
+ private:
+  NetworkNamespaces& hosts_;
+  const std::vector<int> layout_;
+  std::span<const BackendPlugin* const> plugins_;
+  bool ipv6_ = false;
+};
+
+/// Returns when every rank has come to `place`; whoever else asks for that key then gets it too.
+inline void meet(const Context& context, const std::string& place) {
+  if (context.store->add(place + "/count", 1) == context.size) context.store->set(place, "all");
+  context.store->get(place, context.deadline);
+}
+
+/// False, and says on standard error why.
+inline bool complain(const Context& context, std::string_view what) {
+  std::fprintf(stderr, "rank %d: %.*s\n", context.rank, static_cast<int>(what.size()), what.data());
+  return false;
+}
+
+inline std::vector<int> others(const Context& context) {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < context.size; ++rank)
+    if (rank != context.rank) ranks.push_back(rank);
+  return ranks;
+}
+
+}  // namespace tutti
