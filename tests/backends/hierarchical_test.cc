@@ -14,7 +14,7 @@
 #include "tutti/backends/backend.h"
 #include "tutti/base/error.h"
 
-namespace tutti {
+namespace tutti::test {
 namespace {
 
 class HierarchicalFallbackTest : public testing::Test {
@@ -161,4 +161,4 @@ TEST_F(HierarchicalFallbackTest, RanksThatCannotShareMemoryAgreeOnTcp) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::test

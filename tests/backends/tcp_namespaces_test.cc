@@ -11,7 +11,7 @@
 #include "tutti/backends/tcp/tcp_channel.h"
 #include "tutti/base/error.h"
 
-namespace tutti {
+namespace tutti::test {
 namespace {
 
 // One rank on each of several hosts.
@@ -145,4 +145,4 @@ TEST_F(TcpNamespacesTest, ACutLinkThatComesBackLosesNothing) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::test

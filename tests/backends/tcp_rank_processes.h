@@ -13,7 +13,7 @@
 #include "tutti/backends/backend.h"
 #include "tutti/backends/store.h"
 
-namespace tutti {
+namespace tutti::test {
 
 /// Ranks as processes on "hosts" that are network namespaces, with a TCP store on host 0.
 class RankProcesses {
@@ -83,4 +83,4 @@ inline std::vector<int> others(const Context& context) {
   return ranks;
 }
 
-}  // namespace tutti
+}  // namespace tutti::test

@@ -15,7 +15,7 @@
 
 #include "tutti/base/deadline.h"
 
-namespace tutti {
+namespace tutti::test {
 
 namespace {
 
@@ -134,4 +134,4 @@ int wait_for_child(pid_t child, double seconds) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-}  // namespace tutti
+}  // namespace tutti::test

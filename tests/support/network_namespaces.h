@@ -8,7 +8,7 @@
 
 #include "tutti/base/descriptor.h"
 
-namespace tutti {
+namespace tutti::test {
 
 /// Several "hosts" on this machine: network namespaces joined by a bridge in one more namespace.
 /// They have no names and live only by descriptors of this process, so nothing is left behind
@@ -49,4 +49,4 @@ class NetworkNamespaces {
 /// The child's exit code, or 128 + the signal that ended it; kills it after `seconds`.
 int wait_for_child(pid_t child, double seconds);
 
-}  // namespace tutti
+}  // namespace tutti::test
