@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,7 +26,7 @@ struct Options {
   // How ranks find each other. `store` is "tcp://host:port" or "file:///folder"; empty with one
   // rank. With serve_store, rank 0 serves the TCP store at that address itself.
   std::string store;                    // TUTTI_STORE
-  bool serve_store = false;             // set where no launcher holds the store
+  bool serve_store = false;             // TUTTI_SERVE_STORE: where no launcher holds the store
   std::shared_ptr<Store> store_object;  // in code only: threads of one process
   std::string job = "job";              // TUTTI_JOB: separates jobs that share a store
   std::string secret;             // TUTTI_SECRET_FD (a descriptor) or TUTTI_SECRET, then unset
@@ -54,13 +55,23 @@ struct Options {
   LogLevel log_level = LogLevel::warning;  // TUTTI_LOG: error, warning, info, debug
   LogSink log;                             // in code only; null: standard error
 
-  /// The settings of this process: launcher and TUTTI_ variables.
+  /// Which variable set a field: "TUTTI_RANK" -> "OMPI_COMM_WORLD_RANK". Filled by
+  /// from_environment, read by describe_options.
+  std::map<std::string, std::string> sources;
+
+  /// The settings of this process: launcher and TUTTI_ variables. Where the launcher gives no
+  /// store, all ranks must call this: rank 0 starts serving one, until its process ends, and tells
+  /// the others, within connect_timeout. Takes the secret out of the environment; later calls
+  /// remember it. Not to be called while another thread changes the environment.
   static Options from_environment();
   /// One rank of `size` in this process, over a shared memory store.
   static Options thread_rank(int rank, int size, std::shared_ptr<Store> store);
 };
 
-/// One line of `tutti-doctor --options`.
+/// Throws Error(invalid_argument) for settings that do not fit each other.
+void check_options(const Options& options);
+
+/// One line of `tutti-run --options`.
 struct OptionRow {
   std::string variable, unit, default_value, value, source, meaning;
 };

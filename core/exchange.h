@@ -1,0 +1,60 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "tutti/base/deadline.h"
+
+namespace tutti {
+
+/// Ways in which rank 0 tells one short line (no blanks) to all other ranks before they can talk
+/// with each other, through what their launcher offers. Each is called by all ranks; rank 0's
+/// `text` is what all get.
+
+/// The client side of a PMIx server (Open MPI's mpirun, srun --mpi=pmix), by the machine's own
+/// libpmix, loaded when the process needs it. Finalized when destroyed, so that a launcher sees an
+/// orderly end; may exist once at a time.
+class PmixClient {
+ public:
+  /// Throws Error(unavailable) if libpmix is not there or no server answers.
+  PmixClient();
+  ~PmixClient();
+  PmixClient(const PmixClient&) = delete;
+
+  int rank() const;
+  int size() const;        // of the job
+  int local_rank() const;  // on this node
+  int local_size() const;
+  /// Throws Error(timeout) if not all ranks came before the deadline.
+  std::string share(std::string_view text, Deadline deadline);
+
+ private:
+  class Implementation;
+  std::unique_ptr<Implementation> implementation_;
+};
+
+/// The PMI-1 text protocol on a socket that the launcher left open (MPICH's and Intel's mpiexec,
+/// srun --mpi=pmi2). Can be done once in a process's life: it ends with the protocol's finalize, so
+/// that the launcher sees an orderly end. Throws Error(timeout | unavailable | corrupt_data).
+std::string share_over_pmi(int descriptor, int rank, std::string_view text, Deadline deadline);
+
+/// A file that only its user can read, removed when destroyed.
+class PrivateFile {
+ public:
+  /// Appears whole or not at all; replaces what a crashed job may have left under the name. The
+  /// folder is made if it is missing. Throws Error(io).
+  PrivateFile(const std::string& folder, const std::string& name, std::string_view text);
+  ~PrivateFile();
+  PrivateFile(const PrivateFile&) = delete;
+
+ private:
+  std::string path_;
+};
+
+/// Waits for a PrivateFile of this user. Throws Error(timeout) or, if somebody else could have
+/// written it, Error(authentication).
+std::string read_private_file(const std::string& folder, const std::string& name,
+                              Deadline deadline);
+
+}  // namespace tutti
