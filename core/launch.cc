@@ -61,14 +61,14 @@ class Family {
   }
 
   // Rank and size, which must fit each other.
-  void place(Launch& launch, const std::string& rank, const std::string& size) const {
+  void place(LauncherInfo& launch, const std::string& rank, const std::string& size) const {
     place_in(launch.rank, launch.size, rank, size);
     launch.launcher = launcher_;
     launch.sources["TUTTI_RANK"] = rank;
     launch.sources["TUTTI_SIZE"] = size;
   }
 
-  void place_locally(Launch& launch, const std::string& rank, const std::string& size) const {
+  void place_locally(LauncherInfo& launch, const std::string& rank, const std::string& size) const {
     place_in(launch.local_rank, launch.local_size, rank, size);
     if (launch.local_size > launch.size)
       throw refused(fmt::format("{}={} ranks on one host are more than all {}", size,
@@ -91,7 +91,7 @@ class Family {
   const std::string launcher_;
 };
 
-bool detect_tutti(const Environment& environment, Launch& launch) {
+bool detect_tutti(const Environment& environment, LauncherInfo& launch) {
   const Family family(environment, "tutti-run");
   constexpr const char* kPlace[] = {"TUTTI_RANK", "TUTTI_SIZE"};
   constexpr const char* kLocal[] = {"TUTTI_LOCAL_RANK", "TUTTI_LOCAL_SIZE"};
@@ -111,7 +111,7 @@ bool detect_tutti(const Environment& environment, Launch& launch) {
   return true;
 }
 
-bool detect_torchrun(const Environment& environment, Launch& launch) {
+bool detect_torchrun(const Environment& environment, LauncherInfo& launch) {
   const Family family(environment, "torchrun");
   constexpr const char* kNames[] = {"RANK",        "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
                                     "MASTER_ADDR", "MASTER_PORT"};
@@ -133,7 +133,7 @@ bool detect_torchrun(const Environment& environment, Launch& launch) {
   return true;
 }
 
-bool detect_open_mpi(const Environment& environment, Launch& launch) {
+bool detect_open_mpi(const Environment& environment, LauncherInfo& launch) {
   const Family family(environment, "Open MPI");
   constexpr const char* kNames[] = {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
                                     "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"};
@@ -149,7 +149,7 @@ bool detect_open_mpi(const Environment& environment, Launch& launch) {
   return true;
 }
 
-bool detect_pmix(const Environment& environment, Launch& launch) {
+bool detect_pmix(const Environment& environment, LauncherInfo& launch) {
   const Family family(environment, "PMIx");
   constexpr const char* kNames[] = {"PMIX_RANK", "PMIX_NAMESPACE"};
   if (!family.has_any(kNames)) return false;
@@ -164,7 +164,7 @@ bool detect_pmix(const Environment& environment, Launch& launch) {
 }
 
 // This step's tasks on this node, from Slurm's list of all nodes.
-void place_on_slurm_node(const Family& family, Launch& launch) {
+void place_on_slurm_node(const Family& family, LauncherInfo& launch) {
   const auto& list = family.text("SLURM_STEP_TASKS_PER_NODE");
   const auto counts = expand_task_counts(list);
   if (!counts)
@@ -184,7 +184,7 @@ void place_on_slurm_node(const Family& family, Launch& launch) {
   launch.sources["TUTTI_LOCAL_SIZE"] = "SLURM_STEP_TASKS_PER_NODE";
 }
 
-bool detect_pmi(const Environment& environment, Launch& launch) {
+bool detect_pmi(const Environment& environment, LauncherInfo& launch) {
   const Family family(environment, "PMI");
   constexpr const char* kNames[] = {"PMI_RANK", "PMI_SIZE"};
   constexpr const char* kLocal[] = {"MPI_LOCALRANKID", "MPI_LOCALNRANKS"};
@@ -206,7 +206,7 @@ bool detect_pmi(const Environment& environment, Launch& launch) {
 
 // A Slurm step without PMI offers no channel. With TUTTI_SECRET in the job's environment all ranks
 // work out one address; otherwise rank 0 leaves address and secret in a file.
-void meet_in_slurm(const Family& family, Launch& launch) {
+void meet_in_slurm(const Family& family, LauncherInfo& launch) {
   const auto optional = [&](const char* name) {
     return family.has(name) ? family.text(name) : "0";
   };
@@ -232,7 +232,7 @@ void meet_in_slurm(const Family& family, Launch& launch) {
   launch.port = 20'000 + static_cast<int>(hash_text(job) % 12'000);
 }
 
-bool detect_slurm(const Environment& environment, Launch& launch) {
+bool detect_slurm(const Environment& environment, LauncherInfo& launch) {
   const Family family(environment, "Slurm");
   // A batch script's own shell looks like rank 0 of all tasks, but is in no step.
   if (!family.has("SLURM_STEP_ID")) return false;
@@ -244,8 +244,8 @@ bool detect_slurm(const Environment& environment, Launch& launch) {
 
 }  // namespace
 
-Launch detect_launch(const Environment& environment) {
-  Launch launch;
+LauncherInfo detect_launcher(const Environment& environment) {
+  LauncherInfo launch;
   const bool found = detect_tutti(environment, launch) || detect_torchrun(environment, launch) ||
                      detect_open_mpi(environment, launch) || detect_pmix(environment, launch) ||
                      detect_pmi(environment, launch) || detect_slurm(environment, launch);

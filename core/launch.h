@@ -12,14 +12,15 @@ using Environment = std::map<std::string, std::string>;
 enum class Meeting {
   none,     // one rank
   given,    // TUTTI_STORE says where
-  address,  // rank 0 serves the store at Launch::host and Launch::port, which all ranks know
+  address,  // rank 0 serves the store at LauncherInfo::host and LauncherInfo::port, which all ranks
+            // know
   pmix,     // rank 0 serves it anywhere and tells by the launcher's PMIx server
-  pmi,      // the same by the PMI-1 protocol on Launch::pmi_descriptor
-  file      // the same by a file in the user's home folder named Launch::file
+  pmi,      // the same by the PMI-1 protocol on LauncherInfo::pmi_descriptor
+  file      // the same by a file in the user's home folder named LauncherInfo::file
 };
 
 /// What a launcher says of this process.
-struct Launch {
+struct LauncherInfo {
   std::string launcher = "none";  // "tutti-run", "Open MPI" ...
   int rank = 0;
   int size = 1;
@@ -44,6 +45,6 @@ struct Launch {
 /// torchrun, Open MPI, PMIx, PMI (MPICH, Intel MPI, srun --mpi=pmi2), a Slurm step; else one rank.
 /// Throws Error(invalid_argument) for a family that is there in part, naming the missing variable,
 /// and for numbers that are none or disagree.
-Launch detect_launch(const Environment& environment);
+LauncherInfo detect_launcher(const Environment& environment);
 
 }  // namespace tutti

@@ -173,7 +173,8 @@ bool is_loopback_only_here(const std::string& host) {
 }
 
 // All ranks know the address, and rank 0 serves there.
-MeetingPlace meet_at_address(const Options& options, const Launch& launch, LearntOnce& learnt) {
+MeetingPlace meet_at_address(const Options& options, const LauncherInfo& launch,
+                             LearntOnce& learnt) {
   const auto secret = options.secret.empty() ? launch.public_secret : options.secret;
   if (options.rank != 0) return {store_url(launch.host, launch.port), secret};
   try {
@@ -197,8 +198,8 @@ std::string private_folder(const Environment& environment) {
   return home->second + "/.tutti";
 }
 
-MeetingPlace meet(const Options& options, const Launch& launch, const Environment& environment,
-                  PmixClient* pmix, LearntOnce& learnt) {
+MeetingPlace meet(const Options& options, const LauncherInfo& launch,
+                  const Environment& environment, PmixClient* pmix, LearntOnce& learnt) {
   const auto deadline = Deadline::after(options.connect_timeout);
   const auto own = [&] {
     return options.rank == 0 ? encode_place(open_store(options, learnt)) : std::string();
@@ -246,7 +247,7 @@ Options Options::from_environment() {
   const std::lock_guard lock(learnt.mutex);
   Options options;
   read_settings(environment, options);
-  auto launch = detect_launch(environment);
+  auto launch = detect_launcher(environment);
   take_secret(environment, learnt);
 
   std::optional<PmixClient> pmix;

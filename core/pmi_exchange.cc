@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <cstring>
 #include <map>
 
 #include "tutti/base/error.h"
@@ -43,6 +44,12 @@ class PmiConnection {
   }
 
  private:
+  static Error closed() {
+    return {ErrorCode::unavailable,
+            "the launcher's PMI server closed its connection; PMI can be used once only: a program "
+            "that also calls MPI_Init must be given TUTTI_STORE"};
+  }
+
   void wait_for(short event) {
     pollfd entry{descriptor_, event, 0};
     while (true) {
@@ -62,10 +69,11 @@ class PmiConnection {
       wait_for(POLLOUT);
       const auto sent = ::send(descriptor_, line.data(), line.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
       if (sent < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+      if (sent < 0 && (errno == EPIPE || errno == ECONNRESET)) throw closed();
       if (sent < 0)
         throw Error(ErrorCode::unavailable,
                     fmt::format("PMI_FD={} does not lead to the launcher: {}", descriptor_,
-                                system_error("send", errno).what()));
+                                std::strerror(errno)));
       line.remove_prefix(static_cast<size_t>(sent));
     }
   }
@@ -85,10 +93,7 @@ class PmiConnection {
       char bytes[512];
       const auto got = ::recv(descriptor_, bytes, sizeof bytes, MSG_DONTWAIT);
       if (got < 0 && (errno == EAGAIN || errno == EINTR)) continue;
-      if (got <= 0)
-        throw Error(ErrorCode::unavailable,
-                    "the launcher's PMI server closed its connection; PMI can be used once only: "
-                    "a program that also calls MPI_Init must be given TUTTI_STORE");
+      if (got <= 0) throw closed();
       buffer_.append(bytes, static_cast<size_t>(got));
     }
   }
