@@ -22,6 +22,7 @@ CommunicatorState::CommunicatorState(Options given, Membership member)
 
 CommunicatorState::~CommunicatorState() {
   engine->close();
+  stagings_.clear();
   // In a forked child the sockets and rings still belong to the parent's conversation: leave them
   // untouched. The memory goes with the child.
   if (engine->forked()) new std::shared_ptr<Engine>(std::move(engine));
@@ -62,7 +63,21 @@ void CommunicatorState::check_root(std::string_view name, int root) const {
       .with_tensor(name);
 }
 
+Staging& CommunicatorState::staging(Device device) {
+  const std::lock_guard lock(mutex_);
+  for (auto& [known, staging] : stagings_)
+    if (known == device) return *staging;
+  stagings_.emplace_back(device, std::make_unique<Staging>(engine, device));
+  return *stagings_.back().second;
+}
+
 Work CommunicatorState::submit(std::unique_ptr<Entry> entry, bool ring) {
+  if (const Device device = entry->input.device(); device.kind != DeviceKind::cpu) {
+    std::string name = entry->request.name;
+    std::vector<std::unique_ptr<Entry>> entries;
+    entries.push_back(std::move(entry));
+    return Work(staging(device).submit(std::move(name), std::move(entries)));
+  }
   auto work = std::make_shared<WorkState>(engine, entry->request.name, 1);
   entry->work = work;
   std::vector<std::unique_ptr<Entry>> entries;
@@ -76,15 +91,26 @@ Work CommunicatorState::submit_group(std::string_view group,
   if (group.empty() || entries.empty())
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("group \"{}\": a group has a name and at least one tensor", group));
-  auto work =
-      std::make_shared<WorkState>(engine, std::string(group), static_cast<int>(entries.size()));
   size_t index = 0;
+  const Device device = entries.front()->input.device();
   for (auto& entry : entries) {
-    entry->work = work;
+    if (entry->input.device() != device)
+      throw Error(
+          ErrorCode::invalid_argument,
+          fmt::format("group \"{}\": \"{}\" lives on {}, \"{}\" on {}; the tensors of a group "
+                      "live on one device",
+                      group, entries.front()->request.name, to_string(device), entry->request.name,
+                      to_string(entry->input.device())))
+          .with_tensor(entry->request.name);
     entry->output_index = index++;
     entry->request.signature.group = group;
     entry->request.signature.group_size = static_cast<int32_t>(entries.size());
   }
+  if (device.kind != DeviceKind::cpu)
+    return Work(staging(device).submit(std::string(group), std::move(entries)));
+  auto work =
+      std::make_shared<WorkState>(engine, std::string(group), static_cast<int>(entries.size()));
+  for (auto& entry : entries) entry->work = work;
   engine->submit(std::move(entries), true);
   return Work(std::move(work));
 }

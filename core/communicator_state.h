@@ -7,6 +7,7 @@
 
 #include "tutti/core/bootstrap.h"
 #include "tutti/core/communicator.h"
+#include "tutti/core/staging.h"
 
 namespace tutti {
 
@@ -43,8 +44,11 @@ class CommunicatorState {
   std::string timeline_file;  // of start_timeline
 
  private:
-  mutable std::mutex mutex_;  // guards declared_
+  Staging& staging(Device device);
+
+  mutable std::mutex mutex_;  // guards the following
   std::vector<std::unique_ptr<Declared>> declared_;
+  std::vector<std::pair<Device, std::unique_ptr<Staging>>> stagings_;
 };
 
 }  // namespace tutti

@@ -133,14 +133,30 @@ void Engine::submit_join(std::unique_ptr<Entry> entry) {
   if (!bell_rung_.exchange(true)) bell_.ring();
 }
 
+void Engine::post(std::function<void()> function) {
+  {
+    const std::lock_guard lock(submit_mutex_);
+    if (!closed_) {
+      posted_functions_.push_back(std::move(function));
+      if (!bell_rung_.exchange(true)) bell_.ring();
+      return;
+    }
+  }
+  function();
+}
+
 bool Engine::take_submissions() {
   std::vector<Entry*> submitted, joins;
+  std::vector<std::function<void()>> functions;
   if (bell_rung_.exchange(false)) bell_.silence();
   {
     const std::lock_guard lock(submit_mutex_);
     submitted.swap(submitted_);
     joins.swap(joins_);
+    functions.swap(posted_functions_);
   }
+  for (auto& function : functions)
+    callbacks_.emplace_back([call = std::move(function)](std::exception_ptr) { call(); }, nullptr);
   for (Entry* entry : submitted) {
     if (left_)
       finish(entry, &*left_);
@@ -154,7 +170,7 @@ bool Engine::take_submissions() {
     else
       scheduler_->join(entry);
   }
-  return !submitted.empty() || !joins.empty();
+  return !submitted.empty() || !joins.empty() || !functions.empty();
 }
 
 // --- the token ----------------------------------------------------------------------------------
@@ -348,6 +364,8 @@ void Engine::run_callbacks() {
   }
   callback_of = outer;
   std::unique_lock lock(token_mutex_);
+  // A callback may have ended a Work that a sleeping driver waits for.
+  if (token_.waiting_drivers() > 0) drivers_.notify_all();
   while (!token_.take()) {
     token_.driver_sleeps();
     drivers_.wait(lock);

@@ -42,6 +42,9 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   /// `ring`: the caller does not wait at once, so somebody must be woken.
   void submit(std::vector<std::unique_ptr<Entry>> entries, bool ring);
   void submit_join(std::unique_ptr<Entry> entry);
+  /// Runs `function` soon, as a callback: from whichever thread drives, without the token. At once
+  /// if the engine is closed. Any thread; never blocks.
+  void post(std::function<void()> function);
 
   void drive(WorkState& work, Deadline deadline) override;
   void report(const std::string& line) override { log(LogLevel::warning, line); }
@@ -127,6 +130,7 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   mutable std::mutex submit_mutex_;  // guards the following
   std::vector<Entry*> submitted_;
   std::vector<Entry*> joins_;
+  std::vector<std::function<void()>> posted_functions_;
   std::unordered_map<std::string, std::unique_ptr<Entry>> pending_;
   std::optional<Error> broken_;
   bool closed_ = false;

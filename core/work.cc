@@ -87,6 +87,16 @@ void WorkState::then(WorkCallback callback) {
   callback(exception());
 }
 
+// The gate must live until the stream has passed it, so the stream holds the state.
+void WorkState::wait_on(const std::shared_ptr<WorkState>& state, StreamRef stream) {
+  if (state->runtime_ == nullptr) {
+    state->wait(Deadline::never());
+    return;
+  }
+  state->runtime_->wait_word(stream, &state->gate_, 1);
+  state->runtime_->host_function(stream, [state] {});
+}
+
 Tensor WorkState::output(size_t index) {
   const std::lock_guard lock(mutex_);
   if (index >= outputs_.size())
@@ -120,7 +130,10 @@ void Work::wait() { checked(state_).wait(Deadline::never()); }
 
 void Work::wait(Deadline deadline) { checked(state_).wait(deadline); }
 
-void Work::wait_on(StreamRef) { wait(); }
+void Work::wait_on(StreamRef stream) {
+  checked(state_);
+  WorkState::wait_on(state_, stream);
+}
 
 void Work::then(std::function<void(std::exception_ptr)> callback) {
   checked(state_).then(std::move(callback));

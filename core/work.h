@@ -29,7 +29,8 @@ class Work {
   void wait();
   /// The same with a deadline: Error(timeout) when it passes; the operation goes on.
   void wait(Deadline deadline);
-  /// Makes a stream wait instead of the host.
+  /// Makes a stream wait instead of the host, for operations on device memory; errors are seen by
+  /// wait() or then(). On host memory it is wait().
   void wait_on(StreamRef stream);
   /// Runs `callback` once when the operation is over (at once if it is), from whichever thread
   /// drives the engine, after it has let go of it. It gets null or the error; what it throws is

@@ -11,6 +11,7 @@
 
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
+#include "tutti/tensor/device_runtime.h"
 #include "tutti/tensor/tensor.h"
 
 namespace tutti {
@@ -47,11 +48,16 @@ class WorkState {
   void set_output(size_t index, Tensor output);
   void set_received(std::vector<int64_t> received);
   std::vector<WorkCallback> take_callbacks();
+  /// Streams of this runtime can wait for it; before it is handed out.
+  void gate_streams(DeviceRuntime& runtime) { runtime_ = &runtime; }
+  /// In order of `stream`: lets the streams that wait go on.
+  void open_gate(StreamRef stream) { runtime_->write_word(stream, &gate_, 1); }
   std::exception_ptr exception() const;
 
   // --- called by users ---
   void wait(Deadline deadline);
   void then(WorkCallback callback);
+  static void wait_on(const std::shared_ptr<WorkState>& state, StreamRef stream);
   Tensor output(size_t index);
   std::vector<int64_t> received();
 
@@ -68,7 +74,9 @@ class WorkState {
   std::atomic<int> parts_left_;
   std::atomic<bool> done_{false};
   std::atomic<bool> seen_{false};
-  mutable std::mutex mutex_;  // guards all below
+  DeviceRuntime* runtime_ = nullptr;  // constant once handed out; null: host memory
+  uint64_t gate_ = 0;                 // written and awaited by streams only
+  mutable std::mutex mutex_;          // guards all below
   std::optional<Error> error_;
   std::vector<Tensor> outputs_;
   std::vector<int64_t> received_;
