@@ -181,6 +181,7 @@ std::shared_ptr<Engine> make_engine(const Options& options, const Membership& me
   context.store = membership.store;
   context.deadline = Deadline::after(options.connect_timeout);
   context.places = exchange_places(options, membership, context.deadline);
+  options.observe("rendezvous");
   context.secret = options.secret;
   context.network_interface = options.network_interface;
   context.determinism = options.determinism;

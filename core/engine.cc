@@ -279,6 +279,7 @@ void Engine::background() {
     if (!armed) continue;
     sleeping_until_ = due;
     lock.unlock();
+    options_.observe("idle");
     poller_.wait(Deadline::at(due).poll_milliseconds());
     lock.lock();
     ++wakeups_;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -54,6 +55,14 @@ struct Options {
   std::string timeline;                    // TUTTI_TIMELINE: file for the Chrome trace; empty: none
   LogLevel log_level = LogLevel::warning;  // TUTTI_LOG: error, warning, info, debug
   LogSink log;                             // in code only; null: standard error
+
+  /// In code only: told the name of each point that this rank reaches ("rendezvous",
+  /// "negotiation", "pack", "transfer", "idle"), from the thread that drives. For tests and tools
+  /// that must act just there.
+  std::function<void(std::string_view point)> observer;
+  void observe(std::string_view point) const {
+    if (observer) observer(point);
+  }
 
   /// Which variable set a field: "TUTTI_RANK" -> "OMPI_COMM_WORLD_RANK". Filled by
   /// from_environment, read by describe_options.

@@ -62,6 +62,7 @@ void Scheduler::flush() {
   }
   unsent_.clear();
   hooks_.send(0, message.bytes());
+  options_.observe("negotiation");
 }
 
 void Scheduler::on_resend(WireReader reader) {
@@ -326,8 +327,10 @@ bool Scheduler::launch_negotiated() {
 
 void Scheduler::start(std::unique_ptr<Run> run, uint32_t verdict) {
   ++running_[run->replayed ? 1 : 0];
+  options_.observe("pack");
   run->start(backend_, verdict);
   runs_.push_back(std::move(run));
+  options_.observe("transfer");
 }
 
 bool Scheduler::advance(Clock::time_point now) {
