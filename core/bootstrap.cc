@@ -6,10 +6,12 @@
 
 #include <cstdio>
 #include <fstream>
+#include <numeric>
 #include <set>
 
 #include "tutti/base/text.h"
 #include "tutti/core/version.h"
+#include "tutti/core/watched_store.h"
 
 namespace tutti {
 
@@ -99,10 +101,9 @@ Place decode_place(int rank, const std::string& text, const Options& options) {
 }
 
 std::vector<Place> exchange_places(const Options& options, const Membership& membership,
-                                   Deadline deadline) {
+                                   Store& store, Deadline deadline) {
   const Place own{host_identity(options), host_name(), static_cast<int>(::getpid()),
-                  membership.world_rank};
-  auto& store = *membership.store;
+                  membership.world_ranks[static_cast<size_t>(options.rank)]};
   const auto key = [](int rank) { return fmt::format("place/{}", rank); };
   const auto written = encode_place(own, options);
   if (store.set_once(key(options.rank), written) != written)
@@ -152,7 +153,8 @@ std::string choose_backend(const Options& options, const std::vector<Place>& pla
 
 Membership join_job(const Options& options) {
   Membership membership;
-  membership.world_rank = options.rank;
+  membership.world_ranks.resize(static_cast<size_t>(options.size));
+  std::iota(membership.world_ranks.begin(), membership.world_ranks.end(), 0);
   if (options.store_object) {
     membership.root = options.store_object;
   } else if (options.size == 1 && options.store.empty()) {
@@ -178,9 +180,9 @@ std::shared_ptr<Engine> make_engine(const Options& options, const Membership& me
   Context context;
   context.rank = options.rank;
   context.size = options.size;
-  context.store = membership.store;
+  context.store = make_watched_store(membership.store, membership.root, membership.world_ranks);
   context.deadline = Deadline::after(options.connect_timeout);
-  context.places = exchange_places(options, membership, context.deadline);
+  context.places = exchange_places(options, membership, *context.store, context.deadline);
   options.observe("rendezvous");
   context.secret = options.secret;
   context.network_interface = options.network_interface;

@@ -11,7 +11,7 @@ struct Membership {
   std::shared_ptr<Store> root;   // of the job: deaths, epochs; may serve others from this process
   std::shared_ptr<Store> store;  // keys of this communicator alone
   std::shared_ptr<void> keeper;  // the server behind the store, if this process runs it
-  int world_rank = 0;
+  std::vector<int> world_ranks;  // of all members, in rank order
 };
 
 /// Opens the job's store as the options say.

@@ -10,6 +10,7 @@
 
 #include "tutti/base/text.h"
 #include "tutti/core/communicator_state.h"
+#include "tutti/core/death.h"
 
 namespace tutti {
 
@@ -25,6 +26,9 @@ std::shared_ptr<CommunicatorState> make_child(const CommunicatorState& parent,
   options.size = static_cast<int>(members.size());
   Membership membership = parent.membership;
   membership.store = make_prefix_store(parent.membership.root, path + "/");
+  membership.world_ranks.clear();
+  for (const int member : members)
+    membership.world_ranks.push_back(parent.membership.world_ranks[static_cast<size_t>(member)]);
   auto state = std::make_shared<CommunicatorState>(std::move(options), std::move(membership));
   state->path = path;
   state->epoch = parent.epoch;
@@ -69,7 +73,11 @@ std::unique_ptr<Communicator> Communicator::shrink(Deadline deadline) {
       std::vector<int> here;
       for (int other = 0; other < size(); ++other) {
         const auto word = store->try_get(alive(other));
-        if (!word) continue;
+        if (!word) {
+          const auto world = state_->membership.world_ranks[static_cast<size_t>(other)];
+          if (state_->membership.root->try_get(death_key(world))) gone.insert(other);
+          continue;
+        }
         here.push_back(other);
         if (const auto number = parse_integer(*word, 0, size()))
           gone.insert(static_cast<int>(*number));
