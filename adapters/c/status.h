@@ -1,0 +1,30 @@
+#pragma once
+
+#include <exception>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "tutti/adapters/c/tutti.h"
+#include "tutti/base/error.h"
+
+namespace tutti::c {
+
+/// Keeps the error for tutti_last_error() of this thread; returns its status. Never throws: without
+/// memory for the text it keeps the status alone.
+int keep_error(const Error& error) noexcept;
+/// The same for whatever is being handled in a catch block.
+int keep_current_exception() noexcept;
+
+/// Runs a call's body; whatever it throws becomes a status.
+template <class Body>
+int guarded(Body&& body) noexcept {
+  try {
+    std::forward<Body>(body)();
+    return TUTTI_OK;
+  } catch (...) {
+    return keep_current_exception();
+  }
+}
+
+}  // namespace tutti::c

@@ -1,0 +1,242 @@
+/* Tutti for C, and for every language that can call C: <tutti.h>.
+ *
+ *   tutti_comm_t comm;
+ *   if (tutti_create(&comm) != TUTTI_OK) return puts(tutti_last_error()), 1;
+ *   tutti_tensor_t gradient = tutti_vector(memory, count, TUTTI_F32);
+ *   tutti_allreduce(comm, "gradient", &gradient, TUTTI_AVERAGE, NULL);
+ *   tutti_destroy(comm);
+ *
+ * Every call that returns int gives TUTTI_OK or a status, and tutti_last_error() then says in one
+ * line what went wrong. Calls may come from any thread. Names match operations over all ranks;
+ * ranks may submit them in any order.
+ *
+ * `work`: where to put a handle of the operation, to be waited for and released; the tensors'
+ * memory belongs to the operation until it is done (names, shapes and counts are copied). NULL: the
+ * call waits itself; for the results that the library allocates, a work is needed. */
+#ifndef TUTTI_H_
+#define TUTTI_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tutti_comm* tutti_comm_t;
+typedef struct tutti_work* tutti_work_t;
+typedef struct tutti_store* tutti_store_t;
+
+enum tutti_status {
+  TUTTI_OK = 0,
+  TUTTI_INVALID_ARGUMENT = 1, /* the caller's own mistake, seen without asking anybody */
+  TUTTI_MISMATCH = 2,         /* ranks disagree; the same text on every rank */
+  TUTTI_DUPLICATE_NAME = 3,   /* the name is already pending */
+  TUTTI_TIMEOUT = 4,          /* a deadline passed */
+  TUTTI_PEER_LOST = 5,        /* a rank died */
+  TUTTI_PEER_SILENT = 6,      /* a rank does not answer */
+  TUTTI_PEER_LEFT = 7,        /* a rank left while it was needed */
+  TUTTI_CLOSED = 8,           /* use after close, or after a fork */
+  TUTTI_AUTHENTICATION = 9,   /* wrong job secret or foreign user */
+  TUTTI_VERSION = 10,         /* peers of another version */
+  TUTTI_UNAVAILABLE = 11,     /* a backend, device or address is not there */
+  TUTTI_IO = 12,              /* the operating system refused */
+  TUTTI_CORRUPT_DATA = 13,    /* a damaged file or frame */
+  TUTTI_OUT_OF_MEMORY = 14,
+  TUTTI_CALLBACK = 15,
+  TUTTI_INTERNAL = 16 /* the library's own mistake */
+};
+
+enum tutti_dtype {
+  TUTTI_F64 = 0,
+  TUTTI_F32 = 1,
+  TUTTI_F16 = 2,
+  TUTTI_BF16 = 3,
+  TUTTI_I8 = 4,
+  TUTTI_I16 = 5,
+  TUTTI_I32 = 6,
+  TUTTI_I64 = 7,
+  TUTTI_U8 = 8,
+  TUTTI_U16 = 9,
+  TUTTI_U32 = 10,
+  TUTTI_U64 = 11,
+  TUTTI_BOOL = 12
+};
+
+enum tutti_op {
+  TUTTI_SUM = 0,
+  TUTTI_AVERAGE = 1,
+  TUTTI_MIN = 2,
+  TUTTI_MAX = 3,
+  TUTTI_PRODUCT = 4,
+  TUTTI_BAND = 5,
+  TUTTI_BOR = 6
+};
+
+enum tutti_device { TUTTI_CPU = 0, TUTTI_CUDA = 1 };
+
+#define TUTTI_MAX_DIMENSIONS 8
+
+/* A borrowed, dense, row-major tensor. */
+typedef struct tutti_tensor {
+  void* data;
+  int32_t dtype;      /* enum tutti_dtype */
+  int32_t dimensions; /* 0 (a scalar) to TUTTI_MAX_DIMENSIONS */
+  int64_t shape[TUTTI_MAX_DIMENSIONS];
+  int32_t device; /* enum tutti_device */
+  int32_t device_index;
+  void* stream; /* the device's stream on which the contents become ready */
+} tutti_tensor_t;
+
+static inline tutti_tensor_t tutti_vector(void* data, int64_t count, int dtype) {
+  tutti_tensor_t tensor = {data, dtype, 1, {count}, TUTTI_CPU, 0, NULL};
+  return tensor;
+}
+
+static inline tutti_tensor_t tutti_matrix(void* data, int64_t rows, int64_t columns, int dtype) {
+  tutti_tensor_t tensor = {data, dtype, 2, {rows, columns}, TUTTI_CPU, 0, NULL};
+  return tensor;
+}
+
+/* Bytes of its elements; -1 for a tensor that is none. */
+int64_t tutti_tensor_bytes(const tutti_tensor_t* tensor);
+
+/* What a reduction does beside adding up. Start from TUTTI_REDUCE_OPTIONS. */
+typedef struct tutti_reduce_options {
+  size_t struct_size;
+  int32_t op;   /* enum tutti_op */
+  int32_t wire; /* TUTTI_F16 or TUTTI_BF16: how wider floats travel; -1: as they are */
+  double prescale;
+  double postscale;
+  int32_t priority; /* higher goes first among what is ready at once */
+} tutti_reduce_options_t;
+
+#define TUTTI_REDUCE_OPTIONS \
+  { sizeof(tutti_reduce_options_t), TUTTI_AVERAGE, -1, 1.0, 1.0, 0 }
+
+/* --- errors --- */
+
+/* The last failure of this thread: its line, the rank (-1: none) and tensor ("": none) that it is
+ * about. Good until the thread's next failure. */
+const char* tutti_last_error(void);
+int tutti_last_error_rank(void);
+const char* tutti_last_error_tensor(void);
+/* "peer lost" and so on. */
+const char* tutti_status_name(int status);
+const char* tutti_version(void);
+
+/* --- communicators --- */
+
+/* Finds the other ranks by what the launcher says; alone it is one rank. */
+int tutti_create(tutti_comm_t* comm);
+/* The same with settings of the program's own on top: "fusion_bytes=1M" sets what the variable
+ * TUTTI_FUSION_BYTES would. */
+int tutti_create_with(const char* const* settings, size_t count, tutti_comm_t* comm);
+/* One of `size` ranks that are threads of this process and share the store. */
+int tutti_create_thread(int rank, int size, tutti_store_t store, const char* const* settings,
+                        size_t count, tutti_comm_t* comm);
+int tutti_store_create_memory(tutti_store_t* store);
+void tutti_store_destroy(tutti_store_t store);
+/* Says goodbye; what is pending fails with TUTTI_CLOSED. NULL is fine. */
+void tutti_destroy(tutti_comm_t comm);
+
+/* -1 and an error text if comm is NULL. */
+int tutti_rank(tutti_comm_t comm);
+int tutti_size(tutti_comm_t comm);
+int tutti_local_rank(tutti_comm_t comm);
+int tutti_local_size(tutti_comm_t comm);
+
+/* Collective: the ranks of one color, ordered by (key, rank); a negative color gets NULL. */
+int tutti_split(tutti_comm_t comm, int color, int key, tutti_comm_t* part);
+/* After a loss: the survivors, in old order. The old communicator is then only to be destroyed. */
+int tutti_shrink(tutti_comm_t comm, double seconds, tutti_comm_t* survivors);
+
+/* --- operations --- */
+
+/* In place. */
+int tutti_allreduce(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor, int op,
+                    tutti_work_t* work);
+/* From input to output, which may be the same. */
+int tutti_allreduce_with(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
+                         const tutti_tensor_t* output, const tutti_reduce_options_t* options,
+                         tutti_work_t* work);
+/* All or none: no member is reduced before every member is there on every rank. */
+int tutti_grouped_allreduce(tutti_comm_t comm, const char* group, const char* const* names,
+                            const tutti_tensor_t* tensors, size_t count,
+                            const tutti_reduce_options_t* options, tutti_work_t* work);
+int tutti_broadcast(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor, int root,
+                    tutti_work_t* work);
+/* The output counts at root only and may be NULL elsewhere. */
+int tutti_reduce(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
+                 const tutti_tensor_t* output, int root, int op, tutti_work_t* work);
+
+/* The result is the work's output 0; its first extent is known when it is done. */
+int tutti_allgather(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
+                    tutti_work_t* work);
+/* Output at root; no rows elsewhere. */
+int tutti_gather(tutti_comm_t comm, const char* name, const tutti_tensor_t* input, int root,
+                 tutti_work_t* work);
+/* The input counts at root only and may be NULL elsewhere. `rows`: one number a rank, or NULL for
+ * equal parts. */
+int tutti_scatter(tutti_comm_t comm, const char* name, const tutti_tensor_t* input, int root,
+                  const int64_t* rows, tutti_work_t* work);
+int tutti_reduce_scatter(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
+                         const tutti_reduce_options_t* options, const int64_t* rows,
+                         tutti_work_t* work);
+/* `splits`: rows to each rank, or NULL for equal parts. */
+int tutti_alltoall(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
+                   const int64_t* splits, tutti_work_t* work);
+
+int tutti_send(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor, int to,
+               tutti_work_t* work);
+int tutti_recv(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor, int from,
+               tutti_work_t* work);
+int tutti_barrier(tutti_comm_t comm, const char* name, tutti_work_t* work);
+/* This rank is out of data: the others' averages divide by those that are left. Done when all have
+ * joined; output 0 is an i64 scalar, the last rank to join. */
+int tutti_join(tutti_comm_t comm, tutti_work_t* work);
+
+/* --- works --- */
+
+/* Gives the operation's own status; may be called again. */
+int tutti_work_wait(tutti_work_t work);
+/* TUTTI_TIMEOUT when the seconds pass; the operation goes on. */
+int tutti_work_wait_for(tutti_work_t work, double seconds);
+/* 1 or 0; -1 if work is NULL. Never blocks. */
+int tutti_work_done(tutti_work_t work);
+/* Waits; the memory is good until the work is released. */
+int tutti_work_output(tutti_work_t work, size_t index, tutti_tensor_t* output);
+/* Waits; rows that came from each rank (allgather, alltoall). Writes at most `capacity` numbers and
+ * the whole number of them into *count. */
+int tutti_work_received(tutti_work_t work, int64_t* rows, size_t capacity, size_t* count);
+/* Does not cancel. NULL is fine. */
+void tutti_work_release(tutti_work_t work);
+
+/* --- statistics --- */
+
+/* Since the communicator was made. Set struct_size first: the library fills as much as fits. */
+typedef struct tutti_statistics {
+  size_t struct_size;
+  uint64_t operations;       /* works that ended */
+  uint64_t tensors;          /* that went through allreduce */
+  uint64_t buckets;          /* fused buckets launched */
+  uint64_t replayed_buckets; /* of these, without negotiation */
+  uint64_t vetoed_buckets;   /* replayed ones that were dropped and renegotiated */
+  uint64_t data_messages;
+  uint64_t data_bytes;
+  uint64_t control_messages;
+  uint64_t control_bytes;
+  uint64_t wakeups;     /* of the background thread */
+  uint64_t allocations; /* on the data path */
+  double wait_seconds;  /* that callers spent waiting */
+  double exposed_seconds;
+  double skew_seconds; /* of these, while other ranks were still missing */
+} tutti_statistics_t;
+
+int tutti_get_statistics(tutti_comm_t comm, tutti_statistics_t* statistics);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* TUTTI_H_ */

@@ -1,0 +1,397 @@
+// The C interface: checks what C cannot, translates values, lets the Communicator do the rest.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstring>
+
+#include "tutti/adapters/c/status.h"
+#include "tutti/adapters/c/tutti.h"
+#include "tutti/core/communicator.h"
+#include "tutti/core/option_table.h"
+#include "tutti/core/version.h"
+
+struct tutti_comm {
+  std::unique_ptr<tutti::Communicator> communicator;
+};
+struct tutti_work {
+  tutti::Work work;
+  // Outputs that were handed out: their memory lives as long as the handle.
+  std::vector<tutti::Tensor> outputs;
+};
+struct tutti_store {
+  std::shared_ptr<tutti::Store> store;
+};
+
+namespace tutti::c {
+
+namespace {
+
+Error refused(const std::string& message) { return {ErrorCode::invalid_argument, message}; }
+
+template <class Pointer>
+void need(Pointer pointer, const char* what) {
+  if (pointer == nullptr) throw refused(fmt::format("{} must not be NULL", what));
+}
+
+Communicator& communicator_of(tutti_comm_t comm) {
+  need(comm, "comm");
+  return *comm->communicator;
+}
+
+Work& work_of(tutti_work_t work) {
+  need(work, "work");
+  return work->work;
+}
+
+DataType dtype_from(int dtype) {
+  if (dtype < 0 || dtype >= kDataTypeCount)
+    throw refused(fmt::format("{} is no dtype (want 0 to {})", dtype, kDataTypeCount - 1));
+  return static_cast<DataType>(dtype);
+}
+
+ReduceOp op_from(int op) {
+  if (op < 0 || op >= kReduceOpCount)
+    throw refused(fmt::format("{} is no op (want 0 to {})", op, kReduceOpCount - 1));
+  return static_cast<ReduceOp>(op);
+}
+
+TensorView view_of(const tutti_tensor_t* tensor, const char* what) {
+  need(tensor, what);
+  if (tensor->dimensions < 0 || tensor->dimensions > TUTTI_MAX_DIMENSIONS)
+    throw refused(fmt::format("{} has {} dimensions (want 0 to {})", what, tensor->dimensions,
+                              TUTTI_MAX_DIMENSIONS));
+  if (tensor->device != TUTTI_CPU && tensor->device != TUTTI_CUDA)
+    throw refused(
+        fmt::format("{} lies on device {} (want TUTTI_CPU or TUTTI_CUDA)", what, tensor->device));
+  Shape shape(std::vector<int64_t>(tensor->shape, tensor->shape + tensor->dimensions));
+  return {tensor->data,
+          std::move(shape),
+          dtype_from(tensor->dtype),
+          {static_cast<DeviceKind>(tensor->device), tensor->device_index},
+          {tensor->stream}};
+}
+
+ReduceOptions options_from(const tutti_reduce_options_t* options) {
+  if (options == nullptr) return {};
+  if (options->struct_size != sizeof *options)
+    throw refused(
+        fmt::format("struct_size of the options is {} (want {}); start from "
+                    "TUTTI_REDUCE_OPTIONS",
+                    options->struct_size, sizeof *options));
+  ReduceOptions result;
+  result.op = op_from(options->op);
+  result.prescale = options->prescale;
+  result.postscale = options->postscale;
+  result.priority = options->priority;
+  if (options->wire != -1) result.wire = dtype_from(options->wire);
+  return result;
+}
+
+std::span<const int64_t> one_per_rank(const Communicator& communicator, const int64_t* numbers) {
+  if (numbers == nullptr) return {};
+  return {numbers, static_cast<size_t>(communicator.size())};
+}
+
+// Starts what `body` starts; without a place for the handle it waits.
+template <class Body>
+int start(tutti_comm_t comm, const char* name, tutti_work_t* work, Body&& body) {
+  if (work != nullptr) *work = nullptr;
+  return guarded([&] {
+    auto& communicator = communicator_of(comm);
+    need(name, "name");
+    if (work == nullptr) return body(communicator).wait();
+    auto handle = std::make_unique<tutti_work>();
+    handle->work = body(communicator);
+    *work = handle.release();
+  });
+}
+
+// The same for results in the library's memory, which only a handle can give out.
+template <class Body>
+int start_with_output(tutti_comm_t comm, const char* name, tutti_work_t* work, Body&& body) {
+  if (work == nullptr)
+    return guarded([] { throw refused("work must not be NULL: the result is its output"); });
+  return start(comm, name, work, std::forward<Body>(body));
+}
+
+void apply_settings(const char* const* settings, size_t count, Options& options) {
+  if (count > 0) need(settings, "settings");
+  Environment environment;
+  for (size_t i = 0; i < count; ++i) {
+    need(settings[i], "a setting");
+    const std::string_view line = settings[i];
+    const auto equals = line.find('=');
+    if (equals == line.npos)
+      throw refused(fmt::format("\"{}\" is no setting (want name=value)", line));
+    std::string name = "TUTTI_";
+    for (const char letter : line.substr(0, equals))
+      name += static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
+    environment[name] = line.substr(equals + 1);
+  }
+  read_settings(environment, options);
+  if (const auto secret = environment.find("TUTTI_SECRET"); secret != environment.end())
+    options.secret = secret->second;
+  check_options(options);
+}
+
+int create(tutti_comm_t* comm, const std::function<Options()>& options) {
+  if (comm != nullptr) *comm = nullptr;
+  return guarded([&] {
+    need(comm, "comm");
+    *comm = new tutti_comm{Communicator::create(options())};
+  });
+}
+
+int number_of(tutti_comm_t comm, int (Communicator::*number)() const) {
+  int result = -1;
+  guarded([&] { result = (communicator_of(comm).*number)(); });
+  return result;
+}
+
+}  // namespace
+
+}  // namespace tutti::c
+
+using namespace tutti;     // NOLINT: the functions below are the C side of that namespace
+using namespace tutti::c;  // NOLINT
+
+const char* tutti_version(void) { return kVersion.data(); }
+
+int64_t tutti_tensor_bytes(const tutti_tensor_t* tensor) {
+  int64_t bytes = -1;
+  guarded([&] { bytes = view_of(tensor, "tensor").bytes(); });
+  return bytes;
+}
+
+// --- communicators -------------------------------------------------------------------------------
+
+int tutti_create(tutti_comm_t* comm) { return tutti_create_with(nullptr, 0, comm); }
+
+int tutti_create_with(const char* const* settings, size_t count, tutti_comm_t* comm) {
+  return create(comm, [&] {
+    auto options = Options::from_environment();
+    apply_settings(settings, count, options);
+    return options;
+  });
+}
+
+int tutti_create_thread(int rank, int size, tutti_store_t store, const char* const* settings,
+                        size_t count, tutti_comm_t* comm) {
+  return create(comm, [&] {
+    need(store, "store");
+    auto options = Options::thread_rank(rank, size, store->store);
+    apply_settings(settings, count, options);
+    return options;
+  });
+}
+
+int tutti_store_create_memory(tutti_store_t* store) {
+  if (store != nullptr) *store = nullptr;
+  return guarded([&] {
+    need(store, "store");
+    *store = new tutti_store{make_memory_store()};
+  });
+}
+
+void tutti_store_destroy(tutti_store_t store) { delete store; }
+
+void tutti_destroy(tutti_comm_t comm) { delete comm; }
+
+int tutti_rank(tutti_comm_t comm) { return number_of(comm, &Communicator::rank); }
+int tutti_size(tutti_comm_t comm) { return number_of(comm, &Communicator::size); }
+int tutti_local_rank(tutti_comm_t comm) { return number_of(comm, &Communicator::local_rank); }
+int tutti_local_size(tutti_comm_t comm) { return number_of(comm, &Communicator::local_size); }
+
+int tutti_split(tutti_comm_t comm, int color, int key, tutti_comm_t* part) {
+  if (part != nullptr) *part = nullptr;
+  return guarded([&] {
+    need(part, "part");
+    auto communicator = communicator_of(comm).split(color, key);
+    if (communicator) *part = new tutti_comm{std::move(communicator)};
+  });
+}
+
+int tutti_shrink(tutti_comm_t comm, double seconds, tutti_comm_t* survivors) {
+  if (survivors != nullptr) *survivors = nullptr;
+  return guarded([&] {
+    need(survivors, "survivors");
+    *survivors = new tutti_comm{communicator_of(comm).shrink(Deadline::after(seconds))};
+  });
+}
+
+// --- operations ----------------------------------------------------------------------------------
+
+int tutti_allreduce(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor, int op,
+                    tutti_work_t* work) {
+  return start(comm, name, work, [&](Communicator& communicator) {
+    return communicator.allreduce(name, view_of(tensor, "tensor"), op_from(op));
+  });
+}
+
+int tutti_allreduce_with(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
+                         const tutti_tensor_t* output, const tutti_reduce_options_t* options,
+                         tutti_work_t* work) {
+  return start(comm, name, work, [&](Communicator& communicator) {
+    return communicator.allreduce(name, view_of(input, "input"), view_of(output, "output"),
+                                  options_from(options));
+  });
+}
+
+int tutti_grouped_allreduce(tutti_comm_t comm, const char* group, const char* const* names,
+                            const tutti_tensor_t* tensors, size_t count,
+                            const tutti_reduce_options_t* options, tutti_work_t* work) {
+  return start(comm, group, work, [&](Communicator& communicator) {
+    need(names, "names");
+    need(tensors, "tensors");
+    std::vector<NamedTensor> members;
+    for (size_t i = 0; i < count; ++i) {
+      need(names[i], "a name");
+      members.push_back({names[i], view_of(&tensors[i], "a tensor")});
+    }
+    return communicator.grouped_allreduce(group, members, options_from(options));
+  });
+}
+
+int tutti_broadcast(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor, int root,
+                    tutti_work_t* work) {
+  return start(comm, name, work, [&](Communicator& communicator) {
+    return communicator.broadcast(name, view_of(tensor, "tensor"), root);
+  });
+}
+
+int tutti_reduce(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
+                 const tutti_tensor_t* output, int root, int op, tutti_work_t* work) {
+  return start(comm, name, work, [&](Communicator& communicator) {
+    const auto result = output == nullptr ? TensorView() : view_of(output, "output");
+    return communicator.reduce(name, view_of(input, "input"), result, root, op_from(op));
+  });
+}
+
+int tutti_allgather(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
+                    tutti_work_t* work) {
+  return start_with_output(comm, name, work, [&](Communicator& communicator) {
+    return communicator.allgather(name, view_of(input, "input"));
+  });
+}
+
+int tutti_gather(tutti_comm_t comm, const char* name, const tutti_tensor_t* input, int root,
+                 tutti_work_t* work) {
+  return start_with_output(comm, name, work, [&](Communicator& communicator) {
+    return communicator.gather(name, view_of(input, "input"), root);
+  });
+}
+
+int tutti_scatter(tutti_comm_t comm, const char* name, const tutti_tensor_t* input, int root,
+                  const int64_t* rows, tutti_work_t* work) {
+  return start_with_output(comm, name, work, [&](Communicator& communicator) {
+    const auto dealt = input == nullptr ? TensorView() : view_of(input, "input");
+    return communicator.scatter(name, dealt, root, one_per_rank(communicator, rows));
+  });
+}
+
+int tutti_reduce_scatter(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
+                         const tutti_reduce_options_t* options, const int64_t* rows,
+                         tutti_work_t* work) {
+  return start_with_output(comm, name, work, [&](Communicator& communicator) {
+    return communicator.reduce_scatter(name, view_of(input, "input"), options_from(options),
+                                       one_per_rank(communicator, rows));
+  });
+}
+
+int tutti_alltoall(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
+                   const int64_t* splits, tutti_work_t* work) {
+  return start_with_output(comm, name, work, [&](Communicator& communicator) {
+    return communicator.alltoall(name, view_of(input, "input"), one_per_rank(communicator, splits));
+  });
+}
+
+int tutti_send(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor, int to,
+               tutti_work_t* work) {
+  return start(comm, name, work, [&](Communicator& communicator) {
+    return communicator.send(name, view_of(tensor, "tensor"), to);
+  });
+}
+
+int tutti_recv(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor, int from,
+               tutti_work_t* work) {
+  return start(comm, name, work, [&](Communicator& communicator) {
+    return communicator.recv(name, view_of(tensor, "tensor"), from);
+  });
+}
+
+int tutti_barrier(tutti_comm_t comm, const char* name, tutti_work_t* work) {
+  return start(comm, name, work,
+               [&](Communicator& communicator) { return communicator.barrier(name); });
+}
+
+int tutti_join(tutti_comm_t comm, tutti_work_t* work) {
+  return start(comm, "join", work, [](Communicator& communicator) { return communicator.join(); });
+}
+
+// --- works ---------------------------------------------------------------------------------------
+
+int tutti_work_wait(tutti_work_t work) {
+  return guarded([&] { work_of(work).wait(); });
+}
+
+int tutti_work_wait_for(tutti_work_t work, double seconds) {
+  return guarded([&] { work_of(work).wait(Deadline::after(seconds)); });
+}
+
+int tutti_work_done(tutti_work_t work) {
+  int done = -1;
+  guarded([&] { done = work_of(work).done() ? 1 : 0; });
+  return done;
+}
+
+int tutti_work_output(tutti_work_t work, size_t index, tutti_tensor_t* output) {
+  return guarded([&] {
+    need(output, "output");
+    Tensor tensor = work_of(work).output(index);
+    if (tensor.shape().rank() > TUTTI_MAX_DIMENSIONS)
+      throw refused(fmt::format("output {} has {} dimensions, more than the {} of tutti_tensor_t",
+                                index, tensor.shape().rank(), TUTTI_MAX_DIMENSIONS));
+    *output = {};
+    output->data = tensor.data();
+    output->dtype = static_cast<int32_t>(tensor.dtype());
+    output->dimensions = tensor.shape().rank();
+    std::copy_n(tensor.shape().extents().begin(), tensor.shape().rank(), output->shape);
+    output->device = static_cast<int32_t>(tensor.device().kind);
+    output->device_index = tensor.device().index;
+    if (work->outputs.size() <= index) work->outputs.resize(index + 1);
+    work->outputs[index] = std::move(tensor);
+  });
+}
+
+int tutti_work_received(tutti_work_t work, int64_t* rows, size_t capacity, size_t* count) {
+  return guarded([&] {
+    need(count, "count");
+    if (capacity > 0) need(rows, "rows");
+    const auto received = work_of(work).received_counts();
+    *count = received.size();
+    std::copy_n(received.begin(), std::min(capacity, received.size()), rows);
+  });
+}
+
+void tutti_work_release(tutti_work_t work) { delete work; }
+
+// --- statistics ----------------------------------------------------------------------------------
+
+int tutti_get_statistics(tutti_comm_t comm, tutti_statistics_t* statistics) {
+  return guarded([&] {
+    need(statistics, "statistics");
+    const size_t size = statistics->struct_size;
+    if (size < sizeof size)
+      throw refused(
+          fmt::format("struct_size of the statistics is {} (want {})", size, sizeof *statistics));
+    const auto now = communicator_of(comm).statistics();
+    const tutti_statistics_t all = {
+        std::min(size, sizeof all), now.operations,      now.tensors,       now.buckets,
+        now.replayed_buckets,       now.vetoed_buckets,  now.data_messages, now.data_bytes,
+        now.control_messages,       now.control_bytes,   now.wakeups,       now.allocations,
+        now.wait_seconds,           now.exposed_seconds, now.skew_seconds};
+    std::memcpy(statistics, &all, all.struct_size);
+  });
+}
