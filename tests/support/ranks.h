@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <vector>
 
 #include "tutti/core/communicator.h"
 
@@ -14,5 +15,15 @@ using Tune = std::function<void(Options&)>;
 /// assertions inside `body` work (non-fatal ones, and fatal ones that end that rank's body). A run
 /// that takes more than `seconds` ends the process, naming the ranks that are still in it.
 void run_threads(int size, const RankFunction& body, const Tune& tune = {}, double seconds = 60);
+
+/// The same on ranks that are processes over a store of files. To be called before this process has
+/// started a thread. What a child throws, and its gtest failures, become failures here that name
+/// the rank; children that take more than `seconds` are killed and named.
+void run_processes(int size, const RankFunction& body, const Tune& tune = {}, double seconds = 60);
+
+/// The same on hosts that are network namespaces, over a TCP store on host 0: rank r runs on host
+/// layout[r]. Skips the test, saying why, where namespaces cannot be made.
+void run_hosts(const std::vector<int>& layout, const RankFunction& body, const Tune& tune = {},
+               double seconds = 60);
 
 }  // namespace tutti::test

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Installs to a scratch prefix, moves it, builds an outside CMake project and a C program against it
+# and runs both on 2 ranks.
+set -euo pipefail
+build=$1 libdir=$2 cxx=$3 cc=$4
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+fail() {
+  echo "package test: $*" >&2
+  exit 1
+}
+
+cmake --install "$build" --prefix "$scratch/first" >/dev/null
+mv "$scratch/first" "$scratch/moved"
+prefix=$scratch/moved
+
+# Nothing installed knows where it was built, or shows a library that a user must not need.
+grep -rIl "$build" "$prefix" && fail "the files above name the build folder"
+grep -rIl "$scratch/first" "$prefix" && fail "the files above name the first prefix"
+grep -rE '#include [<"](boost|fmt|hwy|openssl|xxhash|dnnl|zlib|dlpack)' "$prefix/include/tutti" &&
+  fail "the headers above need a third-party library"
+readelf -d "$prefix/$libdir/libtutti.so" | grep NEEDED | grep -E 'dnnl|gomp|cuda|nccl' &&
+  fail "the core library links the above"
+
+echo "--- find_package"
+cmake -S "$here/consumer" -B "$scratch/consumer" -DCMAKE_PREFIX_PATH="$prefix" \
+  -DCMAKE_CXX_COMPILER="$cxx" -DCMAKE_BUILD_TYPE=Release >/dev/null
+cmake --build "$scratch/consumer"
+"$prefix/bin/tutti-run" -np 2 "$scratch/consumer/consumer"
+
+echo "--- pkg-config"
+export PKG_CONFIG_PATH=$prefix/$libdir/pkgconfig
+read -ra flags < <(pkg-config --cflags --libs tutti)
+"$cc" -std=c11 -Wall -Wextra -pedantic -Werror "$here/c_consumer.c" -o "$scratch/c_consumer" \
+  "${flags[@]}" -Wl,-rpath,"$prefix/$libdir"
+"$prefix/bin/tutti-run" -np 2 "$scratch/c_consumer"
