@@ -77,6 +77,20 @@ tcp::acceptor listen_on(asio::io_context& io, const tcp::endpoint& endpoint) {
   return acceptor;
 }
 
+std::vector<tcp::endpoint> resolve(asio::io_context& io, const std::string& host, int port) {
+  if (port < 0 || port > 65535)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("port {} of host {} is none, expected 0 to 65535", port, host));
+  ErrorStatus status;
+  const auto numeric = asio::ip::make_address(host, status);
+  if (!status) return {{numeric, static_cast<uint16_t>(port)}};
+  const auto found = tcp::resolver(io).resolve(host, std::to_string(port), status);
+  if (status)
+    throw Error(ErrorCode::io,
+                fmt::format("no address is known for host {}: {}", host, status.message()));
+  return {found.begin(), found.end()};
+}
+
 std::string to_text(const tcp::endpoint& endpoint) {
   const auto address = endpoint.address();
   return address.is_v6() ? fmt::format("[{}]:{}", address.to_string(), endpoint.port())

@@ -182,13 +182,9 @@ class TcpStoreClient : public StoreCaller {
 std::shared_ptr<Store> try_connect(const std::string& host, int port, const std::string& name,
                                    const std::string& secret, Deadline deadline) {
   asio::io_context io(1);
-  ErrorStatus status;
-  tcp::resolver resolver(io);
-  const auto endpoints = resolver.resolve(host, std::to_string(port), status);
-  if (status) throw Error(ErrorCode::io, status.message());
-
+  const auto endpoints = resolve(io, host, port);
   tcp::socket socket(io);
-  status = asio::error::timed_out;
+  ErrorStatus status = asio::error::timed_out;
   asio::async_connect(socket, endpoints,
                       [&](ErrorStatus result, const tcp::endpoint&) { status = result; });
   io.run_until(deadline.when());

@@ -111,21 +111,6 @@ struct Service {
   std::shared_ptr<Gate> gate;
 };
 
-tcp::endpoint resolve(asio::io_context& io, const std::string& address, int port) {
-  if (port < 0 || port > 65535)
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("store port {} is none, expected 0 to 65535", port));
-  ErrorStatus status;
-  const auto numeric = asio::ip::make_address(address, status);
-  if (!status) return {numeric, static_cast<uint16_t>(port)};
-  tcp::resolver resolver(io);
-  const auto found = resolver.resolve(address, std::to_string(port), status);
-  if (status)
-    throw Error(ErrorCode::io, fmt::format("cannot serve the store at {}:{}: {}", address, port,
-                                           status.message()));
-  return found.begin()->endpoint();
-}
-
 // Shared by the server and its local views, which may outlive it.
 struct Core {
   std::mutex mutex;
@@ -174,7 +159,7 @@ class TcpStoreServer::Implementation {
  public:
   Implementation(const std::string& address, int port, std::string secret) {
     auto service = std::make_unique<Service>();
-    auto acceptor = listen_on(service->io, resolve(service->io, address, port));
+    auto acceptor = listen_on(service->io, resolve(service->io, address, port).front());
     endpoint_ = acceptor.local_endpoint();
     HandshakeTerms terms{
         .secret = std::move(secret), .scope = std::string(kTcpStoreScope), .peer_name = {}};
