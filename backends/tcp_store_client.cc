@@ -203,7 +203,8 @@ std::shared_ptr<Store> try_connect(const std::string& host, int port, const std:
   io.restart();
   io.run();
   if (error) std::rethrow_exception(error);
-  const auto local = socket.local_endpoint().address().to_string();
+  const auto local = socket.local_endpoint(status).address().to_string();
+  if (status) throw Error(ErrorCode::io, status.message());
   return std::make_shared<TcpStoreClient>(Descriptor(socket.release()), name, local);
 }
 
