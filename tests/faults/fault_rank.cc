@@ -1,0 +1,133 @@
+// One rank of the fault tests: trains on nothing until a rank of the job fails, reports what it saw
+// and how soon, and goes on with the survivors.
+//
+//   fault_rank VICTIM kill-at POINT OCCURRENCE STAMP     the victim kills itself at a named point
+//   fault_rank VICTIM kill-after MICROSECONDS 0 STAMP    ... at any moment
+//   fault_rank VICTIM stop-after MICROSECONDS 0 STAMP    ... or stops itself
+//
+// STAMP is a file into which the victim writes its pid and the time just before it happens.
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tutti/core/tutti.h"
+
+namespace {
+
+using namespace tutti;
+
+double seconds_now() {
+  return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
+}
+
+struct Stamp {
+  int pid = 0;
+  double when = 0;
+};
+
+Stamp read_stamp(const std::string& file) {
+  Stamp stamp;
+  std::ifstream(file) >> stamp.pid >> stamp.when;
+  return stamp;
+}
+
+void end_myself(const std::string& file, int signal) {
+  std::ofstream(file) << ::getpid() << ' ' << fmt::format("{:.6f}", seconds_now()) << std::endl;
+  ::kill(::getpid(), signal);
+}
+
+// Steps of several tensors with pauses, so that every phase is met, until something breaks.
+void train(Communicator& comm) {
+  constexpr int kTensors = 12;
+  std::vector<std::vector<float>> gradients;
+  for (int t = 0; t < kTensors; ++t) gradients.emplace_back(static_cast<size_t>(1000 + 9000 * t));
+  for (int step = 0;; ++step) {
+    std::vector<Work> works;
+    for (int t = 0; t < kTensors; ++t)
+      works.push_back(comm.allreduce(fmt::format("t{}", t), gradients[static_cast<size_t>(t)]));
+    for (auto& work : works) work.wait();
+    if (step % 4 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(3));
+  }
+}
+
+int survive(Communicator& comm, const Error& error, const std::string& stamp_file, int victim) {
+  const double now = seconds_now();
+  const auto stamp = read_stamp(stamp_file);
+  fmt::print("rank {} names {} after {:.0f} ms: {}\n", comm.rank(), error.rank(),
+             (now - stamp.when) * 1000, error.what());
+  std::fflush(stdout);
+  const auto survivors = comm.shrink(Deadline::after(20));
+  std::vector<float> ones(100, 1.0f);
+  survivors->allreduce("after", ones, ReduceOp::sum).wait();
+  fmt::print("rank {} goes on as {} of {}, sum {}\n", comm.rank(), survivors->rank(),
+             survivors->size(), ones[99]);
+  std::fflush(stdout);
+  survivors->barrier_blocking();
+  // Whoever was stopped is woken, to show that it harms nobody.
+  if (survivors->rank() == 0 && stamp.pid > 0 && comm.rank() != victim) ::kill(stamp.pid, SIGCONT);
+  return 0;
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  if (count != 6) {
+    std::fputs("usage: fault_rank VICTIM HOW WHERE OCCURRENCE STAMP\n", stderr);
+    return 2;
+  }
+  const int victim = std::atoi(arguments[1]);
+  const std::string how = arguments[2], where = arguments[3], file = arguments[5];
+  const int occurrence = std::atoi(arguments[4]);
+  std::thread timer;
+  std::unique_ptr<Communicator> comm;
+  int status = 1;
+  try {
+    auto options = Options::from_environment();
+    if (options.rank == victim) {
+      if (how == "kill-at") {
+        auto left = std::make_shared<std::atomic<int>>(occurrence);
+        options.observer = [=](std::string_view point) {
+          if (point == where && left->fetch_sub(1) == 1) end_myself(file, SIGKILL);
+        };
+      } else {
+        const int signal = how == "stop-after" ? SIGSTOP : SIGKILL;
+        timer = std::thread([=] {
+          std::this_thread::sleep_for(std::chrono::microseconds(std::atoi(where.c_str())));
+          end_myself(file, signal);
+        });
+        timer.detach();
+      }
+    }
+    const int rank = options.rank;
+    try {
+      comm = Communicator::create(std::move(options));
+    } catch (const Error& error) {
+      const auto stamp = read_stamp(file);
+      fmt::print("rank {} names {} after {:.0f} ms: {}\n", rank, error.rank(),
+                 (seconds_now() - stamp.when) * 1000, error.what());
+      return 0;
+    }
+    try {
+      train(*comm);
+    } catch (const Error& error) {
+      if (rank == victim) {
+        fmt::print("rank {} woke: {}\n", rank, error.what());
+        return 0;
+      }
+      status = survive(*comm, error, file, victim);
+    }
+  } catch (const std::exception& error) {
+    fmt::print("unexpected: {}\n", error.what());
+  }
+  return status;
+}

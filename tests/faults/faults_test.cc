@@ -1,0 +1,130 @@
+// Ranks that die or stop under tutti-run: every survivor names the rank in time and goes on.
+// TUTTI_TEST_RUNS sets how many runs each case makes (default 2).
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <random>
+#include <regex>
+#include <string>
+
+namespace {
+
+constexpr int kRanks = 4;
+
+int runs() {
+  const char* text = std::getenv("TUTTI_TEST_RUNS");
+  return text == nullptr ? 2 : std::max(1, std::atoi(text));
+}
+
+struct Result {
+  int code = -1;
+  std::string output;
+};
+
+Result run(const std::string& command) {
+  Result result;
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> pipe(
+      ::popen(("timeout -k 1 40 " + command + " 2>&1").c_str(), "r"), nullptr);
+  char buffer[4096];
+  for (size_t size; (size = std::fread(buffer, 1, sizeof buffer, pipe.get())) > 0;)
+    result.output.append(buffer, size);
+  const int status = ::pclose(pipe.release());
+  result.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  return result;
+}
+
+size_t entries_in(const char* folder) {
+  size_t count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder)) ++count;
+  return count;
+}
+
+class Faults : public testing::Test {
+ protected:
+  Faults() : stamp_(fmt::format("{}fault_stamp_{}", testing::TempDir(), ::getpid())) {}
+  ~Faults() override { std::filesystem::remove(stamp_); }
+
+  // Runs one job and checks what every survivor must say and what must not be left.
+  void check(int victim, const std::string& how, const std::string& settings, double limit_ms,
+             int expected_code, bool must_shrink) {
+    SCOPED_TRACE(fmt::format("victim {} {}", victim, how));
+    std::filesystem::remove(stamp_);
+    const size_t shared = entries_in("/dev/shm");
+    const auto result = run(fmt::format("env {} {} -np {} {} {} {} {}", settings, TUTTI_RUN, kRanks,
+                                        FAULT_RANK, victim, how, stamp_));
+    SCOPED_TRACE(result.output);
+    EXPECT_EQ(result.code, expected_code);
+    for (int rank = 0; rank < kRanks; ++rank) {
+      if (rank == victim) continue;
+      std::smatch match;
+      const std::regex names(fmt::format("rank {} names (-?\\d+) after (-?\\d+) ms", rank));
+      ASSERT_TRUE(std::regex_search(result.output, match, names))
+          << "rank " << rank << " said nothing";
+      EXPECT_EQ(match[1], std::to_string(victim));
+      EXPECT_LE(std::stod(match[2]), limit_ms) << "rank " << rank;
+      if (must_shrink) {
+        EXPECT_NE(result.output.find(fmt::format("rank {} goes on as", rank)), std::string::npos);
+        EXPECT_NE(result.output.find("of 3, sum 3"), std::string::npos);
+      }
+    }
+    EXPECT_EQ(entries_in("/dev/shm"), shared);
+    EXPECT_NE(run(fmt::format("pgrep -f {}", stamp_)).code, 0) << "a process is left";
+  }
+
+  const std::string stamp_;
+};
+
+TEST_F(Faults, KilledInRendezvous) {
+  for (int i = 0; i < runs(); ++i) check(i % kRanks, "kill-at rendezvous 1", "", 1000, 137, false);
+}
+
+TEST_F(Faults, KilledInNegotiation) {
+  for (int i = 0; i < runs(); ++i)
+    check((i + 1) % kRanks, fmt::format("kill-at negotiation {}", 1 + i % 2), "", 1000, 137, true);
+}
+
+TEST_F(Faults, KilledWhilePacking) {
+  for (int i = 0; i < runs(); ++i)
+    check((i + 2) % kRanks, fmt::format("kill-at pack {}", 1 + 7 * i), "", 1000, 137, true);
+}
+
+TEST_F(Faults, KilledInTransfer) {
+  for (int i = 0; i < runs(); ++i)
+    check((i + 3) % kRanks, fmt::format("kill-at transfer {}", 1 + 11 * i), "", 1000, 137, true);
+}
+
+TEST_F(Faults, KilledWhenIdle) {
+  for (int i = 0; i < runs(); ++i)
+    check(i % kRanks, fmt::format("kill-at idle {}", 1 + i), "", 1000, 137, true);
+}
+
+TEST_F(Faults, KilledAtAnyMicrosecond) {
+  std::random_device device;
+  const unsigned seed = device();
+  std::mt19937 random(seed);
+  RecordProperty("seed", std::to_string(seed));
+  std::printf("seed %u\n", seed);
+  for (int i = 0; i < runs() * 2; ++i)
+    check(static_cast<int>(random() % kRanks),
+          fmt::format("kill-after {} 0", 300'000 + random() % 500'000), "", 1000, 137, true);
+}
+
+TEST_F(Faults, KilledOverTcp) {
+  for (int i = 0; i < runs(); ++i)
+    check(i % kRanks, fmt::format("kill-at transfer {}", 3 + i), "TUTTI_BACKEND=tcp", 1000, 137,
+          true);
+}
+
+TEST_F(Faults, StoppedIsNamedAsSilentAndHarmsNothingWhenItWakes) {
+  for (int i = 0; i < runs(); ++i)
+    check(i % kRanks, "stop-after 400000 0", "TUTTI_PEER_TIMEOUT=1.5", 2500, 0, true);
+}
+
+}  // namespace
