@@ -38,6 +38,7 @@ class WatchedStore final : public Store {
   }
   int64_t add(const std::string& key, int64_t amount) override { return store_->add(key, amount); }
   void erase(const std::string& key) override { store_->erase(key); }
+  std::string local_address() const override { return store_->local_address(); }
 
  private:
   static constexpr double kSlice = 0.1;  // seconds between looks at the deaths

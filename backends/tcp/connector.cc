@@ -46,11 +46,15 @@ std::string agree_on_scope(Store& store) {
   return "tcp " + store.set_once("tcp/scope", word);
 }
 
-// A failure that ends the connecting of all ranks travels as "rank code text".
+// A failure that ends the connecting of all ranks travels as "rank code text": who died, or who
+// could not go on.
 void tell_failure(const Context& context, const Error& error) noexcept {
   try {
+    const bool died = error.code() == ErrorCode::peer_lost && error.rank() >= 0;
     const auto text =
-        fmt::format("{} {} {}", context.rank, static_cast<int>(error.code()), error.what());
+        died ? fmt::format("{} {} {}", error.rank(), static_cast<int>(error.code()), error.what())
+             : fmt::format("{0} {1} rank {0} could not connect: {2}", context.rank,
+                           static_cast<int>(error.code()), error.what());
     context.store->set_once(kFailureKey, text);
     context.store->set_once(address_key(context.rank), kNoAddress);
   } catch (const std::exception&) {
@@ -67,9 +71,7 @@ void throw_told_failure(const Context& context) {
   if (!rank || !code)
     throw Error(ErrorCode::corrupt_data,
                 fmt::format("the store's key {} holds \"{:.60}\"", kFailureKey, *told));
-  const auto text = told->substr(words[0].size() + words[1].size() + 2);
-  throw Error(static_cast<ErrorCode>(*code),
-              fmt::format("rank {} could not connect: {}", *rank, text))
+  throw Error(static_cast<ErrorCode>(*code), told->substr(words[0].size() + words[1].size() + 2))
       .with_rank(static_cast<int>(*rank));
 }
 
