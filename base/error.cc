@@ -8,22 +8,38 @@ namespace tutti {
 
 std::string_view to_string(ErrorCode code) noexcept {
   switch (code) {
-    case ErrorCode::invalid_argument: return "invalid argument";
-    case ErrorCode::mismatch: return "mismatch";
-    case ErrorCode::duplicate_name: return "duplicate name";
-    case ErrorCode::timeout: return "timeout";
-    case ErrorCode::peer_lost: return "peer lost";
-    case ErrorCode::peer_silent: return "peer silent";
-    case ErrorCode::peer_left: return "peer left";
-    case ErrorCode::closed: return "closed";
-    case ErrorCode::authentication: return "authentication";
-    case ErrorCode::version: return "version";
-    case ErrorCode::unavailable: return "unavailable";
-    case ErrorCode::io: return "input/output";
-    case ErrorCode::corrupt_data: return "corrupt data";
-    case ErrorCode::out_of_memory: return "out of memory";
-    case ErrorCode::callback: return "callback";
-    case ErrorCode::internal: return "internal error";
+    case ErrorCode::invalid_argument:
+      return "invalid argument";
+    case ErrorCode::mismatch:
+      return "mismatch";
+    case ErrorCode::duplicate_name:
+      return "duplicate name";
+    case ErrorCode::timeout:
+      return "timeout";
+    case ErrorCode::peer_lost:
+      return "peer lost";
+    case ErrorCode::peer_silent:
+      return "peer silent";
+    case ErrorCode::peer_left:
+      return "peer left";
+    case ErrorCode::closed:
+      return "closed";
+    case ErrorCode::authentication:
+      return "authentication";
+    case ErrorCode::version:
+      return "version";
+    case ErrorCode::unavailable:
+      return "unavailable";
+    case ErrorCode::io:
+      return "input/output";
+    case ErrorCode::corrupt_data:
+      return "corrupt data";
+    case ErrorCode::out_of_memory:
+      return "out of memory";
+    case ErrorCode::callback:
+      return "callback";
+    case ErrorCode::internal:
+      return "internal error";
   }
   return "unknown error";
 }

@@ -31,11 +31,12 @@ void cast(DataType from, const std::byte* input, DataType to, std::byte* output,
 void cast_reference(DataType from, const std::byte* input, DataType to, std::byte* output,
                     int64_t count, Scale scale = {});
 
-/// One tensor's place in a bucket: elements [offset, offset + count) of the bucket are the tensor's.
+/// One tensor's place in a bucket: elements [offset, offset + count) of the bucket are the
+/// tensor's.
 struct Piece {
   std::byte* data = nullptr;  // the tensor; pack only reads it
   DataType dtype = DataType::f32;
-  int64_t offset = 0;         // in elements of the bucket
+  int64_t offset = 0;  // in elements of the bucket
   int64_t count = 0;
 };
 

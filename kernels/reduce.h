@@ -17,10 +17,11 @@ bool can_reduce(DataType dtype, ReduceOp op) noexcept;
 ///
 /// 16-bit floats accumulate in f32, f32 in f32, f64 in f64; the result is scaled, then rounded once
 /// to nearest even. Integers wrap on overflow. `average` is `sum` whose scale.divisor is multiplied
-/// by inputs.size(). A NaN in any input makes min and max NaN; NaN stays NaN and denormals are kept
-/// everywhere; a sum beyond the largest finite value is infinite.
-/// `output` may be the same pointer as any one input, and must not overlap otherwise. At least one
-/// input. Vectorised with run-time dispatch; equal to the bit to reduce_reference.
+/// by inputs.size(). A NaN in any input makes min and max NaN; of two zeros that differ in sign
+/// they keep the first. NaN stays NaN and denormals are kept everywhere; a sum beyond the largest
+/// finite value is infinite. `output` may be the same pointer as any one input, and must not
+/// overlap otherwise. At least one input. Vectorised with run-time dispatch; equal to the bit to
+/// reduce_reference.
 void reduce(DataType dtype, ReduceOp op, std::byte* output,
             std::span<const std::byte* const> inputs, int64_t count, Scale scale = {});
 

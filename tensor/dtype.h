@@ -9,16 +9,31 @@ namespace tutti {
 
 /// Element types. The numbers are part of the wire format and of the C ABI.
 enum class DataType : uint8_t {
-  f64 = 0, f32 = 1, f16 = 2, bf16 = 3,
-  i8 = 4, i16 = 5, i32 = 6, i64 = 7,
-  u8 = 8, u16 = 9, u32 = 10, u64 = 11,
+  f64 = 0,
+  f32 = 1,
+  f16 = 2,
+  bf16 = 3,
+  i8 = 4,
+  i16 = 5,
+  i32 = 6,
+  i64 = 7,
+  u8 = 8,
+  u16 = 9,
+  u32 = 10,
+  u64 = 11,
   boolean = 12,
 };
 inline constexpr int kDataTypeCount = 13;
 
 /// 16-bit floats as storage; arithmetic happens in f32 (kernels/).
-struct Float16 { uint16_t bits; bool operator==(const Float16&) const = default; };
-struct BFloat16 { uint16_t bits; bool operator==(const BFloat16&) const = default; };
+struct Float16 {
+  uint16_t bits;
+  bool operator==(const Float16&) const = default;
+};
+struct BFloat16 {
+  uint16_t bits;
+  bool operator==(const BFloat16&) const = default;
+};
 
 constexpr int64_t size_of(DataType dtype) noexcept {
   constexpr int64_t kSizes[kDataTypeCount] = {8, 4, 2, 2, 1, 2, 4, 8, 1, 2, 4, 8, 1};
@@ -43,24 +58,32 @@ constexpr bool is_valid(DataType dtype) noexcept {
 template <class T>
 constexpr DataType dtype_of() {
   using U = std::remove_cv_t<T>;
-  if constexpr (std::is_same_v<U, double>) return DataType::f64;
-  else if constexpr (std::is_same_v<U, float>) return DataType::f32;
-  else if constexpr (std::is_same_v<U, Float16>) return DataType::f16;
-  else if constexpr (std::is_same_v<U, BFloat16>) return DataType::bf16;
-  else if constexpr (std::is_same_v<U, bool>) return DataType::boolean;
+  if constexpr (std::is_same_v<U, double>)
+    return DataType::f64;
+  else if constexpr (std::is_same_v<U, float>)
+    return DataType::f32;
+  else if constexpr (std::is_same_v<U, Float16>)
+    return DataType::f16;
+  else if constexpr (std::is_same_v<U, BFloat16>)
+    return DataType::bf16;
+  else if constexpr (std::is_same_v<U, bool>)
+    return DataType::boolean;
   else {
     static_assert(std::is_integral_v<U>, "not an element type of a tensor");
     constexpr bool kSigned = std::is_signed_v<U>;
-    if constexpr (sizeof(U) == 1) return kSigned ? DataType::i8 : DataType::u8;
-    else if constexpr (sizeof(U) == 2) return kSigned ? DataType::i16 : DataType::u16;
-    else if constexpr (sizeof(U) == 4) return kSigned ? DataType::i32 : DataType::u32;
-    else return kSigned ? DataType::i64 : DataType::u64;
+    if constexpr (sizeof(U) == 1)
+      return kSigned ? DataType::i8 : DataType::u8;
+    else if constexpr (sizeof(U) == 2)
+      return kSigned ? DataType::i16 : DataType::u16;
+    else if constexpr (sizeof(U) == 4)
+      return kSigned ? DataType::i32 : DataType::u32;
+    else
+      return kSigned ? DataType::i64 : DataType::u64;
   }
 }
 
 template <class T>
 concept ElementType = std::is_arithmetic_v<std::remove_cv_t<T>> ||
-                      std::is_same_v<std::remove_cv_t<T>, Float16> ||
-                      std::is_same_v<std::remove_cv_t<T>, BFloat16>;
+    std::is_same_v<std::remove_cv_t<T>, Float16> || std::is_same_v<std::remove_cv_t<T>, BFloat16>;
 
 }  // namespace tutti

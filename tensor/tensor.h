@@ -17,16 +17,18 @@ class TensorView {
  public:
   TensorView() = default;
   TensorView(void* data, Shape shape, DataType dtype, Device device = {}, StreamRef stream = {})
-      : data_(static_cast<std::byte*>(data)), shape_(std::move(shape)), dtype_(dtype),
-        device_(device), stream_(stream) {}
+      : data_(static_cast<std::byte*>(data)),
+        shape_(std::move(shape)),
+        dtype_(dtype),
+        device_(device),
+        stream_(stream) {}
 
   /// Any contiguous, mutable range of an element type: std::vector<float>, std::span<double>,
   /// arrays. Its shape is {size}.
   template <class Range>
-    requires std::ranges::contiguous_range<Range> && std::ranges::sized_range<Range> &&
-             (!std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<Range>>>) &&
-             ElementType<std::ranges::range_value_t<Range>>
-  TensorView(Range&& range)
+  requires std::ranges::contiguous_range<Range> && std::ranges::sized_range<Range> &&
+      (!std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<
+           Range>>>)&&ElementType<std::ranges::range_value_t<Range>> TensorView(Range&& range)
       : TensorView(std::ranges::data(range), Shape{static_cast<int64_t>(std::ranges::size(range))},
                    dtype_of<std::ranges::range_value_t<Range>>()) {}
 
@@ -37,7 +39,9 @@ class TensorView {
 
   std::byte* data() const { return data_; }
   template <ElementType T>
-  T* as() const { return reinterpret_cast<T*>(data_); }
+  T* as() const {
+    return reinterpret_cast<T*>(data_);
+  }
   const Shape& shape() const { return shape_; }
   DataType dtype() const { return dtype_; }
   Device device() const { return device_; }
@@ -70,9 +74,13 @@ class Tensor {
   operator TensorView() const { return view_; }
   std::byte* data() const { return view_.data(); }
   template <ElementType T>
-  T* as() const { return view_.as<T>(); }
+  T* as() const {
+    return view_.as<T>();
+  }
   template <ElementType T>
-  std::span<T> span() const { return {as<T>(), static_cast<size_t>(count())}; }
+  std::span<T> span() const {
+    return {as<T>(), static_cast<size_t>(count())};
+  }
   const Shape& shape() const { return view_.shape(); }
   DataType dtype() const { return view_.dtype(); }
   Device device() const { return view_.device(); }
