@@ -26,8 +26,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 #define TUTTI_NATIVE_F16 0
 #endif
 
-// Tag is of 32-bit lanes: how the lanes of a 16-bit type become f32 and back. Bits go in and out as
-// integers, because Highway 1.0.3's own conversion to bf16 truncates.
+// How a 16-bit float type becomes lanes of f32 (the tag `d`) and comes back, as integer bits:
+// Highway 1.0.3's own conversion to bf16 truncates.
 template <class T>
 struct Format;
 
