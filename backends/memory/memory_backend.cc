@@ -1,0 +1,144 @@
+#include <fmt/format.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "tutti/backends/backend.h"
+#include "tutti/backends/memory/memory_link.h"
+#include "tutti/base/error.h"
+#include "tutti/base/text.h"
+
+// Ranks as threads of one process. The lower rank of a pair makes the link and writes its address
+// into the store; the higher one takes it. An address means something in one process only, so it
+// comes with the process's number and a nonce.
+
+namespace tutti {
+
+namespace {
+
+// Drawn once a process: process numbers alone repeat over hosts and containers.
+uint64_t process_nonce() {
+  static const uint64_t nonce = [] {
+    uint64_t value = 0;
+    if (::getrandom(&value, sizeof value, 0) != sizeof value)
+      throw system_error("cannot draw a random number", errno);
+    return value;
+  }();
+  return nonce;
+}
+
+using Holder = std::shared_ptr<MemoryLink>;
+
+// One end's view of one pair's keys.
+class Meeting {
+ public:
+  Meeting(Store& store, int low, int high) : store_(store), low_(low), high_(high) {}
+
+  // Of the two sides, and of giving up and taking, exactly one gets the holder.
+  bool claim() { return store_.add(key("claim"), 1) == 1; }
+  void publish(Holder* holder) {
+    store_.set(key("link"), fmt::format("{} {} {}", ::getpid(), process_nonce(),
+                                        reinterpret_cast<uintptr_t>(holder)));
+  }
+  Holder take(Deadline deadline) {
+    const auto words = split_text(store_.get(key("link"), deadline), ' ');
+    if (words.size() != 3 || words[0] != std::to_string(::getpid()) ||
+        words[1] != std::to_string(process_nonce()))
+      throw Error(ErrorCode::unavailable,
+                  fmt::format("ranks {} and {} run in different processes; backend memory is for "
+                              "threads of one process, use shm or tcp",
+                              low_, high_))
+          .with_rank(low_);
+    if (!claim())
+      throw Error(ErrorCode::timeout,
+                  fmt::format("rank {} gave up waiting for rank {}", low_, high_))
+          .with_rank(low_);
+    const std::unique_ptr<Holder> holder(
+        reinterpret_cast<Holder*>(static_cast<uintptr_t>(std::stoull(words[2]))));
+    store_.set(key("taken"), "1");
+    return std::move(*holder);
+  }
+  void wait_taken(Deadline deadline) { store_.get(key("taken"), deadline); }
+  void clean() {
+    for (const char* what : {"link", "taken", "claim"}) store_.erase(key(what));
+  }
+
+ private:
+  std::string key(std::string_view what) const {
+    return fmt::format("memory/{}/{}-{}", what, low_, high_);
+  }
+
+  Store& store_;
+  const int low_, high_;
+};
+
+[[noreturn]] void throw_missing(const Context& context, const std::vector<int>& missing) {
+  throw Error(ErrorCode::timeout,
+              fmt::format("rank {} waited for {} to connect through memory, in vain; did it die?",
+                          context.rank, format_rank_set(missing)))
+      .with_rank(missing.front());
+}
+
+std::vector<std::unique_ptr<Channel>> open_memory(const Context& context,
+                                                  std::span<const int> peers) {
+  std::vector<std::unique_ptr<Channel>> channels(static_cast<size_t>(context.size));
+  const auto channel = [&](int peer) -> auto& { return channels[static_cast<size_t>(peer)]; };
+  auto& store = *context.store;
+  const size_t bytes = ring_bytes_for(context.size);
+
+  // All links are offered before any is waited for, so that no order of arrival can block.
+  std::vector<std::pair<int, Holder*>> offered;
+  for (const int peer : peers) {
+    if (peer <= context.rank) continue;
+    auto link = std::make_shared<MemoryLink>(bytes);
+    channel(peer) = std::make_unique<MemoryChannel>(link, 0);
+    offered.emplace_back(peer, new Holder(std::move(link)));
+    Meeting(store, context.rank, peer).publish(offered.back().second);
+  }
+  const auto take_back = [&] {
+    for (const auto& [peer, holder] : offered)
+      if (Meeting(store, context.rank, peer).claim()) delete holder;
+  };
+
+  try {
+    std::vector<int> missing;
+    for (const int peer : peers) {
+      try {
+        if (peer < context.rank)
+          channel(peer) = std::make_unique<MemoryChannel>(
+              Meeting(store, peer, context.rank).take(context.deadline), 1);
+        else if (peer > context.rank)
+          Meeting(store, context.rank, peer).wait_taken(context.deadline);
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::timeout) throw;
+        missing.push_back(peer);
+      }
+    }
+    if (!missing.empty()) throw_missing(context, missing);
+  } catch (...) {
+    take_back();
+    throw;
+  }
+  for (const auto& [peer, holder] : offered) Meeting(store, context.rank, peer).clean();
+  return channels;
+}
+
+std::unique_ptr<Backend> connect_memory(const Context& context) {
+  std::vector<int> peers;
+  for (int peer = 0; peer < context.size; ++peer)
+    if (peer != context.rank) peers.push_back(peer);
+  return make_stream_backend(context, "memory", open_memory(context, peers));
+}
+
+}  // namespace
+
+extern const BackendPlugin memory_backend;
+const BackendPlugin memory_backend = {
+    .name = "memory",
+    .summary = "ranks are threads of one process",
+    .connect = connect_memory,
+    .open = open_memory,
+};
+
+}  // namespace tutti

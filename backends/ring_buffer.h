@@ -1,0 +1,143 @@
+#pragma once
+
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+#include "tutti/base/error.h"
+
+namespace tutti {
+
+/// The shared words of a byte ring with one producer and one consumer, in process memory or in a
+/// mapping that two processes share. Positions count bytes since the beginning and are never reset;
+/// each side's words have a cache line of their own. A zeroed one is an empty ring.
+///
+/// Who is about to sleep says so in its flag, looks once more, and then sleeps on a doorbell; who
+/// moved its position takes the flag down and rings. Flags and positions are sequentially
+/// consistent: either the sleeper sees the new position, or the mover sees the flag.
+struct RingControl {
+  alignas(64) std::atomic<uint64_t> head{0};             // bytes written; the producer's
+  alignas(64) std::atomic<uint64_t> tail{0};             // bytes read; the consumer's
+  alignas(64) std::atomic<uint32_t> consumer_sleeps{0};  // set by the consumer, taken by the other
+  alignas(64) std::atomic<uint32_t> producer_sleeps{0};  // the other way round
+};
+static_assert(std::atomic<uint64_t>::is_always_lock_free);
+static_assert(sizeof(RingControl) == 256);
+
+namespace detail {
+
+/// The other side's position is never trusted: it may lie in memory that another process writes.
+inline uint64_t checked_ring_distance(uint64_t ahead, uint64_t behind, uint64_t capacity) {
+  const uint64_t distance = ahead - behind;
+  if (distance > capacity)
+    throw Error(ErrorCode::peer_lost, "it wrote an impossible position into the shared ring");
+  return distance;
+}
+
+inline bool take_flag(std::atomic<uint32_t>& flag) {
+  return flag.load(std::memory_order_seq_cst) != 0 &&
+         flag.exchange(0, std::memory_order_seq_cst) != 0;
+}
+
+}  // namespace detail
+
+/// The writing end. One thread at a time; the memory is borrowed. Capacity: a power of two.
+class RingProducer {
+ public:
+  RingProducer(RingControl& control, std::span<std::byte> memory)
+      : control_(&control), memory_(memory) {}
+
+  /// Copies in as much as fits; returns how much.
+  size_t write(std::span<const iovec> parts) {
+    size_t wanted = 0;
+    for (const auto& part : parts) wanted += part.iov_len;
+    if (free() < wanted) see_tail();
+    const size_t total = std::min<size_t>(wanted, free());
+    size_t left = total;
+    for (const auto& part : parts) {
+      const size_t count = std::min(left, part.iov_len);
+      copy_in(static_cast<const std::byte*>(part.iov_base), count);
+      left -= count;
+      if (left == 0) break;
+    }
+    if (total > 0) control_->head.store(head_, std::memory_order_seq_cst);
+    return total;
+  }
+  /// After a write: true if the consumer sleeps and must be rung.
+  bool consumer_wants_bell() { return detail::take_flag(control_->consumer_sleeps); }
+  /// Before sleeping for space; false: there is some.
+  bool arm() {
+    control_->producer_sleeps.store(1, std::memory_order_seq_cst);
+    see_tail();
+    return free() == 0;
+  }
+
+ private:
+  uint64_t free() const { return memory_.size() - (head_ - tail_); }
+  void see_tail() {
+    const uint64_t tail = control_->tail.load(std::memory_order_seq_cst);
+    detail::checked_ring_distance(head_, tail, memory_.size());
+    tail_ = tail;
+  }
+  void copy_in(const std::byte* bytes, size_t count) {
+    if (count == 0) return;
+    const size_t at = head_ & (memory_.size() - 1);
+    const size_t first = std::min(count, memory_.size() - at);
+    std::memcpy(memory_.data() + at, bytes, first);
+    if (count > first) std::memcpy(memory_.data(), bytes + first, count - first);
+    head_ += count;
+  }
+
+  RingControl* control_;
+  std::span<std::byte> memory_;
+  uint64_t head_ = 0;  // own; never read back from shared memory
+  uint64_t tail_ = 0;  // as last seen
+};
+
+/// The reading end. One thread at a time; the memory is borrowed.
+class RingConsumer {
+ public:
+  RingConsumer(RingControl& control, std::span<const std::byte> memory)
+      : control_(&control), memory_(memory) {}
+
+  /// Copies out as much as there is, up to bytes.size(); returns how much.
+  size_t read(std::span<std::byte> bytes) {
+    if (head_ - tail_ < bytes.size()) see_head();
+    const size_t count = std::min<size_t>(bytes.size(), head_ - tail_);
+    if (count == 0) return 0;
+    const size_t at = tail_ & (memory_.size() - 1);
+    const size_t first = std::min(count, memory_.size() - at);
+    std::memcpy(bytes.data(), memory_.data() + at, first);
+    if (count > first) std::memcpy(bytes.data() + first, memory_.data(), count - first);
+    tail_ += count;
+    control_->tail.store(tail_, std::memory_order_seq_cst);
+    return count;
+  }
+  /// After a read: true if the producer sleeps and must be rung.
+  bool producer_wants_bell() { return detail::take_flag(control_->producer_sleeps); }
+  /// Before sleeping for bytes; false: there are some.
+  bool arm() {
+    control_->consumer_sleeps.store(1, std::memory_order_seq_cst);
+    see_head();
+    return head_ == tail_;
+  }
+
+ private:
+  void see_head() {
+    const uint64_t head = control_->head.load(std::memory_order_seq_cst);
+    detail::checked_ring_distance(head, tail_, memory_.size());
+    head_ = head;
+  }
+
+  RingControl* control_;
+  std::span<const std::byte> memory_;
+  uint64_t head_ = 0;  // as last seen
+  uint64_t tail_ = 0;  // own; never read back from shared memory
+};
+
+}  // namespace tutti
