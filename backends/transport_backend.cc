@@ -1,0 +1,114 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <new>
+#include <numeric>
+
+#include "tutti/backends/backend.h"
+#include "tutti/base/error.h"
+
+namespace tutti {
+
+namespace {
+
+class HeapRegion final : public Region {
+ public:
+  explicit HeapRegion(size_t bytes)
+      : bytes_(bytes),
+        data_(static_cast<std::byte*>(::operator new(std::max<size_t>(bytes, 1), kAlignment))) {}
+  ~HeapRegion() override { ::operator delete(data_, kAlignment); }
+  HeapRegion(const HeapRegion&) = delete;
+  HeapRegion& operator=(const HeapRegion&) = delete;
+  std::byte* data() const override { return data_; }
+  size_t bytes() const override { return bytes_; }
+
+ private:
+  static constexpr std::align_val_t kAlignment{4096};
+  const size_t bytes_;
+  std::byte* const data_;
+};
+
+/// Our schedules over a Transport: the chooser picks, the executor runs.
+class TransportBackend final : public Backend {
+ public:
+  TransportBackend(const Context& context, std::string name, std::unique_ptr<Transport> transport)
+      : transport_(std::move(transport)),
+        chooser_(context.algorithms),
+        determinism_(context.determinism),
+        executor_(context.executor),
+        hosts_(context.hosts()),
+        host_count_(hosts_.empty() ? 1 : 1 + *std::max_element(hosts_.begin(), hosts_.end())) {
+    capabilities_.name = std::move(name);
+    capabilities_.across_hosts = host_count_ > 1;
+  }
+
+  bool progress() override { return transport_->progress(); }
+  bool arm() override { return transport_->arm(); }
+  int descriptor() const override { return transport_->descriptor(); }
+  void abort(const Error& error) noexcept override { transport_->abort(error); }
+
+  Capabilities capabilities() const override { return capabilities_; }
+  Transport* transport() override { return transport_.get(); }
+  std::string_view algorithm(const Collective& collective) const override {
+    return choose(collective).name;
+  }
+
+  std::unique_ptr<Region> allocate(size_t bytes, Device device) override {
+    if (device.kind != DeviceKind::cpu)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("backend {} keeps its buckets in host memory, not on {}; use a "
+                              "backend for that device",
+                              capabilities_.name, to_string(device)));
+    try {
+      return std::make_unique<HeapRegion>(bytes);
+    } catch (const std::bad_alloc&) {
+      throw Error(ErrorCode::out_of_memory,
+                  fmt::format("backend {} cannot get {} bytes for a bucket; lower "
+                              "TUTTI_FUSION_BYTES, or free memory",
+                              capabilities_.name, bytes));
+    }
+  }
+
+  std::unique_ptr<Operation> start(const Collective& collective, const Launch& launch) override {
+    if (!capabilities_.serves(collective.kind, collective.dtype, collective.op))
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("{} with op {} means nothing on {}", to_string(collective.kind),
+                              to_string(collective.op), to_string(collective.dtype)));
+    return execute(*transport_, choose(collective), collective, launch, hosts_, executor_);
+  }
+
+ private:
+  // What all ranks know alike, so that they choose alike: alltoall's counts differ from rank to
+  // rank, and its algorithms are good for any size.
+  const Algorithm& choose(const Collective& collective) const {
+    const auto counts = collective.send_counts;
+    const int64_t elements = collective.kind == CollectiveKind::alltoall
+                                 ? 0
+                                 : std::accumulate(counts.begin(), counts.end(), int64_t{0});
+    return chooser_.choose({collective.kind, elements * size_of(collective.dtype),
+                            transport_->size(), host_count_, determinism_});
+  }
+
+  const std::unique_ptr<Transport> transport_;
+  const Chooser chooser_;
+  const Determinism determinism_;
+  const ExecutorOptions executor_;
+  const std::vector<int> hosts_;
+  const int host_count_;
+  Capabilities capabilities_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_transport_backend(const Context& context, std::string name,
+                                                std::unique_ptr<Transport> transport) {
+  return std::make_unique<TransportBackend>(context, std::move(name), std::move(transport));
+}
+
+std::unique_ptr<Backend> make_stream_backend(const Context& context, std::string name,
+                                             std::vector<std::unique_ptr<Channel>> channels) {
+  return make_transport_backend(context, std::move(name),
+                                make_stream_transport(context.rank, std::move(channels)));
+}
+
+}  // namespace tutti
