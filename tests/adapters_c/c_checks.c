@@ -1,0 +1,281 @@
+#include "c_checks.h"
+
+#include <string.h>
+
+#define TEXT_OF(x) #x
+#define TEXT(x) TEXT_OF(x)
+#define EXPECT(condition) \
+  if (!(condition)) return __FILE__ ":" TEXT(__LINE__) ": " #condition
+#define EXPECT_OK(call) \
+  if ((call) != TUTTI_OK) return tutti_last_error()
+
+const char* check_reductions(tutti_comm_t comm) {
+  const int rank = tutti_rank(comm), size = tutti_size(comm);
+  const float sum = (float)(size * (size + 1) / 2);
+  float values[6], result[6] = {0};
+  for (int i = 0; i < 6; ++i) values[i] = (float)(rank + 1);
+  tutti_tensor_t vector = tutti_vector(values, 6, TUTTI_F32);
+  tutti_tensor_t matrix = tutti_matrix(values, 2, 3, TUTTI_F32);
+  tutti_tensor_t output = tutti_matrix(result, 2, 3, TUTTI_F32);
+
+  tutti_reduce_options_t options = TUTTI_REDUCE_OPTIONS;
+  options.op = TUTTI_SUM;
+  options.postscale = 2;
+  options.wire = TUTTI_BF16;
+  EXPECT_OK(tutti_allreduce_with(comm, "out of place", &matrix, &output, &options, NULL));
+  EXPECT(result[0] == 2 * sum && result[5] == 2 * sum && values[0] == (float)(rank + 1));
+
+  EXPECT_OK(tutti_reduce(comm, "reduce", &vector, rank == size - 1 ? &vector : NULL, size - 1,
+                         TUTTI_MAX, NULL));
+  EXPECT(values[5] == (float)(rank == size - 1 ? size : rank + 1));
+
+  EXPECT_OK(tutti_allreduce(comm, "in place", &vector, TUTTI_SUM, NULL));
+  EXPECT(values[0] == sum && values[5] == sum);
+
+  double a = rank, b = 10 * rank;
+  const char* names[2] = {"a", "b"};
+  tutti_tensor_t pair[2] = {tutti_vector(&a, 1, TUTTI_F64), tutti_vector(&b, 1, TUTTI_F64)};
+  EXPECT_OK(tutti_grouped_allreduce(comm, "group", names, pair, 2, NULL, NULL));
+  EXPECT(a == (size - 1) / 2.0 && b == 10 * a);
+
+  tutti_work_t work;
+  int32_t rows[8];
+  for (int i = 0; i < size; ++i) rows[i] = i;
+  tutti_tensor_t dealt = tutti_vector(rows, size, TUTTI_I32), part;
+  options = (tutti_reduce_options_t)TUTTI_REDUCE_OPTIONS;
+  options.op = TUTTI_SUM;
+  EXPECT_OK(tutti_reduce_scatter(comm, "reduce_scatter", &dealt, &options, NULL, &work));
+  EXPECT_OK(tutti_work_output(work, 0, &part));
+  EXPECT(part.shape[0] == 1 && *(int32_t*)part.data == rank * size);
+  tutti_work_release(work);
+  return NULL;
+}
+
+const char* check_moving_data(tutti_comm_t comm) {
+  const int rank = tutti_rank(comm), size = tutti_size(comm);
+  tutti_work_t work;
+  tutti_tensor_t output;
+  int64_t value[2] = {rank, rank}, rows[8], splits[8];
+  tutti_tensor_t one_row = tutti_matrix(value, 1, 2, TUTTI_I64);
+  size_t count;
+
+  EXPECT_OK(tutti_allgather(comm, "allgather", &one_row, &work));
+  EXPECT_OK(tutti_work_output(work, 0, &output));
+  EXPECT(output.dimensions == 2 && output.shape[0] == size && output.shape[1] == 2);
+  EXPECT(output.dtype == TUTTI_I64 && tutti_tensor_bytes(&output) == 16 * size);
+  for (int i = 0; i < size; ++i) EXPECT(((int64_t*)output.data)[2 * i + 1] == i);
+  EXPECT_OK(tutti_work_received(work, rows, 8, &count));
+  EXPECT(count == (size_t)size && rows[size - 1] == 1);
+  tutti_work_release(work);
+
+  EXPECT_OK(tutti_gather(comm, "gather", &one_row, 0, &work));
+  EXPECT_OK(tutti_work_output(work, 0, &output));
+  EXPECT(output.shape[0] == (rank == 0 ? size : 0));
+  tutti_work_release(work);
+
+  int64_t many[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+  tutti_tensor_t all = tutti_vector(many, size, TUTTI_I64);
+  EXPECT_OK(tutti_scatter(comm, "scatter", rank == 0 ? &all : NULL, 0, NULL, &work));
+  EXPECT_OK(tutti_work_output(work, 0, &output));
+  EXPECT(output.shape[0] == 1 && *(int64_t*)output.data == rank);
+  tutti_work_release(work);
+
+  /* Everything to the last rank. */
+  for (int i = 0; i < size; ++i) splits[i] = i == size - 1 ? size : 0;
+  EXPECT_OK(tutti_alltoall(comm, "alltoall", &all, splits, &work));
+  EXPECT_OK(tutti_work_output(work, 0, &output));
+  EXPECT(output.shape[0] == (rank == size - 1 ? size * size : 0));
+  tutti_work_release(work);
+
+  tutti_tensor_t pair = tutti_vector(value, 2, TUTTI_I64);
+  if (size > 1 && rank == 0) EXPECT_OK(tutti_send(comm, "message", &pair, 1, NULL));
+  if (rank == 1) {
+    EXPECT_OK(tutti_recv(comm, "message", &pair, 0, NULL));
+    EXPECT(value[1] == 0);
+  }
+  value[0] = value[1] = rank + 5;
+  EXPECT_OK(tutti_broadcast(comm, "broadcast", &pair, size - 1, NULL));
+  EXPECT(value[0] == size + 4 && value[1] == size + 4);
+  EXPECT_OK(tutti_barrier(comm, "barrier", NULL));
+  return NULL;
+}
+
+const char* check_works(tutti_comm_t comm) {
+  float value = 1;
+  tutti_tensor_t tensor = tutti_vector(&value, 1, TUTTI_F32);
+  tutti_work_t work, second;
+  EXPECT_OK(tutti_allreduce(comm, "w", &tensor, TUTTI_SUM, &work));
+  EXPECT_OK(tutti_work_wait_for(work, 30));
+  EXPECT(tutti_work_done(work) == 1 && value == (float)tutti_size(comm));
+  EXPECT_OK(tutti_work_wait(work));
+  tutti_tensor_t output;
+  EXPECT(tutti_work_output(work, 0, &output) == TUTTI_INVALID_ARGUMENT);
+  tutti_work_release(work);
+
+  /* Only rank 0 comes: its wait ends with its deadline, the operation with the others' coming. */
+  if (tutti_rank(comm) == 0) {
+    EXPECT_OK(tutti_barrier(comm, "late", &work));
+    EXPECT(tutti_work_wait_for(work, 0.05) == TUTTI_TIMEOUT || tutti_size(comm) == 1);
+    EXPECT(tutti_size(comm) == 1 || strstr(tutti_last_error(), "late") != NULL);
+    EXPECT_OK(tutti_barrier(comm, "go", NULL));
+    EXPECT_OK(tutti_work_wait(work));
+    tutti_work_release(work);
+  } else {
+    EXPECT_OK(tutti_barrier(comm, "go", NULL));
+    EXPECT_OK(tutti_barrier(comm, "late", NULL));
+  }
+
+  /* One name twice. */
+  float twice = 1;
+  tutti_tensor_t again = tutti_vector(&twice, 1, TUTTI_F32);
+  if (tutti_size(comm) > 1) {
+    if (tutti_rank(comm) == 0) {
+      EXPECT_OK(tutti_allreduce(comm, "x", &tensor, TUTTI_SUM, &work));
+      EXPECT(tutti_allreduce(comm, "x", &again, TUTTI_SUM, &second) == TUTTI_DUPLICATE_NAME);
+      EXPECT(second == NULL && strcmp(tutti_last_error_tensor(), "x") == 0);
+      EXPECT_OK(tutti_barrier(comm, "asked twice", NULL));
+      EXPECT_OK(tutti_work_wait(work));
+      tutti_work_release(work);
+    } else {
+      EXPECT_OK(tutti_barrier(comm, "asked twice", NULL));
+      EXPECT_OK(tutti_allreduce(comm, "x", &tensor, TUTTI_SUM, NULL));
+    }
+  }
+  return NULL;
+}
+
+const char* check_split_and_join(tutti_comm_t comm) {
+  const int rank = tutti_rank(comm), size = tutti_size(comm);
+  tutti_comm_t half;
+  EXPECT_OK(tutti_split(comm, rank % 2, -rank, &half));
+  EXPECT(tutti_size(half) == (size + 1 - rank % 2) / 2);
+  float value = (float)rank;
+  tutti_tensor_t tensor = tutti_vector(&value, 1, TUTTI_F32);
+  EXPECT_OK(tutti_allreduce(half, "v", &tensor, TUTTI_MAX, NULL));
+  EXPECT((int)value % 2 == rank % 2 && (int)value >= size - 2);
+  tutti_destroy(half);
+
+  tutti_comm_t none;
+  EXPECT_OK(tutti_split(comm, rank == 0 ? -1 : 0, 0, &none));
+  EXPECT((none == NULL) == (rank == 0));
+  tutti_destroy(none);
+
+  /* Rank 0 has one step less: the mean is over those that are left. */
+  if (rank != 0) {
+    value = 3;
+    EXPECT_OK(tutti_allreduce(comm, "uneven", &tensor, TUTTI_AVERAGE, NULL));
+    EXPECT(value == 3);
+  }
+  tutti_work_t work;
+  tutti_tensor_t last;
+  EXPECT_OK(tutti_join(comm, &work));
+  EXPECT_OK(tutti_work_output(work, 0, &last));
+  EXPECT(last.dimensions == 0 && *(int64_t*)last.data >= 0 && *(int64_t*)last.data < size);
+  tutti_work_release(work);
+  return NULL;
+}
+
+/* The text of the last error must hold `part`. */
+static int refused(int status, const char* part) {
+  return status == TUTTI_INVALID_ARGUMENT && strstr(tutti_last_error(), part) != NULL;
+}
+
+const char* check_refusals(tutti_comm_t comm) {
+  float value = 1;
+  tutti_tensor_t good = tutti_vector(&value, 1, TUTTI_F32), bad;
+  tutti_work_t work = NULL;
+  EXPECT(refused(tutti_allreduce(NULL, "a", &good, TUTTI_SUM, NULL), "comm must not be NULL"));
+  EXPECT(refused(tutti_allreduce(comm, NULL, &good, TUTTI_SUM, NULL), "name must not be NULL"));
+  EXPECT(refused(tutti_allreduce(comm, "", &good, TUTTI_SUM, NULL), "name"));
+  EXPECT(refused(tutti_allreduce(comm, "a", NULL, TUTTI_SUM, NULL), "tensor must not be NULL"));
+  EXPECT(refused(tutti_allreduce(comm, "a", &good, 7, NULL), "7 is no op"));
+  EXPECT(refused(tutti_allreduce(comm, "a", &good, -1, NULL), "-1 is no op"));
+  bad = tutti_vector(&value, 1, 13);
+  EXPECT(refused(tutti_allreduce(comm, "a", &bad, TUTTI_SUM, NULL), "13 is no dtype"));
+  EXPECT(tutti_tensor_bytes(&bad) == -1 && tutti_tensor_bytes(NULL) == -1);
+  bad = tutti_vector(&value, -1, TUTTI_F32);
+  EXPECT(refused(tutti_allreduce(comm, "a", &bad, TUTTI_SUM, NULL), "-1"));
+  bad = tutti_vector(NULL, 4, TUTTI_F32);
+  EXPECT(refused(tutti_allreduce(comm, "a", &bad, TUTTI_SUM, NULL), "has no memory"));
+  bad = good;
+  bad.dimensions = 9;
+  EXPECT(refused(tutti_allreduce(comm, "a", &bad, TUTTI_SUM, NULL), "9 dimensions"));
+  bad = good;
+  bad.device = 5;
+  EXPECT(refused(tutti_allreduce(comm, "a", &bad, TUTTI_SUM, NULL), "device 5"));
+
+  tutti_reduce_options_t options = TUTTI_REDUCE_OPTIONS;
+  options.struct_size = 3;
+  EXPECT(refused(tutti_allreduce_with(comm, "a", &good, &good, &options, NULL), "struct_size"));
+  EXPECT(refused(tutti_broadcast(comm, "a", &good, tutti_size(comm), NULL), "does not exist"));
+  EXPECT(refused(tutti_allgather(comm, "a", &good, NULL), "work must not be NULL"));
+  EXPECT(refused(tutti_grouped_allreduce(comm, "g", NULL, &good, 1, NULL, NULL), "names"));
+  EXPECT(refused(tutti_send(comm, "a", &good, tutti_rank(comm), NULL), "itself"));
+
+  EXPECT(refused(tutti_work_wait(NULL), "work must not be NULL"));
+  EXPECT(tutti_work_done(NULL) == -1 && tutti_rank(NULL) == -1 && tutti_size(NULL) == -1);
+  EXPECT(refused(tutti_work_output(work, 0, &bad), "work"));
+  EXPECT(refused(tutti_split(comm, 0, 0, NULL), "part must not be NULL"));
+  EXPECT(refused(tutti_get_statistics(comm, NULL), "statistics must not be NULL"));
+  EXPECT(refused(tutti_create(NULL), "comm must not be NULL"));
+  EXPECT(refused(tutti_store_create_memory(NULL), "store must not be NULL"));
+
+  tutti_comm_t other = comm;
+  const char* settings[1] = {"fusion_bytes=64MBB"};
+  tutti_store_t store;
+  EXPECT_OK(tutti_store_create_memory(&store));
+  EXPECT(refused(tutti_create_thread(0, 1, store, settings, 1, &other),
+                 "TUTTI_FUSION_BYTES=64MBB is not a size"));
+  EXPECT(other == NULL);
+  settings[0] = "fusion_byte=64";
+  EXPECT(refused(tutti_create_thread(0, 1, store, settings, 1, &other), "TUTTI_FUSION_BYTES"));
+  settings[0] = "fusion_bytes";
+  EXPECT(refused(tutti_create_thread(0, 1, store, settings, 1, &other), "name=value"));
+  EXPECT(refused(tutti_create_thread(2, 1, store, NULL, 0, &other), "rank 2"));
+  EXPECT(refused(tutti_create_thread(0, 1, NULL, NULL, 0, &other), "store must not be NULL"));
+  tutti_store_destroy(store);
+  tutti_destroy(NULL);
+  tutti_work_release(NULL);
+
+  EXPECT(strcmp(tutti_status_name(TUTTI_PEER_LOST), "peer lost") == 0);
+  EXPECT(strcmp(tutti_status_name(TUTTI_OK), "ok") == 0);
+  EXPECT(strcmp(tutti_status_name(99), "unknown status") == 0);
+
+  /* None of it did harm. */
+  EXPECT_OK(tutti_allreduce(comm, "a", &good, TUTTI_SUM, NULL));
+  EXPECT(value == (float)tutti_size(comm));
+  return NULL;
+}
+
+const char* check_mismatch(tutti_comm_t comm) {
+  if (tutti_size(comm) < 2) return NULL;
+  float values[3] = {1, 1, 1};
+  const int last = tutti_size(comm) - 1;
+  tutti_tensor_t tensor = tutti_vector(values, tutti_rank(comm) == last ? 3 : 2, TUTTI_F32);
+  EXPECT(tutti_allreduce(comm, "a", &tensor, TUTTI_SUM, NULL) == TUTTI_MISMATCH);
+  EXPECT(strstr(tutti_last_error(), "f32[2]") && strstr(tutti_last_error(), "f32[3]"));
+  EXPECT(strcmp(tutti_last_error_tensor(), "a") == 0 && tutti_last_error_rank() == last);
+  EXPECT(values[0] == 1);
+  tensor = tutti_vector(values, 2, TUTTI_F32);
+  EXPECT_OK(tutti_allreduce(comm, "a", &tensor, TUTTI_SUM, NULL));
+  EXPECT(values[0] == (float)tutti_size(comm) && values[2] == 1);
+  return NULL;
+}
+
+const char* check_statistics(tutti_comm_t comm) {
+  float value = 1;
+  tutti_tensor_t tensor = tutti_vector(&value, 1, TUTTI_F32);
+  tutti_statistics_t all = {0};
+  EXPECT(tutti_get_statistics(comm, &all) == TUTTI_INVALID_ARGUMENT);
+  EXPECT_OK(tutti_allreduce(comm, "a", &tensor, TUTTI_SUM, NULL));
+  all.struct_size = sizeof all;
+  EXPECT_OK(tutti_get_statistics(comm, &all));
+  EXPECT(all.struct_size == sizeof all && all.operations >= 1 && all.tensors >= 1);
+  /* A program built when the struct was shorter. */
+  tutti_statistics_t old;
+  memset(&old, 0x55, sizeof old);
+  old.struct_size = offsetof(tutti_statistics_t, tensors);
+  EXPECT_OK(tutti_get_statistics(comm, &old));
+  EXPECT(old.operations >= 1 && old.tensors == 0x5555555555555555u);
+  return NULL;
+}

@@ -1,0 +1,25 @@
+#ifndef TESTS_ADAPTERS_C_C_CHECKS_H_
+#define TESTS_ADAPTERS_C_C_CHECKS_H_
+
+#include <tutti.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Each runs one rank's part; the first thing that is not as it should be, as text, or NULL. */
+typedef const char* (*c_check)(tutti_comm_t comm);
+
+const char* check_reductions(tutti_comm_t comm);
+const char* check_moving_data(tutti_comm_t comm);
+const char* check_works(tutti_comm_t comm);
+const char* check_split_and_join(tutti_comm_t comm);
+const char* check_refusals(tutti_comm_t comm);
+const char* check_mismatch(tutti_comm_t comm);
+const char* check_statistics(tutti_comm_t comm);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* TESTS_ADAPTERS_C_C_CHECKS_H_ */

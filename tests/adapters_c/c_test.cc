@@ -1,0 +1,68 @@
+// The C interface on ranks that are threads, called from C (c_checks.c) and from C++.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/adapters_c/c_checks.h"
+#include "tutti/base/error.h"
+#include "tutti/kernels/reduce_op.h"
+#include "tutti/tensor/dtype.h"
+
+namespace {
+
+void run_check(int size, c_check check) {
+  tutti_store_t store;
+  ASSERT_EQ(tutti_store_create_memory(&store), TUTTI_OK);
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < size; ++rank)
+    ranks.emplace_back([=] {
+      tutti_comm_t comm;
+      const char* settings[] = {"fusion_bytes=64K", "connect_timeout=20"};
+      const int status = tutti_create_thread(rank, size, store, settings, 2, &comm);
+      ASSERT_EQ(status, TUTTI_OK) << tutti_last_error();
+      if (const char* complaint = check(comm))
+        ADD_FAILURE() << "rank " << rank << " of " << size << ": " << complaint;
+      tutti_destroy(comm);
+    });
+  for (auto& rank : ranks) rank.join();
+  tutti_store_destroy(store);
+}
+
+void run_check(c_check check) {
+  for (const int size : {1, 2, 4}) run_check(size, check);
+}
+
+TEST(CInterface, Reductions) { run_check(check_reductions); }
+TEST(CInterface, MovingData) { run_check(check_moving_data); }
+TEST(CInterface, WorksAndDuplicateNames) { run_check(check_works); }
+TEST(CInterface, SplitAndJoin) {
+  for (const int size : {2, 4}) run_check(size, check_split_and_join);
+}
+TEST(CInterface, BadArgumentsAreStatusesWithTexts) { run_check(check_refusals); }
+TEST(CInterface, AMismatchIsTheSameOnEveryRankAndHarmsNothing) { run_check(check_mismatch); }
+TEST(CInterface, StatisticsOfOldAndNewPrograms) { run_check(check_statistics); }
+
+TEST(CInterface, ItsNumbersAreTheLibrarys) {
+  EXPECT_EQ(TUTTI_BOOL, static_cast<int>(tutti::DataType::boolean));
+  EXPECT_EQ(TUTTI_F64, static_cast<int>(tutti::DataType::f64));
+  EXPECT_EQ(TUTTI_BF16, static_cast<int>(tutti::DataType::bf16));
+  EXPECT_EQ(TUTTI_U64, static_cast<int>(tutti::DataType::u64));
+  EXPECT_EQ(TUTTI_SUM, static_cast<int>(tutti::ReduceOp::sum));
+  EXPECT_EQ(TUTTI_BOR, static_cast<int>(tutti::ReduceOp::bor));
+  EXPECT_EQ(TUTTI_INVALID_ARGUMENT, static_cast<int>(tutti::ErrorCode::invalid_argument));
+  EXPECT_EQ(TUTTI_INTERNAL, static_cast<int>(tutti::ErrorCode::internal));
+  EXPECT_EQ(TUTTI_PEER_LEFT, static_cast<int>(tutti::ErrorCode::peer_left));
+}
+
+TEST(CInterface, EachThreadHasItsOwnLastError) {
+  EXPECT_EQ(tutti_work_wait(nullptr), TUTTI_INVALID_ARGUMENT);
+  std::string other = "not asked";
+  std::thread([&] { other = tutti_last_error(); }).join();
+  EXPECT_EQ(other, "");
+  EXPECT_NE(std::string(tutti_last_error()), "");
+  EXPECT_EQ(tutti_last_error_rank(), -1);
+}
+
+}  // namespace
