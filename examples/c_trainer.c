@@ -12,7 +12,7 @@ static const double kTruth[kFeatures + 1] = {1.5, -2.0, 0.25, 3.0, 0.5}; /* the 
 static void make_sample(int number, double* x, double* y) {
   *y = kTruth[kFeatures];
   for (int i = 0; i < kFeatures; ++i) {
-    x[i] = sin(12.9898 * number + 78.233 * i);
+    x[i] = sin((12.9898 + i) * number);
     *y += kTruth[i] * x[i];
   }
 }
