@@ -1,0 +1,428 @@
+// What is wrong is said in one clear line, the same on every rank, and harms nothing else: after
+// each case a correct allreduce runs on the same communicator.
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <mutex>
+#include <thread>
+
+#include "tests/support/ranks.h"
+#include "tutti/core/communicator.h"
+
+namespace tutti {
+namespace {
+
+using test::run_threads;
+
+void still_works(Communicator& comm) {
+  std::vector<float> values(10, 1.0f);
+  comm.allreduce("still works", values, ReduceOp::sum).wait();
+  for (const float value : values) ASSERT_EQ(value, static_cast<float>(comm.size()));
+}
+
+// Every rank calls `call`; every one must get exactly `line` (and the code), and go on.
+void expect_on_every_rank(int size, ErrorCode code, const std::string& line,
+                          const std::function<Work(Communicator&)>& call) {
+  run_threads(size, [&](Communicator& comm) {
+    try {
+      call(comm).wait();
+      ADD_FAILURE() << "rank " << comm.rank() << " got no error";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), code);
+      EXPECT_EQ(std::string(error.what()), line) << "rank " << comm.rank();
+    }
+    still_works(comm);
+  });
+}
+
+// Memory that outlives the call it is given to.
+struct Memory {
+  std::vector<float> floats = std::vector<float>(64, 1.0f);
+  std::vector<double> doubles = std::vector<double>(64, 1.0);
+};
+
+class BadInput : public testing::Test {
+ protected:
+  Memory& memory(const Communicator& comm) { return memory_[static_cast<size_t>(comm.rank())]; }
+  std::array<Memory, 4> memory_;
+};
+
+TEST_F(BadInput, RanksDisagreeOnDtype) {
+  expect_on_every_rank(3, ErrorCode::mismatch,
+                       "\"x\": ranks 0 2 sent f32[64], rank 1 sent f64[64]; all ranks must submit "
+                       "one dtype. Nothing "
+                       "was changed.",
+                       [&](Communicator& comm) {
+                         return comm.rank() == 1 ? comm.allreduce("x", memory(comm).doubles)
+                                                 : comm.allreduce("x", memory(comm).floats);
+                       });
+}
+
+TEST_F(BadInput, RanksDisagreeOnShape) {
+  expect_on_every_rank(2, ErrorCode::mismatch,
+                       "\"x\": rank 0 sent f32[64], rank 1 sent f32[32]; all ranks must submit one "
+                       "shape. Nothing was "
+                       "changed.",
+                       [&](Communicator& comm) {
+                         return comm.allreduce(
+                             "x", std::span(memory(comm).floats).first(comm.rank() == 0 ? 64 : 32));
+                       });
+}
+
+TEST_F(BadInput, RanksDisagreeOnOp) {
+  expect_on_every_rank(
+      2, ErrorCode::mismatch,
+      "\"x\": rank 0 sent max, rank 1 sent min; all ranks must submit one op. Nothing was changed.",
+      [&](Communicator& comm) {
+        return comm.allreduce("x", memory(comm).floats,
+                              comm.rank() == 0 ? ReduceOp::max : ReduceOp::min);
+      });
+}
+
+TEST_F(BadInput, RanksDisagreeOnRoot) {
+  expect_on_every_rank(3, ErrorCode::mismatch,
+                       "\"x\": ranks 0 1 sent root 0, rank 2 sent root 1; all ranks must submit "
+                       "one root. Nothing was "
+                       "changed.",
+                       [&](Communicator& comm) {
+                         return comm.broadcast("x", memory(comm).floats, comm.rank() == 2 ? 1 : 0);
+                       });
+}
+
+TEST_F(BadInput, RanksDisagreeOnSplits) {
+  expect_on_every_rank(
+      2, ErrorCode::mismatch,
+      "\"x\": rank 0 sent rows [40,24], rank 1 sent rows [32,32]; all ranks must submit one "
+      "division "
+      "of the rows. Nothing was changed.",
+      [&](Communicator& comm) {
+        const int64_t rows[] = {comm.rank() == 0 ? 40 : 32, comm.rank() == 0 ? 24 : 32};
+        return comm.reduce_scatter("x", memory(comm).floats, {}, rows);
+      });
+}
+
+TEST_F(BadInput, RanksDisagreeOnGroup) {
+  expect_on_every_rank(
+      2, ErrorCode::mismatch,
+      "\"x\": rank 0 sent group \"g\" of 1, rank 1 sent no group; all ranks must submit one group. "
+      "Nothing was changed.",
+      [&](Communicator& comm) {
+        const NamedTensor tensors[] = {{"x", memory(comm).floats}};
+        return comm.rank() == 0 ? comm.grouped_allreduce("g", tensors)
+                                : comm.allreduce("x", memory(comm).floats);
+      });
+}
+
+TEST_F(BadInput, RanksDisagreeOnTheOperation) {
+  expect_on_every_rank(
+      2, ErrorCode::mismatch,
+      "\"x\": rank 0 sent allreduce, rank 1 sent broadcast; all ranks must submit one kind of "
+      "operation. Nothing was changed.",
+      [&](Communicator& comm) {
+        return comm.rank() == 0 ? comm.allreduce("x", memory(comm).floats)
+                                : comm.broadcast("x", memory(comm).floats, 0);
+      });
+}
+
+TEST_F(BadInput, SenderAndReceiverDisagree) {
+  expect_on_every_rank(
+      2, ErrorCode::mismatch,
+      "\"x\": rank 0 sends f32[64], rank 1 expects f32[10]; both must name one dtype and as many "
+      "elements. Nothing was changed.",
+      [&](Communicator& comm) {
+        return comm.rank() == 0 ? comm.send("x", memory(comm).floats, 1)
+                                : comm.recv("x", std::span(memory(comm).floats).first(10), 0);
+      });
+}
+
+TEST_F(BadInput, ANameSubmittedTwice) {
+  run_threads(2, [&](Communicator& comm) {
+    auto& values = memory(comm).floats;
+    std::vector<float> others(4, 1.0f);
+    auto gate = comm.rank() == 0 ? Work() : comm.allreduce("x", values);
+    if (comm.rank() == 1) {
+      try {
+        comm.allreduce("x", others);
+        ADD_FAILURE() << "no error";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::duplicate_name);
+        EXPECT_STREQ(
+            error.what(),
+            "\"x\" is pending already on rank 1: it was submitted twice before its Work was "
+            "done. Wait for the first, or use another name");
+      }
+    } else {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      gate = comm.allreduce("x", values);
+    }
+    gate.wait();  // the first one is unharmed
+    still_works(comm);
+  });
+}
+
+TEST_F(BadInput, AGroupWithADuplicateIsRefusedWhole) {
+  run_threads(1, [&](Communicator& comm) {
+    auto& values = memory(comm).floats;
+    const NamedTensor twice[] = {{"a", values}, {"a", values}};
+    EXPECT_THROW(comm.grouped_allreduce("g", twice), Error);
+    comm.allreduce("a", values).wait();  // nothing of it was left pending
+    still_works(comm);
+  });
+}
+
+TEST_F(BadInput, ARankThatDoesNotStart) {
+  auto options = Options::thread_rank(1, 3, make_memory_store());
+  options.connect_timeout = 0.3;
+  try {
+    Communicator::create(options);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::timeout);
+    EXPECT_STREQ(error.what(),
+                 "rank 1 waited 0.3 s for ranks 0 2 of 3 to start; did it die, or is "
+                 "TUTTI_CONNECT_TIMEOUT too short?");
+  }
+}
+
+TEST_F(BadInput, TwoProcessesOfOneRank) {
+  const auto store = make_memory_store();
+  store->set("job/0/place/0", "somebody else");
+  try {
+    Communicator::create(Options::thread_rank(0, 2, store));
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+    EXPECT_NE(std::string(error.what()).find("two processes say that they are rank 0"),
+              std::string::npos);
+  }
+}
+
+TEST_F(BadInput, DifferentVersions) {
+  const auto store = make_memory_store();
+  store->set("job/0/place/1", "9.9.9\nwhatever a later version writes");
+  try {
+    Communicator::create(Options::thread_rank(0, 2, store));
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::version);
+    EXPECT_STREQ(
+        error.what(),
+        "rank 1 runs version 9.9.9 of the library, rank 0 runs 0.1.0; all ranks must run one "
+        "version");
+  }
+}
+
+TEST_F(BadInput, DifferentSettings) {
+  const auto store = make_memory_store();
+  std::vector<std::string> errors(2);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank)
+    threads.emplace_back([&, rank] {
+      auto options = Options::thread_rank(rank, 2, store);
+      options.connect_timeout = 2;
+      options.fusion_bytes = rank == 0 ? 1000 : 2000;
+      try {
+        Communicator::create(options);
+      } catch (const Error& error) {
+        errors[static_cast<size_t>(rank)] = error.what();
+      }
+    });
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(
+      errors[0],
+      "rank 1 has TUTTI_FUSION_BYTES=2000, rank 0 has TUTTI_FUSION_BYTES=1000; all ranks must "
+      "have one setting");
+  EXPECT_EQ(
+      errors[1],
+      "rank 0 has TUTTI_FUSION_BYTES=1000, rank 1 has TUTTI_FUSION_BYTES=2000; all ranks must "
+      "have one setting");
+}
+
+TEST_F(BadInput, AWorkDroppedUnwaited) {
+  run_threads(2, [&](Communicator& comm) {
+    comm.allreduce("dropped", memory(comm).floats, ReduceOp::sum);
+    still_works(comm);
+    comm.barrier_blocking();
+    // It went on without its Work.
+    for (int i = 0; i < 1000 && memory(comm).floats[0] != 2.0f; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_EQ(memory(comm).floats[0], 2.0f);
+  });
+}
+
+TEST_F(BadInput, AnErrorOfADroppedWorkIsLogged) {
+  std::mutex mutex;
+  std::vector<std::string> lines;
+  run_threads(
+      2,
+      [&](Communicator& comm) {
+        comm.allreduce("dropped", std::span(memory(comm).floats).first(comm.rank() == 0 ? 4 : 5));
+        still_works(comm);
+        comm.barrier_blocking();
+      },
+      [&](Options& options) {
+        options.log = [&](LogLevel, std::string_view line) {
+          const std::lock_guard lock(mutex);
+          lines.emplace_back(line);
+        };
+      });
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(lines[0].find("\"dropped\" failed and nobody waited for it:"), 0u) << lines[0];
+}
+
+TEST_F(BadInput, AForkDoesNotSpeakForItsParent) {
+  run_threads(1, [&](Communicator& comm) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      try {
+        comm.allreduce("x", memory(comm).floats);
+      } catch (const Error& error) {
+        ::_exit(error.code() == ErrorCode::closed ? 7 : 8);
+      }
+      ::_exit(9);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(WEXITSTATUS(status), 7);
+    still_works(comm);
+  });
+}
+
+TEST_F(BadInput, AnExceptionInACallback) {
+  std::mutex mutex;
+  std::vector<std::string> lines;
+  run_threads(
+      2,
+      [&](Communicator& comm) {
+        std::atomic<bool> called{false};
+        comm.allreduce("x", memory(comm).floats).then([&](std::exception_ptr) {
+          called = true;
+          throw std::runtime_error("oops");
+        });
+        still_works(comm);
+        while (!called) std::this_thread::yield();
+        comm.barrier_blocking();
+      },
+      [&](Options& options) {
+        options.log = [&](LogLevel, std::string_view line) {
+          const std::lock_guard lock(mutex);
+          lines.emplace_back(line);
+        };
+      });
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_NE(lines[0].find("a callback threw: oops; it was given up, all else goes on"),
+            std::string::npos);
+}
+
+TEST_F(BadInput, WaitingInsideACallback) {
+  run_threads(2, [&](Communicator& comm) {
+    std::atomic<int> seen{0};
+    std::vector<float> other(4, 1.0f);
+    comm.allreduce("x", memory(comm).floats).then([&](std::exception_ptr) {
+      auto work = comm.allreduce("y", other);
+      try {
+        work.wait();
+        if (!work.done()) ++seen;
+      } catch (const Error& error) {
+        if (error.code() == ErrorCode::callback) ++seen;
+      }
+      work.then([&](std::exception_ptr) { ++seen; });
+    });
+    while (seen < 2) std::this_thread::yield();
+    still_works(comm);
+  });
+}
+
+TEST_F(BadInput, UseAfterClose) {
+  Work late;
+  run_threads(2, [&](Communicator& comm) {
+    if (comm.rank() == 0) late = comm.allreduce("never", memory(comm).floats);
+    comm.barrier_blocking();
+  });
+  try {
+    late.wait();
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_TRUE(error.code() == ErrorCode::closed || error.code() == ErrorCode::peer_left)
+        << error.what();
+  }
+}
+
+TEST_F(BadInput, ARankThatLeavesIsNamed) {
+  run_threads(2, [&](Communicator& comm) {
+    if (comm.rank() == 1) return;
+    try {
+      comm.allreduce("x", memory(comm).floats).wait();
+      ADD_FAILURE() << "no error";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::peer_left);
+      EXPECT_EQ(error.rank(), 1);
+    }
+  });
+}
+
+TEST_F(BadInput, ALateRankIsReportedAndNeverFailed) {
+  std::mutex mutex;
+  std::vector<std::string> lines;
+  run_threads(
+      2,
+      [&](Communicator& comm) {
+        if (comm.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(700));
+        comm.allreduce("x", memory(comm).floats, ReduceOp::sum).wait();
+        EXPECT_EQ(memory(comm).floats[0], 2.0f);
+      },
+      [&](Options& options) {
+        options.stall_warning = 0.3;
+        options.peer_timeout = 1.0;
+        options.log = [&](LogLevel, std::string_view line) {
+          const std::lock_guard lock(mutex);
+          lines.emplace_back(line);
+        };
+      });
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(lines[0].find("\"x\" waits for rank 1 since 0.3 s (rank 0 is there). Rank 1 is alive"),
+            0u)
+      << lines[0];
+}
+
+TEST_F(BadInput, TheLibraryInstallsNoSignalHandler) {
+  std::array<struct sigaction, 32> before{}, after{};
+  for (int signal = 1; signal < 32; ++signal)
+    ::sigaction(signal, nullptr, &before[static_cast<size_t>(signal)]);
+  run_threads(2, [](Communicator& comm) { still_works(comm); });
+  for (int signal = 1; signal < 32; ++signal) {
+    const auto index = static_cast<size_t>(signal);
+    ::sigaction(signal, nullptr, &after[index]);
+    EXPECT_EQ(before[index].sa_handler, after[index].sa_handler) << "signal " << signal;
+  }
+}
+
+TEST_F(BadInput, ArgumentsThatOneRankCanSee) {
+  run_threads(2, [&](Communicator& comm) {
+    auto& values = memory(comm).floats;
+    std::vector<int64_t> whole(4, 1);
+    EXPECT_THROW(comm.allreduce("", values), Error);
+    EXPECT_THROW(comm.allreduce("x", values, ReduceOp::band), Error);
+    EXPECT_THROW(comm.allreduce("x", whole, {.wire = DataType::bf16}), Error);
+    EXPECT_THROW(comm.broadcast("x", values, 2), Error);
+    EXPECT_THROW(comm.broadcast("x", values, -1), Error);
+    EXPECT_THROW(comm.send("x", values, comm.rank()), Error);
+    const int64_t few[] = {1};
+    EXPECT_THROW(comm.alltoall("x", values, few), Error);
+    const int64_t negative[] = {-1, 65};
+    EXPECT_THROW(comm.alltoall("x", values, negative), Error);
+    EXPECT_THROW(comm.allreduce("x", TensorView(nullptr, Shape{4}, DataType::f32)), Error);
+    EXPECT_THROW(comm.allreduce(TensorHandle(), values), Error);
+    const auto handle = comm.declare("h", Shape{3}, DataType::f32);
+    EXPECT_THROW(comm.allreduce(handle, values), Error);
+    EXPECT_THROW(Work().wait(), Error);
+    still_works(comm);
+  });
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,100 @@
+// A host that is cut off: its rank is named as silent within the peer timeout, the others go on,
+// and the host harms nobody when its link comes back.
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <atomic>
+#include <new>
+#include <thread>
+
+#include "tests/support/network_namespaces.h"
+#include "tutti/core/communicator.h"
+
+namespace tutti {
+namespace {
+
+using test::NetworkNamespaces;
+
+constexpr double kPeerTimeout = 1.5;
+
+double now() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
+
+// What the processes of the test share.
+struct Shared {
+  std::atomic<double> cut{0};
+  std::atomic<int> running{0};
+};
+
+Shared& make_shared_memory() {
+  void* memory =
+      ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) throw std::runtime_error("mmap failed");
+  return *new (memory) Shared;
+}
+
+// 0: all as promised; anything else says what was not.
+int survivor(Communicator& comm, const Error& error, const Shared& shared, int cut_rank) {
+  const double seconds = now() - shared.cut;
+  std::fprintf(stderr, "rank %d after %.2f s: %s\n", comm.rank(), seconds, error.what());
+  if (error.code() != ErrorCode::peer_silent || error.rank() != cut_rank) return 11;
+  if (seconds > kPeerTimeout + 1.0) return 12;
+  const auto rest = comm.shrink(Deadline::after(20));
+  std::vector<float> ones(100, 1.0f);
+  rest->allreduce("after", ones, ReduceOp::sum).wait();
+  if (rest->size() != comm.size() - 1 || ones[0] != static_cast<float>(rest->size())) return 13;
+  // Long enough for the other side to come back and try.
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  rest->allreduce("still", ones, ReduceOp::average).wait();
+  return ones[0] == static_cast<float>(rest->size()) ? 0 : 14;
+}
+
+int rank_body(int rank, int size, const std::string& store, Shared& shared, int cut_rank) {
+  Options options;
+  options.rank = rank;
+  options.size = size;
+  options.store = store;
+  options.serve_store = true;
+  options.secret = "a secret of this test";
+  options.backend = "tcp";
+  options.peer_timeout = kPeerTimeout;
+  const auto comm = Communicator::create(options);
+  ++shared.running;
+  try {
+    while (true) {
+      std::vector<float> values(50'000, 1.0f);
+      comm->allreduce("x", values).wait();
+    }
+  } catch (const Error& error) {
+    if (rank != cut_rank) return survivor(*comm, error, shared, cut_rank);
+    std::fprintf(stderr, "rank %d, cut off: %s\n", rank, error.what());
+    return error.code() == ErrorCode::peer_silent || error.code() == ErrorCode::peer_lost ? 0 : 15;
+  }
+}
+
+TEST(CutLink, TheRankBehindItIsSilentAndTheOthersGoOn) {
+  const auto why = NetworkNamespaces::unavailable();
+  if (!why.empty()) GTEST_SKIP() << why;
+  constexpr int kHosts = 3, kCut = 2, kPort = 29517;
+  auto& shared = make_shared_memory();
+  NetworkNamespaces hosts(kHosts);
+  const auto store = fmt::format("tcp://{}:{}", hosts.address(0), kPort);
+  std::vector<pid_t> children;
+  for (int rank = 0; rank < kHosts; ++rank)
+    children.push_back(
+        hosts.start(rank, [&, rank] { return rank_body(rank, kHosts, store, shared, kCut); }));
+  const auto deadline = Deadline::after(20);
+  while (shared.running < kHosts && !deadline.passed())
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  ASSERT_EQ(shared.running, kHosts);
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  shared.cut = now();
+  hosts.cut(kCut);
+  std::this_thread::sleep_for(std::chrono::seconds(3));
+  hosts.restore(kCut);
+  for (const pid_t child : children) EXPECT_EQ(test::wait_for_child(child, 30), 0);
+}
+
+}  // namespace
+}  // namespace tutti
