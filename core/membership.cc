@@ -24,6 +24,7 @@ std::shared_ptr<CommunicatorState> make_child(const CommunicatorState& parent,
   const auto own = std::find(members.begin(), members.end(), parent.options.rank);
   options.rank = static_cast<int>(own - members.begin());
   options.size = static_cast<int>(members.size());
+  options.timeline.clear();  // the parent's
   Membership membership = parent.membership;
   membership.store = make_prefix_store(parent.membership.root, path + "/");
   membership.world_ranks.clear();

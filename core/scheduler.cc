@@ -142,6 +142,8 @@ void Scheduler::on_response(const Response& response, std::vector<Response>& all
     auto run = Run::single(tag, pool_, response, entry, rank_, size_);
     if (run) waiting_.push_back(std::move(run));
   } catch (const Error& error) {
+    // The others run it and wait for this rank, which cannot take part.
+    hooks_.finish(entry, &error);
     hooks_.broken(fmt::format("\"{}\": {}", response.name, error.what()));
   }
 }
@@ -352,7 +354,10 @@ bool Scheduler::advance(Clock::time_point now) {
     if (state == OperationState::done) finish_run(*over);
     if (state == OperationState::vetoed) collapse(over->sequence);
     if (state == OperationState::failed) {
-      hooks_.broken(fmt::format("{} failed in flight", describe(*over)));
+      // Back among the running, so that its entries end with all others.
+      const auto what = fmt::format("{} failed in flight", describe(*over));
+      runs_.push_back(std::move(over));
+      hooks_.broken(what);
       return true;
     }
   }
