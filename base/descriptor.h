@@ -29,6 +29,8 @@ class Descriptor {
 class Bell {
  public:
   Bell();
+  /// One that another process made and passed here.
+  explicit Bell(Descriptor eventfd) : fd_(std::move(eventfd)) {}
   void ring() const;
   void silence() const;
   int descriptor() const { return fd_.get(); }

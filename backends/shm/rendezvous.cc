@@ -1,0 +1,338 @@
+#include "tutti/backends/shm/rendezvous.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/random.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <list>
+#include <string>
+
+#include "tutti/backends/handshake.h"
+#include "tutti/backends/shm/unix_socket.h"
+#include "tutti/backends/wire.h"
+#include "tutti/base/text.h"
+
+namespace tutti {
+
+namespace {
+
+constexpr std::string_view kMagic = "tuttishm";
+constexpr size_t kTokenBytes = 16;
+constexpr size_t kMaxStrangers = 64;
+constexpr std::string_view kWelcome = "welcome!";
+
+std::string random_hex(size_t bytes) {
+  std::array<unsigned char, 32> random;
+  if (::getrandom(random.data(), bytes, 0) != static_cast<ssize_t>(bytes))
+    throw system_error("cannot draw a random number", errno);
+  std::string text;
+  for (size_t i = 0; i < bytes; ++i) text += fmt::format("{:02x}", random[i]);
+  return text;
+}
+
+std::span<const std::byte> as_bytes(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+/// What the caller says first; memory and doorbells come with it.
+struct Hello {
+  static constexpr size_t kBytes = 8 + 4 + 4 + 4 + 8 + 2 * kTokenBytes;
+  uint32_t version = kWireVersion;
+  int from = -1;
+  int to = -1;
+  uint64_t ring_bytes = 0;
+  std::string token;
+
+  std::string encode() const {
+    std::string bytes(kMagic);
+    append_integer(bytes, version);
+    append_integer(bytes, from);
+    append_integer(bytes, to);
+    append_integer(bytes, ring_bytes);
+    return bytes += token;
+  }
+  static std::optional<Hello> decode(std::span<const std::byte> bytes) {
+    std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    if (text.size() != kBytes || !text.starts_with(kMagic)) return {};
+    text.remove_prefix(kMagic.size());
+    Hello hello;
+    hello.version = take_integer<uint32_t>(text);
+    hello.from = take_integer<int>(text);
+    hello.to = take_integer<int>(text);
+    hello.ring_bytes = take_integer<uint64_t>(text);
+    hello.token = text;
+    return hello;
+  }
+};
+
+// A descriptor that a peer sent is written to in the engine, so it must be what cannot block.
+bool is_eventfd(const Descriptor& descriptor) {
+  char target[64] = "";
+  const auto link = fmt::format("/proc/self/fd/{}", descriptor.get());
+  const auto length = ::readlink(link.c_str(), target, sizeof target - 1);
+  const int flags = ::fcntl(descriptor.get(), F_GETFL);
+  return length > 0 &&
+         std::string_view(target, static_cast<size_t>(length)) == "anon_inode:[eventfd]" &&
+         flags >= 0 && (flags & O_NONBLOCK) != 0;
+}
+
+Descriptor open_process(pid_t pid) {
+  if (pid <= 0 || pid == ::getpid()) return {};
+  return Descriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+}
+
+class Rendezvous {
+ public:
+  Rendezvous(const Context& context, std::span<const int> peers)
+      : context_(context), store_(*context.store) {
+    for (const int peer : peers) {
+      if (peer == context.rank) continue;
+      missing_.push_back(peer);
+      if (peer < context.rank) uncalled_.push_back(peer);
+    }
+    std::sort(missing_.begin(), missing_.end());
+    const auto hosts = context.hosts();
+    const int here = hosts[static_cast<size_t>(context.rank)];
+    ring_bytes_ = ring_bytes_for(static_cast<int>(std::count(hosts.begin(), hosts.end(), here)));
+  }
+
+  std::map<int, std::unique_ptr<ShmEnds>> run() {
+    try {
+      listen();
+      while (!missing_.empty()) {
+        std::erase_if(uncalled_, [this](int peer) { return call(peer); });
+        if (missing_.empty()) break;
+        wait();
+        hear_answers();
+        hear_strangers();
+        look_for_failures();
+      }
+      store_.erase(address_key(context_.rank));
+    } catch (const Error& error) {
+      // The peers need not wait for their deadline.
+      if (error.code() != ErrorCode::timeout) tell_failure(error);
+      throw;
+    }
+    return std::move(connected_);
+  }
+
+ private:
+  struct Stranger {
+    Descriptor socket;
+    Deadline patience;
+  };
+  struct Call {
+    int peer;
+    std::unique_ptr<ShmEnds> ends;
+  };
+
+  static std::string address_key(int rank) { return fmt::format("shm/address/{}", rank); }
+  static std::string failure_key(int rank) { return fmt::format("shm/failed/{}", rank); }
+
+  void listen() {
+    if (missing_.empty() || missing_.back() < context_.rank) return;
+    const auto name = "tutti-" + random_hex(16);
+    token_ = random_hex(kTokenBytes);
+    listener_ = listen_unix(name);
+    store_.set(address_key(context_.rank), name + " " + token_);
+  }
+
+  /// True once the peer has been called and only its answer is missing.
+  bool call(int peer) {
+    const auto address = store_.try_get(address_key(peer));
+    if (!address) return false;
+    const auto words = split_text(*address, ' ');
+    if (words.size() != 2 || words[0].size() > 64 || words[1].size() != 2 * kTokenBytes)
+      throw Error(
+          ErrorCode::corrupt_data,
+          fmt::format("the store holds no Unix socket for rank {}: \"{:.40}\"", peer, *address))
+          .with_rank(peer);
+    bool busy = false;
+    Descriptor socket = connect_unix(words[0], busy);
+    if (busy) return false;
+    if (!socket)
+      throw Error(ErrorCode::unavailable,
+                  fmt::format("rank {} cannot reach rank {} through shared memory: nobody listens "
+                              "there in this network namespace. It runs in another one, or it "
+                              "ended; use backend tcp or hierarchical",
+                              context_.rank, peer))
+          .with_rank(peer);
+    const auto credentials = peer_credentials(socket.get());
+    check_user(peer, credentials.uid);
+
+    auto ends = std::make_unique<ShmEnds>(
+        ShmEnds{SharedRings::create(ring_bytes_), 0, {}, {}, std::move(socket), {}});
+    ends->process = open_process(credentials.pid);
+    Hello hello;
+    hello.from = context_.rank;
+    hello.to = peer;
+    hello.ring_bytes = ring_bytes_;
+    hello.token = words[1];
+    const int descriptors[] = {ends->rings.descriptor(), ends->peer.descriptor(),
+                               ends->own.descriptor()};
+    if (!send_unix(ends->socket.get(), as_bytes(hello.encode()), descriptors)) throw_hung_up(peer);
+    calls_.push_back({peer, std::move(ends)});
+    return true;
+  }
+
+  void check_user(int peer, uid_t uid) const {
+    if (uid == ::geteuid()) return;
+    throw Error(ErrorCode::authentication,
+                fmt::format("rank {} runs as user {}, rank {} as user {}; ranks that share memory "
+                            "must belong to one user",
+                            peer, uid, context_.rank, ::geteuid()))
+        .with_rank(peer);
+  }
+
+  [[noreturn]] void throw_hung_up(int peer) const {
+    throw Error(ErrorCode::peer_lost,
+                fmt::format("rank {} ended while rank {} connected to it through shared memory",
+                            peer, context_.rank))
+        .with_rank(peer);
+  }
+
+  // Until somebody calls or answers, or it is time to look into the store again.
+  void wait() {
+    if (context_.deadline.passed())
+      throw Error(
+          ErrorCode::timeout,
+          fmt::format("rank {} waited for {} to connect through shared memory, in vain; did "
+                      "it die, or is TUTTI_CONNECT_TIMEOUT too short?",
+                      context_.rank, format_rank_set(missing_)))
+          .with_rank(missing_.front());
+    std::vector<pollfd> watched;
+    if (listener_ && strangers_.size() < kMaxStrangers)
+      watched.push_back({listener_.get(), POLLIN, 0});
+    for (const auto& stranger : strangers_) watched.push_back({stranger.socket.get(), POLLIN, 0});
+    for (const auto& call : calls_) watched.push_back({call.ends->socket.get(), POLLIN, 0});
+    constexpr int kMostMilliseconds = 50;
+    pause_ = uncalled_.empty() ? kMostMilliseconds : std::min(2 * pause_ + 1, kMostMilliseconds);
+    ::poll(watched.data(), watched.size(),
+           std::min(pause_, context_.deadline.is_never() ? kMostMilliseconds
+                                                         : context_.deadline.poll_milliseconds()));
+  }
+
+  void hear_answers() {
+    std::erase_if(calls_, [this](Call& call) {
+      std::optional<UnixMessage> answer;
+      try {
+        answer = receive_unix(call.ends->socket.get(), kWelcome.size());
+      } catch (const Error&) {
+        throw_hung_up(call.peer);
+      }
+      if (!answer) return false;
+      if (!std::ranges::equal(answer->bytes, as_bytes(kWelcome)))
+        throw Error(ErrorCode::corrupt_data,
+                    fmt::format("rank {} answered with something that is no welcome", call.peer))
+            .with_rank(call.peer);
+      connected(call.peer, std::move(call.ends));
+      return true;
+    });
+  }
+
+  void connected(int peer, std::unique_ptr<ShmEnds> ends) {
+    ends->rings.close_descriptor();
+    connected_[peer] = std::move(ends);
+    std::erase(missing_, peer);
+  }
+
+  void hear_strangers() {
+    while (listener_ && strangers_.size() < kMaxStrangers) {
+      Descriptor socket = accept_unix(listener_.get());
+      if (!socket) break;
+      strangers_.push_back({std::move(socket), Deadline::after(kHandshakeSeconds)});
+    }
+    std::erase_if(strangers_, [this](Stranger& stranger) {
+      try {
+        auto message = receive_unix(stranger.socket.get(), Hello::kBytes);
+        if (!message) return stranger.patience.passed();
+        welcome(stranger, std::move(*message));
+      } catch (const Error& error) {
+        // Whoever does not know the token is not worth an error.
+        if (error.rank() >= 0) throw;
+      }
+      return true;
+    });
+  }
+
+  void welcome(Stranger& stranger, UnixMessage message) {
+    const auto hello = Hello::decode(message.bytes);
+    if (!hello || hello->token != token_) return;
+    const int peer = hello->from;
+    if (hello->to != context_.rank || peer <= context_.rank ||
+        !std::binary_search(missing_.begin(), missing_.end(), peer))
+      return;
+    if (hello->version != kWireVersion)
+      throw Error(ErrorCode::version,
+                  fmt::format("rank {} speaks version {} of our protocols, rank {} version {}; all "
+                              "ranks must run one version",
+                              peer, hello->version, context_.rank, kWireVersion))
+          .with_rank(peer);
+    const auto credentials = peer_credentials(stranger.socket.get());
+    check_user(peer, credentials.uid);
+    if (message.descriptors.size() != 3 || !SharedRings::is_valid_size(hello->ring_bytes) ||
+        !is_eventfd(message.descriptors[1]) || !is_eventfd(message.descriptors[2]))
+      throw Error(
+          ErrorCode::corrupt_data,
+          fmt::format("rank {} sent no rings and doorbells to rank {}", peer, context_.rank))
+          .with_rank(peer);
+    auto rings = SharedRings::adopt(std::move(message.descriptors[0]), hello->ring_bytes);
+    auto ends = std::make_unique<ShmEnds>(ShmEnds{std::move(rings),
+                                                  1,
+                                                  Bell(std::move(message.descriptors[1])),
+                                                  Bell(std::move(message.descriptors[2])),
+                                                  std::move(stranger.socket),
+                                                  {}});
+    ends->process = open_process(credentials.pid);
+    if (!send_unix(ends->socket.get(), as_bytes(kWelcome))) throw_hung_up(peer);
+    connected(peer, std::move(ends));
+  }
+
+  void look_for_failures() {
+    constexpr double kSecondsBetween = 0.1;
+    if (!next_look_.passed()) return;
+    next_look_ = Deadline::after(kSecondsBetween);
+    for (const int peer : missing_)
+      if (const auto text = store_.try_get(failure_key(peer)))
+        throw Error(
+            ErrorCode::unavailable,
+            fmt::format("rank {} gave up connecting through shared memory: {}", peer, *text))
+            .with_rank(peer);
+  }
+
+  void tell_failure(const Error& failure) noexcept {
+    try {
+      store_.set_once(failure_key(context_.rank), failure.what());
+    } catch (const Error&) {
+      // Then they wait for their deadline.
+    }
+  }
+
+  const Context& context_;
+  Store& store_;
+  size_t ring_bytes_ = 0;
+  std::string token_;
+  Descriptor listener_;
+  std::vector<int> missing_;   // ascending
+  std::vector<int> uncalled_;  // lower ranks whose address is not known yet
+  std::list<Call> calls_;
+  std::list<Stranger> strangers_;
+  std::map<int, std::unique_ptr<ShmEnds>> connected_;
+  int pause_ = 0;
+  Deadline next_look_ = Deadline::after(0.1);
+};
+
+}  // namespace
+
+std::map<int, std::unique_ptr<ShmEnds>> connect_through_memory(const Context& context,
+                                                               std::span<const int> peers) {
+  return Rendezvous(context, peers).run();
+}
+
+}  // namespace tutti

@@ -1,0 +1,33 @@
+#include "tutti/backends/backend.h"
+#include "tutti/backends/shm/rendezvous.h"
+#include "tutti/backends/shm/shm_channel.h"
+
+namespace tutti {
+
+namespace {
+
+std::vector<std::unique_ptr<Channel>> open_shm(const Context& context, std::span<const int> peers) {
+  std::vector<std::unique_ptr<Channel>> channels(static_cast<size_t>(context.size));
+  for (auto& [peer, ends] : connect_through_memory(context, peers))
+    channels[static_cast<size_t>(peer)] = std::make_unique<ShmChannel>(std::move(ends));
+  return channels;
+}
+
+std::unique_ptr<Backend> connect_shm(const Context& context) {
+  std::vector<int> peers;
+  for (int peer = 0; peer < context.size; ++peer)
+    if (peer != context.rank) peers.push_back(peer);
+  return make_stream_backend(context, "shm", open_shm(context, peers));
+}
+
+}  // namespace
+
+extern const BackendPlugin shm_backend;
+const BackendPlugin shm_backend = {
+    .name = "shm",
+    .summary = "ranks are processes on one host, through shared memory",
+    .connect = connect_shm,
+    .open = open_shm,
+};
+
+}  // namespace tutti
