@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,11 +14,11 @@
 #include <mutex>
 
 #include "tutti/backends/asio.h"
-#include "tutti/backends/tcp/network_interface.h"
 #include "tutti/base/descriptor.h"
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
 #include "tutti/core/exchange.h"
+#include "tutti/core/meeting.h"
 #include "tutti/core/option_table.h"
 
 namespace tutti {
@@ -27,12 +26,6 @@ namespace tutti {
 namespace {
 
 constexpr size_t kLongestSecret = 4096;
-
-// Where the ranks meet and with what secret, as rank 0 tells it.
-struct MeetingPlace {
-  std::string store;
-  std::string secret;
-};
 
 // What a process can learn only once, because learning it uses it up: the secret leaves the
 // environment, a descriptor is closed, PMI's exchange cannot be repeated. Like the environment
@@ -119,43 +112,10 @@ void take_secret(const Environment& environment, LearntOnce& learnt) {
   forget_variable("TUTTI_SECRET");
 }
 
-std::string random_secret() {
-  unsigned char bytes[32];
-  if (::getrandom(bytes, sizeof bytes, 0) != static_cast<ssize_t>(sizeof bytes))
-    throw system_error("cannot make a secret", errno);
-  std::string hex;
-  for (const auto byte : bytes) hex += fmt::format("{:02x}", byte);
-  return hex;
-}
-
-// The address on which rank 0 serves where it is free to choose.
-std::string serving_address(const Options& options) {
-  Context context;
-  context.network_interface = options.network_interface;
-  context.store = make_memory_store();
-  context.places.assign(2, Place{"here", "", 0, 0});
-  if (options.local_size < options.size) context.places.back().host = "elsewhere";
-  return choose_address(context, interface_addresses()).to_string();
-}
-
-std::string store_url(const std::string& host, int port) {
-  return host.find(':') == host.npos ? fmt::format("tcp://{}:{}", host, port)
-                                     : fmt::format("tcp://[{}]:{}", host, port);
-}
-
-std::string encode_place(const MeetingPlace& place) { return place.store + "," + place.secret; }
-
-MeetingPlace decode_place(const std::string& text) {
-  const auto parts = split_text(text, ',');
-  if (parts.size() != 2 || !parts[0].starts_with("tcp://"))
-    throw Error(ErrorCode::corrupt_data,
-                "the launcher passed on something that is no address from rank 0");
-  return {parts[0], parts[1]};
-}
-
 // Rank 0: serves the store anywhere, under a new secret.
 MeetingPlace open_store(const Options& options, LearntOnce& learnt) {
-  const auto address = serving_address(options);
+  const auto address =
+      serving_address(options.network_interface, options.local_size == options.size);
   const auto secret = random_secret();
   learnt.server = std::make_shared<TcpStoreServer>(address, 0, secret);
   return {store_url(address, learnt.server->port()), secret};
@@ -179,7 +139,8 @@ MeetingPlace meet_at_address(const Options& options, const LauncherInfo& launch,
   if (options.rank != 0) return {store_url(launch.host, launch.port), secret};
   try {
     const bool is_useless = options.local_size < options.size && is_loopback_only_here(launch.host);
-    const auto address = is_useless ? serving_address(options) : launch.host;
+    const auto address =
+        is_useless ? serving_address(options.network_interface, false) : launch.host;
     learnt.server = std::make_shared<TcpStoreServer>(address, launch.port, secret);
     return {store_url(address, learnt.server->port()), secret};
   } catch (const Error& error) {

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <string>
+
+namespace tutti {
+
+/// Where the ranks of a job meet and with what secret, as whoever serves the store tells it.
+struct MeetingPlace {
+  std::string store;  // "tcp://10.0.0.3:4711"
+  std::string secret;
+};
+
+/// As one word, for channels that carry no blanks.
+std::string encode_place(const MeetingPlace& place);
+/// Throws Error(corrupt_data).
+MeetingPlace decode_place(const std::string& text);
+
+/// 32 random bytes in hexadecimal.
+std::string random_secret();
+
+std::string store_url(const std::string& host, int port);
+
+/// The address on which to serve a store where one is free to choose: what `network_interface` says
+/// (a name or an address, as in TUTTI_INTERFACE), else loopback if all ranks are on this host, else
+/// the one that reaches the world. Throws Error(unavailable).
+std::string serving_address(const std::string& network_interface, bool one_host);
+
+}  // namespace tutti
