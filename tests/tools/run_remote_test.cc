@@ -1,0 +1,180 @@
+// tutti-run with other hosts: behind scripts that stand for ssh, and behind real network
+// namespaces.
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "tests/support/network_namespaces.h"
+#include "tests/tools/run_program.h"
+#include "tutti/base/text.h"
+#include "tutti/core/death.h"
+
+namespace tutti::test {
+namespace {
+
+using testing::AllOf;
+using testing::Contains;
+using testing::HasSubstr;
+
+std::vector<std::string> sorted_lines(const std::string& text) {
+  auto lines = split_text(text, '\n');
+  std::sort(lines.begin(), lines.end());
+  return lines;
+}
+
+// A folder with a space in its name, for this test's scripts.
+class RemoteTest : public testing::Test {
+ protected:
+  RemoteTest() : folder_(testing::TempDir() + fmt::format("tutti remote {}", ::getpid())) {
+    std::filesystem::create_directories(folder_);
+  }
+  ~RemoteTest() override { std::filesystem::remove_all(folder_); }
+
+  std::string script(const std::string& name, const std::string& body) {
+    const auto path = testing::TempDir() + fmt::format("tutti_{}_{}", name, ::getpid());
+    std::ofstream(path) << "#!/bin/sh\n" << body << "\n";
+    ::chmod(path.c_str(), 0700);
+    scripts_.push_back(path);
+    return path;
+  }
+  // As ssh: the words become one line for a shell over there, which greets.
+  std::string shell() { return script("shell", "shift; echo Welcome; exec sh -c \"$*\""); }
+
+  std::vector<std::string> run(const std::string& hosts, const std::string& remote_shell,
+                               const std::string& body) {
+    return {TUTTI_RUN,    "--interface", "127.0.0.1",          "--hosts", hosts, "--rsh",
+            remote_shell, "--env",       "WORD=it's \"a\" $b", "/bin/sh", "-c",  body};
+  }
+
+  const std::string folder_;
+  std::vector<std::string> scripts_;
+
+  void TearDown() override {
+    for (const auto& path : scripts_) std::filesystem::remove(path);
+  }
+};
+
+TEST_F(RemoteTest, RanksGetTheirPlaceWordsAndFolder) {
+  for (const auto& remote_shell : {shell(), script("plain", "shift; exec \"$@\"")}) {
+    auto words = run("a:2,b,localhost:1", remote_shell,
+                     "echo $TUTTI_RANK $TUTTI_LOCAL_RANK/$TUTTI_LOCAL_SIZE \"$WORD\" \"$(pwd)\"; "
+                     "echo to errors >&2");
+    words.insert(words.begin(), {"env", "-C", folder_});
+    Program program(words);
+    EXPECT_EQ(program.finish(), 0) << program.errors();
+    const auto where = " it's \"a\" $b " + std::filesystem::canonical(folder_).string();
+    for (const char* place : {"[0] 0 0/2", "[1] 1 1/2", "[2] 2 0/1", "[3] 3 0/1"})
+      EXPECT_THAT(sorted_lines(program.output()), Contains(place + where));
+    EXPECT_THAT(sorted_lines(program.errors()), Contains("[2] to errors"));
+  }
+}
+
+TEST_F(RemoteTest, GetsTheSecretByStandardInputOnly) {
+  Program program(run("a,b", shell(),
+                      "cat /proc/self/fd/$TUTTI_SECRET_FD; echo; tr '\\0' ' ' < "
+                      "/proc/$PPID/cmdline; echo; env | grep -c SECRET"));
+  EXPECT_EQ(program.finish(), 0);
+  std::string secret;
+  for (const auto& line : split_text(program.output(), '\n'))
+    if (line.size() == 68 && line.starts_with("[0]")) secret = line.substr(4);
+  ASSERT_EQ(secret.size(), 64u) << program.output();
+  EXPECT_THAT(program.output(), HasSubstr("[1] " + secret));
+  EXPECT_THAT(program.output(), HasSubstr("tutti-run --remote-rank"));
+  EXPECT_THAT(program.output(), HasSubstr("[0] 1\n"));
+}
+
+TEST_F(RemoteTest, DeathsAreToldWithPidAndSignal) {
+  Program program(run("a,b", shell(),
+                      "test $TUTTI_RANK = 0 && exec " TUTTI_STORE_PROBE " death/1; echo pid $$; "
+                      "kill -9 $$"));
+  EXPECT_EQ(program.finish(), 137);
+  std::string record, pid;
+  for (const auto& line : split_text(program.output(), '\n')) {
+    if (line.starts_with("[0] rank=")) record = line.substr(4);
+    if (line.starts_with("[1] pid ")) pid = line.substr(8);
+  }
+  const auto death = decode_death(record);
+  ASSERT_TRUE(death) << program.output() << program.errors();
+  EXPECT_EQ(death->rank, 1);
+  EXPECT_EQ(death->signal, 9);
+  EXPECT_EQ(death->host, "b");
+  EXPECT_EQ(std::to_string(death->pid), pid);
+  EXPECT_THAT(program.errors(),
+              HasSubstr("rank 1 (host b, pid " + pid + ") was killed by signal 9"));
+}
+
+TEST_F(RemoteTest, SignalsArePassedOn) {
+  Program program(run("a,b", shell(),
+                      "trap 'echo got it; exit 0' USR1; echo ready; while :; do sleep 0.02; done"));
+  ASSERT_TRUE(program.wait_for("[0] ready") && program.wait_for("[1] ready"));
+  program.signal(SIGUSR1);
+  EXPECT_EQ(program.finish(), 0);
+  EXPECT_THAT(program.output(), AllOf(HasSubstr("[0] got it"), HasSubstr("[1] got it")));
+}
+
+TEST_F(RemoteTest, RanksDieWithTheLauncher) {
+  const auto mark = fmt::format("71{:07}", ::getpid() % 10'000'000);
+  Program program(run("a,b", shell(), "echo ready; trap '' TERM HUP; sleep " + mark));
+  ASSERT_TRUE(program.wait_for("[0] ready") && program.wait_for("[1] ready"));
+  program.signal(SIGKILL);
+  EXPECT_EQ(program.finish(), 137);
+  EXPECT_FALSE(is_running_after(mark, 2));
+}
+
+TEST_F(RemoteTest, LosesNoOutput) {
+  Program program(run("a,b", shell(), "seq 1 30000"));
+  EXPECT_EQ(program.finish(), 0);
+  const auto& text = program.output();
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 60'000);
+}
+
+TEST_F(RemoteTest, SaysWhatDidNotStart) {
+  Program missing({TUTTI_RUN, "--interface", "127.0.0.1", "--hosts", "a", "--rsh", shell(),
+                   "./no-such-program"});
+  EXPECT_EQ(missing.finish(), 1);
+  EXPECT_THAT(missing.errors(), HasSubstr("rank 0 (host a) could not be run: cannot start "
+                                          "./no-such-program in "));
+  Program unreachable(run("a", script("refuse", "echo no route to $1 >&2; exit 255"), "true"));
+  EXPECT_EQ(unreachable.finish(), 255);
+  EXPECT_THAT(unreachable.errors(),
+              AllOf(HasSubstr("[0] no route to a"),
+                    HasSubstr("could not be run: the connection to a ended with code 255")));
+}
+
+TEST_F(RemoteTest, AShellThatHangsIsEnded) {
+  const auto mark = fmt::format("81{:07}", ::getpid() % 10'000'000);
+  Program program(run("localhost,b", script("hang", "exec sleep " + mark), "exit 7"));
+  EXPECT_EQ(program.finish(), 7);
+  EXPECT_LT(program.seconds(), 12);
+  EXPECT_FALSE(is_running_after(mark, 2));
+}
+
+TEST_F(RemoteTest, RanksOnOtherHostsReachTheStore) {
+  if (const auto reason = NetworkNamespaces::unavailable(); !reason.empty()) GTEST_SKIP() << reason;
+  const NetworkNamespaces hosts(2);
+  // `CMD address command...`: into the namespace that has the address.
+  const auto enter = script(
+      "enter", fmt::format("case $1 in {}) net={};; {}) net={};; esac\n"
+                           "shift; exec nsenter --net=$net \"$@\"",
+                           hosts.address(0), hosts.path(0), hosts.address(1), hosts.path(1)));
+  // The launcher is on the first host, so that only the second needs the script.
+  Program program({"nsenter", "--net=" + hosts.path(0), TUTTI_RUN, "--hosts",
+                   hosts.address(0) + "," + hosts.address(1), "--rsh", enter, "--interface",
+                   NetworkNamespaces::kInterface, "/bin/sh", "-c",
+                   "echo store $TUTTI_STORE; test $TUTTI_RANK = 0 && { sleep 0.3; exit 3; }; "
+                   "exec " TUTTI_STORE_PROBE " death/0"});
+  EXPECT_EQ(program.finish(), 3);
+  EXPECT_THAT(program.output(), HasSubstr("[0] store tcp://" + hosts.address(0) + ":"));
+  EXPECT_THAT(program.output(), HasSubstr("[1] rank=0 pid="));
+}
+
+}  // namespace
+}  // namespace tutti::test

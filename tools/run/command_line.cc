@@ -1,0 +1,116 @@
+#include "tools/run/command_line.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+
+#include "tutti/base/text.h"
+
+namespace tutti::run {
+
+namespace {
+
+constexpr int kMostRanks = 65'536;
+
+// What stands before the program is the launcher's. "-np" is the field's spelling, which a parser
+// of one-letter options would read as "-n p".
+std::vector<std::string> take_own_words(const std::vector<std::string>& arguments, size_t& taken) {
+  constexpr std::array<std::string_view, 7> kWithValue = {
+      "-n", "--np", "--hosts", "--rsh", "--timeline", "--env", "--interface"};
+  std::vector<std::string> own;
+  for (taken = 0; taken < arguments.size() && arguments[taken].starts_with('-'); ++taken) {
+    if (arguments[taken] == "--") {
+      ++taken;
+      break;
+    }
+    own.push_back(arguments[taken] == "-np" ? "--np" : arguments[taken]);
+    const bool has_value =
+        std::find(kWithValue.begin(), kWithValue.end(), own.back()) != kWithValue.end();
+    if (has_value && taken + 1 < arguments.size()) own.push_back(arguments[++taken]);
+  }
+  return own;
+}
+
+Refusal usage_error(const std::string& why) {
+  return {2, fmt::format("tutti-run: {}; see tutti-run --help\n", why)};
+}
+
+std::vector<std::string> split_words(std::string_view text) {
+  auto words = split_text(text, ' ');
+  std::erase(words, "");
+  return words;
+}
+
+}  // namespace
+
+Request parse_command_line(const std::vector<std::string>& arguments) {
+  Request request;
+  std::string ranks, remote_shell;
+  CLI::App app(
+      "Starts a program as several ranks that find each other.\n\n"
+      "  tutti-run -np 4 ./train --epochs 3\n"
+      "  tutti-run --hosts a:2,b:2 ./train\n",
+      "tutti-run");
+  app.add_option("-n,--np", ranks, "How many ranks (also -np); without it, all slots of --hosts")
+      ->type_name("N");
+  app.add_option("--hosts", request.hosts,
+                 "Where: name or name:ranks, separated by commas; filled in this order")
+      ->type_name("a:2,b:2");
+  app.add_option("--rsh", remote_shell,
+                 "Command that runs a command on another host, called as CMD host command... "
+                 "(default: ssh -o BatchMode=yes)")
+      ->type_name("CMD");
+  app.add_option("--interface", request.network_interface,
+                 "Network interface, by name or address, on which other hosts reach this one")
+      ->type_name("NAME");
+  app.add_option("--timeline", request.timeline,
+                 "Write a Chrome trace of all ranks (open in "
+                 "ui.perfetto.dev)")
+      ->type_name("FILE");
+  app.add_option("--env", request.variables,
+                 "A variable for all ranks, with a value or with the one it has here; may be given "
+                 "more than once")
+      ->type_name("VAR[=VALUE]")
+      ->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  app.add_flag("--keep-going", request.keep_going,
+               "A failed rank does not end the others; the code is that of the last to end");
+  app.add_flag("--options", request.print_options,
+               "Print every setting with its value and where it came from");
+  app.add_flag("--remote-rank", request.remote_rank)->group("");
+
+  size_t taken = 0;
+  auto words = take_own_words(arguments, taken);
+  request.program.assign(arguments.begin() + static_cast<ptrdiff_t>(taken), arguments.end());
+  std::reverse(words.begin(), words.end());  // as CLI11 wants them
+  try {
+    app.parse(words);
+  } catch (const CLI::CallForHelp&) {
+    throw Refusal{0, app.help()};
+  } catch (const CLI::ParseError& error) {
+    throw usage_error(error.what());
+  }
+  if (request.print_options || request.remote_rank) return request;
+
+  request.hosts_given = app.count("--hosts") > 0;
+  if (app.count("--np") > 0) {
+    const auto number = parse_integer(ranks, 1, kMostRanks);
+    if (!number)
+      throw usage_error(
+          fmt::format("-np {} is not a number of ranks (want 1 to {})", ranks, kMostRanks));
+    request.ranks = static_cast<int>(*number);
+  } else if (!request.hosts_given) {
+    throw usage_error("how many ranks? Give -np N or --hosts");
+  }
+  if (app.count("--rsh") > 0) request.remote_shell = split_words(remote_shell);
+  if (request.remote_shell.empty()) throw usage_error("--rsh is no command");
+  for (const auto& variable : request.variables)
+    if (variable.empty() || variable.front() == '=')
+      throw usage_error(fmt::format("--env {} names no variable", variable));
+  if (request.program.empty()) throw usage_error("which program? Give it after the options");
+  return request;
+}
+
+}  // namespace tutti::run

@@ -1,0 +1,73 @@
+#include "tools/run/deaths.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <string.h>
+
+#include <chrono>
+
+namespace tutti::run {
+
+namespace {
+
+Clock::duration seconds(double count) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(count));
+}
+
+}  // namespace
+
+std::string End::text() const {
+  if (signal != 0) return fmt::format("was killed by signal {} ({})", signal, ::strsignal(signal));
+  return fmt::format("ended with code {}", code);
+}
+
+Deaths::Deaths(int ranks, bool keep_going)
+    : keep_going_(keep_going), ends_(static_cast<size_t>(ranks)), left_(ranks) {}
+
+void Deaths::ended(int rank, End end, Clock::time_point now) {
+  auto& entry = ends_[static_cast<size_t>(rank)];
+  if (entry) return;
+  entry = last_ = end;
+  --left_;
+  if (!end.failed()) return;
+  if (!ending_) ++failures_;
+  if (first_) return;
+  first_ = rank;
+  if (!keep_going_ && !kill_at_) term_at_ = now + seconds(kReportSeconds);
+}
+
+void Deaths::asked_to_end(int signal, Clock::time_point now) {
+  if (asked_ != 0) {
+    term_at_.reset();
+    kill_at_ = now;
+  }
+  asked_ = signal;
+  ending_ = true;
+}
+
+int Deaths::due(Clock::time_point now) {
+  if (term_at_ && now >= *term_at_) {
+    term_at_.reset();
+    kill_at_ = now + seconds(kTermSeconds);
+    ending_ = true;
+    return SIGTERM;
+  }
+  if (kill_at_ && now >= *kill_at_) {
+    kill_at_ = now + seconds(kKillSeconds);
+    return SIGKILL;
+  }
+  return 0;
+}
+
+Deadline Deaths::next() const {
+  if (term_at_) return Deadline::at(*term_at_);
+  return kill_at_ ? Deadline::at(*kill_at_) : Deadline::never();
+}
+
+int Deaths::exit_code() const {
+  if (asked_ != 0 && first_) return 128 + asked_;
+  if (!first_) return 0;
+  return keep_going_ ? last_.exit_code() : ends_[static_cast<size_t>(*first_)]->exit_code();
+}
+
+}  // namespace tutti::run

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tutti/base/deadline.h"
+
+namespace tutti::run {
+
+/// How a rank's process ended.
+struct End {
+  int code = 0;
+  int signal = 0;  // 0: it exited
+  bool failed() const { return code != 0 || signal != 0; }
+  /// As a shell would tell it: 128 + the signal.
+  int exit_code() const { return signal != 0 ? 128 + signal : code; }
+  /// "was killed by signal 9 (Killed)" or "ended with code 1".
+  std::string text() const;
+};
+
+/// Decides, without doing anything itself, what becomes of a job whose ranks end: the first failure
+/// gives the others 3 s to notice and say so themselves, then SIGTERM, then 2 s until SIGKILL,
+/// which is repeated each second. A rank that ends with 0 is no failure.
+class Deaths {
+ public:
+  static constexpr double kReportSeconds = 3;
+  static constexpr double kTermSeconds = 2;
+  static constexpr double kKillSeconds = 1;
+
+  /// `keep_going`: ranks that are left go on after a failure.
+  Deaths(int ranks, bool keep_going);
+
+  void ended(int rank, End end, Clock::time_point now);
+  /// A signal that asks the job to end was passed on to the ranks. They may take their time, but
+  /// the second one ends them at once.
+  void asked_to_end(int signal, Clock::time_point now);
+
+  /// The signal that is due for all ranks that are left: SIGTERM or SIGKILL; 0: none.
+  int due(Clock::time_point now);
+  /// When to ask again.
+  Deadline next() const;
+
+  bool all_ended() const { return left_ == 0; }
+  bool has_ended(int rank) const { return ends_[static_cast<size_t>(rank)].has_value(); }
+  const std::optional<End>& end_of(int rank) const { return ends_[static_cast<size_t>(rank)]; }
+  std::optional<int> first_failure() const { return first_; }
+  /// How many failed before any was told to end.
+  int failures() const { return failures_; }
+  /// What the launcher itself ends with.
+  int exit_code() const;
+  /// The signal that asked the job to end, or 0.
+  int asked_signal() const { return asked_; }
+
+ private:
+  const bool keep_going_;
+  std::vector<std::optional<End>> ends_;
+  int left_;
+  int failures_ = 0;
+  std::optional<int> first_;
+  End last_;
+  bool ending_ = false;
+  int asked_ = 0;
+  std::optional<Clock::time_point> term_at_, kill_at_;
+};
+
+}  // namespace tutti::run

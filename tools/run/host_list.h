@@ -1,0 +1,33 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tutti::run {
+
+/// One host of `--hosts a:2,b:2` and how many ranks it may have.
+struct Host {
+  std::string name;
+  int slots = 1;
+};
+
+/// "a:2,b,[fd00::1]:4"; a host without a number has one slot. Throws Error(invalid_argument).
+std::vector<Host> parse_hosts(std::string_view text);
+
+/// Where a rank runs.
+struct Place {
+  int rank = 0;
+  int host = 0;  // index into the list of hosts
+  int local_rank = 0;
+  int local_size = 1;
+};
+
+/// Fills one host after another. `ranks` 0: as many as there are slots. Throws
+/// Error(invalid_argument) if there are more ranks than slots.
+std::vector<Place> place_ranks(const std::vector<Host>& hosts, int ranks);
+
+/// One word for a shell, quoted if it must be.
+std::string shell_quote(std::string_view word);
+
+}  // namespace tutti::run

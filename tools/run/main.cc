@@ -1,0 +1,60 @@
+// tutti-run: starts the ranks of a job, here or on other hosts, and watches them to the end.
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "tools/run/command_line.h"
+#include "tools/run/job.h"
+#include "tools/run/remote_rank.h"
+#include "tutti/base/error.h"
+#include "tutti/core/options.h"
+
+namespace tutti::run {
+namespace {
+
+// Every setting as this process would have it.
+void print_options() {
+  const auto rows = describe_options(Options::from_environment());
+  size_t variable = 0, value = 0, source = 0;
+  for (const auto& row : rows) {
+    variable = std::max(variable, row.variable.size());
+    value = std::max(value, row.value.size());
+    source = std::max(source, row.source.size());
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    const auto normal = row.source == "default" || row.default_value.empty()
+                            ? ""
+                            : fmt::format(" (default {})", row.default_value);
+    text += fmt::format("{:{}}  {:{}}  {:{}}  {}: {}{}\n", row.variable, variable, row.value, value,
+                        row.source, source, row.unit, row.meaning, normal);
+  }
+  write_all(STDOUT_FILENO, text);
+}
+
+int run(const std::vector<std::string>& arguments) {
+  const auto request = parse_command_line(arguments);
+  if (request.remote_rank) return serve_remote_rank();
+  if (request.print_options) return print_options(), 0;
+  return Job(request).run();
+}
+
+}  // namespace
+}  // namespace tutti::run
+
+int main(int count, char** words) {
+  try {
+    return tutti::run::run({words + 1, words + count});
+  } catch (const tutti::run::Refusal& refusal) {
+    tutti::run::write_all(refusal.code == 0 ? STDOUT_FILENO : STDERR_FILENO, refusal.text);
+    return refusal.code;
+  } catch (const tutti::Error& error) {
+    tutti::run::write_all(STDERR_FILENO, fmt::format("tutti-run: {}\n", error.what()));
+    return error.code() == tutti::ErrorCode::invalid_argument ? 2 : 1;
+  } catch (const std::exception& error) {
+    tutti::run::write_all(STDERR_FILENO, fmt::format("tutti-run: {}\n", error.what()));
+    return 1;
+  }
+}

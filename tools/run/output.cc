@@ -1,0 +1,72 @@
+#include "tools/run/output.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+namespace tutti::run {
+
+void LineOutput::take(std::string_view bytes) {
+  std::string text;
+  for (const char c : bytes) {
+    // A carriage return ends a line as well: progress bars write over themselves with it.
+    const bool ends = c == '\n' || c == '\r';
+    if (c == '\n' && after_return_)
+      text += c;
+    else if (ends)
+      text += prefix_ + pending_ + c;
+    else
+      pending_ += c;
+    after_return_ = c == '\r';
+    if (pending_.size() == kLongestLine) text += prefix_ + pending_ + '\n';
+    if (ends || pending_.size() == kLongestLine) pending_.clear();
+  }
+  if (!text.empty()) sink_(text);
+}
+
+void LineOutput::finish() {
+  if (!pending_.empty()) sink_(prefix_ + pending_ + '\n');
+  pending_.clear();
+}
+
+void LastLines::take(std::string_view bytes) {
+  for (const char c : bytes) {
+    if (c != '\n' && c != '\r') {
+      if (pending_.size() < LineOutput::kLongestLine) pending_ += c;
+      continue;
+    }
+    if (!pending_.empty()) lines_.push_back(std::move(pending_));
+    pending_.clear();
+    if (lines_.size() > kLines) lines_.pop_front();
+  }
+}
+
+std::deque<std::string> LastLines::lines() const {
+  auto lines = lines_;
+  if (!pending_.empty()) lines.push_back(pending_);
+  while (lines.size() > kLines) lines.pop_front();
+  return lines;
+}
+
+std::string rank_prefix(int rank, bool colour) {
+  if (!colour) return fmt::format("[{}] ", rank);
+  return fmt::format("\033[{}m[{}]\033[0m ", 31 + rank % 6, rank);
+}
+
+void write_all(int descriptor, std::string_view bytes, Deadline deadline) {
+  while (!bytes.empty() && !deadline.passed()) {
+    const auto written = ::write(descriptor, bytes.data(), bytes.size());
+    if (written >= 0) {
+      bytes.remove_prefix(static_cast<size_t>(written));
+    } else if (errno == EAGAIN) {
+      pollfd entry{descriptor, POLLOUT, 0};
+      ::poll(&entry, 1, deadline.poll_milliseconds());
+    } else if (errno != EINTR) {
+      return;
+    }
+  }
+}
+
+}  // namespace tutti::run

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "tutti/base/deadline.h"
+
+namespace tutti::run {
+
+/// Turns what one rank writes to one stream into whole lines with `[rank] ` before each. A line
+/// longer than 64 KiB is broken.
+class LineOutput {
+ public:
+  using Sink = std::function<void(std::string_view)>;
+
+  /// `sink` takes finished text; `prefix` comes before each line.
+  LineOutput(std::string prefix, Sink sink) : prefix_(std::move(prefix)), sink_(std::move(sink)) {}
+
+  void take(std::string_view bytes);
+  /// The stream ended: what has no end of line gets one.
+  void finish();
+
+  static constexpr size_t kLongestLine = 64 << 10;
+
+ private:
+  const std::string prefix_;
+  const Sink sink_;
+  std::string pending_;
+  bool after_return_ = false;
+};
+
+/// The last lines that a rank wrote, for the report of its death.
+class LastLines {
+ public:
+  static constexpr size_t kLines = 10;
+
+  void take(std::string_view bytes);
+  /// Oldest first; an unfinished line is one too.
+  std::deque<std::string> lines() const;
+
+ private:
+  std::deque<std::string> lines_;
+  std::string pending_;
+};
+
+/// "[3] ", in a colour of the rank's own if wanted.
+std::string rank_prefix(int rank, bool colour);
+
+/// Writes all of it, waiting if need be; gives up without a word when nobody reads any more.
+void write_all(int descriptor, std::string_view bytes, Deadline deadline = Deadline::never());
+
+}  // namespace tutti::run
