@@ -33,7 +33,8 @@ class Chooser {
  public:
   Chooser() = default;
   /// Throws Error(invalid_argument) that quotes the part it cannot read and what it wanted.
-  explicit Chooser(std::string_view scores);
+  explicit Chooser(std::string_view scores, Determinism determinism = Determinism::fastest);
+  /// Throws Error(invalid_argument) if the question asks for rank_order and an override breaks it.
   const Algorithm& choose(const Question& question) const;
 
  private:

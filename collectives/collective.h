@@ -23,6 +23,13 @@ constexpr std::string_view to_string(CollectiveKind kind) noexcept {
   return kNames[static_cast<int>(kind)];
 }
 
+/// Kinds whose output depends on the data of all ranks. On these (and on barrier) every message
+/// carries a verdict and every rank learns the OR of all ranks' verdicts.
+constexpr bool reduces(CollectiveKind kind) noexcept {
+  return kind == CollectiveKind::allreduce || kind == CollectiveKind::reduce ||
+         kind == CollectiveKind::reduce_scatter;
+}
+
 /// One collective as a value; a backend starts any of them by one call. Counts are in elements.
 ///
 /// kind            input            output                 send_counts        recv_counts
@@ -37,8 +44,9 @@ constexpr std::string_view to_string(CollectiveKind kind) noexcept {
 /// send, recv      count            count                  {count}            -
 /// barrier         -                -                      -                  -
 ///
-/// input may equal output where both hold as many elements. Spans and memory are borrowed until the
-/// operation is done.
+/// input may equal output where both hold as many elements. Input is never read beyond, and output
+/// never written beyond what the table says; either may be null where the table says nothing. Spans
+/// and memory are borrowed until the operation is done.
 struct Collective {
   CollectiveKind kind = CollectiveKind::barrier;
   DataType dtype = DataType::f32;

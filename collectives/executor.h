@@ -12,20 +12,21 @@ namespace tutti {
 
 enum class OperationState : uint8_t { pending, done, vetoed, failed };
 
-/// A running collective. advance() moves it without blocking; after any other state than pending
-/// the caller destroys it. One thread at a time.
+/// A running collective. advance() moves it without blocking and without allocating; after any other
+/// state than pending the caller destroys it, not before. One thread at a time.
 class Operation {
  public:
   virtual ~Operation() = default;
   virtual OperationState advance() = 0;
   /// Gives up: the operation touches user memory and regions no more once advance() says other than
-  /// pending, as it soon will.
+  /// pending, as it soon will (failed, unless it was over already).
   virtual void cancel() = 0;
 };
 
 /// The caller's functions at both ends of an operation: they pack into and unpack from the bucket.
 /// `fill` runs for every element before it is sent; `drain` only for final values after a clean
-/// verdict of all ranks. Null functions: the memory is used as it is.
+/// verdict of all ranks. Both run segment by segment, inside execute() and advance(). Null functions:
+/// the memory is used as it is.
 struct Edges {
   void* self = nullptr;
   void (*fill)(void* self, Range range) = nullptr;
@@ -35,20 +36,26 @@ struct Edges {
 /// How a Collective is started: which operation it is on all ranks, and this rank's verdict.
 struct Launch {
   uint64_t tag = 0;        // equal on all ranks, unique among running operations
-  uint32_t verdict = 0;    // this rank's, fixed now; 0 is go. Not 0: the input is not read and
-                           // nothing is drained anywhere
+  uint32_t verdict = 0;    // this rank's, fixed now; 0 is go. Not 0 (kinds that reduce, and barrier):
+                           // the input is not read and nothing is drained anywhere
   int contributors = 0;    // the divisor of op average; 0: the number of ranks
   Edges edges;
 };
 
-/// Runs one Collective by a Schedule over a Transport. With edges, `fill` is called when the
-/// operation begins and `drain` when all of it is final and clean; without drain the scale is
-/// applied in place. Scratch comes from `allocate_scratch` (kept by the caller for reuse).
+/// Equal on all ranks.
 struct ExecutorOptions {
-  int64_t segment_bytes = 1 << 20;  // a collective longer than this runs in several segments
+  int64_t segment_bytes = 1 << 20;  // an allreduce, reduce or broadcast longer than this is cut
   int segments_in_flight = 2;
 };
 
+/// Runs one Collective by an Algorithm of its kind over a Transport; posts the first messages and
+/// returns. Scratch is allocated here, once.
+///
+/// With `drain` the caller gets the final values and the scale that is still to be applied. Without
+/// it, kinds that reduce work in scratch and the scaled results are written to output segment by
+/// segment once the verdict of all ranks is known, so that a vetoed operation has written nothing
+/// (with `drain`: nothing but input and output themselves, the bucket). Throws
+/// Error(invalid_argument) for counts, root, dtype or op that make no sense.
 std::unique_ptr<Operation> execute(Transport& transport, const Algorithm& algorithm,
                                    const Collective& collective, const Launch& launch,
                                    std::span<const int> hosts, const ExecutorOptions& options);

@@ -2,89 +2,159 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <numeric>
+#include <string>
 
 #include "tutti/base/error.h"
-#include "tutti/collectives/allreduce.h"
-#include "tutti/collectives/others.h"
+#include "tutti/collectives/algorithms/algorithms.h"
 
 namespace tutti {
 
-namespace {
-
-using Kind = CollectiveKind;
-constexpr Algorithm kAlgorithms[] = {
-    {"ring", Kind::allreduce, false, plan_ring_allreduce},
-    {"halving_doubling", Kind::allreduce, false, plan_halving_doubling_allreduce},
-    {"recursive_doubling", Kind::allreduce, false, plan_recursive_doubling_allreduce},
-    {"one_shot", Kind::allreduce, true, plan_one_shot_allreduce},
-    {"two_shot", Kind::allreduce, true, plan_two_shot_allreduce},
-    {"direct", Kind::allgather, true, plan_direct_allgather},
-    {"binomial_tree", Kind::broadcast, true, plan_binomial_broadcast},
-    {"binomial_tree", Kind::reduce, false, plan_binomial_reduce},
-    {"direct", Kind::reduce, true, plan_direct_reduce},
-    {"direct", Kind::gather, true, plan_direct_gather},
-    {"direct", Kind::scatter, true, plan_direct_scatter},
-    {"direct", Kind::reduce_scatter, true, plan_direct_reduce_scatter},
-    {"pairwise", Kind::alltoall, true, plan_pairwise_alltoall},
-    {"direct", Kind::send, true, plan_send},
-    {"direct", Kind::recv, true, plan_recv},
-    {"dissemination", Kind::barrier, true, plan_dissemination_barrier},
-};
-
-}  // namespace
-
-std::span<const Algorithm> algorithms() { return kAlgorithms; }
+std::span<const Algorithm> algorithms() {
+  using enum CollectiveKind;
+  static constexpr bool kInRankOrder = true, kAnyOrder = false;
+  static constexpr Algorithm kAlgorithms[] = {
+      {"ring", allreduce, kAnyOrder, ring_allreduce},
+      {"halving_doubling", allreduce, kAnyOrder, halving_doubling_allreduce},
+      {"recursive_doubling", allreduce, kAnyOrder, recursive_doubling_allreduce},
+      {"one_shot", allreduce, kInRankOrder, one_shot_allreduce},
+      {"two_shot", allreduce, kInRankOrder, two_shot_allreduce},
+      {"hierarchical", allreduce, kAnyOrder, hierarchical_allreduce},
+      {"ring", reduce_scatter, kAnyOrder, ring_reduce_scatter},
+      {"direct", reduce_scatter, kInRankOrder, direct_reduce_scatter},
+      {"hierarchical", reduce_scatter, kAnyOrder, hierarchical_reduce_scatter},
+      {"binomial_tree", reduce, kAnyOrder, binomial_tree_reduce},
+      {"direct", reduce, kInRankOrder, direct_reduce},
+      // These reduce nothing, so that no order can be broken.
+      {"ring", allgather, kInRankOrder, ring_allgather},
+      {"direct", allgather, kInRankOrder, direct_allgather},
+      {"bruck", allgather, kInRankOrder, bruck_allgather},
+      {"hierarchical", allgather, kInRankOrder, hierarchical_allgather},
+      {"binomial_tree", broadcast, kInRankOrder, binomial_tree_broadcast},
+      {"chain", broadcast, kInRankOrder, chain_broadcast},
+      {"hierarchical", broadcast, kInRankOrder, hierarchical_broadcast},
+      {"direct", gather, kInRankOrder, direct_gather},
+      {"direct", scatter, kInRankOrder, direct_scatter},
+      {"pairwise", alltoall, kInRankOrder, pairwise_alltoall},
+      {"direct", send, kInRankOrder, direct_send},
+      {"direct", recv, kInRankOrder, direct_recv},
+      {"dissemination", barrier, kInRankOrder, dissemination_barrier},
+  };
+  return kAlgorithms;
+}
 
 const Algorithm& find_algorithm(CollectiveKind kind, std::string_view name) {
   std::string names;
-  for (const auto& algorithm : kAlgorithms) {
+  for (const auto& algorithm : algorithms()) {
     if (algorithm.kind != kind) continue;
     if (algorithm.name == name) return algorithm;
-    names += fmt::format("{}{}", names.empty() ? "" : ", ", algorithm.name);
+    if (!names.empty()) names += ", ";
+    names += algorithm.name;
   }
-  throw Error(
-      ErrorCode::invalid_argument,
-      fmt::format("\"{}\" is no algorithm for {}; there are: {}", name, to_string(kind), names));
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("there is no algorithm \"{}\" for {}; there are: {}", name,
+                          to_string(kind), names));
+}
+
+namespace {
+
+int64_t sum(std::span<const int64_t> counts) {
+  return std::accumulate(counts.begin(), counts.end(), int64_t{0});
+}
+
+bool has_one_count(CollectiveKind kind) {
+  using enum CollectiveKind;
+  return kind == allreduce || kind == broadcast || kind == reduce || kind == send || kind == recv;
+}
+
+void require(bool condition, const Problem& problem, const std::string& wrong) {
+  if (condition) return;
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("{} on rank {} of {}: {}", to_string(problem.kind), problem.rank,
+                          problem.size, wrong));
+}
+
+}  // namespace
+
+void require_valid(const Problem& problem) {
+  using enum CollectiveKind;
+  const auto size = static_cast<size_t>(problem.size);
+  require(problem.size >= 1 && problem.rank >= 0 && problem.rank < problem.size, problem,
+          "no such rank");
+  require(problem.root >= 0 && problem.root < problem.size, problem,
+          fmt::format("there is no rank {} (root or peer)", problem.root));
+  const bool to_peer = problem.kind == send || problem.kind == recv;
+  require(!to_peer || problem.root != problem.rank, problem,
+          "a rank cannot send to or receive from itself");
+  const size_t wanted = problem.kind == barrier ? 0 : has_one_count(problem.kind) ? 1 : size;
+  require(problem.counts.size() == wanted, problem,
+          fmt::format("wants {} counts, got {}", wanted, problem.counts.size()));
+  const size_t wanted_recv = problem.kind == alltoall ? size : 0;
+  require(problem.recv_counts.size() == wanted_recv, problem,
+          fmt::format("wants {} recv_counts, got {}", wanted_recv, problem.recv_counts.size()));
+  const auto is_negative = [](int64_t count) { return count < 0; };
+  require(std::ranges::none_of(problem.counts, is_negative) &&
+              std::ranges::none_of(problem.recv_counts, is_negative),
+          problem, "a count is negative");
+  const auto rank = static_cast<size_t>(problem.rank);
+  require(problem.kind != alltoall || problem.counts[rank] == problem.recv_counts[rank], problem,
+          "what a rank sends to itself is not what it receives from itself");
+  require(problem.hosts.empty() || problem.hosts.size() == size, problem,
+          fmt::format("wants {} hosts, got {}", size, problem.hosts.size()));
 }
 
 int64_t input_count(const Problem& problem) {
-  const auto sum = std::accumulate(problem.counts.begin(), problem.counts.end(), int64_t{0});
-  const auto own = static_cast<size_t>(problem.rank);
+  using enum CollectiveKind;
+  const bool is_root = problem.rank == problem.root;
+  const auto rank = static_cast<size_t>(problem.rank);
   switch (problem.kind) {
-    case Kind::barrier:
+    case allreduce:
+    case reduce:
+    case send:
+      return problem.counts[0];
+    case broadcast:
+      return is_root ? problem.counts[0] : 0;
+    case allgather:
+    case gather:
+      return problem.counts[rank];
+    case scatter:
+      return is_root ? sum(problem.counts) : 0;
+    case reduce_scatter:
+    case alltoall:
+      return sum(problem.counts);
+    case recv:
+    case barrier:
       return 0;
-    case Kind::allgather:
-    case Kind::gather:
-      return problem.counts[own];
-    case Kind::scatter:
-      return problem.rank == problem.root ? sum : 0;
-    case Kind::recv:
-      return 0;
-    default:
-      return sum;
   }
+  return 0;
 }
 
 int64_t output_count(const Problem& problem) {
-  const auto sum = std::accumulate(problem.counts.begin(), problem.counts.end(), int64_t{0});
-  const auto own = static_cast<size_t>(problem.rank);
+  using enum CollectiveKind;
   const bool is_root = problem.rank == problem.root;
+  const auto rank = static_cast<size_t>(problem.rank);
   switch (problem.kind) {
-    case Kind::barrier:
-    case Kind::send:
+    case allreduce:
+    case broadcast:
+    case recv:
+      return problem.counts[0];
+    case reduce:
+      return is_root ? problem.counts[0] : 0;
+    case allgather:
+      return sum(problem.counts);
+    case gather:
+      return is_root ? sum(problem.counts) : 0;
+    case scatter:
+    case reduce_scatter:
+      return problem.counts[rank];
+    case alltoall:
+      return sum(problem.recv_counts);
+    case send:
+    case barrier:
       return 0;
-    case Kind::gather:
-    case Kind::reduce:
-      return is_root ? sum : 0;
-    case Kind::scatter:
-    case Kind::reduce_scatter:
-      return problem.counts[own];
-    case Kind::alltoall:
-      return std::accumulate(problem.recv_counts.begin(), problem.recv_counts.end(), int64_t{0});
-    default:
-      return sum;
   }
+  return 0;
 }
 
 }  // namespace tutti

@@ -21,16 +21,21 @@ struct Range {
 };
 
 enum class Action : uint8_t {
-  send,         // source range of slot `from` to `peer`
-  recv,         // from `peer` into target range of slot `to`
-  copy,         // source of `from` to target of `to` (may be the same place: nothing to do)
-  reduce,       // target of `to` = op(target of `to`, source of `from`): the target's value is the
-                // left operand
-  reduce_left,  // the same with the source as the left operand
-  reduce_ranks  // target of `to` = op over all ranks r in ascending order of operand(r), where
-                // operand(own rank) is the source range of slot `from` and operand(r) is `scratch`
-                // at source2 + slot_of(r) * stride, slot_of(r) = r < rank ? r : r - 1; scaled and
-                // rounded once (see Schedule::scales_at_owner)
+  send,   // source of slot `from` to `peer`
+  recv,   // from `peer` into target of slot `to`
+  copy,   // source of `from` to target of `to` (may be the same place: nothing to do)
+  reduce  // target of `to` = op over the operands in order, rounded once; see Operands
+};
+
+/// What a reduction combines: `count` operands in order, of which number `own` is the step's source
+/// and the others, also in order, stand in scratch from `begin` on, `stride` elements apart. The
+/// target may be the place of any one of them.
+struct Operands {
+  int count = 1;
+  int own = 0;
+  int64_t begin = 0;
+  int64_t stride = 0;
+  bool operator==(const Operands&) const = default;
 };
 
 /// One thing that one rank does. Rounds are counted from 0 within a segment. In a round a rank first
@@ -44,10 +49,9 @@ struct Step {
   int peer = -1;
   Slot from = Slot::input;
   Slot to = Slot::output;
-  Range source;
-  Range target;
-  int64_t operands = 0;  // reduce_ranks: where the others' operands start in scratch
-  int64_t stride = 0;    // reduce_ranks: distance between them, in elements
+  Range source{};
+  Range target{};
+  Operands operands{};  // reduce only
 };
 
 /// What a schedule is computed from. Pure data: the same on every rank but for `rank`.
@@ -62,17 +66,21 @@ struct Problem {
   bool in_place = false;                 // input and output are the same memory
 };
 
-/// What one rank does for one segment of a collective. Offsets are elements of the whole input and
-/// output; scratch is private to the segment.
+/// What one rank does for one segment of a collective. Offsets are elements of the segment's input
+/// and output; scratch is private to the segment.
 struct Schedule {
   std::vector<Step> steps;       // ascending rounds
   int64_t scratch = 0;           // elements of scratch
-  bool scales_at_owner = false;  // reduce_ranks applies the scale; else the executor does at the end
+  bool scales_at_owner = false;  // each reduce applies the scale; else the executor does at the end
 };
 
-/// A pure function from a Problem to a Schedule, under a name. `reduces_in_rank_order` marks those
-/// that keep the promise of determinism=rank_order. `plan` throws Error(invalid_argument) only for
-/// Problems that `serves` refuses.
+/// A pure function from a valid Problem to a Schedule, under a name. `reduces_in_rank_order` marks
+/// those that keep the promise of determinism=rank_order: each element is reduced at one owner, over
+/// all ranks in ascending order, or not reduced at all.
+///
+/// What every algorithm keeps (validate.h checks it): all ranks end with the same bits; where
+/// reduces(kind), and in a barrier, a rank that has run its schedule has heard, directly or not, from
+/// every other rank.
 struct Algorithm {
   std::string_view name;
   CollectiveKind kind = CollectiveKind::allreduce;
@@ -84,6 +92,9 @@ struct Algorithm {
 std::span<const Algorithm> algorithms();
 /// Throws Error(invalid_argument) that lists the names for the kind.
 const Algorithm& find_algorithm(CollectiveKind kind, std::string_view name);
+
+/// Throws Error(invalid_argument) that says what is wrong: ranks, root, numbers of counts.
+void require_valid(const Problem& problem);
 
 /// Elements of input and of output that a rank holds for a Problem.
 int64_t input_count(const Problem& problem);

@@ -1,0 +1,15 @@
+#include "tutti/collectives/algorithms/algorithms.h"
+#include "tutti/collectives/algorithms/sections.h"
+
+namespace tutti {
+
+// Who has the data hands it on at doubling distance: ceil(log2(n)) rounds.
+Schedule binomial_tree_broadcast(const Problem& problem) {
+  Builder builder;
+  const Range all{0, problem.counts[0]};
+  if (problem.rank == problem.root) builder.copy(Slot::input, all, Slot::output, 0);
+  binomial_broadcast(builder, everyone(problem), problem.root, Slot::input, all);
+  return builder.take();
+}
+
+}  // namespace tutti

@@ -1,0 +1,15 @@
+#include "tutti/collectives/algorithms/algorithms.h"
+#include "tutti/collectives/algorithms/sections.h"
+
+namespace tutti {
+
+// One round: everybody sends every chunk to its owner, who reduces in rank order.
+Schedule direct_reduce_scatter(const Problem& problem) {
+  Builder builder;
+  direct_reduce_scatter(builder, everyone(problem), consecutive(problem.counts), Slot::input, 0);
+  auto schedule = builder.take();
+  schedule.scales_at_owner = true;
+  return schedule;
+}
+
+}  // namespace tutti

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <bit>
+
+#include "tutti/collectives/algorithms/builder.h"
+
+namespace tutti {
+
+/// Algorithms for 2^k ranks on any number: the ranks from 2^k on give their data to a partner below
+/// before and get the result from it afterwards.
+class Fold {
+ public:
+  explicit Fold(const Problem& problem)
+      : core_(static_cast<int>(std::bit_floor(static_cast<unsigned>(problem.size)))),
+        rank_(problem.rank),
+        partner_(rank_ >= core_ ? rank_ - core_ : rank_ + core_),
+        has_partner_(partner_ < problem.size),
+        all_{0, problem.counts[0]} {}
+
+  /// 2^k.
+  int core() const { return core_; }
+  bool is_in_core() const { return rank_ < core_; }
+
+  /// One round. Returns where this rank's operand stands from now on.
+  Slot fold(Builder& builder) const {
+    Slot operand = Slot::input;
+    if (!is_in_core()) {
+      builder.send(partner_, Slot::input, all_);
+    } else if (has_partner_) {
+      const int64_t received = builder.scratch(all_.count);
+      builder.recv(partner_, Slot::scratch, {received, all_.count});
+      builder.reduce(Slot::input, all_, right_from(received), Slot::output, 0);
+      operand = Slot::output;
+    }
+    builder.next_round();
+    return operand;
+  }
+
+  /// One round, after those of the core.
+  void unfold(Builder& builder) const {
+    if (!is_in_core())
+      builder.recv(partner_, Slot::output, all_);
+    else if (has_partner_)
+      builder.send(partner_, Slot::output, all_);
+  }
+
+ private:
+  int core_;
+  int rank_;
+  int partner_;
+  bool has_partner_;
+  Range all_;
+};
+
+}  // namespace tutti

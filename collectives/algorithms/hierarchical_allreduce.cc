@@ -1,0 +1,33 @@
+#include "tutti/collectives/algorithms/algorithms.h"
+#include "tutti/collectives/algorithms/sections.h"
+
+namespace tutti {
+
+// Two levels. The data is cut into m rails, m the least number of ranks on any host; each host
+// reduces rail i to its member i, the members i of all hosts run a ring over rail i, and each host
+// gathers the rails again. A host of h sends 2(h-1)/h of the data to others, whatever the layout.
+Schedule hierarchical_allreduce(const Problem& problem) {
+  Builder builder;
+  const HostMap hosts(problem);
+  const int host = hosts.host_of(problem.rank);
+  const auto place = static_cast<size_t>(hosts.index_of(problem.rank));
+  const Group local{hosts.members(host), static_cast<int>(place)};
+  const auto rails = cut({0, problem.counts[0]}, hosts.least_members());
+  const bool has_rail = place < rails.size();
+
+  direct_reduce_scatter(builder, local, rails, Slot::input, has_rail ? rails[place].begin : 0);
+  if (has_rail) {
+    Group across{{}, host};
+    for (int other = 0; other < hosts.count(); ++other)
+      across.ranks.push_back(hosts.members(other)[place]);
+    const auto chunks = cut(rails[place], hosts.count());
+    ring_reduce_scatter(builder, across, chunks, Slot::output);
+    ring_allgather(builder, across, chunks, Slot::output, chunks[static_cast<size_t>(host)]);
+  } else {
+    builder.next_round(2 * (hosts.count() - 1));
+  }
+  direct_allgather(builder, local, rails);
+  return builder.take();
+}
+
+}  // namespace tutti

@@ -1,0 +1,35 @@
+#include <bit>
+
+#include "tutti/collectives/algorithms/algorithms.h"
+#include "tutti/collectives/algorithms/fold.h"
+
+namespace tutti {
+
+// log2(n) rounds in which pairs at doubling distance exchange all that they have. For small data on
+// many ranks. The lower rank's operand is always the left one, so that both compute the same bits.
+Schedule recursive_doubling_allreduce(const Problem& problem) {
+  if (problem.size == 1) return copy_through(problem);
+  Builder builder;
+  const Fold fold(problem);
+  const Range all{0, problem.counts[0]};
+  Slot operand = fold.fold(builder);
+  const int rounds = std::countr_zero(static_cast<unsigned>(fold.core()));
+  if (fold.is_in_core()) {
+    const int64_t received = builder.scratch(all.count);
+    for (int distance = 1; distance < fold.core(); distance *= 2) {
+      const int peer = problem.rank ^ distance;
+      builder.send(peer, operand, all);
+      builder.recv(peer, Slot::scratch, {received, all.count});
+      builder.reduce(operand, all, peer < problem.rank ? left_from(received) : right_from(received),
+                     Slot::output, 0);
+      operand = Slot::output;
+      builder.next_round();
+    }
+  } else {
+    builder.next_round(rounds);
+  }
+  fold.unfold(builder);
+  return builder.take();
+}
+
+}  // namespace tutti

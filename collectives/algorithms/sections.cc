@@ -1,0 +1,83 @@
+#include "tutti/collectives/algorithms/sections.h"
+
+#include <numeric>
+
+namespace tutti {
+
+Group everyone(const Problem& problem) {
+  Group group{std::vector<int>(static_cast<size_t>(problem.size)), problem.rank};
+  std::iota(group.ranks.begin(), group.ranks.end(), 0);
+  return group;
+}
+
+void direct_reduce_scatter(Builder& builder, const Group& group, std::span<const Range> ranges,
+                           Slot from, int64_t target) {
+  const auto owners = static_cast<int>(ranges.size());
+  const int self = group.self;
+  for (int step = 1; step < group.size(); ++step) {
+    const auto place = group.wrapped(self + step);  // each begins with another owner
+    if (place < ranges.size()) builder.send(group.ranks[place], from, ranges[place]);
+  }
+  if (self < owners) {
+    const Range own = ranges[static_cast<size_t>(self)];
+    const int64_t begin = builder.scratch((group.size() - 1) * own.count);
+    int64_t operand = begin;
+    for (int place = 0; place < group.size(); ++place) {
+      if (place == self) continue;
+      builder.recv(group.at(place), Slot::scratch, {operand, own.count});
+      operand += own.count;
+    }
+    builder.reduce(from, own, {group.size(), self, begin, own.count}, Slot::output, target);
+  }
+  builder.next_round();
+}
+
+void direct_allgather(Builder& builder, const Group& group, std::span<const Range> ranges) {
+  const auto self = static_cast<size_t>(group.self);
+  for (int step = 1; step < group.size(); ++step) {
+    const auto place = group.wrapped(group.self + step);
+    if (self < ranges.size()) builder.send(group.ranks[place], Slot::output, ranges[self]);
+    if (place < ranges.size()) builder.recv(group.ranks[place], Slot::output, ranges[place]);
+  }
+  builder.next_round();
+}
+
+void ring_reduce_scatter(Builder& builder, const Group& group, std::span<const Range> chunks,
+                         Slot from) {
+  const int self = group.self;
+  const int64_t received = builder.scratch(longest(chunks));
+  for (int k = 0; k < group.size() - 1; ++k) {
+    const Range sent = chunks[group.wrapped(self - 1 - k)];
+    const Range next = chunks[group.wrapped(self - 2 - k)];
+    builder.send(group.at(self + 1), k == 0 ? from : Slot::output, sent);
+    builder.recv(group.at(self - 1), Slot::scratch, {received, next.count});
+    builder.reduce(from, next, left_from(received), Slot::output, next.begin);
+    builder.next_round();
+  }
+}
+
+void ring_allgather(Builder& builder, const Group& group, std::span<const Range> chunks, Slot from,
+                    Range own) {
+  const int self = group.self;
+  for (int k = 0; k < group.size() - 1; ++k) {
+    if (k == 0)
+      builder.send(group.at(self + 1), from, own);
+    else
+      builder.send(group.at(self + 1), Slot::output, chunks[group.wrapped(self - k)]);
+    builder.recv(group.at(self - 1), Slot::output, chunks[group.wrapped(self - 1 - k)]);
+    builder.next_round();
+  }
+}
+
+void binomial_broadcast(Builder& builder, const Group& group, int root, Slot from, Range range) {
+  const auto place = static_cast<int>(group.wrapped(group.self - root));  // root's is 0
+  for (int reached = 1; reached < group.size(); reached *= 2) {
+    if (place < reached && place + reached < group.size())
+      builder.send(group.at(group.self + reached), place == 0 ? from : Slot::output, range);
+    if (place >= reached && place < 2 * reached)
+      builder.recv(group.at(group.self - reached), Slot::output, range);
+    builder.next_round();
+  }
+}
+
+}  // namespace tutti

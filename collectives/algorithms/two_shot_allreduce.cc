@@ -1,0 +1,20 @@
+#include "tutti/collectives/algorithms/algorithms.h"
+#include "tutti/collectives/algorithms/sections.h"
+
+namespace tutti {
+
+// Two rounds: each rank owns a chunk, gets everybody's part of it, reduces it in rank order and
+// sends the result to everybody. As few bytes as a ring, all pairs at once.
+Schedule two_shot_allreduce(const Problem& problem) {
+  Builder builder;
+  const Group group = everyone(problem);
+  const auto chunks = cut({0, problem.counts[0]}, problem.size);
+  direct_reduce_scatter(builder, group, chunks, Slot::input,
+                        chunks[static_cast<size_t>(problem.rank)].begin);
+  direct_allgather(builder, group, chunks);
+  auto schedule = builder.take();
+  schedule.scales_at_owner = true;
+  return schedule;
+}
+
+}  // namespace tutti
