@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "tutti/base/check.h"
+#include "tutti/base/error.h"
 #include "tutti/kernels/reduce.h"
 
 namespace tutti {
@@ -378,9 +379,10 @@ std::unique_ptr<Operation> execute(Transport& transport, const Algorithm& algori
   TUTTI_CHECK(launch.verdict == 0 || reduces(collective.kind) ||
               collective.kind == CollectiveKind::barrier);
   if (reduces(collective.kind) && !can_reduce(collective.dtype, collective.op))
-    throw Error(
-        ErrorCode::invalid_argument,
-        fmt::format("{} is no op for {}", to_string(collective.op), to_string(collective.dtype)));
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{} on rank {} of {}: op {} means nothing on {}",
+                            to_string(collective.kind), transport.rank(), transport.size(),
+                            to_string(collective.op), to_string(collective.dtype)));
   auto execution =
       std::make_unique<Execution>(transport, algorithm, collective, launch, hosts, options);
   execution->begin();

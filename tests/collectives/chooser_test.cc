@@ -1,0 +1,98 @@
+#include "tutti/collectives/chooser.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tutti/base/error.h"
+
+namespace tutti {
+namespace {
+
+using enum CollectiveKind;
+
+std::string_view choice(const Chooser& chooser, CollectiveKind kind, int64_t bytes, int size,
+                        int hosts = 1, Determinism determinism = Determinism::fastest) {
+  return chooser.choose({kind, bytes, size, hosts, determinism}).name;
+}
+
+std::string refusal(std::string_view scores, Determinism determinism = Determinism::fastest) {
+  try {
+    Chooser chooser(scores, determinism);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Chooser, HasAnAnswerOfTheKindForEveryQuestion) {
+  const Chooser chooser;
+  for (int kind = 0; kind < kCollectiveKindCount; ++kind)
+    for (const int64_t bytes : {int64_t{0}, int64_t{1000}, int64_t{1} << 20, int64_t{1} << 40})
+      for (const int size : {1, 2, 3, 17, 1000})
+        for (const int hosts : {1, 2, 17})
+          for (const auto determinism :
+               {Determinism::fastest, Determinism::run, Determinism::rank_order}) {
+            if (hosts > size) continue;
+            const auto& algorithm = chooser.choose(
+                {static_cast<CollectiveKind>(kind), bytes, size, hosts, determinism});
+            EXPECT_EQ(static_cast<int>(algorithm.kind), kind);
+            if (determinism == Determinism::rank_order) {
+              EXPECT_TRUE(algorithm.reduces_in_rank_order) << algorithm.name;
+            }
+          }
+}
+
+TEST(Chooser, GoesBySizeRanksAndHosts) {
+  const Chooser chooser;
+  EXPECT_EQ(choice(chooser, allreduce, 1000, 4), "one_shot");
+  EXPECT_EQ(choice(chooser, allreduce, 1000, 16), "recursive_doubling");
+  EXPECT_EQ(choice(chooser, allreduce, 1 << 20, 16), "halving_doubling");
+  EXPECT_EQ(choice(chooser, allreduce, 64 << 20, 4), "ring");
+  EXPECT_EQ(choice(chooser, allreduce, 64 << 20, 4, 2), "hierarchical");
+  EXPECT_EQ(choice(chooser, allreduce, 64 << 20, 4, 4), "ring");
+  EXPECT_EQ(choice(chooser, allreduce, 64 << 20, 4, 2, Determinism::rank_order), "two_shot");
+  EXPECT_EQ(choice(chooser, broadcast, 64 << 20, 4), "chain");
+}
+
+TEST(Chooser, TakesScores) {
+  const Chooser chooser("allreduce:0-32k=one_shot,32K-inf=ring;broadcast:1M-2M=binomial_tree");
+  EXPECT_EQ(choice(chooser, allreduce, 0, 8), "one_shot");
+  EXPECT_EQ(choice(chooser, allreduce, 32767, 8), "one_shot");
+  EXPECT_EQ(choice(chooser, allreduce, 32768, 8), "ring");
+  EXPECT_EQ(choice(chooser, allreduce, int64_t{1} << 50, 8), "ring");
+  EXPECT_EQ(choice(chooser, broadcast, 1 << 20, 8), "binomial_tree");
+  EXPECT_EQ(choice(chooser, broadcast, 2 << 20, 8), "chain");  // the high end does not belong
+  EXPECT_EQ(choice(Chooser("allreduce:0-inf=ring,0-1K=two_shot"), allreduce, 10, 8), "two_shot");
+  EXPECT_EQ(refusal(""), "");
+}
+
+TEST(Chooser, RefusesWhatItCannotRead) {
+  using testing::HasSubstr;
+  EXPECT_EQ(refusal("allreduce:0-32KB=ring"),
+            "\"allreduce:0-32KB=ring\" is not a choice of algorithms: \"32KB\" is no size (want "
+            "digits and an optional K, M or G, or inf); an example: "
+            "allreduce:0-32K=one_shot,32K-inf=ring;broadcast:0-inf=binomial_tree");
+  EXPECT_THAT(refusal("allreduce"), HasSubstr("want a collective, a colon and ranges"));
+  EXPECT_THAT(refusal("alreduce:0-inf=ring"), HasSubstr("there is no collective \"alreduce\""));
+  EXPECT_THAT(refusal("allreduce:0-inf"), HasSubstr("want ranges like 0-32K=ring"));
+  EXPECT_THAT(refusal("allreduce:=ring"), HasSubstr("want ranges like 0-32K=ring"));
+  EXPECT_THAT(refusal("allreduce:"), HasSubstr("want ranges like 0-32K=ring"));
+  EXPECT_THAT(refusal("allreduce:0-inf=ring;"), HasSubstr("want a collective"));
+  EXPECT_THAT(refusal("allreduce:5-5=ring"), HasSubstr("the range \"5-5=ring\" is empty"));
+  EXPECT_THAT(refusal("allreduce:-5-7=ring"), HasSubstr("is no size"));
+  EXPECT_THAT(refusal("allreduce:0-inf=chain"), HasSubstr("no algorithm \"chain\" for allreduce"));
+}
+
+TEST(Chooser, RefusesOverridesThatBreakRankOrder) {
+  EXPECT_THAT(refusal("allreduce:0-inf=ring", Determinism::rank_order),
+              testing::HasSubstr("ring of allreduce does not reduce in rank order"));
+  EXPECT_EQ(refusal("allreduce:0-inf=two_shot;broadcast:0-inf=chain", Determinism::rank_order), "");
+  EXPECT_THROW(choice(Chooser("allreduce:0-inf=ring"), allreduce, 5, 4, 1, Determinism::rank_order),
+               Error);
+}
+
+}  // namespace
+}  // namespace tutti

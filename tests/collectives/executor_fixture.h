@@ -1,0 +1,154 @@
+#pragma once
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "tests/collectives/queue_network.h"
+#include "tutti/collectives/executor.h"
+#include "tutti/collectives/schedule.h"
+#include "tutti/kernels/convert.h"
+
+namespace tutti::test {
+
+using Counts = std::vector<int64_t>;
+
+inline double number_at(DataType dtype, const std::byte* data, int64_t i) {
+  double value = 0;
+  cast(dtype, data + i * size_of(dtype), DataType::f64, reinterpret_cast<std::byte*>(&value), 1);
+  return value;
+}
+
+inline void set_number(DataType dtype, std::byte* data, int64_t i, double value) {
+  cast(DataType::f64, reinterpret_cast<const std::byte*>(&value), dtype, data + i * size_of(dtype),
+       1);
+}
+
+/// A small whole number that each (rank, element) has in every test.
+inline double sample(int rank, int64_t i) { return static_cast<double>((rank * 5 + i * 3) % 8); }
+
+/// What one rank brings to a collective and finds afterwards. With a bucket it works through edges:
+/// `input` is packed into the bucket and the bucket is unpacked into `output`.
+struct Member {
+  Collective collective;
+  Launch launch;
+  Counts send_counts, recv_counts;
+  std::vector<std::byte> input, output, bucket;
+  std::vector<std::byte> output_before;
+  bool in_place = false;
+
+  static void fill(void* self, Range range) {
+    auto& member = *static_cast<Member*>(self);
+    const auto bytes = size_of(member.collective.dtype);
+    std::memcpy(member.bucket.data() + range.begin * bytes,
+                member.input.data() + range.begin * bytes,
+                static_cast<size_t>(range.count * bytes));
+  }
+  static void drain(void* self, Range range, Scale scale) {
+    auto& member = *static_cast<Member*>(self);
+    const auto bytes = size_of(member.collective.dtype);
+    cast(member.collective.dtype, member.bucket.data() + range.begin * bytes,
+         member.collective.dtype, member.output.data() + range.begin * bytes, range.count, scale);
+  }
+  double result(int64_t i) const {
+    return number_at(collective.dtype, in_place ? input.data() : output.data(), i);
+  }
+};
+
+/// All ranks of one collective on a QueueNetwork.
+struct Job {
+  Job(int size, uint64_t seed) : network(size, seed), random(seed ^ 0x5bd1e995), members(size) {}
+
+  struct Setting {
+    CollectiveKind kind = CollectiveKind::allreduce;
+    DataType dtype = DataType::f32;
+    ReduceOp op = ReduceOp::sum;
+    int root = 0;
+    Counts counts;
+    std::vector<Counts> matrix = {};  // alltoall
+    bool in_place = false;
+    bool through_bucket = false;
+    Scale scale = {};
+    uint64_t tag = 1;
+  };
+
+  /// Fills members; inputs hold sample(), outputs a pattern.
+  void prepare(const Setting& setting) {
+    const int size = network.size();
+    for (int rank = 0; rank < size; ++rank) {
+      auto& member = members[static_cast<size_t>(rank)];
+      member = Member{};
+      member.send_counts = setting.counts;
+      if (setting.kind == CollectiveKind::alltoall) {
+        member.send_counts = setting.matrix[static_cast<size_t>(rank)];
+        for (const auto& row : setting.matrix)
+          member.recv_counts.push_back(row[static_cast<size_t>(rank)]);
+      }
+      member.in_place = setting.in_place;
+      auto& collective = member.collective;
+      collective = {setting.kind, setting.dtype,      setting.op,         setting.root, nullptr,
+                    nullptr,      member.send_counts, member.recv_counts, setting.scale};
+      const Problem problem{setting.kind,       rank, size, setting.root, member.send_counts,
+                            member.recv_counts, {},   false};
+      const auto bytes = size_of(setting.dtype);
+      const int64_t inputs = input_count(problem), outputs = output_count(problem);
+      member.input.resize(
+          static_cast<size_t>((setting.in_place ? std::max(inputs, outputs) : inputs) * bytes));
+      member.output.resize(static_cast<size_t>(outputs * bytes), std::byte{0x5a});
+      for (int64_t i = 0; i < inputs; ++i)
+        set_number(setting.dtype, member.input.data(), i, sample(rank, i));
+      collective.input = member.input.data();
+      collective.output = setting.in_place ? member.input.data() : member.output.data();
+      member.launch.tag = setting.tag;
+      if (setting.through_bucket) {
+        member.bucket.resize(static_cast<size_t>(std::max(inputs, outputs) * bytes));
+        collective.input = collective.output = member.bucket.data();
+        member.launch.edges = {&member, &Member::fill, &Member::drain};
+      }
+      member.output_before = member.output;
+    }
+  }
+
+  void start(const Algorithm& algorithm, const ExecutorOptions& options,
+             std::span<const int> hosts = {}) {
+    operations.clear();
+    for (int rank = 0; rank < network.size(); ++rank) {
+      const auto& member = members[static_cast<size_t>(rank)];
+      operations.push_back(execute(network.transport(rank), algorithm, member.collective,
+                                   member.launch, hosts, options));
+    }
+    states.assign(operations.size(), OperationState::pending);
+  }
+
+  /// Advances random ranks between random deliveries until all are over; false if that never comes.
+  bool finish() {
+    for (int idle = 0; idle < 1000;) {
+      const auto rank = random() % operations.size();
+      if (states[rank] == OperationState::pending) states[rank] = operations[rank]->advance();
+      if (std::ranges::none_of(states, [](auto state) { return state == OperationState::pending; }))
+        return true;
+      idle = network.step() ? 0 : idle + 1;
+    }
+    return false;
+  }
+
+  void run(const Algorithm& algorithm, const ExecutorOptions& options,
+           std::span<const int> hosts = {}) {
+    start(algorithm, options, hosts);
+    ASSERT_TRUE(finish());
+    EXPECT_FALSE(network.has_tampering);
+    for (int rank = 0; rank < network.size(); ++rank)
+      EXPECT_EQ(network.transport(rank).tickets(), 0u);
+  }
+
+  QueueNetwork network;
+  std::mt19937_64 random;
+  std::vector<Member> members;
+  std::vector<std::unique_ptr<Operation>> operations;
+  std::vector<OperationState> states;
+};
+
+}  // namespace tutti::test
