@@ -108,37 +108,32 @@ TEST_P(HierarchicalTest, CrossHostBytesAreTheLeastThereCanBe) {
   const int h = host_count(layout);
   NetworkNamespaces hosts(h);
   constexpr int64_t kCount = 1 << 20;
-  RankProcesses(hosts, layout)
-      .with(builtin_backends())
-      .run(
-          [&](Context& context) {
-            context.algorithms = "allreduce:0-inf=hierarchical";
-            const auto backend = find_backend("hierarchical").connect(context);
-            auto& transport = *backend->transport();
-            const auto before = transport.counters().bytes_to_peer;
-            if (!allreduce(context, *backend, kCount, 1)) return false;
-            const auto after = transport.counters().bytes_to_peer;
-            const int own_host = layout[static_cast<size_t>(context.rank)];
-            for (const int peer : others(context)) {
-              const auto index = static_cast<size_t>(peer);
-              if (layout[index] != own_host)
-                context.store->add("bytes/" + std::to_string(own_host),
-                                   static_cast<int64_t>(after[index] - before[index]));
-            }
-            meet(context, "done");
-            transport.goodbye(2);
-            return true;
-          },
-          [&](Store& store) {
-            store.get("done", Deadline::after(40));
-            const int64_t bytes = kCount * int64_t{sizeof(float)};
-            const int64_t least = 2 * bytes * (h - 1) / h;
-            for (int host = 0; host < h; ++host) {
-              const auto sent = store.add("bytes/" + std::to_string(host), 0);
-              EXPECT_GE(sent, least - 8 * h) << "host " << host;  // chunks are whole elements
-              EXPECT_LE(sent, least + least / 100) << "host " << host;
-            }
-          });
+  RankProcesses ranks(hosts, layout);
+  ranks.with(builtin_backends()).run([&](Context& context) {
+    context.algorithms = "allreduce:0-inf=hierarchical";
+    const auto backend = find_backend("hierarchical").connect(context);
+    auto& transport = *backend->transport();
+    const auto before = transport.counters().bytes_to_peer;
+    if (!allreduce(context, *backend, kCount, 1)) return false;
+    const auto after = transport.counters().bytes_to_peer;
+    const int own_host = layout[static_cast<size_t>(context.rank)];
+    for (const int peer : others(context)) {
+      const auto index = static_cast<size_t>(peer);
+      if (layout[index] != own_host)
+        context.store->add("bytes/" + std::to_string(own_host),
+                           static_cast<int64_t>(after[index] - before[index]));
+    }
+    meet(context, "done");
+    transport.goodbye(2);
+    return true;
+  });
+  const int64_t bytes = kCount * int64_t{sizeof(float)};
+  const int64_t least = 2 * bytes * (h - 1) / h;
+  for (int host = 0; host < h; ++host) {
+    const auto sent = ranks.store()->add("bytes/" + std::to_string(host), 0);
+    EXPECT_GE(sent, least - 8 * h) << "host " << host;  // chunks are whole elements
+    EXPECT_LE(sent, least + least / 100) << "host " << host;
+  }
 }
 
 // Two ranks that say they share a host but run in different namespaces.

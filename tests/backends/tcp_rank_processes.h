@@ -29,6 +29,7 @@ class RankProcesses {
     constexpr int kStorePort = 7000;  // any: the namespaces are fresh
     const std::string secret = "secret";
     const auto address = ipv6_ ? hosts_.address_ipv6(0) : hosts_.address(0);
+    server_.reset();  // no thread of ours is to be forked
     std::vector<pid_t> children;
     for (size_t rank = 0; rank < layout_.size(); ++rank) {
       children.push_back(hosts_.start(layout_[rank], [&, rank] {
@@ -46,12 +47,14 @@ class RankProcesses {
         return body(context) ? 0 : 1;
       }));
     }
-    std::unique_ptr<TcpStoreServer> server;
     hosts_.within(0,
-                  [&] { server = std::make_unique<TcpStoreServer>(address, kStorePort, secret); });
-    if (meanwhile) meanwhile(*server->local());
+                  [&] { server_ = std::make_unique<TcpStoreServer>(address, kStorePort, secret); });
+    if (meanwhile) meanwhile(*server_->local());
     for (const pid_t child : children) EXPECT_EQ(wait_for_child(child, 40), 0);
   }
+
+  /// After run(): what the ranks have left in the store.
+  std::shared_ptr<Store> store() { return server_->local(); }
 
   RankProcesses& with(std::span<const BackendPlugin* const> plugins) {
     return plugins_ = plugins, *this;
@@ -61,6 +64,7 @@ class RankProcesses {
   NetworkNamespaces& hosts_;
   const std::vector<int> layout_;
   std::span<const BackendPlugin* const> plugins_;
+  std::unique_ptr<TcpStoreServer> server_;
   bool ipv6_ = false;
 };
 
