@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "tutti/base/check.h"
 #include "tutti/base/error.h"
@@ -345,7 +346,7 @@ void Execution::advance_lane(Lane& lane) {
 }
 
 void Execution::give_up() {
-  is_giving_up_ = true;
+  if (std::exchange(is_giving_up_, true)) return;
   for (auto& lane : lanes_)
     for (const auto ticket : lane.tickets) transport_.cancel(ticket);
 }

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "tests/collectives/every_algorithm.h"
 #include "tests/collectives/executor_fixture.h"
 #include "tutti/base/error.h"
 
@@ -195,18 +196,8 @@ TEST_P(EveryKind, CancelledLetsGoOfAllMemory) {
   }
 }
 
-std::vector<Algorithm> collectives_of_all() {
-  std::vector<Algorithm> result;
-  for (const auto& algorithm : algorithms())
-    if (algorithm.kind != CollectiveKind::send && algorithm.kind != CollectiveKind::recv)
-      result.push_back(algorithm);
-  return result;
-}
-
-INSTANTIATE_TEST_SUITE_P(Executor, EveryKind, testing::ValuesIn(collectives_of_all()),
-                         [](const auto& info) {
-                           return fmt::format("{}_{}", to_string(info.param.kind), info.param.name);
-                         });
+INSTANTIATE_TEST_SUITE_P(Executor, EveryKind, testing::ValuesIn(test::collectives_of_all()),
+                         test::name_of);
 
 TEST(Executor, ManyOperationsAtOnceKeepApart) {
   constexpr int kSize = 4, kOperations = 8;

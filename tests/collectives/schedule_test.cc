@@ -10,6 +10,7 @@
 #include <random>
 #include <set>
 
+#include "tests/collectives/every_algorithm.h"
 #include "tutti/base/error.h"
 #include "tutti/collectives/validate.h"
 
@@ -146,18 +147,8 @@ TEST_P(EveryAlgorithm, IsTheModelForAnyRanksCountsRootsAndHosts) {
   }
 }
 
-std::vector<Algorithm> collectives_of_all() {
-  std::vector<Algorithm> result;
-  for (const auto& algorithm : algorithms())
-    if (algorithm.kind != CollectiveKind::send && algorithm.kind != CollectiveKind::recv)
-      result.push_back(algorithm);
-  return result;
-}
-
-INSTANTIATE_TEST_SUITE_P(Schedules, EveryAlgorithm, testing::ValuesIn(collectives_of_all()),
-                         [](const auto& info) {
-                           return fmt::format("{}_{}", to_string(info.param.kind), info.param.name);
-                         });
+INSTANTIATE_TEST_SUITE_P(Schedules, EveryAlgorithm, testing::ValuesIn(test::collectives_of_all()),
+                         test::name_of);
 
 TEST(Schedules, SendMeetsRecv) {
   const Counts counts = {5}, none = {0};

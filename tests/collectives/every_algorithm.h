@@ -1,0 +1,35 @@
+#pragma once
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "tutti/collectives/schedule.h"
+
+namespace tutti {
+
+inline void PrintTo(const Algorithm& algorithm, std::ostream* stream) {
+  *stream << to_string(algorithm.kind) << " " << algorithm.name;
+}
+
+}  // namespace tutti
+
+namespace tutti::test {
+
+/// All but send and recv, which take two different algorithms at the two ends.
+inline std::vector<Algorithm> collectives_of_all() {
+  std::vector<Algorithm> result;
+  for (const auto& algorithm : algorithms())
+    if (algorithm.kind != CollectiveKind::send && algorithm.kind != CollectiveKind::recv)
+      result.push_back(algorithm);
+  return result;
+}
+
+inline std::string name_of(const testing::TestParamInfo<Algorithm>& info) {
+  return fmt::format("{}_{}", to_string(info.param.kind), info.param.name);
+}
+
+}  // namespace tutti::test
