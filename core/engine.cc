@@ -81,6 +81,11 @@ void Engine::start() {
 
 bool Engine::forked() const { return ::getpid() != pid_; }
 
+// What ended the whole communicator is told by whatever is waited for next, once.
+void Engine::report(const std::string& line) {
+  if (!broken()) log(LogLevel::warning, line);
+}
+
 bool Engine::in_callback() const { return callback_of == this; }
 
 void Engine::submit(std::vector<std::unique_ptr<Entry>> entries, bool ring) {

@@ -47,7 +47,7 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   void post(std::function<void()> function);
 
   void drive(WorkState& work, Deadline deadline) override;
-  void report(const std::string& line) override { log(LogLevel::warning, line); }
+  void report(const std::string& line) override;
   bool in_callback() const override;
 
   Statistics statistics();

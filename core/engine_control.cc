@@ -200,8 +200,8 @@ void Engine::fault(const Error& error, bool tell_others) {
   backend_->abort(error);
   backend_->progress();
   scheduler_->fail(error);
-  take_submissions();
   left_ = error;
+  take_submissions();
 }
 
 // Probes and reports, only while something is pending.
