@@ -1,0 +1,309 @@
+// Allreduce, alone and in groups, over every dtype in one to three dimensions.
+#include <fmt/format.h>
+
+#include "tests/api/case.h"
+
+namespace tutti::test {
+namespace {
+
+// What rank r puts in; the sum over few ranks fits in every dtype.
+double input(int rank, int64_t i) { return static_cast<double>(i % 7 + rank); }
+double sum_of(int size, int64_t i) {
+  double sum = 0;
+  for (int rank = 0; rank < size; ++rank) sum += input(rank, i);
+  return sum;
+}
+Formula inputs_of(const Communicator& comm) {
+  return [rank = comm.rank()](int64_t i) { return input(rank, i); };
+}
+
+// Every dtype and shape under one op.
+void check_op(Communicator& comm, ReduceOp op, const std::vector<DataType>& dtypes,
+              const std::function<double(int size, int64_t i)>& expected) {
+  for_each_tensor(dtypes, [&](const std::string& name, Shape shape, DataType dtype) {
+    const auto tensor = make_tensor(shape, dtype, inputs_of(comm));
+    comm.allreduce(name, tensor, op).wait();
+    expect_elements(tensor, [&](int64_t i) { return expected(comm.size(), i); });
+  });
+}
+
+TUTTI_CASE(Allreduce, Sum) { check_op(comm, ReduceOp::sum, numbers(), sum_of); }
+
+// Whole numbers are divided toward zero; floats here divide to what f16 holds exactly, or are left
+// to the ranks' agreement.
+TUTTI_CASE(Allreduce, Average) {
+  const int size = comm.size();
+  for_each_tensor(numbers(), [&](const std::string& name, Shape shape, DataType dtype) {
+    // A multiple of the number of ranks on every rank, so that the mean is exact.
+    const auto tensor = make_tensor(
+        shape, dtype, [&](int64_t i) { return static_cast<double>((i % 5 + comm.rank()) * size); });
+    comm.allreduce(name, tensor).wait();
+    expect_elements(tensor, [&](int64_t i) {
+      return static_cast<double>(i % 5 * size + size * (size - 1) / 2);
+    });
+  });
+  std::vector<int> whole(3, comm.rank() == 0 ? -7 : 0);
+  comm.allreduce("toward zero", whole).wait();
+  EXPECT_EQ(whole, std::vector<int>(3, -7 / size));
+}
+
+TUTTI_CASE(Allreduce, Min) {
+  check_op(comm, ReduceOp::min, numbers(), [](int, int64_t i) { return input(0, i); });
+}
+
+TUTTI_CASE(Allreduce, Max) {
+  check_op(comm, ReduceOp::max, numbers(), [](int size, int64_t i) { return input(size - 1, i); });
+}
+
+TUTTI_CASE(Allreduce, Product) {
+  for_each_tensor(numbers(), [&](const std::string& name, Shape shape, DataType dtype) {
+    const auto tensor =
+        make_tensor(shape, dtype, [&](int64_t i) { return comm.rank() < 3 ? i % 3 + 1 : 1; });
+    comm.allreduce(name, tensor, ReduceOp::product).wait();
+    expect_elements(tensor, [&](int64_t i) {
+      double product = 1;
+      for (int rank = 0; rank < std::min(comm.size(), 3); ++rank) product *= i % 3 + 1;
+      return product;
+    });
+  });
+}
+
+TUTTI_CASE(Allreduce, BitwiseAndOrOnWholeNumbersAndBool) {
+  for (const auto dtype : {DataType::i32, DataType::u8, DataType::u64}) {
+    // Bit `rank` and bit 6 are set on every rank.
+    const auto bits = [&](int64_t) { return static_cast<double>((1 << comm.rank()) | 64); };
+    const auto either = make_tensor(Shape{17}, dtype, bits), both = either.clone();
+    comm.allreduce("bor", either, ReduceOp::bor).wait();
+    comm.allreduce("band", both, ReduceOp::band).wait();
+    expect_elements(either, [&](int64_t) { return ((1 << comm.size()) - 1) | 64; });
+    expect_elements(both, [](int64_t) { return 64; });
+  }
+  const auto flags =
+      make_tensor(Shape{4}, DataType::boolean, [&](int64_t i) { return i == comm.rank(); });
+  comm.allreduce("flags", flags, ReduceOp::bor).wait();
+  expect_elements(flags, [&](int64_t i) { return i < comm.size(); });
+}
+
+TUTTI_CASE(Allreduce, InPlaceAndOutOfPlace) {
+  for_each_tensor(numbers(), [&](const std::string& name, Shape shape, DataType dtype) {
+    const auto in = make_tensor(shape, dtype, inputs_of(comm));
+    const Tensor out(shape, dtype);
+    comm.allreduce(name, in, out, {.op = ReduceOp::sum}).wait();
+    expect_elements(in, inputs_of(comm));
+    expect_elements(out, [&](int64_t i) { return sum_of(comm.size(), i); });
+    comm.allreduce(name, in, in, {.op = ReduceOp::sum}).wait();
+    expect_elements(in, [&](int64_t i) { return sum_of(comm.size(), i); });
+  });
+}
+
+// Many at once, submitted in another order on each rank, of mixed dtypes: they are fused.
+TUTTI_CASE(Allreduce, AsyncFused) {
+  const auto before = comm.statistics();
+  constexpr int kTensors = 60;
+  std::vector<Tensor> tensors;
+  std::vector<Work> works;
+  for (int t = 0; t < kTensors; ++t)
+    tensors.push_back(
+        make_tensor(Shape{t % 9 + 1, 3}, numbers()[static_cast<size_t>(t) % 12], inputs_of(comm)));
+  for (int t = 0; t < kTensors; ++t) {
+    const int mine = (t * 7 + comm.rank() * 13) % kTensors;
+    works.push_back(comm.allreduce(fmt::format("fused {}", mine),
+                                   tensors[static_cast<size_t>(mine)], ReduceOp::sum));
+  }
+  for (auto& work : works) work.wait();
+  for (const auto& tensor : tensors)
+    expect_elements(tensor, [&](int64_t i) { return sum_of(comm.size(), i); });
+  const auto after = comm.statistics();
+  EXPECT_EQ(after.tensors - before.tensors, static_cast<uint64_t>(kTensors));
+  EXPECT_LT(after.buckets - before.buckets, static_cast<uint64_t>(kTensors));
+}
+
+TUTTI_CASE(Allreduce, Prescale) {
+  for_each_tensor(floats(), [&](const std::string& name, Shape shape, DataType dtype) {
+    const auto tensor = make_tensor(shape, dtype, inputs_of(comm));
+    comm.allreduce(name, tensor, {.op = ReduceOp::sum, .prescale = 0.5}).wait();
+    expect_elements(tensor, [&](int64_t i) { return sum_of(comm.size(), i) / 2; });
+  });
+}
+
+TUTTI_CASE(Allreduce, Postscale) {
+  for_each_tensor(floats(), [&](const std::string& name, Shape shape, DataType dtype) {
+    const auto tensor = make_tensor(shape, dtype, inputs_of(comm));
+    comm.allreduce(name, tensor, {.op = ReduceOp::sum, .postscale = 4}).wait();
+    expect_elements(tensor, [&](int64_t i) { return sum_of(comm.size(), i) * 4; });
+  });
+}
+
+TUTTI_CASE(Allreduce, ProcessSets) {
+  in_process_set(comm, [](Communicator& set) { check_op(set, ReduceOp::sum, numbers(), sum_of); });
+}
+
+TUTTI_CASE(Allreduce, ShapeError) {
+  std::vector<float> values(18, 1);
+  const auto differ = [&](const std::string& name, Shape zero, Shape others) {
+    const auto text = [](const Shape& shape) { return "f32" + shape.to_string(); };
+    expect_mismatch(
+        comm,
+        fmt::format("\"{}\": {}; all ranks must submit one shape. Nothing was changed.", name,
+                    rank_zero_differs(comm, text(zero), text(others))),
+        [&] {
+          comm.allreduce(name,
+                         TensorView(values.data(), comm.rank() == 0 ? zero : others, DataType::f32))
+              .wait();
+        });
+    EXPECT_EQ(values, std::vector<float>(18, 1));
+  };
+  differ("extent", Shape{17}, Shape{18});
+  differ("extents of one count", Shape{2, 9}, Shape{9, 2});
+  differ("dimensions", Shape{18}, Shape{2, 3, 3});
+}
+
+TUTTI_CASE(Allreduce, DtypeError) {
+  std::vector<float> values(17, 1);
+  const auto dtype = comm.rank() == 0 ? DataType::f32 : DataType::i32;
+  expect_mismatch(comm,
+                  fmt::format("\"x\": {}; all ranks must submit one dtype. Nothing was changed.",
+                              rank_zero_differs(comm, "f32[17]", "i32[17]")),
+                  [&] { comm.allreduce("x", TensorView(values.data(), Shape{17}, dtype)).wait(); });
+  EXPECT_EQ(values, std::vector<float>(17, 1));
+}
+
+TUTTI_CASE(Allreduce, OpScaleAndWireErrors) {
+  std::vector<float> values(17, 1);
+  const auto differ = [&](const std::string& what, const std::string& zero,
+                          const std::string& others, const ReduceOptions& of_zero,
+                          const ReduceOptions& of_others) {
+    expect_mismatch(
+        comm,
+        fmt::format("\"x\": {}; all ranks must submit one {}. Nothing was changed.",
+                    rank_zero_differs(comm, zero, others), what),
+        [&] { comm.allreduce("x", values, comm.rank() == 0 ? of_zero : of_others).wait(); });
+    EXPECT_EQ(values, std::vector<float>(17, 1));
+  };
+  differ("op", "sum", "max", {.op = ReduceOp::sum}, {.op = ReduceOp::max});
+  differ("prescale and postscale", "scales 2 and 1", "scales 1 and 1", {.prescale = 2}, {});
+  differ("wire type", "wire f16", "wire f32", {.wire = DataType::f16}, {});
+}
+
+TUTTI_CASE(Allreduce, DeviceError) {
+  use_fake_device();
+  std::vector<float> values(17, 1);
+  const auto place = comm.rank() == 0 ? Device{DeviceKind::fake, 0} : Device{};
+  expect_mismatch(
+      comm,
+      fmt::format("\"x\": {}; all ranks must submit one device. Nothing was changed.",
+                  rank_zero_differs(comm, "memory on " + to_string(Device{DeviceKind::fake, 0}),
+                                    "memory on " + to_string(Device{}))),
+      [&] {
+        comm.allreduce("x", TensorView(values.data(), Shape{17}, DataType::f32, place)).wait();
+      });
+  EXPECT_EQ(values, std::vector<float>(17, 1));
+}
+
+TUTTI_CASE(Allreduce, DuplicateName) {
+  std::vector<float> values(17, 1);
+  expect_duplicate_refused(comm,
+                           [&](const std::string& name) { return comm.allreduce(name, values); });
+}
+
+// A rank whose step made no gradient submits zeros, and the others' mean counts it.
+TUTTI_CASE(Allreduce, EveryRankSubmitsThoughSomeHaveNoGradient) {
+  std::vector<float> values(17, comm.rank() == 0 ? static_cast<float>(comm.size()) : 0.0f);
+  comm.allreduce("sometimes", values).wait();
+  EXPECT_EQ(values, std::vector<float>(17, 1));
+}
+
+TUTTI_CASE(Allreduce, SixteenBitsOnTheWire) {
+  for (const auto wire : {DataType::f16, DataType::bf16})
+    for (const auto dtype : {DataType::f32, DataType::f64}) {
+      const auto tensor = make_tensor(Shape{17, 5}, dtype, inputs_of(comm));
+      comm.allreduce("wire", tensor, {.op = ReduceOp::sum, .wire = wire}).wait();
+      expect_elements(tensor, [&](int64_t i) { return sum_of(comm.size(), i); });
+    }
+  // 1 + 2^-12 does not survive in either, and all ranks hold the same bits.
+  std::vector<float> fine(3, 1.0f + 0x1p-12f);
+  comm.allreduce("fine", fine, {.wire = DataType::f16}).wait();
+  EXPECT_EQ(fine, std::vector<float>(3, 1.0f));
+}
+
+TUTTI_CASE(Allreduce, NoElementsAndScalars) {
+  std::vector<float> nothing;
+  comm.allreduce("nothing", nothing).wait();
+  double value = comm.rank();
+  comm.allreduce("scalar", TensorView(&value, Shape{}, DataType::f64), ReduceOp::max).wait();
+  EXPECT_EQ(value, comm.size() - 1);
+}
+
+// --- groups -------------------------------------------------------------------------------------
+
+struct Group {
+  std::vector<Tensor> tensors;
+  std::vector<NamedTensor> named;
+
+  Group(const Communicator& comm, const std::vector<DataType>& dtypes) {
+    for (const auto dtype : dtypes)
+      for (const auto& shape : shapes()) {
+        tensors.push_back(make_tensor(shape, dtype, inputs_of(comm)));
+        named.push_back({fmt::format("member {}", named.size()), tensors.back()});
+      }
+  }
+  void expect(const Formula& formula) const {
+    for (const auto& tensor : tensors) expect_elements(tensor, formula);
+  }
+};
+
+void check_grouped_sum(Communicator& comm) {
+  const Group group(comm, numbers());
+  comm.grouped_allreduce("sum", group.named, {.op = ReduceOp::sum}).wait();
+  group.expect([&](int64_t i) { return sum_of(comm.size(), i); });
+}
+
+TUTTI_CASE(GroupedAllreduce, Sum) { check_grouped_sum(comm); }
+
+TUTTI_CASE(GroupedAllreduce, AverageInPlace) {
+  const Group group(comm, floats());
+  const auto size = static_cast<double>(comm.size());
+  comm.grouped_allreduce("average", group.named, {.prescale = size}).wait();
+  group.expect([&](int64_t i) { return sum_of(comm.size(), i); });
+}
+
+TUTTI_CASE(GroupedAllreduce, ProcessSets) {
+  in_process_set(comm, [](Communicator& set) { check_grouped_sum(set); });
+}
+
+// The odd member's error is the whole group's, and no member is changed.
+TUTTI_CASE(GroupedAllreduce, OneMemberDiffers) {
+  std::vector<float> a(3, 1), b(4, 1);
+  const auto rows = static_cast<int64_t>(comm.rank() == 0 ? 3 : 4);
+  const std::vector<NamedTensor> members = {
+      {"a", a}, {"b", TensorView(b.data(), Shape{rows}, DataType::f32)}};
+  expect_mismatch(comm,
+                  fmt::format("\"b\": {}; all ranks must submit one shape. Nothing was changed.",
+                              rank_zero_differs(comm, "f32[3]", "f32[4]")),
+                  [&] { comm.grouped_allreduce("group", members).wait(); });
+  EXPECT_EQ(a, std::vector<float>(3, 1));
+}
+
+TUTTI_CASE(GroupedAllreduce, GroupsDiffer) {
+  std::vector<float> values(3, 1);
+  const std::vector<NamedTensor> members = {{"x", values}};
+  expect_mismatch(
+      comm,
+      fmt::format("\"x\": {}; all ranks must submit one group. Nothing was changed.",
+                  rank_zero_differs(comm, "group \"one\" of 1", "group \"other\" of 1")),
+      [&] { comm.grouped_allreduce(comm.rank() == 0 ? "one" : "other", members).wait(); });
+}
+
+TUTTI_CASE(GroupedAllreduce, DeviceError) {
+  use_fake_device();
+  std::vector<float> values(3, 1);
+  const auto place = comm.rank() == 0 ? Device{DeviceKind::fake, 0} : Device{};
+  const std::vector<NamedTensor> members = {
+      {"x", TensorView(values.data(), Shape{3}, DataType::f32, place)}};
+  const auto error = error_of([&] { comm.grouped_allreduce("group", members).wait(); });
+  EXPECT_EQ(error.code(), ErrorCode::mismatch);
+  expect_still_works(comm);
+}
+
+}  // namespace
+}  // namespace tutti::test
