@@ -38,7 +38,8 @@ void check_equal(Communicator& comm) {
 void check_variable(Communicator& comm) {
   const auto rows = [](int rank) { return int64_t{rank % 3} * 2; };  // rank 0 has none
   for (const auto dtype : numbers()) {
-    auto work = comm.allgather("variable", rows_of(comm.rank(), rows(comm.rank()), dtype));
+    const auto input = rows_of(comm.rank(), rows(comm.rank()), dtype);
+    auto work = comm.allgather("variable", input);
     expect_gathered(work.output(), comm.size(), rows);
     const auto received = work.received_counts();
     ASSERT_EQ(received.size(), static_cast<size_t>(comm.size()));
@@ -202,8 +203,8 @@ TUTTI_CASE(Rooted, ReduceGatherScatterAtEveryRoot) {
     comm.reduce("reduce", input, output, root).wait();
     EXPECT_EQ(output, std::vector<double>(5, is_root ? size * (size - 1) / 2 : -1));
 
-    const auto gathered =
-        comm.gather("gather", rows_of(comm.rank(), comm.rank(), DataType::i64), root).output();
+    const auto own = rows_of(comm.rank(), comm.rank(), DataType::i64);
+    const auto gathered = comm.gather("gather", own, root).output();
     expect_gathered(gathered, is_root ? size : 0, [](int rank) { return rank; });
 
     // Rank r gets r rows.

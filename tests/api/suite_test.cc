@@ -1,0 +1,77 @@
+// The suite as a whole: all cases one after another in one job, and the table of the cases that
+// there must be.
+
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "tests/api/case.h"
+#include "tests/support/ranks.h"
+
+namespace tutti::test {
+namespace {
+
+// Every case leaves the communicator fit for the next, whatever plans and errors it went through.
+void run_all(Communicator& comm) {
+  for (const auto& one : cases()) {
+    SCOPED_TRACE(one.suite + "." + one.name);
+    one.run(comm);
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+TEST(WholeSuite, OneJobOfThreads) {
+  for (const int size : {2, 5}) run_threads(size, run_all);
+}
+TEST(WholeSuite, OneJobOfProcesses) { run_processes(2, run_all); }
+TEST(WholeSuite, ThreeRanksBesideOne) { run_hosts({0, 0, 0, 1}, run_all); }
+TEST(WholeSuite, ThreeHosts) { run_hosts({0, 1, 2, 2}, run_all); }
+
+struct Row {
+  std::string text, test;
+};
+
+std::vector<Row> read_table() {
+  std::ifstream file(TUTTI_SOURCE_DIR "/tests/horovod_cases.csv");
+  std::vector<Row> rows;
+  std::string line;
+  std::getline(file, line);
+  EXPECT_EQ(line, "case,feature,test");
+  while (std::getline(file, line)) {
+    const auto second = line.find(',', line.find(',') + 1);
+    if (second == line.npos) {
+      ADD_FAILURE() << "not three columns: " << line;
+      continue;
+    }
+    rows.push_back({line.substr(0, line.find(',')), line.substr(second + 1)});
+  }
+  return rows;
+}
+
+// Every row names a case of this program, which is then run here, or says why there is none.
+TEST(HorovodCases, EachNamedTestExistsAndRuns) {
+  std::map<std::string, const Case*> known;
+  for (const auto& one : cases()) known[one.suite + "." + one.name] = &one;
+  const auto rows = read_table();
+  EXPECT_GE(rows.size(), 100u);
+  std::set<std::string> ran;
+  for (const auto& [text, test] : rows) {
+    SCOPED_TRACE(text);
+    if (test.starts_with("n/a: ")) continue;
+    ASSERT_TRUE(known.contains(test)) << test;
+    if (!ran.insert(test).second) continue;
+    int ranks = 0;
+    std::mutex mutex;
+    run_threads(2, [&](Communicator& comm) {
+      known[test]->run(comm);
+      const std::lock_guard lock(mutex);
+      ++ranks;
+    });
+    EXPECT_EQ(ranks, 2) << test;
+  }
+  EXPECT_GE(ran.size(), 70u);
+}
+
+}  // namespace
+}  // namespace tutti::test
