@@ -17,23 +17,33 @@ function(tutti_install target)
   endif()
 endfunction()
 
-# Headers that need a third-party library stay at home: they belong to our own sources.
-set(private_headers PATTERN *-inl.h EXCLUDE PATTERN highway_targets.h EXCLUDE PATTERN asio.h EXCLUDE)
-foreach(floor base tensor kernels collectives backends core)
-  install(DIRECTORY ${PROJECT_SOURCE_DIR}/${floor} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti
-    FILES_MATCHING PATTERN *.h ${private_headers})
+# Headers of a folder, but for those that need a third-party library: they belong to our own sources.
+function(tutti_install_headers folder)
+  file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
+    ${PROJECT_SOURCE_DIR}/${folder}/*.h)
+  foreach(header ${headers})
+    file(STRINGS ${PROJECT_SOURCE_DIR}/${header} private REGEX "^#include <(fmt|boost|hwy|[a-z]+ssl)/")
+    cmake_path(GET header PARENT_PATH place)
+    if(NOT private)
+      install(FILES ${PROJECT_SOURCE_DIR}/${header}
+        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti/${place})
+    endif()
+  endforeach()
+endfunction()
+
+foreach(folder base tensor kernels collectives backends core adapters/c)
+  tutti_install_headers(${folder})
 endforeach()
+file(GLOB headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/adapters/*.h)
+install(FILES ${headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti/adapters)
 install(FILES ${PROJECT_SOURCE_DIR}/core/tutti.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti)
 install(FILES ${PROJECT_SOURCE_DIR}/adapters/c/tutti.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-install(DIRECTORY ${PROJECT_SOURCE_DIR}/adapters DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti
-  FILES_MATCHING PATTERN *.h PATTERN nn EXCLUDE)
 
 tutti_install(tutti)
 if(TARGET tutti_nn)
   set_target_properties(tutti_nn PROPERTIES EXPORT_NAME nn)
   tutti_install(tutti_nn)
-  install(DIRECTORY ${PROJECT_SOURCE_DIR}/adapters/nn
-    DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti/adapters FILES_MATCHING PATTERN *.h)
+  tutti_install_headers(adapters/nn)
   install(FILES ${PROJECT_SOURCE_DIR}/adapters/nn/nn.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti)
 endif()
 if(TARGET tutti-run)

@@ -95,26 +95,29 @@ TUTTI_CASE(Allreduce, InPlaceAndOutOfPlace) {
   });
 }
 
-// Many at once, submitted in another order on each rank, of mixed dtypes: they are fused.
+// Many at once, submitted in another order on each rank, of mixed dtypes, step after step: they are
+// fused.
 TUTTI_CASE(Allreduce, AsyncFused) {
   const auto before = comm.statistics();
-  constexpr int kTensors = 60;
-  std::vector<Tensor> tensors;
-  std::vector<Work> works;
-  for (int t = 0; t < kTensors; ++t)
-    tensors.push_back(
-        make_tensor(Shape{t % 9 + 1, 3}, numbers()[static_cast<size_t>(t) % 12], inputs_of(comm)));
-  for (int t = 0; t < kTensors; ++t) {
-    const int mine = (t * 7 + comm.rank() * 13) % kTensors;
-    works.push_back(comm.allreduce(fmt::format("fused {}", mine),
-                                   tensors[static_cast<size_t>(mine)], ReduceOp::sum));
+  constexpr int kTensors = 60, kSteps = 10;
+  for (int step = 0; step < kSteps; ++step) {
+    std::vector<Tensor> tensors;
+    std::vector<Work> works;
+    for (int t = 0; t < kTensors; ++t)
+      tensors.push_back(make_tensor(Shape{t % 9 + 1, 3}, numbers()[static_cast<size_t>(t) % 12],
+                                    inputs_of(comm)));
+    for (int t = 0; t < kTensors; ++t) {
+      const int mine = (t * 7 + comm.rank() * 13) % kTensors;
+      works.push_back(comm.allreduce(fmt::format("fused {}", mine),
+                                     tensors[static_cast<size_t>(mine)], ReduceOp::sum));
+    }
+    for (auto& work : works) work.wait();
+    for (const auto& tensor : tensors)
+      expect_elements(tensor, [&](int64_t i) { return sum_of(comm.size(), i); });
   }
-  for (auto& work : works) work.wait();
-  for (const auto& tensor : tensors)
-    expect_elements(tensor, [&](int64_t i) { return sum_of(comm.size(), i); });
   const auto after = comm.statistics();
-  EXPECT_EQ(after.tensors - before.tensors, static_cast<uint64_t>(kTensors));
-  EXPECT_LT(after.buckets - before.buckets, static_cast<uint64_t>(kTensors));
+  EXPECT_EQ(after.tensors - before.tensors, uint64_t{kTensors * kSteps});
+  EXPECT_LT(after.buckets - before.buckets, uint64_t{kTensors * kSteps});
 }
 
 TUTTI_CASE(Allreduce, Prescale) {
