@@ -1,0 +1,91 @@
+#include "tutti/adapters/nn/data_loader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+#include "tutti/base/error.h"
+
+namespace tutti::nn {
+
+DataLoader::DataLoader(const Dataset& dataset, const LoaderOptions& options)
+    : dataset_(dataset), options_(options) {
+  const auto refuse = [](const std::string& why) {
+    return Error(ErrorCode::invalid_argument, "DataLoader: " + why);
+  };
+  if (options.batch < 1)
+    throw refuse(fmt::format("a batch of {} images, want at least 1", options.batch));
+  if (options.rank < 0 || options.rank >= options.size)
+    throw refuse(fmt::format("rank {} of {} ranks", options.rank, options.size));
+  if (steps_per_epoch() == 0)
+    throw refuse(fmt::format("{} images are too few for one step of {} ranks with {} each",
+                             dataset.count(), options.size, options.batch));
+}
+
+DataLoader::~DataLoader() {
+  if (ahead_.valid()) ahead_.wait();
+}
+
+int64_t DataLoader::steps_per_epoch() const {
+  const int64_t global = options_.batch * options_.size;
+  if (options_.drop_last) return dataset_.count() / global;
+  // Steps in which this rank gets something.
+  const int64_t whole = dataset_.count() / global, rest = dataset_.count() % global;
+  return whole + (rest > options_.rank * options_.batch ? 1 : 0);
+}
+
+void DataLoader::restore(const LoaderPosition& position) {
+  if (ahead_.valid()) ahead_.wait();
+  ahead_ = {};
+  position_ = position;
+}
+
+// Fisher and Yates, by a generator whose numbers are the same everywhere.
+void DataLoader::order_epoch(int64_t epoch) {
+  if (ordered_epoch_ == epoch) return;
+  ordered_epoch_ = epoch;
+  order_.resize(static_cast<size_t>(dataset_.count()));
+  std::iota(order_.begin(), order_.end(), int64_t{0});
+  if (!options_.shuffle) return;
+  std::mt19937_64 generator(options_.seed * 1'000'003 + static_cast<uint64_t>(epoch));
+  for (size_t i = order_.size() - 1; i > 0; --i)
+    std::swap(order_[i], order_[generator() % (i + 1)]);
+}
+
+Batch DataLoader::make(int64_t epoch, int64_t step) {
+  order_epoch(epoch);
+  const int64_t first = (step * options_.size + options_.rank) * options_.batch;
+  const int64_t count = std::min(options_.batch, dataset_.count() - first);
+  const auto& shape = dataset_.images.shape();
+  Batch batch{Tensor(shape.with_rows(count), DataType::f32), Tensor(Shape{count}, DataType::i64)};
+  const int64_t pixels = shape.row_count();
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t source = order_[static_cast<size_t>(first + i)];
+    const uint8_t* from = dataset_.images.as<uint8_t>() + source * pixels;
+    float* to = batch.images.as<float>() + i * pixels;
+    for (int64_t p = 0; p < pixels; ++p) to[p] = static_cast<float>(from[p]) / 255.0f - 0.5f;
+    batch.labels.as<int64_t>()[i] = dataset_.labels.as<uint8_t>()[source];
+  }
+  return batch;
+}
+
+void DataLoader::prefetch() {
+  ahead_ = std::async(std::launch::async,
+                      [this, position = position_] { return make(position.epoch, position.step); });
+}
+
+std::optional<Batch> DataLoader::next() {
+  if (position_.step >= steps_per_epoch()) {
+    position_ = {position_.epoch + 1, 0};
+    return {};
+  }
+  if (!ahead_.valid()) prefetch();
+  Batch batch = ahead_.get();
+  ++position_.step;
+  if (position_.step < steps_per_epoch()) prefetch();
+  return batch;
+}
+
+}  // namespace tutti::nn

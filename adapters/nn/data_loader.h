@@ -1,0 +1,86 @@
+#pragma once
+
+#include <cstdint>
+#include <future>
+#include <optional>
+#include <vector>
+
+#include "tutti/adapters/nn/dataset.h"
+#include "tutti/tensor/tensor.h"
+
+namespace tutti::nn {
+
+/// f32 images scaled to mean 0.5 below zero and above (value / 255 - 0.5), i64 labels.
+struct Batch {
+  Tensor images;
+  Tensor labels;
+};
+
+struct LoaderOptions {
+  int64_t batch = 32;  // images of one rank per step
+  int rank = 0;        // of `size` ranks that share the dataset
+  int size = 1;
+  bool shuffle = true;    // anew in each epoch
+  uint64_t seed = 1;      // equal on all ranks
+  bool drop_last = true;  // steps that cannot fill every rank's batch are left out; otherwise
+                          // ranks may end with smaller batches, or differ by one step: use join()
+};
+
+/// Where a loader stands; restoring it goes on with the very next batch.
+struct LoaderPosition {
+  int64_t epoch = 0;
+  int64_t step = 0;
+};
+
+/// Deals a dataset to the ranks: in every step rank r gets the r-th part of the step's global batch
+/// (size * batch images), so that the global batches do not depend on how many ranks share them.
+/// One batch is prepared ahead by another thread. Iterating goes through what is left of the
+/// current epoch and then begins the next one.
+class DataLoader {
+ public:
+  /// The dataset must outlive the loader. Throws Error(invalid_argument) for a batch below 1, a
+  /// rank out of range, or fewer images than one step needs.
+  DataLoader(const Dataset& dataset, const LoaderOptions& options);
+  ~DataLoader();
+
+  int64_t steps_per_epoch() const;
+  LoaderPosition position() const { return position_; }
+  void restore(const LoaderPosition& position);
+
+  /// The next batch of this epoch, or nothing at its end (and the next epoch begins).
+  std::optional<Batch> next();
+
+  class Iterator {
+   public:
+    explicit Iterator(DataLoader* loader) : loader_(loader) { ++*this; }
+    Iterator() = default;
+    const Batch& operator*() const { return *batch_; }
+    Iterator& operator++() {
+      batch_ = loader_->next();
+      return *this;
+    }
+    bool operator==(const Iterator& other) const {
+      return batch_.has_value() == other.batch_.has_value();
+    }
+
+   private:
+    DataLoader* loader_ = nullptr;
+    std::optional<Batch> batch_;
+  };
+  Iterator begin() { return Iterator(this); }
+  Iterator end() { return {}; }
+
+ private:
+  Batch make(int64_t epoch, int64_t step);
+  void prefetch();
+  void order_epoch(int64_t epoch);
+
+  const Dataset& dataset_;
+  const LoaderOptions options_;
+  LoaderPosition position_;
+  int64_t ordered_epoch_ = -1;
+  std::vector<int64_t> order_;
+  std::future<Batch> ahead_;
+};
+
+}  // namespace tutti::nn

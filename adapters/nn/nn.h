@@ -1,0 +1,14 @@
+#pragma once
+
+/// The bundled trainer: build a Sequential, wrap its parameters in an optimizer, feed it from a
+/// DataLoader. f32 on the CPU. tutti::distributed (adapters/distributed.h) makes it data-parallel.
+
+#include "tutti/adapters/distributed.h"
+#include "tutti/adapters/nn/checkpoint.h"
+#include "tutti/adapters/nn/data_loader.h"
+#include "tutti/adapters/nn/dataset.h"
+#include "tutti/adapters/nn/layers.h"
+#include "tutti/adapters/nn/loss.h"
+#include "tutti/adapters/nn/optimizers.h"
+#include "tutti/adapters/nn/schedules.h"
+#include "tutti/adapters/nn/sequential.h"

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tutti/adapters/nn/parameter.h"
+
+namespace tutti::nn {
+
+/// What the optimizers share: the parameters, their announcements, state by name and a learning
+/// rate that schedules set. step() uses the gradients and leaves them alone (zero_grad clears
+/// them).
+class BaseOptimizer {
+ public:
+  const std::vector<Parameter>& parameters() const { return parameters_; }
+  /// Told the name of each parameter whose gradient is final, during backward. Null: nobody.
+  void on_gradient_ready(const GradientReady& callback);
+  /// Momenta and counters, by name; the handles share memory with the optimizer.
+  const std::vector<NamedState>& state() const { return state_; }
+  double learning_rate() const { return learning_rate_; }
+  void set_learning_rate(double rate) { learning_rate_ = rate; }
+
+ protected:
+  BaseOptimizer(std::vector<Parameter> parameters, double learning_rate);
+  /// A zeroed tensor beside every parameter, named "kind.parameter"; returns the index of the
+  /// first.
+  size_t add_state(const std::string& kind);
+  std::span<float> state_of(size_t first, size_t parameter) const {
+    return state_[first + parameter].tensor.span<float>();
+  }
+
+  std::vector<Parameter> parameters_;
+  std::vector<NamedState> state_;
+  double learning_rate_;
+};
+
+struct SgdOptions {
+  double learning_rate = 0.01;
+  double momentum = 0;
+  double weight_decay = 0;
+  bool nesterov = false;
+};
+class Sgd : public BaseOptimizer {
+ public:
+  Sgd(std::vector<Parameter> parameters, const SgdOptions& options);
+  void step();
+
+ private:
+  const SgdOptions options_;
+  size_t velocity_ = 0;
+};
+
+struct AdamOptions {
+  double learning_rate = 0.001;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  double weight_decay = 0;
+};
+class Adam : public BaseOptimizer {
+ public:
+  Adam(std::vector<Parameter> parameters, const AdamOptions& options);
+  void step();
+
+ protected:
+  Adam(std::vector<Parameter> parameters, const AdamOptions& options, bool decoupled);
+
+ private:
+  const AdamOptions options_;
+  const bool decoupled_;
+  size_t first_moment_ = 0, second_moment_ = 0, steps_ = 0;
+};
+/// Adam whose weight decay does not pass through the moments.
+class AdamW : public Adam {
+ public:
+  AdamW(std::vector<Parameter> parameters, const AdamOptions& options);
+};
+
+struct RmsPropOptions {
+  double learning_rate = 0.01;
+  double decay = 0.99;
+  double epsilon = 1e-8;
+  double momentum = 0;
+  double weight_decay = 0;
+};
+class RmsProp : public BaseOptimizer {
+ public:
+  RmsProp(std::vector<Parameter> parameters, const RmsPropOptions& options);
+  void step();
+
+ private:
+  const RmsPropOptions options_;
+  size_t mean_square_ = 0, velocity_ = 0;
+};
+
+}  // namespace tutti::nn

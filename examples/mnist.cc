@@ -1,0 +1,189 @@
+// Trains a LeNet-style network on MNIST digits, on as many ranks as it is started on: alone, under
+// tutti-run, mpirun or srun. The global batch is the same for any number of ranks.
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+
+#include "tutti/nn.h"
+#include "tutti/tutti.h"
+
+namespace nn = tutti::nn;
+
+namespace {
+
+struct Settings {
+  int epochs = 6;
+  int batch = 64;  // of all ranks together
+  double learning_rate = 0.05;
+  double momentum = 0.9;
+  unsigned seed = 1;
+  std::string data;
+  std::string timeline;
+  bool quiet = false;
+};
+
+nn::Sequential lenet(unsigned seed) {
+  nn::Sequential model(seed);
+  model.add("conv1", nn::conv2d(1, 6, 5, {.stride = 1, .padding = 2}))
+      .add("relu1", nn::relu())
+      .add("pool1", nn::max_pool2d(2))
+      .add("conv2", nn::conv2d(6, 16, 5))
+      .add("relu2", nn::relu())
+      .add("pool2", nn::max_pool2d(2))
+      .add("flatten", nn::flatten())
+      .add("fc1", nn::linear(400, 120))
+      .add("relu3", nn::relu())
+      .add("fc2", nn::linear(120, 84))
+      .add("relu4", nn::relu())
+      .add("fc3", nn::linear(84, 10));
+  return model;
+}
+
+// The share of test digits that the model names rightly; each rank tests its part.
+double accuracy(tutti::Communicator& comm, nn::Sequential& model, const nn::Dataset& test) {
+  constexpr int64_t kBatch = 100;
+  nn::DataLoader loader(test, {.batch = kBatch,
+                               .rank = comm.rank(),
+                               .size = comm.size(),
+                               .shuffle = false,
+                               .seed = 1,
+                               .drop_last = false});
+  std::vector<double> counts(2, 0.0);  // right, all
+  for (const auto& [images, labels] : loader) {
+    counts[0] += static_cast<double>(nn::count_correct(model.forward(images), labels));
+    counts[1] += static_cast<double>(labels.count());
+  }
+  comm.allreduce_blocking("test", counts, tutti::ReduceOp::sum);
+  return 100 * counts[0] / counts[1];
+}
+
+double seconds_since(tutti::Clock::time_point begin) {
+  return std::chrono::duration<double>(tutti::Clock::now() - begin).count();
+}
+
+void show_progress(int epoch, int epochs, int64_t step, int64_t steps) {
+  if (::isatty(STDOUT_FILENO) == 0) return;
+  constexpr int64_t kWidth = 20;
+  std::string bar;
+  for (int64_t i = 0; i < kWidth; ++i) bar += i < step * kWidth / steps ? "█" : "░";
+  std::printf("\repoch %d/%d  %s", epoch, epochs, bar.c_str());
+  std::fflush(stdout);
+}
+
+void train(const Settings& settings) {
+  auto options = tutti::Options::from_environment();
+  if (!settings.timeline.empty()) options.timeline = settings.timeline;
+  const std::string timeline = options.timeline;
+  const auto comm = tutti::Communicator::create(std::move(options));
+  const bool talks = comm->rank() == 0 && !settings.quiet;
+
+  const auto file = [&](const char* name) { return settings.data + "/" + name; };
+  const auto training =
+      nn::read_mnist(file("train-images-idx3-ubyte.gz"), file("train-labels-idx1-ubyte.gz"));
+  const auto test =
+      nn::read_mnist(file("t10k-images-idx3-ubyte.gz"), file("t10k-labels-idx1-ubyte.gz"));
+  if (settings.batch % comm->size() != 0)
+    throw tutti::Error(tutti::ErrorCode::invalid_argument,
+                       "--batch " + std::to_string(settings.batch) + " cannot be shared by " +
+                           std::to_string(comm->size()) + " ranks; give a multiple");
+  const int64_t share = settings.batch / comm->size();
+
+  auto model = lenet(settings.seed);
+  nn::Sgd sgd(model.parameters(),
+              {.learning_rate = settings.learning_rate, .momentum = settings.momentum});
+  auto optimizer = tutti::distributed(*comm, sgd);
+  nn::DataLoader loader(training, {.batch = share,
+                                   .rank = comm->rank(),
+                                   .size = comm->size(),
+                                   .shuffle = true,
+                                   .seed = settings.seed,
+                                   .drop_last = true});
+  const int64_t steps = loader.steps_per_epoch();
+  const nn::CosineSchedule rate{
+      .base = settings.learning_rate, .total = settings.epochs * steps, .warmup = steps / 4};
+  if (talks)
+    std::printf("LeNet on MNIST, %lld digits, %d rank%s (%s), batch %d x %lld\n",
+                static_cast<long long>(training.count()), comm->size(),
+                comm->size() == 1 ? "" : "s", comm->backend().c_str(), comm->size(),
+                static_cast<long long>(share));
+
+  const auto begin = tutti::Clock::now();
+  double right = 0;
+  int64_t step = 0;
+  for (int epoch = 1; epoch <= settings.epochs; ++epoch) {
+    const auto epoch_begin = tutti::Clock::now();
+    const auto before = comm->statistics();
+    std::vector<double> loss(1, 0.0);
+    int64_t done = 0;
+    for (const auto& [images, labels] : loader) {
+      sgd.set_learning_rate(rate(step++));
+      model.zero_grad();
+      nn::CrossEntropy cross_entropy(model.forward(images), labels);
+      model.backward(cross_entropy);
+      optimizer.step();
+      loss[0] += cross_entropy.value() / static_cast<double>(steps);
+      if (talks) show_progress(epoch, settings.epochs, ++done, steps);
+    }
+    const double seconds = seconds_since(epoch_begin);
+    const auto after = comm->statistics();
+    comm->allreduce_blocking("loss", loss);
+    right = accuracy(*comm, model, test);
+    if (!talks) continue;
+    const double exposed = after.exposed_seconds - before.exposed_seconds;
+    const double skew = after.skew_seconds - before.skew_seconds;
+    std::printf(
+        "%sepoch %d/%d  loss %.3f  test %.1f %%  %.0f images/s  exposed %.1f %%  skew %.1f %%\n",
+        ::isatty(STDOUT_FILENO) == 0 ? "" : "\r\033[K", epoch, settings.epochs, loss[0], right,
+        static_cast<double>(steps * settings.batch) / seconds, 100 * exposed / seconds,
+        100 * skew / seconds);
+    std::fflush(stdout);
+  }
+  const auto statistics = comm->statistics();
+  if (comm->rank() == 0) {
+    std::printf("test accuracy %.2f %%  after %.1f s of training\n", right, seconds_since(begin));
+    std::printf(
+        "%zu gradients in %.1f buckets per step, %.0f %% of the buckets without negotiation; "
+        "%llu negotiation messages in all\n",
+        sgd.parameters().size(),
+        static_cast<double>(statistics.buckets) / static_cast<double>(step),
+        100.0 * static_cast<double>(statistics.replayed_buckets) /
+            static_cast<double>(statistics.buckets),
+        static_cast<unsigned long long>(statistics.negotiation_messages));
+    if (!timeline.empty())
+      std::printf("timeline: %s (open in ui.perfetto.dev)\n", timeline.c_str());
+    std::fflush(stdout);
+  }
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  Settings settings;
+  settings.data = (std::filesystem::path(arguments[0]).parent_path() / "data" / "mnist").string();
+  CLI::App app("Trains LeNet on MNIST digits on all ranks of the job.");
+  app.add_option("--epochs", settings.epochs, "passes over the digits");
+  app.add_option("--batch", settings.batch, "digits per step, of all ranks together");
+  app.add_option("--learning-rate", settings.learning_rate, "highest of the cosine schedule");
+  app.add_option("--momentum", settings.momentum, "of SGD");
+  app.add_option("--seed", settings.seed, "of the weights and of the order of digits");
+  app.add_option("--data", settings.data, "folder of the four IDX files");
+  app.add_option("--timeline", settings.timeline, "file for a Chrome trace of all ranks");
+  app.add_flag("--quiet", settings.quiet, "only the last lines");
+  try {
+    app.parse(count, arguments);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  try {
+    train(settings);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "mnist: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}

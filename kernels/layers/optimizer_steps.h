@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace tutti {
+
+/// One step of an optimizer over one parameter, in place, f32. All spans have the parameter's
+/// length. Weight decay is an L2 term (added to the gradient) unless it is called decoupled.
+
+/// SGD with momentum (Sutskever et al. 2013, in the form with the learning rate outside the
+/// velocity): v = momentum * v + g; w -= learning_rate * (nesterov ? g + momentum * v : v).
+/// Without momentum `velocity` may be empty.
+struct SgdSettings {
+  float learning_rate = 0;
+  float momentum = 0;
+  float weight_decay = 0;
+  bool nesterov = false;
+};
+void sgd_step(const SgdSettings& settings, std::span<float> value, std::span<const float> gradient,
+              std::span<float> velocity);
+
+/// Adam (Kingma and Ba 2015) and, with `decoupled`, AdamW (Loshchilov and Hutter 2019):
+/// m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2;
+/// w -= learning_rate * (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon);
+/// decoupled first multiplies w by 1 - learning_rate * weight_decay. `step` (t) counts from 1.
+struct AdamSettings {
+  double learning_rate = 0;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  double weight_decay = 0;
+  bool decoupled = false;
+  int64_t step = 1;
+};
+void adam_step(const AdamSettings& settings, std::span<float> value,
+               std::span<const float> gradient, std::span<float> first_moment,
+               std::span<float> second_moment);
+
+/// RMSProp (Tieleman and Hinton 2012) with optional momentum: s = decay s + (1 - decay) g^2;
+/// v = momentum v + g / (sqrt(s) + epsilon); w -= learning_rate * v. Without momentum `velocity`
+/// may be empty.
+struct RmsPropSettings {
+  float learning_rate = 0;
+  float decay = 0.99f;
+  float epsilon = 1e-8f;
+  float momentum = 0;
+  float weight_decay = 0;
+};
+void rms_prop_step(const RmsPropSettings& settings, std::span<float> value,
+                   std::span<const float> gradient, std::span<float> mean_square,
+                   std::span<float> velocity);
+
+}  // namespace tutti
