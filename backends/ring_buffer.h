@@ -31,12 +31,12 @@ static_assert(sizeof(RingControl) == 256);
 
 namespace detail {
 
-/// The other side's position is never trusted: it may lie in memory that another process writes.
-inline uint64_t checked_ring_distance(uint64_t ahead, uint64_t behind, uint64_t capacity) {
-  const uint64_t distance = ahead - behind;
-  if (distance > capacity)
+/// The other side's position, which is never trusted: it may lie in memory that another process
+/// writes. It can only have advanced, by `most` bytes.
+inline uint64_t checked_ring_position(uint64_t now, uint64_t before, uint64_t most) {
+  if (now - before > most)
     throw Error(ErrorCode::peer_lost, "it wrote an impossible position into the shared ring");
-  return distance;
+  return now;
 }
 
 inline bool take_flag(std::atomic<uint32_t>& flag) {
@@ -81,8 +81,7 @@ class RingProducer {
   uint64_t free() const { return memory_.size() - (head_ - tail_); }
   void see_tail() {
     const uint64_t tail = control_->tail.load(std::memory_order_seq_cst);
-    detail::checked_ring_distance(head_, tail, memory_.size());
-    tail_ = tail;
+    tail_ = detail::checked_ring_position(tail, tail_, head_ - tail_);
   }
   void copy_in(const std::byte* bytes, size_t count) {
     if (count == 0) return;
@@ -130,8 +129,7 @@ class RingConsumer {
  private:
   void see_head() {
     const uint64_t head = control_->head.load(std::memory_order_seq_cst);
-    detail::checked_ring_distance(head, tail_, memory_.size());
-    head_ = head;
+    head_ = detail::checked_ring_position(head, head_, memory_.size() - (head_ - tail_));
   }
 
   RingControl* control_;

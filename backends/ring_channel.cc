@@ -32,7 +32,7 @@ bool RingChannel::arm(bool wants_write) {
   // Silenced before looking: a ring that comes after the look makes the bell readable again.
   own_.silence();
   if (!in_.arm()) return false;
-  if (wants_write && out_.arm() == false) return false;
+  if (wants_write && !out_.arm()) return false;
   return look_for_end(true).empty();
 }
 

@@ -8,8 +8,7 @@
 namespace tutti {
 
 /// A Channel over two rings and two doorbells: what memory and shm have in common. Derived classes
-/// own the memory and know how a peer's end is seen. Who destroys the last word of such a channel
-/// rings the peer.
+/// own the memory and know how a peer's end is seen.
 class RingChannel : public Channel {
  public:
   ~RingChannel() override;
