@@ -26,6 +26,7 @@ constexpr std::string_view kMagic = "tuttishm";
 constexpr size_t kTokenBytes = 16;
 constexpr size_t kMaxStrangers = 64;
 constexpr std::string_view kWelcome = "welcome!";
+constexpr int kLastCode = static_cast<int>(ErrorCode::internal);
 
 std::string random_hex(size_t bytes) {
   std::array<unsigned char, 32> random;
@@ -298,17 +299,22 @@ class Rendezvous {
     constexpr double kSecondsBetween = 0.1;
     if (!next_look_.passed()) return;
     next_look_ = Deadline::after(kSecondsBetween);
-    for (const int peer : missing_)
-      if (const auto text = store_.try_get(failure_key(peer)))
-        throw Error(
-            ErrorCode::unavailable,
-            fmt::format("rank {} gave up connecting through shared memory: {}", peer, *text))
-            .with_rank(peer);
+    for (const int peer : missing_) {
+      const auto failure = store_.try_get(failure_key(peer));
+      if (!failure) continue;
+      const auto space = std::min(failure->find(' '), failure->size() - 1);
+      const auto code = parse_integer(failure->substr(0, space), 1, kLastCode);
+      throw Error(code ? static_cast<ErrorCode>(*code) : ErrorCode::unavailable,
+                  fmt::format("rank {} gave up connecting through shared memory: {}", peer,
+                              failure->substr(space + 1)))
+          .with_rank(peer);
+    }
   }
 
   void tell_failure(const Error& failure) noexcept {
     try {
-      store_.set_once(failure_key(context_.rank), failure.what());
+      store_.set_once(failure_key(context_.rank),
+                      fmt::format("{} {}", static_cast<int>(failure.code()), failure.what()));
     } catch (const Error&) {
       // Then they wait for their deadline.
     }

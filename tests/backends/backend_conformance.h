@@ -1,0 +1,618 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/backends/world.h"
+#include "tutti/base/error.h"
+#include "tutti/kernels/convert.h"
+#include "tutti/kernels/reduce.h"
+
+// What every Backend promises. A test program includes this once and names its backends:
+//   INSTANTIATE_TEST_SUITE_P(Memory, BackendConformance, testing::Values(...));
+// All ranks live in this process. Where nothing else is said one thread drives them all, so
+// whatever would wait for another rank inside a call would hang.
+
+namespace tutti::test {
+
+using Backends = std::vector<std::unique_ptr<Backend>>;
+
+struct BackendMaker {
+  std::string name;
+  std::function<Backends(int size)> make;
+};
+
+inline void PrintTo(const BackendMaker& maker, std::ostream* out) { *out << maker.name; }
+
+/// Segments this small make several of them out of a few thousand elements.
+constexpr int64_t kTestSegmentBytes = 4096;
+
+/// One collective over all ranks: who gives what, and what everybody must get.
+struct Case {
+  Collective shape;                                               // kind, dtype, op, root, scale
+  std::vector<std::vector<std::byte>> inputs, outputs, expected;  // per rank
+  std::vector<std::vector<int64_t>> send_counts, recv_counts;     // per rank
+  std::vector<CollectiveKind> kinds;                              // send and recv differ by rank
+  std::vector<int> roots;
+
+  Collective of(int rank) {
+    const auto at = static_cast<size_t>(rank);
+    Collective collective = shape;
+    collective.kind = kinds[at];
+    collective.root = roots[at];
+    collective.input = inputs[at].data();
+    collective.output = outputs[at].data();
+    collective.send_counts = send_counts[at];
+    collective.recv_counts = recv_counts[at];
+    return collective;
+  }
+  void check() const {
+    for (size_t rank = 0; rank < outputs.size(); ++rank)
+      EXPECT_TRUE(outputs[rank] == expected[rank])
+          << to_string(shape.kind) << " of " << to_string(shape.dtype) << " with "
+          << to_string(shape.op) << ", root " << shape.root << ": wrong on rank " << rank << " of "
+          << outputs.size();
+  }
+};
+
+inline Launch launch_of(uint64_t tag) {
+  Launch launch;
+  launch.tag = tag;
+  return launch;
+}
+
+/// Small whole numbers, which every type holds and whose sums it holds too.
+inline std::vector<std::byte> small_numbers(DataType dtype, int64_t count, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<uint8_t> numbers(static_cast<size_t>(count));
+  for (auto& number : numbers) number = static_cast<uint8_t>(random() % 4);
+  std::vector<std::byte> bytes(static_cast<size_t>(count * size_of(dtype)));
+  cast_reference(DataType::u8, reinterpret_cast<const std::byte*>(numbers.data()), dtype,
+                 bytes.data(), count);
+  return bytes;
+}
+
+class CaseMaker {
+ public:
+  CaseMaker(int size, uint64_t seed) : size_(size), random_(seed) {}
+
+  Case make(CollectiveKind kind, DataType dtype, ReduceOp op, int64_t count) {
+    Case test;
+    test.shape.kind = kind;
+    test.shape.dtype = dtype;
+    test.shape.op = op;
+    test.shape.root = static_cast<int>(random_() % static_cast<uint64_t>(size_));
+    const auto n = static_cast<size_t>(size_);
+    for (auto* lists : {&test.inputs, &test.outputs, &test.expected}) lists->resize(n);
+    test.send_counts.resize(n);
+    test.recv_counts.resize(n);
+    test.kinds.assign(n, kind);
+    test.roots.assign(n, test.shape.root);
+    test_ = &test;
+    count_ = count;
+    fill();
+    // What must not be written is compared too.
+    for (size_t rank = 0; rank < n; ++rank)
+      test.outputs[rank].assign(test.expected[rank].size(), std::byte{0x5a});
+    return test;
+  }
+
+ private:
+  using Bytes = std::vector<std::byte>;
+
+  Bytes numbers(int64_t count) { return small_numbers(test_->shape.dtype, count, random_()); }
+  size_t bytes(int64_t count) const {
+    return static_cast<size_t>(count * size_of(test_->shape.dtype));
+  }
+  std::vector<int64_t> uneven() {
+    std::vector<int64_t> counts(static_cast<size_t>(size_));
+    for (auto& count : counts)
+      count = static_cast<int64_t>(random_() % static_cast<uint64_t>(count_ + 1));
+    return counts;
+  }
+  static int64_t sum(const std::vector<int64_t>& counts) {
+    return std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  }
+  Bytes reduced() const {
+    const auto& shape = test_->shape;
+    std::vector<const std::byte*> inputs;
+    for (const auto& input : test_->inputs) inputs.push_back(input.data());
+    Bytes result(test_->inputs[0].size());
+    reduce_reference(shape.dtype, shape.op, result.data(), inputs,
+                     static_cast<int64_t>(result.size()) / size_of(shape.dtype), shape.scale);
+    return result;
+  }
+  static Bytes joined(const std::vector<Bytes>& parts) {
+    Bytes all;
+    for (const auto& part : parts) all.insert(all.end(), part.begin(), part.end());
+    return all;
+  }
+
+  void fill() {
+    auto& test = *test_;
+    const auto n = static_cast<size_t>(size_);
+    const auto root = static_cast<size_t>(test.shape.root);
+    const auto same = uneven();
+    switch (test.shape.kind) {
+      case CollectiveKind::allreduce:
+      case CollectiveKind::reduce:
+        for (size_t r = 0; r < n; ++r) {
+          test.inputs[r] = numbers(count_);
+          test.send_counts[r] = {count_};
+        }
+        for (size_t r = 0; r < n; ++r)
+          if (test.shape.kind == CollectiveKind::allreduce || r == root)
+            test.expected[r] = reduced();
+        break;
+      case CollectiveKind::broadcast: {
+        const Bytes all = numbers(count_);
+        for (size_t r = 0; r < n; ++r) {
+          if (r == root) test.inputs[r] = all;
+          test.send_counts[r] = {count_};
+          test.expected[r] = all;
+        }
+        break;
+      }
+      case CollectiveKind::allgather:
+      case CollectiveKind::gather:
+        for (size_t r = 0; r < n; ++r) {
+          test.inputs[r] = numbers(same[r]);
+          test.send_counts[r] = same;
+        }
+        for (size_t r = 0; r < n; ++r)
+          if (test.shape.kind == CollectiveKind::allgather || r == root)
+            test.expected[r] = joined(test.inputs);
+        break;
+      case CollectiveKind::scatter:
+        for (size_t r = 0; r < n; ++r) {
+          test.send_counts[r] = same;
+          test.expected[r] = numbers(same[r]);
+        }
+        test.inputs[root] = joined(test.expected);
+        break;
+      case CollectiveKind::reduce_scatter: {
+        for (size_t r = 0; r < n; ++r) {
+          test.inputs[r] = numbers(sum(same));
+          test.send_counts[r] = same;
+        }
+        const Bytes all = reduced();
+        size_t at = 0;
+        for (size_t r = 0; r < n; ++r) {
+          test.expected[r].assign(all.begin() + static_cast<std::ptrdiff_t>(at),
+                                  all.begin() + static_cast<std::ptrdiff_t>(at + bytes(same[r])));
+          at += bytes(same[r]);
+        }
+        break;
+      }
+      case CollectiveKind::alltoall: {
+        std::vector<std::vector<Bytes>> parts(n, std::vector<Bytes>(n));
+        for (size_t from = 0; from < n; ++from) {
+          test.send_counts[from] = uneven();
+          for (size_t to = 0; to < n; ++to) parts[from][to] = numbers(test.send_counts[from][to]);
+          test.inputs[from] = joined(parts[from]);
+        }
+        for (size_t to = 0; to < n; ++to)
+          for (size_t from = 0; from < n; ++from) {
+            test.recv_counts[to].push_back(test.send_counts[from][to]);
+            test.expected[to].insert(test.expected[to].end(), parts[from][to].begin(),
+                                     parts[from][to].end());
+          }
+        break;
+      }
+      case CollectiveKind::send:
+      case CollectiveKind::recv: {
+        // Ranks 2i and 2i+1 talk; a last odd rank sends to nobody: a barrier is not needed for it.
+        for (size_t r = 0; r < n; ++r) {
+          const size_t other = r ^ 1;
+          test.send_counts[r] = {count_};
+          test.roots[r] = static_cast<int>(other);
+          test.kinds[r] = r % 2 == 0 ? CollectiveKind::send : CollectiveKind::recv;
+          if (r % 2 == 1) {
+            test.inputs[other] = numbers(count_);
+            test.expected[r] = test.inputs[other];
+          }
+        }
+        break;
+      }
+      case CollectiveKind::barrier:
+        break;
+    }
+  }
+
+  const int size_;
+  std::mt19937_64 random_;
+  Case* test_ = nullptr;
+  int64_t count_ = 0;
+};
+
+class BackendConformance : public testing::TestWithParam<BackendMaker> {
+ protected:
+  static constexpr double kPatience = 20;
+
+  void open(int size) { ends_ = GetParam().make(size); }
+  int size() const { return static_cast<int>(ends_.size()); }
+  Backend& end(int rank) { return *ends_[static_cast<size_t>(rank)]; }
+  bool takes_part(const Case& test, int rank) const {
+    return test.shape.kind != CollectiveKind::send || (rank | 1) < size();
+  }
+
+  struct Running {
+    int rank;
+    std::unique_ptr<Operation> operation;
+    OperationState state = OperationState::pending;
+  };
+
+  std::vector<Running> start(Case& test, uint64_t tag, uint32_t verdict_of_rank_0 = 0,
+                             const std::vector<Edges>& edges = {}) {
+    std::vector<Running> running;
+    for (int rank = 0; rank < size(); ++rank) {
+      if (!takes_part(test, rank)) continue;
+      Launch launch;
+      launch.tag = tag;
+      launch.verdict = rank == 0 ? verdict_of_rank_0 : 0;
+      if (!edges.empty()) launch.edges = edges[static_cast<size_t>(rank)];
+      running.push_back({rank, end(rank).start(test.of(rank), launch)});
+    }
+    return running;
+  }
+  /// Drives everything until all are over.
+  void finish(std::vector<Running>& running, OperationState expected) {
+    const auto deadline = Deadline::after(kPatience);
+    bool pending = true;
+    while (pending && !deadline.passed()) {
+      pending = false;
+      for (auto& backend : ends_)
+        if (backend) backend->progress();
+      for (auto& one : running) {
+        if (one.state != OperationState::pending) continue;
+        one.state = one.operation->advance();
+        if (one.state == OperationState::pending)
+          pending = true;
+        else
+          one.operation.reset();
+      }
+    }
+    for (const auto& one : running)
+      EXPECT_EQ(one.state, expected) << "rank " << one.rank << " of " << size();
+  }
+  void run(Case& test) {
+    auto running = start(test, ++tag_);
+    finish(running, OperationState::done);
+    test.check();
+  }
+
+  static std::vector<CollectiveKind> all_kinds() {
+    return {CollectiveKind::allreduce,      CollectiveKind::allgather, CollectiveKind::broadcast,
+            CollectiveKind::reduce,         CollectiveKind::gather,    CollectiveKind::scatter,
+            CollectiveKind::reduce_scatter, CollectiveKind::alltoall,  CollectiveKind::send,
+            CollectiveKind::barrier};
+  }
+
+  Backends ends_;
+  uint64_t tag_ = 0;
+};
+
+TEST_P(BackendConformance, EveryKindAtEveryCount) {
+  for (const int size : {1, 2, 3, 4, 5}) {
+    open(size);
+    CaseMaker maker(size, static_cast<uint64_t>(size));
+    for (const auto kind : all_kinds())
+      for (const int64_t count : {0, 1, size - 1, size, size + 1, 17, 1000, 10'007}) {
+        auto test = maker.make(kind, DataType::f32, ReduceOp::sum, count);
+        run(test);
+        if (HasFailure()) FAIL() << to_string(kind) << " count " << count << " size " << size;
+      }
+  }
+}
+
+TEST_P(BackendConformance, EveryTypeAndOp) {
+  open(3);
+  CaseMaker maker(3, 3);
+  for (int d = 0; d < kDataTypeCount; ++d)
+    for (int o = 0; o < kReduceOpCount; ++o) {
+      const auto dtype = static_cast<DataType>(d);
+      const auto op = static_cast<ReduceOp>(o);
+      const bool serves = end(0).capabilities().serves(CollectiveKind::allreduce, dtype, op);
+      EXPECT_EQ(serves, can_reduce(dtype, op));
+      for (const auto kind :
+           {CollectiveKind::allreduce, CollectiveKind::reduce, CollectiveKind::reduce_scatter}) {
+        if (!serves) {
+          std::byte memory[64] = {};
+          const int64_t counts[] = {1, 1, 1};
+          const Collective bad{kind, dtype, op, 0, memory, memory, counts, {}, {}};
+          EXPECT_THROW(end(0).start(bad, {}), Error);
+          continue;
+        }
+        for (const int64_t count : {5, 3001}) {
+          auto test = maker.make(kind, dtype, op, count);
+          run(test);
+        }
+      }
+      if (HasFailure()) FAIL() << to_string(dtype) << " " << to_string(op);
+    }
+}
+
+TEST_P(BackendConformance, LargeAndInPlace) {
+  open(2);
+  CaseMaker maker(2, 7);
+  auto test = maker.make(CollectiveKind::allreduce, DataType::f32, ReduceOp::average, 3'000'001);
+  test.outputs = test.inputs;
+  std::vector<Running> running;
+  for (int rank = 0; rank < 2; ++rank) {
+    auto collective = test.of(rank);
+    collective.input = collective.output;
+    running.push_back({rank, end(rank).start(collective, launch_of(1))});
+  }
+  finish(running, OperationState::done);
+  test.check();
+}
+
+// Eight operations at once on each of two communicators, started in another order on each rank and
+// looked after in no order at all.
+TEST_P(BackendConformance, ManyOperationsInFlightInAnyOrder) {
+  const uint64_t seed = std::random_device{}();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937_64 random(seed);
+  constexpr int kSize = 3, kOperations = 8;
+  const auto kinds = all_kinds();
+  Backends worlds[2] = {GetParam().make(kSize), GetParam().make(kSize)};
+  for (int round = 0; round < 10; ++round) {
+    struct One {
+      int world, rank;
+      uint64_t tag;
+      Case* test;
+      std::unique_ptr<Operation> operation;
+    };
+    std::vector<std::unique_ptr<Case>> cases;
+    std::vector<One> waiting, running;
+    for (int world = 0; world < 2; ++world)
+      for (uint64_t i = 0; i < kOperations; ++i) {
+        CaseMaker maker(kSize, random());
+        // send needs pairs; the others take every rank.
+        const auto kind = kinds[random() % kinds.size()];
+        cases.push_back(std::make_unique<Case>(
+            maker.make(kind == CollectiveKind::send ? CollectiveKind::barrier : kind, DataType::i32,
+                       ReduceOp::sum, static_cast<int64_t>(random() % 9000))));
+        for (int rank = 0; rank < kSize; ++rank)
+          waiting.push_back({world, rank, static_cast<uint64_t>(round) * kOperations + i + 1,
+                             cases.back().get(), nullptr});
+      }
+    std::shuffle(waiting.begin(), waiting.end(), random);
+    const auto deadline = Deadline::after(kPatience);
+    while (!(waiting.empty() && running.empty()) && !deadline.passed()) {
+      if (!waiting.empty()) {
+        auto& one = waiting.back();
+        auto& backend = *worlds[one.world][static_cast<size_t>(one.rank)];
+        one.operation = backend.start(one.test->of(one.rank), launch_of(one.tag));
+        running.push_back(std::move(one));
+        waiting.pop_back();
+      }
+      std::shuffle(running.begin(), running.end(), random);
+      std::erase_if(running, [](One& one) {
+        const auto state = one.operation->advance();
+        EXPECT_TRUE(state == OperationState::pending || state == OperationState::done);
+        return state != OperationState::pending;
+      });
+      for (auto& world : worlds)
+        for (auto& backend : world) backend->progress();
+    }
+    ASSERT_TRUE(waiting.empty() && running.empty());
+    for (const auto& test : cases) test->check();
+  }
+}
+
+// A rank alone may start what it likes; nothing comes of it until the others do the same.
+TEST_P(BackendConformance, StartNeverWaits) {
+  open(2);
+  CaseMaker maker(2, 9);
+  std::vector<Case> cases;
+  std::vector<Running> running;
+  for (const auto kind : all_kinds())
+    cases.push_back(maker.make(kind, DataType::f32, ReduceOp::sum, 200'000));
+  for (const int rank : {1, 0}) {
+    for (size_t i = 0; i < cases.size(); ++i) {
+      const uint64_t tag = i + 1;
+      running.push_back({rank, end(rank).start(cases[i].of(rank), launch_of(tag))});
+    }
+    for (auto& one : running) EXPECT_EQ(one.operation->advance(), OperationState::pending);
+  }
+  finish(running, OperationState::done);
+  for (const auto& test : cases) test.check();
+}
+
+// The edges of an operation: memory outside, which is read before and written after.
+struct Outside {
+  std::vector<float> input, output, bucket;
+  int fills = 0, drains = 0;
+
+  static Edges edges(Outside& outside) {
+    return {
+        &outside,
+        [](void* self, Range range) {
+          auto& it = *static_cast<Outside*>(self);
+          ++it.fills;
+          std::copy_n(it.input.begin() + range.begin, range.count, it.bucket.begin() + range.begin);
+        },
+        [](void* self, Range range, Scale scale) {
+          auto& it = *static_cast<Outside*>(self);
+          ++it.drains;
+          for (int64_t i = range.begin; i < range.end(); ++i) {
+            const auto at = static_cast<size_t>(i);
+            it.output[at] = it.bucket[at] *
+                            static_cast<float>(scale.factor / static_cast<double>(scale.divisor));
+          }
+        }};
+  }
+};
+
+TEST_P(BackendConformance, AVetoOfOneRankIsEverybodys) {
+  for (const int size : {2, 3, 5}) {
+    open(size);
+    for (const int64_t count : {0, 1, 1000, 20'000, 600'000})
+      for (const uint32_t verdict : {0u, 4u}) {
+        std::vector<Outside> outsides(static_cast<size_t>(size));
+        std::vector<Running> running;
+        const int64_t counts[] = {count};
+        const auto n = static_cast<size_t>(count);
+        ++tag_;
+        for (int rank = 0; rank < size; ++rank) {
+          auto& outside = outsides[static_cast<size_t>(rank)];
+          outside.input.assign(n, static_cast<float>(rank + 1));
+          outside.output.assign(n, -1);
+          outside.bucket.assign(n, -2);
+          auto* bucket = reinterpret_cast<std::byte*>(outside.bucket.data());
+          Launch launch;
+          launch.tag = tag_;
+          launch.verdict = rank == size - 1 ? verdict : 0;
+          launch.edges = Outside::edges(outside);
+          const Collective collective{CollectiveKind::allreduce,
+                                      DataType::f32,
+                                      ReduceOp::average,
+                                      0,
+                                      bucket,
+                                      bucket,
+                                      counts,
+                                      {},
+                                      {}};
+          running.push_back({rank, end(rank).start(collective, launch)});
+        }
+        finish(running, verdict ? OperationState::vetoed : OperationState::done);
+        for (const auto& outside : outsides) {
+          const float mean = static_cast<float>(size + 1) / 2;
+          EXPECT_EQ(outside.output, std::vector<float>(n, verdict ? -1 : mean));
+          if (verdict) {
+            EXPECT_EQ(outside.drains, 0);
+          }
+        }
+        if (HasFailure()) FAIL() << "size " << size << " count " << count << " verdict " << verdict;
+      }
+  }
+}
+
+TEST_P(BackendConformance, CancelledEverywhereHarmsNobody) {
+  open(3);
+  CaseMaker maker(3, 11);
+  for (int rounds = 0; rounds < 12; ++rounds) {
+    auto test = maker.make(CollectiveKind::allreduce, DataType::f32, ReduceOp::sum, 300'000);
+    auto running = start(test, ++tag_);
+    for (int i = 0; i < rounds; ++i)
+      for (auto& one : running) {
+        end(one.rank).progress();
+        if (one.state == OperationState::pending) one.state = one.operation->advance();
+      }
+    for (auto& one : running)
+      if (one.state == OperationState::pending) one.operation->cancel();
+    const auto deadline = Deadline::after(kPatience);
+    for (bool pending = true; pending && !deadline.passed();) {
+      pending = false;
+      for (auto& one : running) {
+        end(one.rank).progress();
+        if (one.state == OperationState::pending) one.state = one.operation->advance();
+        pending |= one.state == OperationState::pending;
+      }
+    }
+    for (auto& one : running) {
+      EXPECT_NE(one.state, OperationState::pending);
+      one.operation.reset();
+    }
+    // What was on its way of it is thrown away.
+    for (int rank = 0; rank < 3; ++rank) end(rank).transport()->discard(tag_, tag_);
+    auto next = maker.make(CollectiveKind::allreduce, DataType::f32, ReduceOp::sum, 1000);
+    run(next);
+  }
+}
+
+TEST_P(BackendConformance, APeersEndFailsWhatNeedsIt) {
+  open(3);
+  CaseMaker maker(3, 13);
+  auto test = maker.make(CollectiveKind::allreduce, DataType::f32, ReduceOp::sum, 300'000);
+  auto running = start(test, ++tag_);
+  std::erase_if(running, [](const Running& one) { return one.rank == 2; });
+  for (int i = 0; i < 3; ++i) end(0).progress();
+  ends_[2].reset();
+  finish(running, OperationState::failed);
+  for (const int rank : {0, 1}) {
+    const auto deadline = Deadline::after(kPatience);
+    std::optional<PeerEvent> event;
+    while (!(event = end(rank).transport()->take_event()) && !deadline.passed())
+      end(rank).progress();
+    ASSERT_TRUE(event);
+    EXPECT_EQ(event->peer, 2);
+    EXPECT_EQ(event->kind, PeerEvent::Kind::lost);
+  }
+}
+
+TEST_P(BackendConformance, AGoodbyeIsNoLoss) {
+  open(2);
+  CaseMaker maker(2, 14);
+  auto test = maker.make(CollectiveKind::allgather, DataType::f32, ReduceOp::sum, 1000);
+  run(test);
+  end(1).transport()->goodbye(kPatience);
+  ends_[1].reset();
+  const auto deadline = Deadline::after(kPatience);
+  std::optional<PeerEvent> event;
+  while (!(event = end(0).transport()->take_event()) && !deadline.passed()) end(0).progress();
+  ASSERT_TRUE(event);
+  EXPECT_EQ(event->kind, PeerEvent::Kind::left);
+}
+
+TEST_P(BackendConformance, AbortFailsWhatIsPending) {
+  open(2);
+  CaseMaker maker(2, 15);
+  auto test = maker.make(CollectiveKind::allreduce, DataType::f32, ReduceOp::sum, 300'000);
+  std::vector<Running> running;
+  running.push_back({0, end(0).start(test.of(0), launch_of(1))});
+  end(0).progress();
+  std::thread([&] { end(0).abort(Error(ErrorCode::closed, "enough")); }).join();
+  finish(running, OperationState::failed);
+}
+
+TEST_P(BackendConformance, RegionsAreAlignedAndOfTheHost) {
+  open(1);
+  for (const size_t bytes : {0, 1, 4096, 1'000'003}) {
+    const auto region = end(0).allocate(bytes, Device{});
+    EXPECT_GE(region->bytes(), bytes);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(region->data()) % 4096, 0u);
+    std::memset(region->data(), 1, bytes);
+  }
+  EXPECT_THROW(end(0).allocate(1, Device{DeviceKind::cuda, 0}), Error);
+}
+
+// A thread a rank that sleeps whenever it can.
+TEST_P(BackendConformance, SleepersAreWoken) {
+  open(3);
+  CaseMaker maker(3, 16);
+  constexpr int kRounds = 60;
+  std::vector<Case> cases;
+  for (int i = 0; i < kRounds; ++i)
+    cases.push_back(maker.make(i % 2 ? CollectiveKind::allreduce : CollectiveKind::alltoall,
+                               DataType::f32, ReduceOp::sum, i % 7 == 0 ? 400'000 : 100));
+  std::vector<std::vector<Collective>> collectives(3);
+  for (int rank = 0; rank < 3; ++rank)
+    for (auto& test : cases) collectives[static_cast<size_t>(rank)].push_back(test.of(rank));
+  run_ranks(3, [&](int rank) {
+    Backend& backend = end(rank);
+    Poller poller;
+    poller.watch(backend.descriptor(), 1 /* EPOLLIN */);
+    uint64_t tag = 0;
+    for (const auto& collective : collectives[static_cast<size_t>(rank)]) {
+      const auto operation = backend.start(collective, launch_of(++tag));
+      while (operation->advance() == OperationState::pending)
+        if (!backend.progress() && backend.arm())
+          if (!poller.wait(static_cast<int>(kPatience * 1000)))
+            throw std::runtime_error("woken by nobody");
+    }
+    backend.transport()->goodbye(kPatience);
+  });
+  for (const auto& test : cases) test.check();
+}
+
+}  // namespace tutti::test
