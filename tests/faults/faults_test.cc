@@ -111,7 +111,7 @@ TEST_F(Faults, KilledAtAnyMicrosecond) {
   std::mt19937 random(seed);
   RecordProperty("seed", std::to_string(seed));
   std::printf("seed %u\n", seed);
-  for (int i = 0; i < runs() * 2; ++i)
+  for (int i = 0; i < runs() * 5; ++i)
     check(static_cast<int>(random() % kRanks),
           fmt::format("kill-after {} 0", 300'000 + random() % 500'000), "", 1000, 137, true);
 }

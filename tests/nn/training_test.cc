@@ -1,0 +1,132 @@
+// The trainer on several ranks: equal bits where they are promised, near equality where not.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <mutex>
+
+#include "tests/support/ranks.h"
+#include "tutti/nn.h"
+
+namespace tutti::nn {
+namespace {
+
+Sequential small_lenet(uint64_t seed) {
+  Sequential model(seed);
+  model.add("conv1", conv2d(1, 4, 5))
+      .add("relu1", relu())
+      .add("pool1", max_pool2d(2))
+      .add("flatten", flatten())
+      .add("fc1", linear(4 * 12 * 12, 10));
+  return model;
+}
+
+const Dataset& digits() {
+  static const Dataset data = read_mnist(std::string(TUTTI_MNIST) + "/t10k-images-idx3-ubyte.gz",
+                                         std::string(TUTTI_MNIST) + "/t10k-labels-idx1-ubyte.gz");
+  return data;
+}
+
+// All parameters after `steps` steps with a global batch of 64.
+std::vector<float> train(Communicator& comm, uint64_t seed, int steps, double rate) {
+  auto model = small_lenet(seed);
+  Sgd sgd(model.parameters(), {.learning_rate = rate, .momentum = 0.9});
+  auto optimizer = distributed(comm, sgd);
+  DataLoader loader(
+      digits(),
+      {.batch = 64 / comm.size(), .rank = comm.rank(), .size = comm.size(), .seed = seed});
+  for (int step = 0; step < steps; ++step) {
+    auto batch = loader.next();
+    if (!batch) batch = loader.next();
+    model.zero_grad();
+    CrossEntropy loss(model.forward(batch->images), batch->labels);
+    model.backward(loss);
+    optimizer.step();
+  }
+  std::vector<float> all;
+  for (const auto& parameter : model.parameters()) {
+    const auto values = parameter.value.span<float>();
+    all.insert(all.end(), values.begin(), values.end());
+  }
+  return all;
+}
+
+std::vector<float> train_threads(int size, uint64_t seed, int steps, double rate,
+                                 Determinism determinism, const std::string& backend = "auto") {
+  std::vector<float> result;
+  std::mutex mutex;
+  test::run_threads(
+      size,
+      [&](Communicator& comm) {
+        auto all = train(comm, seed, steps, rate);
+        const std::lock_guard lock(mutex);
+        if (result.empty())
+          result = std::move(all);
+        else
+          EXPECT_EQ(std::memcmp(all.data(), result.data(), all.size() * sizeof(float)), 0)
+              << "ranks differ";
+      },
+      [&](Options& options) {
+        options.determinism = determinism;
+        options.backend = backend;
+      },
+      120);
+  return result;
+}
+
+TEST(Training, RankOrderEndsWithEqualBitsOverBackends) {
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    const auto memory = train_threads(2, seed, 20, 0.05, Determinism::rank_order, "memory");
+    for (const char* backend : {"shm", "tcp"}) {
+      const auto other = train_threads(2, seed, 20, 0.05, Determinism::rank_order, backend);
+      ASSERT_EQ(memory.size(), other.size());
+      EXPECT_EQ(std::memcmp(memory.data(), other.data(), memory.size() * sizeof(float)), 0)
+          << backend << " seed " << seed;
+    }
+  }
+}
+
+TEST(Training, OneTwoAndFourRanksAgree) {
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    const auto one = train_threads(1, seed, 50, 0.01, Determinism::fastest);
+    for (const int size : {2, 4}) {
+      const auto more = train_threads(size, seed, 50, 0.01, Determinism::fastest);
+      double difference = 0, norm = 0;
+      for (size_t i = 0; i < one.size(); ++i) {
+        const double d = static_cast<double>(one[i]) - more[i];
+        difference += d * d;
+        norm += static_cast<double>(one[i]) * one[i];
+      }
+      EXPECT_LE(std::sqrt(difference / norm), 1e-6) << size << " ranks, seed " << seed;
+    }
+  }
+}
+
+TEST(Training, ResumesToTheBit) {
+  const auto file = testing::TempDir() + "training_checkpoint";
+  auto run = [&](int from, int to, bool load) {
+    auto model = small_lenet(7);
+    AdamW optimizer(model.parameters(), {.learning_rate = 0.002});
+    DataLoader loader(digits(), {.batch = 64, .seed = 7});
+    if (load) loader.restore(load_training(file, optimizer.parameters(), optimizer.state()));
+    for (int step = from; step < to; ++step) {
+      auto batch = loader.next();
+      if (!batch) batch = loader.next();
+      model.zero_grad();
+      CrossEntropy loss(model.forward(batch->images), batch->labels);
+      model.backward(loss);
+      optimizer.step();
+      if (step == 19)
+        save_training(file, optimizer.parameters(), optimizer.state(), loader.position());
+    }
+    const auto values = model.parameters()[2].value.span<float>();
+    return std::vector<float>(values.begin(), values.end());
+  };
+  const auto whole = run(0, 40, false);
+  const auto resumed = run(20, 40, true);
+  EXPECT_EQ(std::memcmp(whole.data(), resumed.data(), whole.size() * sizeof(float)), 0);
+}
+
+}  // namespace
+}  // namespace tutti::nn
