@@ -25,8 +25,8 @@ TEST(WholeSuite, OneJobOfThreads) {
   for (const int size : {2, 5}) run_threads(size, run_all);
 }
 TEST(WholeSuite, OneJobOfProcesses) { run_processes(2, run_all); }
-TEST(WholeSuite, ThreeRanksBesideOne) { run_hosts({0, 0, 0, 1}, run_all); }
-TEST(WholeSuite, ThreeHosts) { run_hosts({0, 1, 2, 2}, run_all); }
+TEST(WholeSuite, OneJobOnTwoUnevenHosts) { run_hosts({0, 0, 0, 1}, run_all); }
+TEST(WholeSuite, OneJobOnThreeHosts) { run_hosts({0, 1, 2, 2}, run_all); }
 
 struct Row {
   std::string text, test;
