@@ -377,16 +377,15 @@ TEST_F(BadInput, ALateRankIsReportedAndNeverFailed) {
       },
       [&](Options& options) {
         options.stall_warning = 0.3;
-        options.peer_timeout = 1.0;
+        options.peer_timeout = 20;
         options.log = [&](LogLevel, std::string_view line) {
           const std::lock_guard lock(mutex);
           lines.emplace_back(line);
         };
       });
   ASSERT_EQ(lines.size(), 1u);
-  EXPECT_EQ(lines[0].find("\"x\" waits for rank 1 since 0.3 s (rank 0 is there). Rank 1 is alive"),
-            0u)
-      << lines[0];
+  EXPECT_EQ(lines[0].find("\"x\" waits for rank 1 since "), 0u) << lines[0];
+  EXPECT_NE(lines[0].find(" s (rank 0 is there). Rank 1 is alive"), std::string::npos) << lines[0];
 }
 
 TEST_F(BadInput, TheLibraryInstallsNoSignalHandler) {
