@@ -19,7 +19,7 @@ prefix=$scratch/moved
 # Nothing installed knows where it was built, or shows a library that a user must not need.
 grep -rIl "$build" "$prefix" && fail "the files above name the build folder"
 grep -rIl "$scratch/first" "$prefix" && fail "the files above name the first prefix"
-grep -rE '#include [<"](boost|fmt|hwy|openssl|xxhash|dnnl|zlib|dlpack)' "$prefix/include/tutti" &&
+grep -rE '#include [<"](boost|fmt|hwy|openssl|xxhash|oneapi|dnnl|omp|nlohmann|zlib|dlpack)' "$prefix/include/tutti" &&
   fail "the headers above need a third-party library"
 readelf -d "$prefix/$libdir/libtutti.so" | grep NEEDED | grep -E 'dnnl|gomp|cuda|nccl' &&
   fail "the core library links the above"
@@ -29,6 +29,9 @@ cmake -S "$here/consumer" -B "$scratch/consumer" -DCMAKE_PREFIX_PATH="$prefix" \
   -DCMAKE_CXX_COMPILER="$cxx" -DCMAKE_BUILD_TYPE=Release >/dev/null
 cmake --build "$scratch/consumer"
 "$prefix/bin/tutti-run" -np 2 "$scratch/consumer/consumer"
+if [[ -e $scratch/consumer/nn_consumer ]]; then
+  "$prefix/bin/tutti-run" -np 2 "$scratch/consumer/nn_consumer"
+fi
 
 echo "--- pkg-config"
 export PKG_CONFIG_PATH=$prefix/$libdir/pkgconfig
