@@ -72,7 +72,7 @@ class StreamProtocol : public testing::Test {
   static Bytes frame(const FrameHeader& header, const Bytes& payload = {}) {
     const auto bytes = encode_frame(header);
     Bytes all(bytes.begin(), bytes.end());
-    all.insert(all.end(), payload.begin(), payload.end());
+    for (const std::byte byte : payload) all.push_back(byte);
     return all;
   }
   void feed(const Bytes& bytes) { script_.in.insert(script_.in.end(), bytes.begin(), bytes.end()); }
