@@ -1,0 +1,142 @@
+// The ten-line sample, unchanged, under every launcher that is installed here.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <sstream>
+
+#include "tests/tools/run_program.h"
+
+namespace tutti::test {
+namespace {
+
+using testing::HasSubstr;
+
+bool is_installed(const std::string& program) {
+  std::stringstream path(::getenv("PATH"));
+  for (std::string folder; std::getline(path, folder, ':');)
+    if (::access((folder + "/" + program).c_str(), X_OK) == 0) return true;
+  return false;
+}
+
+using Words = std::vector<std::string>;
+
+Words operator+(Words left, const Words& right) {
+  left.insert(left.end(), right.begin(), right.end());
+  return left;
+}
+
+const Words kSample = {TUTTI_TEN_LINES};
+
+// The mean of all ranks' numbers, as rank 0 alone prints it.
+void expect_mean(const Words& words, const std::string& mean, const Words& variables = {}) {
+  Program program(words, variables);
+  EXPECT_EQ(program.finish(60), 0) << program.errors();
+  EXPECT_EQ(program.output(), mean + "\n") << program.errors();
+}
+
+Words open_mpi() {
+  return {"mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-np", "4"};
+}
+Words mpich() { return {"mpiexec.mpich", "-np", "4"}; }
+
+TEST(Launchers, Alone) { expect_mean(kSample, "0"); }
+
+TEST(Launchers, TuttiRun) { expect_mean(Words{TUTTI_RUN, "-np", "4"} + kSample, "[0] 1.5"); }
+
+TEST(Launchers, OpenMpi) {
+  if (!is_installed("mpirun.openmpi")) GTEST_SKIP() << "mpirun.openmpi is not installed";
+  expect_mean(open_mpi() + kSample, "1.5");
+}
+
+TEST(Launchers, Mpich) {
+  if (!is_installed("mpiexec.mpich")) GTEST_SKIP() << "mpiexec.mpich is not installed";
+  expect_mean(mpich() + kSample, "1.5");
+}
+
+// An inner launcher wins over the one that started it.
+TEST(Launchers, TuttiRunInsideOthers) {
+  const Words inner = Words{TUTTI_RUN, "-np", "2"} + kSample;
+  const Words plain = {"NO_COLOR=1"};  // Open MPI gives its ranks a terminal
+  if (is_installed("mpirun.openmpi"))
+    expect_mean(Words{"mpirun.openmpi", "--allow-run-as-root", "-np", "1"} + inner, "[0] 0.5",
+                plain);
+  if (is_installed("mpiexec.mpich"))
+    expect_mean(Words{"mpiexec.mpich", "-np", "1"} + inner, "[0] 0.5", plain);
+  expect_mean(Words{TUTTI_RUN, "-np", "1"} + inner, "[0] [0] 0.5", plain);
+}
+
+// What torchrun sets for each process that it starts.
+TEST(Launchers, TorchrunsEnvironment) {
+  const auto port = std::to_string(33'000 + ::getpid() % 15'000);
+  const std::string script =
+      "for rank in 1 2 0; do RANK=$rank LOCAL_RANK=$rank $0 & pids=\"$pids $!\"; done; for pid in "
+      "$pids; do wait $pid || exit 1; done";
+  expect_mean(Words{"/bin/sh", "-c", script} + kSample, "1",
+              {"WORLD_SIZE=3", "LOCAL_WORLD_SIZE=3", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port,
+               "TORCHELASTIC_RUN_ID=none"});
+}
+
+// By hand, through a folder that all ranks see.
+TEST(Launchers, AnyOtherByAFolder) {
+  const auto folder = testing::TempDir() + "tutti_launch_" + std::to_string(::getpid());
+  const std::string script =
+      "for rank in 1 2 0; do TUTTI_RANK=$rank $0 & pids=\"$pids $!\"; done; for pid in $pids; do "
+      "wait $pid || exit 1; done";
+  expect_mean(Words{"/bin/sh", "-c", script} + kSample, "1",
+              {"TUTTI_SIZE=3", "TUTTI_STORE=file://" + folder});
+  std::filesystem::remove_all(folder);
+}
+
+TEST(Launchers, AStoreOfOnesOwnUnderMpi) {
+  if (!is_installed("mpiexec.mpich")) GTEST_SKIP() << "mpiexec.mpich is not installed";
+  const auto port = std::to_string(33'000 + ::getpid() % 15'000);
+  expect_mean(mpich() + kSample, "1.5",
+              {"TUTTI_STORE=tcp://127.0.0.1:" + port, "TUTTI_SECRET=hush"});
+}
+
+TEST(Launchers, SayWhatIsMissing) {
+  Program program({"/bin/sh", "-c", std::string(TUTTI_TEN_LINES) + " 2>&1"},
+                  {"PMI_RANK=0", "PMI_SIZE=2"});
+  EXPECT_NE(program.finish(), 0);
+  EXPECT_THAT(program.output(), HasSubstr("PMI started this process, but PMI_FD is missing"));
+}
+
+// One cluster for all of Slurm's ways, because it takes a while to start.
+TEST(Launchers, Slurm) {
+  const std::string script = R"SH(
+    try() { echo "$* -> $("$@" $0)"; }
+    try srun -t 1 -n 4
+    try srun -t 1 -n 4 --mpi=pmi2
+    try srun -t 1 -n 4 --mpi=pmix
+    try srun -t 1 -Q -N 2 -n 5
+    try srun -t 1 -Q -N 2 -n 5 --mpi=pmi2
+    TUTTI_SECRET=hush try srun -t 1 -n 4
+    { echo '#!/bin/sh'; echo $0; echo srun -n 2 $0; } > $SLURM_BED/batch.sh
+    sbatch -Q -W -t 1 -n 4 -o $SLURM_BED/batch.out $SLURM_BED/batch.sh
+    echo "sbatch ->" $(cat $SLURM_BED/batch.out)
+    ls -A $HOME/.tutti)SH";
+  const auto home = testing::TempDir() + "tutti_home_" + std::to_string(::getpid());
+  std::filesystem::create_directory(home);
+  Program program(Words{TUTTI_SLURM_BED, "/bin/sh", "-c", script} + kSample, {"HOME=" + home});
+  const int code = program.finish(100);
+  std::filesystem::remove_all(home);
+  if (code == 77) GTEST_SKIP() << program.errors();
+  EXPECT_EQ(code, 0) << program.errors();
+  // The last command lists what is left of the files by which ranks met: nothing.
+  EXPECT_EQ(program.output(),
+            "srun -t 1 -n 4 -> 1.5\n"
+            "srun -t 1 -n 4 --mpi=pmi2 -> 1.5\n"
+            "srun -t 1 -n 4 --mpi=pmix -> 1.5\n"
+            "srun -t 1 -Q -N 2 -n 5 -> 2\n"
+            "srun -t 1 -Q -N 2 -n 5 --mpi=pmi2 -> 2\n"
+            "srun -t 1 -n 4 -> 1.5\n"
+            "sbatch -> 0 0.5\n")
+      << program.errors();
+}
+
+}  // namespace
+}  // namespace tutti::test
