@@ -32,10 +32,12 @@ TEST(Staging, TheStreamWaitsAndTheHostDoesNot) {
     const Tensor gradient(Shape{1000}, DataType::f32, kFake);
     for (int step = 0; step < 10; ++step) {
       fill(device, gradient, stream, static_cast<float>(comm.rank() + step));
+      comm.barrier_blocking();  // the ranks share the device and so its count
       const auto waits = device.synchronize_count();
       auto work = comm.allreduce("gradient", on_stream(gradient, stream));
       work.wait_on(stream);
       EXPECT_EQ(device.synchronize_count(), waits);
+      comm.barrier_blocking();
       // What follows on the stream sees the average.
       std::vector<float> seen(1000);
       device.copy(seen.data(), gradient.data(), seen.size() * sizeof(float), stream);
