@@ -27,7 +27,9 @@ class Channel {
   virtual size_t read(std::span<std::byte> bytes) = 0;
   /// Before sleeping. False: reading is worth a try now (or writing, if `wants_write`).
   virtual bool arm(bool wants_write) = 0;
-  /// Puts what must be watched into the poller, once, at the start.
+  /// Puts what must be watched into the poller, once, at the start. The channel takes it out again
+  /// when it is destroyed, before the poller: closing is not enough where another process holds the
+  /// descriptor too.
   virtual void watch(Poller& poller) = 0;
   virtual std::string_view route() const = 0;
 };

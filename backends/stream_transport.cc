@@ -20,6 +20,7 @@ using Stage = Transfer::Stage;
 // Control messages of one peer that may wait for take(); beyond it the peer is not read.
 constexpr size_t kMaxInboxBytes = 64 << 20;
 constexpr size_t kMostSpareBuffers = 16;
+constexpr size_t kMostSpareBytes = 64 << 10;
 
 }  // namespace
 
@@ -419,7 +420,8 @@ bool StreamTransport::take(int& peer, std::vector<std::byte>& message) {
   Peer& from = peer_at(peer);
   from.inbox_bytes -= message.size();
   if (from.inbox_bytes < kMaxInboxBytes && !from.said_goodbye) from.inlet.resume();
-  if (spare_.size() < kMostSpareBuffers) spare_.push_back(std::move(oldest.bytes));
+  if (spare_.size() < kMostSpareBuffers && oldest.bytes.capacity() <= kMostSpareBytes)
+    spare_.push_back(std::move(oldest.bytes));
   inbox_.pop_front();
   return true;
 }
