@@ -11,15 +11,24 @@ namespace tutti {
 
 /// The numbers are part of the wire format.
 enum class CollectiveKind : uint8_t {
-  allreduce = 0, allgather = 1, broadcast = 2, reduce = 3, gather = 4, scatter = 5,
-  reduce_scatter = 6, alltoall = 7, send = 8, recv = 9, barrier = 10,
+  allreduce = 0,
+  allgather = 1,
+  broadcast = 2,
+  reduce = 3,
+  gather = 4,
+  scatter = 5,
+  reduce_scatter = 6,
+  alltoall = 7,
+  send = 8,
+  recv = 9,
+  barrier = 10,
 };
 inline constexpr int kCollectiveKindCount = 11;
 
 constexpr std::string_view to_string(CollectiveKind kind) noexcept {
   constexpr std::string_view kNames[kCollectiveKindCount] = {
-      "allreduce", "allgather", "broadcast", "reduce", "gather", "scatter",
-      "reduce_scatter", "alltoall", "send", "recv", "barrier"};
+      "allreduce",      "allgather", "broadcast", "reduce", "gather", "scatter",
+      "reduce_scatter", "alltoall",  "send",      "recv",   "barrier"};
   return kNames[static_cast<int>(kind)];
 }
 

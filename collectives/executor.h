@@ -12,8 +12,8 @@ namespace tutti {
 
 enum class OperationState : uint8_t { pending, done, vetoed, failed };
 
-/// A running collective. advance() moves it without blocking and without allocating; after any other
-/// state than pending the caller destroys it, not before. One thread at a time.
+/// A running collective. advance() moves it without blocking and without allocating; after any
+/// other state than pending the caller destroys it, not before. One thread at a time.
 class Operation {
  public:
   virtual ~Operation() = default;
@@ -25,8 +25,8 @@ class Operation {
 
 /// The caller's functions at both ends of an operation: they pack into and unpack from the bucket.
 /// `fill` runs for every element before it is sent; `drain` only for final values after a clean
-/// verdict of all ranks. Both run segment by segment, inside execute() and advance(). Null functions:
-/// the memory is used as it is.
+/// verdict of all ranks. Both run segment by segment, inside execute() and advance(). Null
+/// functions: the memory is used as it is.
 struct Edges {
   void* self = nullptr;
   void (*fill)(void* self, Range range) = nullptr;
@@ -35,10 +35,10 @@ struct Edges {
 
 /// How a Collective is started: which operation it is on all ranks, and this rank's verdict.
 struct Launch {
-  uint64_t tag = 0;        // equal on all ranks, unique among running operations
-  uint32_t verdict = 0;    // this rank's, fixed now; 0 is go. Not 0 (kinds that reduce, and barrier):
-                           // the input is not read and nothing is drained anywhere
-  int contributors = 0;    // the divisor of op average; 0: the number of ranks
+  uint64_t tag = 0;      // equal on all ranks, unique among running operations
+  uint32_t verdict = 0;  // this rank's, fixed now; 0 is go. Not 0 (kinds that reduce, and barrier):
+                         // the input is not read and nothing is drained anywhere
+  int contributors = 0;  // the divisor of op average; 0: the number of ranks
   Edges edges;
 };
 

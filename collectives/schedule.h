@@ -38,11 +38,11 @@ struct Operands {
   bool operator==(const Operands&) const = default;
 };
 
-/// One thing that one rank does. Rounds are counted from 0 within a segment. In a round a rank first
-/// posts all its receives and sends, then, when they are all done, runs its copies and reductions in
-/// listed order; then the next round begins. Between two ranks at most one message travels in each
-/// direction per round (key = round), and a message is sent even if it is empty: it carries the
-/// verdict.
+/// One thing that one rank does. Rounds are counted from 0 within a segment. In a round a rank
+/// first posts all its receives and sends, then, when they are all done, runs its copies and
+/// reductions in listed order; then the next round begins. Between two ranks at most one message
+/// travels in each direction per round (key = round), and a message is sent even if it is empty: it
+/// carries the verdict.
 struct Step {
   int round = 0;
   Action action = Action::copy;
@@ -75,12 +75,12 @@ struct Schedule {
 };
 
 /// A pure function from a valid Problem to a Schedule, under a name. `reduces_in_rank_order` marks
-/// those that keep the promise of determinism=rank_order: each element is reduced at one owner, over
-/// all ranks in ascending order, or not reduced at all.
+/// those that keep the promise of determinism=rank_order: each element is reduced at one owner,
+/// over all ranks in ascending order, or not reduced at all.
 ///
 /// What every algorithm keeps (validate.h checks it): all ranks end with the same bits; where
-/// reduces(kind), and in a barrier, a rank that has run its schedule has heard, directly or not, from
-/// every other rank.
+/// reduces(kind), and in a barrier, a rank that has run its schedule has heard, directly or not,
+/// from every other rank.
 struct Algorithm {
   std::string_view name;
   CollectiveKind kind = CollectiveKind::allreduce;

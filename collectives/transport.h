@@ -28,9 +28,9 @@ class Progressive {
 
 /// What rides on every message beside its bytes.
 struct MessageHeader {
-  uint64_t tag = 0;     // the operation, equal on all ranks
-  uint32_t key = 0;     // segment and round within the operation
-  uint32_t verdict = 0; // OR of the verdicts of all ranks whose data is in it; 0 is go
+  uint64_t tag = 0;      // the operation, equal on all ranks
+  uint32_t key = 0;      // segment and round within the operation
+  uint32_t verdict = 0;  // OR of the verdicts of all ranks whose data is in it; 0 is go
 };
 
 using Ticket = uint64_t;  // 0 is no ticket
@@ -45,11 +45,11 @@ struct PeerEvent {
 };
 
 struct TransportCounters {
-  uint64_t messages_sent = 0;         // data messages
-  uint64_t bytes_sent = 0;            // their payload
-  uint64_t control_messages_sent = 0; // post(), and the transport's own protocol messages
+  uint64_t messages_sent = 0;          // data messages
+  uint64_t bytes_sent = 0;             // their payload
+  uint64_t control_messages_sent = 0;  // post(), and the transport's own protocol messages
   uint64_t control_bytes_sent = 0;
-  uint64_t allocations = 0;           // on the data path
+  uint64_t allocations = 0;             // on the data path
   std::vector<uint64_t> bytes_to_peer;  // payload and framing, per peer
 };
 

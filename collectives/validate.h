@@ -25,9 +25,9 @@ struct Simulation {
 /// round, and each is received with its length in its round; nothing undefined is read or sent; no
 /// memory is received into that is being sent from or received into in the same round; reductions
 /// combine the same element of different ranks, none twice; where scales_at_owner, every element is
-/// reduced once, over all ranks in ascending order; every element of every output is the model's, of
-/// the same operations in the same order on all ranks; and where reduces(kind), and in a barrier,
-/// every rank has heard from all.
+/// reduced once, over all ranks in ascending order; every element of every output is the model's,
+/// of the same operations in the same order on all ranks; and where reduces(kind), and in a
+/// barrier, every rank has heard from all.
 Simulation simulate(std::span<const Problem> problems, std::span<const Schedule> schedules);
 
 }  // namespace tutti

@@ -26,9 +26,10 @@ GradientArena::GradientArena(Communicator& communicator, std::vector<Array> arra
   std::byte* at = memory_.data();
   for (auto& array : arrays) {
     if (!index_.emplace(array.name, slots_.size()).second)
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("\"{}\" is given twice to a GradientArena; each array needs its own name",
-                              array.name))
+      throw Error(
+          ErrorCode::invalid_argument,
+          fmt::format("\"{}\" is given twice to a GradientArena; each array needs its own name",
+                      array.name))
           .with_tensor(array.name);
     slots_.push_back({std::move(array.name), TensorView(at, Shape{array.count}, array.dtype), {}});
     at += padded(slots_.back().view.bytes());

@@ -12,9 +12,9 @@
 namespace tutti {
 
 /// Gradient arrays that live in one block of the library's memory, for a trainer that keeps no
-/// arrays of its own. Each is reduced as soon as it is declared ready; the order is free. Every rank
-/// makes the same arena. The Communicator must outlive it. ready() may be called from any thread;
-/// the arrays of a step must not be written between ready() and wait().
+/// arrays of its own. Each is reduced as soon as it is declared ready; the order is free. Every
+/// rank makes the same arena. The Communicator must outlive it. ready() may be called from any
+/// thread; the arrays of a step must not be written between ready() and wait().
 class GradientArena {
  public:
   struct Array {
@@ -37,8 +37,8 @@ class GradientArena {
   /// declared ready already in this step.
   void ready(std::string_view name);
   /// Every array holds the mean over all ranks (or what the options say) and a new step begins. If
-  /// an array was not declared ready: Error(invalid_argument) that names it; the step stays open, so
-  /// that it can still be declared.
+  /// an array was not declared ready: Error(invalid_argument) that names it; the step stays open,
+  /// so that it can still be declared.
   void wait();
 
  private:

@@ -75,7 +75,8 @@ class Faults : public testing::Test {
       }
     }
     EXPECT_EQ(entries_in("/dev/shm"), shared);
-    EXPECT_NE(run(fmt::format("pgrep -f '[f]ault_stamp_{}'", ::getpid())).code, 0) << "a process is left";
+    EXPECT_NE(run(fmt::format("pgrep -f '[f]ault_stamp_{}'", ::getpid())).code, 0)
+        << "a process is left";
   }
 
   const std::string stamp_;
