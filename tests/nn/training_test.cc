@@ -1,11 +1,15 @@
 // The trainer on several ranks: equal bits where they are promised, near equality where not.
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <mutex>
 
+#include "tests/support/network_namespaces.h"
 #include "tests/support/ranks.h"
 #include "tutti/nn.h"
 
@@ -83,6 +87,43 @@ TEST(Training, RankOrderEndsWithEqualBitsOverBackends) {
       ASSERT_EQ(memory.size(), other.size());
       EXPECT_EQ(std::memcmp(memory.data(), other.data(), memory.size() * sizeof(float)), 0)
           << backend << " seed " << seed;
+    }
+  }
+}
+
+// The same as threads, as processes and as two hosts. Processes are forked before this one starts a
+// thread, so they come first; rank 0 leaves its parameters in a file.
+TEST(Training, RankOrderEndsWithEqualBitsInEveryMode) {
+  if (const auto why = test::NetworkNamespaces::unavailable(); !why.empty()) GTEST_SKIP() << why;
+  const auto file = testing::TempDir() + "training_mode_" + std::to_string(::getpid());
+  const auto tune = [](Options& options) { options.determinism = Determinism::rank_order; };
+  std::vector<std::vector<char>> results;
+  const auto collect = [&] {
+    std::ifstream in(file, std::ios::binary);
+    results.emplace_back(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
+    std::filesystem::remove(file);
+  };
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    const auto body = [&](Communicator& comm) {
+      const auto all = train(comm, seed, 20, 0.05);
+      if (comm.rank() == 0)
+        std::ofstream(file, std::ios::binary)
+            .write(reinterpret_cast<const char*>(all.data()),
+                   static_cast<std::streamsize>(all.size() * sizeof(float)));
+    };
+    test::run_processes(2, body, tune, 120);
+    collect();
+    test::run_hosts({0, 1}, body, tune, 120);
+    collect();
+  }
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    const auto threads = train_threads(2, seed, 20, 0.05, Determinism::rank_order);
+    const std::string_view expected(reinterpret_cast<const char*>(threads.data()),
+                                    threads.size() * sizeof(float));
+    for (size_t mode = 0; mode < 2; ++mode) {
+      const auto& result = results[(seed - 1) * 2 + mode];
+      EXPECT_EQ(std::string_view(result.data(), result.size()), expected)
+          << (mode == 0 ? "processes" : "hosts") << ", seed " << seed;
     }
   }
 }

@@ -1,0 +1,39 @@
+// Ranks that are connected and have nothing to do cost nothing.
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <thread>
+
+#include "tests/support/ranks.h"
+
+namespace tutti {
+namespace {
+
+double cpu_seconds() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+TEST(Idle, FourProcessesUseLessThanHalfAPercentOfACore) {
+  constexpr double kSeconds = 10;
+  test::run_processes(4, [](Communicator& comm) {
+    std::vector<float> values(1000, 1.0f);
+    comm.allreduce("warm", values).wait();
+    comm.barrier_blocking();
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    const double cpu = cpu_seconds();
+    const auto wakeups = comm.statistics().wakeups;
+    std::this_thread::sleep_for(std::chrono::duration<double>(kSeconds));
+    EXPECT_LT(cpu_seconds() - cpu, 0.005 * kSeconds);
+    EXPECT_LT(comm.statistics().wakeups - wakeups, static_cast<uint64_t>(kSeconds));
+    comm.barrier_blocking();
+  });
+}
+
+}  // namespace
+}  // namespace tutti
