@@ -36,12 +36,14 @@ struct LearntOnce {
   std::optional<MeetingPlace> place;
   std::shared_ptr<TcpStoreServer> server;  // rank 0's, for all communicators of the process
   std::unique_ptr<PrivateFile> file;
+  std::unique_ptr<PmixClient> pmix;  // to the end: a client that left cannot come back as MPI
 
-  // A fork that exits has neither the server's thread nor a right to the file.
+  // A fork that exits has neither the server's thread nor a right to the rest.
   ~LearntOnce() {
     if (::getpid() == owner) return;
     static_cast<void>(new std::shared_ptr<TcpStoreServer>(server));
     static_cast<void>(file.release());
+    static_cast<void>(pmix.release());
   }
   const pid_t owner = ::getpid();
 };
@@ -160,14 +162,14 @@ std::string private_folder(const Environment& environment) {
 }
 
 MeetingPlace meet(const Options& options, const LauncherInfo& launch,
-                  const Environment& environment, PmixClient* pmix, LearntOnce& learnt) {
+                  const Environment& environment, LearntOnce& learnt) {
   const auto deadline = Deadline::after(options.connect_timeout);
   const auto own = [&] {
     return options.rank == 0 ? encode_place(open_store(options, learnt)) : std::string();
   };
   switch (launch.meeting) {
     case Meeting::pmix:
-      return decode_place(pmix->share(own(), deadline));
+      return decode_place(learnt.pmix->share(own(), deadline));
     case Meeting::pmi:
       return decode_place(share_over_pmi(launch.pmi_descriptor, options.rank, own(), deadline));
     case Meeting::address:
@@ -211,16 +213,14 @@ Options Options::from_environment() {
   auto launch = detect_launcher(environment);
   take_secret(environment, learnt);
 
-  std::optional<PmixClient> pmix;
-  if (launch.meeting == Meeting::pmix && (!learnt.place || launch.sizes_from_pmix)) {
-    pmix.emplace();
-    if (launch.sizes_from_pmix) {
-      launch.size = pmix->size();
-      launch.local_rank = pmix->local_rank();
-      launch.local_size = pmix->local_size();
-      for (const auto* name : {"TUTTI_SIZE", "TUTTI_LOCAL_RANK", "TUTTI_LOCAL_SIZE"})
-        launch.sources[name] = "PMIx";
-    }
+  if ((launch.meeting == Meeting::pmix || launch.sizes_from_pmix) && !learnt.pmix)
+    learnt.pmix = std::make_unique<PmixClient>();
+  if (launch.sizes_from_pmix) {
+    launch.size = learnt.pmix->size();
+    launch.local_rank = learnt.pmix->local_rank();
+    launch.local_size = learnt.pmix->local_size();
+    for (const auto* name : {"TUTTI_SIZE", "TUTTI_LOCAL_RANK", "TUTTI_LOCAL_SIZE"})
+      launch.sources[name] = "PMIx";
   }
   options.launcher = launch.launcher;
   options.rank = launch.rank;
@@ -239,8 +239,7 @@ Options Options::from_environment() {
       options.serve_store = options.store.starts_with("tcp://");
     need_secret(options);
   } else if (options.size > 1) {
-    if (!learnt.place)
-      learnt.place = meet(options, launch, environment, pmix ? &*pmix : nullptr, learnt);
+    if (!learnt.place) learnt.place = meet(options, launch, environment, learnt);
     options.store = learnt.place->store;
     options.secret = learnt.place->secret;
     options.sources["TUTTI_STORE"] = launch.launcher;

@@ -1,3 +1,4 @@
+#include <dlfcn.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -46,8 +47,7 @@ class PmiConnection {
  private:
   static Error closed() {
     return {ErrorCode::unavailable,
-            "the launcher's PMI server closed its connection; PMI can be used once only: a program "
-            "that also calls MPI_Init must be given TUTTI_STORE"};
+            "the launcher's PMI server closed its connection; has the launcher ended?"};
   }
 
   void wait_for(short event) {
@@ -106,6 +106,11 @@ class PmiConnection {
 }  // namespace
 
 std::string share_over_pmi(int descriptor, int rank, std::string_view text, Deadline deadline) {
+  // The launcher serves one client in a process, before and after whom nobody else can come.
+  if (::dlsym(RTLD_DEFAULT, "MPI_Init") != nullptr)
+    throw Error(ErrorCode::unavailable,
+                "this program is linked with MPI, which needs the launcher's PMI for itself; give "
+                "the ranks another place to meet: TUTTI_STORE=file:///folder");
   PmiConnection server(descriptor, deadline);
   server.ask("init pmi_version=1 pmi_subversion=1", "response_to_init");
   const auto space = server.ask("get_my_kvsname", "my_kvsname")["kvsname"];

@@ -57,6 +57,24 @@ TEST(Launchers, Mpich) {
   expect_mean(mpich() + kSample, "1.5");
 }
 
+TEST(Launchers, OpenMpiProgramsThatUseMpiToo) {
+  if (!is_installed("mpirun.openmpi")) GTEST_SKIP() << "mpirun.openmpi is not installed";
+  for (const char* when : {"before", "after"})
+    expect_mean(open_mpi() + Words{TUTTI_MPI_PROGRAM, "libmpi.so.40", when}, "1.5");
+}
+
+TEST(Launchers, MpichProgramsThatUseMpiTooNeedAStore) {
+  if (!is_installed("mpiexec.mpich")) GTEST_SKIP() << "mpiexec.mpich is not installed";
+  const Words words = mpich() + Words{TUTTI_MPI_PROGRAM, "libmpich.so.12", "after"};
+  Program refused(words);
+  EXPECT_NE(refused.finish(), 0);
+  EXPECT_THAT(refused.errors(), HasSubstr("needs the launcher's PMI for itself; give the ranks "
+                                          "another place to meet: TUTTI_STORE="));
+  const auto folder = testing::TempDir() + "tutti_mpich_" + std::to_string(::getpid());
+  expect_mean(words, "1.5", {"TUTTI_STORE=file://" + folder});
+  std::filesystem::remove_all(folder);
+}
+
 // An inner launcher wins over the one that started it.
 TEST(Launchers, TuttiRunInsideOthers) {
   const Words inner = Words{TUTTI_RUN, "-np", "2"} + kSample;
