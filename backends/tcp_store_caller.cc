@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "tutti/backends/store_checks.h"
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
 
@@ -47,9 +48,7 @@ std::string StoreCaller::get(const std::string& key, Deadline deadline) {
   const auto argument =
       milliseconds < 0 ? StoreRequest::kNoTimeout : static_cast<uint64_t>(milliseconds);
   auto reply = ask({.op = StoreOp::get, .argument = argument, .key = key, .value = {}}, deadline);
-  if (reply.status == StoreStatus::timeout)
-    throw Error(ErrorCode::timeout,
-                fmt::format("nobody set the store's key \"{}\" before the deadline", key));
+  if (reply.status == StoreStatus::timeout) throw_store_timeout(key);
   return std::move(reply.value);
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "tutti/backends/store_checks.h"
 #include "tutti/backends/wire.h"
 #include "tutti/base/error.h"
 
@@ -26,14 +27,7 @@ std::string framed(std::string body) {
 }  // namespace
 
 std::string encode(const StoreRequest& request) {
-  if (request.key.empty() || request.key.size() > kMaxStoreKeyBytes)
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("store key \"{:.40}\" has {} bytes, expected 1 to {}", request.key,
-                            request.key.size(), kMaxStoreKeyBytes));
-  if (request.value.size() > kMaxStoreValueBytes)
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("value of store key \"{:.40}\" has {} bytes, expected at most {}",
-                            request.key, request.value.size(), kMaxStoreValueBytes));
+  check_store_entry(request.key, request.value);
   std::string body;
   append_integer(body, request.id);
   append_integer(body, static_cast<uint8_t>(request.op));

@@ -79,9 +79,9 @@ TEST(TcpStoreTest, BoundsAreKeptAndTheLargestValueTravels) {
     EXPECT_EQ(store->try_get(key), largest);
     const auto long_key = error_of([&] { store->set(key + "k", "v"); });
     EXPECT_EQ(long_key.code(), ErrorCode::invalid_argument);
-    EXPECT_THAT(long_key.what(), HasSubstr("1025 bytes, expected 1 to 1024"));
+    EXPECT_THAT(long_key.what(), AllOf(HasSubstr("1 to 1024 bytes"), HasSubstr("has 1025")));
     const auto long_value = error_of([&] { store->set("big", largest + "v"); });
-    EXPECT_THAT(long_value.what(), AllOf(HasSubstr("\"big\""), HasSubstr("1048577 bytes")));
+    EXPECT_THAT(long_value.what(), AllOf(HasSubstr("\"big\""), HasSubstr("has 1048577")));
     EXPECT_THROW(store->set("", "v"), Error);
     EXPECT_EQ(store->try_get(key), largest);  // still of use
   }
