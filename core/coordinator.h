@@ -28,6 +28,8 @@ class Coordinator {
   void on_requests(int rank, WireReader reader, Clock::time_point now);
   void on_plan_joined(int rank, WireReader reader);
   void on_plan_failed(WireReader reader);
+  /// A rank left; see Negotiator::leave.
+  void on_left(int rank, const Error& error) { negotiator_.leave(rank, error); }
   /// Sends what became ready since the last call.
   void answer();
 

@@ -114,7 +114,7 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   std::vector<bool> timeline_done_;
   int timelines_missing_ = 0;
   Clock::time_point control_deadline_ = Clock::time_point::max();
-  Clock::time_point next_stall_check_ = Clock::time_point::max();
+  Clock::time_point next_stall_check_ = Clock::time_point::min();
   Statistics counting_;
   uint64_t negotiation_messages_ = 0;
   bool posted_ = false;

@@ -129,6 +129,7 @@ std::string Engine::in_flight() const {
 
 void Engine::handle_peer_events() {
   while (const auto event = transport_.take_event()) {
+    posted_ = true;  // answers may follow
     if (gone_[static_cast<size_t>(event->peer)]) continue;
     gone_[static_cast<size_t>(event->peer)] = true;
     if (!timeline_done_[static_cast<size_t>(event->peer)]) {
@@ -146,7 +147,10 @@ void Engine::handle_peer_events() {
                           "any more. Make a new Communicator without it",
                           describe_rank(event->peer)))
             .with_rank(event->peer);
-    if (!scheduler_->fail_unlaunched(*left_)) fault(*left_, false);
+    // What all ranks asked for before may still succeed: the coordinator knows, and its answers
+    // come before its own goodbye.
+    if (coordinator_) coordinator_->on_left(event->peer, *left_);
+    if (event->peer == 0) scheduler_->fail_unanswered(*left_);
   }
 }
 

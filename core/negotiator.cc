@@ -48,7 +48,29 @@ void Negotiator::add(int rank, Request request, Clock::time_point now) {
   TUTTI_CHECK(!place.has_value());  // a rank refuses a pending name before it asks
   place = std::move(request);
   ++pending.count;
-  if (complete(pending)) finish(key);
+  if (complete(pending) || hopeless(pending)) finish(key);
+}
+
+void Negotiator::leave(int rank, const Error& error) {
+  gone_[static_cast<size_t>(rank)] = true;
+  if (!left_) left_ = error;
+  std::vector<std::pair<uint64_t, std::string>> keys;
+  for (const auto& [key, pending] : table_)
+    if (hopeless(pending)) keys.emplace_back(pending.order, key);
+  std::sort(keys.begin(), keys.end());
+  for (const auto& [order, key] : keys) finish(key);
+}
+
+// A rank that left did not ask for it before.
+bool Negotiator::hopeless(const Pending& pending) const {
+  if (!left_) return false;
+  const auto first = std::find_if(pending.requests.begin(), pending.requests.end(),
+                                  [](const auto& request) { return request.has_value(); });
+  for (size_t rank = 0; rank < gone_.size(); ++rank) {
+    if (!gone_[rank] || pending.requests[rank] || joined_[rank]) continue;
+    if (pending.needed == size_ || (*first)->signature.root == static_cast<int>(rank)) return true;
+  }
+  return false;
 }
 
 bool Negotiator::complete(const Pending& pending) const {
@@ -92,7 +114,7 @@ void Negotiator::finish(const std::string& key) {
       });
   table_.erase(found);
   // Ranks that disagree about the group itself get their error now: such a group never fills.
-  if (group.empty() || !one_group) {
+  if (group.empty() || !one_group || left_) {
     ready_.push_back(std::move(response));
     return;
   }
@@ -122,7 +144,7 @@ Response Negotiator::answer(const std::string& name, const Pending& pending) con
   }
   const Request& first = *voices.front().second;
   response.signature = first.signature;
-  response.error = find_disagreement(name, voices, size_);
+  response.error = hopeless(pending) ? left_ : find_disagreement(name, voices, size_);
   if (response.error) return response;
 
   const auto kind = first.signature.kind;

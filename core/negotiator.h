@@ -20,6 +20,8 @@ class Negotiator {
   explicit Negotiator(int size) : size_(size), joined_(static_cast<size_t>(size), false) {}
 
   void add(int rank, Request request, Clock::time_point now);
+  /// A rank left: names that it did not ask for, now or later, are answered with this error.
+  void leave(int rank, const Error& error);
   /// What became ready since the last call: by priority, then in order of completion.
   std::vector<Response> take_ready();
   /// Forgets all unanswered requests for a name (they moved into a plan).
@@ -49,6 +51,7 @@ class Negotiator {
     std::vector<Response> members;
   };
   bool complete(const Pending& pending) const;
+  bool hopeless(const Pending& pending) const;
   void finish(const std::string& key);
   void release_complete();
   Response answer(const std::string& name, const Pending& pending) const;
@@ -56,6 +59,8 @@ class Negotiator {
   const int size_;
   std::vector<bool> joined_;
   int joined_count_ = 0;
+  std::vector<bool> gone_ = std::vector<bool>(static_cast<size_t>(size_), false);
+  std::optional<Error> left_;
   int last_joined_ = -1;
   uint64_t next_order_ = 0;
   std::unordered_map<std::string, Pending> table_;

@@ -72,10 +72,6 @@ std::vector<std::string> Replay::missing() const {
   return names;
 }
 
-bool Replay::inside_a_tensor() const {
-  return std::any_of(launched_.begin(), launched_.end(), [](int slices) { return slices > 0; });
-}
-
 std::vector<Entry*> Replay::take_all() {
   waiting_.clear();
   for (auto& queue : queues_) queue.clear();

@@ -40,8 +40,6 @@ class Replay {
   const Bucket& next_bucket() const;
   /// Tensors that are not here and without which the next bucket is not launched.
   std::vector<std::string> missing() const;
-  /// True if some, but not all slices of an entry have been launched.
-  bool inside_a_tensor() const;
   /// Tensors that are here and wait for their bucket, oldest first.
   const std::vector<Entry*>& waiting() const { return waiting_; }
   /// Every entry that the plan still holds, submission order: waiting or in launched buckets.

@@ -428,21 +428,14 @@ void Scheduler::fail(const Error& error) {
   for (Entry* entry : entries) hooks_.finish(entry, &error);
 }
 
-bool Scheduler::fail_unlaunched(const Error& error) {
-  if (replay_ && replay_->inside_a_tensor()) return false;
+void Scheduler::fail_unanswered(const Error& error) {
   std::vector<Entry*> entries;
   for (const auto& [key, entry] : outstanding_) entries.push_back(entry);
-  if (replay_) {
-    ending_ = true;
-    entries.insert(entries.end(), replay_->waiting().begin(), replay_->waiting().end());
-    replay_->take_all();
-  }
   if (join_ != nullptr) entries.push_back(join_);
   outstanding_.clear();
   unsent_.clear();
   join_ = nullptr;
   for (Entry* entry : entries) hooks_.finish(entry, &error);
-  return true;
 }
 
 RankStatus Scheduler::status() const {

@@ -50,9 +50,8 @@ class Scheduler {
 
   /// Everything ends with this error; the transport was aborted before.
   void fail(const Error& error);
-  /// A rank left: what still needs it ends, what is on its way may succeed.
-  /// Throws nothing; false if a tensor is half on its way, so that everything must end.
-  bool fail_unlaunched(const Error& error);
+  /// The coordinator left: what it has not answered ends, what is on its way may succeed.
+  void fail_unanswered(const Error& error);
 
   bool idle() const { return runs_.empty() && outstanding_.empty() && waiting_.empty() && !held(); }
   bool moving() const { return running_[0] + running_[1] > 0; }

@@ -10,6 +10,8 @@
 namespace tutti {
 namespace {
 
+constexpr double kSeconds = 10;
+
 double cpu_seconds() {
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);
@@ -20,7 +22,6 @@ double cpu_seconds() {
 }
 
 TEST(Idle, FourProcessesUseLessThanHalfAPercentOfACore) {
-  constexpr double kSeconds = 10;
   test::run_processes(4, [](Communicator& comm) {
     std::vector<float> values(1000, 1.0f);
     comm.allreduce("warm", values).wait();

@@ -61,7 +61,7 @@ TEST_F(Files, PlainIdxAndWhatIsWrongWithIt) {
   EXPECT_EQ(data.images.as<uint8_t>()[3], 4);
   EXPECT_EQ(data.labels.as<uint8_t>()[1], 6);
   EXPECT_NE(refusal([&] {
-              read_mnist(labels, labels);
+              read_mnist(write("other", kLabelsHeader + std::string(20, 1)), labels);
             }).find("begins with 2049, expected the IDX magic 2051"),
             std::string::npos);
   const auto cut = write("cut", kImagesHeader + std::string("\1\2\3"));
