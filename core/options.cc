@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <openssl/crypto.h>
 #include <poll.h>
 #include <unistd.h>
 
@@ -38,6 +39,9 @@ struct LearntOnce {
   std::unique_ptr<PrivateFile> file;
   std::unique_ptr<PmixClient> pmix;  // to the end: a client that left cannot come back as MPI
 
+  // OpenSSL cleans up when the process ends, which must come after the server's end: what is set up
+  // first is taken down last.
+  LearntOnce() { ::OPENSSL_init_crypto(OPENSSL_INIT_LOAD_CRYPTO_STRINGS, nullptr); }
   // A fork that exits has neither the server's thread nor a right to the rest.
   ~LearntOnce() {
     if (::getpid() == owner) return;
