@@ -152,6 +152,7 @@ std::string choose_backend(const Options& options, const std::vector<Place>& pla
 }  // namespace
 
 Membership join_job(const Options& options) {
+  check_options(options);
   Membership membership;
   membership.world_ranks.resize(static_cast<size_t>(options.size));
   std::iota(membership.world_ranks.begin(), membership.world_ranks.end(), 0);
