@@ -1,5 +1,5 @@
 // Ranks that die or stop under tutti-run: every survivor names the rank in time and goes on.
-// TUTTI_TEST_RUNS sets how many runs each case makes (default 2).
+// FAULT_RUNS sets how many runs each case makes (default 2).
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ namespace {
 constexpr int kRanks = 4;
 
 int runs() {
-  const char* text = std::getenv("TUTTI_TEST_RUNS");
+  const char* text = std::getenv("FAULT_RUNS");
   return text == nullptr ? 2 : std::max(1, std::atoi(text));
 }
 
