@@ -1,8 +1,15 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 namespace tutti {
+
+/// How many windows of `kernel` elements, `stride` apart, fit into `extent` elements; 0 if none
+/// does.
+constexpr int64_t window_count(int64_t extent, int64_t kernel, int64_t stride) {
+  return stride < 1 ? 0 : std::max<int64_t>(0, extent - kernel + stride) / stride;
+}
 
 /// Shapes of the layers' kernels. All arrays are dense and row-major, f32: images
 /// [batch, channels, height, width], rows [batch, features], weights as each shape says.
@@ -26,8 +33,8 @@ struct Conv2dShape {
   int64_t stride = 1;
   int64_t padding = 0;
 
-  int64_t output_height() const { return (height + 2 * padding - kernel) / stride + 1; }
-  int64_t output_width() const { return (width + 2 * padding - kernel) / stride + 1; }
+  int64_t output_height() const { return window_count(height + 2 * padding, kernel, stride); }
+  int64_t output_width() const { return window_count(width + 2 * padding, kernel, stride); }
 };
 
 enum class Pooling : uint8_t { max, average };
@@ -43,8 +50,8 @@ struct Pool2dShape {
   int64_t kernel = 0;
   int64_t stride = 0;
 
-  int64_t output_height() const { return (height - kernel) / stride + 1; }
-  int64_t output_width() const { return (width - kernel) / stride + 1; }
+  int64_t output_height() const { return window_count(height, kernel, stride); }
+  int64_t output_width() const { return window_count(width, kernel, stride); }
 };
 
 enum class Activation : uint8_t { relu, tanh };
