@@ -237,7 +237,7 @@ void Execution::begin_segment(Lane& lane) {
   lane.input = offset(collective_.input, input);
   lane.output = layout_.is_staged ? lane.staging : offset(collective_.output, output);
   if (launch_.edges.fill != nullptr && launch_.verdict == 0 && input.count > 0)
-    launch_.edges.fill(launch_.edges.self, input);
+    launch_.edges.fill(launch_.edges.self, input, const_cast<std::byte*>(lane.input));
   lane.round_begin = lane.round_end = 0;
   post_round(lane);
 }
@@ -323,7 +323,8 @@ void Execution::end_segment(Lane& lane) {
   if (verdict_ != 0) return;
   const Scale scale = is_scaled ? Scale{} : scale_;
   if (output.count > 0 && launch_.edges.drain != nullptr) {
-    launch_.edges.drain(launch_.edges.self, output, scale);
+    launch_.edges.drain(launch_.edges.self, output,
+                        collective_.output + output.begin * element_bytes_, scale);
   } else if (output.count > 0 && layout_.is_staged) {
     auto* target = collective_.output + output.begin * element_bytes_;
     const std::byte* staged = lane.staging;

@@ -23,19 +23,27 @@ class Operation {
   virtual void cancel() = 0;
 };
 
-/// The caller's functions at both ends of an operation: they pack into and unpack from the bucket.
-/// `fill` runs for every element before it is sent; `drain` only for final values after a clean
-/// verdict of all ranks. Both run segment by segment, inside execute() and advance(). Null
-/// functions: the memory is used as it is.
+/// The caller's functions at both ends of an operation: they pack into and unpack from the bucket,
+/// whose elements `range` lie at `bucket`. `fill` runs for every element before it is sent; `drain`
+/// only for final values after a clean verdict of all ranks. Both run piece by piece, inside start
+/// and advance(). Null functions: the memory of the Collective is used as it is.
 struct Edges {
   void* self = nullptr;
-  void (*fill)(void* self, Range range) = nullptr;
-  void (*drain)(void* self, Range range, Scale scale) = nullptr;
+  void (*fill)(void* self, Range range, std::byte* bucket) = nullptr;
+  void (*drain)(void* self, Range range, const std::byte* bucket, Scale scale) = nullptr;
 };
+
+/// Queues of operations that are started in the same order on all ranks, with growing tags, so that
+/// a backend need not match them by tag. A queue begins anew where the tag's upper bits (above
+/// kQueueTagBits) change: all before is over, or was cancelled on all ranks.
+inline constexpr int kNoQueue = -1;
+inline constexpr int kQueues = 3;
+inline constexpr int kQueueTagBits = 40;
 
 /// How a Collective is started: which operation it is on all ranks, and this rank's verdict.
 struct Launch {
   uint64_t tag = 0;      // equal on all ranks, unique among running operations
+  int queue = kNoQueue;  // operations of one queue are started in one order on all ranks
   uint32_t verdict = 0;  // this rank's, fixed now; 0 is go. Not 0 (kinds that reduce, and barrier):
                          // the input is not read and nothing is drained anywhere
   int contributors = 0;  // the divisor of op average; 0: the number of ranks

@@ -257,7 +257,7 @@ void Engine::rest(Deadline deadline, int& idle_rounds) {
     return;
   }
   const auto due = std::min(next_deadline(), deadline.when());
-  if (!backend_->arm()) return;
+  if (!backend_->arm() || (closing_ && !left_)) return;
   poller_.wait(Deadline::at(due).poll_milliseconds());
   idle_rounds = spin_rounds_ / 2;
 }
@@ -281,7 +281,8 @@ void Engine::background() {
     token_.put_back();
     hand_on(lock);
     if (token_.waiting_drivers() > 0) continue;
-    if (!armed) continue;
+    // The last step may have silenced the bell that close() rang.
+    if (!armed || closing_) continue;
     sleeping_until_ = due;
     lock.unlock();
     options_.observe("idle");

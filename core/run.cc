@@ -140,15 +140,14 @@ std::unique_ptr<Run> Run::bucket(uint64_t tag, RegionPool& pool, const Bucket& b
   return run;
 }
 
-void Run::fill(void* self, Range range) {
+void Run::fill(void* self, Range range, std::byte* bucket) {
   auto& run = *static_cast<Run*>(self);
-  pack(run.inputs_, run.collective_.dtype, run.region_->data(), range.begin, range.end(),
-       run.prescale_);
+  pack(run.inputs_, run.collective_.dtype, bucket, range.begin, range.end(), run.prescale_);
 }
 
-void Run::drain(void* self, Range range, Scale scale) {
+void Run::drain(void* self, Range range, const std::byte* bucket, Scale scale) {
   auto& run = *static_cast<Run*>(self);
-  unpack(run.outputs_, run.collective_.dtype, run.region_->data(), range.begin, range.end(), scale);
+  unpack(run.outputs_, run.collective_.dtype, bucket, range.begin, range.end(), scale);
 }
 
 // Reductions that are scaled before or travel in another type work on copies.

@@ -64,8 +64,8 @@ class Run {
 
  private:
   void stage(const Signature& signature, Entry* entry, int64_t input_count, int64_t output_count);
-  static void fill(void* self, Range range);
-  static void drain(void* self, Range range, Scale scale);
+  static void fill(void* self, Range range, std::byte* bucket);
+  static void drain(void* self, Range range, const std::byte* bucket, Scale scale);
 
   const uint64_t tag_;
   RegionPool& pool_;

@@ -40,9 +40,9 @@ struct Piece {
   int64_t count = 0;
 };
 
-/// Fills elements [begin, end) of a bucket from the pieces that lie there (ascending offsets, not
-/// overlapping), casting to the bucket's type and scaling in the same pass. Elements between pieces
-/// are set to zero.
+/// Fills elements [begin, end) of a bucket, which are at `bucket`, from the pieces that lie there
+/// (ascending offsets, not overlapping), casting to the bucket's type and scaling in the same pass.
+/// Elements between pieces are set to zero.
 void pack(std::span<const Piece> pieces, DataType bucket_dtype, std::byte* bucket, int64_t begin,
           int64_t end, Scale scale = {});
 /// The way back: elements [begin, end) of the bucket to the pieces that lie there.

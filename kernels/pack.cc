@@ -29,12 +29,12 @@ void pack(std::span<const Piece> pieces, DataType bucket_dtype, std::byte* bucke
   int64_t done = begin;
   const auto zero_until = [&](int64_t next) {
     if (next > done)
-      std::memset(bucket + done * width, 0, static_cast<size_t>((next - done) * width));
+      std::memset(bucket + (done - begin) * width, 0, static_cast<size_t>((next - done) * width));
   };
   for_each_share(pieces, begin, end, [&](const Piece& piece, int64_t first, int64_t last) {
     zero_until(first);
-    cast(piece.dtype, element(piece, first), bucket_dtype, bucket + first * width, last - first,
-         scale);
+    cast(piece.dtype, element(piece, first), bucket_dtype, bucket + (first - begin) * width,
+         last - first, scale);
     done = last;
   });
   zero_until(end);
@@ -43,8 +43,8 @@ void pack(std::span<const Piece> pieces, DataType bucket_dtype, std::byte* bucke
 void unpack(std::span<const Piece> pieces, DataType bucket_dtype, const std::byte* bucket,
             int64_t begin, int64_t end, Scale scale) {
   for_each_share(pieces, begin, end, [&](const Piece& piece, int64_t first, int64_t last) {
-    cast(bucket_dtype, bucket + first * size_of(bucket_dtype), piece.dtype, element(piece, first),
-         last - first, scale);
+    cast(bucket_dtype, bucket + (first - begin) * size_of(bucket_dtype), piece.dtype,
+         element(piece, first), last - first, scale);
   });
 }
 

@@ -240,22 +240,21 @@ struct Outside {
   int fills = 0, drains = 0;
 
   static Edges edges(Outside& outside) {
-    return {
-        &outside,
-        [](void* self, Range range) {
-          auto& it = *static_cast<Outside*>(self);
-          ++it.fills;
-          std::copy_n(it.input.begin() + range.begin, range.count, it.bucket.begin() + range.begin);
-        },
-        [](void* self, Range range, Scale scale) {
-          auto& it = *static_cast<Outside*>(self);
-          ++it.drains;
-          for (int64_t i = range.begin; i < range.end(); ++i) {
-            const auto at = static_cast<size_t>(i);
-            it.output[at] = it.bucket[at] *
-                            static_cast<float>(scale.factor / static_cast<double>(scale.divisor));
-          }
-        }};
+    return {&outside,
+            [](void* self, Range range, std::byte* bucket) {
+              auto& it = *static_cast<Outside*>(self);
+              ++it.fills;
+              std::copy_n(it.input.begin() + range.begin, range.count,
+                          reinterpret_cast<float*>(bucket));
+            },
+            [](void* self, Range range, const std::byte* bucket, Scale scale) {
+              auto& it = *static_cast<Outside*>(self);
+              ++it.drains;
+              for (int64_t i = 0; i < range.count; ++i)
+                it.output[static_cast<size_t>(range.begin + i)] =
+                    reinterpret_cast<const float*>(bucket)[i] *
+                    static_cast<float>(scale.factor / static_cast<double>(scale.divisor));
+            }};
   }
 };
 

@@ -40,18 +40,17 @@ struct Member {
   std::vector<std::byte> output_before;
   bool in_place = false;
 
-  static void fill(void* self, Range range) {
+  static void fill(void* self, Range range, std::byte* bucket) {
     auto& member = *static_cast<Member*>(self);
     const auto bytes = size_of(member.collective.dtype);
-    std::memcpy(member.bucket.data() + range.begin * bytes,
-                member.input.data() + range.begin * bytes,
+    std::memcpy(bucket, member.input.data() + range.begin * bytes,
                 static_cast<size_t>(range.count * bytes));
   }
-  static void drain(void* self, Range range, Scale scale) {
+  static void drain(void* self, Range range, const std::byte* bucket, Scale scale) {
     auto& member = *static_cast<Member*>(self);
     const auto bytes = size_of(member.collective.dtype);
-    cast(member.collective.dtype, member.bucket.data() + range.begin * bytes,
-         member.collective.dtype, member.output.data() + range.begin * bytes, range.count, scale);
+    cast(member.collective.dtype, bucket, member.collective.dtype,
+         member.output.data() + range.begin * bytes, range.count, scale);
   }
   double result(int64_t i) const {
     return number_at(collective.dtype, in_place ? input.data() : output.data(), i);

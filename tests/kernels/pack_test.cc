@@ -58,7 +58,7 @@ TEST(Pack, AnyCutOfTheBucketEqualsCastingEachTensor) {
                      scale);
     fill_randomly(got, random);
     for_random_ranges(layout.count, random, [&](int64_t begin, int64_t end) {
-      pack(layout.pieces, dtype, got.data(), begin, end, scale);
+      pack(layout.pieces, dtype, at(got, begin), begin, end, scale);
     });
     ASSERT_EQ(first_difference(dtype, got.data(), expected.data(), layout.count), -1)
         << "round " << round;
@@ -68,9 +68,9 @@ TEST(Pack, AnyCutOfTheBucketEqualsCastingEachTensor) {
 TEST(Pack, TouchesNothingOutsideTheRange) {
   std::vector<float> tensor{1, 2, 3, 4}, bucket(8, -1.0f);
   const Piece pieces[] = {{reinterpret_cast<std::byte*>(tensor.data()), DataType::f32, 2, 4}};
-  pack(pieces, DataType::f32, reinterpret_cast<std::byte*>(bucket.data()), 1, 4);
+  pack(pieces, DataType::f32, reinterpret_cast<std::byte*>(&bucket[1]), 1, 4);
   EXPECT_EQ(bucket, (std::vector<float>{-1, 0, 1, 2, -1, -1, -1, -1}));
-  pack(pieces, DataType::f32, reinterpret_cast<std::byte*>(bucket.data()), 5, 7);
+  pack(pieces, DataType::f32, reinterpret_cast<std::byte*>(&bucket[5]), 5, 7);
   EXPECT_EQ(bucket, (std::vector<float>{-1, 0, 1, 2, -1, 4, 0, -1}));
 }
 
@@ -84,7 +84,7 @@ TEST(Unpack, AnyCutOfTheBucketEqualsCastingEachTensor) {
     Buffer bucket(dtype, layout.count);
     fill_randomly(bucket, random);
     for_random_ranges(layout.count, random, [&](int64_t begin, int64_t end) {
-      unpack(layout.pieces, dtype, bucket.data(), begin, end, scale);
+      unpack(layout.pieces, dtype, at(bucket, begin), begin, end, scale);
     });
     for (const auto& piece : layout.pieces) {
       Buffer expected(piece.dtype, piece.count);
@@ -101,7 +101,7 @@ TEST(Unpack, TouchesNothingOutsideTheRange) {
   const Piece pieces[] = {{reinterpret_cast<std::byte*>(tensor.data()), DataType::f32, 2, 4}};
   unpack(pieces, DataType::f32, reinterpret_cast<std::byte*>(bucket.data()), 0, 3);
   EXPECT_EQ(tensor, (std::vector<float>{1, -1, -1, -1}));
-  unpack(pieces, DataType::f32, reinterpret_cast<std::byte*>(bucket.data()), 5, 8);
+  unpack(pieces, DataType::f32, reinterpret_cast<std::byte*>(&bucket[5]), 5, 8);
   EXPECT_EQ(tensor, (std::vector<float>{1, -1, -1, 4}));
 }
 
