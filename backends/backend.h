@@ -66,11 +66,19 @@ class Backend : public Progressive {
  public:
   virtual Capabilities capabilities() const = 0;
   virtual std::unique_ptr<Region> allocate(size_t bytes, Device device) = 0;
+  /// Whether this memory lies in a Region that the peers reach; see Launch::windows. Any thread.
+  virtual bool shares(const std::byte*, size_t) const { return false; }
+  /// True: start() has memory of its own for what Launch::edges pack, and needs none of the
+  /// Collective's. False: the Collective's input and output are the bucket.
+  virtual bool packs_itself(const Collective&, const Launch&) const { return false; }
   virtual std::unique_ptr<Operation> start(const Collective& collective, const Launch& launch) = 0;
   /// The algorithm that start() would run, for the timeline.
   virtual std::string_view algorithm(const Collective& collective) const = 0;
+  /// Ranks that have not come to the oldest operation of this queue, as far as is known.
+  virtual std::vector<int> missing(int) const { return {}; }
   /// Messages between ranks, for the control plane; null where a library offers none.
   virtual Transport* transport() = 0;
+  virtual TransportCounters counters() { return transport()->counters(); }
 };
 
 /// What a backend's folder exports: one record. `open` makes the channels to the given peers (a

@@ -31,6 +31,16 @@ struct Edges {
   void* self = nullptr;
   void (*fill)(void* self, Range range, std::byte* bucket) = nullptr;
   void (*drain)(void* self, Range range, const std::byte* bucket, Scale scale) = nullptr;
+  /// Where the elements can be read, or final ones written, without packing; null if they must be
+  /// packed. Null functions: always.
+  const std::byte* (*input)(void* self, Range range) = nullptr;
+  std::byte* (*output)(void* self, Range range) = nullptr;
+};
+
+/// A piece of memory that the ranks share.
+struct Window {
+  std::byte* data = nullptr;
+  int64_t count = 0;  // elements
 };
 
 /// Queues of operations that are started in the same order on all ranks, with growing tags, so that
@@ -47,7 +57,11 @@ struct Launch {
   uint32_t verdict = 0;  // this rank's, fixed now; 0 is go. Not 0 (kinds that reduce, and barrier):
                          // the input is not read and nothing is drained anywhere
   int contributors = 0;  // the divisor of op average; 0: the number of ranks
+  uint64_t subject = 0;  // queues: what the ranks must agree on beside the Collective, hashed
   Edges edges;
+  /// Queues: where the elements lie, one window after another, if all lie in one Region of the
+  /// backend and at the same distances on all ranks. They are reduced where they are.
+  std::span<const Window> windows = {};
 };
 
 /// Equal on all ranks.

@@ -381,7 +381,7 @@ void Engine::run_callbacks() {
 }
 
 void Engine::publish_statistics() {
-  const auto counters = transport_.counters();
+  const auto counters = backend_->counters();
   const std::lock_guard lock(statistics_mutex_);
   const auto waits = published_.wait_seconds;
   published_ = counting_;

@@ -150,6 +150,37 @@ void Run::drain(void* self, Range range, const std::byte* bucket, Scale scale) {
   unpack(run.outputs_, run.collective_.dtype, bucket, range.begin, range.end(), scale);
 }
 
+namespace {
+
+// Where `range` of the bucket lies in one tensor of the bucket's own type, if it does.
+std::byte* single_place(std::span<const Piece> pieces, DataType dtype, Range range) {
+  const auto piece = std::partition_point(pieces.begin(), pieces.end(), [&](const Piece& p) {
+    return p.offset + p.count <= range.begin;
+  });
+  if (piece == pieces.end() || piece->dtype != dtype || piece->offset > range.begin ||
+      piece->offset + piece->count < range.end())
+    return nullptr;
+  return piece->data + (range.begin - piece->offset) * size_of(dtype);
+}
+
+}  // namespace
+
+const std::byte* Run::input_of(void* self, Range range) {
+  auto& run = *static_cast<Run*>(self);
+  if (!run.prescale_.is_one()) return nullptr;
+  return single_place(run.inputs_, run.collective_.dtype, range);
+}
+
+std::byte* Run::output_of(void* self, Range range) {
+  auto& run = *static_cast<Run*>(self);
+  return single_place(run.outputs_, run.collective_.dtype, range);
+}
+
+void Run::fill_with_nothing(void* self, Range range, std::byte* bucket) {
+  auto& run = *static_cast<Run*>(self);
+  fill_neutral(run.collective_.dtype, run.collective_.op, bucket, range.count);
+}
+
 // Reductions that are scaled before or travel in another type work on copies.
 void Run::stage(const Signature& signature, Entry* entry, int64_t input_count,
                 int64_t output_count) {
@@ -247,18 +278,22 @@ std::unique_ptr<Run> Run::single(uint64_t tag, RegionPool& pool, const Response&
   return run;
 }
 
-void Run::start(Backend& backend, uint32_t verdict) {
+void Run::start(Backend& backend, uint32_t verdict, int queue) {
   Launch launch;
   launch.tag = tag_;
   launch.verdict = verdict;
   launch.contributors = contributors_;
   if (region_bytes_ > 0) {
-    region_ = pool_.take(region_bytes_);
-    collective_.input = collective_.output = region_->data();
+    launch.queue = queue;
     if (entries_.empty())
-      fill_neutral(collective_.dtype, collective_.op, region_->data(), send_counts_[0]);
+      launch.edges = {this, &Run::fill_with_nothing, [](void*, Range, const std::byte*, Scale) {},
+                      nullptr, nullptr};
     else
-      launch.edges = {this, &Run::fill, &Run::drain};
+      launch.edges = {this, &Run::fill, &Run::drain, &Run::input_of, &Run::output_of};
+    if (!backend.packs_itself(collective_, launch)) {
+      region_ = pool_.take(region_bytes_);
+      collective_.input = collective_.output = region_->data();
+    }
   }
   started = Clock::now();
   operation_ = backend.start(collective_, launch);

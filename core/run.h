@@ -44,7 +44,8 @@ class Run {
   static std::unique_ptr<Run> single(uint64_t tag, RegionPool& pool, const Response& response,
                                      Entry* entry, int rank, int size);
 
-  void start(Backend& backend, uint32_t verdict);
+  /// Buckets go into `queue`.
+  void start(Backend& backend, uint32_t verdict, int queue);
   /// Copies what was staged to where the user wants it. After state done.
   void finish();
 
@@ -66,6 +67,9 @@ class Run {
   void stage(const Signature& signature, Entry* entry, int64_t input_count, int64_t output_count);
   static void fill(void* self, Range range, std::byte* bucket);
   static void drain(void* self, Range range, const std::byte* bucket, Scale scale);
+  static const std::byte* input_of(void* self, Range range);
+  static std::byte* output_of(void* self, Range range);
+  static void fill_with_nothing(void* self, Range range, std::byte* bucket);
 
   const uint64_t tag_;
   RegionPool& pool_;

@@ -330,7 +330,7 @@ bool Scheduler::launch_negotiated() {
 void Scheduler::start(std::unique_ptr<Run> run, uint32_t verdict) {
   ++running_[run->replayed ? 1 : 0];
   options_.observe("pack");
-  run->start(backend_, verdict);
+  run->start(backend_, verdict, run->replayed ? kReplayedQueue : kNegotiatedQueue);
   runs_.push_back(std::move(run));
   options_.observe("transfer");
 }

@@ -19,6 +19,11 @@
 
 namespace tutti {
 
+/// The queues of Launch: each has one order on all ranks.
+inline constexpr int kNegotiatedQueue = 0;
+inline constexpr int kReplayedQueue = 1;
+inline constexpr int kBlockingQueue = 2;
+
 /// One rank's side of the work: asks the coordinator for what was submitted, launches what it
 /// answers or what the plan says, moves it on and tells the engine what is over. All calls by the
 /// holder of the engine's token.

@@ -41,7 +41,7 @@ class Meeting {
     store_.set(key("link"), fmt::format("{} {} {}", ::getpid(), process_nonce(),
                                         reinterpret_cast<uintptr_t>(holder)));
   }
-  Holder take(Deadline deadline) {
+  Holder take(Deadline deadline, const std::shared_ptr<ThreadHeap>& heap) {
     const auto words = split_text(store_.get(key("link"), deadline), ' ');
     if (words.size() != 3 || words[0] != std::to_string(::getpid()) ||
         words[1] != std::to_string(process_nonce()))
@@ -56,6 +56,7 @@ class Meeting {
           .with_rank(low_);
     const std::unique_ptr<Holder> holder(
         reinterpret_cast<Holder*>(static_cast<uintptr_t>(std::stoull(words[2]))));
+    (*holder)->heap[1] = heap;
     store_.set(key("taken"), "1");
     return std::move(*holder);
   }
@@ -80,10 +81,19 @@ class Meeting {
       .with_rank(missing.front());
 }
 
-std::vector<std::unique_ptr<Channel>> open_memory(const Context& context,
-                                                  std::span<const int> peers) {
-  std::vector<std::unique_ptr<Channel>> channels(static_cast<size_t>(context.size));
-  const auto channel = [&](int peer) -> auto& { return channels[static_cast<size_t>(peer)]; };
+std::vector<std::unique_ptr<Channel>> channels_over(int rank, const std::vector<Holder>& links) {
+  std::vector<std::unique_ptr<Channel>> channels(links.size());
+  for (size_t peer = 0; peer < links.size(); ++peer)
+    if (links[peer])
+      channels[peer] =
+          std::make_unique<MemoryChannel>(links[peer], static_cast<int>(peer) < rank ? 1 : 0);
+  return channels;
+}
+
+// The links to the peers, null elsewhere. `heap`: what this rank shares; may be null.
+std::vector<Holder> meet(const Context& context, std::span<const int> peers,
+                         const std::shared_ptr<ThreadHeap>& heap) {
+  std::vector<Holder> links(static_cast<size_t>(context.size));
   auto& store = *context.store;
   const size_t bytes = ring_bytes_for(context.size);
 
@@ -92,7 +102,8 @@ std::vector<std::unique_ptr<Channel>> open_memory(const Context& context,
   for (const int peer : peers) {
     if (peer <= context.rank) continue;
     auto link = std::make_shared<MemoryLink>(bytes);
-    channel(peer) = std::make_unique<MemoryChannel>(link, 0);
+    link->heap[0] = heap;
+    links[static_cast<size_t>(peer)] = link;
     offered.emplace_back(peer, new Holder(std::move(link)));
     Meeting(store, context.rank, peer).publish(offered.back().second);
   }
@@ -106,8 +117,8 @@ std::vector<std::unique_ptr<Channel>> open_memory(const Context& context,
     for (const int peer : peers) {
       try {
         if (peer < context.rank)
-          channel(peer) = std::make_unique<MemoryChannel>(
-              Meeting(store, peer, context.rank).take(context.deadline), 1);
+          links[static_cast<size_t>(peer)] =
+              Meeting(store, peer, context.rank).take(context.deadline, heap);
         else if (peer > context.rank)
           Meeting(store, context.rank, peer).wait_taken(context.deadline);
       } catch (const Error& error) {
@@ -118,17 +129,29 @@ std::vector<std::unique_ptr<Channel>> open_memory(const Context& context,
     if (!missing.empty()) throw_missing(context, missing);
   } catch (...) {
     take_back();
+    channels_over(context.rank, links);  // whose end tells those who took theirs
     throw;
   }
   for (const auto& [peer, holder] : offered) Meeting(store, context.rank, peer).clean();
-  return channels;
+  return links;
+}
+
+std::vector<std::unique_ptr<Channel>> open_memory(const Context& context,
+                                                  std::span<const int> peers) {
+  return channels_over(context.rank, meet(context, peers, nullptr));
 }
 
 std::unique_ptr<Backend> connect_memory(const Context& context) {
   std::vector<int> peers;
   for (int peer = 0; peer < context.size; ++peer)
     if (peer != context.rank) peers.push_back(peer);
-  return make_stream_backend(context, "memory", open_memory(context, peers));
+  if (peers.empty()) return make_stream_backend(context, "memory", open_memory(context, peers));
+  auto heap = std::make_shared<ThreadHeap>();
+  auto links = meet(context, peers, heap);
+  auto rest = make_stream_backend(context, "memory", channels_over(context.rank, links));
+  return make_shared_memory_backend(
+      context, std::move(rest),
+      make_thread_memory(context.rank, std::move(heap), std::move(links)));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <memory>
 
+#include "tutti/backends/memory/thread_memory.h"
 #include "tutti/backends/ring_channel.h"
 #include "tutti/base/descriptor.h"
 
@@ -19,7 +20,8 @@ struct MemoryLink {
   std::unique_ptr<std::byte[]> memory;
   RingControl control[2];
   Bell bell[2];
-  std::atomic<bool> closed[2] = {};  // that end was destroyed
+  std::atomic<bool> closed[2] = {};     // that end was destroyed
+  std::shared_ptr<ThreadHeap> heap[2];  // what each end shares, if it does; set before they meet
 
   std::span<std::byte> ring(int end) {
     return {memory.get() + static_cast<size_t>(end) * ring_bytes, ring_bytes};

@@ -90,8 +90,8 @@ Descriptor open_process(pid_t pid) {
 
 class Rendezvous {
  public:
-  Rendezvous(const Context& context, std::span<const int> peers)
-      : context_(context), store_(*context.store) {
+  Rendezvous(const Context& context, std::span<const int> peers, int memory)
+      : context_(context), store_(*context.store), memory_(memory) {
     for (const int peer : peers) {
       if (peer == context.rank) continue;
       missing_.push_back(peer);
@@ -168,15 +168,16 @@ class Rendezvous {
     check_user(peer, credentials.uid);
 
     auto ends = std::make_unique<ShmEnds>(
-        ShmEnds{SharedRings::create(ring_bytes_), 0, {}, {}, std::move(socket), {}});
+        ShmEnds{SharedRings::create(ring_bytes_), 0, {}, {}, std::move(socket), {}, {}});
     ends->process = open_process(credentials.pid);
     Hello hello;
     hello.from = context_.rank;
     hello.to = peer;
     hello.ring_bytes = ring_bytes_;
     hello.token = words[1];
-    const int descriptors[] = {ends->rings.descriptor(), ends->peer.descriptor(),
-                               ends->own.descriptor()};
+    std::vector<int> descriptors = {ends->rings.descriptor(), ends->peer.descriptor(),
+                                    ends->own.descriptor()};
+    if (memory_ >= 0) descriptors.push_back(memory_);
     if (!send_unix(ends->socket.get(), as_bytes(hello.encode()), descriptors)) throw_hung_up(peer);
     calls_.push_back({peer, std::move(ends)});
     return true;
@@ -232,6 +233,8 @@ class Rendezvous {
         throw Error(ErrorCode::corrupt_data,
                     fmt::format("rank {} answered with something that is no welcome", call.peer))
             .with_rank(call.peer);
+      if (memory_ >= 0 && answer->descriptors.size() == 1)
+        call.ends->memory = std::move(answer->descriptors[0]);
       connected(call.peer, std::move(call.ends));
       return true;
     });
@@ -277,8 +280,9 @@ class Rendezvous {
           .with_rank(peer);
     const auto credentials = peer_credentials(stranger.socket.get());
     check_user(peer, credentials.uid);
-    if (message.descriptors.size() != 3 || !SharedRings::is_valid_size(hello->ring_bytes) ||
-        !is_eventfd(message.descriptors[1]) || !is_eventfd(message.descriptors[2]))
+    if (message.descriptors.size() != (memory_ < 0 ? 3u : 4u) ||
+        !SharedRings::is_valid_size(hello->ring_bytes) || !is_eventfd(message.descriptors[1]) ||
+        !is_eventfd(message.descriptors[2]))
       throw Error(
           ErrorCode::corrupt_data,
           fmt::format("rank {} sent no rings and doorbells to rank {}", peer, context_.rank))
@@ -289,9 +293,13 @@ class Rendezvous {
                                                   Bell(std::move(message.descriptors[1])),
                                                   Bell(std::move(message.descriptors[2])),
                                                   std::move(stranger.socket),
+                                                  {},
                                                   {}});
+    if (memory_ >= 0) ends->memory = std::move(message.descriptors[3]);
     ends->process = open_process(credentials.pid);
-    if (!send_unix(ends->socket.get(), as_bytes(kWelcome))) throw_hung_up(peer);
+    if (!send_unix(ends->socket.get(), as_bytes(kWelcome),
+                   std::span(&memory_, memory_ < 0 ? 0u : 1u)))
+      throw_hung_up(peer);
     connected(peer, std::move(ends));
   }
 
@@ -322,6 +330,7 @@ class Rendezvous {
 
   const Context& context_;
   Store& store_;
+  const int memory_;
   size_t ring_bytes_ = 0;
   std::string token_;
   Descriptor listener_;
@@ -337,8 +346,9 @@ class Rendezvous {
 }  // namespace
 
 std::map<int, std::unique_ptr<ShmEnds>> connect_through_memory(const Context& context,
-                                                               std::span<const int> peers) {
-  return Rendezvous(context, peers).run();
+                                                               std::span<const int> peers,
+                                                               int memory) {
+  return Rendezvous(context, peers, memory).run();
 }
 
 }  // namespace tutti

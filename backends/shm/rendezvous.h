@@ -18,7 +18,11 @@ namespace tutti {
 /// Throws at Context::deadline Error(timeout) that names the missing ranks; before it,
 /// Error(authentication | unavailable | peer_lost) for what waiting cannot mend, also if a peer
 /// failed so.
+///
+/// `memory`: a descriptor that every peer gets (ShmEnds::memory), as this rank gets theirs; -1 if
+/// none is wanted, on all ranks.
 std::map<int, std::unique_ptr<ShmEnds>> connect_through_memory(const Context& context,
-                                                               std::span<const int> peers);
+                                                               std::span<const int> peers,
+                                                               int memory = -1);
 
 }  // namespace tutti

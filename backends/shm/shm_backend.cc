@@ -1,6 +1,7 @@
 #include "tutti/backends/backend.h"
 #include "tutti/backends/shm/rendezvous.h"
 #include "tutti/backends/shm/shm_channel.h"
+#include "tutti/backends/shm/shm_memory.h"
 
 namespace tutti {
 
@@ -17,7 +18,19 @@ std::unique_ptr<Backend> connect_shm(const Context& context) {
   std::vector<int> peers;
   for (int peer = 0; peer < context.size; ++peer)
     if (peer != context.rank) peers.push_back(peer);
-  return make_stream_backend(context, "shm", open_shm(context, peers));
+  if (peers.empty()) return make_stream_backend(context, "shm", open_shm(context, peers));
+
+  auto file = SharedFile::create(shared_block_bytes());
+  auto connected = connect_through_memory(context, peers, file.descriptor());
+  const auto n = static_cast<size_t>(context.size);
+  std::vector<const std::unique_ptr<ShmEnds>*> ends(n, nullptr);
+  for (auto& [peer, end] : connected) ends[static_cast<size_t>(peer)] = &end;
+  auto memory = make_shm_memory(context.rank, context.size, std::move(file), ends);
+  std::vector<std::unique_ptr<Channel>> channels(n);
+  for (auto& [peer, end] : connected)
+    channels[static_cast<size_t>(peer)] = std::make_unique<ShmChannel>(std::move(end));
+  return make_shared_memory_backend(
+      context, make_stream_backend(context, "shm", std::move(channels)), std::move(memory));
 }
 
 }  // namespace

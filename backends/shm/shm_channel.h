@@ -18,6 +18,7 @@ struct ShmEnds {
   Descriptor socket;   // its end of file is the peer's end
   Descriptor process;  // a pidfd of the peer, if it is another process that we can see: the socket
                        // outlives it if it forked
+  Descriptor memory;   // what the peer shares with all of its host, if it does
 };
 
 /// A Channel to a process of the same host.

@@ -1,0 +1,459 @@
+#include "tutti/backends/pipeline.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "tutti/base/check.h"
+#include "tutti/base/error.h"
+#include "tutti/kernels/reduce.h"
+
+namespace tutti {
+
+namespace {
+
+constexpr size_t kPage = 4096;
+constexpr int64_t kLine = 64;  // shares begin on cache lines of the slot
+
+// One-shot up to here: every rank reads all of every rank's data, but waits only once.
+int64_t one_shot_bytes(int size) { return Pipeline::kChunkBytes / size; }
+
+// Whole elements per cache line, so that shares of any dtype begin on lines.
+int64_t quantum(int64_t element_bytes) { return std::max<int64_t>(1, kLine / element_bytes); }
+
+int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
+
+// What `rank` reduces of `count` elements that begin at `begin`.
+Range share_of(int rank, int size, Range whole, int64_t element_bytes) {
+  const int64_t share = round_up((whole.count + size - 1) / size, quantum(element_bytes));
+  const int64_t begin = std::min<int64_t>(rank * share, whole.count);
+  return {whole.begin + begin, std::min(share, whole.count - begin)};
+}
+
+}  // namespace
+
+size_t Pipeline::block_bytes() {
+  const size_t lines = kSlots * sizeof(ChunkLine) + sizeof(ProgressLine);
+  return (lines + kPage - 1) / kPage * kPage + 2 * kSlots * static_cast<size_t>(kChunkBytes);
+}
+
+std::string_view Pipeline::algorithm(int64_t bytes, int size) {
+  return bytes <= one_shot_bytes(size) ? "one_shot" : "two_shot";
+}
+
+/// One operation. Its chunks are numbers [begin, end) of the queue.
+class Pipeline::Run final : public Operation {
+ public:
+  Run(Pipeline& pipeline, const Collective& collective, const Launch& launch)
+      : pipeline_(pipeline),
+        dtype(collective.dtype),
+        element(size_of(collective.dtype)),
+        op(collective.op == ReduceOp::average ? ReduceOp::sum : collective.op),
+        count(collective.send_counts[0]),
+        subject(launch.subject),
+        verdict(launch.verdict),
+        edges(launch.edges),
+        input(collective.input),
+        output(collective.output),
+        windows(launch.windows.begin(), launch.windows.end()),
+        scale(collective.scale) {
+    const int size = pipeline.size();
+    if (collective.op == ReduceOp::average)
+      scale.divisor *= launch.contributors > 0 ? launch.contributors : size;
+    if (!windows.empty())
+      algorithm = kDirect;
+    else
+      algorithm = count * element <= one_shot_bytes(size) ? kOneShot : kTwoShot;
+    if (algorithm == kTwoShot)
+      chunk_elements = kChunkBytes / element / (size * quantum(element)) * size * quantum(element);
+  }
+  ~Run() override { pipeline_.forget(*this); }
+
+  OperationState advance() override {
+    if (state == OperationState::pending) pipeline_.progress();
+    return state;
+  }
+  void cancel() override {
+    if (state != OperationState::pending) return;
+    pipeline_.forget(*this);
+    state = OperationState::failed;
+  }
+
+  uint64_t chunks() const {
+    if (chunk_elements == 0) return 1;
+    return static_cast<uint64_t>((count + chunk_elements - 1) / chunk_elements);
+  }
+  Range range_of(uint64_t chunk) const {
+    if (chunk_elements == 0) return {0, count};
+    const int64_t at = static_cast<int64_t>(chunk - begin) * chunk_elements;
+    return {at, std::min(chunk_elements, count - at)};
+  }
+  size_t bytes(int64_t elements) const { return static_cast<size_t>(elements * element); }
+
+  // The edges, or plain memory.
+  void fill(Range range, std::byte* slot) const {
+    if (range.count == 0) return;
+    if (edges.fill != nullptr)
+      edges.fill(edges.self, range, slot);
+    else
+      std::memcpy(slot, input + range.begin * element, bytes(range.count));
+  }
+  void drain(Range range, const std::byte* result) const {
+    if (range.count == 0) return;
+    if (edges.drain != nullptr)
+      edges.drain(edges.self, range, result, Scale{});
+    else
+      std::memcpy(output + range.begin * element, result, bytes(range.count));
+  }
+  const std::byte* input_view(Range range) const {
+    if (edges.fill == nullptr) return input + range.begin * element;
+    return edges.input == nullptr ? nullptr : edges.input(edges.self, range);
+  }
+  std::byte* output_view(Range range) const {
+    if (edges.drain == nullptr) return output + range.begin * element;
+    return edges.output == nullptr ? nullptr : edges.output(edges.self, range);
+  }
+
+ private:
+  Pipeline& pipeline_;
+
+ public:
+  const DataType dtype;
+  const int64_t element;
+  const ReduceOp op;
+  const int64_t count;
+  const uint64_t subject;
+  const uint32_t verdict;
+  const Edges edges;
+  const std::byte* const input;
+  std::byte* const output;
+  const std::vector<Window> windows;
+  Scale scale;
+  Pipeline::Algorithm algorithm = kOneShot;
+  int64_t chunk_elements = 0;  // 0: one chunk
+  uint64_t begin = 0, end = 0;
+  int64_t reduced_elements = 0;  // direct: of the own share
+  OperationState state = OperationState::pending;
+};
+
+Pipeline::Pipeline(int rank, SharedMemory& memory, std::vector<std::byte*> blocks,
+                   std::vector<SleepLine*> sleepers)
+    : rank_(rank), memory_(memory), sleepers_(std::move(sleepers)) {
+  const size_t lines = kSlots * sizeof(ChunkLine) + sizeof(ProgressLine);
+  const size_t slots = (lines + kPage - 1) / kPage * kPage;
+  for (auto* block : blocks) {
+    auto& peer = peers_.emplace_back();
+    peer.lines = reinterpret_cast<ChunkLine*>(block);
+    peer.progress = reinterpret_cast<ProgressLine*>(block + kSlots * sizeof(ChunkLine));
+    peer.slots = block + slots;
+    peer.results = peer.slots + kSlots * kChunkBytes;
+  }
+  inputs_.resize(peers_.size());
+}
+
+std::unique_ptr<Operation> Pipeline::start(const Collective& collective, const Launch& launch) {
+  auto run = std::make_unique<Run>(*this, collective, launch);
+  const uint64_t epoch = launch.tag >> kQueueTagBits;
+  if (epoch != epoch_) {
+    TUTTI_CHECK(operations_.empty());
+    epoch_ = epoch;
+    first_ = end_ = filled_ = reduced_ = drained_ = told_retired_ = epoch << kQueueTagBits;
+    for (auto& peer : peers_) peer.retired = first_;
+    is_void_ = false;
+  }
+  run->begin = end_;
+  run->end = end_ += run->chunks();
+  operations_.push_back(run.get());
+  progress();
+  return run;
+}
+
+Pipeline::Run& Pipeline::run_of(uint64_t chunk) {
+  for (auto* run : operations_)
+    if (chunk < run->end) return *run;
+  TUTTI_CHECK(false);
+  return *operations_.front();
+}
+
+// A slot is free when all ranks have retired the chunk that was in it before.
+bool Pipeline::can_fill() {
+  if (filled_ == end_) return false;
+  if (filled_ - first_ < kSlots) return true;
+  const uint64_t needed = filled_ - kSlots + 1;
+  if (drained_ < needed) return false;
+  for (auto& peer : peers_) {
+    if (peer.retired >= needed || &peer == &own()) continue;
+    // Told with whatever the peer published last.
+    const auto& line = peer.lines[slot_of(filled_ - 1)];
+    peer.retired = std::max(peer.retired, line.retired.load(std::memory_order_acquire));
+    if (peer.retired >= needed) continue;
+    peer.retired = std::max(peer.retired, peer.progress->retired.load(std::memory_order_seq_cst));
+    if (peer.retired < needed) return false;
+  }
+  return true;
+}
+
+bool Pipeline::can_reduce() const {
+  if (reduced_ == filled_) return false;
+  for (const auto& peer : peers_)
+    if (peer.lines[slot_of(reduced_)].in.load(std::memory_order_seq_cst) <= reduced_) return false;
+  return true;
+}
+
+bool Pipeline::can_drain() const {
+  if (drained_ == reduced_) return false;
+  for (const auto& peer : peers_)
+    if (peer.progress->out.load(std::memory_order_seq_cst) <= drained_) return false;
+  return true;
+}
+
+// What is published is seen by whoever looks later; who sleeps is woken.
+void Pipeline::publish(std::atomic<uint64_t>& word, uint64_t value) {
+  word.exchange(value, std::memory_order_seq_cst);
+  for (size_t rank = 0; rank < sleepers_.size(); ++rank) {
+    auto& sleeps = sleepers_[rank]->sleeps;
+    if (sleeps.load(std::memory_order_seq_cst) == 0 || static_cast<int>(rank) == rank_) continue;
+    if (sleeps.exchange(0, std::memory_order_seq_cst) != 0) memory_.ring(static_cast<int>(rank));
+  }
+}
+
+void Pipeline::fill() {
+  const uint64_t chunk = filled_;
+  auto& run = run_of(chunk);
+  auto& line = own().lines[slot_of(chunk)];
+  const Range range = run.range_of(chunk);
+  if (chunk == run.begin) {
+    line.verdict = run.verdict;
+    line.kind = static_cast<uint8_t>(CollectiveKind::allreduce);
+    line.dtype = static_cast<uint8_t>(run.dtype);
+    line.op = static_cast<uint8_t>(run.op);
+    line.algorithm = run.algorithm;
+    line.count = run.count;
+    line.subject = run.subject;
+  }
+  size_t bytes = run.bytes(range.count);
+  if (run.algorithm == kDirect) {
+    const auto place = memory_.place_of(run.windows[0].data, 1);
+    TUTTI_CHECK(place.has_value());
+    std::memcpy(line.payload, &*place, sizeof *place);
+    bytes = 0;
+  } else if (run.verdict == 0 && run.algorithm == kOneShot) {
+    run.fill(range, bytes <= ChunkLine::kPayload ? line.payload
+                                                 : own().slots + slot_of(chunk) * kChunkBytes);
+  } else if (run.verdict == 0) {
+    auto* slot = own().slots + slot_of(chunk) * kChunkBytes;
+    const Range mine = share_of(rank_, size(), range, run.element);
+    run.fill({range.begin, mine.begin - range.begin}, slot);
+    run.fill({mine.end(), range.end() - mine.end()}, slot + run.bytes(mine.end() - range.begin));
+    if (run.input_view(mine) == nullptr)
+      run.fill(mine, own().results + slot_of(chunk) * kChunkBytes);
+    bytes -= run.bytes(mine.count);
+  }
+  // Told in both places: who follows closely has this line at hand, others look at the other one.
+  line.retired.store(drained_, std::memory_order_relaxed);
+  own().progress->retired.store(drained_, std::memory_order_relaxed);
+  told_retired_ = drained_;
+  ++messages_;
+  bytes_ += bytes;
+  ++filled_;
+  publish(line.in, chunk + 1);
+}
+
+// False if the operation is over because of what the ranks said.
+bool Pipeline::learn_verdict(Run& run, uint64_t chunk) {
+  const auto& mine = own().lines[slot_of(chunk)];
+  uint32_t verdict = 0;
+  bool is_one = true;
+  for (const auto& peer : peers_) {
+    const auto& line = peer.lines[slot_of(chunk)];
+    verdict |= line.verdict;
+    is_one &= line.dtype == mine.dtype && line.op == mine.op && line.count == mine.count &&
+              line.subject == mine.subject && line.algorithm == mine.algorithm;
+  }
+  if (verdict == 0 && is_one) return true;
+  run.state = verdict != 0 ? OperationState::vetoed : OperationState::failed;
+  filled_ = reduced_ = drained_ = run.end;
+  std::erase(operations_, &run);
+  return false;
+}
+
+void Pipeline::reduce() {
+  const uint64_t chunk = reduced_;
+  auto& run = run_of(chunk);
+  if (chunk == run.begin && run.reduced_elements == 0 && !learn_verdict(run, chunk)) return;
+  switch (run.algorithm) {
+    case kOneShot:
+      reduce_all(run, chunk);
+      drained_ = ++reduced_;
+      return;
+    case kTwoShot:
+      reduce_share(run, chunk);
+      break;
+    case kDirect:
+      if (!reduce_direct(run, chunk)) return;
+      break;
+  }
+  ++reduced_;
+  own().progress->retired.store(drained_, std::memory_order_relaxed);
+  told_retired_ = drained_;
+  ++messages_;
+  publish(own().progress->out, chunk + 1);
+}
+
+void Pipeline::reduce_all(Run& run, uint64_t chunk) {
+  const Range whole{0, run.count};
+  if (run.count == 0) return;
+  const bool in_line = run.bytes(run.count) <= ChunkLine::kPayload;
+  for (size_t rank = 0; rank < peers_.size(); ++rank)
+    inputs_[rank] = in_line ? peers_[rank].lines[slot_of(chunk)].payload
+                            : peers_[rank].slots + slot_of(chunk) * kChunkBytes;
+  if (auto* output = run.output_view(whole)) {
+    tutti::reduce(run.dtype, run.op, output, inputs_, run.count, run.scale);
+    return;
+  }
+  auto* result = own().results + slot_of(chunk) * kChunkBytes;
+  tutti::reduce(run.dtype, run.op, result, inputs_, run.count, run.scale);
+  run.drain(whole, result);
+}
+
+void Pipeline::reduce_share(Run& run, uint64_t chunk) {
+  const Range range = run.range_of(chunk);
+  const Range mine = share_of(rank_, size(), range, run.element);
+  auto* result = own().results + slot_of(chunk) * kChunkBytes;
+  if (mine.count == 0) return;
+  const auto offset = run.bytes(mine.begin - range.begin);
+  for (size_t rank = 0; rank < peers_.size(); ++rank)
+    inputs_[rank] = peers_[rank].slots + slot_of(chunk) * kChunkBytes + offset;
+  const auto* view = run.input_view(mine);
+  inputs_[static_cast<size_t>(rank_)] = view != nullptr ? view : result;
+  tutti::reduce(run.dtype, run.op, result, inputs_, mine.count, run.scale);
+  bytes_ += run.bytes(mine.count);
+}
+
+// A part of the own share, straight in all ranks' memory; true when the share is done. Blocks stay
+// in the first cache between being reduced and being copied.
+bool Pipeline::reduce_direct(Run& run, uint64_t chunk) {
+  constexpr int64_t kBlockBytes = 16 << 10, kBytesPerCall = 1 << 20;
+  const Range mine = share_of(rank_, size(), {0, run.count}, run.element);
+  const auto place_in = [&](size_t rank) {
+    uint64_t place = 0;
+    std::memcpy(&place, peers_[rank].lines[slot_of(chunk)].payload, sizeof place);
+    return place;
+  };
+  int64_t window_begin = 0;
+  int64_t budget = kBytesPerCall / run.element;
+  for (const auto& window : run.windows) {
+    const int64_t first = std::max(window_begin, mine.begin + run.reduced_elements);
+    const int64_t last = std::min(window_begin + window.count, mine.end());
+    for (int64_t at = first; at < last && budget > 0;) {
+      const int64_t count = std::min({kBlockBytes / run.element, last - at, budget});
+      auto* target = window.data + (at - window_begin) * run.element;
+      const auto distance = static_cast<uint64_t>(target - run.windows[0].data);
+      for (size_t rank = 0; rank < peers_.size(); ++rank)
+        inputs_[rank] =
+            static_cast<int>(rank) == rank_
+                ? target
+                : memory_.at(static_cast<int>(rank), place_in(rank) + distance, run.bytes(count));
+      tutti::reduce(run.dtype, run.op, target, inputs_, count, run.scale);
+      for (size_t rank = 0; rank < peers_.size(); ++rank)
+        if (static_cast<int>(rank) != rank_)
+          std::memcpy(const_cast<std::byte*>(inputs_[rank]), target, run.bytes(count));
+      at += count;
+      budget -= count;
+      run.reduced_elements += count;
+      bytes_ += run.bytes(count) * (peers_.size() - 1);
+    }
+    window_begin += window.count;
+  }
+  return run.reduced_elements == mine.count;
+}
+
+void Pipeline::drain() {
+  const uint64_t chunk = drained_;
+  auto& run = run_of(chunk);
+  if (run.algorithm == kTwoShot) {
+    const Range range = run.range_of(chunk);
+    for (size_t rank = 0; rank < peers_.size(); ++rank)
+      run.drain(share_of(static_cast<int>(rank), size(), range, run.element),
+                peers_[rank].results + slot_of(chunk) * kChunkBytes);
+  }
+  ++drained_;
+}
+
+void Pipeline::retire_finished() {
+  while (!operations_.empty() && operations_.front()->end <= drained_) {
+    operations_.front()->state = OperationState::done;
+    operations_.pop_front();
+  }
+}
+
+bool Pipeline::progress() {
+  if (operations_.empty()) return false;
+  if (aborted_.load(std::memory_order_relaxed)) {
+    for (auto* run : operations_) run->state = OperationState::failed;
+    operations_.clear();
+    is_void_ = true;
+    return true;
+  }
+  if (is_void_) return false;
+  // Bounded, so that whoever drives looks at other things now and then.
+  constexpr int kMostSteps = 16;
+  bool moved = false;
+  for (int step = 0; step < kMostSteps && !operations_.empty(); ++step) {
+    // A filled chunk in reserve keeps the others busy while this rank reduces.
+    if (filled_ - reduced_ < 2 && can_fill()) {
+      fill();
+    } else if (can_reduce() && (drained_ == reduced_ || run_of(reduced_).algorithm != kOneShot)) {
+      reduce();
+    } else if (can_drain()) {
+      drain();
+    } else if (can_fill()) {
+      fill();
+    } else {
+      break;
+    }
+    moved = true;
+    retire_finished();
+  }
+  // Others may wait for a slot with which this rank is done, while it waits for them.
+  if (!moved && drained_ != told_retired_) {
+    told_retired_ = drained_;
+    publish(own().progress->retired, drained_);
+    moved = true;
+  }
+  return moved;
+}
+
+bool Pipeline::may_sleep() {
+  if (operations_.empty() || is_void_) return true;
+  if (can_fill() || can_drain()) return false;
+  if (drained_ != told_retired_) return false;
+  return !(can_reduce() && (drained_ == reduced_ || run_of(reduced_).algorithm != kOneShot));
+}
+
+void Pipeline::forget(Run& run) {
+  const auto found = std::find(operations_.begin(), operations_.end(), &run);
+  if (found == operations_.end()) return;
+  operations_.erase(found);
+  is_void_ = true;
+}
+
+std::vector<int> Pipeline::missing() const {
+  std::vector<int> ranks;
+  if (operations_.empty()) return ranks;
+  const uint64_t chunk = operations_.front()->begin;
+  for (size_t rank = 0; rank < peers_.size(); ++rank)
+    if (peers_[rank].lines[slot_of(chunk)].in.load(std::memory_order_acquire) <= chunk)
+      ranks.push_back(static_cast<int>(rank));
+  return ranks;
+}
+
+void Pipeline::count(TransportCounters& counters) const {
+  counters.messages_sent += messages_;
+  counters.bytes_sent += bytes_;
+}
+
+}  // namespace tutti

@@ -1,0 +1,123 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "tutti/backends/shared_memory.h"
+#include "tutti/collectives/executor.h"
+
+namespace tutti {
+
+/// What ranks tell each other about one chunk, in memory of the rank that writes it. Nobody else
+/// writes to it. A payload that fits lies here, so that flag and data are one transfer.
+struct alignas(128) ChunkLine {
+  std::atomic<uint64_t> in{0};       // one more than the chunk whose input is here
+  std::atomic<uint64_t> retired{0};  // chunks that its rank reads no more from others
+  // The operation that begins with this chunk.
+  uint32_t verdict = 0;
+  uint8_t kind = 0, dtype = 0, op = 0, algorithm = 0;
+  int64_t count = 0;
+  uint64_t subject = 0;
+  static constexpr size_t kPayload = 88;
+  std::byte payload[kPayload];
+};
+static_assert(sizeof(ChunkLine) == 128);
+
+/// What a rank tells about its own progress.
+struct alignas(128) ProgressLine {
+  std::atomic<uint64_t> out{0};  // one more than the last chunk whose result is there
+  std::atomic<uint64_t> retired{0};
+};
+
+/// Set by a rank before it sleeps, taken down by who wakes it.
+struct alignas(128) SleepLine {
+  std::atomic<uint32_t> sleeps{0};
+};
+
+/// Allreduces of one queue, in shared memory. Operations are cut into chunks that stay in cache;
+/// the chunks of all operations form one sequence with growing numbers, and each chunk goes through
+/// three stages on every rank:
+///   fill    pack what others reduce into the own slot, publish it
+///   reduce  when all ranks published: reduce the own share of the chunk straight from the peers'
+///           slots, in rank order, publish the result
+///   drain   when all results are there: unpack them
+/// While one chunk is reduced the next is filled and the one before is drained. A small operation
+/// is one chunk of which every rank reduces everything (no third stage). Memory that is shared
+/// itself is neither packed nor unpacked: its owner-of-share writes the result into all ranks'
+/// memory.
+///
+/// Slots are used in turn; one is filled anew when all ranks have retired the chunk that was in it.
+/// Every word has one writer; numbers only grow. The verdict of each rank comes with the first
+/// chunk of an operation, and nothing is written to anyone's memory before all are known.
+class Pipeline {
+ public:
+  static constexpr int kSlots = 4;
+  static constexpr int64_t kChunkBytes = 128 << 10;
+  static size_t block_bytes();
+
+  /// `blocks`: of this queue, one a rank. `sleepers`: of each rank.
+  Pipeline(int rank, SharedMemory& memory, std::vector<std::byte*> blocks,
+           std::vector<SleepLine*> sleepers);
+
+  /// `windows`: the operation's memory if it is shared; else empty.
+  std::unique_ptr<Operation> start(const Collective& collective, const Launch& launch);
+  bool progress();
+  /// False if progress() would do something.
+  bool may_sleep();
+  bool idle() const { return operations_.empty(); }
+  void abort() { aborted_.store(true); }
+  /// Peers that have not come to the oldest operation.
+  std::vector<int> missing() const;
+  void count(TransportCounters& counters) const;
+
+  static std::string_view algorithm(int64_t bytes, int size);
+
+ private:
+  class Run;
+  enum Algorithm : uint8_t { kOneShot, kTwoShot, kDirect };
+  struct Peer {
+    ChunkLine* lines = nullptr;
+    ProgressLine* progress = nullptr;
+    std::byte* slots = nullptr;
+    std::byte* results = nullptr;
+    uint64_t retired = 0;  // as last seen
+  };
+
+  int size() const { return static_cast<int>(peers_.size()); }
+  Peer& own() { return peers_[static_cast<size_t>(rank_)]; }
+  Run& run_of(uint64_t chunk);
+  static size_t slot_of(uint64_t chunk) { return chunk % kSlots; }
+  bool can_fill();
+  bool can_reduce() const;
+  bool can_drain() const;
+  void fill();
+  void reduce();
+  void drain();
+  void reduce_all(Run& run, uint64_t chunk);
+  void reduce_share(Run& run, uint64_t chunk);
+  bool reduce_direct(Run& run, uint64_t chunk);
+  bool learn_verdict(Run& run, uint64_t chunk);
+  void publish(std::atomic<uint64_t>& word, uint64_t value);
+  void retire_finished();
+  void forget(Run& run);
+
+  const int rank_;
+  SharedMemory& memory_;
+  std::vector<Peer> peers_;
+  const std::vector<SleepLine*> sleepers_;
+  std::deque<Run*> operations_;  // oldest first
+  uint64_t epoch_ = 0;           // upper bits of the tags
+  uint64_t first_ = 0;           // chunk of this epoch
+  uint64_t end_ = 0;             // one past the last operation's last chunk
+  uint64_t filled_ = 0, reduced_ = 0, drained_ = 0, told_retired_ = 0;
+  bool is_void_ = false;  // an operation was cancelled: nothing moves until the queue begins anew
+  std::atomic<bool> aborted_{false};
+  std::vector<const std::byte*> inputs_;
+  uint64_t messages_ = 0, bytes_ = 0;
+};
+
+}  // namespace tutti

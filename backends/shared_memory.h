@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "tutti/backends/backend.h"
+
+namespace tutti {
+
+/// Memory of this rank that its peers reach by loads and stores, and theirs. A place is where
+/// something lies in its rank's memory; peers tell each other places, never addresses. Whatever a
+/// rank allocated stays readable and writable for its peers as long as they live. One thread at a
+/// time, except place_of(), which any thread may call.
+class SharedMemory {
+ public:
+  virtual ~SharedMemory() = default;
+  /// Zeroed, page-aligned memory of this rank. Throws Error(out_of_memory). Every rank's first
+  /// region is there before any rank has its SharedMemory: see first().
+  virtual std::unique_ptr<Region> allocate(size_t bytes) = 0;
+  /// Where `bytes` bytes at `data` lie; nothing if they are not all in one region of this memory.
+  virtual std::optional<uint64_t> place_of(const std::byte* data, size_t bytes) const = 0;
+  /// A peer's memory, or this rank's. Throws Error(corrupt_data) for a place that cannot be.
+  virtual std::byte* at(int rank, uint64_t place, size_t bytes) = 0;
+  /// The block that every rank has from the start, of the size that its maker was told.
+  virtual std::byte* first(int rank) = 0;
+  /// Wakes the engine of a rank that sleeps.
+  virtual void ring(int rank) = 0;
+};
+
+/// A Backend that runs what comes in queues (Launch::queue) straight in shared memory, and all else
+/// over `rest`. `memory->first()` must be shared_block_bytes() large.
+std::unique_ptr<Backend> make_shared_memory_backend(const Context& context,
+                                                    std::unique_ptr<Backend> rest,
+                                                    std::unique_ptr<SharedMemory> memory);
+size_t shared_block_bytes();
+
+}  // namespace tutti

@@ -1,0 +1,241 @@
+#include "tutti/backends/shm/shm_memory.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <mutex>
+#include <utility>
+
+#include "tutti/base/error.h"
+
+namespace tutti {
+
+namespace {
+
+constexpr size_t kPage = 4096;
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_SEAL;
+
+size_t whole_pages(size_t bytes) { return std::max(kPage, (bytes + kPage - 1) / kPage * kPage); }
+
+/// A part of a file as this process sees it.
+class Mapping {
+ public:
+  Mapping(int file, uint64_t place, size_t bytes) : bytes_(bytes) {
+    void* base =
+        ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, static_cast<off_t>(place));
+    if (base == MAP_FAILED) throw system_error("cannot map shared memory", errno);
+    data_ = static_cast<std::byte*>(base);
+  }
+  Mapping(Mapping&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {}
+  Mapping& operator=(Mapping&&) = delete;
+  ~Mapping() {
+    if (data_ != nullptr) ::munmap(data_, bytes_);
+  }
+  std::byte* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  size_t bytes_;
+};
+
+/// The own file and the regions in it, which may outlive the backend that made them.
+class Heap {
+ public:
+  explicit Heap(SharedFile file) : file_(std::move(file)) {}
+
+  struct Span {
+    uint64_t place;
+    size_t bytes;
+    const std::byte* data;
+  };
+
+  Span add(size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    // What was given up has no pages any more, but its addresses are known to the peers.
+    const auto reuse = std::find_if(free_.begin(), free_.end(),
+                                    [&](const Span& span) { return span.bytes == bytes; });
+    Span span{0, bytes, nullptr};
+    if (reuse != free_.end()) {
+      span.place = reuse->place;
+      free_.erase(reuse);
+    } else {
+      span.place = file_.grow(bytes);
+    }
+    return span;
+  }
+  void placed(const Span& span) {
+    const std::lock_guard lock(mutex_);
+    spans_.push_back(span);
+  }
+  void remove(uint64_t place) noexcept {
+    const std::lock_guard lock(mutex_);
+    const auto found = std::find_if(spans_.begin(), spans_.end(),
+                                    [&](const Span& span) { return span.place == place; });
+    if (found == spans_.end()) return;
+    file_.discard(found->place, found->bytes);
+    free_.push_back({found->place, found->bytes, nullptr});
+    spans_.erase(found);
+  }
+  std::optional<uint64_t> place_of(const std::byte* data, size_t bytes) const {
+    const std::lock_guard lock(mutex_);
+    for (const auto& span : spans_)
+      if (data >= span.data && data + bytes <= span.data + span.bytes)
+        return span.place + static_cast<uint64_t>(data - span.data);
+    return {};
+  }
+  const SharedFile& file() const { return file_; }
+
+ private:
+  SharedFile file_;
+  mutable std::mutex mutex_;  // guards the following
+  std::vector<Span> spans_, free_;
+};
+
+class ShmRegion final : public Region {
+ public:
+  ShmRegion(std::shared_ptr<Heap> heap, uint64_t place, Mapping mapping)
+      : heap_(std::move(heap)), place_(place), mapping_(std::move(mapping)) {}
+  ~ShmRegion() override { heap_->remove(place_); }
+  std::byte* data() const override { return mapping_.data(); }
+  size_t bytes() const override { return mapping_.bytes(); }
+
+ private:
+  const std::shared_ptr<Heap> heap_;
+  const uint64_t place_;
+  const Mapping mapping_;
+};
+
+/// A peer's file. Mappings are kept, so that addresses stay good; a new one is made when the file
+/// has grown beyond the last.
+class PeerFile {
+ public:
+  PeerFile(int rank, SharedFile file, size_t first_bytes) : rank_(rank), file_(std::move(file)) {
+    mappings_.emplace_back(file_.descriptor(), 0, first_bytes);
+  }
+  std::byte* first() const { return mappings_.front().data(); }
+  std::byte* at(uint64_t place, size_t bytes) {
+    if (place + bytes > mappings_.back().bytes()) {
+      const size_t now = file_.bytes();
+      if (place + bytes > now || place + bytes < place)
+        throw Error(ErrorCode::corrupt_data,
+                    fmt::format("rank {} named {} bytes at {} of its shared memory, which has {}",
+                                rank_, bytes, place, now))
+            .with_rank(rank_);
+      mappings_.emplace_back(file_.descriptor(), 0, now);
+    }
+    return mappings_.back().data() + place;
+  }
+
+ private:
+  const int rank_;
+  const SharedFile file_;
+  std::vector<Mapping> mappings_;
+};
+
+class ShmMemory final : public SharedMemory {
+ public:
+  ShmMemory(int rank, int size, SharedFile own,
+            std::span<const std::unique_ptr<ShmEnds>* const> ends)
+      : heap_(std::make_shared<Heap>(std::move(own))),
+        first_(heap_->file().descriptor(), 0, whole_pages(shared_block_bytes())),
+        rank_(rank) {
+    peers_.resize(static_cast<size_t>(size));
+    bells_.resize(static_cast<size_t>(size));
+    for (int peer = 0; peer < size; ++peer) {
+      if (peer == rank) continue;
+      auto& end = **ends[static_cast<size_t>(peer)];
+      const auto at = static_cast<size_t>(peer);
+      peers_[at] = std::make_unique<PeerFile>(
+          peer, SharedFile::adopt(std::move(end.memory), first_.bytes()), first_.bytes());
+      Descriptor bell(::fcntl(end.peer.descriptor(), F_DUPFD_CLOEXEC, 0));
+      if (!bell) throw system_error("cannot duplicate a doorbell", errno);
+      bells_[at] = std::make_unique<Bell>(std::move(bell));
+    }
+  }
+
+  std::unique_ptr<Region> allocate(size_t bytes) override {
+    const auto span = heap_->add(whole_pages(bytes));
+    Mapping mapping(heap_->file().descriptor(), span.place, span.bytes);
+    heap_->placed({span.place, span.bytes, mapping.data()});
+    return std::make_unique<ShmRegion>(heap_, span.place, std::move(mapping));
+  }
+  std::optional<uint64_t> place_of(const std::byte* data, size_t bytes) const override {
+    return heap_->place_of(data, bytes);
+  }
+  std::byte* at(int rank, uint64_t place, size_t bytes) override {
+    return peers_[static_cast<size_t>(rank)]->at(place, bytes);
+  }
+  std::byte* first(int rank) override {
+    return rank == rank_ ? first_.data() : peers_[static_cast<size_t>(rank)]->first();
+  }
+  void ring(int rank) override { bells_[static_cast<size_t>(rank)]->ring(); }
+
+ private:
+  const std::shared_ptr<Heap> heap_;
+  const Mapping first_;
+  const int rank_;
+  std::vector<std::unique_ptr<PeerFile>> peers_;  // null at the own rank
+  std::vector<std::unique_ptr<Bell>> bells_;
+};
+
+}  // namespace
+
+SharedFile SharedFile::create(size_t bytes) {
+  SharedFile file(Descriptor(::memfd_create("tutti", MFD_CLOEXEC | MFD_ALLOW_SEALING)));
+  if (!file.file_) throw system_error("cannot make shared memory (memfd)", errno);
+  if (::fcntl(file.descriptor(), F_ADD_SEALS, kSeals) != 0)
+    throw system_error("cannot seal shared memory", errno);
+  file.grow(whole_pages(bytes));
+  return file;
+}
+
+SharedFile SharedFile::adopt(Descriptor descriptor, size_t bytes) {
+  SharedFile file(std::move(descriptor));
+  struct stat status {};
+  const bool is_ours = ::fstat(file.descriptor(), &status) == 0 && S_ISREG(status.st_mode) &&
+                       status.st_size >= static_cast<off_t>(bytes) &&
+                       (::fcntl(file.descriptor(), F_GET_SEALS) & kSeals) == kSeals;
+  if (!is_ours) throw Error(ErrorCode::corrupt_data, "what it sent is no memory to share");
+  return file;
+}
+
+size_t SharedFile::bytes() const {
+  struct stat status {};
+  if (::fstat(descriptor(), &status) != 0) throw system_error("cannot see shared memory", errno);
+  return static_cast<size_t>(status.st_size);
+}
+
+// Allocated now: a page that is missing later would be a SIGBUS in the middle of a copy.
+uint64_t SharedFile::grow(size_t bytes) {
+  const auto place = static_cast<uint64_t>(this->bytes());
+  if (::fallocate(descriptor(), 0, static_cast<off_t>(place), static_cast<off_t>(bytes)) != 0) {
+    const int error = errno;
+    if (error != ENOSPC && error != ENOMEM)
+      throw system_error("cannot allocate shared memory", error);
+    throw Error(ErrorCode::out_of_memory,
+                fmt::format("cannot get {} bytes of shared memory; free memory, raise the memory "
+                            "limit, or use backend tcp",
+                            bytes));
+  }
+  return place;
+}
+
+void SharedFile::discard(uint64_t place, size_t bytes) noexcept {
+  // Given up pages come back zeroed; that they are given up at all is a courtesy.
+  (void)::fallocate(descriptor(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                    static_cast<off_t>(place), static_cast<off_t>(bytes));
+}
+
+std::unique_ptr<SharedMemory> make_shm_memory(
+    int rank, int size, SharedFile own, std::span<const std::unique_ptr<ShmEnds>* const> ends) {
+  return std::make_unique<ShmMemory>(rank, size, std::move(own), ends);
+}
+
+}  // namespace tutti
