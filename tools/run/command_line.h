@@ -16,7 +16,8 @@ struct Request {
   std::vector<std::string> variables;  // VAR or VAR=value, for all ranks
   bool keep_going = false;
   bool print_options = false;
-  bool remote_rank = false;  // this is the other end of ssh
+  bool remote_rank = false;      // this is the other end of ssh
+  bool bare_first_rank = false;  // in code only: rank 0's lines come without its number
   std::vector<std::string> program;
 };
 

@@ -126,8 +126,10 @@ void Job::start_ranks(const Request& request, const std::vector<Host>& hosts,
       command.inherited = secret_file_.get();
       command.variables["TUTTI_SECRET_FD"] = std::to_string(secret_file_.get());
     }
+    const auto prefix =
+        request.bare_first_rank && place.rank == 0 ? "" : rank_prefix(place.rank, colour);
     ranks_.push_back(std::make_unique<Rank>(place.rank, remote ? host.name : own_host_name(),
-                                            Child(command), remote, colour));
+                                            Child(command), remote, prefix));
     if (!remote) continue;
     const StartRequest start{secret_, std::filesystem::current_path().string(), variables,
                              request.program};

@@ -17,13 +17,13 @@ LineOutput::Sink to(int descriptor) {
 
 }  // namespace
 
-Rank::Rank(int number, std::string host, Child child, bool remote, bool colour)
+Rank::Rank(int number, std::string host, Child child, bool remote, const std::string& prefix)
     : number_(number),
       host_(std::move(host)),
       child_(std::move(child)),
       pid_(remote ? 0 : child_.pid()),
-      output_(rank_prefix(number, colour), to(STDOUT_FILENO)),
-      errors_(rank_prefix(number, colour), to(STDERR_FILENO)) {
+      output_(prefix, to(STDOUT_FILENO)),
+      errors_(prefix, to(STDERR_FILENO)) {
   if (remote) reader_.emplace(true);
 }
 

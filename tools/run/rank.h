@@ -14,8 +14,9 @@ namespace tutti::run {
 /// One rank as the launcher sees it, on this host or behind ssh.
 class Rank {
  public:
-  /// `host`: for people. `remote`: `child` is ssh, and the rank is started by a frame.
-  Rank(int number, std::string host, Child child, bool remote, bool colour);
+  /// `host`: for people. `remote`: `child` is ssh, and the rank is started by a frame. `prefix`:
+  /// before each line that it writes.
+  Rank(int number, std::string host, Child child, bool remote, const std::string& prefix);
 
   int number() const { return number_; }
   const std::string& host() const { return host_; }

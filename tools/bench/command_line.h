@@ -1,0 +1,14 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tools/bench/settings.h"
+#include "tools/run/command_line.h"
+
+namespace tutti::bench {
+
+/// Throws run::Refusal: usage errors are one line and code 2, help is code 0.
+Settings parse_command_line(const std::vector<std::string>& arguments);
+
+}  // namespace tutti::bench

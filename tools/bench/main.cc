@@ -1,0 +1,122 @@
+// tutti-bench: measures the library's operations and checks their results.
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+
+#include "tools/bench/cases.h"
+#include "tools/bench/command_line.h"
+#include "tools/bench/create_case.h"
+#include "tools/run/child.h"
+#include "tools/run/job.h"
+#include "tools/run/output.h"
+#include "tutti/base/error.h"
+#include "tutti/core/launch.h"
+
+namespace tutti::bench {
+namespace {
+
+// Before the communicator is made, so that its threads have the same place.
+void pin_to_core(int local_rank) {
+  cpu_set_t allowed;
+  if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0)
+    throw system_error("--pin: cannot ask for this process's cores", errno);
+  int wanted = local_rank % CPU_COUNT(&allowed);
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (!CPU_ISSET(core, &allowed) || wanted-- > 0) continue;
+    cpu_set_t own;
+    CPU_ZERO(&own);
+    CPU_SET(core, &own);
+    if (::sched_setaffinity(0, sizeof own, &own) != 0)
+      throw system_error(fmt::format("--pin: cannot bind rank to core {}", core), errno);
+    return;
+  }
+}
+
+int run_rank(const Settings& settings) {
+  const auto started = Clock::now();
+  auto options = Options::from_environment();
+  if (settings.ranks > 0 && settings.ranks != options.size)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("--ranks {}, but {} says that there are {}; leave --ranks to one of "
+                            "them",
+                            settings.ranks, options.launcher, options.size));
+  if (!settings.backend.empty()) options.backend = settings.backend;
+  if (settings.pin) pin_to_core(options.local_rank);
+  const bool silent = options.rank != 0;
+  auto communicator = Communicator::create(std::move(options));
+  Report report(settings, silent);
+  Session session(settings, std::move(communicator), report, started);
+  const bool right = find_case(settings.case_name).run(session);
+  // All ranks are through; that something is wrong is rank 0's to say.
+  return right || silent ? 0 : 1;
+}
+
+run::Request own_job(const std::vector<std::string>& arguments, int ranks) {
+  run::Request request;
+  request.ranks = ranks;
+  request.bare_first_rank = true;
+  request.program = {std::filesystem::read_symlink("/proc/self/exe").string()};
+  request.program.insert(request.program.end(), arguments.begin(), arguments.end());
+  return request;
+}
+
+// Fresh processes for each sample, which they leave in a file.
+int run_create_jobs(const std::vector<std::string>& arguments, const Settings& settings,
+                    int ranks) {
+  std::string sample_file =
+      (std::filesystem::temp_directory_path() / "tutti-bench-XXXXXX").string();
+  const Descriptor file(::mkstemp(sample_file.data()));
+  if (!file) throw system_error("cannot make a file for samples", errno);
+  auto words = arguments;
+  words.insert(words.end(), {"--sample-file", sample_file});
+  int code = 0;
+  for (int i = 0; i < settings.repetitions && code == 0; ++i)
+    code = run::Job(own_job(words, ranks)).run();
+
+  Record record;
+  std::vector<double> samples;
+  std::ifstream lines(sample_file);
+  for (std::string line; std::getline(lines, line);) add_sample(line, record, samples);
+  std::filesystem::remove(sample_file);
+  if (code != 0 || samples.empty()) return code != 0 ? code : 1;
+  record.case_name = settings.case_name;
+  record.way = to_string(Way::blocking);
+  record.extra["pinned"] = settings.pin;
+  Report report(settings, false);
+  report_create(report, record, samples);
+  return 0;
+}
+
+int run(const std::vector<std::string>& arguments) {
+  const auto settings = parse_command_line(arguments);
+  const auto variables = run::own_variables();
+  const bool launched = detect_launcher(variables).launcher != "none";
+  const int ranks = settings.ranks > 0 ? settings.ranks : 2;
+  if (launched || ranks == 1) return run_rank(settings);
+  Report(settings, false);  // says now, once, what cannot be written
+  if (settings.case_name == "create") return run_create_jobs(arguments, settings, ranks);
+  return run::Job(own_job(arguments, ranks)).run();
+}
+
+}  // namespace
+}  // namespace tutti::bench
+
+int main(int count, char** words) {
+  try {
+    return tutti::bench::run({words + 1, words + count});
+  } catch (const tutti::run::Refusal& refusal) {
+    tutti::run::write_all(refusal.code == 0 ? STDOUT_FILENO : STDERR_FILENO, refusal.text);
+    return refusal.code;
+  } catch (const tutti::Error& error) {
+    tutti::run::write_all(STDERR_FILENO, fmt::format("tutti-bench: {}\n", error.what()));
+    return error.code() == tutti::ErrorCode::invalid_argument ? 2 : 1;
+  } catch (const std::exception& error) {
+    tutti::run::write_all(STDERR_FILENO, fmt::format("tutti-bench: {}\n", error.what()));
+    return 1;
+  }
+}
