@@ -129,7 +129,7 @@ class FileStore final : public Store {
     static std::atomic<uint64_t> serial{0};
     char host[64] = "";
     ::gethostname(host, sizeof host - 1);
-    const auto name = fmt::format(".{}.{}.{}", host, ::getpid(), serial.fetch_add(1));
+    auto name = fmt::format(".{}.{}.{}", host, ::getpid(), serial.fetch_add(1));
     const Descriptor file(
         ::openat(folder_.get(), name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
     if (!file) fail("write into it", errno);

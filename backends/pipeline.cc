@@ -1,6 +1,8 @@
 #include "tutti/backends/pipeline.h"
 
 #include <fmt/format.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 #include <algorithm>
 #include <cstring>
@@ -35,9 +37,20 @@ Range share_of(int rank, int size, Range whole, int64_t element_bytes) {
 
 }  // namespace
 
+size_t Pipeline::lines_bytes() {
+  const size_t lines = kSlots * (sizeof(ChunkLine) + sizeof(NameLine)) + sizeof(ProgressLine);
+  return (lines + kPage - 1) / kPage * kPage;
+}
+
 size_t Pipeline::block_bytes() {
-  const size_t lines = kSlots * sizeof(ChunkLine) + sizeof(ProgressLine);
-  return (lines + kPage - 1) / kPage * kPage + 2 * kSlots * static_cast<size_t>(kChunkBytes);
+  return lines_bytes() + 2 * kSlots * static_cast<size_t>(kChunkBytes);
+}
+
+// 0: the whole operation is one chunk.
+int64_t Pipeline::elements_of_chunk(Algorithm algorithm, DataType dtype, int size) {
+  if (algorithm != kTwoShot) return 0;
+  const int64_t unit = size * quantum(size_of(dtype));
+  return kChunkBytes / size_of(dtype) / unit * unit;
 }
 
 std::string_view Pipeline::algorithm(int64_t bytes, int size) {
@@ -51,9 +64,9 @@ class Pipeline::Run final : public Operation {
       : pipeline_(pipeline),
         dtype(collective.dtype),
         element(size_of(collective.dtype)),
+        asked_op(collective.op),
         op(collective.op == ReduceOp::average ? ReduceOp::sum : collective.op),
         count(collective.send_counts[0]),
-        subject(launch.subject),
         verdict(launch.verdict),
         edges(launch.edges),
         input(collective.input),
@@ -67,8 +80,12 @@ class Pipeline::Run final : public Operation {
       algorithm = kDirect;
     else
       algorithm = count * element <= one_shot_bytes(size) ? kOneShot : kTwoShot;
-    if (algorithm == kTwoShot)
-      chunk_elements = kChunkBytes / element / (size * quantum(element)) * size * quantum(element);
+    chunk_elements = elements_of_chunk(algorithm, dtype, size);
+    if (launch.name.empty()) return;
+    name = launch.name;
+    uint64_t seed = 0;
+    std::memcpy(&seed, &collective.scale.factor, sizeof seed);
+    subject = XXH3_64bits_withSeed(name.data(), name.size(), seed);
   }
   ~Run() override { pipeline_.forget(*this); }
 
@@ -76,6 +93,7 @@ class Pipeline::Run final : public Operation {
     if (state == OperationState::pending) pipeline_.progress();
     return state;
   }
+  std::string disagreement() const override { return failure; }
   void cancel() override {
     if (state != OperationState::pending) return;
     pipeline_.forget(*this);
@@ -123,9 +141,12 @@ class Pipeline::Run final : public Operation {
  public:
   const DataType dtype;
   const int64_t element;
+  const ReduceOp asked_op;
   const ReduceOp op;
   const int64_t count;
-  const uint64_t subject;
+  std::string_view name;  // until the verdict is known; borrowed
+  uint64_t subject = 0;
+  std::string failure;
   const uint32_t verdict;
   const Edges edges;
   const std::byte* const input;
@@ -142,13 +163,12 @@ class Pipeline::Run final : public Operation {
 Pipeline::Pipeline(int rank, SharedMemory& memory, std::vector<std::byte*> blocks,
                    std::vector<SleepLine*> sleepers)
     : rank_(rank), memory_(memory), sleepers_(std::move(sleepers)) {
-  const size_t lines = kSlots * sizeof(ChunkLine) + sizeof(ProgressLine);
-  const size_t slots = (lines + kPage - 1) / kPage * kPage;
   for (auto* block : blocks) {
     auto& peer = peers_.emplace_back();
     peer.lines = reinterpret_cast<ChunkLine*>(block);
     peer.progress = reinterpret_cast<ProgressLine*>(block + kSlots * sizeof(ChunkLine));
-    peer.slots = block + slots;
+    peer.names = reinterpret_cast<NameLine*>(peer.progress + 1);
+    peer.slots = block + lines_bytes();
     peer.results = peer.slots + kSlots * kChunkBytes;
   }
   inputs_.resize(peers_.size());
@@ -229,10 +249,16 @@ void Pipeline::fill() {
     line.verdict = run.verdict;
     line.kind = static_cast<uint8_t>(CollectiveKind::allreduce);
     line.dtype = static_cast<uint8_t>(run.dtype);
-    line.op = static_cast<uint8_t>(run.op);
+    line.op = static_cast<uint8_t>(run.asked_op);
     line.algorithm = run.algorithm;
     line.count = run.count;
     line.subject = run.subject;
+    if (!run.name.empty()) {
+      auto& name = own().names[slot_of(chunk)].text;
+      const size_t length = std::min(run.name.size(), sizeof name - 1);
+      std::memcpy(name, run.name.data(), length);
+      name[length] = 0;
+    }
   }
   size_t bytes = run.bytes(range.count);
   if (run.algorithm == kDirect) {
@@ -275,9 +301,37 @@ bool Pipeline::learn_verdict(Run& run, uint64_t chunk) {
   }
   if (verdict == 0 && is_one) return true;
   run.state = verdict != 0 ? OperationState::vetoed : OperationState::failed;
+  if (!is_one && verdict == 0) {
+    run.failure = describe_disagreement(chunk);
+    // The next operation begins behind the longest of what the ranks meant.
+    for (const auto& peer : peers_) {
+      const auto& line = peer.lines[slot_of(chunk)];
+      const int64_t elements = elements_of_chunk(static_cast<Algorithm>(line.algorithm),
+                                                 static_cast<DataType>(line.dtype), size());
+      if (elements > 0)
+        run.end = std::max(
+            run.end, run.begin + static_cast<uint64_t>((line.count + elements - 1) / elements));
+    }
+    end_ = std::max(end_, run.end);
+  }
   filled_ = reduced_ = drained_ = run.end;
   std::erase(operations_, &run);
   return false;
+}
+
+std::string Pipeline::describe_disagreement(uint64_t chunk) const {
+  std::string text;
+  for (size_t rank = 0; rank < peers_.size(); ++rank) {
+    const auto& line = peers_[rank].lines[slot_of(chunk)];
+    char name[sizeof(NameLine)];
+    std::memcpy(name, peers_[rank].names[slot_of(chunk)].text, sizeof name);
+    name[sizeof name - 1] = 0;
+    text += fmt::format("{}rank {} called \"{}\" with {}[{}]{} and op {}", rank == 0 ? "" : ", ",
+                        rank, name, to_string(static_cast<DataType>(line.dtype)), line.count,
+                        line.algorithm == kDirect ? " of a GradientArena" : "",
+                        to_string(static_cast<ReduceOp>(line.op)));
+  }
+  return text;
 }
 
 void Pipeline::reduce() {

@@ -21,7 +21,7 @@ struct alignas(128) ChunkLine {
   uint32_t verdict = 0;
   uint8_t kind = 0, dtype = 0, op = 0, algorithm = 0;
   int64_t count = 0;
-  uint64_t subject = 0;
+  uint64_t subject = 0;  // hash of its name and scale, where they are not agreed on already
   static constexpr size_t kPayload = 88;
   std::byte payload[kPayload];
 };
@@ -31,6 +31,11 @@ static_assert(sizeof(ChunkLine) == 128);
 struct alignas(128) ProgressLine {
   std::atomic<uint64_t> out{0};  // one more than the last chunk whose result is there
   std::atomic<uint64_t> retired{0};
+};
+
+/// For the message when ranks disagree: the name of the operation that begins with a chunk.
+struct alignas(64) NameLine {
+  char text[64] = {};
 };
 
 /// Set by a rank before it sleeps, taken down by who wakes it.
@@ -82,6 +87,7 @@ class Pipeline {
   struct Peer {
     ChunkLine* lines = nullptr;
     ProgressLine* progress = nullptr;
+    NameLine* names = nullptr;
     std::byte* slots = nullptr;
     std::byte* results = nullptr;
     uint64_t retired = 0;  // as last seen
@@ -91,6 +97,7 @@ class Pipeline {
   Peer& own() { return peers_[static_cast<size_t>(rank_)]; }
   Run& run_of(uint64_t chunk);
   static size_t slot_of(uint64_t chunk) { return chunk % kSlots; }
+  static size_t lines_bytes();
   bool can_fill();
   bool can_reduce() const;
   bool can_drain() const;
@@ -101,6 +108,8 @@ class Pipeline {
   void reduce_share(Run& run, uint64_t chunk);
   bool reduce_direct(Run& run, uint64_t chunk);
   bool learn_verdict(Run& run, uint64_t chunk);
+  std::string describe_disagreement(uint64_t chunk) const;
+  static int64_t elements_of_chunk(Algorithm algorithm, DataType dtype, int size);
   void publish(std::atomic<uint64_t>& word, uint64_t value);
   void retire_finished();
   void forget(Run& run);

@@ -191,21 +191,22 @@ std::shared_ptr<Store> try_connect(const std::string& host, int port, const std:
   if (status) throw Error(ErrorCode::io, status.message());
   tune_connection(socket.native_handle());
 
+  tcp::socket greeted(io);
   std::exception_ptr error;
   HandshakeTerms terms{.secret = secret,
                        .scope = std::string(kTcpStoreScope),
                        .peer_name = fmt::format("the store at {}", name)};
   async_handshake(std::move(socket), Handshake(HandshakeRole::initiator, std::move(terms)),
-                  deadline, [&](std::exception_ptr failed, tcp::socket greeted, int) {
+                  deadline, [&](std::exception_ptr failed, tcp::socket done, int) {
                     error = failed;
-                    socket = std::move(greeted);
+                    greeted = std::move(done);
                   });
   io.restart();
   io.run();
   if (error) std::rethrow_exception(error);
-  const auto local = socket.local_endpoint(status).address().to_string();
+  const auto local = greeted.local_endpoint(status).address().to_string();
   if (status) throw Error(ErrorCode::io, status.message());
-  return std::make_shared<TcpStoreClient>(Descriptor(socket.release()), name, local);
+  return std::make_shared<TcpStoreClient>(Descriptor(greeted.release()), name, local);
 }
 
 // What another try may mend: nobody listens yet, or the server was too busy.

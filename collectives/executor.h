@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
+#include <string_view>
 
 #include "tutti/collectives/collective.h"
 #include "tutti/collectives/schedule.h"
@@ -21,6 +23,8 @@ class Operation {
   /// Gives up: the operation touches user memory and regions no more once advance() says other than
   /// pending, as it soon will (failed, unless it was over already).
   virtual void cancel() = 0;
+  /// After failed: what the ranks disagreed on, the same text on all; empty if it was not that.
+  virtual std::string disagreement() const { return {}; }
 };
 
 /// The caller's functions at both ends of an operation: they pack into and unpack from the bucket,
@@ -57,7 +61,8 @@ struct Launch {
   uint32_t verdict = 0;  // this rank's, fixed now; 0 is go. Not 0 (kinds that reduce, and barrier):
                          // the input is not read and nothing is drained anywhere
   int contributors = 0;  // the divisor of op average; 0: the number of ranks
-  uint64_t subject = 0;  // queues: what the ranks must agree on beside the Collective, hashed
+  /// Queues: ranks must say the same name; empty: they are known to agree already.
+  std::string_view name = {};
   Edges edges;
   /// Queues: where the elements lie, one window after another, if all lie in one Region of the
   /// backend and at the same distances on all ranks. They are reduced where they are.

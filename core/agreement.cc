@@ -7,6 +7,7 @@
 #include <numeric>
 #include <vector>
 
+#include "tutti/base/check.h"
 #include "tutti/base/text.h"
 
 namespace tutti {
@@ -139,6 +140,7 @@ std::optional<Error> check_rows(const std::string& name, Voices voices, int size
             .with_rank(rank);
       }
     }
+    TUTTI_CHECK(first != nullptr);
     const int64_t rows = first->signature.shape.rank() == 0 ? 1 : first->signature.shape[0];
     if (!first->rows.empty() &&
         (static_cast<int>(first->rows.size()) != size || sum(first->rows) != rows))

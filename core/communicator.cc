@@ -17,6 +17,10 @@ Error refused(std::string_view name, const std::string& why) {
   return Error(ErrorCode::invalid_argument, fmt::format("\"{}\": {}", name, why)).with_tensor(name);
 }
 
+Error op_means_nothing(std::string_view name, DataType dtype, ReduceOp op) {
+  return refused(name, fmt::format("op {} means nothing on {}", to_string(op), to_string(dtype)));
+}
+
 void set_reduction(Entry& entry, const ReduceOptions& options) {
   auto& request = entry.request;
   auto& signature = request.signature;
@@ -32,8 +36,7 @@ void set_reduction(Entry& entry, const ReduceOptions& options) {
     signature.wire = *options.wire;
   }
   if (!can_reduce(signature.dtype, options.op))
-    throw refused(request.name, fmt::format("op {} means nothing on {}", to_string(options.op),
-                                            to_string(signature.dtype)));
+    throw op_means_nothing(request.name, signature.dtype, options.op);
 }
 
 void check_same(std::string_view name, const TensorView& input, const TensorView& output) {
@@ -297,6 +300,18 @@ Work Communicator::sparse_allreduce(std::string_view name, SparseTensor tensor, 
 // --- blocking -----------------------------------------------------------------------------------
 
 void Communicator::allreduce_blocking(std::string_view name, TensorView tensor, ReduceOp op) {
+  state_->check_tensor(name, tensor);
+  if (!can_reduce(tensor.dtype(), op)) throw op_means_nothing(name, tensor.dtype(), op);
+  if (tensor.device().kind == DeviceKind::cpu) {
+    const int64_t count = tensor.count();
+    Collective collective;
+    collective.kind = CollectiveKind::allreduce;
+    collective.dtype = tensor.dtype();
+    collective.op = op;
+    collective.input = collective.output = tensor.data();
+    collective.send_counts = {&count, 1};
+    if (state_->engine->run_now(name, collective)) return;
+  }
   auto entry = state_->entry(name, CollectiveKind::allreduce, tensor, tensor);
   set_reduction(*entry, ReduceOptions{.op = op});
   state_->submit(std::move(entry), false).wait();

@@ -129,6 +129,9 @@ class Communicator {
 
   // --- blocking: the caller drives; no thread is woken ---
 
+  /// For a lone value in the middle of a program. In shared memory nothing is negotiated: every
+  /// rank, joined ones too, makes its blocking calls in one order, as with MPI; ranks whose calls
+  /// differ in name, count, dtype or op all get Error(mismatch) that says who called what.
   void allreduce_blocking(std::string_view name, TensorView tensor,
                           ReduceOp op = ReduceOp::average);
   void broadcast_blocking(std::string_view name, TensorView tensor, int root = 0);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <new>
 
 #include "tutti/kernels/reduce.h"
 
@@ -25,11 +26,10 @@ CommunicatorState::~CommunicatorState() {
   stagings_.clear();
   // In a forked child the sockets and rings still belong to the parent's conversation: leave them
   // untouched. The memory goes with the child.
-  if (engine->forked()) new std::shared_ptr<Engine>(std::move(engine));
+  if (engine->forked()) static_cast<void>(new (std::nothrow) std::shared_ptr<Engine>(engine));
 }
 
-std::unique_ptr<Entry> CommunicatorState::entry(std::string_view name, CollectiveKind kind,
-                                                TensorView input, TensorView output) const {
+void CommunicatorState::check_tensor(std::string_view name, const TensorView& view) const {
   const auto refuse = [&](const std::string& why) {
     return Error(ErrorCode::invalid_argument, fmt::format("\"{}\": {}", name, why))
         .with_rank(options.rank)
@@ -39,10 +39,15 @@ std::unique_ptr<Entry> CommunicatorState::entry(std::string_view name, Collectiv
   constexpr size_t kLongest = 4096;
   if (name.size() > kLongest || name.find('\n') != name.npos)
     throw refuse("a name has at most 4096 bytes and no line break");
-  for (const auto* view : {&input, &output})
-    if (view->data() == nullptr && view->count() > 0)
-      throw refuse(fmt::format("the tensor {}{} of rank {} has no memory", to_string(view->dtype()),
-                               view->shape().to_string(), options.rank));
+  if (view.data() == nullptr && view.count() > 0)
+    throw refuse(fmt::format("the tensor {}{} of rank {} has no memory", to_string(view.dtype()),
+                             view.shape().to_string(), options.rank));
+}
+
+std::unique_ptr<Entry> CommunicatorState::entry(std::string_view name, CollectiveKind kind,
+                                                TensorView input, TensorView output) const {
+  check_tensor(name, input);
+  check_tensor(name, output);
   auto entry = std::make_unique<Entry>();
   entry->request.name = name;
   auto& signature = entry->request.signature;

@@ -20,6 +20,7 @@ class CommunicatorState {
   /// Makes an entry of this communicator; checks what this rank alone can see.
   std::unique_ptr<Entry> entry(std::string_view name, CollectiveKind kind, TensorView input,
                                TensorView output) const;
+  void check_tensor(std::string_view name, const TensorView& view) const;
   Work submit(std::unique_ptr<Entry> entry, bool ring = true);
   Work submit_group(std::string_view group, std::vector<std::unique_ptr<Entry>> entries);
   void check_root(std::string_view name, int root) const;

@@ -34,7 +34,6 @@ Engine::Engine(Options options, Context context, std::unique_ptr<Backend> backen
                std::shared_ptr<Store> deaths)
     : options_(std::move(options)),
       context_(std::move(context)),
-      pid_(::getpid()),
       spin_rounds_(spin_rounds(context_)),
       backend_(std::move(backend)),
       transport_(*backend_->transport()),
@@ -79,7 +78,7 @@ void Engine::start() {
 
 // --- submission: any thread ---------------------------------------------------------------------
 
-bool Engine::forked() const { return ::getpid() != pid_; }
+bool Engine::forked() const { return fork_guard_.forked(); }
 
 // What ended the whole communicator is told by whatever is waited for next, once.
 void Engine::report(const std::string& line) {
@@ -88,18 +87,27 @@ void Engine::report(const std::string& line) {
 
 bool Engine::in_callback() const { return callback_of == this; }
 
-void Engine::submit(std::vector<std::unique_ptr<Entry>> entries, bool ring) {
-  const auto& first = entries.front()->request.name;
+// Throws what ended the communicator for this process, if anything did.
+void Engine::check_usable(std::string_view name) {
   if (forked())
     throw Error(
         ErrorCode::closed,
         fmt::format("\"{}\": this process is a fork of rank {}; a Communicator belongs to the "
                     "process that made it. Make a new one here",
-                    first, context_.rank))
-        .with_tensor(first);
+                    name, context_.rank))
+        .with_tensor(name);
+  if (usable_) return;
+  if (const auto error = broken()) throw Error(*error);
+  throw Error(ErrorCode::closed, fmt::format("\"{}\": this Communicator is closed", name));
+}
+
+void Engine::submit(std::vector<std::unique_ptr<Entry>> entries, bool ring) {
+  check_usable(entries.front()->request.name);
   const std::lock_guard lock(submit_mutex_);
+  // Nothing enters between the end and the sweep of what is pending.
   if (closed_)
-    throw Error(ErrorCode::closed, fmt::format("\"{}\": this Communicator is closed", first));
+    throw Error(ErrorCode::closed,
+                fmt::format("\"{}\": this Communicator is closed", entries.front()->request.name));
   if (broken_) throw Error(*broken_);
   const auto now = Clock::now();
   for (size_t i = 0; i < entries.size(); ++i) {
@@ -242,8 +250,12 @@ void Engine::drive_until_done(WorkState& work, Deadline deadline) {
     rest(deadline, idle_rounds);
   }
   publish_statistics();
-  // The background thread sleeps on what it armed before this thread drove; see that it will be
-  // woken for what is still to come.
+  leave_to_background();
+}
+
+// The background thread sleeps on what it armed before this thread drove; it must be woken for what
+// is still to come.
+void Engine::leave_to_background() {
   const bool armed = backend_->arm();
   const auto due = next_deadline();
   const std::lock_guard lock(token_mutex_);
@@ -319,7 +331,7 @@ bool Engine::step() {
 }
 
 bool Engine::pending() const {
-  return !scheduler_->idle() || (coordinator_ && !coordinator_->idle());
+  return !blocking_.empty() || !scheduler_->idle() || (coordinator_ && !coordinator_->idle());
 }
 
 Clock::time_point Engine::next_deadline() const {
@@ -423,6 +435,7 @@ void Engine::close() noexcept {
       const std::lock_guard lock(submit_mutex_);
       if (closed_) return;
       closed_ = true;
+      usable_ = false;
     }
     if (forked()) {
       // The thread exists in the parent only; its handle must not be joined here.

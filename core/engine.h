@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tutti/backends/backend.h"
+#include "tutti/base/fork_guard.h"
 #include "tutti/core/coordinator.h"
 #include "tutti/core/entry.h"
 #include "tutti/core/liveness.h"
@@ -42,6 +43,10 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   /// `ring`: the caller does not wait at once, so somebody must be woken.
   void submit(std::vector<std::unique_ptr<Entry>> entries, bool ring);
   void submit_join(std::unique_ptr<Entry> entry);
+  /// Runs an allreduce that every rank calls at the same place of its program: by this thread
+  /// alone, without negotiation and without waking anyone. False: the backend has no such way;
+  /// submit() it.
+  bool run_now(std::string_view name, const Collective& collective);
   /// Runs `function` soon, as a callback: from whichever thread drives, without the token. At once
   /// if the engine is closed. Any thread; never blocks.
   void post(std::function<void()> function);
@@ -62,6 +67,7 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
 
  private:
   // --- token holder only (engine.cc) ---
+  void check_usable(std::string_view name);
   bool step();
   bool take_submissions();
   void finish(Entry* entry, const Error* error);
@@ -73,6 +79,11 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   void rest(Deadline deadline, int& idle_rounds);
   void drive_until_done(WorkState& work, Deadline deadline);
   void hand_on(std::unique_lock<std::mutex>& lock);
+  /// Before a driver lets go of the token: sees that the background thread wakes for the rest.
+  void leave_to_background();
+  static constexpr int kBlockingSpins = 4096, kBlockingYields = 256;
+  /// Shared memory smaller than this is reduced as if it were private: a copy costs less.
+  static constexpr int64_t kLeastSharedBytes = 4096;
   void background();
 
   // --- token holder only (engine_control.cc) ---
@@ -91,7 +102,7 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   // Constant after construction.
   const Options options_;
   const Context context_;
-  const int pid_;
+  const ForkGuard fork_guard_;
   const int spin_rounds_;
   const std::unique_ptr<Backend> backend_;
   Transport& transport_;
@@ -117,6 +128,9 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   Clock::time_point next_stall_check_ = Clock::time_point::min();
   Statistics counting_;
   uint64_t negotiation_messages_ = 0;
+  uint64_t blocking_runs_ = 0;
+  std::string_view blocking_;  // what a thread in run_now() waits for; empty: nothing
+  Clock::time_point blocking_since_;
   bool posted_ = false;
   bool some_finished_ = false;
 
@@ -124,6 +138,7 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   Bell bell_;
   std::atomic<bool> bell_rung_{false};
   std::atomic<bool> closing_{false};
+  std::atomic<bool> usable_{true};  // neither closed nor broken
   std::atomic<uint64_t> wakeups_{0};
   std::thread thread_;
 

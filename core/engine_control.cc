@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "tutti/base/text.h"
 #include "tutti/core/death.h"
 #include "tutti/core/engine.h"
 
@@ -118,6 +119,7 @@ std::string Engine::describe_rank(int rank) const {
 }
 
 std::string Engine::in_flight() const {
+  if (!blocking_.empty()) return fmt::format("while \"{}\" was in flight", blocking_);
   const auto& runs = scheduler_->runs();
   if (!runs.empty())
     return fmt::format("while {} was in flight", Scheduler::describe(*runs.front()));
@@ -187,6 +189,7 @@ void Engine::fault(const Error& error, bool tell_others) {
     const std::lock_guard lock(submit_mutex_);
     if (broken_) return;
     broken_ = error;
+    usable_ = false;
   }
   const bool idle = scheduler_->idle();
   if (idle) log(LogLevel::error, error.what());
@@ -264,6 +267,14 @@ void Engine::report_stalls(Clock::time_point now) {
            rank == context_.rank ? 0 : liveness_.quiet_seconds(rank, now)});
     for (const auto& name : waiting)
       consider(name.name, name.since, [&] { return stall_line(name, waiting, ranks, now); });
+  }
+  if (!blocking_.empty()) {
+    consider(fmt::format("blocking {}", blocking_), blocking_since_, [&] {
+      return fmt::format("\"{}\", a blocking call, waits for {} since {:.1f} s on rank {}",
+                         blocking_, format_rank_set(backend_->missing(kBlockingQueue)),
+                         std::chrono::duration<double>(now - blocking_since_).count(),
+                         context_.rank);
+    });
   }
   for (const auto& run : scheduler_->runs()) {
     const auto name = Scheduler::describe(*run);

@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <new>
 
 #include "tutti/backends/asio.h"
 #include "tutti/base/descriptor.h"
@@ -45,7 +46,7 @@ struct LearntOnce {
   // A fork that exits has neither the server's thread nor a right to the rest.
   ~LearntOnce() {
     if (::getpid() == owner) return;
-    static_cast<void>(new std::shared_ptr<TcpStoreServer>(server));
+    static_cast<void>(new (std::nothrow) std::shared_ptr<TcpStoreServer>(server));
     static_cast<void>(file.release());
     static_cast<void>(pmix.release());
   }

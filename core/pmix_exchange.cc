@@ -153,7 +153,7 @@ class PmixClient::Implementation {
     auto held = std::make_unique<std::shared_ptr<FenceState>>(state);
     fence_pending_ = true;
     check(fence_(nullptr, 0, &collect, 1, &fence_ended, held.get()), "meet the others by PMIx");
-    held.release();  // now the callback's
+    static_cast<void>(held.release());  // now the callback's
     std::unique_lock lock(state->mutex);
     const auto ended = [&] { return state->status.has_value(); };
     if (deadline.is_never())

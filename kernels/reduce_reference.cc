@@ -52,7 +52,8 @@ T combine_floats(ReduceOp op, T a, T b) {
 template <class T>
 T combine_integers(ReduceOp op, T a, T b) {
   // 64-bit unsigned arithmetic wraps, and so do its low bits.
-  const auto wide_a = static_cast<uint64_t>(a), wide_b = static_cast<uint64_t>(b);
+  using Bits = std::make_unsigned_t<T>;
+  const uint64_t wide_a = static_cast<Bits>(a), wide_b = static_cast<Bits>(b);
   switch (op) {
     case ReduceOp::min:
       return lesser(a, b);

@@ -25,7 +25,8 @@ struct StepSchedule {
   int64_t warmup = 0;
   double operator()(int64_t step) const {
     if (step < warmup) return ConstantSchedule{base, warmup}(step);
-    return base * std::pow(factor, static_cast<double>((step - warmup) / every));
+    const int64_t drops = (step - warmup) / every;
+    return base * std::pow(factor, static_cast<double>(drops));
   }
 };
 

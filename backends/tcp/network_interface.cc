@@ -58,7 +58,7 @@ bool all_on_one_host(const Context& context) {
 
 address named_address(const std::string& wanted, const std::vector<InterfaceAddress>& available) {
   ErrorStatus status;
-  const auto numeric = asio::ip::make_address(wanted, status);
+  auto numeric = asio::ip::make_address(wanted, status);
   if (!status) {
     // All of 127.0.0.0/8 is the host's own, though only one address of it is listed.
     const bool own = numeric.is_loopback() || is_link_local(numeric) ||
@@ -115,7 +115,7 @@ address choose_address(const Context& context, const std::vector<InterfaceAddres
     if (const auto loopback = first(true)) return *loopback;
 
   ErrorStatus status;
-  const auto towards_store = asio::ip::make_address(context.store->local_address(), status);
+  auto towards_store = asio::ip::make_address(context.store->local_address(), status);
   if (!status && !towards_store.is_loopback() && !is_link_local(towards_store))
     return towards_store;
   if (const auto towards_world = address_of_default_route()) return *towards_world;

@@ -48,8 +48,8 @@ struct Argument {
   const void* data;
 };
 
-memory::desc dense(memory::dims extents, Tag tag) {
-  return {std::move(extents), memory::data_type::f32, tag};
+memory::desc dense(const memory::dims& extents, Tag tag) {
+  return {extents, memory::data_type::f32, tag};
 }
 
 void require(bool good, const char* what, const std::string& shape) {

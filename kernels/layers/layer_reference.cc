@@ -86,8 +86,10 @@ void conv2d_forward_reference(const Conv2dShape& s, const float* input, const fl
                               const float* bias, float* output) {
   std::vector<double> sums(static_cast<size_t>(output_count(s)));
   const int64_t plane = s.output_height() * s.output_width();
-  for (size_t k = 0; k < sums.size(); ++k)
-    sums[k] = bias[static_cast<int64_t>(k) / plane % s.output_channels];
+  size_t k = 0;
+  for (int64_t n = 0; n < s.batch; ++n)
+    for (int64_t o = 0; o < s.output_channels; ++o)
+      for (int64_t i = 0; i < plane; ++i) sums[k++] = bias[o];
   for_each_conv2d_product(s, [&](int64_t in, int64_t w, int64_t out) {
     sums[static_cast<size_t>(out)] += double{input[in]} * weight[w];
   });

@@ -20,7 +20,7 @@ Error damaged(std::string_view what) {
 std::string take_text(std::string_view& rest) {
   const auto end = rest.find('\0');
   if (end == rest.npos) throw damaged("start request");
-  const std::string text(rest.substr(0, end));
+  std::string text(rest.substr(0, end));
   rest.remove_prefix(end + 1);
   return text;
 }

@@ -1,0 +1,91 @@
+// The part of the engine that runs a collective at once, for a caller that waits for it.
+
+#include <fmt/format.h>
+#include <sched.h>
+
+#include "tutti/core/engine.h"
+
+namespace tutti {
+
+bool Engine::run_now(std::string_view name, const Collective& collective) {
+  Launch launch;
+  launch.queue = kBlockingQueue;
+  launch.name = name;
+  if (!backend_->packs_itself(collective, launch)) return false;
+  check_usable(name);
+  if (in_callback())
+    throw Error(
+        ErrorCode::callback,
+        fmt::format("\"{}\": a blocking call inside a callback would wait for itself", name))
+        .with_tensor(name);
+  const int64_t bytes = collective.send_counts[0] * size_of(collective.dtype);
+  const Window window{collective.output, collective.send_counts[0]};
+  if (bytes >= kLeastSharedBytes && collective.input == collective.output &&
+      backend_->shares(window.data, static_cast<size_t>(bytes)))
+    launch.windows = {&window, 1};
+
+  {
+    std::unique_lock lock(token_mutex_);
+    while (!token_.take()) {
+      if (!bell_rung_.exchange(true)) bell_.ring();
+      token_.driver_sleeps();
+      drivers_.wait(lock);
+      token_.driver_wakes();
+    }
+  }
+  std::optional<Error> error;
+  bool drove = false;
+  try {
+    launch.tag = ++blocking_runs_;
+    const auto operation = backend_->start(collective, launch);
+    OperationState state;
+    for (int round = 0; (state = operation->advance()) == OperationState::pending; ++round) {
+      if (spin_rounds_ > 0 && round < kBlockingSpins) {
+        __builtin_ia32_pause();
+      } else if (spin_rounds_ == 0 && round < kBlockingYields) {
+        ::sched_yield();
+      } else {
+        blocking_ = name;
+        blocking_since_ = Clock::now();
+        drove = true;
+        int idle_rounds = 0;
+        while ((state = operation->advance()) == OperationState::pending) {
+          if (left_) throw Error(*left_);
+          const bool moved = step();
+          run_callbacks();
+          if (moved)
+            idle_rounds = 0;
+          else
+            rest(Deadline::never(), idle_rounds);
+        }
+        break;
+      }
+    }
+    if (state != OperationState::done)
+      error = broken() ? *broken()
+              : !operation->disagreement().empty()
+                  ? Error(ErrorCode::mismatch,
+                          fmt::format("{}; blocking calls must come in one order and look alike on "
+                                      "all ranks. Nothing was changed.",
+                                      operation->disagreement()))
+                        .with_tensor(name)
+                  : Error(ErrorCode::internal,
+                          fmt::format("\"{}\" failed although no rank was lost", name));
+  } catch (const Error& caught) {
+    error = caught;
+  }
+  blocking_ = {};
+  if (drove) {
+    publish_statistics();
+    leave_to_background();
+  }
+  {
+    std::unique_lock lock(token_mutex_);
+    token_.put_back();
+    hand_on(lock);
+  }
+  if (error) throw Error(*error);
+  return true;
+}
+
+}  // namespace tutti
