@@ -409,6 +409,14 @@ void Engine::publish_statistics() {
 }
 
 Statistics Engine::statistics() {
+  {
+    // Where nobody drives, the numbers are brought up to date.
+    const std::lock_guard lock(token_mutex_);
+    if (token_.take()) {
+      publish_statistics();
+      token_.put_back();
+    }
+  }
   const std::lock_guard lock(statistics_mutex_);
   auto statistics = published_;
   statistics.wakeups = wakeups_;

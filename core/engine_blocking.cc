@@ -37,6 +37,7 @@ bool Engine::run_now(std::string_view name, const Collective& collective) {
   bool drove = false;
   try {
     launch.tag = ++blocking_runs_;
+    ++counting_.caller_runs;
     const auto operation = backend_->start(collective, launch);
     OperationState state;
     for (int round = 0; (state = operation->advance()) == OperationState::pending; ++round) {
