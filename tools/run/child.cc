@@ -38,7 +38,8 @@ struct Preparation {
   std::vector<std::string> texts;
 
   explicit Preparation(const Command& command) {
-    for (const auto& [name, value] : command.variables) texts.push_back(fmt::format("{}={}", name, value));
+    for (const auto& [name, value] : command.variables)
+      texts.push_back(fmt::format("{}={}", name, value));
     for (auto& text : texts) variables.push_back(text.data());
     for (const auto& word : command.arguments) arguments.push_back(const_cast<char*>(word.data()));
     variables.push_back(nullptr);
