@@ -8,6 +8,7 @@
 
 #include "tools/bench/plot.h"
 #include "tools/bench/record.h"
+#include "tutti/base/text.h"
 
 namespace tutti::bench {
 namespace {
@@ -93,7 +94,10 @@ TEST(Plot, PointsLieWithinTheAxesInOrder) {
   double x = 80, y = 400;
   for (const auto& [tag, child] : svg) {
     if (tag != "circle") continue;
-    const auto cx = child.get<double>("<xmlattr>.cx"), cy = child.get<double>("<xmlattr>.cy");
+    const auto number = [&](const char* attribute) {
+      return parse_number(child.get<std::string>(attribute), 0, 1000).value_or(-1);
+    };
+    const double cx = number("<xmlattr>.cx"), cy = number("<xmlattr>.cy");
     EXPECT_GE(cx, x);
     EXPECT_LT(cy, y);
     x = cx, y = cy;
