@@ -65,52 +65,68 @@ void add_case_options(CLI::App& app, const Case& entry, Settings& settings, Word
   const auto takes = [&](unsigned group) { return (entry.options & group) != 0; };
   if (takes(kSizes)) {
     app.add_option("--bytes", words.bytes,
-                   "Sizes of the whole buffer: 4..256M, 4,64K,1M or one (default 4..64M)");
-    app.add_option("--factor", words.factor, "Between the sizes of a range (default 4)");
-    app.add_option("--plot", settings.plot, "Draw time over bytes as SVG");
+                   "Sizes of the whole buffer: 4..256M, 4,64K,1M or one (default 4..64M)")
+        ->type_name("SIZES");
+    app.add_option("--factor", words.factor, "Between the sizes of a range (default 4)")
+        ->type_name("N");
+    app.add_option("--plot", settings.plot, "Draw time over bytes as SVG")->type_name("FILE");
   }
   if (takes(kDtype))
-    app.add_option("--dtype", words.dtype, "f64 f32 f16 bf16 i8 ... u64 bool (default f32)");
+    app.add_option("--dtype", words.dtype, "f64 f32 f16 bf16 i8 ... u64 bool (default f32)")
+        ->type_name("TYPE");
   if (takes(kOp))
-    app.add_option("--op", words.op, "sum average min max product band bor (default sum)");
-  if (takes(kRoot)) app.add_option("--root", words.root, "Rank (default 0)");
+    app.add_option("--op", words.op, "sum average min max product band bor (default sum)")
+        ->type_name("OP");
+  if (takes(kRoot)) app.add_option("--root", words.root, "Rank (default 0)")->type_name("RANK");
   if (takes(kPlacement))
-    app.add_option("--place", words.place, "in, out or both (default: both, where they exist)");
+    app.add_option("--place", words.place, "in, out or both (default: both, where they exist)")
+        ->type_name("WHERE");
   if (takes(kSet)) {
     app.add_option("--set", settings.set,
-                   "resnet50, gpt2, small1000 or a CSV file (default resnet50)");
-    app.add_option("--elements", words.elements, "Of each tensor, instead of its own number");
+                   "resnet50, gpt2, small1000 or a CSV file (default resnet50)")
+        ->type_name("NAME");
+    app.add_option("--elements", words.elements, "Of each tensor, instead of its own number")
+        ->type_name("N");
   }
   if (takes(kBackward))
-    app.add_option("--backward-ms", words.backward, "Length of the backward pass (default 50)");
-  if (takes(kSteps)) app.add_option("--steps", words.steps, "Steps to count (default 1000)");
+    app.add_option("--backward-ms", words.backward, "Length of the backward pass (default 50)")
+        ->type_name("MS");
+  if (takes(kSteps))
+    app.add_option("--steps", words.steps, "Steps to count (default 1000)")->type_name("N");
   if (takes(kCalls)) {
-    app.add_option("--calls", words.calls, "Calls to time (default 20000)");
+    app.add_option("--calls", words.calls, "Calls to time (default 20000)")->type_name("N");
     app.add_flag("--polled", settings.polled,
                  "Ask Work::done() instead of calling Work::wait(), which drives the engine");
   }
-  if (takes(kTiming | kFresh)) app.add_option("--repetitions", words.repetitions, "Default 11");
+  if (takes(kTiming | kFresh))
+    app.add_option("--repetitions", words.repetitions, "Default 11")->type_name("N");
   if (takes(kTiming)) {
-    app.add_option("--warmup", words.warmup, "Iterations before anything is timed (default 5)");
+    app.add_option("--warmup", words.warmup, "Iterations before anything is timed (default 5)")
+        ->type_name("N");
     app.add_option("--iterations", words.iterations,
-                   "In each repetition (default: as many as fill --repetition-ms)");
-    app.add_option("--repetition-ms", words.repetition, "Default 20");
+                   "In each repetition (default: as many as fill --repetition-ms)")
+        ->type_name("N");
+    app.add_option("--repetition-ms", words.repetition, "Default 20")->type_name("MS");
   }
   if (entry.ways.size() > 1) {
     std::vector<std::string_view> ways;
     for (const auto way : entry.ways) ways.push_back(to_string(way));
     app.add_option("--way", words.way,
-                   fmt::format("{} (default {})", fmt::join(ways, ", "), ways.front()));
+                   fmt::format("{} (default {})", fmt::join(ways, ", "), ways.front()))
+        ->type_name("WAY");
   }
 }
 
 void add_common_options(CLI::App& app, Settings& settings, Words& words) {
   app.add_option("-n,--ranks", words.ranks,
-                 "Without a launcher: how many ranks to start (default 2)");
-  app.add_option("--backend", settings.backend, "auto, shm, tcp, ... (default: TUTTI_BACKEND)");
+                 "Without a launcher: how many ranks to start (default 2)")
+      ->type_name("N");
+  app.add_option("--backend", settings.backend, "auto, shm, tcp, ... (default: TUTTI_BACKEND)")
+      ->type_name("NAME");
   app.add_flag("--pin", settings.pin, "Bind each rank to a core of its own");
-  app.add_option("--json", settings.json, "Append a JSON object a row; - is standard output");
-  app.add_option("--csv", settings.csv, "The same as CSV");
+  app.add_option("--json", settings.json, "Append a JSON object a row; - is standard output")
+      ->type_name("FILE");
+  app.add_option("--csv", settings.csv, "The same as CSV")->type_name("FILE");
   app.add_option("--sample-file", settings.sample_file)->group("");
 }
 
@@ -158,7 +174,7 @@ std::string overview() {
   std::string text =
       "Measures the library's operations and checks their results.\n\n"
       "  tutti-bench allreduce --bytes 4..256M --ranks 2 --backend shm\n"
-      "  tutti-run -np 4 tutti-bench gradients --set gpt2 --way arena --json -\n"
+      "  tutti-run -np 4 tutti-bench gradients --set gpt2 --way arena --json rows\n"
       "  mpirun -np 2 --bind-to core tutti-bench latency\n\n"
       "Cases:\n";
   for (const auto& entry : all_cases())

@@ -98,7 +98,7 @@ int run(const std::vector<std::string>& arguments) {
   const bool launched = detect_launcher(variables).launcher != "none";
   const int ranks = settings.ranks > 0 ? settings.ranks : 2;
   if (launched || ranks == 1) return run_rank(settings);
-  Report(settings, false);  // says now, once, what cannot be written
+  Report::check_files(settings);
   if (settings.case_name == "create") return run_create_jobs(arguments, settings, ranks);
   return run::Job(own_job(arguments, ranks)).run();
 }

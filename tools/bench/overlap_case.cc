@@ -81,6 +81,7 @@ bool run_overlap(Session& session) {
   together.run(settings.warmup);
   const int64_t iterations = session.find_iterations(together);
   std::vector<double> passes, steps, exchanges, exposed;
+  const int64_t preemptions = own_preemptions();
   for (int repetition = 0; repetition < settings.repetitions; ++repetition) {
     passes.push_back(session.max(session.repeat(pass, 1, iterations).front()));
     steps.push_back(session.max(session.repeat(together, 1, iterations).front()));
@@ -92,7 +93,9 @@ bool run_overlap(Session& session) {
   record.set = settings.set;
   record.op = to_string(ReduceOp::average);
   record.bytes = step.bytes();
-  session.set_timing(record, summarize(exposed, iterations));
+  auto timing = summarize(exposed, iterations);
+  timing.preemptions = session.count(own_preemptions() - preemptions);
+  session.set_timing(record, timing);
   record.extra["backward_us"] = median(passes);
   record.extra["step_us"] = median(steps);
   record.extra["communication_us"] = median(exchanges);

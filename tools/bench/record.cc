@@ -42,7 +42,7 @@ nlohmann::ordered_json fields(const Record& record, bool all) {
 
 std::string csv_field(const nlohmann::ordered_json& value) {
   if (value.is_null()) return "";
-  const auto text = value.is_string() ? value.get<std::string>() : value.dump();
+  auto text = value.is_string() ? value.get<std::string>() : value.dump();
   if (text.find_first_of("\",\n") == text.npos) return text;
   std::string quoted = "\"";
   for (const char letter : text) quoted += letter == '"' ? "\"\"" : std::string(1, letter);

@@ -17,6 +17,8 @@ class Report {
   /// Opens the files, to append. Throws Error(invalid_argument) for one that cannot be written. The
   /// table goes to standard error if records go to standard output. Ranks other than 0 are silent.
   Report(const Settings& settings, bool silent);
+  /// Throws the same, once for all ranks that are to be started.
+  static void check_files(const Settings& settings) { const Report report(settings, false); }
 
   void print(const std::string& text);
   void add(const Record& record);

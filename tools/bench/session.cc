@@ -1,5 +1,7 @@
 #include "tools/bench/session.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -8,6 +10,12 @@
 #include "tools/bench/figures.h"
 
 namespace tutti::bench {
+
+int64_t own_preemptions() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_nivcsw;
+}
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
@@ -74,7 +82,12 @@ std::vector<double> Session::repeat(const Subject& subject, int repetitions, int
 Timing Session::measure(const Subject& subject) {
   subject.run(settings_.warmup);
   const int64_t iterations = find_iterations(subject);
-  return summarize(slowest(repeat(subject, settings_.repetitions, iterations)), iterations);
+  const int64_t before = own_preemptions();
+  const auto times = repeat(subject, settings_.repetitions, iterations);
+  const int64_t preemptions = own_preemptions() - before;
+  auto timing = summarize(slowest(times), iterations);
+  timing.preemptions = count(preemptions);
+  return timing;
 }
 
 Record Session::record(Way way) const {
@@ -93,6 +106,7 @@ void Session::set_timing(Record& record, const Timing& timing) const {
   record.max_us = timing.max_us;
   record.repetitions = timing.repetitions;
   record.iterations = timing.iterations;
+  record.extra["preemptions"] = timing.preemptions;
 }
 
 Timing summarize(const std::vector<double>& times_us, int64_t iterations) {

@@ -23,6 +23,9 @@ struct Timing {
   double median_us = 0, min_us = 0, max_us = 0;  // per iteration
   int repetitions = 0;
   int64_t iterations = 0;  // of each repetition
+  /// How often the system took the core from a rank meanwhile, all ranks together. Many mean that
+  /// something else runs on this host and that the times are not to be trusted.
+  int64_t preemptions = 0;
 };
 
 /// One rank's side of a benchmark: the ranks' own exchange beside what is measured, and the rules
@@ -81,5 +84,8 @@ class Session {
 Timing summarize(const std::vector<double>& times_us, int64_t iterations);
 
 double seconds_since(Clock::time_point begin);
+
+/// Of this process since it began.
+int64_t own_preemptions();
 
 }  // namespace tutti::bench

@@ -67,6 +67,7 @@ TEST_P(BenchCase, TwoRanksOverShmAreRight) {
     EXPECT_EQ(row["wrong"], 0) << row;
     EXPECT_GE(row["max_us"], row["time_us"]);
     EXPECT_LE(row["min_us"], row["time_us"]);
+    EXPECT_TRUE(!(entry.options & kTiming) || row["extra"]["preemptions"] >= 0) << row;
     EXPECT_GE(row["repetitions"], 1);
     EXPECT_GE(row["iterations"], 1);
     EXPECT_EQ(row.contains("p99_us"), GetParam() == "latency");

@@ -88,16 +88,18 @@ TEST(Plot, IsWellFormedAndHasALineForEachSeries) {
   EXPECT_THAT(texts, testing::IsSupersetOf({"one & two", "<three>", "bytes", "1M", "1 µs", "1 s"}));
 }
 
+double number_of(const boost::property_tree::ptree& element, const std::string& attribute) {
+  const auto text = element.get<std::string>("<xmlattr>." + attribute);
+  return parse_number(text, 0, 1000).value_or(-1);
+}
+
 TEST(Plot, PointsLieWithinTheAxesInOrder) {
   const auto svg =
       parse_xml(draw_svg("t", {{"s", {{4, 0.07}, {1024, 1}, {1 << 28, 30'000}}}})).get_child("svg");
   double x = 80, y = 400;
   for (const auto& [tag, child] : svg) {
     if (tag != "circle") continue;
-    const auto number = [&](const char* attribute) {
-      return parse_number(child.get<std::string>(attribute), 0, 1000).value_or(-1);
-    };
-    const double cx = number("<xmlattr>.cx"), cy = number("<xmlattr>.cy");
+    const double cx = number_of(child, "cx"), cy = number_of(child, "cy");
     EXPECT_GE(cx, x);
     EXPECT_LT(cy, y);
     x = cx, y = cy;
