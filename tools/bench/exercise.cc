@@ -176,7 +176,7 @@ void Exercise::make_run(const Call& call) {
 }
 
 void Exercise::refill() {
-  // Bytes that no result has: small numbers have none of them in the low byte.
+  // No element of a result, in any dtype, has these bytes.
   constexpr int kSpoilt = 0xee;
   made_ = Tensor();
   if (output_.bytes() > 0)
