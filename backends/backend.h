@@ -71,7 +71,7 @@ class Backend : public Progressive {
   /// True: start() has memory of its own for what Launch::edges pack, and needs none of the
   /// Collective's. False: the Collective's input and output are the bucket.
   virtual bool packs_itself(const Collective&, const Launch&) const { return false; }
-  virtual std::unique_ptr<Operation> start(const Collective& collective, const Launch& launch) = 0;
+  virtual OperationPtr start(const Collective& collective, const Launch& launch) = 0;
   /// The algorithm that start() would run, for the timeline.
   virtual std::string_view algorithm(const Collective& collective) const = 0;
   /// Ranks that have not come to the oldest operation of this queue, as far as is known.

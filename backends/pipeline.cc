@@ -60,20 +60,20 @@ std::string_view Pipeline::algorithm(int64_t bytes, int size) {
 /// One operation. Its chunks are numbers [begin, end) of the queue.
 class Pipeline::Run final : public Operation {
  public:
-  Run(Pipeline& pipeline, const Collective& collective, const Launch& launch)
-      : pipeline_(pipeline),
-        dtype(collective.dtype),
-        element(size_of(collective.dtype)),
-        asked_op(collective.op),
-        op(collective.op == ReduceOp::average ? ReduceOp::sum : collective.op),
-        count(collective.send_counts[0]),
-        verdict(launch.verdict),
-        edges(launch.edges),
-        input(collective.input),
-        output(collective.output),
-        windows(launch.windows.begin(), launch.windows.end()),
-        scale(collective.scale) {
-    const int size = pipeline.size();
+  explicit Run(Pipeline& pipeline) : pipeline_(pipeline) {}
+  void prepare(const Collective& collective, const Launch& launch) {
+    const int size = pipeline_.size();
+    dtype = collective.dtype;
+    element = size_of(dtype);
+    asked_op = collective.op;
+    op = collective.op == ReduceOp::average ? ReduceOp::sum : collective.op;
+    count = collective.send_counts[0];
+    verdict = launch.verdict;
+    edges = launch.edges;
+    input = collective.input;
+    output = collective.output;
+    windows.assign(launch.windows.begin(), launch.windows.end());
+    scale = collective.scale;
     if (collective.op == ReduceOp::average)
       scale.divisor *= launch.contributors > 0 ? launch.contributors : size;
     if (!windows.empty())
@@ -81,13 +81,20 @@ class Pipeline::Run final : public Operation {
     else
       algorithm = count * element <= one_shot_bytes(size) ? kOneShot : kTwoShot;
     chunk_elements = elements_of_chunk(algorithm, dtype, size);
-    if (launch.name.empty()) return;
     name = launch.name;
+    subject = 0;
+    reduced_elements = 0;
+    failure.clear();
+    state = OperationState::pending;
+    if (name.empty()) return;
     uint64_t seed = 0;
     std::memcpy(&seed, &collective.scale.factor, sizeof seed);
     subject = XXH3_64bits_withSeed(name.data(), name.size(), seed);
   }
-  ~Run() override { pipeline_.forget(*this); }
+  void release() override {
+    pipeline_.forget(*this);
+    pipeline_.spare_.emplace_back(this);
+  }
 
   OperationState advance() override {
     if (state == OperationState::pending) pipeline_.progress();
@@ -139,19 +146,18 @@ class Pipeline::Run final : public Operation {
   Pipeline& pipeline_;
 
  public:
-  const DataType dtype;
-  const int64_t element;
-  const ReduceOp asked_op;
-  const ReduceOp op;
-  const int64_t count;
+  DataType dtype = DataType::f32;
+  int64_t element = 4;
+  ReduceOp asked_op = ReduceOp::sum, op = ReduceOp::sum;
+  int64_t count = 0;
   std::string_view name;  // until the verdict is known; borrowed
   uint64_t subject = 0;
   std::string failure;
-  const uint32_t verdict;
-  const Edges edges;
-  const std::byte* const input;
-  std::byte* const output;
-  const std::vector<Window> windows;
+  uint32_t verdict = 0;
+  Edges edges;
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;
+  std::vector<Window> windows;
   Scale scale;
   Pipeline::Algorithm algorithm = kOneShot;
   int64_t chunk_elements = 0;  // 0: one chunk
@@ -174,8 +180,17 @@ Pipeline::Pipeline(int rank, SharedMemory& memory, std::vector<std::byte*> block
   inputs_.resize(peers_.size());
 }
 
-std::unique_ptr<Operation> Pipeline::start(const Collective& collective, const Launch& launch) {
-  auto run = std::make_unique<Run>(*this, collective, launch);
+Pipeline::~Pipeline() = default;
+
+OperationPtr Pipeline::start(const Collective& collective, const Launch& launch) {
+  if (spare_.empty()) {
+    ++allocations_;
+    spare_.push_back(std::make_unique<Run>(*this));
+  }
+  auto* run = spare_.back().release();
+  spare_.pop_back();
+  OperationPtr operation(run);
+  run->prepare(collective, launch);
   const uint64_t epoch = launch.tag >> kQueueTagBits;
   if (epoch != epoch_) {
     TUTTI_CHECK(operations_.empty());
@@ -186,9 +201,9 @@ std::unique_ptr<Operation> Pipeline::start(const Collective& collective, const L
   }
   run->begin = end_;
   run->end = end_ += run->chunks();
-  operations_.push_back(run.get());
+  operations_.push_back(run);
   progress();
-  return run;
+  return operation;
 }
 
 Pipeline::Run& Pipeline::run_of(uint64_t chunk) {
@@ -508,6 +523,7 @@ std::vector<int> Pipeline::missing() const {
 void Pipeline::count(TransportCounters& counters) const {
   counters.messages_sent += messages_;
   counters.bytes_sent += bytes_;
+  counters.allocations += allocations_;
 }
 
 }  // namespace tutti

@@ -67,9 +67,10 @@ class Pipeline {
   /// `blocks`: of this queue, one a rank. `sleepers`: of each rank.
   Pipeline(int rank, SharedMemory& memory, std::vector<std::byte*> blocks,
            std::vector<SleepLine*> sleepers);
+  ~Pipeline();
 
   /// `windows`: the operation's memory if it is shared; else empty.
-  std::unique_ptr<Operation> start(const Collective& collective, const Launch& launch);
+  OperationPtr start(const Collective& collective, const Launch& launch);
   bool progress();
   /// False if progress() would do something.
   bool may_sleep();
@@ -119,9 +120,11 @@ class Pipeline {
   std::vector<Peer> peers_;
   const std::vector<SleepLine*> sleepers_;
   std::deque<Run*> operations_;  // oldest first
-  uint64_t epoch_ = 0;           // upper bits of the tags
-  uint64_t first_ = 0;           // chunk of this epoch
-  uint64_t end_ = 0;             // one past the last operation's last chunk
+  std::vector<std::unique_ptr<Run>> spare_;
+  uint64_t allocations_ = 0;
+  uint64_t epoch_ = 0;  // upper bits of the tags
+  uint64_t first_ = 0;  // chunk of this epoch
+  uint64_t end_ = 0;    // one past the last operation's last chunk
   uint64_t filled_ = 0, reduced_ = 0, drained_ = 0, told_retired_ = 0;
   bool is_void_ = false;  // an operation was cancelled: nothing moves until the queue begins anew
   std::atomic<bool> aborted_{false};

@@ -76,7 +76,7 @@ class SharedMemoryBackend final : public Backend {
            !is_overridden_;
   }
 
-  std::unique_ptr<Operation> start(const Collective& collective, const Launch& launch) override {
+  OperationPtr start(const Collective& collective, const Launch& launch) override {
     if (!packs_itself(collective, launch) ||
         !capabilities().serves(collective.kind, collective.dtype, collective.op))
       return rest_->start(collective, launch);

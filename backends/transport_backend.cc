@@ -69,7 +69,7 @@ class TransportBackend final : public Backend {
     }
   }
 
-  std::unique_ptr<Operation> start(const Collective& collective, const Launch& launch) override {
+  OperationPtr start(const Collective& collective, const Launch& launch) override {
     if (!capabilities_.serves(collective.kind, collective.dtype, collective.op))
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("{} with op {} means nothing on {}", to_string(collective.kind),

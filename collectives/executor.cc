@@ -374,9 +374,9 @@ OperationState Execution::advance() {
 
 }  // namespace
 
-std::unique_ptr<Operation> execute(Transport& transport, const Algorithm& algorithm,
-                                   const Collective& collective, const Launch& launch,
-                                   std::span<const int> hosts, const ExecutorOptions& options) {
+OperationPtr execute(Transport& transport, const Algorithm& algorithm,
+                     const Collective& collective, const Launch& launch, std::span<const int> hosts,
+                     const ExecutorOptions& options) {
   TUTTI_CHECK(algorithm.kind == collective.kind);
   TUTTI_CHECK(launch.verdict == 0 || reduces(collective.kind) ||
               collective.kind == CollectiveKind::barrier);
@@ -385,8 +385,8 @@ std::unique_ptr<Operation> execute(Transport& transport, const Algorithm& algori
                 fmt::format("{} on rank {} of {}: op {} means nothing on {}",
                             to_string(collective.kind), transport.rank(), transport.size(),
                             to_string(collective.op), to_string(collective.dtype)));
-  auto execution =
-      std::make_unique<Execution>(transport, algorithm, collective, launch, hosts, options);
+  std::unique_ptr<Execution, OperationRelease> execution(
+      new Execution(transport, algorithm, collective, launch, hosts, options));
   execution->begin();
   return execution;
 }

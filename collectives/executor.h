@@ -19,6 +19,8 @@ enum class OperationState : uint8_t { pending, done, vetoed, failed };
 class Operation {
  public:
   virtual ~Operation() = default;
+  /// The caller is done with it: it goes back to its pool, if it came from one.
+  virtual void release() { delete this; }
   virtual OperationState advance() = 0;
   /// Gives up: the operation touches user memory and regions no more once advance() says other than
   /// pending, as it soon will (failed, unless it was over already).
@@ -26,6 +28,11 @@ class Operation {
   /// After failed: what the ranks disagreed on, the same text on all; empty if it was not that.
   virtual std::string disagreement() const { return {}; }
 };
+
+struct OperationRelease {
+  void operator()(Operation* operation) const { operation->release(); }
+};
+using OperationPtr = std::unique_ptr<Operation, OperationRelease>;
 
 /// The caller's functions at both ends of an operation: they pack into and unpack from the bucket,
 /// whose elements `range` lie at `bucket`. `fill` runs for every element before it is sent; `drain`
@@ -83,8 +90,8 @@ struct ExecutorOptions {
 /// segment once the verdict of all ranks is known, so that a vetoed operation has written nothing
 /// (with `drain`: nothing but input and output themselves, the bucket). Throws
 /// Error(invalid_argument) for counts, root, dtype or op that make no sense.
-std::unique_ptr<Operation> execute(Transport& transport, const Algorithm& algorithm,
-                                   const Collective& collective, const Launch& launch,
-                                   std::span<const int> hosts, const ExecutorOptions& options);
+OperationPtr execute(Transport& transport, const Algorithm& algorithm,
+                     const Collective& collective, const Launch& launch, std::span<const int> hosts,
+                     const ExecutorOptions& options);
 
 }  // namespace tutti

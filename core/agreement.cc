@@ -90,6 +90,13 @@ constexpr Rule kRules[] = {
      [](const Request& r) {
        return fmt::format("memory on {}", to_string(Device{r.signature.placement, 0}));
      }},
+    {"place in a GradientArena", reducing,
+     [](const Request& r) {
+       if (r.signature.place < 0) return std::string("memory of its own");
+       return fmt::format("memory at {} of GradientArena {}",
+                          r.signature.place & ((int64_t{1} << kArenaShift) - 1),
+                          r.signature.place >> kArenaShift);
+     }},
 };
 
 // What must be equal for a rule; mostly the text itself, but dtype and row shapes look at less

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -11,9 +13,14 @@
 
 namespace tutti {
 
+class Region;
+class WorkState;
+
 /// Gradient arrays that live in one block of the library's memory, for a trainer that keeps no
-/// arrays of its own. Each is reduced as soon as it is declared ready; the order is free. Every
-/// rank makes the same arena. The Communicator must outlive it. ready() may be called from any
+/// arrays of its own. Where the ranks share memory each of them reduces its part of every array
+/// straight in the arenas of all: nothing is packed or copied. Arrays are reduced as they are
+/// declared ready, small ones together; the order is free. Every rank makes the same arenas in the
+/// same order. The Communicator must outlive them. ready() may be called from any
 /// thread; the arrays of a step must not be written between ready() and wait().
 class GradientArena {
  public:
@@ -42,19 +49,35 @@ class GradientArena {
   void wait();
 
  private:
+  struct Hash {
+    using is_transparent = void;
+    size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
+  };
   struct Slot {
-    std::string name;
     TensorView view;
-    Work work;
+    DeclaredTensor* declared = nullptr;
+    bool ready = false;
+    bool submitted = false;
   };
   Slot& find(std::string_view name);
+  /// Hands over what is ready and was not handed over; with mutex_ held.
+  void flush(bool ring);
+
+  /// So many bytes are handed over at once.
+  static constexpr int64_t kFlushBytes = 256 << 10;
 
   Communicator& communicator_;
   const ReduceOptions options_;
-  Tensor memory_;
+  std::string name_;
+  std::unique_ptr<Region> region_;
   std::vector<Slot> slots_;
-  std::unordered_map<std::string, size_t> index_;
-  std::mutex mutex_;  // guards the works in slots_
+  std::unordered_map<std::string, size_t, Hash, std::equal_to<>> index_;
+  std::mutex mutex_;                 // guards the following, and the flags of the slots
+  std::shared_ptr<WorkState> work_;  // of the step
+  bool step_begun_ = false;
+  std::vector<size_t> unsubmitted_;  // ready
+  int64_t unsubmitted_bytes_ = 0;
+  size_t ready_ = 0;
 };
 
 }  // namespace tutti

@@ -1,12 +1,19 @@
 #include "tutti/core/bucket.h"
 
 #include <algorithm>
+#include <unordered_map>
+#include <utility>
 
 namespace tutti {
 
 BucketKey bucket_key(const Signature& signature, std::span<const int64_t> joined) {
-  return {signature.wire,     signature.op,        signature.placement,
-          signature.prescale, signature.postscale, {joined.begin(), joined.end()}};
+  return {signature.wire,
+          signature.op,
+          signature.placement,
+          signature.prescale,
+          signature.postscale,
+          signature.place < 0 ? -1 : signature.place >> kArenaShift,
+          {joined.begin(), joined.end()}};
 }
 
 namespace {
@@ -20,6 +27,7 @@ class Planner {
     const auto& signature = *tensor.signature;
     const auto key = bucket_key(signature, tensor.joined);
     const int64_t element = size_of(signature.wire);
+    if (signature.place >= 0) places_[tensor.index] = signature.place;
     const int64_t piece = partition_bytes_ > 0 ? std::max<int64_t>(1, partition_bytes_ / element)
                                                : signature.shape.count();
     int64_t begin = signature.begin;
@@ -42,6 +50,8 @@ class Planner {
 
   std::vector<Bucket> take() {
     close_all();
+    for (auto& bucket : done_)
+      if (bucket.key.arena >= 0) order_by_place(bucket);
     return std::move(done_);
   }
 
@@ -64,6 +74,21 @@ class Planner {
     open->slices.push_back(slice);
   }
 
+  // In an arena neighbours in memory should be neighbours in the bucket.
+  void order_by_place(Bucket& bucket) const {
+    std::sort(bucket.slices.begin(), bucket.slices.end(),
+              [&](const BucketSlice& a, const BucketSlice& b) {
+                return std::pair(places_.at(a.index), a.begin) <
+                       std::pair(places_.at(b.index), b.begin);
+              });
+    int64_t offset = 0;
+    for (auto& slice : bucket.slices) {
+      slice.offset = offset;
+      offset += slice.count;
+    }
+  }
+
+  std::unordered_map<int64_t, int64_t> places_;  // in an arena, of each tensor there
   const int64_t fusion_bytes_;
   const int64_t partition_bytes_;
   std::vector<Bucket> open_;

@@ -16,6 +16,7 @@ struct BucketKey {
   DeviceKind placement = DeviceKind::cpu;
   double prescale = 1.0;
   double postscale = 1.0;
+  int64_t arena = -1;  // number of the GradientArena in which all of it lies
   std::vector<int64_t> joined;
   bool operator==(const BucketKey&) const = default;
 };

@@ -13,32 +13,6 @@ namespace tutti {
 
 namespace {
 
-Error refused(std::string_view name, const std::string& why) {
-  return Error(ErrorCode::invalid_argument, fmt::format("\"{}\": {}", name, why)).with_tensor(name);
-}
-
-Error op_means_nothing(std::string_view name, DataType dtype, ReduceOp op) {
-  return refused(name, fmt::format("op {} means nothing on {}", to_string(op), to_string(dtype)));
-}
-
-void set_reduction(Entry& entry, const ReduceOptions& options) {
-  auto& request = entry.request;
-  auto& signature = request.signature;
-  signature.op = options.op;
-  signature.prescale = options.prescale;
-  signature.postscale = options.postscale;
-  signature.priority = options.priority;
-  if (options.wire) {
-    if (!is_float(signature.dtype) || !is_float(*options.wire))
-      throw refused(request.name,
-                    fmt::format("{} cannot travel as {}; a wire type is for floats",
-                                to_string(signature.dtype), to_string(*options.wire)));
-    signature.wire = *options.wire;
-  }
-  if (!can_reduce(signature.dtype, options.op))
-    throw op_means_nothing(request.name, signature.dtype, options.op);
-}
-
 void check_same(std::string_view name, const TensorView& input, const TensorView& output) {
   if (input.shape() != output.shape() || input.dtype() != output.dtype())
     throw refused(name, fmt::format("input {}{} and output {}{} must be alike",
@@ -97,28 +71,54 @@ Work Communicator::allreduce(std::string_view name, TensorView tensor,
 Work Communicator::allreduce(std::string_view name, TensorView input, TensorView output,
                              const ReduceOptions& options) {
   check_same(name, input, output);
+  if (input.device().kind == DeviceKind::cpu) {
+    CommunicatorState::Allreduces allreduces(*state_, name, {}, 0, options);
+    Work work(allreduces.add(name, input, output));
+    allreduces.commit(true);
+    return work;
+  }
   auto entry = state_->entry(name, CollectiveKind::allreduce, input, output);
-  set_reduction(*entry, options);
+  set_reduction(entry->request, options);
   return state_->submit(std::move(entry));
 }
 
 Work Communicator::allreduce(const TensorHandle& handle, TensorView tensor,
                              const ReduceOptions& options) {
-  const auto& declared = state_->declared(handle.id_);
-  if (tensor.dtype() != declared.dtype || tensor.count() != declared.shape.count())
-    throw refused(declared.name,
-                  fmt::format("declared as {}{}, but {}{} came", to_string(declared.dtype),
-                              declared.shape.to_string(), to_string(tensor.dtype()),
+  auto* declared = handle.declared_;
+  if (declared == nullptr || declared->owner != state_.get())
+    throw Error(ErrorCode::invalid_argument,
+                "this TensorHandle was not made by declare() of this Communicator");
+  if (tensor.dtype() != declared->dtype || tensor.count() != declared->shape.count())
+    throw refused(declared->name,
+                  fmt::format("declared as {}{}, but {}{} came", to_string(declared->dtype),
+                              declared->shape.to_string(), to_string(tensor.dtype()),
                               tensor.shape().to_string()));
-  return allreduce(declared.name, tensor.reshaped(declared.shape), options);
+  if (tensor.device().kind != DeviceKind::cpu)
+    return allreduce(declared->name, tensor.reshaped(declared->shape), options);
+  CommunicatorState::Allreduces allreduces(*state_, declared->name, {}, 0, options);
+  Work work(allreduces.add(*declared, tensor));
+  allreduces.commit(true);
+  return work;
 }
 
 Work Communicator::grouped_allreduce(std::string_view group, std::span<const NamedTensor> tensors,
                                      const ReduceOptions& options) {
+  const bool on_host = std::all_of(tensors.begin(), tensors.end(), [](const NamedTensor& named) {
+    return named.tensor.device().kind == DeviceKind::cpu;
+  });
+  if (on_host && !group.empty() && !tensors.empty()) {
+    const int size = static_cast<int>(tensors.size());
+    CommunicatorState::Allreduces allreduces(*state_, group, group, size, options);
+    auto& work = state_->group_works[std::string(group)];
+    allreduces.renew(work, group, size);
+    for (const auto& [name, tensor] : tensors) allreduces.add(name, tensor, tensor, work);
+    allreduces.commit(true);
+    return Work(work);
+  }
   std::vector<std::unique_ptr<Entry>> entries;
   for (const auto& [name, tensor] : tensors) {
     entries.push_back(state_->entry(name, CollectiveKind::allreduce, tensor, tensor));
-    set_reduction(*entries.back(), options);
+    set_reduction(entries.back()->request, options);
   }
   return state_->submit_group(group, std::move(entries));
 }
@@ -129,7 +129,7 @@ Work Communicator::reduce(std::string_view name, TensorView input, TensorView ou
   if (rank() == root) check_same(name, input, output);
   auto entry =
       state_->entry(name, CollectiveKind::reduce, input, rank() == root ? output : TensorView());
-  set_reduction(*entry, ReduceOptions{.op = op});
+  set_reduction(entry->request, ReduceOptions{.op = op});
   entry->request.signature.root = root;
   return state_->submit(std::move(entry));
 }
@@ -142,7 +142,7 @@ std::unique_ptr<Entry> reduce_scatter_entry(const CommunicatorState& state, std:
   if (input.shape().rank() == 0)
     throw refused(name, "a scalar has no rows to scatter; give it a first dimension");
   auto entry = state.entry(name, CollectiveKind::reduce_scatter, input, TensorView());
-  set_reduction(*entry, options);
+  set_reduction(entry->request, options);
   entry->request.rows = checked_rows(name, rows, state.options.size);
   return with_library_output(std::move(entry));
 }
@@ -313,7 +313,7 @@ void Communicator::allreduce_blocking(std::string_view name, TensorView tensor, 
     if (state_->engine->run_now(name, collective)) return;
   }
   auto entry = state_->entry(name, CollectiveKind::allreduce, tensor, tensor);
-  set_reduction(*entry, ReduceOptions{.op = op});
+  set_reduction(entry->request, ReduceOptions{.op = op});
   state_->submit(std::move(entry), false).wait();
 }
 
@@ -360,7 +360,7 @@ std::vector<std::vector<std::byte>> Communicator::allgather_bytes(
 
 TensorHandle Communicator::declare(std::string_view name, Shape shape, DataType dtype) {
   TensorHandle handle;
-  handle.id_ = state_->declare({std::string(name), std::move(shape), dtype});
+  handle.declared_ = &state_->declare(name, shape, dtype);
   return handle;
 }
 

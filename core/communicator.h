@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tutti/core/options.h"
+#include "tutti/core/reduce_options.h"
 #include "tutti/core/statistics.h"
 #include "tutti/core/work.h"
 #include "tutti/kernels/reduce_op.h"
@@ -17,15 +18,8 @@
 namespace tutti {
 
 class CommunicatorState;
-
-/// Settings of one allreduce or reduce_scatter beside its op.
-struct ReduceOptions {
-  ReduceOp op = ReduceOp::average;
-  double prescale = 1.0;                        // applied before the reduction
-  double postscale = 1.0;                       // applied after it (after the division of average)
-  std::optional<DataType> wire = std::nullopt;  // f16 or bf16: the type in which f32 and f64 travel
-  int priority = 0;                             // higher goes first among what is ready at once
-};
+class GradientArena;
+struct DeclaredTensor;
 
 struct NamedTensor {
   std::string name;
@@ -38,9 +32,8 @@ class TensorHandle {
   TensorHandle() = default;
 
  private:
-  friend class CommunicatorState;
   friend class Communicator;
-  int64_t id_ = -1;
+  DeclaredTensor* declared_ = nullptr;
 };
 
 /// The sparse rows of a larger tensor: `indices` i64[k], `values` [k, ...].
@@ -161,6 +154,7 @@ class Communicator {
   void timeline_span(std::string_view name, Clock::time_point begin, Clock::time_point end);
 
  private:
+  friend class GradientArena;
   explicit Communicator(std::shared_ptr<CommunicatorState> state);
   std::shared_ptr<CommunicatorState> state_;
 };

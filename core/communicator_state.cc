@@ -9,6 +9,31 @@
 
 namespace tutti {
 
+Error refused(std::string_view name, const std::string& why) {
+  return Error(ErrorCode::invalid_argument, fmt::format("\"{}\": {}", name, why)).with_tensor(name);
+}
+
+Error op_means_nothing(std::string_view name, DataType dtype, ReduceOp op) {
+  return refused(name, fmt::format("op {} means nothing on {}", to_string(op), to_string(dtype)));
+}
+
+void set_reduction(Request& request, const ReduceOptions& options) {
+  auto& signature = request.signature;
+  signature.op = options.op;
+  signature.prescale = options.prescale;
+  signature.postscale = options.postscale;
+  signature.priority = options.priority;
+  if (options.wire) {
+    if (!is_float(signature.dtype) || !is_float(*options.wire))
+      throw refused(request.name,
+                    fmt::format("{} cannot travel as {}; a wire type is for floats",
+                                to_string(signature.dtype), to_string(*options.wire)));
+    signature.wire = *options.wire;
+  }
+  if (!can_reduce(signature.dtype, options.op))
+    throw op_means_nothing(request.name, signature.dtype, options.op);
+}
+
 CommunicatorState::CommunicatorState(Options given, Membership member)
     : options(std::move(given)), membership(std::move(member)) {
   engine = make_engine(options, membership);
@@ -120,18 +145,105 @@ Work CommunicatorState::submit_group(std::string_view group,
   return Work(std::move(work));
 }
 
-int64_t CommunicatorState::declare(Declared declared) {
+DeclaredTensor& CommunicatorState::declare(std::string_view name, const Shape& shape,
+                                           DataType dtype) {
   const std::lock_guard lock(mutex_);
-  declared_.push_back(std::make_unique<Declared>(std::move(declared)));
-  return static_cast<int64_t>(declared_.size()) - 1;
+  declared_.push_back(std::make_unique<DeclaredTensor>());
+  auto& declared = *declared_.back();
+  declared.owner = this;
+  declared.name = name;
+  declared.shape = shape;
+  declared.dtype = dtype;
+  return declared;
 }
 
-const CommunicatorState::Declared& CommunicatorState::declared(int64_t id) const {
-  const std::lock_guard lock(mutex_);
-  if (id < 0 || id >= static_cast<int64_t>(declared_.size()))
-    throw Error(ErrorCode::invalid_argument,
-                "this TensorHandle was not made by declare() of this Communicator");
-  return *declared_[static_cast<size_t>(id)];
+// --- allreduces ---------------------------------------------------------------------------------
+
+CommunicatorState::Allreduces::Allreduces(CommunicatorState& state, std::string_view name,
+                                          std::string_view group, int group_size,
+                                          const ReduceOptions& options)
+    : state_(state),
+      group_(group),
+      group_size_(group_size),
+      options_(options),
+      submission_(*state.engine, name) {}
+
+void CommunicatorState::Allreduces::renew(std::shared_ptr<WorkState>& work, std::string_view name,
+                                          int parts) {
+  if (work && work.use_count() == 1 && work->done()) {
+    work->reuse(parts);
+    return;
+  }
+  submission_.count_allocation();
+  work = std::make_shared<WorkState>(state_.engine, std::string(name), parts);
+}
+
+const std::shared_ptr<WorkState>& CommunicatorState::Allreduces::add(
+    std::string_view name, const TensorView& input, const TensorView& output,
+    std::shared_ptr<WorkState> work) {
+  return fill(submission_.claim(name), name, input, output, -1, false, std::move(work));
+}
+
+const std::shared_ptr<WorkState>& CommunicatorState::Allreduces::add(
+    DeclaredTensor& declared, const TensorView& tensor, std::shared_ptr<WorkState> work) {
+  if (declared.generation == submission_.generation()) {
+    submission_.claim(*declared.entry);
+  } else {
+    declared.entry = &submission_.claim(declared.name);
+    declared.generation = submission_.generation();
+  }
+  if (tensor.shape() != declared.shape) {
+    const auto shaped = tensor.reshaped(declared.shape);
+    return fill(*declared.entry, declared.name, shaped, shaped, declared.place, declared.shared,
+                std::move(work));
+  }
+  return fill(*declared.entry, declared.name, tensor, tensor, declared.place, declared.shared,
+              std::move(work));
+}
+
+const std::shared_ptr<WorkState>& CommunicatorState::Allreduces::fill(
+    Entry& entry, std::string_view name, const TensorView& input, const TensorView& output,
+    int64_t place, bool shared, std::shared_ptr<WorkState> work) {
+  auto& request = entry.request;
+  auto& signature = request.signature;
+  const bool is_known =
+      request.name == name && signature.kind == CollectiveKind::allreduce &&
+      signature.dtype == input.dtype() && signature.wire == options_.wire.value_or(input.dtype()) &&
+      signature.op == options_.op && signature.prescale == options_.prescale &&
+      signature.postscale == options_.postscale && signature.priority == options_.priority &&
+      signature.begin == 0 && signature.place == place && signature.placement == DeviceKind::cpu &&
+      signature.group_size == group_size_ && signature.group == group_ &&
+      signature.shape == input.shape() && !request.join;
+  if (!is_known) {
+    state_.check_tensor(name, input);
+    Request made;
+    made.name = name;
+    made.signature.dtype = made.signature.wire = input.dtype();
+    made.signature.shape = input.shape();
+    made.signature.group = group_;
+    made.signature.group_size = group_size_;
+    made.signature.place = place;
+    set_reduction(made, options_);
+    request = std::move(made);
+    entry.plan_id = 0;
+  } else if (input.data() == nullptr || output.data() == nullptr) {
+    state_.check_tensor(name, input);
+    state_.check_tensor(name, output);
+  }
+  entry.input = input;
+  entry.output = output;
+  entry.library_output = false;
+  entry.shared = shared;
+  entry.divide_output_by = 1;
+  entry.output_index = 0;
+  entry.sent_id = -1;
+  entry.left = entry.final_end = 0;
+  entry.reuses_work = work == nullptr;
+  if (work)
+    entry.work = std::move(work);
+  else
+    renew(entry.work, name, 1);
+  return entry.work;
 }
 
 }  // namespace tutti

@@ -3,13 +3,34 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "tutti/core/bootstrap.h"
 #include "tutti/core/communicator.h"
+#include "tutti/core/engine.h"
 #include "tutti/core/staging.h"
 
 namespace tutti {
+
+/// A name looked up once: the handle's and the arena's tensors.
+struct DeclaredTensor {
+  const CommunicatorState* owner = nullptr;
+  std::string name;
+  Shape shape;
+  DataType dtype = DataType::f32;
+  int64_t place = -1;   // see Signature::place
+  bool shared = false;  // see Entry::shared
+  Entry* entry = nullptr;
+  uint64_t generation = 0;  // of the table in which the entry was found
+};
+
+/// What of a request depends on the options of a reduction. Throws Error(invalid_argument).
+void set_reduction(Request& request, const ReduceOptions& options);
+Error op_means_nothing(std::string_view name, DataType dtype, ReduceOp op);
+Error refused(std::string_view name, const std::string& why);
 
 /// What a Communicator owns, and the one way from its calls to the engine.
 class CommunicatorState {
@@ -25,13 +46,36 @@ class CommunicatorState {
   Work submit_group(std::string_view group, std::vector<std::unique_ptr<Entry>> entries);
   void check_root(std::string_view name, int root) const;
 
-  struct Declared {
-    std::string name;
-    Shape shape;
-    DataType dtype;
+  DeclaredTensor& declare(std::string_view name, const Shape& shape, DataType dtype);
+
+  /// Allreduces of host memory that are handed over together: all or none. Names that come again
+  /// with the same shape and options cost a look-up.
+  class Allreduces {
+   public:
+    /// `group`: their group, empty for tensors that only share the call.
+    Allreduces(CommunicatorState& state, std::string_view name, std::string_view group,
+               int group_size, const ReduceOptions& options);
+    /// `work`: of which this is a part; null: the tensor's own, which is returned.
+    const std::shared_ptr<WorkState>& add(std::string_view name, const TensorView& input,
+                                          const TensorView& output,
+                                          std::shared_ptr<WorkState> work = nullptr);
+    const std::shared_ptr<WorkState>& add(DeclaredTensor& declared, const TensorView& tensor,
+                                          std::shared_ptr<WorkState> work = nullptr);
+    void commit(bool ring) { submission_.commit(ring); }
+    /// `work`, made ready for `parts` parts: a new one if somebody still holds the old one.
+    void renew(std::shared_ptr<WorkState>& work, std::string_view name, int parts);
+
+   private:
+    const std::shared_ptr<WorkState>& fill(Entry& entry, std::string_view name,
+                                           const TensorView& input, const TensorView& output,
+                                           int64_t place, bool shared,
+                                           std::shared_ptr<WorkState> work);
+    CommunicatorState& state_;
+    const std::string_view group_;
+    const int group_size_;
+    const ReduceOptions& options_;
+    Engine::Submission submission_;
   };
-  int64_t declare(Declared declared);
-  const Declared& declared(int64_t id) const;
 
   const Options options;
   Membership membership;
@@ -41,6 +85,9 @@ class CommunicatorState {
   int hosts = 1;
   int splits = 0;  // calls of split so far, equal on all ranks
   int epoch = 0;
+  int arenas = 0;  // made so far, equal on all ranks
+  std::unordered_map<std::string, std::shared_ptr<WorkState>> group_works;  // for reuse; guarded
+                                                                            // by the submission
   std::string path;           // of this communicator in the store
   std::string timeline_file;  // of start_timeline
 
@@ -48,7 +95,7 @@ class CommunicatorState {
   Staging& staging(Device device);
 
   mutable std::mutex mutex_;  // guards the following
-  std::vector<std::unique_ptr<Declared>> declared_;
+  std::vector<std::unique_ptr<DeclaredTensor>> declared_;
   std::vector<std::pair<Device, std::unique_ptr<Staging>>> stagings_;
 };
 

@@ -45,7 +45,8 @@ Engine::Engine(Options options, Context context, std::unique_ptr<Backend> backen
       gone_(static_cast<size_t>(context_.size), false),
       timelines_(static_cast<size_t>(context_.size)),
       timeline_done_(static_cast<size_t>(context_.size), false),
-      timelines_missing_(context_.size - 1) {
+      timelines_missing_(context_.size - 1),
+      entries_(static_cast<size_t>(std::max<int64_t>(options_.cache_capacity, 1024))) {
   const auto send_hook = [this](int rank, std::span<const std::byte> message) {
     send(rank, message);
   };
@@ -53,7 +54,9 @@ Engine::Engine(Options options, Context context, std::unique_ptr<Backend> backen
     coordinator_ = std::make_unique<Coordinator>(options_, context_.size, send_hook);
   Scheduler::Hooks hooks;
   hooks.send = send_hook;
-  hooks.finish = [this](Entry* entry, const Error* error) { finish(entry, error); };
+  hooks.finish = [this](std::span<Entry* const> entries, const Error* error) {
+    finish(entries, error);
+  };
   hooks.broken = [this](const std::string& what) {
     fault(left_ ? *left_
                 : Error(ErrorCode::internal,
@@ -87,62 +90,90 @@ void Engine::report(const std::string& line) {
 
 bool Engine::in_callback() const { return callback_of == this; }
 
-// Throws what ended the communicator for this process, if anything did.
-void Engine::check_usable(std::string_view name) {
-  if (forked())
-    throw Error(
-        ErrorCode::closed,
-        fmt::format("\"{}\": this process is a fork of rank {}; a Communicator belongs to the "
-                    "process that made it. Make a new one here",
-                    name, context_.rank))
-        .with_tensor(name);
+// Before any lock is taken: a fork may have inherited it locked.
+void Engine::check_not_forked(std::string_view name) const {
+  if (!forked()) return;
+  throw Error(ErrorCode::closed,
+              fmt::format("\"{}\": this process is a fork of rank {}; a Communicator belongs to "
+                          "the process that made it. Make a new one here",
+                          name, context_.rank))
+      .with_tensor(name);
+}
+
+void Engine::check_usable(std::string_view name) const {
   if (usable_) return;
-  if (const auto error = broken()) throw Error(*error);
+  if (broken_) throw Error(*broken_);
   throw Error(ErrorCode::closed, fmt::format("\"{}\": this Communicator is closed", name));
 }
 
-void Engine::submit(std::vector<std::unique_ptr<Entry>> entries, bool ring) {
-  check_usable(entries.front()->request.name);
-  const std::lock_guard lock(submit_mutex_);
-  // Nothing enters between the end and the sweep of what is pending.
-  if (closed_)
-    throw Error(ErrorCode::closed,
-                fmt::format("\"{}\": this Communicator is closed", entries.front()->request.name));
-  if (broken_) throw Error(*broken_);
+Engine::Submission::Submission(Engine& engine, std::string_view name)
+    : engine_((engine.check_not_forked(name), engine)),
+      lock_(engine.submit_mutex_),
+      before_(engine.submitted_.size()) {
+  // Under the lock, so that nothing enters after the end has swept what was pending.
+  engine.check_usable(name);
+}
+
+Engine::Submission::~Submission() {
+  if (committed_) return;
+  auto& submitted = engine_.submitted_;
+  for (size_t i = before_; i < submitted.size(); ++i) submitted[i]->pending = false;
+  submitted.resize(before_);
+}
+
+Entry& Engine::Submission::claim(std::string_view key) { return claim(engine_.entries_.at(key)); }
+
+Entry& Engine::Submission::claim(Entry& entry) {
+  if (entry.pending)
+    throw Error(ErrorCode::duplicate_name,
+                fmt::format("\"{0}\" is pending already on rank {1}: it was submitted twice before "
+                            "its Work was done. Wait for the first, or use another name",
+                            entry.request.name, engine_.context_.rank))
+        .with_rank(engine_.context_.rank)
+        .with_tensor(entry.request.name);
+  entry.pending = true;
+  engine_.submitted_.push_back(&entry);
+  return entry;
+}
+
+void Engine::Submission::commit(bool ring) {
+  committed_ = true;
   const auto now = Clock::now();
-  for (size_t i = 0; i < entries.size(); ++i) {
-    const auto key = pending_key(*entries[i]);
-    bool twice = pending_.contains(key);
-    for (size_t j = 0; j < i && !twice; ++j) twice = pending_key(*entries[j]) == key;
-    if (twice)
-      throw Error(
-          ErrorCode::duplicate_name,
-          fmt::format("\"{0}\" is pending already on rank {1}: it was submitted twice before "
-                      "its Work was done. Wait for the first, or use another name",
-                      entries[i]->request.name, context_.rank))
-          .with_rank(context_.rank)
-          .with_tensor(entries[i]->request.name);
+  auto& submitted = engine_.submitted_;
+  for (size_t i = before_; i < submitted.size(); ++i) {
+    auto& entry = *submitted[i];
+    entry.submitted = now;
+    engine_.submitted_bytes_ += entry.input.bytes();
+    if (entry.plan_id != engine_.quiet_plan_ || !entry.fits_plan) engine_.quiet_bytes_ = 0;
   }
+  if (ring && engine_.submitted_bytes_ >= engine_.quiet_bytes_ &&
+      !engine_.bell_rung_.exchange(true))
+    engine_.bell_.ring();
+}
+
+void Engine::submit(std::vector<std::unique_ptr<Entry>> entries, bool ring) {
+  Submission submission(*this, entries.front()->request.name);
   for (auto& entry : entries) {
-    entry->submitted = now;
-    auto* raw = entry.get();
-    pending_.emplace(pending_key(*raw), std::move(entry));
-    submitted_.push_back(raw);
+    auto& slot = submission.claim(pending_key(*entry));
+    slot = std::move(*entry);
+    slot.pending = true;
   }
-  if (ring && !bell_rung_.exchange(true)) bell_.ring();
+  submission.commit(ring);
 }
 
 void Engine::submit_join(std::unique_ptr<Entry> entry) {
+  check_not_forked(entry->request.name);
   const std::lock_guard lock(submit_mutex_);
-  if (closed_ || forked()) throw Error(ErrorCode::closed, "join: this Communicator is closed");
-  if (broken_) throw Error(*broken_);
-  entry->submitted = Clock::now();
-  auto* raw = entry.get();
-  if (!pending_.emplace(raw->request.name, std::move(entry)).second)
+  check_usable(entry->request.name);
+  auto& slot = entries_.at(entry->request.name);
+  if (slot.pending)
     throw Error(ErrorCode::duplicate_name,
                 fmt::format("rank {} has joined already; wait for that Work first", context_.rank))
         .with_rank(context_.rank);
-  joins_.push_back(raw);
+  slot = std::move(*entry);
+  slot.pending = true;
+  slot.submitted = Clock::now();
+  joins_.push_back(&slot);
   if (!bell_rung_.exchange(true)) bell_.ring();
 }
 
@@ -159,12 +190,15 @@ void Engine::post(std::function<void()> function) {
 }
 
 bool Engine::take_submissions() {
-  std::vector<Entry*> submitted, joins;
+  std::vector<Entry*> joins;
   std::vector<std::function<void()>> functions;
+  auto& submitted = taken_;
+  submitted.clear();
   if (bell_rung_.exchange(false)) bell_.silence();
   {
     const std::lock_guard lock(submit_mutex_);
     submitted.swap(submitted_);
+    submitted_bytes_ = quiet_bytes_ = 0;
     joins.swap(joins_);
     functions.swap(posted_functions_);
   }
@@ -268,7 +302,7 @@ void Engine::rest(Deadline deadline, int& idle_rounds) {
     __builtin_ia32_pause();
     return;
   }
-  const auto due = std::min(next_deadline(), deadline.when());
+  const auto due = std::min({next_deadline(), scheduler_->next_look(), deadline.when()});
   if (!backend_->arm() || (closing_ && !left_)) return;
   poller_.wait(Deadline::at(due).poll_milliseconds());
   idle_rounds = spin_rounds_ / 2;
@@ -286,7 +320,7 @@ void Engine::background() {
     lock.unlock();
     bool moved = step();
     run_callbacks();
-    const bool armed = !moved && backend_->arm();
+    const bool armed = !moved && backend_->arm() && may_be_quiet();
     const auto due = next_deadline();
     if (!moved) publish_statistics();
     lock.lock();
@@ -338,23 +372,39 @@ Clock::time_point Engine::next_deadline() const {
   return std::min(scheduler_->next_deadline(), control_deadline_);
 }
 
-void Engine::finish(Entry* entry, const Error* error) {
-  std::unique_ptr<Entry> owned;
-  {
-    const std::lock_guard lock(submit_mutex_);
-    const auto key = entry->request.join ? entry->request.name : pending_key(*entry);
-    const auto found = pending_.find(key);
-    owned = std::move(found->second);
-    pending_.erase(found);
-  }
-  ++counting_.operations;
+// The background thread is about to sleep: what it need not wake for.
+bool Engine::may_be_quiet() {
+  const std::lock_guard lock(submit_mutex_);
+  if (!submitted_.empty()) return false;
+  quiet_bytes_ = scheduler_->bytes_awaited();
+  quiet_plan_ = scheduler_->plan_id();
+  return true;
+}
+
+void Engine::finish(std::span<Entry* const> entries, const Error* error) {
+  counting_.operations += entries.size();
   some_finished_ = true;
-  auto& work = *owned->work;
-  if (!work.finish_part(error)) return;
-  auto callbacks = work.take_callbacks();
-  if (callbacks.empty()) return;
-  const auto exception = work.exception();
-  for (auto& callback : callbacks) callbacks_.emplace_back(std::move(callback), exception);
+  finishing_.clear();
+  {
+    // A name may be submitted again before anyone sees that its Work is done.
+    const std::lock_guard lock(submit_mutex_);
+    for (Entry* entry : entries) {
+      if (entry->reuses_work && error == nullptr && !closed_)
+        finishing_.push_back(entry->work);
+      else
+        finishing_.push_back(std::move(entry->work));
+      if (entry->made) entry->made = Tensor();
+      entry->pending = false;
+    }
+  }
+  for (auto& work : finishing_) {
+    if (!work->finish_part(error, finished_callbacks_) || finished_callbacks_.empty()) continue;
+    const auto exception = work->exception();
+    for (auto& callback : finished_callbacks_)
+      callbacks_.emplace_back(std::move(callback), exception);
+    finished_callbacks_.clear();
+  }
+  finishing_.clear();
 }
 
 // Callbacks run without the token, so that they may submit and so that others can drive meanwhile.
@@ -394,6 +444,11 @@ void Engine::run_callbacks() {
 
 void Engine::publish_statistics() {
   const auto counters = backend_->counters();
+  uint64_t submitting = 0;
+  {
+    const std::lock_guard lock(submit_mutex_);
+    submitting = submission_allocations_ + entries_.allocations();
+  }
   const std::lock_guard lock(statistics_mutex_);
   const auto waits = published_.wait_seconds;
   published_ = counting_;
@@ -404,7 +459,7 @@ void Engine::publish_statistics() {
   published_.control_messages = counters.control_messages_sent;
   published_.control_bytes = counters.control_bytes_sent;
   published_.negotiation_messages = negotiation_messages_;
-  published_.allocations = counters.allocations + scheduler_->allocations();
+  published_.allocations = counters.allocations + scheduler_->allocations() + submitting;
   published_.bytes_to_peer = counters.bytes_to_peer;
 }
 
@@ -473,6 +528,10 @@ void Engine::close() noexcept {
                     context_.rank));
     take_submissions();
     scheduler_->fail(closed);
+    {
+      const std::lock_guard lock(submit_mutex_);
+      entries_.drop_works();
+    }
     if (!options_.timeline.empty()) collect_timelines(healthy ? options_.close_timeout : 0);
     if (healthy) transport_.goodbye(options_.close_timeout);
     run_callbacks();

@@ -13,7 +13,7 @@
 #include "tutti/backends/backend.h"
 #include "tutti/base/fork_guard.h"
 #include "tutti/core/coordinator.h"
-#include "tutti/core/entry.h"
+#include "tutti/core/entry_table.h"
 #include "tutti/core/liveness.h"
 #include "tutti/core/options.h"
 #include "tutti/core/scheduler.h"
@@ -39,8 +39,31 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   /// Fails what is pending, says goodbye, ends the thread. Idempotent; has a deadline.
   void close() noexcept;
 
-  /// Hands entries over, all or none; throws if closed, broken, forked, or a name is pending.
-  /// `ring`: the caller does not wait at once, so somebody must be woken.
+  /// Hands operations over, all or none: claim their entries, fill them in, commit. Until then
+  /// nobody else submits; what is not committed never was.
+  class Submission {
+   public:
+    /// Throws if closed, broken or forked; `name` is for that message.
+    Submission(Engine& engine, std::string_view name);
+    ~Submission();
+    Submission(const Submission&) = delete;
+    Submission& operator=(const Submission&) = delete;
+    /// The entry of a name, as its last use left it. Throws Error(duplicate_name) if it is pending.
+    Entry& claim(std::string_view key);
+    /// The same, found before in a table of this generation.
+    Entry& claim(Entry& entry);
+    uint64_t generation() const { return engine_.entries_.generation(); }
+    void count_allocation() { ++engine_.submission_allocations_; }
+    /// `ring`: the caller does not wait at once, so somebody must be woken.
+    void commit(bool ring);
+
+   private:
+    Engine& engine_;
+    const std::lock_guard<std::mutex> lock_;
+    const size_t before_;
+    bool committed_ = false;
+  };
+  /// Entries made elsewhere, all or none.
   void submit(std::vector<std::unique_ptr<Entry>> entries, bool ring);
   void submit_join(std::unique_ptr<Entry> entry);
   /// Runs an allreduce that every rank calls at the same place of its program: by this thread
@@ -67,10 +90,14 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
 
  private:
   // --- token holder only (engine.cc) ---
-  void check_usable(std::string_view name);
+  void check_not_forked(std::string_view name) const;
+  /// Throws what ended the communicator, if anything did. With submit_mutex_ held.
+  void check_usable(std::string_view name) const;
+  bool may_be_quiet();
   bool step();
   bool take_submissions();
-  void finish(Entry* entry, const Error* error);
+  void finish(std::span<Entry* const> entries, const Error* error);
+  void finish(Entry* entry, const Error* error) { finish({&entry, 1}, error); }
   void run_callbacks();
   void publish_statistics();
   Clock::time_point next_deadline() const;
@@ -120,6 +147,9 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   std::vector<bool> gone_;     // peers that left or died
   std::optional<Error> left_;  // somebody left: nothing new can be done
   std::vector<std::pair<WorkCallback, std::exception_ptr>> callbacks_;
+  std::vector<std::shared_ptr<WorkState>> finishing_;
+  std::vector<WorkCallback> finished_callbacks_;
+  std::vector<Entry*> taken_;
   std::vector<std::byte> message_;
   std::vector<std::string> timelines_;  // rank 0, at the end: events of each rank
   std::vector<bool> timeline_done_;
@@ -146,7 +176,13 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   std::vector<Entry*> submitted_;
   std::vector<Entry*> joins_;
   std::vector<std::function<void()>> posted_functions_;
-  std::unordered_map<std::string, std::unique_ptr<Entry>> pending_;
+  EntryTable entries_;
+  uint64_t submission_allocations_ = 0;
+  // While the background thread sleeps in a plan: it need not wake before as many bytes of that
+  // plan came. 0: it wakes for whatever comes.
+  int64_t quiet_bytes_ = 0;
+  uint32_t quiet_plan_ = 0;
+  int64_t submitted_bytes_ = 0;  // since the engine took submissions last
   std::optional<Error> broken_;
   bool closed_ = false;
 

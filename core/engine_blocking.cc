@@ -12,7 +12,11 @@ bool Engine::run_now(std::string_view name, const Collective& collective) {
   launch.queue = kBlockingQueue;
   launch.name = name;
   if (!backend_->packs_itself(collective, launch)) return false;
-  check_usable(name);
+  check_not_forked(name);
+  if (!usable_) {
+    const std::lock_guard lock(submit_mutex_);
+    check_usable(name);
+  }
   if (in_callback())
     throw Error(
         ErrorCode::callback,

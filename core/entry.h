@@ -11,8 +11,8 @@
 
 namespace tutti {
 
-/// One named operation of this rank, from submission to completion. Owned by the engine; touched
-/// only by the holder of its token.
+/// One named operation of this rank, from submission to completion, and again when the name comes
+/// again. Owned by the engine; while pending touched only by the holder of its token.
 struct Entry {
   Request request;
   TensorView input;
@@ -23,6 +23,20 @@ struct Entry {
   size_t output_index = 0;       // of the work's outputs
   int64_t divide_output_by = 1;  // sparse average: the made output is divided at the end
   Clock::time_point submitted;
+
+  // The engine's table (entry_table.h); guarded by its mutex for submissions.
+  bool pending = false;
+  bool reuses_work = false;  // the Work is kept for the next use of the name
+  bool shared = false;       // the memory lies in a Region that the peers reach
+
+  // The plan that the name was looked up in, and what was found. 0: none yet.
+  uint32_t plan_id = 0;
+  int64_t plan_index = -1;
+  bool fits_plan = false;
+  bool held_by_plan = false;
+  bool waits_in_plan = false;  // its last slice is not launched
+  Entry* older = nullptr;      // the entries that the plan holds, in order of submission
+  Entry* newer = nullptr;
 
   int64_t sent_id = -1;   // the number by which it was asked for; -1: in full
   int64_t left = 0;       // allreduce: elements of answered slices that are not final yet

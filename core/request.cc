@@ -12,6 +12,7 @@ void encode(WireWriter& writer, const Signature& signature) {
   writer.put(signature.kind).put(signature.dtype).put(signature.wire).put(signature.op);
   writer.put(signature.placement).put(signature.root).put(signature.priority);
   writer.put(signature.prescale).put(signature.postscale).put(signature.begin);
+  writer.put(signature.place);
   writer.text(signature.group).put(signature.group_size).numbers(signature.shape.extents());
 }
 
@@ -27,6 +28,7 @@ Signature decode_signature(WireReader& reader) {
   signature.prescale = reader.get<double>();
   signature.postscale = reader.get<double>();
   signature.begin = reader.get<int64_t>();
+  signature.place = reader.get<int64_t>();
   signature.group = reader.text();
   signature.group_size = reader.get<int32_t>();
   signature.shape = Shape(reader.numbers());

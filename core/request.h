@@ -13,6 +13,9 @@
 
 namespace tutti {
 
+/// Signature::place is the arena's number above these bits, and the offset in bytes.
+inline constexpr int kArenaShift = 44;
+
 /// What all ranks must agree on for one name (the first extent of gathered kinds excepted).
 struct Signature {
   CollectiveKind kind = CollectiveKind::allreduce;
@@ -24,8 +27,9 @@ struct Signature {
   int32_t priority = 0;
   double prescale = 1.0;
   double postscale = 1.0;
-  int64_t begin = 0;  // elements before this one are done already (after a veto)
-  std::string group;  // empty: alone
+  int64_t place = -1;  // in the ranks' GradientArena: its number and the offset; -1: in none
+  int64_t begin = 0;   // elements before this one are done already (after a veto)
+  std::string group;   // empty: alone
   int32_t group_size = 0;
   Shape shape;
 

@@ -127,17 +127,48 @@ std::unique_ptr<Run> Run::bucket(uint64_t tag, RegionPool& pool, const Bucket& b
 
   run->region_bytes_ =
       std::max<size_t>(1, static_cast<size_t>(bucket.count * size_of(bucket.key.wire)));
-  for (size_t i = 0; i < run->entries_.size(); ++i) {
-    const auto& slice = bucket.slices[i];
-    const auto& entry = *run->entries_[i];
+  run->may_share_ = bucket.key.arena >= 0 && bucket.key.joined.empty() && run->prescale_.is_one();
+  run->bind();
+  return run;
+}
+
+void Run::repeat(uint64_t tag) {
+  tag_ = tag;
+  cancelled = false;
+  reported_seconds = 0;
+  operation_.reset();
+  pool_.give_back(std::move(region_));
+  collective_.input = nullptr;
+  collective_.output = nullptr;
+  bind();
+}
+
+void Run::bind() {
+  inputs_.clear();
+  outputs_.clear();
+  windows_.clear();
+  bool shares = may_share_;
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    const auto& slice = slices_[i];
+    const auto& entry = *entries_[i];
     const auto piece = [&](const TensorView& view) {
       return Piece{view.data() + slice.begin * size_of(view.dtype()), view.dtype(), slice.offset,
                    slice.count};
     };
-    run->inputs_.push_back(piece(entry.input));
-    run->outputs_.push_back(piece(entry.output));
+    inputs_.push_back(piece(entry.input));
+    outputs_.push_back(piece(entry.output));
+    const auto& input = inputs_.back();
+    shares &=
+        entry.shared && input.data == outputs_.back().data && input.dtype == collective_.dtype;
+    if (!shares) continue;
+    // Neighbours become one.
+    const auto bytes = [&](const Window& window) { return window.count * size_of(input.dtype); };
+    if (!windows_.empty() && windows_.back().data + bytes(windows_.back()) == input.data)
+      windows_.back().count += slice.count;
+    else
+      windows_.push_back({input.data, slice.count});
   }
-  return run;
+  if (!shares) windows_.clear();
 }
 
 void Run::fill(void* self, Range range, std::byte* bucket) {
@@ -290,6 +321,7 @@ void Run::start(Backend& backend, uint32_t verdict, int queue) {
                       nullptr, nullptr};
     else
       launch.edges = {this, &Run::fill, &Run::drain, &Run::input_of, &Run::output_of};
+    launch.windows = windows_;
     if (!backend.packs_itself(collective_, launch)) {
       region_ = pool_.take(region_bytes_);
       collective_.input = collective_.output = region_->data();
@@ -300,6 +332,8 @@ void Run::start(Backend& backend, uint32_t verdict, int queue) {
 }
 
 void Run::finish() {
+  operation_.reset();
+  pool_.give_back(std::move(region_));
   for (const auto& piece : outputs_)
     if (output_region_)
       cast(collective_.dtype, output_region_->data(), piece.dtype, piece.data, piece.count);

@@ -36,9 +36,11 @@ class Run {
   Run& operator=(const Run&) = delete;
 
   /// A fused allreduce. `entries`: one per slice; empty if this rank takes part with nothing
-  /// (joined, or vetoing). `divisor` for average.
+  /// (joined, or vetoing). `contributors`: the divisor of average.
   static std::unique_ptr<Run> bucket(uint64_t tag, RegionPool& pool, const Bucket& bucket,
                                      std::vector<Entry*> entries, int contributors);
+  /// The same bucket again, with other memory: whoever launches it fills entries() first.
+  void repeat(uint64_t tag);
   /// Any other kind; `entry` is null on ranks that send and recv do not concern. Null if this rank
   /// has nothing to do. May throw Error (out of memory).
   static std::unique_ptr<Run> single(uint64_t tag, RegionPool& pool, const Response& response,
@@ -51,6 +53,7 @@ class Run {
 
   uint64_t tag() const { return tag_; }
   const Collective& collective() const { return collective_; }
+  std::vector<Entry*>& entries() { return entries_; }
   const std::vector<Entry*>& entries() const { return entries_; }
   const std::vector<BucketSlice>& slices() const { return slices_; }
   Operation* operation() { return operation_.get(); }
@@ -71,7 +74,9 @@ class Run {
   static std::byte* output_of(void* self, Range range);
   static void fill_with_nothing(void* self, Range range, std::byte* bucket);
 
-  const uint64_t tag_;
+  void bind();
+
+  uint64_t tag_;
   RegionPool& pool_;
   Collective collective_;
   std::vector<int64_t> send_counts_, recv_counts_;
@@ -79,11 +84,13 @@ class Run {
   std::vector<BucketSlice> slices_;
   std::unique_ptr<Region> region_, output_region_;
   std::vector<Piece> inputs_, outputs_;
+  std::vector<Window> windows_;  // if all of the bucket is shared memory
+  bool may_share_ = false;
   DataType user_dtype_ = DataType::f32;
   Scale prescale_;
   int contributors_ = 0;
   size_t region_bytes_ = 0;  // of a bucket, taken when it starts
-  std::unique_ptr<Operation> operation_;
+  OperationPtr operation_;
 };
 
 }  // namespace tutti

@@ -110,7 +110,7 @@ void Scheduler::on_response(const Response& response, std::vector<Response>& all
     entry->made = Tensor(Shape{}, DataType::i64);
     *entry->made.as<int64_t>() = response.rows.at(0);
     entry->work->set_output(0, entry->made);
-    hooks_.finish(entry, nullptr);
+    finish(entry, nullptr);
     return;
   }
   if (response.signature.kind == CollectiveKind::allreduce && !response.error) {
@@ -134,7 +134,7 @@ void Scheduler::on_response(const Response& response, std::vector<Response>& all
   }
   Entry* entry = take_outstanding(key);
   if (response.error) {
-    if (entry != nullptr) hooks_.finish(entry, &*response.error);
+    if (entry != nullptr) finish(entry, &*response.error);
     return;
   }
   const uint64_t tag = next_tag_++;
@@ -143,7 +143,7 @@ void Scheduler::on_response(const Response& response, std::vector<Response>& all
     if (run) waiting_.push_back(std::move(run));
   } catch (const Error& error) {
     // The others run it and wait for this rank, which cannot take part.
-    hooks_.finish(entry, &error);
+    finish(entry, &error);
     hooks_.broken(fmt::format("\"{}\": {}", response.name, error.what()));
   }
 }
@@ -184,6 +184,8 @@ void Scheduler::begin_plan(Plan plan) {
   auto message = begin_message(MessageType::plan_joined);
   message.put(plan.id);
   replay_.emplace(std::move(plan));
+  idle_runs_.clear();
+  idle_runs_.resize(replay_->plan().buckets.size());
   ending_ = false;
   veto_seen_.reset();
   collapsed_.reset();
@@ -221,12 +223,21 @@ bool Scheduler::launch_replay(Clock::time_point now) {
       veto();
       return true;
     }
-    auto next = replay_->next();
-    if (!next) break;
-    auto run = Run::bucket(replay_->plan().tag(next->sequence), pool_, *next->bucket,
-                           std::move(next->entries), size_);
+    if (!replay_->ready()) break;
+    const uint64_t sequence = replay_->next_sequence();
+    auto run = std::move(idle_runs_[replay_->next_index()]);
+    if (run) {
+      replay_->entries_of_next(run->entries());
+      run->repeat(replay_->plan().tag(sequence));
+    } else {
+      std::vector<Entry*> entries;
+      replay_->entries_of_next(entries);
+      run = Run::bucket(replay_->plan().tag(sequence), pool_, replay_->next_bucket(),
+                        std::move(entries), size_);
+      ++allocations_;
+    }
     run->replayed = true;
-    run->sequence = next->sequence;
+    run->sequence = sequence;
     // An entry's last slice is launched in this step; it is over when all slices are final.
     for (size_t i = 0; i < run->entries().size(); ++i) {
       Entry* entry = run->entries()[i];
@@ -250,19 +261,22 @@ bool Scheduler::launch_replay(Clock::time_point now) {
 bool Scheduler::plan_is_stuck(Clock::time_point now) {
   constexpr auto kGrace = std::chrono::milliseconds(1);
   constexpr auto kPatience = std::chrono::seconds(1);
-  if (replay_->waiting().empty() || replay_->missing().empty()) return false;
-  const auto check = [&](Clock::time_point due) {
-    if (now >= due) return true;
-    next_deadline_ = std::min(next_deadline_, due);
-    return false;
-  };
-  if (check(replay_->waiting().front()->submitted + kPatience)) return true;
-  for (const Entry* entry : replay_->waiting()) {
-    const auto& work = *entry->work;
-    if (work.waiters.load(std::memory_order_acquire) == 0) continue;
-    const Clock::time_point since{Clock::duration(work.waiting_since.load())};
-    if (check(since + kGrace)) return true;
+  if (!replay_->holds_waiting() || !replay_->lacks_some()) return false;
+  // Looked for now and then only: there may be many.
+  if (now >= next_look_) {
+    stuck_due_ = Clock::time_point::max();
+    const bool stuck = replay_->find_waiting([&](const Entry& entry) {
+      stuck_due_ = std::min(stuck_due_, entry.submitted + kPatience);
+      if (entry.work->waiters.load(std::memory_order_acquire) > 0)
+        stuck_due_ =
+            std::min(stuck_due_,
+                     Clock::time_point{Clock::duration(entry.work->waiting_since.load())} + kGrace);
+      return now >= stuck_due_;
+    }) != nullptr;
+    if (stuck) return true;
+    next_look_ = now + kGrace;
   }
+  next_deadline_ = std::min(next_deadline_, std::max(stuck_due_, next_look_));
   return false;
 }
 
@@ -307,9 +321,11 @@ void Scheduler::collapse(uint64_t sequence) {
 void Scheduler::renegotiate() {
   for (Entry* entry : replay_->take_all()) {
     entry->request.signature.begin = entry->final_end;
+    entry->plan_id = 0;
     request(entry);
   }
   replay_.reset();
+  idle_runs_.clear();
   collapsed_.reset();
   flush();
 }
@@ -351,7 +367,12 @@ bool Scheduler::advance(Clock::time_point now) {
     runs_.erase(runs_.begin() + static_cast<std::ptrdiff_t>(i));
     --running_[over->replayed ? 1 : 0];
     if (over->cancelled) continue;
-    if (state == OperationState::done) finish_run(*over);
+    if (state == OperationState::done) {
+      finish_run(*over);
+      if (over->replayed && replay_ && !collapsed_)
+        idle_runs_[over->sequence % idle_runs_.size()] = std::move(over);
+      continue;
+    }
     if (state == OperationState::vetoed) collapse(over->sequence);
     if (state == OperationState::failed) {
       // Back among the running, so that its entries end with all others.
@@ -387,11 +408,12 @@ void Scheduler::finish_run(Run& run) {
             {1.0, entry->divide_output_by});
       entry->work->set_output(entry->output_index, entry->made);
     }
-    hooks_.finish(entry, nullptr);
+    finish(entry, nullptr);
   }
 }
 
 void Scheduler::finish_slices(Run& run) {
+  over_.clear();
   for (size_t i = 0; i < run.entries().size(); ++i) {
     Entry* entry = run.entries()[i];
     const auto& slice = run.slices()[i];
@@ -401,8 +423,9 @@ void Scheduler::finish_slices(Run& run) {
     if (timeline_.on())
       timeline_.span(entry->request.name, "allreduce", entry->submitted, Clock::now());
     if (replay_) replay_->release(entry);
-    hooks_.finish(entry, nullptr);
+    over_.push_back(entry);
   }
+  if (!over_.empty()) hooks_.finish(over_, nullptr);
 }
 
 void Scheduler::fail(const Error& error) {
@@ -421,11 +444,12 @@ void Scheduler::fail(const Error& error) {
   runs_.clear();
   waiting_.clear();
   replay_.reset();
+  idle_runs_.clear();
   outstanding_.clear();
   unsent_.clear();
   join_ = nullptr;
   running_[0] = running_[1] = 0;
-  for (Entry* entry : entries) hooks_.finish(entry, &error);
+  hooks_.finish(entries, &error);
 }
 
 void Scheduler::fail_unanswered(const Error& error) {
@@ -435,7 +459,7 @@ void Scheduler::fail_unanswered(const Error& error) {
   outstanding_.clear();
   unsent_.clear();
   join_ = nullptr;
-  for (Entry* entry : entries) hooks_.finish(entry, &error);
+  hooks_.finish(entries, &error);
 }
 
 RankStatus Scheduler::status() const {

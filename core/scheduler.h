@@ -30,9 +30,9 @@ inline constexpr int kBlockingQueue = 2;
 class Scheduler {
  public:
   struct Hooks {
-    std::function<void(int rank, std::span<const std::byte>)> send;  // a control message
-    std::function<void(Entry*, const Error*)> finish;                // the entry is over
-    std::function<void(const std::string&)> broken;                  // an operation failed
+    std::function<void(int rank, std::span<const std::byte>)> send;     // a control message
+    std::function<void(std::span<Entry* const>, const Error*)> finish;  // entries are over
+    std::function<void(const std::string&)> broken;                     // an operation failed
     std::function<void(const std::string&)> log;
   };
   Scheduler(const Options& options, Backend& backend, int rank, int size, Statistics& statistics,
@@ -59,17 +59,26 @@ class Scheduler {
   void fail_unanswered(const Error& error);
 
   bool idle() const { return runs_.empty() && outstanding_.empty() && waiting_.empty() && !held(); }
+  /// While tensors wait for others of their bucket: bytes that must come before anything can be
+  /// launched. 0: whatever comes matters.
+  int64_t bytes_awaited() const {
+    return held() && !ending_ && outstanding_.empty() ? replay_->missing_bytes() : 0;
+  }
+  uint32_t plan_id() const { return replay_ ? replay_->plan().id : 0; }
+  /// When a thread that waits should look whether the plan fits.
+  Clock::time_point next_look() const { return held() ? next_look_ : Clock::time_point::max(); }
   bool moving() const { return running_[0] + running_[1] > 0; }
   RankStatus status() const;
   /// Operations on their way, for reports.
   const std::vector<std::unique_ptr<Run>>& runs() const { return runs_; }
   /// "bucket 7 (\"fc1.weight\" and 3 more)"
   static std::string describe(const Run& run);
-  uint64_t allocations() const { return pool_.allocations(); }
+  uint64_t allocations() const { return pool_.allocations() + allocations_; }
 
  private:
   static constexpr int kMostRunning = 8;  // of each: negotiated, replayed
-  bool held() const { return replay_ && !replay_->waiting().empty(); }
+  bool held() const { return replay_ && replay_->holds_waiting(); }
+  void finish(Entry* entry, const Error* error) { hooks_.finish({&entry, 1}, error); }
   void request(Entry* entry);
   void on_response(const Response& response, std::vector<Response>& allreduces);
   void launch_allreduces(std::vector<Response>& allreduces);
@@ -103,9 +112,14 @@ class Scheduler {
   std::vector<std::unique_ptr<Run>> runs_;
   int running_[2] = {0, 0};  // negotiated, replayed
   uint64_t finished_ = 0;
+  uint64_t allocations_ = 0;
   std::string last_submitted_;
 
   std::optional<Replay> replay_;
+  std::vector<std::unique_ptr<Run>> idle_runs_;  // of each bucket of the plan, when not under way
+  std::vector<Entry*> over_;                     // scratch
+  // Evidence that the plan does not fit: when to look again, and when there will be some.
+  Clock::time_point next_look_, stuck_due_;
   bool ending_ = false;                // a veto was launched: no more of this plan
   std::optional<uint64_t> veto_seen_;  // another rank vetoes this sequence
   std::optional<Veto> early_veto_;     // of a plan that this rank has not heard of yet

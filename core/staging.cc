@@ -22,9 +22,10 @@ struct Staging::Job {
   // The user's Work is over. Its callbacks may call the device's runtime, so this is not called in
   // stream order but by the engine.
   void finish(const Error* error) {
-    outer->finish_part(error);
+    std::vector<WorkCallback> callbacks;
+    outer->finish_part(error, callbacks);
     const auto exception = outer->exception();
-    for (auto& callback : outer->take_callbacks()) callback(exception);
+    for (auto& callback : callbacks) callback(exception);
   }
 
   // In stream order, once all inputs are in host memory.

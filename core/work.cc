@@ -17,7 +17,7 @@ WorkState::~WorkState() {
   driver_->report(fmt::format("\"{}\" failed and nobody waited for it: {}", name_, error_->what()));
 }
 
-bool WorkState::finish_part(const Error* error) {
+bool WorkState::finish_part(const Error* error, std::vector<WorkCallback>& callbacks) {
   if (error != nullptr) {
     const std::lock_guard lock(mutex_);
     if (!error_) error_ = *error;
@@ -25,7 +25,18 @@ bool WorkState::finish_part(const Error* error) {
   if (parts_left_.fetch_sub(1) != 1) return false;
   const std::lock_guard lock(mutex_);
   done_.store(true, std::memory_order_release);
+  callbacks = std::exchange(callbacks_, {});
   return true;
+}
+
+void WorkState::reuse(int parts) {
+  const std::lock_guard lock(mutex_);
+  parts_left_ = parts;
+  done_ = false;
+  seen_ = false;
+  error_.reset();
+  outputs_.clear();
+  received_.clear();
 }
 
 void WorkState::set_output(size_t index, Tensor output) {
@@ -37,11 +48,6 @@ void WorkState::set_output(size_t index, Tensor output) {
 void WorkState::set_received(std::vector<int64_t> received) {
   const std::lock_guard lock(mutex_);
   received_ = std::move(received);
-}
-
-std::vector<WorkCallback> WorkState::take_callbacks() {
-  const std::lock_guard lock(mutex_);
-  return std::exchange(callbacks_, {});
 }
 
 std::exception_ptr WorkState::exception() const {

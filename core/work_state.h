@@ -42,12 +42,13 @@ class WorkState {
   Driver& driver() { return *driver_; }
 
   // --- called by the engine ---
-  /// One part is over. True if it was the last one: the caller then calls take_callbacks(). A
-  /// second error is dropped.
-  bool finish_part(const Error* error);
+  /// One part is over. True if it was the last one: the callbacks are handed over then. A second
+  /// error is dropped.
+  bool finish_part(const Error* error, std::vector<WorkCallback>& callbacks);
+  /// Begins anew, for `parts` parts. Nobody but the caller holds it.
+  void reuse(int parts);
   void set_output(size_t index, Tensor output);
   void set_received(std::vector<int64_t> received);
-  std::vector<WorkCallback> take_callbacks();
   /// Streams of this runtime can wait for it; before it is handed out.
   void gate_streams(DeviceRuntime& runtime) { runtime_ = &runtime; }
   /// In order of `stream`: lets the streams that wait go on.

@@ -7,9 +7,13 @@
 
 namespace tutti {
 
-Shape::Shape(std::vector<int64_t> extents) : extents_(std::move(extents)) {
+Shape::Shape(std::span<const int64_t> extents) : rank_(static_cast<int>(extents.size())) {
+  if (rank_ <= kInPlace)
+    std::copy(extents.begin(), extents.end(), in_place_.begin());
+  else
+    more_.assign(extents.begin(), extents.end());
   bool empty = false;
-  for (const int64_t extent : extents_) {
+  for (const int64_t extent : extents) {
     if (extent < 0)
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("shape {} has a negative extent", to_string()));
@@ -24,17 +28,18 @@ Shape::Shape(std::vector<int64_t> extents) : extents_(std::move(extents)) {
 
 int64_t Shape::row_count() const {
   int64_t count = 1;
-  for (size_t i = 1; i < extents_.size(); ++i) count *= extents_[i];
+  for (int i = 1; i < rank_; ++i) count *= (*this)[i];
   return count;
 }
 
 Shape Shape::with_rows(int64_t rows) const {
-  auto extents = extents_;
-  if (extents.empty()) extents.push_back(rows);
-  extents[0] = rows;
-  return Shape(std::move(extents));
+  const auto before = extents();
+  std::vector<int64_t> after(before.begin(), before.end());
+  if (after.empty()) after.push_back(rows);
+  after[0] = rows;
+  return Shape(after);
 }
 
-std::string Shape::to_string() const { return fmt::format("[{}]", fmt::join(extents_, ",")); }
+std::string Shape::to_string() const { return fmt::format("[{}]", fmt::join(extents(), ",")); }
 
 }  // namespace tutti

@@ -1,6 +1,10 @@
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
+#include <initializer_list>
+#include <span>
 #include <initializer_list>
 #include <span>
 #include <string>
@@ -12,13 +16,18 @@ namespace tutti {
 class Shape {
  public:
   Shape() = default;
-  Shape(std::initializer_list<int64_t> extents) : Shape(std::vector<int64_t>(extents)) {}
+  Shape(std::initializer_list<int64_t> extents)
+      : Shape(std::span<const int64_t>(extents.begin(), extents.size())) {}
   /// Throws Error(invalid_argument) for a negative extent or more elements than 64 bits count.
-  explicit Shape(std::vector<int64_t> extents);
+  explicit Shape(std::span<const int64_t> extents);
+  explicit Shape(const std::vector<int64_t>& extents)
+      : Shape(std::span<const int64_t>(extents)) {}
 
-  int rank() const { return static_cast<int>(extents_.size()); }
-  int64_t operator[](int i) const { return extents_[static_cast<size_t>(i)]; }
-  std::span<const int64_t> extents() const { return extents_; }
+  int rank() const { return rank_; }
+  int64_t operator[](int i) const { return extents()[static_cast<size_t>(i)]; }
+  std::span<const int64_t> extents() const {
+    return {rank_ <= kInPlace ? in_place_.data() : more_.data(), static_cast<size_t>(rank_)};
+  }
   /// Number of elements.
   int64_t count() const { return count_; }
   /// Elements per index of the first dimension (1 for a scalar).
@@ -27,11 +36,18 @@ class Shape {
   Shape with_rows(int64_t rows) const;
   /// "[6,1,5,5]"; "[]" for a scalar.
   std::string to_string() const;
-  bool operator==(const Shape& other) const { return extents_ == other.extents_; }
+  bool operator==(const Shape& other) const {
+    return rank_ == other.rank_ && std::equal(extents().begin(), extents().end(),
+                                              other.extents().begin());
+  }
 
  private:
-  std::vector<int64_t> extents_;
+  // Shapes are made and copied with every call, so ordinary ones need no memory of their own.
+  static constexpr int kInPlace = 5;
+  int rank_ = 0;
   int64_t count_ = 1;
+  std::array<int64_t, kInPlace> in_place_{};
+  std::vector<int64_t> more_;  // all extents of a shape that does not fit in place
 };
 
 }  // namespace tutti

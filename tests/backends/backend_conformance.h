@@ -52,7 +52,7 @@ class BackendConformance : public testing::TestWithParam<BackendMaker> {
 
   struct Running {
     int rank;
-    std::unique_ptr<Operation> operation;
+    OperationPtr operation;
     OperationState state = OperationState::pending;
   };
 
@@ -175,7 +175,7 @@ TEST_P(BackendConformance, ManyOperationsInFlightInAnyOrder) {
       int world, rank;
       uint64_t tag;
       Case* test;
-      std::unique_ptr<Operation> operation;
+      OperationPtr operation;
     };
     std::vector<std::unique_ptr<Case>> cases;
     std::vector<One> waiting, running;

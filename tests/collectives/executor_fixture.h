@@ -146,7 +146,7 @@ struct Job {
   QueueNetwork network;
   std::mt19937_64 random;
   std::vector<Member> members;
-  std::vector<std::unique_ptr<Operation>> operations;
+  std::vector<OperationPtr> operations;
   std::vector<OperationState> states;
 };
 

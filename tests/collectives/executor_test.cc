@@ -203,7 +203,7 @@ TEST(Executor, ManyOperationsAtOnceKeepApart) {
   constexpr int kSize = 4, kOperations = 8;
   Job network(kSize, kSeed);
   std::vector<std::unique_ptr<Job>> jobs;
-  std::vector<std::vector<std::unique_ptr<Operation>>> operations(kOperations);
+  std::vector<std::vector<OperationPtr>> operations(kOperations);
   for (int j = 0; j < kOperations; ++j) {
     auto& job = *jobs.emplace_back(std::make_unique<Job>(kSize, 0));
     Job::Setting setting;

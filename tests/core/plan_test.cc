@@ -91,24 +91,29 @@ struct ReplayTest : testing::Test {
     for (const auto* e : like) tensors.push_back({e->request.name, e->request.signature, false});
     return Plan::build(1, tensors, fusion, 1 << 20);
   }
+  static std::string first_of_next(const Replay& replay) {
+    std::vector<Entry*> entries;
+    replay.entries_of_next(entries);
+    return entries.at(0)->request.name;
+  }
   std::vector<std::unique_ptr<Entry>> entries;
 };
 
 TEST_F(ReplayTest, LaunchesInPlanOrderWhateverComesFirst) {
   Replay replay(plan({entry("a"), entry("b")}, 0));
   EXPECT_TRUE(replay.offer(entry("b")));
-  EXPECT_FALSE(replay.next());
+  EXPECT_FALSE(replay.ready());
   EXPECT_EQ(replay.missing(), std::vector<std::string>{"a"});
   replay.offer(entry("a"));
-  ASSERT_TRUE(replay.next());
-  EXPECT_EQ(replay.next()->entries[0]->request.name, "a");
+  ASSERT_TRUE(replay.ready());
+  EXPECT_EQ(first_of_next(replay), "a");
   replay.launched();
-  ASSERT_TRUE(replay.next());
-  EXPECT_EQ(replay.next()->entries[0]->request.name, "b");
+  ASSERT_TRUE(replay.ready());
+  EXPECT_EQ(first_of_next(replay), "b");
   replay.launched();
-  EXPECT_FALSE(replay.next());
+  EXPECT_FALSE(replay.ready());
   EXPECT_EQ(replay.next_sequence(), 2u);
-  EXPECT_TRUE(replay.waiting().empty());
+  EXPECT_FALSE(replay.holds_waiting());
 }
 
 TEST_F(ReplayTest, StrangersAreNotTakenAndChangesDeviate) {
@@ -117,19 +122,19 @@ TEST_F(ReplayTest, StrangersAreNotTakenAndChangesDeviate) {
   EXPECT_FALSE(replay.deviates());
   EXPECT_TRUE(replay.offer(entry("b", 5)));
   EXPECT_TRUE(replay.deviates());
-  EXPECT_FALSE(replay.next());
+  EXPECT_FALSE(replay.ready());
   EXPECT_EQ(replay.take_all().size(), 1u);
 }
 
 TEST_F(ReplayTest, AGroupStartsOnlyWhenAllMembersAreHere) {
   Replay replay(plan({entry("a", 4, "g", 2), entry("b", 4, "g", 2)}, 0));
   replay.offer(entry("a", 4, "g", 2));
-  EXPECT_FALSE(replay.next());
+  EXPECT_FALSE(replay.ready());
   EXPECT_EQ(replay.missing(), std::vector<std::string>{"b"});
   replay.offer(entry("b", 4, "g", 2));
-  ASSERT_TRUE(replay.next());
+  ASSERT_TRUE(replay.ready());
   replay.launched();
-  ASSERT_TRUE(replay.next());
+  ASSERT_TRUE(replay.ready());
 }
 
 TEST(NameCache, StaysEqualWhenFedEqually) {

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <optional>
+
+#include "tutti/kernels/reduce_op.h"
+#include "tutti/tensor/dtype.h"
+
+namespace tutti {
+
+/// Settings of one allreduce or reduce_scatter beside its op.
+struct ReduceOptions {
+  ReduceOp op = ReduceOp::average;
+  double prescale = 1.0;                        // applied before the reduction
+  double postscale = 1.0;                       // applied after it (after the division of average)
+  std::optional<DataType> wire = std::nullopt;  // f16 or bf16: the type in which f32 and f64 travel
+  int priority = 0;                             // higher goes first among what is ready at once
+};
+
+}  // namespace tutti
