@@ -24,6 +24,7 @@ struct Place {
   std::string host_name;  // for people
   int pid = 0;
   int world_rank = 0;  // in the job; differs from the rank in a split or shrunk communicator
+  std::vector<int> cores = {};  // on which its process may run
 };
 
 struct BackendPlugin;

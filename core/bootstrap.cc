@@ -1,6 +1,8 @@
 #include "tutti/core/bootstrap.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sched.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -56,6 +58,16 @@ std::string host_name() {
   return name;
 }
 
+std::vector<int> usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  std::vector<int> cores;
+  if (::sched_getaffinity(0, sizeof set, &set) != 0) return cores;
+  for (int core = 0; core < CPU_SETSIZE; ++core)
+    if (CPU_ISSET(core, &set)) cores.push_back(core);
+  return cores;
+}
+
 // The settings that must be equal on all ranks, as one text.
 std::string agreement(const Options& options) {
   return fmt::format(
@@ -68,8 +80,8 @@ std::string agreement(const Options& options) {
 }
 
 std::string encode_place(const Place& place, const Options& options) {
-  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}", kVersion, agreement(options), place.host,
-                     place.host_name, place.pid, place.world_rank);
+  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}", kVersion, agreement(options), place.host,
+                     place.host_name, place.pid, place.world_rank, fmt::join(place.cores, " "));
 }
 
 Place decode_place(int rank, const std::string& text, const Options& options) {
@@ -81,7 +93,7 @@ Place decode_place(int rank, const std::string& text, const Options& options) {
                     "run one version",
                     rank, lines[0], options.rank, kVersion))
         .with_rank(rank);
-  if (lines.size() != 6)
+  if (lines.size() != 7)
     throw Error(
         ErrorCode::corrupt_data,
         fmt::format("rank {} wrote something into the store that is no rank's place", rank));
@@ -95,6 +107,9 @@ Place decode_place(int rank, const std::string& text, const Options& options) {
             .with_rank(rank);
   }
   Place place{lines[2], lines[3], 0, 0};
+  for (const auto& word : split_text(lines[6], ' '))
+    if (const auto core = parse_integer(word, 0, 1 << 20))
+      place.cores.push_back(static_cast<int>(*core));
   place.pid = static_cast<int>(parse_integer(lines[4], 0, 1 << 30).value_or(0));
   place.world_rank = static_cast<int>(parse_integer(lines[5], 0, 1 << 30).value_or(0));
   return place;
@@ -103,7 +118,7 @@ Place decode_place(int rank, const std::string& text, const Options& options) {
 std::vector<Place> exchange_places(const Options& options, const Membership& membership,
                                    Store& store, Deadline deadline) {
   const Place own{host_identity(options), host_name(), static_cast<int>(::getpid()),
-                  membership.world_ranks[static_cast<size_t>(options.rank)]};
+                  membership.world_ranks[static_cast<size_t>(options.rank)], usable_cores()};
   const auto key = [](int rank) { return fmt::format("place/{}", rank); };
   const auto written = encode_place(own, options);
   if (store.set_once(key(options.rank), written) != written)

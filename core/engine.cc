@@ -1,11 +1,11 @@
 #include "tutti/core/engine.h"
 
 #include <fmt/format.h>
-#include <sched.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <set>
 
 namespace tutti {
 
@@ -18,12 +18,15 @@ thread_local const Engine* callback_of = nullptr;
 int spin_rounds(const Context& context) {
   const auto hosts = context.hosts();
   const auto here = hosts[static_cast<size_t>(context.rank)];
-  const auto ranks = std::count(hosts.begin(), hosts.end(), here);
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (::sched_getaffinity(0, sizeof set, &set) != 0) return 0;
+  std::set<int> cores;
+  size_t ranks = 0;
+  for (size_t rank = 0; rank < hosts.size(); ++rank) {
+    if (hosts[rank] != here) continue;
+    ++ranks;
+    cores.insert(context.places[rank].cores.begin(), context.places[rank].cores.end());
+  }
   constexpr int kRounds = 2000;
-  return ranks <= CPU_COUNT(&set) && context.size > 1 ? kRounds : 0;
+  return ranks <= cores.size() && context.size > 1 ? kRounds : 0;
 }
 
 std::string pending_key(const Entry& entry) { return entry_key(entry.request); }
