@@ -18,10 +18,11 @@ namespace tutti {
 namespace {
 
 constexpr size_t kPage = 4096;
+constexpr int64_t kBlockBytes = 16 << 10;
 constexpr int64_t kLine = 64;  // shares begin on cache lines of the slot
 
 // One-shot up to here: every rank reads all of every rank's data, but waits only once.
-int64_t one_shot_bytes(int size) { return Pipeline::kChunkBytes / size; }
+int64_t one_shot_bytes(int size) { return (128 << 10) / size; }
 
 // Whole elements per cache line, so that shares of any dtype begin on lines.
 int64_t quantum(int64_t element_bytes) { return std::max<int64_t>(1, kLine / element_bytes); }
@@ -398,14 +399,29 @@ void Pipeline::reduce_share(Run& run, uint64_t chunk) {
     inputs_[rank] = peers_[rank].slots + slot_of(chunk) * kChunkBytes + offset;
   const auto* view = run.input_view(mine);
   inputs_[static_cast<size_t>(rank_)] = view != nullptr ? view : result;
-  tutti::reduce(run.dtype, run.op, result, inputs_, mine.count, run.scale);
   bytes_ += run.bytes(mine.count);
+  auto* output = run.output_view(mine);
+  if (output == nullptr) {
+    tutti::reduce(run.dtype, run.op, result, inputs_, mine.count, run.scale);
+    return;
+  }
+  // Both places at once, by blocks that stay in the first cache in between.
+  const int64_t block = kBlockBytes / run.element;
+  for (int64_t at = 0; at < mine.count; at += block) {
+    const int64_t count = std::min(block, mine.count - at);
+    const auto bytes = run.bytes(count);
+    tutti::reduce(run.dtype, run.op, result, inputs_, count, run.scale);
+    std::memcpy(output, result, bytes);
+    for (auto& input : inputs_) input += bytes;
+    result += bytes;
+    output += bytes;
+  }
 }
 
 // A part of the own share, straight in all ranks' memory; true when the share is done. Blocks stay
 // in the first cache between being reduced and being copied.
 bool Pipeline::reduce_direct(Run& run, uint64_t chunk) {
-  constexpr int64_t kBlockBytes = 16 << 10, kBytesPerCall = 1 << 20;
+  constexpr int64_t kBytesPerCall = 1 << 20;
   const Range mine = share_of(rank_, size(), {0, run.count}, run.element);
   const auto place_in = [&](size_t rank) {
     uint64_t place = 0;
@@ -445,9 +461,12 @@ void Pipeline::drain() {
   auto& run = run_of(chunk);
   if (run.algorithm == kTwoShot) {
     const Range range = run.range_of(chunk);
-    for (size_t rank = 0; rank < peers_.size(); ++rank)
-      run.drain(share_of(static_cast<int>(rank), size(), range, run.element),
-                peers_[rank].results + slot_of(chunk) * kChunkBytes);
+    for (size_t rank = 0; rank < peers_.size(); ++rank) {
+      const Range share = share_of(static_cast<int>(rank), size(), range, run.element);
+      // The own share may be there already.
+      if (static_cast<int>(rank) == rank_ && run.output_view(share) != nullptr) continue;
+      run.drain(share, peers_[rank].results + slot_of(chunk) * kChunkBytes);
+    }
   }
   ++drained_;
 }

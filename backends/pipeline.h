@@ -61,7 +61,7 @@ struct alignas(128) SleepLine {
 class Pipeline {
  public:
   static constexpr int kSlots = 4;
-  static constexpr int64_t kChunkBytes = 128 << 10;
+  static constexpr int64_t kChunkBytes = 256 << 10;
   static size_t block_bytes();
 
   /// `blocks`: of this queue, one a rank. `sleepers`: of each rank.

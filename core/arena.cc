@@ -27,25 +27,56 @@ GradientArena::GradientArena(Communicator& communicator, std::vector<Array> arra
     bytes += padded(Shape{array.count}.count() * size_of(array.dtype));
   auto& backend = state.engine->backend();
   region_ = backend.allocate(static_cast<size_t>(std::max(bytes, kAlignment)), Device{});
-  const bool shared = backend.shares(region_->data(), region_->bytes());
-  const int64_t number = state.arenas++;
-  name_ = fmt::format("GradientArena {}", number);
+  number_ = state.arenas++;
+  name_ = fmt::format("GradientArena {}", number_);
+  // Touched now, so that the first step finds its pages.
+  std::memset(region_->data(), 0, region_->bytes());
   int64_t offset = 0;
+  slots_.reserve(arrays.size());
   for (auto& array : arrays) {
-    if (!index_.emplace(array.name, slots_.size()).second)
+    auto& slot = slots_.emplace_back();
+    slot.name = std::move(array.name);
+    slot.view = TensorView(region_->data() + offset, Shape{array.count}, array.dtype);
+    slot.follower = slots_.size() % arrays.size();
+    offset += padded(slot.view.bytes());
+    if (!index_.emplace(slot.name, slots_.size() - 1).second)
       throw Error(
           ErrorCode::invalid_argument,
           fmt::format("\"{}\" is given twice to a GradientArena; each array needs its own name",
-                      array.name))
-          .with_tensor(array.name);
-    auto& slot = slots_.emplace_back();
-    slot.view = TensorView(region_->data() + offset, Shape{array.count}, array.dtype);
-    slot.declared = &state.declare(array.name, slot.view.shape(), array.dtype);
-    slot.declared->place = number << kArenaShift | offset;
-    slot.declared->shared = shared;
-    offset += padded(slot.view.bytes());
+                      slot.name))
+          .with_tensor(slot.name);
   }
-  std::memset(region_->data(), 0, static_cast<size_t>(bytes));
+  make_blocks(backend.shares(region_->data(), region_->bytes()));
+}
+
+// Blocks are the same on all ranks, because the arrays are. Padding belongs to them: it is zero.
+void GradientArena::make_blocks(bool shared) {
+  for (size_t first = 0; first < slots_.size();) {
+    const DataType dtype = slots_[first].view.dtype();
+    int64_t bytes = 0;
+    size_t end = first;
+    const auto fits = [&](const Slot& slot) {
+      return end == first ||
+             (slot.view.dtype() == dtype && bytes + slot.view.bytes() <= kBlockBytes);
+    };
+    for (; end < slots_.size() && fits(slots_[end]); ++end) {
+      slots_[end].block = blocks_.size();
+      bytes += padded(slots_[end].view.bytes());
+    }
+    const auto& last = slots_[end - 1];
+    auto* const begin = slots_[first].view.data();
+    const int64_t count = (last.view.data() - begin) / size_of(dtype) + last.view.count();
+    auto& block = blocks_.emplace_back();
+    block.view = TensorView(begin, Shape{count}, dtype);
+    block.arrays = block.missing = static_cast<int>(end - first);
+    const auto name = end - first == 1
+                          ? fmt::format("{}: {}", name_, last.name)
+                          : fmt::format("{}: {} to {}", name_, slots_[first].name, last.name);
+    block.declared = &communicator_.state_->declare(name, block.view.shape(), dtype);
+    block.declared->place = number_ << kArenaShift | (begin - region_->data());
+    block.declared->shared = shared;
+    first = end;
+  }
 }
 
 GradientArena::~GradientArena() {
@@ -53,8 +84,8 @@ GradientArena::~GradientArena() {
   if (!step_begun_) return;
   // What was not handed over never ends by itself.
   std::vector<WorkCallback> callbacks;
-  for (const auto& slot : slots_)
-    if (!slot.submitted) work_->finish_part(nullptr, callbacks);
+  for (const auto& block : blocks_)
+    if (!block.submitted) work_->finish_part(nullptr, callbacks);
   try {
     Work(work_).wait();
   } catch (const Error&) {
@@ -62,11 +93,11 @@ GradientArena::~GradientArena() {
   }
 }
 
-GradientArena::Slot& GradientArena::find(std::string_view name) {
+size_t GradientArena::look_up(std::string_view name) const {
   const auto found = index_.find(name);
-  if (found != index_.end()) return slots_[found->second];
+  if (found != index_.end()) return found->second;
   std::vector<std::string> names;
-  for (const auto& slot : slots_) names.push_back(slot.declared->name);
+  for (const auto& slot : slots_) names.push_back(slot.name);
   const auto nearest = nearest_word(name, names);
   throw Error(ErrorCode::invalid_argument,
               fmt::format("\"{}\" is no array of this GradientArena{}", name,
@@ -75,12 +106,18 @@ GradientArena::Slot& GradientArena::find(std::string_view name) {
 }
 
 TensorView GradientArena::operator[](std::string_view name) const {
-  return const_cast<GradientArena*>(this)->find(name).view;
+  return slots_[look_up(name)].view;
 }
 
 void GradientArena::ready(std::string_view name) {
-  auto& slot = find(name);
   const std::lock_guard lock(mutex_);
+  // Steps are alike, so the next array is most often the one that came next before.
+  size_t index = slots_.empty() ? 0 : slots_[last_].follower;
+  if (slots_.empty() || slots_[index].name != name) {
+    index = look_up(name);
+    slots_[last_].follower = index;
+  }
+  auto& slot = slots_[index];
   if (slot.ready)
     throw Error(ErrorCode::duplicate_name,
                 fmt::format("\"{}\" was declared ready twice in one step on rank {}; call wait() "
@@ -89,46 +126,50 @@ void GradientArena::ready(std::string_view name) {
         .with_rank(communicator_.rank())
         .with_tensor(name);
   slot.ready = true;
+  last_ = index;
   ++ready_;
-  unsubmitted_.push_back(static_cast<size_t>(&slot - slots_.data()));
-  unsubmitted_bytes_ += slot.view.bytes();
-  if (unsubmitted_bytes_ >= kFlushBytes) flush(true);
+  if (--blocks_[slot.block].missing > 0) return;
+  complete_.push_back(slot.block);
+  flush(true);
 }
 
 void GradientArena::flush(bool ring) {
-  if (unsubmitted_.empty()) return;
+  if (complete_.empty()) return;
   CommunicatorState::Allreduces allreduces(*communicator_.state_, name_, {}, 0, options_);
-  if (!step_begun_) allreduces.renew(work_, name_, static_cast<int>(slots_.size()));
+  if (!step_begun_) allreduces.renew(work_, name_, static_cast<int>(blocks_.size()));
   step_begun_ = true;
-  for (const size_t index : unsubmitted_)
-    allreduces.add(*slots_[index].declared, slots_[index].view, work_);
+  for (const size_t index : complete_)
+    allreduces.add(*blocks_[index].declared, blocks_[index].view, work_);
   allreduces.commit(ring);
-  for (const size_t index : unsubmitted_) slots_[index].submitted = true;
-  unsubmitted_.clear();
-  unsubmitted_bytes_ = 0;
+  for (const size_t index : complete_) blocks_[index].submitted = true;
+  complete_.clear();
 }
 
 void GradientArena::wait() {
   std::shared_ptr<WorkState> work;
   {
     const std::lock_guard lock(mutex_);
-    flush(ready_ < slots_.size());
+    flush(true);
     if (ready_ < slots_.size())
       for (const auto& slot : slots_)
         if (!slot.ready)
           throw Error(ErrorCode::invalid_argument,
                       fmt::format("\"{0}\" was never declared ready in this step on rank {1}; "
                                   "call ready(\"{0}\") and wait() again",
-                                  slot.declared->name, communicator_.rank()))
+                                  slot.name, communicator_.rank()))
               .with_rank(communicator_.rank())
-              .with_tensor(slot.declared->name);
+              .with_tensor(slot.name);
     if (slots_.empty()) return;
     work = work_;
   }
   const auto next_step = [&] {
     work.reset();
     const std::lock_guard lock(mutex_);
-    for (auto& slot : slots_) slot.ready = slot.submitted = false;
+    for (auto& slot : slots_) slot.ready = false;
+    for (auto& block : blocks_) {
+      block.missing = block.arrays;
+      block.submitted = false;
+    }
     ready_ = 0;
     step_begun_ = false;
   };

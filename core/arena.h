@@ -49,34 +49,42 @@ class GradientArena {
   void wait();
 
  private:
-  struct Hash {
-    using is_transparent = void;
-    size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
-  };
   struct Slot {
+    std::string name;
     TensorView view;
-    DeclaredTensor* declared = nullptr;
+    size_t block = 0;
     bool ready = false;
+    size_t follower = 0;  // the array that was declared ready after this one in the last step
+  };
+  /// Neighbours that are reduced together: one array, or several small ones.
+  struct Block {
+    DeclaredTensor* declared = nullptr;
+    TensorView view;
+    int arrays = 0;
+    int missing = 0;  // of these, in this step
     bool submitted = false;
   };
-  Slot& find(std::string_view name);
-  /// Hands over what is ready and was not handed over; with mutex_ held.
+  void make_blocks(bool shared);
+  size_t look_up(std::string_view name) const;
+  /// Hands over the complete blocks that were not handed over; with mutex_ held.
   void flush(bool ring);
 
-  /// So many bytes are handed over at once.
-  static constexpr int64_t kFlushBytes = 256 << 10;
+  /// Arrays smaller than this share a block.
+  static constexpr int64_t kBlockBytes = 256 << 10;
 
   Communicator& communicator_;
   const ReduceOptions options_;
   std::string name_;
   std::unique_ptr<Region> region_;
+  int64_t number_ = 0;
   std::vector<Slot> slots_;
-  std::unordered_map<std::string, size_t, Hash, std::equal_to<>> index_;
-  std::mutex mutex_;                 // guards the following, and the flags of the slots
+  std::unordered_map<std::string_view, size_t> index_;
+  std::mutex mutex_;  // guards the following, and what changes in slots and blocks
+  std::vector<Block> blocks_;
   std::shared_ptr<WorkState> work_;  // of the step
   bool step_begun_ = false;
-  std::vector<size_t> unsubmitted_;  // ready
-  int64_t unsubmitted_bytes_ = 0;
+  std::vector<size_t> complete_;  // blocks that are not handed over
+  size_t last_ = 0;               // the array that was declared ready last
   size_t ready_ = 0;
 };
 
