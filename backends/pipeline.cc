@@ -121,7 +121,7 @@ class Pipeline::Run final : public Operation {
 
   // The edges, or plain memory.
   void fill(Range range, std::byte* slot) const {
-    if (range.count == 0) return;
+    if (range.count == 0 || slot == nullptr) return;
     if (edges.fill != nullptr)
       edges.fill(edges.self, range, slot);
     else
@@ -491,18 +491,11 @@ bool Pipeline::progress() {
   constexpr int kMostSteps = 16;
   bool moved = false;
   for (int step = 0; step < kMostSteps && !operations_.empty(); ++step) {
-    // A filled chunk in reserve keeps the others busy while this rank reduces.
-    if (filled_ - reduced_ < 2 && can_fill()) {
-      fill();
-    } else if (can_reduce() && (drained_ == reduced_ || run_of(reduced_).algorithm != kOneShot)) {
-      reduce();
-    } else if (can_drain()) {
-      drain();
-    } else if (can_fill()) {
-      fill();
-    } else {
-      break;
-    }
+    const Stage stage = next_stage();
+    if (stage == Stage::none) break;
+    if (stage == Stage::fill) fill();
+    if (stage == Stage::reduce) reduce();
+    if (stage == Stage::drain) drain();
     moved = true;
     retire_finished();
   }
@@ -515,11 +508,20 @@ bool Pipeline::progress() {
   return moved;
 }
 
+// A filled chunk in reserve keeps the others busy while this rank reduces.
+Pipeline::Stage Pipeline::next_stage() {
+  const bool fillable = can_fill();
+  if (fillable && filled_ - reduced_ < 2) return Stage::fill;
+  // What is reduced whole is drained at once, and chunks are drained in order.
+  if (can_reduce() && (drained_ == reduced_ || run_of(reduced_).algorithm != kOneShot))
+    return Stage::reduce;
+  if (can_drain()) return Stage::drain;
+  return fillable ? Stage::fill : Stage::none;
+}
+
 bool Pipeline::may_sleep() {
   if (operations_.empty() || is_void_) return true;
-  if (can_fill() || can_drain()) return false;
-  if (drained_ != told_retired_) return false;
-  return !(can_reduce() && (drained_ == reduced_ || run_of(reduced_).algorithm != kOneShot));
+  return next_stage() == Stage::none && drained_ == told_retired_;
 }
 
 void Pipeline::forget(Run& run) {

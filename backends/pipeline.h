@@ -99,6 +99,8 @@ class Pipeline {
   Run& run_of(uint64_t chunk);
   static size_t slot_of(uint64_t chunk) { return chunk % kSlots; }
   static size_t lines_bytes();
+  enum class Stage : uint8_t { none, fill, reduce, drain };
+  Stage next_stage();
   bool can_fill();
   bool can_reduce() const;
   bool can_drain() const;
