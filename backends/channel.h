@@ -25,6 +25,11 @@ class Channel {
   /// Reads up to bytes.size() bytes; 0: nothing here now. Throws Error(peer_lost) at the end of the
   /// stream, after the last byte was read.
   virtual size_t read(std::span<std::byte> bytes) = 0;
+  /// The same into several places, one after another; the last may stay empty although there is
+  /// more.
+  virtual size_t read_parts(std::span<const iovec> parts) {
+    return read({static_cast<std::byte*>(parts[0].iov_base), parts[0].iov_len});
+  }
   /// Before sleeping. False: reading is worth a try now (or writing, if `wants_write`).
   virtual bool arm(bool wants_write) = 0;
   /// Puts what must be watched into the poller, once, at the start. The channel takes it out again

@@ -36,7 +36,7 @@ uint64_t longest(FrameType type) {
     case FrameType::data:
       return kMaxDataBytes;
     case FrameType::credit:
-      return kEagerCredit;
+      return kMostCredit;
     case FrameType::control:
       return Transport::kMaxControlBytes;
     default:
@@ -45,6 +45,11 @@ uint64_t longest(FrameType type) {
 }
 
 }  // namespace
+
+uint64_t eager_credit(int ranks) {
+  constexpr uint64_t kOfAllPeers = 64 << 20, kLeast = 1 << 20;
+  return std::clamp(kOfAllPeers / static_cast<uint64_t>(std::max(ranks, 2)), kLeast, kMostCredit);
+}
 
 uint64_t eager_cost(uint64_t bytes) {
   constexpr uint64_t kRecord = 128;

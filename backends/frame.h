@@ -12,13 +12,15 @@ namespace tutti {
 /// What travels between two StreamTransports. Each frame is a header of kFrameBytes, little-endian,
 /// and, for eager, data and control, `length` bytes of payload.
 ///
-///   eager     a whole small message; costs credit
+///   eager     a whole message of moderate size; costs credit, and returns `ticket` of it: what its
+///             sender is done with since it last told
 ///   announce  a message of `length` bytes waits at the sender under `ticket`
 ///   grant     the receiver's answer: send message `ticket` to my receive `tag`
 ///   data      the next `length` bytes for the receive `ticket`
 ///   refuse    the other answer: the message `ticket` is not wanted; forget it
 ///   withdraw  the sender takes the announced message `ticket` (its tag and key given) back
-///   credit    the receiver is done with eager messages that cost `length`
+///   credit    the receiver is done with eager messages that cost `length`, and has nothing else to
+///             send
 ///   control   a control message
 ///   goodbye   the sender leaves; nothing follows
 enum class FrameType : uint8_t {
@@ -51,12 +53,15 @@ struct FrameHeader {
 
 inline constexpr size_t kFrameBytes = 40;
 
-/// Messages up to this size travel at once, if there is credit.
-inline constexpr size_t kMaxEagerBytes = 16 << 10;
+/// Messages up to this size travel at once, if there is credit: a collective's receives are known
+/// in advance, so hardly any waits for its receive, and none waits for an answer.
+inline constexpr size_t kMaxEagerBytes = 256 << 10;
 /// Larger ones travel in frames of at most this size, so that nothing waits long behind them.
 inline constexpr size_t kMaxDataBytes = 1 << 20;
-/// What the eager messages that wait for their receive, from one peer, may cost together.
-inline constexpr uint64_t kEagerCredit = 1 << 20;
+/// What the eager messages that wait for their receive, from one peer, may cost together; less
+/// where there are many ranks.
+inline constexpr uint64_t kMostCredit = 4 << 20;
+uint64_t eager_credit(int ranks);
 /// Announced messages of one peer that may wait at once.
 inline constexpr uint32_t kMaxAnnounced = 1 << 16;
 

@@ -9,8 +9,9 @@ namespace tutti {
 
 namespace {
 
-// After so much a pump lets the other peers come to their turn.
-constexpr size_t kEnoughBytes = 8 << 20;
+// After so much a pump returns, so that what came is used while it is in the cache and what comes
+// next finds its receive posted.
+constexpr size_t kEnoughBytes = 64 << 10;
 constexpr size_t kEnoughFrames = 4096;
 
 }  // namespace
@@ -35,12 +36,18 @@ bool Inlet::read_payload(Channel& channel) {
   if (count > 0) {
     if (target_) std::memcpy(target_ + arrived_, staging_.data() + begin_, count);
     begin_ += count;
+  } else if (target_) {
+    // The staging buffer is empty here and takes what follows, a header at least, by the same call.
+    const std::array<iovec, 2> parts{
+        {{target_ + arrived_, left}, {staging_.data(), staging_.size()}}};
+    count = channel.read_parts(parts);
+    TUTTI_CHECK(count <= left + staging_.size());
+    begin_ = 0;
+    end_ = count - std::min(count, left);
+    count = std::min(count, left);
   } else {
-    // The staging buffer is empty here and serves for what nobody wants.
-    const std::span<std::byte> room(target_ ? target_ + arrived_ : staging_.data(),
-                                    target_ ? left : std::min(left, staging_.size()));
-    count = channel.read(room);
-    TUTTI_CHECK(count <= room.size());
+    // Nobody wants it.
+    count = channel.read({staging_.data(), std::min(left, staging_.size())});
   }
   arrived_ += count;
   return count > 0;

@@ -1,6 +1,7 @@
 #include "tutti/backends/stream_outlet.h"
 
 #include <array>
+#include <utility>
 
 #include "tutti/base/error.h"
 
@@ -12,7 +13,7 @@ using Stage = Transfer::Stage;
 
 // How much is committed to the wire list before the channel took it.
 constexpr size_t kMaxWireFrames = 8;
-constexpr size_t kEnoughWireBytes = 128 << 10;
+constexpr size_t kEnoughWireBytes = 256 << 10;
 
 // Control messages that may wait for a peer that does not read.
 constexpr size_t kMaxQueuedControlBytes = 256 << 20;
@@ -28,6 +29,7 @@ OutFrame* Outlet::make_frame(const FrameHeader& header) {
   frame->payload = nullptr;
   frame->payload_bytes = 0;
   frame->written = 0;
+  frame->returned = 0;
   frame->transfer = nullptr;
   return frame;
 }
@@ -68,8 +70,14 @@ void Outlet::refuse(Transfer* transfer) {
 
 void Outlet::add_credit(uint64_t cost) {
   credit_ += cost;
-  if (credit_ > kEagerCredit)
+  if (cost > most_credit_ || credit_ > most_credit_)
     throw Error(ErrorCode::corrupt_data, "it returned more credit than it was given messages");
+}
+
+void Outlet::return_credit(uint64_t cost) {
+  owed_ += cost;
+  if (owed_ < most_credit_ / 2) return;
+  tell({.type = FrameType::credit, .length = std::exchange(owed_, 0)});
 }
 
 void Outlet::withdraw(Transfer* transfer) {
@@ -98,6 +106,7 @@ void Outlet::cancel(Transfer* transfer) {
       }
       if (frame) {
         if (frame->type == FrameType::eager) credit_ += eager_cost(frame->payload_bytes);
+        owed_ += frame->returned;
         wire_.remove(frame);
         --wire_frames_;
         wire_bytes_ -= frame->bytes();
@@ -131,9 +140,11 @@ OutFrame* Outlet::start(Transfer* transfer) {
   if (transfer->bytes <= kMaxEagerBytes && cost <= credit_) {
     credit_ -= cost;
     header.type = FrameType::eager;
+    header.ticket = std::exchange(owed_, 0);
     OutFrame* frame = make_frame(header);
     frame->payload = transfer->source;
     frame->payload_bytes = transfer->bytes;
+    frame->returned = header.ticket;
     frame->transfer = transfer;
     transfer->stage = Stage::closing;
     return frame;

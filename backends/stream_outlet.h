@@ -22,7 +22,9 @@ class Outlet {
     NodePool<OutFrame>& frames;
     TransportCounters& counters;
   };
-  Outlet(Shared shared, uint64_t& bytes_written) : shared_(shared), bytes_written_(bytes_written) {}
+  /// `credit`: what the peer lets this side send before it is done with it; the same both ways.
+  Outlet(Shared shared, uint64_t& bytes_written, uint64_t credit)
+      : shared_(shared), bytes_written_(bytes_written), most_credit_(credit), credit_(credit) {}
 
   void send(Transfer* transfer) { fresh_.push(transfer); }
   /// A protocol message without payload.
@@ -36,6 +38,9 @@ class Outlet {
   void cancel(Transfer* transfer);
   /// Throws Error(corrupt_data) if the peer returns more credit than there is.
   void add_credit(uint64_t cost);
+  /// This side is done with messages of the peer that cost so much. The peer is told with the next
+  /// eager message; by a frame of its own only if none comes for long.
+  void return_credit(uint64_t cost);
   /// After everything else, says goodbye.
   void leave() { leaving_ = true; }
 
@@ -68,7 +73,9 @@ class Outlet {
   size_t wire_frames_ = 0;
   size_t wire_bytes_ = 0;
   size_t control_bytes_ = 0;  // queued by post()
-  uint64_t credit_ = kEagerCredit;
+  const uint64_t most_credit_;
+  uint64_t credit_;
+  uint64_t owed_ = 0;  // credit of the peer, to be returned
   uint32_t announced_ = 0;
   bool granted_turn_ = false;
   bool leaving_ = false;

@@ -26,6 +26,7 @@ constexpr size_t kMostSpareBytes = 64 << 10;
 
 StreamTransport::StreamTransport(int rank, std::vector<std::unique_ptr<Channel>> channels)
     : rank_(rank),
+      credit_(eager_credit(static_cast<int>(channels.size()))),
       transfers_(counters_.allocations),
       arrival_nodes_(counters_.allocations),
       frames_(counters_.allocations),
@@ -39,7 +40,7 @@ StreamTransport::StreamTransport(int rank, std::vector<std::unique_ptr<Channel>>
     TUTTI_CHECK((channels[at] == nullptr) == (i == rank));
     peers_.push_back(i == rank ? nullptr
                                : std::make_unique<Peer>(i, Outlet::Shared{frames_, counters_},
-                                                        counters_.bytes_to_peer[at]));
+                                                        counters_.bytes_to_peer[at], credit_));
     if (i == rank) continue;
     peers_[at]->route = channels[at]->route();
     peers_[at]->channel = std::move(channels[at]);
@@ -192,10 +193,7 @@ void StreamTransport::forget_arrival(Arrival* arrival) {
 
 void StreamTransport::return_credit(Peer& peer, uint64_t cost) {
   peer.eager_held -= cost;
-  peer.credit_owed += cost;
-  if (peer.credit_owed < kEagerCredit / 4 || !peer.channel) return;
-  peer.outlet.tell({.type = FrameType::credit, .length = peer.credit_owed});
-  peer.credit_owed = 0;
+  if (peer.channel) peer.outlet.return_credit(cost);
 }
 
 // --- tags that nobody wants ---------------------------------------------------------------------
@@ -273,8 +271,9 @@ std::byte* StreamTransport::frame_begins(int from, const FrameHeader& frame) {
 
 std::byte* StreamTransport::eager_begins(Peer& peer, const FrameHeader& frame) {
   peer.eager_held += eager_cost(frame.length);
-  if (peer.eager_held > kEagerCredit)
-    throw Error(ErrorCode::corrupt_data, "it sent more small messages than it had credit for");
+  if (peer.eager_held > credit_)
+    throw Error(ErrorCode::corrupt_data, "it sent more messages than it had credit for");
+  peer.outlet.add_credit(frame.ticket);
   if (is_discarded(frame.tag)) return nullptr;
   if (Transfer* receive = posted_.find(peer.rank, frame.tag, frame.key)) {
     posted_.remove(receive);

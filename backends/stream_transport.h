@@ -47,8 +47,8 @@ class StreamTransport final : public Transport, private Inlet::Reader {
 
  private:
   struct Peer {
-    Peer(int number, Outlet::Shared shared, uint64_t& bytes_written)
-        : rank(number), outlet(shared, bytes_written) {}
+    Peer(int number, Outlet::Shared shared, uint64_t& bytes_written, uint64_t credit)
+        : rank(number), outlet(shared, bytes_written, credit) {}
 
     const int rank;
     std::unique_ptr<Channel> channel;  // null once the peer is gone
@@ -60,8 +60,7 @@ class StreamTransport final : public Transport, private Inlet::Reader {
     Arrival* arrival = nullptr;
     std::vector<std::byte> control;
     bool said_goodbye = false;
-    uint64_t eager_held = 0;      // cost of the eager messages that this side was sent ...
-    uint64_t credit_owed = 0;     // ... and of those it is done with, not told yet
+    uint64_t eager_held = 0;      // cost of the eager messages that this side is not done with
     uint32_t announces_held = 0;  // announcements that wait for a receive
     size_t inbox_bytes = 0;       // control messages not taken yet
   };
@@ -97,11 +96,13 @@ class StreamTransport final : public Transport, private Inlet::Reader {
   void handle_abort();
 
   const int rank_;
+  const uint64_t credit_;  // of each pair, each way
   TransportCounters counters_;
   Poller poller_;  // before the channels, which forget themselves in it
   Bell abort_bell_;
   std::atomic<bool> abort_asked_{false};
   bool aborted_ = false;
+  int idle_polls_ = 0;  // since something moved
 
   NodePool<Transfer> transfers_;
   NodePool<Arrival> arrival_nodes_;

@@ -54,6 +54,7 @@ struct OutFrame {
   const std::byte* payload = nullptr;
   size_t payload_bytes = 0;
   size_t written = 0;            // of header and payload
+  uint64_t returned = 0;         // credit that rides on it
   Transfer* transfer = nullptr;  // whose payload it is
   std::vector<std::byte> copy;   // the payload of a control message
   OutFrame* next = nullptr;

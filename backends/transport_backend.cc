@@ -28,6 +28,11 @@ class HeapRegion final : public Region {
   std::byte* const data_;
 };
 
+int count_hosts(const Context& context) {
+  const auto hosts = context.hosts();
+  return hosts.empty() ? 1 : 1 + *std::max_element(hosts.begin(), hosts.end());
+}
+
 /// Our schedules over a Transport: the chooser picks, the executor runs.
 class TransportBackend final : public Backend {
  public:
@@ -35,9 +40,8 @@ class TransportBackend final : public Backend {
       : transport_(std::move(transport)),
         chooser_(context.algorithms),
         determinism_(context.determinism),
-        executor_(context.executor),
-        hosts_(context.hosts()),
-        host_count_(hosts_.empty() ? 1 : 1 + *std::max_element(hosts_.begin(), hosts_.end())) {
+        host_count_(count_hosts(context)),
+        executor_(*transport_, context.hosts(), context.executor) {
     capabilities_.name = std::move(name);
     capabilities_.across_hosts = host_count_ > 1;
   }
@@ -49,6 +53,11 @@ class TransportBackend final : public Backend {
 
   Capabilities capabilities() const override { return capabilities_; }
   Transport* transport() override { return transport_.get(); }
+  TransportCounters counters() override {
+    auto counters = transport_->counters();
+    counters.allocations += executor_.allocations();
+    return counters;
+  }
   std::string_view algorithm(const Collective& collective) const override {
     return choose(collective).name;
   }
@@ -69,12 +78,16 @@ class TransportBackend final : public Backend {
     }
   }
 
+  bool packs_itself(const Collective& collective, const Launch& launch) const override {
+    return collective.kind == CollectiveKind::allreduce && launch.edges.drain != nullptr;
+  }
+
   OperationPtr start(const Collective& collective, const Launch& launch) override {
     if (!capabilities_.serves(collective.kind, collective.dtype, collective.op))
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("{} with op {} means nothing on {}", to_string(collective.kind),
                               to_string(collective.op), to_string(collective.dtype)));
-    return execute(*transport_, choose(collective), collective, launch, hosts_, executor_);
+    return executor_.start(choose(collective), collective, launch);
   }
 
  private:
@@ -92,9 +105,8 @@ class TransportBackend final : public Backend {
   const std::unique_ptr<Transport> transport_;
   const Chooser chooser_;
   const Determinism determinism_;
-  const ExecutorOptions executor_;
-  const std::vector<int> hosts_;
   const int host_count_;
+  Executor executor_;
   Capabilities capabilities_;
 };
 

@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tutti/collectives/collective.h"
 #include "tutti/collectives/schedule.h"
@@ -76,22 +77,42 @@ struct Launch {
   std::span<const Window> windows = {};
 };
 
+class ExecutionPool;
+
 /// Equal on all ranks.
 struct ExecutorOptions {
   int64_t segment_bytes = 1 << 20;  // an allreduce, reduce or broadcast longer than this is cut
-  int segments_in_flight = 2;
+  int segments_in_flight = 2;       // of one operation, or of one queue of operations
 };
 
-/// Runs one Collective by an Algorithm of its kind over a Transport; posts the first messages and
-/// returns. Scratch is allocated here, once.
+/// Runs Collectives by Algorithms of their kind over one Transport. Keeps the schedules and the
+/// memory of earlier operations, so that one like them allocates nothing.
 ///
-/// With `drain` the caller gets the final values and the scale that is still to be applied. Without
-/// it, kinds that reduce work in scratch and the scaled results are written to output segment by
-/// segment once the verdict of all ranks is known, so that a vetoed operation has written nothing
-/// (with `drain`: nothing but input and output themselves, the bucket). Throws
-/// Error(invalid_argument) for counts, root, dtype or op that make no sense.
-OperationPtr execute(Transport& transport, const Algorithm& algorithm,
-                     const Collective& collective, const Launch& launch, std::span<const int> hosts,
-                     const ExecutorOptions& options);
+/// Operations of a queue share segments_in_flight: the segments of one begin when all of the one
+/// before have begun, so that any number of buckets may be started at once and what is in flight
+/// stays small enough for a cache. Other operations run side by side.
+class Executor {
+ public:
+  /// `hosts`: the host number of each rank, empty: all on one host. The transport must outlive the
+  /// executor, and the executor its operations.
+  Executor(Transport& transport, std::vector<int> hosts, const ExecutorOptions& options);
+  ~Executor();
+
+  /// Posts the first messages and returns.
+  ///
+  /// Kinds that reduce work in memory of the executor until the verdict of all ranks is known, so
+  /// that a vetoed operation has written nothing; from then on straight in output, or where the
+  /// edges say. With edges and neither input nor output the elements are packed segment by segment,
+  /// if they cannot be used where they are. With edges and input and output, these are the bucket:
+  /// elements are packed there and may change before the verdict. Throws Error(invalid_argument)
+  /// for counts, root, dtype or op that make no sense.
+  OperationPtr start(const Algorithm& algorithm, const Collective& collective,
+                     const Launch& launch);
+  /// How often memory was allocated.
+  uint64_t allocations() const;
+
+ private:
+  std::unique_ptr<ExecutionPool> pool_;
+};
 
 }  // namespace tutti

@@ -72,6 +72,9 @@ struct Schedule {
   std::vector<Step> steps;       // ascending rounds
   int64_t scratch = 0;           // elements of scratch
   bool scales_at_owner = false;  // each reduce applies the scale; else the executor does at the end
+  /// The round after whose messages this rank has heard from all others, if output is written only
+  /// from then on; -1: not before the end.
+  int heard_all = -1;
 };
 
 /// A pure function from a valid Problem to a Schedule, under a name. `reduces_in_rank_order` marks

@@ -192,6 +192,20 @@ class Rank {
             fmt::format("heard only from ranks {:b}", heard_));
   }
 
+  /// What Schedule::heard_all promises, between the messages of a round and its other steps.
+  void require_heard(std::span<const Step> steps, int round) const {
+    if (round > schedule_.heard_all) return;
+    for (const auto& step : steps) {
+      const bool is_early = step.action == Action::recv ||
+                            (round < schedule_.heard_all &&
+                             (step.action == Action::reduce || step.action == Action::copy));
+      require(!is_early || step.to != Slot::output, round,
+              "output is written before all ranks were heard");
+    }
+    require(round < schedule_.heard_all || heard_ == all_ranks(problem_.size), round,
+            fmt::format("heard only from ranks {:b}", heard_));
+  }
+
   const Cell& output(size_t i) const { return slots_[place(Slot::output)][i]; }
   uint64_t heard() const { return heard_; }
   void hear(uint64_t ranks) { heard_ |= ranks; }
@@ -258,6 +272,7 @@ void run_round(std::vector<Rank>& ranks, int round, Simulation& simulation) {
     throw Fault{fmt::format("round {}: rank {} does not receive what rank {} sends", round,
                             pair.second, pair.first)};
   for (size_t i = 0; i < ranks.size(); ++i) {
+    ranks[i].require_heard(steps[i], round);
     for (const auto& step : steps[i]) {
       if (step.action == Action::reduce) ranks[i].reduce(step);
       if (step.action == Action::copy)

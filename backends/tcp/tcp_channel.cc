@@ -8,6 +8,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "tutti/base/error.h"
 
@@ -27,6 +28,12 @@ std::string describe(int error_number) {
   }
 }
 
+size_t total(std::span<const iovec> parts) {
+  size_t bytes = 0;
+  for (const auto& part : parts) bytes += part.iov_len;
+  return bytes;
+}
+
 }  // namespace
 
 TcpChannel::~TcpChannel() {
@@ -39,13 +46,16 @@ TcpChannel::~TcpChannel() {
 }
 
 size_t TcpChannel::write(std::span<const iovec> parts) {
-  if (!write_failure_.empty()) return 0;
+  if (!write_failure_.empty() || std::exchange(is_full_, false)) return 0;
   msghdr message{};
   message.msg_iov = const_cast<iovec*>(parts.data());
   message.msg_iovlen = std::min<size_t>(parts.size(), IOV_MAX);
   while (true) {
     const auto count = ::sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (count >= 0) return static_cast<size_t>(count);
+    if (count >= 0) {
+      is_full_ = static_cast<size_t>(count) < total(parts);
+      return static_cast<size_t>(count);
+    }
     if (errno == EINTR) continue;
     if (errno != EAGAIN) write_failure_ = describe(errno);
     return 0;
@@ -53,10 +63,24 @@ size_t TcpChannel::write(std::span<const iovec> parts) {
 }
 
 size_t TcpChannel::read(std::span<std::byte> bytes) {
-  if (bytes.empty()) return 0;
+  const iovec part{bytes.data(), bytes.size()};
+  return read_parts({&part, 1});
+}
+
+size_t TcpChannel::read_parts(std::span<const iovec> parts) {
+  const size_t room = total(parts);
+  if (room == 0 || std::exchange(is_dry_, false)) return 0;
+  msghdr message{};
+  message.msg_iov = const_cast<iovec*>(parts.data());
+  message.msg_iovlen = parts.size();
   while (true) {
-    const auto count = ::recv(socket_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
-    if (count > 0) return static_cast<size_t>(count);
+    const auto count = parts.size() == 1
+                           ? ::recv(socket_.get(), parts[0].iov_base, room, MSG_DONTWAIT)
+                           : ::recvmsg(socket_.get(), &message, MSG_DONTWAIT);
+    if (count > 0) {
+      is_dry_ = static_cast<size_t>(count) < room;
+      return static_cast<size_t>(count);
+    }
     if (count < 0 && errno == EINTR) continue;
     if (count < 0 && errno != EAGAIN) lose(describe(errno));
     if (!write_failure_.empty()) lose(write_failure_);

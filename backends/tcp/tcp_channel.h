@@ -18,6 +18,7 @@ class TcpChannel : public Channel {
   /// fails, so a failure is told by the read() that finds no more of them.
   size_t write(std::span<const iovec> parts) override;
   size_t read(std::span<std::byte> bytes) override;
+  size_t read_parts(std::span<const iovec> parts) override;
   bool arm(bool wants_write) override;
   void watch(Poller& poller) override;
   std::string_view route() const override { return "tcp"; }
@@ -29,6 +30,9 @@ class TcpChannel : public Channel {
   Poller* poller_ = nullptr;
   unsigned watched_events_ = 0;
   std::string write_failure_;
+  // The last call moved less than it could have: the next one need not ask the kernel.
+  bool is_dry_ = false;
+  bool is_full_ = false;
 };
 
 }  // namespace tutti

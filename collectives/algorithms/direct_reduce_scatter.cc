@@ -9,6 +9,7 @@ Schedule direct_reduce_scatter(const Problem& problem) {
   direct_reduce_scatter(builder, everyone(problem), consecutive(problem.counts), Slot::input, 0);
   auto schedule = builder.take();
   schedule.scales_at_owner = true;
+  schedule.heard_all = 0;
   return schedule;
 }
 

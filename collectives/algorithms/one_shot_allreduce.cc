@@ -19,6 +19,7 @@ Schedule one_shot_allreduce(const Problem& problem) {
   builder.reduce(Slot::input, all, {problem.size, problem.rank, begin, all.count}, Slot::output, 0);
   auto schedule = builder.take();
   schedule.scales_at_owner = true;
+  schedule.heard_all = 0;
   return schedule;
 }
 

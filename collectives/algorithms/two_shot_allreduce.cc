@@ -14,6 +14,7 @@ Schedule two_shot_allreduce(const Problem& problem) {
   direct_allgather(builder, group, chunks);
   auto schedule = builder.take();
   schedule.scales_at_owner = true;
+  schedule.heard_all = 0;
   return schedule;
 }
 

@@ -114,12 +114,18 @@ struct Job {
   void start(const Algorithm& algorithm, const ExecutorOptions& options,
              std::span<const int> hosts = {}) {
     operations.clear();
-    for (int rank = 0; rank < network.size(); ++rank) {
-      const auto& member = members[static_cast<size_t>(rank)];
-      operations.push_back(execute(network.transport(rank), algorithm, member.collective,
-                                   member.launch, hosts, options));
-    }
+    executors.clear();
+    for (int rank = 0; rank < network.size(); ++rank)
+      operations.push_back(add_executor(rank, options, hosts)
+                               .start(algorithm, members[static_cast<size_t>(rank)].collective,
+                                      members[static_cast<size_t>(rank)].launch));
     states.assign(operations.size(), OperationState::pending);
+  }
+
+  Executor& add_executor(int rank, const ExecutorOptions& options,
+                         std::span<const int> hosts = {}) {
+    return *executors.emplace_back(std::make_unique<Executor>(
+        network.transport(rank), std::vector<int>(hosts.begin(), hosts.end()), options));
   }
 
   /// Advances random ranks between random deliveries until all are over; false if that never comes.
@@ -146,6 +152,7 @@ struct Job {
   QueueNetwork network;
   std::mt19937_64 random;
   std::vector<Member> members;
+  std::vector<std::unique_ptr<Executor>> executors;
   std::vector<OperationPtr> operations;
   std::vector<OperationState> states;
 };

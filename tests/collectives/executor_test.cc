@@ -213,13 +213,14 @@ TEST(Executor, ManyOperationsAtOnceKeepApart) {
     job.prepare(setting);
   }
   const auto& ring = find_algorithm(CollectiveKind::allreduce, "ring");
-  for (int rank = 0; rank < kSize; ++rank)
+  for (int rank = 0; rank < kSize; ++rank) {
+    auto& executor = network.add_executor(rank, {16, 2});
     for (int k = 0; k < kOperations; ++k) {  // each rank starts them in an order of its own
       const auto j = static_cast<size_t>((k * (2 * rank + 1)) % kOperations);
       const auto& member = jobs[j]->members[static_cast<size_t>(rank)];
-      operations[j].push_back(execute(network.network.transport(rank), ring, member.collective,
-                                      member.launch, {}, {16, 2}));
+      operations[j].push_back(executor.start(ring, member.collective, member.launch));
     }
+  }
   for (auto& of_job : operations)
     for (auto& operation : of_job) {
       network.operations.push_back(std::move(operation));
@@ -310,16 +311,14 @@ TEST(Executor, SendMeetsRecv) {
                         counts,
                         {},
                         {}};
-  job.operations.push_back(execute(job.network.transport(0),
-                                   find_algorithm(CollectiveKind::send, "direct"), collective,
-                                   {.tag = 3, .edges = {}}, {}, {}));
+  job.operations.push_back(job.add_executor(0, {}).start(
+      find_algorithm(CollectiveKind::send, "direct"), collective, {.tag = 3, .edges = {}}));
   collective.kind = CollectiveKind::recv;
   collective.root = 0;
   collective.input = nullptr;
   collective.output = reinterpret_cast<std::byte*>(received.data());
-  job.operations.push_back(execute(job.network.transport(1),
-                                   find_algorithm(CollectiveKind::recv, "direct"), collective,
-                                   {.tag = 3, .edges = {}}, {}, {}));
+  job.operations.push_back(job.add_executor(1, {}).start(
+      find_algorithm(CollectiveKind::recv, "direct"), collective, {.tag = 3, .edges = {}}));
   job.states.assign(2, OperationState::pending);
   ASSERT_TRUE(job.finish());
   EXPECT_EQ(received, sent);

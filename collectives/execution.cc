@@ -1,0 +1,364 @@
+#include "tutti/collectives/execution.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "tutti/base/check.h"
+#include "tutti/base/error.h"
+#include "tutti/kernels/reduce.h"
+
+namespace tutti {
+
+namespace {
+
+// A key is the segment's number and the round.
+constexpr int kRoundBits = 14;
+constexpr int64_t kMostSegments = int64_t{1} << (32 - kRoundBits);
+// Short segments count for little in a queue, but not for nothing.
+constexpr int64_t kMostLanes = 64;
+
+bool is_cut(CollectiveKind kind) {
+  return kind == CollectiveKind::allreduce || kind == CollectiveKind::reduce ||
+         kind == CollectiveKind::broadcast;
+}
+
+Scale final_scale(const Collective& collective, const Launch& launch, int size) {
+  if (!reduces(collective.kind)) return {};
+  Scale scale = collective.scale;
+  if (collective.op == ReduceOp::average)
+    scale.divisor *= launch.contributors > 0 ? launch.contributors : size;
+  return scale;
+}
+
+}  // namespace
+
+// --- an operation begins ------------------------------------------------------------------------
+
+void Execution::begin(const Algorithm& algorithm, const Collective& collective,
+                      const Launch& launch) {
+  collective_ = collective;
+  launch_ = launch;
+  element_bytes_ = size_of(collective.dtype);
+  op_ = collective.op == ReduceOp::average ? ReduceOp::sum : collective.op;
+  scale_ = final_scale(collective, launch, pool_.transport.size());
+  input_is_readable_ = launch.verdict == 0 || (launch.edges.fill != nullptr && !packs());
+  is_staged_ = reduces(collective.kind) && (launch.edges.drain == nullptr || packs());
+  lay_out(algorithm);
+
+  const auto most_operands =
+      static_cast<size_t>(std::max(first_->most_operands, last_->most_operands));
+  if (operands_.capacity() < most_operands) {
+    operands_.reserve(most_operands);
+    ++pool_.allocations;
+  }
+  const auto longest = static_cast<size_t>(std::max(first_->longest, last_->longest));
+  const size_t blank = input_is_readable_ ? 0 : longest * static_cast<size_t>(element_bytes_);
+  if (blank_.size() < blank) blank_.resize(blank);
+
+  next_segment_ = 0;
+  has_heard_all_ = has_failed_ = is_giving_up_ = false;
+  verdict_ = launch.verdict;
+  state_ = OperationState::pending;
+  queue_ = launch.queue == kNoQueue ? &own_queue_ : &pool_.queues[launch.queue];
+  queue_->waiting.push_back(this);
+  begin_segments();
+}
+
+void Execution::lay_out(const Algorithm& algorithm) {
+  const bool in_place =
+      !is_staged_ && collective_.input != nullptr && collective_.input == collective_.output;
+  const auto& transport = pool_.transport;
+  Problem problem{
+      collective_.kind,        transport.rank(),        transport.size(), collective_.root,
+      collective_.send_counts, collective_.recv_counts, pool_.hosts,      in_place};
+  require_valid(problem);
+  whole_input_ = input_count(problem);
+  whole_output_ = output_count(problem);
+  segments_ = 1;
+  segment_count_ = 0;
+  if (!is_cut(collective_.kind)) {
+    first_ = last_ = pool_.plan(algorithm, problem);
+    return;
+  }
+  const int64_t whole = collective_.send_counts[0];
+  const int64_t wanted = pool_.options.segment_bytes / element_bytes_;
+  segment_count_ = std::max({int64_t{1}, wanted, (whole + kMostSegments - 1) / kMostSegments});
+  segments_ = std::max<int64_t>(1, (whole + segment_count_ - 1) / segment_count_);
+  const int64_t count = whole - (segments_ - 1) * segment_count_;
+  problem.counts = std::span(&count, 1);
+  last_ = pool_.plan(algorithm, problem);
+  if (segments_ > 1) problem.counts = std::span(&segment_count_, 1);
+  first_ = pool_.plan(algorithm, problem);
+}
+
+Range Execution::part_of(int64_t segment, int64_t whole) const {
+  if (segment_count_ == 0) return {0, whole};
+  const int64_t begin = std::min(segment * segment_count_, whole);
+  return {begin, std::min(segment_count_, whole - begin)};
+}
+
+int64_t Execution::bytes_of(int64_t segment) const {
+  return std::max(part_of(segment, whole_input_).count, part_of(segment, whole_output_).count) *
+         element_bytes_;
+}
+
+// --- segments -----------------------------------------------------------------------------------
+
+// Whoever has seen a segment to its end knows the verdict of all ranks. So all ranks begin the
+// first segments, as many as may be in flight, whatever happens, and no rank begins another one
+// after a veto.
+bool Execution::may_begin_segment() const {
+  if (next_segment_ == segments_) return false;
+  return next_segment_ < pool_.options.segments_in_flight || (has_heard_all_ && verdict_ == 0);
+}
+
+// True if any segment begins.
+void Execution::begin_segments() {
+  const int64_t most = pool_.options.segments_in_flight * pool_.options.segment_bytes;
+  while (!queue_->waiting.empty() && queue_->waiting.front() == this && may_begin_segment()) {
+    const bool has_room =
+        queue_->lanes < kMostLanes && queue_->bytes_in_flight + bytes_of(next_segment_) <= most;
+    if (queue_->lanes > 0 && !has_room) return;
+    begin_segment();
+  }
+  const bool is_over =
+      next_segment_ == segments_ || (has_heard_all_ && verdict_ != 0 && !may_begin_segment());
+  if (is_over) leave_queue();
+}
+
+void Execution::leave_queue() { std::erase(queue_->waiting, this); }
+
+void Execution::begin_segment() {
+  const int64_t segment = next_segment_++;
+  const auto& plan = plan_of(segment);
+  const Range input = part_of(segment, whole_input_), output = part_of(segment, whole_output_);
+  const auto bytes = [&](int64_t count) { return static_cast<size_t>(count * element_bytes_); };
+  const int64_t packed = packs() ? std::max(input.count, output.count) : output.count;
+  auto& lane = *lanes_.emplace_back(
+      pool_.take_lane(plan, bytes(plan.schedule.scratch), is_staged_ ? bytes(packed) : 0));
+  lane.segment = segment;
+  lane.plan = &plan;
+  lane.round_begin = lane.round_end = 0;
+  lane.is_direct = false;
+  lane.bytes = bytes_of(segment);
+  queue_->bytes_in_flight += lane.bytes;
+  ++queue_->lanes;
+
+  choose_input(lane);
+  lane.output = is_staged_ ? lane.bucket
+                : collective_.output == nullptr
+                    ? nullptr
+                    : collective_.output + output.begin * element_bytes_;
+  if (has_heard_all_) write_directly(lane);
+  post_round(lane);
+}
+
+void Execution::choose_input(Lane& lane) {
+  const Range input = part_of(lane.segment, whole_input_);
+  const auto& edges = launch_.edges;
+  const bool fills = edges.fill != nullptr && launch_.verdict == 0 && input.count > 0;
+  if (!packs()) {
+    auto* place = const_cast<std::byte*>(collective_.input);
+    if (place != nullptr) place += input.begin * element_bytes_;
+    if (fills) edges.fill(edges.self, input, place);
+    lane.input = place;
+    return;
+  }
+  lane.input = fills && edges.input != nullptr ? edges.input(edges.self, input) : nullptr;
+  if (lane.input != nullptr) return;
+  lane.input = lane.bucket;
+  if (fills) edges.fill(edges.self, input, lane.bucket);
+}
+
+// The verdict of all ranks is clean: nothing need wait any more.
+void Execution::write_directly(Lane& lane) {
+  const Range output = part_of(lane.segment, whole_output_);
+  if (!is_staged_ || lane.is_direct || verdict_ != 0 || output.count == 0) return;
+  const auto& edges = launch_.edges;
+  std::byte* place = nullptr;
+  if (edges.drain == nullptr)
+    place = collective_.output + output.begin * element_bytes_;
+  else if (edges.output != nullptr)
+    place = edges.output(edges.self, output);
+  if (place == nullptr) return;
+  lane.output = place;
+  lane.is_direct = true;
+}
+
+std::byte* Execution::at(const Lane& lane, Slot slot, int64_t element) const {
+  std::byte* base = slot == Slot::scratch  ? lane.scratch
+                    : slot == Slot::output ? lane.output
+                                           : const_cast<std::byte*>(lane.input);
+  return base == nullptr ? nullptr : base + element * element_bytes_;
+}
+
+void Execution::post_round(Lane& lane) {
+  const auto& steps = lane.plan->schedule.steps;
+  lane.round_begin = lane.round_end;
+  if (lane.round_begin == steps.size()) return;
+  const int round = steps[lane.round_begin].round;
+  while (lane.round_end < steps.size() && steps[lane.round_end].round == round) ++lane.round_end;
+  const auto key = static_cast<uint32_t>(lane.segment << kRoundBits) | static_cast<uint32_t>(round);
+  const std::span current(steps.data() + lane.round_begin, lane.round_end - lane.round_begin);
+  const auto size = [&](const Range& range) {
+    return static_cast<size_t>(range.count * element_bytes_);
+  };
+  auto& transport = pool_.transport;
+  for (const auto& step : current) {
+    if (step.action != Action::recv) continue;
+    auto* target = at(lane, step.to, step.target.begin);
+    lane.tickets.push_back(
+        transport.irecv(step.peer, launch_.tag, key, {target, size(step.target)}));
+  }
+  for (const auto& step : current) {
+    if (step.action != Action::send) continue;
+    const auto* source = step.from == Slot::input && !input_is_readable_
+                             ? blank_.data()
+                             : at(lane, step.from, step.source.begin);
+    lane.tickets.push_back(
+        transport.isend(step.peer, {launch_.tag, key, verdict_}, {source, size(step.source)}));
+  }
+}
+
+// True if all messages of the round are done.
+bool Execution::is_settled(Lane& lane) {
+  auto& tickets = lane.tickets;
+  for (size_t i = 0; i < tickets.size();) {
+    const auto state = pool_.transport.test(tickets[i], &verdict_);
+    if (state == TransferState::pending) {
+      ++i;
+      continue;
+    }
+    has_failed_ |= state == TransferState::failed;
+    tickets[i] = tickets.back();
+    tickets.pop_back();
+  }
+  return tickets.empty();
+}
+
+// After a veto the values mean nothing; only the messages still matter.
+void Execution::act(Lane& lane) {
+  const auto& schedule = lane.plan->schedule;
+  if (lane.round_begin == lane.round_end) return;
+  if (schedule.steps[lane.round_begin].round == schedule.heard_all) {
+    has_heard_all_ = true;
+    write_directly(lane);
+  }
+  if (verdict_ != 0) return;
+  for (size_t i = lane.round_begin; i < lane.round_end; ++i) {
+    const auto& step = schedule.steps[i];
+    if (step.source.count == 0) continue;
+    if (step.action == Action::reduce) reduce_step(lane, step);
+    if (step.action != Action::copy) continue;
+    const auto* source = at(lane, step.from, step.source.begin);
+    auto* target = at(lane, step.to, step.target.begin);
+    if (source != target)
+      std::memmove(target, source, static_cast<size_t>(step.source.count * element_bytes_));
+  }
+}
+
+void Execution::reduce_step(const Lane& lane, const Step& step) {
+  operands_.clear();
+  int64_t other = step.operands.begin;
+  for (int i = 0; i < step.operands.count; ++i) {
+    if (i == step.operands.own) {
+      operands_.push_back(at(lane, step.from, step.source.begin));
+    } else {
+      operands_.push_back(at(lane, Slot::scratch, other));
+      other += step.operands.stride;
+    }
+  }
+  const Scale scale = lane.plan->schedule.scales_at_owner ? scale_ : Scale{};
+  reduce(collective_.dtype, op_, at(lane, step.to, step.target.begin), operands_, step.source.count,
+         scale);
+}
+
+void Execution::end_segment(Lane& lane) {
+  has_heard_all_ = true;
+  const Range output = part_of(lane.segment, whole_output_);
+  if (verdict_ != 0 || output.count == 0) return;
+  const Scale scale = lane.plan->schedule.scales_at_owner ? Scale{} : scale_;
+  if (launch_.edges.drain != nullptr && !lane.is_direct)
+    return launch_.edges.drain(launch_.edges.self, output, lane.output, scale);
+  if (!is_staged_) return;
+  auto* target = lane.is_direct ? lane.output : collective_.output + output.begin * element_bytes_;
+  const std::byte* staged = lane.output;
+  if (!scale.is_one())
+    reduce(collective_.dtype, op_, target, {&staged, 1}, output.count, scale);
+  else if (target != staged)
+    std::memcpy(target, staged, static_cast<size_t>(output.count * element_bytes_));
+}
+
+// True if the segment is at its end.
+bool Execution::advance_lane(Lane& lane) {
+  while (is_settled(lane) && !has_failed_) {
+    act(lane);
+    if (lane.round_end == lane.plan->schedule.steps.size()) {
+      end_segment(lane);
+      return true;
+    }
+    post_round(lane);
+  }
+  return false;
+}
+
+OperationState Execution::advance() {
+  if (state_ != OperationState::pending) return state_;
+  const auto drop_if = [&](auto is_over) {
+    size_t kept = 0;
+    for (auto& lane : lanes_) {
+      if (is_over(*lane))
+        drop(std::move(lane));
+      else
+        std::swap(lanes_[kept++], lane);
+    }
+    const bool any = kept < lanes_.size();
+    lanes_.resize(kept);
+    return any;
+  };
+  if (!is_giving_up_) {
+    size_t begun = 0;
+    do {
+      begun = lanes_.size();
+      const bool ended = drop_if([this](Lane& lane) { return advance_lane(lane); });
+      begin_segments();
+      if (!ended && lanes_.size() == begun) break;
+    } while (!has_failed_);
+    if (has_failed_) give_up();
+  }
+  if (is_giving_up_) {
+    drop_if([this](Lane& lane) { return is_settled(lane); });
+    if (lanes_.empty()) state_ = OperationState::failed;
+  } else if (lanes_.empty() && std::ranges::find(queue_->waiting, this) == queue_->waiting.end()) {
+    state_ = verdict_ == 0 ? OperationState::done : OperationState::vetoed;
+  }
+  return state_;
+}
+
+// --- its end ------------------------------------------------------------------------------------
+
+void Execution::drop(std::unique_ptr<Lane> lane) {
+  queue_->bytes_in_flight -= lane->bytes;
+  --queue_->lanes;
+  pool_.give_back(std::move(lane));
+}
+
+void Execution::give_up() {
+  if (std::exchange(is_giving_up_, true)) return;
+  leave_queue();
+  for (auto& lane : lanes_)
+    for (const auto ticket : lane->tickets) pool_.transport.cancel(ticket);
+}
+
+void Execution::release() {
+  cancel();
+  for (auto& lane : lanes_) drop(std::move(lane));
+  lanes_.clear();
+  state_ = OperationState::done;
+  pool_.give_back(this);
+}
+
+}  // namespace tutti

@@ -1,0 +1,142 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "tutti/collectives/executor.h"
+
+namespace tutti {
+
+/// A schedule with what the executor wants to know of it, kept under the problem that it solves.
+struct Plan {
+  Plan(const Algorithm& algorithm, const Problem& problem);
+  bool solves(const Algorithm& algorithm, const Problem& problem) const;
+
+  const Algorithm* const algorithm;
+  Problem problem;  // its counts are the two vectors
+  std::vector<int64_t> counts, recv_counts;
+  const Schedule schedule;
+  size_t most_in_round = 0;  // messages
+  int64_t longest = 0;       // message, in elements
+  int most_operands = 1;
+};
+
+/// A segment in flight: its memory, and where it stands. Reused, the last one first, because its
+/// memory is still in the cache.
+struct Lane {
+  int64_t segment = 0;
+  const Plan* plan = nullptr;
+  size_t round_begin = 0, round_end = 0;  // the steps of the running round
+  std::vector<Ticket> tickets;
+  std::byte* scratch = nullptr;
+  std::byte* bucket = nullptr;  // packed elements, and outputs that wait for the verdict
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;
+  bool is_direct = false;  // output is where the user wants it
+  int64_t bytes = 0;       // what it counts for in its queue
+
+  std::unique_ptr<std::byte[]> memory;
+  size_t memory_bytes = 0;
+};
+
+class Execution;
+
+/// Segments that share one bound. Those of operations further back wait for those before.
+struct LaneQueue {
+  std::vector<Execution*> waiting;  // have segments to begin, oldest first
+  int64_t bytes_in_flight = 0;
+  int64_t lanes = 0;
+};
+
+/// What the operations of one Executor share.
+class ExecutionPool {
+ public:
+  ExecutionPool(Transport& used, std::vector<int> host_of, const ExecutorOptions& wanted);
+  ~ExecutionPool();
+
+  Transport& transport;
+  const std::vector<int> hosts;
+  const ExecutorOptions options;
+  uint64_t allocations = 0;
+  LaneQueue queues[kQueues];
+
+  std::shared_ptr<const Plan> plan(const Algorithm& algorithm, const Problem& problem);
+  std::unique_ptr<Lane> take_lane(const Plan& plan, size_t scratch_bytes, size_t bucket_bytes);
+  void give_back(std::unique_ptr<Lane> lane);
+  Execution& take_execution();
+  void give_back(Execution* execution) { free_executions_.push_back(execution); }
+
+ private:
+  std::vector<std::shared_ptr<const Plan>> plans_;
+  size_t next_plan_ = 0;  // which to forget when there are too many
+  std::vector<std::unique_ptr<Lane>> free_lanes_;
+  std::vector<std::unique_ptr<Execution>> executions_;
+  std::vector<Execution*> free_executions_;
+};
+
+/// A running collective; used for one after another.
+class Execution final : public Operation {
+ public:
+  explicit Execution(ExecutionPool& pool) : pool_(pool) {}
+  /// Throws for what makes no sense; then nothing runs.
+  void begin(const Algorithm& algorithm, const Collective& collective, const Launch& launch);
+  OperationState advance() override;
+  void cancel() override {
+    if (state_ == OperationState::pending) give_up();
+  }
+  void release() override;
+
+ private:
+  void lay_out(const Algorithm& algorithm);
+  // Elements of a segment's input and output within the whole.
+  Range part_of(int64_t segment, int64_t whole) const;
+  const Plan& plan_of(int64_t segment) const { return segment == segments_ - 1 ? *last_ : *first_; }
+  int64_t bytes_of(int64_t segment) const;
+
+  bool may_begin_segment() const;
+  void begin_segments();
+  void begin_segment();
+  void choose_input(Lane& lane);
+  void write_directly(Lane& lane);
+  void post_round(Lane& lane);
+  bool is_settled(Lane& lane);
+  void act(Lane& lane);
+  void reduce_step(const Lane& lane, const Step& step);
+  void end_segment(Lane& lane);
+  bool advance_lane(Lane& lane);
+  void drop(std::unique_ptr<Lane> lane);
+  void leave_queue();
+  void give_up();
+  std::byte* at(const Lane& lane, Slot slot, int64_t element) const;
+  bool packs() const { return launch_.edges.drain != nullptr && collective_.output == nullptr; }
+
+  ExecutionPool& pool_;
+  Collective collective_;
+  Launch launch_;
+  int64_t element_bytes_ = 1;
+  ReduceOp op_ = ReduceOp::sum;  // average is a sum that is divided at the end
+  Scale scale_;
+  bool input_is_readable_ = true;
+  bool is_staged_ = false;  // outputs wait in the lane for the verdict
+  int64_t whole_input_ = 0, whole_output_ = 0;
+  int64_t segments_ = 1;
+  int64_t segment_count_ = 0;  // elements of a segment but the last; 0: there is one segment
+  std::shared_ptr<const Plan> first_, last_;  // the last segment may be shorter
+
+  std::vector<std::byte> blank_;  // sent instead of an input that must not be read
+  std::vector<std::unique_ptr<Lane>> lanes_;
+  std::vector<const std::byte*> operands_;
+  LaneQueue own_queue_;
+  LaneQueue* queue_ = nullptr;
+  int64_t next_segment_ = 0;
+  bool has_heard_all_ = false;  // the verdict is that of all ranks
+  uint32_t verdict_ = 0;
+  bool has_failed_ = false;
+  bool is_giving_up_ = false;
+  OperationState state_ = OperationState::done;
+};
+
+}  // namespace tutti
