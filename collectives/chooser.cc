@@ -36,10 +36,12 @@ using enum CollectiveKind;
 constexpr Rule kRules[] = {
     // Below, the rounds inside the hosts cost more than the bytes between them.
     {allreduce, "hierarchical", kNoLimit, kAnySize, true, 16_K},
+    // Measured; docs/decisions.md says how.
     {allreduce, "one_shot", 32_K, 2},
     {allreduce, "one_shot", 4_K, 8},
-    {allreduce, "recursive_doubling", 16_K},
-    {allreduce, "two_shot", 4_M, 4},
+    {allreduce, "recursive_doubling", 32_K},
+    {allreduce, "two_shot", kNoLimit, 3},
+    {allreduce, "halving_doubling", kNoLimit, 4},
     {allreduce, "halving_doubling", 4_M},
     {allreduce, "ring"},
     {reduce_scatter, "hierarchical", kNoLimit, kAnySize, true, 16_K},

@@ -50,9 +50,11 @@ TEST(Chooser, GoesBySizeRanksAndHosts) {
   EXPECT_EQ(choice(chooser, allreduce, 1000, 4), "one_shot");
   EXPECT_EQ(choice(chooser, allreduce, 1000, 16), "recursive_doubling");
   EXPECT_EQ(choice(chooser, allreduce, 1 << 20, 16), "halving_doubling");
-  EXPECT_EQ(choice(chooser, allreduce, 64 << 20, 4), "ring");
+  EXPECT_EQ(choice(chooser, allreduce, 64 << 20, 2), "two_shot");
+  EXPECT_EQ(choice(chooser, allreduce, 64 << 20, 4), "halving_doubling");
+  EXPECT_EQ(choice(chooser, allreduce, 64 << 20, 5), "ring");
   EXPECT_EQ(choice(chooser, allreduce, 64 << 20, 4, 2), "hierarchical");
-  EXPECT_EQ(choice(chooser, allreduce, 64 << 20, 4, 4), "ring");
+  EXPECT_EQ(choice(chooser, allreduce, 64 << 20, 8, 8), "ring");
   EXPECT_EQ(choice(chooser, allreduce, 64 << 20, 4, 2, Determinism::rank_order), "two_shot");
   EXPECT_EQ(choice(chooser, broadcast, 64 << 20, 4), "chain");
 }

@@ -31,7 +31,8 @@ inline void set_number(DataType dtype, std::byte* data, int64_t i, double value)
 inline double sample(int rank, int64_t i) { return static_cast<double>((rank * 5 + i * 3) % 8); }
 
 /// What one rank brings to a collective and finds afterwards. With a bucket it works through edges:
-/// `input` is packed into the bucket and the bucket is unpacked into `output`.
+/// `input` is packed into the bucket and the bucket is unpacked into `output`; without one, into
+/// memory of the executor, but what lies in the direct part of the elements is used where it is.
 struct Member {
   Collective collective;
   Launch launch;
@@ -39,6 +40,7 @@ struct Member {
   std::vector<std::byte> input, output, bucket;
   std::vector<std::byte> output_before;
   bool in_place = false;
+  Range direct;
 
   static void fill(void* self, Range range, std::byte* bucket) {
     auto& member = *static_cast<Member*>(self);
@@ -51,6 +53,17 @@ struct Member {
     const auto bytes = size_of(member.collective.dtype);
     cast(member.collective.dtype, bucket, member.collective.dtype,
          member.output.data() + range.begin * bytes, range.count, scale);
+  }
+  static const std::byte* input_of(void* self, Range range) {
+    auto& member = *static_cast<Member*>(self);
+    if (range.begin < member.direct.begin || range.end() > member.direct.end()) return nullptr;
+    return member.input.data() + range.begin * size_of(member.collective.dtype);
+  }
+  static std::byte* output_of(void* self, Range range) {
+    return const_cast<std::byte*>(input_of(self, range)) == nullptr
+               ? nullptr
+               : static_cast<Member*>(self)->output.data() +
+                     range.begin * size_of(static_cast<Member*>(self)->collective.dtype);
   }
   double result(int64_t i) const {
     return number_at(collective.dtype, in_place ? input.data() : output.data(), i);
@@ -70,6 +83,8 @@ struct Job {
     std::vector<Counts> matrix = {};  // alltoall
     bool in_place = false;
     bool through_bucket = false;
+    bool packs = false;  // through_bucket, but the bucket is the executor's
+    Range direct = {};
     Scale scale = {};
     uint64_t tag = 1;
   };
@@ -105,7 +120,13 @@ struct Job {
       if (setting.through_bucket) {
         member.bucket.resize(static_cast<size_t>(std::max(inputs, outputs) * bytes));
         collective.input = collective.output = member.bucket.data();
-        member.launch.edges = {&member, &Member::fill, &Member::drain};
+        member.launch.edges = {&member, &Member::fill, &Member::drain, nullptr, nullptr};
+        if (setting.packs) {
+          collective.input = collective.output = nullptr;
+          member.direct = setting.direct;
+          member.launch.edges.input = &Member::input_of;
+          member.launch.edges.output = &Member::output_of;
+        }
       }
       member.output_before = member.output;
     }

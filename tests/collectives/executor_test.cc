@@ -110,6 +110,9 @@ TEST_P(EveryKind, GivesTheModelWhateverTheOrderOfDelivery) {
     wanted.dtype = kTypes[round % 3];
     const bool is_even_kind = wanted.counts.size() == 1 && wanted.kind != CollectiveKind::reduce;
     wanted.through_bucket = is_even_kind && round % 2 == 1;
+    wanted.packs = wanted.kind == CollectiveKind::allreduce && round % 4 == 1;
+    if (random() % 3 > 0)
+      wanted.direct = {static_cast<int64_t>(random() % 50), static_cast<int64_t>(random() % 200)};
     wanted.in_place = !wanted.through_bucket && wanted.counts.size() == 1 && round % 4 == 2;
     if (round % 5 == 1) wanted.op = ReduceOp::average;
     if (round % 5 == 2) wanted.scale = {0.5, 1};
@@ -151,6 +154,8 @@ TEST_P(EveryKind, AVetoAtAnyRankReachesAllAndWritesNothing) {
         auto wanted = setting(size, random);
         wanted.through_bucket = wanted.kind == CollectiveKind::allreduce && round % 2 == 0;
         wanted.in_place = wanted.kind == CollectiveKind::allreduce && round % 4 == 1;
+        wanted.packs = wanted.through_bucket && round % 4 == 0;
+        wanted.direct = {0, static_cast<int64_t>(random() % 200)};
         const ExecutorOptions options{1 + static_cast<int64_t>(random() % 100),
                                       1 + static_cast<int>(random() % 4)};
         Job job(size, random());
@@ -246,6 +251,84 @@ TEST(Executor, KeepsSegmentsInFlight) {
     EXPECT_EQ(job.network.most_waiting, 2 * in_flight);
     EXPECT_EQ(job.network.transport(0).counters().messages_sent, 10u);
   }
+}
+
+// Operations of one queue are one stream of segments.
+TEST(Executor, OperationsOfAQueueShareWhatIsInFlight) {
+  constexpr int kOperations = 5;
+  Job network(2, kSeed);
+  std::vector<std::unique_ptr<Job>> jobs;
+  const auto& one_shot = find_algorithm(CollectiveKind::allreduce, "one_shot");
+  for (int rank = 0; rank < 2; ++rank) network.add_executor(rank, {4 * 10, 3});
+  uint64_t allocations = 0;
+  for (int repetition = 0; repetition < 3; ++repetition) {
+    jobs.clear();
+    for (int j = 0; j < kOperations; ++j) {
+      auto& job = *jobs.emplace_back(std::make_unique<Job>(2, 0));
+      Job::Setting setting;
+      setting.counts = {j == 2 ? 3 : 40 + j};
+      setting.through_bucket = setting.packs = true;
+      setting.tag = static_cast<uint64_t>(repetition * kOperations + j);
+      job.prepare(setting);
+      job.members[0].launch.verdict = j == 3 ? 1 : 0;
+      for (size_t rank = 0; rank < 2; ++rank) {
+        auto& member = job.members[rank];
+        member.launch.queue = 1;
+        network.operations.push_back(
+            network.executors[rank]->start(one_shot, member.collective, member.launch));
+        network.states.push_back(OperationState::pending);
+      }
+    }
+    EXPECT_EQ(network.network.transport(0).tickets(), 2u * 3u);
+    ASSERT_TRUE(network.finish());
+    EXPECT_LE(network.network.most_waiting, 2 * 4);
+    for (int j = 0; j < kOperations; ++j)
+      for (size_t rank = 0; rank < 2; ++rank) {
+        const auto& member = jobs[static_cast<size_t>(j)]->members[rank];
+        const auto state = network.states[static_cast<size_t>(2 * j) + rank];
+        EXPECT_EQ(state, j == 3 ? OperationState::vetoed : OperationState::done);
+        if (j == 3) {
+          EXPECT_EQ(member.output, member.output_before);
+          continue;
+        }
+        for (int64_t i = 0; i < (j == 2 ? 3 : 40 + j); ++i)
+          ASSERT_EQ(member.result(i), sum_of_samples(2, i)) << j << " " << i;
+      }
+    network.operations.clear();
+    network.states.clear();
+    // All memory is that of the first time.
+    if (repetition > 0) {
+      EXPECT_EQ(network.executors[0]->allocations(), allocations);
+    }
+    allocations = network.executors[0]->allocations();
+  }
+}
+
+// One that is cancelled while it waits for its turn leaves the turn to others.
+TEST(Executor, ACancelledOperationLeavesItsQueue) {
+  Job network(2, kSeed);
+  std::vector<std::unique_ptr<Job>> jobs;
+  const auto& ring = find_algorithm(CollectiveKind::allreduce, "ring");
+  for (int rank = 0; rank < 2; ++rank) network.add_executor(rank, {4 * 10, 1});
+  for (int j = 0; j < 3; ++j) {
+    auto& job = *jobs.emplace_back(std::make_unique<Job>(2, 0));
+    Job::Setting setting;
+    setting.counts = {100};
+    setting.tag = static_cast<uint64_t>(j);
+    job.prepare(setting);
+    for (size_t rank = 0; rank < 2; ++rank) {
+      auto& member = job.members[rank];
+      member.launch.queue = 0;
+      network.operations.push_back(
+          network.executors[rank]->start(ring, member.collective, member.launch));
+      network.states.push_back(OperationState::pending);
+    }
+  }
+  for (const size_t operation : {2, 3}) network.operations[operation]->cancel();
+  ASSERT_TRUE(network.finish());
+  for (size_t i = 0; i < 6; ++i)
+    EXPECT_EQ(network.states[i], i == 2 || i == 3 ? OperationState::failed : OperationState::done);
+  for (int64_t i = 0; i < 100; ++i) ASSERT_EQ(jobs[2]->members[1].result(i), sum_of_samples(2, i));
 }
 
 // Nobody starts another segment after a veto.

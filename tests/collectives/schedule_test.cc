@@ -261,6 +261,10 @@ TEST_F(BrokenSchedules, AreNamed) {
               testing::HasSubstr("of ranks"));
   EXPECT_THAT(fault_of([](Schedules& all) { all[0].scales_at_owner = true; }),
               testing::HasSubstr("rank order"));
+  EXPECT_THAT(fault_of([](Schedules& all) { all[0].heard_all = 0; }),
+              testing::HasSubstr("heard only from ranks"));
+  EXPECT_THAT(fault_of([](Schedules& all) { all[0].heard_all = 99; }),
+              testing::HasSubstr("output is written before all ranks were heard"));
 }
 
 TEST(Problems, ThatMakeNoSenseAreRefused) {
