@@ -53,14 +53,15 @@ struct FrameHeader {
 
 inline constexpr size_t kFrameBytes = 40;
 
-/// Messages up to this size travel at once, if there is credit: a collective's receives are known
-/// in advance, so hardly any waits for its receive, and none waits for an answer.
-inline constexpr size_t kMaxEagerBytes = 256 << 10;
+/// Messages up to this size, and up to a quarter of the credit, travel at once if there is credit:
+/// a collective's receives are known in advance, so hardly any waits for its receive, and none
+/// waits for an answer.
+inline constexpr size_t kMaxEagerBytes = 1 << 20;
 /// Larger ones travel in frames of at most this size, so that nothing waits long behind them.
 inline constexpr size_t kMaxDataBytes = 1 << 20;
 /// What the eager messages that wait for their receive, from one peer, may cost together; less
 /// where there are many ranks.
-inline constexpr uint64_t kMostCredit = 4 << 20;
+inline constexpr uint64_t kMostCredit = 8 << 20;
 uint64_t eager_credit(int ranks);
 /// Announced messages of one peer that may wait at once.
 inline constexpr uint32_t kMaxAnnounced = 1 << 16;

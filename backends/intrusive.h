@@ -103,11 +103,12 @@ class NodePool {
     for (int i = 0; i < kFirst; ++i) give_back(make());
   }
 
-  /// As the last user left it, or new.
+  /// As the last user left it, or new. Grows by doubling, so that what varies a little from one use
+  /// to the next soon fits.
   Node* take() {
     if (free_.empty()) {
       ++allocations_;
-      return make();
+      for (size_t i = nodes_.size(); i > 0; --i) give_back(make());
     }
     Node* node = free_.back();
     free_.pop_back();

@@ -127,7 +127,7 @@ void Outlet::cancel(Transfer* transfer) {
 bool Outlet::may_start() const {
   if (fresh_.empty()) return false;
   const size_t bytes = fresh_.front()->bytes;
-  return announced_ < kMaxAnnounced || (bytes <= kMaxEagerBytes && eager_cost(bytes) <= credit_);
+  return announced_ < kMaxAnnounced || (bytes <= most_eager_ && eager_cost(bytes) <= credit_);
 }
 
 OutFrame* Outlet::start(Transfer* transfer) {
@@ -137,7 +137,7 @@ OutFrame* Outlet::start(Transfer* transfer) {
                      .length = transfer->bytes,
                      .tag = transfer->tag};
   const uint64_t cost = eager_cost(transfer->bytes);
-  if (transfer->bytes <= kMaxEagerBytes && cost <= credit_) {
+  if (transfer->bytes <= most_eager_ && cost <= credit_) {
     credit_ -= cost;
     header.type = FrameType::eager;
     header.ticket = std::exchange(owed_, 0);

@@ -1,7 +1,7 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
-#include <vector>
 
 #include "tutti/backends/channel.h"
 #include "tutti/backends/transfer.h"
@@ -24,7 +24,11 @@ class Outlet {
   };
   /// `credit`: what the peer lets this side send before it is done with it; the same both ways.
   Outlet(Shared shared, uint64_t& bytes_written, uint64_t credit)
-      : shared_(shared), bytes_written_(bytes_written), most_credit_(credit), credit_(credit) {}
+      : shared_(shared),
+        bytes_written_(bytes_written),
+        most_credit_(credit),
+        most_eager_(std::min<size_t>(kMaxEagerBytes, credit / 4)),
+        credit_(credit) {}
 
   void send(Transfer* transfer) { fresh_.push(transfer); }
   /// A protocol message without payload.
@@ -74,6 +78,7 @@ class Outlet {
   size_t wire_bytes_ = 0;
   size_t control_bytes_ = 0;  // queued by post()
   const uint64_t most_credit_;
+  const size_t most_eager_;  // so that what is owed and not told never stops a message for good
   uint64_t credit_;
   uint64_t owed_ = 0;  // credit of the peer, to be returned
   uint32_t announced_ = 0;

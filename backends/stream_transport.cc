@@ -30,7 +30,7 @@ StreamTransport::StreamTransport(int rank, std::vector<std::unique_ptr<Channel>>
       transfers_(counters_.allocations),
       arrival_nodes_(counters_.allocations),
       frames_(counters_.allocations),
-      buffers_(counters_.allocations) {
+      buffers_(credit_ * channels.size()) {
   const int size = static_cast<int>(channels.size());
   TUTTI_CHECK(rank >= 0 && rank < size);
   counters_.bytes_to_peer.assign(channels.size(), 0);
@@ -159,7 +159,7 @@ void StreamTransport::take_arrival(Transfer* receive, Arrival* arrival) {
   }
   const bool fits = receive->bytes == arrival->bytes;
   const size_t here = arrival->complete ? arrival->bytes : peer.inlet.arrived();
-  if (fits && here > 0) std::memcpy(receive->target, arrival->buffer.get(), here);
+  if (fits && here > 0) std::memcpy(receive->target, arrival->buffer, here);
   if (arrival->complete) {
     finish(receive, fits ? Stage::done : Stage::failed);
     return_credit(peer, eager_cost(arrival->bytes));
@@ -187,7 +187,7 @@ void StreamTransport::grant_or_refuse(Peer& peer, Transfer* receive, size_t byte
 void StreamTransport::forget_arrival(Arrival* arrival) {
   arrivals_.remove(arrival);
   if (arrival->verdict != 0) --vetoes_here_;
-  buffers_.give_back(std::move(arrival->buffer), arrival->bytes);
+  if (!arrival->announced) buffers_.give_back(arrival->buffer, arrival->bytes);
   arrival_nodes_.give_back(arrival);
 }
 
@@ -298,7 +298,7 @@ std::byte* StreamTransport::eager_begins(Peer& peer, const FrameHeader& frame) {
   arrivals_.add(arrival);
   if (arrival->verdict != 0) ++vetoes_here_;
   peer.arrival = arrival;
-  return arrival->buffer.get();
+  return arrival->buffer;
 }
 
 std::byte* StreamTransport::data_begins(Peer& peer, const FrameHeader& frame) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tutti/backends/channel.h"
+#include "tutti/backends/eager_buffers.h"
 #include "tutti/backends/stream_inlet.h"
 #include "tutti/backends/stream_outlet.h"
 #include "tutti/backends/transfer.h"
@@ -107,7 +108,7 @@ class StreamTransport final : public Transport, private Inlet::Reader {
   NodePool<Transfer> transfers_;
   NodePool<Arrival> arrival_nodes_;
   NodePool<OutFrame> frames_;
-  BufferPool buffers_;
+  EagerBuffers buffers_;
   std::vector<std::unique_ptr<Peer>> peers_;  // null at the own rank
 
   MatchTable<Transfer> posted_;

@@ -1,9 +1,7 @@
 #pragma once
 
-#include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "tutti/backends/frame.h"
@@ -74,40 +72,9 @@ struct Arrival {
   bool announced = false;  // it waits at the sender under `remote`
   bool complete = false;   // all its bytes are in the buffer
   Ticket remote = 0;
-  std::unique_ptr<std::byte[]> buffer;
+  std::byte* buffer = nullptr;
   Arrival* next = nullptr;
   Arrival* before = nullptr;
-};
-
-/// Buffers for eager messages, in powers of two, kept for reuse.
-class BufferPool {
- public:
-  explicit BufferPool(uint64_t& allocations) : allocations_(allocations) {}
-
-  std::unique_ptr<std::byte[]> take(size_t bytes) {
-    if (bytes == 0) return nullptr;
-    auto& free = free_[order(bytes)];
-    if (free.empty()) {
-      ++allocations_;
-      return std::make_unique_for_overwrite<std::byte[]>(
-          std::bit_ceil(std::max<size_t>(bytes, 64)));
-    }
-    auto buffer = std::move(free.back());
-    free.pop_back();
-    return buffer;
-  }
-  void give_back(std::unique_ptr<std::byte[]> buffer, size_t bytes) {
-    if (buffer) free_[order(bytes)].push_back(std::move(buffer));
-  }
-
- private:
-  static constexpr size_t kLeastOrder = 6;  // 64 bytes
-  static size_t order(size_t bytes) {
-    return static_cast<size_t>(std::bit_width(std::max<size_t>(bytes, 64) - 1)) - kLeastOrder;
-  }
-
-  std::vector<std::unique_ptr<std::byte[]>> free_[std::bit_width(kMaxEagerBytes) - kLeastOrder];
-  uint64_t& allocations_;
 };
 
 }  // namespace tutti

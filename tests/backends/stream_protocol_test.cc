@@ -115,7 +115,7 @@ TEST_F(StreamProtocol, RefusesWhatIsNoFrame) {
   const Case cases[] = {
       {{.type = static_cast<FrameType>(0)}, "unknown type 0"},
       {{.type = static_cast<FrameType>(77)}, "unknown type 77"},
-      {{.type = FrameType::eager, .length = kMaxEagerBytes + 1}, "at most 262144"},
+      {{.type = FrameType::eager, .length = kMaxEagerBytes + 1}, "at most 1048576"},
       {{.type = FrameType::data, .length = ~uint64_t{0}}, "at most 1048576"},
       {{.type = FrameType::control, .length = Transport::kMaxControlBytes + 1}, "at most 16777216"},
       {{.type = FrameType::announce, .length = uint64_t{1} << 63}, "at most"},
@@ -167,7 +167,7 @@ TEST_F(StreamProtocol, DataBeyondTheMessageIsALoss) {
 }
 
 TEST_F(StreamProtocol, AnswersToNoQuestionAreIgnored) {
-  const Bytes large = pattern(300'000, 1);
+  const Bytes large = pattern(1'100'000, 1);
   const Ticket send = transport_->isend(1, {1, 0, 0}, large);
   run();
   ASSERT_EQ(sent().size(), 1u);
@@ -206,7 +206,7 @@ TEST_F(StreamProtocol, AFrameCutShortByTheEndIsALoss) {
 
 TEST_F(StreamProtocol, BytesMayComeOneByOne) {
   script_.most_at_once = 1;
-  const Bytes data = pattern(300, 3), large = pattern(300'000, 4);
+  const Bytes data = pattern(300, 3), large = pattern(1'100'000, 4);
   Bytes memory(300), control;
   const Ticket recv = transport_->irecv(1, 3, 0, memory);
   const Ticket send = transport_->isend(1, {4, 0, 0}, large);
@@ -289,7 +289,7 @@ TEST_F(StreamProtocol, DamagedStreamsHarmNobody) {
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937_64 random(seed);
-  const Bytes data = pattern(400'000, 1);
+  const Bytes data = pattern(1'500'000, 1);
   for (int run_number = 0; run_number < 3000; ++run_number) {
     open();
     script_.most_at_once = 1 + random() % 5000;

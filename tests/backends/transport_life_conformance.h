@@ -11,7 +11,7 @@ namespace tutti::test {
 
 TEST_P(TransportConformance, DestructionIsALoss) {
   open(3);
-  const auto large = pattern(1 << 20, 1);
+  const auto large = pattern(2 << 20, 1);
   std::vector<std::byte> memory(100), early(3);
   const Ticket send = end(0).isend(2, {1, 0, 0}, large);
   const Ticket recv = end(0).irecv(2, 1, 1, memory);
@@ -78,7 +78,7 @@ TEST_P(TransportConformance, GoodbyeHasADeadline) {
 
 TEST_P(TransportConformance, AbortFailsEverythingFromAnyThread) {
   open(2);
-  const auto large = pattern(1 << 20, 1);
+  const auto large = pattern(2 << 20, 1);
   std::vector<std::byte> memory(100);
   const Ticket send = end(0).isend(1, {1, 0, 0}, large);
   const Ticket recv = end(0).irecv(1, 1, 1, memory);
