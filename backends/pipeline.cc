@@ -304,20 +304,24 @@ void Pipeline::fill() {
   publish(line.in, chunk + 1);
 }
 
+// Whether all ranks mean the same operation, and want it.
+bool Pipeline::is_agreed(uint64_t chunk) {
+  const auto& mine = own().lines[slot_of(chunk)];
+  return std::all_of(peers_.begin(), peers_.end(), [&](const Peer& peer) {
+    const auto& line = peer.lines[slot_of(chunk)];
+    return line.verdict == 0 && line.dtype == mine.dtype && line.op == mine.op &&
+           line.count == mine.count && line.subject == mine.subject &&
+           line.algorithm == mine.algorithm;
+  });
+}
+
 // False if the operation is over because of what the ranks said.
 bool Pipeline::learn_verdict(Run& run, uint64_t chunk) {
-  const auto& mine = own().lines[slot_of(chunk)];
+  if (is_agreed(chunk)) return true;
   uint32_t verdict = 0;
-  bool is_one = true;
-  for (const auto& peer : peers_) {
-    const auto& line = peer.lines[slot_of(chunk)];
-    verdict |= line.verdict;
-    is_one &= line.dtype == mine.dtype && line.op == mine.op && line.count == mine.count &&
-              line.subject == mine.subject && line.algorithm == mine.algorithm;
-  }
-  if (verdict == 0 && is_one) return true;
+  for (const auto& peer : peers_) verdict |= peer.lines[slot_of(chunk)].verdict;
   run.state = verdict != 0 ? OperationState::vetoed : OperationState::failed;
-  if (!is_one && verdict == 0) {
+  if (verdict == 0) {
     run.failure = describe_disagreement(chunk);
     // The next operation begins behind the longest of what the ranks meant.
     for (const auto& peer : peers_) {
@@ -330,7 +334,8 @@ bool Pipeline::learn_verdict(Run& run, uint64_t chunk) {
     }
     end_ = std::max(end_, run.end);
   }
-  filled_ = reduced_ = drained_ = run.end;
+  reduced_ = drained_ = run.end;
+  filled_ = std::max(filled_, run.end);
   std::erase(operations_, &run);
   return false;
 }
@@ -512,11 +517,16 @@ bool Pipeline::progress() {
 Pipeline::Stage Pipeline::next_stage() {
   const bool fillable = can_fill();
   if (fillable && filled_ - reduced_ < 2) return Stage::fill;
-  // What is reduced whole is drained at once, and chunks are drained in order.
-  if (can_reduce() && (drained_ == reduced_ || run_of(reduced_).algorithm != kOneShot))
-    return Stage::reduce;
+  if (can_reduce() && (drained_ == reduced_ || !ends_when_reduced())) return Stage::reduce;
   if (can_drain()) return Stage::drain;
   return fillable ? Stage::fill : Stage::none;
+}
+
+// Chunks are drained in order, so what is over with its first stage waits until all before is
+// drained: small operations, and those that the ranks do not want.
+bool Pipeline::ends_when_reduced() {
+  const auto& run = run_of(reduced_);
+  return run.algorithm == kOneShot || (reduced_ == run.begin && !is_agreed(reduced_));
 }
 
 bool Pipeline::may_sleep() {

@@ -110,6 +110,8 @@ class Pipeline {
   void reduce_all(Run& run, uint64_t chunk);
   void reduce_share(Run& run, uint64_t chunk);
   bool reduce_direct(Run& run, uint64_t chunk);
+  bool ends_when_reduced();
+  bool is_agreed(uint64_t chunk);
   bool learn_verdict(Run& run, uint64_t chunk);
   std::string describe_disagreement(uint64_t chunk) const;
   static int64_t elements_of_chunk(Algorithm algorithm, DataType dtype, int size);
