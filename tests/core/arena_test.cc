@@ -48,7 +48,7 @@ void reduce_in_any_order(Communicator& comm) {
   std::vector<size_t> order(arrays.size());
   std::iota(order.begin(), order.end(), size_t{0});
   const double mean = (comm.size() - 1) / 2.0;
-  for (int step = 0; step < 25; ++step) {
+  for (int step = 0; step < 14; ++step) {
     if (step % 6 == 5) std::shuffle(order.begin(), order.end(), random);
     for (const size_t index : order) {
       fill(arena[arrays[index].name], comm.rank() + 4.0 * (step % 3));
