@@ -77,8 +77,9 @@ class Pipeline::Run final : public Operation {
     scale = collective.scale;
     if (collective.op == ReduceOp::average)
       scale.divisor *= launch.contributors > 0 ? launch.contributors : size;
+    update = launch.update;
     if (!windows.empty())
-      algorithm = kDirect;
+      algorithm = update == nullptr ? kDirect : kFused;
     else
       algorithm = count * element <= one_shot_bytes(size) ? kOneShot : kTwoShot;
     chunk_elements = elements_of_chunk(algorithm, dtype, size);
@@ -159,6 +160,7 @@ class Pipeline::Run final : public Operation {
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
   std::vector<Window> windows;
+  const FusedUpdate* update = nullptr;
   Scale scale;
   Pipeline::Algorithm algorithm = kOneShot;
   int64_t chunk_elements = 0;  // 0: one chunk
@@ -277,10 +279,14 @@ void Pipeline::fill() {
     }
   }
   size_t bytes = run.bytes(range.count);
-  if (run.algorithm == kDirect) {
-    const auto place = memory_.place_of(run.windows[0].data, 1);
-    TUTTI_CHECK(place.has_value());
-    std::memcpy(line.payload, &*place, sizeof *place);
+  if (run.algorithm == kDirect || run.algorithm == kFused) {
+    const auto* begin = run.windows[0].data;
+    Places places;
+    places.elements = memory_.place_of(begin, 1).value();
+    if (run.update != nullptr)
+      places.outputs =
+          memory_.place_of(run.update->outputs + (begin - run.update->inputs), 1).value();
+    std::memcpy(line.payload, &places, sizeof places);
     bytes = 0;
   } else if (run.verdict == 0 && run.algorithm == kOneShot) {
     run.fill(range, bytes <= ChunkLine::kPayload ? line.payload
@@ -347,10 +353,11 @@ std::string Pipeline::describe_disagreement(uint64_t chunk) const {
     char name[sizeof(NameLine)];
     std::memcpy(name, peers_[rank].names[slot_of(chunk)].text, sizeof name);
     name[sizeof name - 1] = 0;
-    text += fmt::format("{}rank {} called \"{}\" with {}[{}]{} and op {}", rank == 0 ? "" : ", ",
-                        rank, name, to_string(static_cast<DataType>(line.dtype)), line.count,
-                        line.algorithm == kDirect ? " of a GradientArena" : "",
-                        to_string(static_cast<ReduceOp>(line.op)));
+    text += fmt::format(
+        "{}rank {} called \"{}\" with {}[{}]{} and op {}", rank == 0 ? "" : ", ", rank, name,
+        to_string(static_cast<DataType>(line.dtype)), line.count,
+        line.algorithm == kDirect || line.algorithm == kFused ? " of a GradientArena" : "",
+        to_string(static_cast<ReduceOp>(line.op)));
   }
   return text;
 }
@@ -368,6 +375,7 @@ void Pipeline::reduce() {
       reduce_share(run, chunk);
       break;
     case kDirect:
+    case kFused:
       if (!reduce_direct(run, chunk)) return;
       break;
   }
@@ -424,15 +432,16 @@ void Pipeline::reduce_share(Run& run, uint64_t chunk) {
 }
 
 // A part of the own share, straight in all ranks' memory; true when the share is done. Blocks stay
-// in the first cache between being reduced and being copied.
+// in the first cache between being reduced, used and copied.
 bool Pipeline::reduce_direct(Run& run, uint64_t chunk) {
   constexpr int64_t kBytesPerCall = 1 << 20;
   const Range mine = share_of(rank_, size(), {0, run.count}, run.element);
-  const auto place_in = [&](size_t rank) {
-    uint64_t place = 0;
-    std::memcpy(&place, peers_[rank].lines[slot_of(chunk)].payload, sizeof place);
-    return place;
+  const auto places_of = [&](size_t rank) {
+    Places places;
+    std::memcpy(&places, peers_[rank].lines[slot_of(chunk)].payload, sizeof places);
+    return places;
   };
+  if (run.update != nullptr) block_.resize(kBlockBytes);
   int64_t window_begin = 0;
   int64_t budget = kBytesPerCall / run.element;
   for (const auto& window : run.windows) {
@@ -440,21 +449,34 @@ bool Pipeline::reduce_direct(Run& run, uint64_t chunk) {
     const int64_t last = std::min(window_begin + window.count, mine.end());
     for (int64_t at = first; at < last && budget > 0;) {
       const int64_t count = std::min({kBlockBytes / run.element, last - at, budget});
-      auto* target = window.data + (at - window_begin) * run.element;
-      const auto distance = static_cast<uint64_t>(target - run.windows[0].data);
+      const auto bytes = run.bytes(count);
+      auto* elements = window.data + (at - window_begin) * run.element;
+      const auto distance = static_cast<uint64_t>(elements - run.windows[0].data);
       for (size_t rank = 0; rank < peers_.size(); ++rank)
         inputs_[rank] =
             static_cast<int>(rank) == rank_
-                ? target
-                : memory_.at(static_cast<int>(rank), place_in(rank) + distance, run.bytes(count));
-      tutti::reduce(run.dtype, run.op, target, inputs_, count, run.scale);
+                ? elements
+                : memory_.at(static_cast<int>(rank), places_of(rank).elements + distance, bytes);
+      const std::byte* result = elements;
+      if (run.update != nullptr) {
+        const auto& update = *run.update;
+        const auto offset = elements - update.inputs;
+        tutti::reduce(run.dtype, run.op, block_.data(), inputs_, count, run.scale);
+        update.apply(update.self, offset, count, block_.data());
+        result = update.outputs + offset;
+      } else {
+        tutti::reduce(run.dtype, run.op, elements, inputs_, count, run.scale);
+      }
       for (size_t rank = 0; rank < peers_.size(); ++rank)
         if (static_cast<int>(rank) != rank_)
-          std::memcpy(const_cast<std::byte*>(inputs_[rank]), target, run.bytes(count));
+          std::memcpy(run.update != nullptr ? memory_.at(static_cast<int>(rank),
+                                                         places_of(rank).outputs + distance, bytes)
+                                            : const_cast<std::byte*>(inputs_[rank]),
+                      result, bytes);
       at += count;
       budget -= count;
       run.reduced_elements += count;
-      bytes_ += run.bytes(count) * (peers_.size() - 1);
+      bytes_ += bytes * (peers_.size() - 1);
     }
     window_begin += window.count;
   }

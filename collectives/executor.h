@@ -48,6 +48,16 @@ struct Edges {
   std::byte* (*output)(void* self, Range range) = nullptr;
 };
 
+/// What becomes of reduced elements instead of being stored: their owner computes from them what
+/// belongs into other shared memory of the same layout (an optimizer its parameters), and that goes
+/// to all ranks. `apply` updates `outputs` from byte `offset` on.
+struct FusedUpdate {
+  void* self = nullptr;
+  const std::byte* inputs = nullptr;  // where the layout begins in the memory of the elements
+  std::byte* outputs = nullptr;       // and in the memory that is updated
+  void (*apply)(void* self, int64_t offset, int64_t count, const std::byte* reduced) = nullptr;
+};
+
 /// A piece of memory that the ranks share.
 struct Window {
   std::byte* data = nullptr;
@@ -74,6 +84,7 @@ struct Launch {
   /// Queues: where the elements lie, one window after another, if all lie in one Region of the
   /// backend and at the same distances on all ranks. They are reduced where they are.
   std::span<const Window> windows = {};
+  const FusedUpdate* update = nullptr;  // of the elements in the windows
 };
 
 /// Equal on all ranks.
@@ -90,8 +101,8 @@ struct ExecutorOptions {
 /// segment once the verdict of all ranks is known, so that a vetoed operation has written nothing
 /// (with `drain`: nothing but input and output themselves, the bucket). Throws
 /// Error(invalid_argument) for counts, root, dtype or op that make no sense.
-OperationPtr execute(Transport& transport, const Algorithm& algorithm,
-                     const Collective& collective, const Launch& launch, std::span<const int> hosts,
+OperationPtr execute(Transport& transport, const Algorithm& algorithm, const Collective& collective,
+                     const Launch& launch, std::span<const int> hosts,
                      const ExecutorOptions& options);
 
 }  // namespace tutti

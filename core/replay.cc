@@ -46,7 +46,8 @@ bool Replay::offer(Entry* entry) {
   auto& tensor = tensors_[static_cast<size_t>(entry->plan_index)];
   TUTTI_CHECK(tensor.here == nullptr);
   tensor.here = entry;
-  for (const size_t bucket : tensor.needed_by) --missing_[bucket];
+  for (const size_t bucket : tensor.needed_by)
+    if (--missing_[bucket] == 0) inverted_ |= missing_[next_index_] > 0;
   entry->held_by_plan = entry->waits_in_plan = true;
   ++waiting_;
   entry->older = newest_;
@@ -73,7 +74,9 @@ void Replay::launched() {
     for (const size_t bucket : tensor.needed_by) ++missing_[bucket];
   }
   ++next_sequence_;
-  if (++next_index_ == plan_.buckets.size()) next_index_ = 0;
+  if (++next_index_ < plan_.buckets.size()) return;
+  next_index_ = 0;
+  inverted_steps_ = std::exchange(inverted_, false) ? inverted_steps_ + 1 : 0;
 }
 
 std::vector<std::string> Replay::missing() const {
