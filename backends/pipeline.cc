@@ -19,6 +19,7 @@ namespace {
 
 constexpr size_t kPage = 4096;
 constexpr int64_t kBlockBytes = 16 << 10;
+constexpr int64_t kStripeBytes = 64 << 10;
 constexpr int64_t kLine = 64;  // shares begin on cache lines of the slot
 
 // One-shot up to here: every rank reads all of every rank's data, but waits only once.
@@ -431,51 +432,62 @@ void Pipeline::reduce_share(Run& run, uint64_t chunk) {
   }
 }
 
-// A part of the own share, straight in all ranks' memory; true when the share is done. Blocks stay
-// in the first cache between being reduced, used and copied.
+// A part of what this rank reduces, straight in all ranks' memory; true when all of it is done.
+// Blocks stay in the first cache between being reduced, used and copied.
 bool Pipeline::reduce_direct(Run& run, uint64_t chunk) {
   constexpr int64_t kBytesPerCall = 1 << 20;
-  const Range mine = share_of(rank_, size(), {0, run.count}, run.element);
+  const auto* update = run.update;
+  // What is updated has an owner for good, who keeps what the update needs from step to step:
+  // stripes of the layout, in turns. What is only reduced is divided evenly.
+  const Range mine = update != nullptr ? Range{0, run.count}
+                                       : share_of(rank_, size(), {0, run.count}, run.element);
   const auto places_of = [&](size_t rank) {
     Places places;
     std::memcpy(&places, peers_[rank].lines[slot_of(chunk)].payload, sizeof places);
     return places;
   };
-  if (run.update != nullptr) block_.resize(kBlockBytes);
+  if (update != nullptr) block_.resize(kBlockBytes);
   int64_t window_begin = 0;
   int64_t budget = kBytesPerCall / run.element;
   for (const auto& window : run.windows) {
-    const int64_t first = std::max(window_begin, mine.begin + run.reduced_elements);
+    int64_t at = std::max(window_begin, mine.begin + run.reduced_elements);
     const int64_t last = std::min(window_begin + window.count, mine.end());
-    for (int64_t at = first; at < last && budget > 0;) {
-      const int64_t count = std::min({kBlockBytes / run.element, last - at, budget});
-      const auto bytes = run.bytes(count);
+    while (at < last && budget > 0) {
       auto* elements = window.data + (at - window_begin) * run.element;
+      int64_t count = std::min({kBlockBytes / run.element, last - at, budget});
+      bool is_mine = true;
+      if (update != nullptr) {
+        const int64_t offset = elements - update->inputs;
+        count = std::min(count, (kStripeBytes - offset % kStripeBytes) / run.element);
+        is_mine = offset / kStripeBytes % size() == rank_;
+      }
+      at += count;
+      run.reduced_elements += count;
+      if (!is_mine) continue;
+      budget -= count;
+      const auto bytes = run.bytes(count);
       const auto distance = static_cast<uint64_t>(elements - run.windows[0].data);
+      const auto theirs = [&](size_t rank, uint64_t place) {
+        return memory_.at(static_cast<int>(rank), place + distance, bytes);
+      };
       for (size_t rank = 0; rank < peers_.size(); ++rank)
         inputs_[rank] =
-            static_cast<int>(rank) == rank_
-                ? elements
-                : memory_.at(static_cast<int>(rank), places_of(rank).elements + distance, bytes);
+            static_cast<int>(rank) == rank_ ? elements : theirs(rank, places_of(rank).elements);
       const std::byte* result = elements;
-      if (run.update != nullptr) {
-        const auto& update = *run.update;
-        const auto offset = elements - update.inputs;
+      if (update != nullptr) {
+        const int64_t offset = elements - update->inputs;
         tutti::reduce(run.dtype, run.op, block_.data(), inputs_, count, run.scale);
-        update.apply(update.self, offset, count, block_.data());
-        result = update.outputs + offset;
+        update->apply(update->self, offset, count, block_.data());
+        result = update->outputs + offset;
       } else {
         tutti::reduce(run.dtype, run.op, elements, inputs_, count, run.scale);
       }
-      for (size_t rank = 0; rank < peers_.size(); ++rank)
-        if (static_cast<int>(rank) != rank_)
-          std::memcpy(run.update != nullptr ? memory_.at(static_cast<int>(rank),
-                                                         places_of(rank).outputs + distance, bytes)
-                                            : const_cast<std::byte*>(inputs_[rank]),
-                      result, bytes);
-      at += count;
-      budget -= count;
-      run.reduced_elements += count;
+      for (size_t rank = 0; rank < peers_.size(); ++rank) {
+        if (static_cast<int>(rank) == rank_) continue;
+        const auto places = places_of(rank);
+        std::memcpy(theirs(rank, update != nullptr ? places.outputs : places.elements), result,
+                    bytes);
+      }
       bytes_ += bytes * (peers_.size() - 1);
     }
     window_begin += window.count;

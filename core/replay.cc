@@ -48,6 +48,7 @@ bool Replay::offer(Entry* entry) {
   tensor.here = entry;
   for (const size_t bucket : tensor.needed_by)
     if (--missing_[bucket] == 0) inverted_ |= missing_[next_index_] > 0;
+  order_ = order_ * 31 + static_cast<uint64_t>(entry->plan_index) + 1;
   entry->held_by_plan = entry->waits_in_plan = true;
   ++waiting_;
   entry->older = newest_;
@@ -76,7 +77,9 @@ void Replay::launched() {
   ++next_sequence_;
   if (++next_index_ < plan_.buckets.size()) return;
   next_index_ = 0;
-  inverted_steps_ = std::exchange(inverted_, false) ? inverted_steps_ + 1 : 0;
+  const bool is_alike = order_ == last_order_;
+  inverted_steps_ = std::exchange(inverted_, false) ? (is_alike ? inverted_steps_ + 1 : 1) : 0;
+  last_order_ = std::exchange(order_, 0);
 }
 
 std::vector<std::string> Replay::missing() const {
@@ -103,6 +106,7 @@ std::vector<Entry*> Replay::take_all() {
   std::vector<Entry*> entries;
   for (Entry* entry = oldest_; entry != nullptr; entry = entry->newer) {
     entries.push_back(entry);
+    order_ = order_ * 31 + static_cast<uint64_t>(entry->plan_index) + 1;
     entry->held_by_plan = entry->waits_in_plan = false;
   }
   oldest_ = newest_ = nullptr;

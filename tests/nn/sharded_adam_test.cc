@@ -48,8 +48,9 @@ void equals_separate_steps(Communicator& comm) {
       adam_step({.learning_rate = 0.01, .weight_decay = 0.1, .step = step + 1}, values[i], mean,
                 first[i], second[i]);
       const auto got = sharded.value(name_of(i));
-      ASSERT_TRUE(std::equal(values[i].begin(), values[i].end(), got.begin()))
-          << "step " << step << " array " << i << " rank " << comm.rank();
+      for (size_t k = 0; k < got.size(); ++k)
+        ASSERT_EQ(values[i][k], got[k]) << "step " << step << " array " << i << " element " << k
+                                        << " rank " << comm.rank();
     }
   }
   EXPECT_EQ(sharded.steps(), 9);
