@@ -1,41 +1,21 @@
 #include "tutti/backends/pipeline.h"
 
 #include <fmt/format.h>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 #include <algorithm>
 #include <cstring>
 #include <numeric>
 #include <utility>
 
+#include "tutti/backends/pipeline_run.h"
 #include "tutti/base/check.h"
 #include "tutti/base/error.h"
-#include "tutti/kernels/reduce.h"
 
 namespace tutti {
 
 namespace {
 
 constexpr size_t kPage = 4096;
-constexpr int64_t kBlockBytes = 16 << 10;
-constexpr int64_t kStripeBytes = 64 << 10;
-constexpr int64_t kLine = 64;  // shares begin on cache lines of the slot
-
-// One-shot up to here: every rank reads all of every rank's data, but waits only once.
-int64_t one_shot_bytes(int size) { return (128 << 10) / size; }
-
-// Whole elements per cache line, so that shares of any dtype begin on lines.
-int64_t quantum(int64_t element_bytes) { return std::max<int64_t>(1, kLine / element_bytes); }
-
-int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
-
-// What `rank` reduces of `count` elements that begin at `begin`.
-Range share_of(int rank, int size, Range whole, int64_t element_bytes) {
-  const int64_t share = round_up((whole.count + size - 1) / size, quantum(element_bytes));
-  const int64_t begin = std::min<int64_t>(rank * share, whole.count);
-  return {whole.begin + begin, std::min(share, whole.count - begin)};
-}
 
 }  // namespace
 
@@ -51,124 +31,13 @@ size_t Pipeline::block_bytes() {
 // 0: the whole operation is one chunk.
 int64_t Pipeline::elements_of_chunk(Algorithm algorithm, DataType dtype, int size) {
   if (algorithm != kTwoShot) return 0;
-  const int64_t unit = size * quantum(size_of(dtype));
+  const int64_t unit = size * elements_per_line(size_of(dtype));
   return kChunkBytes / size_of(dtype) / unit * unit;
 }
 
 std::string_view Pipeline::algorithm(int64_t bytes, int size) {
   return bytes <= one_shot_bytes(size) ? "one_shot" : "two_shot";
 }
-
-/// One operation. Its chunks are numbers [begin, end) of the queue.
-class Pipeline::Run final : public Operation {
- public:
-  explicit Run(Pipeline& pipeline) : pipeline_(pipeline) {}
-  void prepare(const Collective& collective, const Launch& launch) {
-    const int size = pipeline_.size();
-    dtype = collective.dtype;
-    element = size_of(dtype);
-    asked_op = collective.op;
-    op = collective.op == ReduceOp::average ? ReduceOp::sum : collective.op;
-    count = collective.send_counts[0];
-    verdict = launch.verdict;
-    edges = launch.edges;
-    input = collective.input;
-    output = collective.output;
-    windows.assign(launch.windows.begin(), launch.windows.end());
-    scale = collective.scale;
-    if (collective.op == ReduceOp::average)
-      scale.divisor *= launch.contributors > 0 ? launch.contributors : size;
-    update = launch.update;
-    if (!windows.empty())
-      algorithm = update == nullptr ? kDirect : kFused;
-    else
-      algorithm = count * element <= one_shot_bytes(size) ? kOneShot : kTwoShot;
-    chunk_elements = elements_of_chunk(algorithm, dtype, size);
-    name = launch.name;
-    subject = 0;
-    reduced_elements = 0;
-    failure.clear();
-    state = OperationState::pending;
-    if (name.empty()) return;
-    uint64_t seed = 0;
-    std::memcpy(&seed, &collective.scale.factor, sizeof seed);
-    subject = XXH3_64bits_withSeed(name.data(), name.size(), seed);
-  }
-  void release() override {
-    pipeline_.forget(*this);
-    pipeline_.spare_.emplace_back(this);
-  }
-
-  OperationState advance() override {
-    if (state == OperationState::pending) pipeline_.progress();
-    return state;
-  }
-  std::string disagreement() const override { return failure; }
-  void cancel() override {
-    if (state != OperationState::pending) return;
-    pipeline_.forget(*this);
-    state = OperationState::failed;
-  }
-
-  uint64_t chunks() const {
-    if (chunk_elements == 0) return 1;
-    return static_cast<uint64_t>((count + chunk_elements - 1) / chunk_elements);
-  }
-  Range range_of(uint64_t chunk) const {
-    if (chunk_elements == 0) return {0, count};
-    const int64_t at = static_cast<int64_t>(chunk - begin) * chunk_elements;
-    return {at, std::min(chunk_elements, count - at)};
-  }
-  size_t bytes(int64_t elements) const { return static_cast<size_t>(elements * element); }
-
-  // The edges, or plain memory.
-  void fill(Range range, std::byte* slot) const {
-    if (range.count == 0 || slot == nullptr) return;
-    if (edges.fill != nullptr)
-      edges.fill(edges.self, range, slot);
-    else
-      std::memcpy(slot, input + range.begin * element, bytes(range.count));
-  }
-  void drain(Range range, const std::byte* result) const {
-    if (range.count == 0) return;
-    if (edges.drain != nullptr)
-      edges.drain(edges.self, range, result, Scale{});
-    else
-      std::memcpy(output + range.begin * element, result, bytes(range.count));
-  }
-  const std::byte* input_view(Range range) const {
-    if (edges.fill == nullptr) return input + range.begin * element;
-    return edges.input == nullptr ? nullptr : edges.input(edges.self, range);
-  }
-  std::byte* output_view(Range range) const {
-    if (edges.drain == nullptr) return output + range.begin * element;
-    return edges.output == nullptr ? nullptr : edges.output(edges.self, range);
-  }
-
- private:
-  Pipeline& pipeline_;
-
- public:
-  DataType dtype = DataType::f32;
-  int64_t element = 4;
-  ReduceOp asked_op = ReduceOp::sum, op = ReduceOp::sum;
-  int64_t count = 0;
-  std::string_view name;  // until the verdict is known; borrowed
-  uint64_t subject = 0;
-  std::string failure;
-  uint32_t verdict = 0;
-  Edges edges;
-  const std::byte* input = nullptr;
-  std::byte* output = nullptr;
-  std::vector<Window> windows;
-  const FusedUpdate* update = nullptr;
-  Scale scale;
-  Pipeline::Algorithm algorithm = kOneShot;
-  int64_t chunk_elements = 0;  // 0: one chunk
-  uint64_t begin = 0, end = 0;
-  int64_t reduced_elements = 0;  // direct: of the own share
-  OperationState state = OperationState::pending;
-};
 
 Pipeline::Pipeline(int rank, SharedMemory& memory, std::vector<std::byte*> blocks,
                    std::vector<SleepLine*> sleepers)
@@ -361,138 +230,6 @@ std::string Pipeline::describe_disagreement(uint64_t chunk) const {
         to_string(static_cast<ReduceOp>(line.op)));
   }
   return text;
-}
-
-void Pipeline::reduce() {
-  const uint64_t chunk = reduced_;
-  auto& run = run_of(chunk);
-  if (chunk == run.begin && run.reduced_elements == 0 && !learn_verdict(run, chunk)) return;
-  switch (run.algorithm) {
-    case kOneShot:
-      reduce_all(run, chunk);
-      drained_ = ++reduced_;
-      return;
-    case kTwoShot:
-      reduce_share(run, chunk);
-      break;
-    case kDirect:
-    case kFused:
-      if (!reduce_direct(run, chunk)) return;
-      break;
-  }
-  ++reduced_;
-  own().progress->retired.store(drained_, std::memory_order_relaxed);
-  told_retired_ = drained_;
-  ++messages_;
-  publish(own().progress->out, chunk + 1);
-}
-
-void Pipeline::reduce_all(Run& run, uint64_t chunk) {
-  const Range whole{0, run.count};
-  if (run.count == 0) return;
-  const bool in_line = run.bytes(run.count) <= ChunkLine::kPayload;
-  for (size_t rank = 0; rank < peers_.size(); ++rank)
-    inputs_[rank] = in_line ? peers_[rank].lines[slot_of(chunk)].payload
-                            : peers_[rank].slots + slot_of(chunk) * kChunkBytes;
-  if (auto* output = run.output_view(whole)) {
-    tutti::reduce(run.dtype, run.op, output, inputs_, run.count, run.scale);
-    return;
-  }
-  auto* result = own().results + slot_of(chunk) * kChunkBytes;
-  tutti::reduce(run.dtype, run.op, result, inputs_, run.count, run.scale);
-  run.drain(whole, result);
-}
-
-void Pipeline::reduce_share(Run& run, uint64_t chunk) {
-  const Range range = run.range_of(chunk);
-  const Range mine = share_of(rank_, size(), range, run.element);
-  auto* result = own().results + slot_of(chunk) * kChunkBytes;
-  if (mine.count == 0) return;
-  const auto offset = run.bytes(mine.begin - range.begin);
-  for (size_t rank = 0; rank < peers_.size(); ++rank)
-    inputs_[rank] = peers_[rank].slots + slot_of(chunk) * kChunkBytes + offset;
-  const auto* view = run.input_view(mine);
-  inputs_[static_cast<size_t>(rank_)] = view != nullptr ? view : result;
-  bytes_ += run.bytes(mine.count);
-  auto* output = run.output_view(mine);
-  if (output == nullptr) {
-    tutti::reduce(run.dtype, run.op, result, inputs_, mine.count, run.scale);
-    return;
-  }
-  // Both places at once, by blocks that stay in the first cache in between.
-  const int64_t block = kBlockBytes / run.element;
-  for (int64_t at = 0; at < mine.count; at += block) {
-    const int64_t count = std::min(block, mine.count - at);
-    const auto bytes = run.bytes(count);
-    tutti::reduce(run.dtype, run.op, result, inputs_, count, run.scale);
-    std::memcpy(output, result, bytes);
-    for (auto& input : inputs_) input += bytes;
-    result += bytes;
-    output += bytes;
-  }
-}
-
-// A part of what this rank reduces, straight in all ranks' memory; true when all of it is done.
-// Blocks stay in the first cache between being reduced, used and copied.
-bool Pipeline::reduce_direct(Run& run, uint64_t chunk) {
-  constexpr int64_t kBytesPerCall = 1 << 20;
-  const auto* update = run.update;
-  // What is updated has an owner for good, who keeps what the update needs from step to step:
-  // stripes of the layout, in turns. What is only reduced is divided evenly.
-  const Range mine = update != nullptr ? Range{0, run.count}
-                                       : share_of(rank_, size(), {0, run.count}, run.element);
-  const auto places_of = [&](size_t rank) {
-    Places places;
-    std::memcpy(&places, peers_[rank].lines[slot_of(chunk)].payload, sizeof places);
-    return places;
-  };
-  if (update != nullptr) block_.resize(kBlockBytes);
-  int64_t window_begin = 0;
-  int64_t budget = kBytesPerCall / run.element;
-  for (const auto& window : run.windows) {
-    int64_t at = std::max(window_begin, mine.begin + run.reduced_elements);
-    const int64_t last = std::min(window_begin + window.count, mine.end());
-    while (at < last && budget > 0) {
-      auto* elements = window.data + (at - window_begin) * run.element;
-      int64_t count = std::min({kBlockBytes / run.element, last - at, budget});
-      bool is_mine = true;
-      if (update != nullptr) {
-        const int64_t offset = elements - update->inputs;
-        count = std::min(count, (kStripeBytes - offset % kStripeBytes) / run.element);
-        is_mine = offset / kStripeBytes % size() == rank_;
-      }
-      at += count;
-      run.reduced_elements += count;
-      if (!is_mine) continue;
-      budget -= count;
-      const auto bytes = run.bytes(count);
-      const auto distance = static_cast<uint64_t>(elements - run.windows[0].data);
-      const auto theirs = [&](size_t rank, uint64_t place) {
-        return memory_.at(static_cast<int>(rank), place + distance, bytes);
-      };
-      for (size_t rank = 0; rank < peers_.size(); ++rank)
-        inputs_[rank] =
-            static_cast<int>(rank) == rank_ ? elements : theirs(rank, places_of(rank).elements);
-      const std::byte* result = elements;
-      if (update != nullptr) {
-        const int64_t offset = elements - update->inputs;
-        tutti::reduce(run.dtype, run.op, block_.data(), inputs_, count, run.scale);
-        update->apply(update->self, offset, count, block_.data());
-        result = update->outputs + offset;
-      } else {
-        tutti::reduce(run.dtype, run.op, elements, inputs_, count, run.scale);
-      }
-      for (size_t rank = 0; rank < peers_.size(); ++rank) {
-        if (static_cast<int>(rank) == rank_) continue;
-        const auto places = places_of(rank);
-        std::memcpy(theirs(rank, update != nullptr ? places.outputs : places.elements), result,
-                    bytes);
-      }
-      bytes_ += bytes * (peers_.size() - 1);
-    }
-    window_begin += window.count;
-  }
-  return run.reduced_elements == mine.count;
 }
 
 void Pipeline::drain() {
