@@ -31,7 +31,7 @@ SPEEDUP = "speedup"  # the best peer's time over ours
 SHARE = "share"  # the limit's time over ours
 VALUE = "value"  # a field of our row
 FAULTS = "faults"  # what must not happen, counted
-UNITS = {SLOWDOWN: "x the peer's time", SPEEDUP: "x faster", SHARE: "of the limit"}
+UNITS = {SLOWDOWN: "x the peer's time", SPEEDUP: "x faster", SHARE: "of the limit", FAULTS: "faults"}
 
 
 @dataclass(frozen=True)
