@@ -56,6 +56,8 @@ def parse_arguments():
     parser.add_argument("--list", action="store_true", help="print the figures and leave")
     parser.add_argument("--rounds", type=int, help="stop after so many rounds")
     parser.add_argument("--minutes", type=float, help="start no round that would end later")
+    parser.add_argument("--wait", type=int, metavar="SECONDS",
+                        help="wait so long in all for good placement (default 600; quick 20)")
     parser.add_argument("--fresh", action="store_true",
                         help="forget what an interrupted run of this commit measured")
     parser.add_argument("--build", type=Path, default=ROOT / "build" / "release",
@@ -90,6 +92,8 @@ def main():
     settings.most_rounds = arguments.rounds or settings.most_rounds
     settings.pairs = min(settings.pairs, settings.most_rounds)
     settings.minutes = arguments.minutes or settings.minutes
+    if arguments.wait is not None:
+        settings.wait_s = arguments.wait
     network = Network()
     programs = Programs(ROOT, arguments.build, scope, network)
     for peer, reason in programs.missing.items():

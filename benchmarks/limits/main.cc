@@ -25,7 +25,7 @@ int run(int argc, char** argv) {
                      {"namespaces", ""},
                      {"repetitions", "5"},
                      {"repetition-ms", "20"},
-                     {"warmup", "2"},
+                     {"warmup", "1"},
                      {"cell-ms", "2000"},
                      {"deadline", "120"}});
   const auto& name = flags.case_name();

@@ -172,7 +172,7 @@ int run(int argc, char** argv) {
                      {"variant", "shipped"},
                      {"repetitions", "5"},
                      {"repetition-ms", "20"},
-                     {"warmup", "2"},
+                     {"warmup", "1"},
                      {"cell-ms", "2000"},
                      {"deadline", "120"}});
   const bool latency = flags.case_name() == "latency";
