@@ -281,6 +281,18 @@ TEST(Communicator, ManyThreadsSubmitAndWait) {
   });
 }
 
+TEST(Communicator, AProcessMakesSeveralOneAfterAnother) {
+  test::run_processes(2, [](Communicator& first) {
+    for (int i = 0; i < 3; ++i) {
+      const auto next = Communicator::create(first.options());
+      std::vector<float> values(10, 1.0f);
+      next->allreduce("x", values, ReduceOp::sum).wait();
+      first.allreduce("x", values, ReduceOp::sum).wait();
+      ASSERT_EQ(values[9], 4.0f);
+    }
+  });
+}
+
 TEST(Plan, AnOrderThatChangesForGoodGetsANewPlan) {
   run_threads(
       2,
