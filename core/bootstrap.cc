@@ -205,7 +205,8 @@ Membership join_job(const Options& options) {
   }
   // Whoever hands over a store of its own decides what is in it.
   const int number = options.store_object ? 0 : count_joining(options);
-  membership.store = make_prefix_store(membership.root, fmt::format("{}/{}/", options.job, number));
+  membership.path = fmt::format("{}/{}", options.job, number);
+  membership.store = make_prefix_store(membership.root, membership.path + "/");
   return membership;
 }
 
