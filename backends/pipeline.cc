@@ -198,7 +198,11 @@ bool Pipeline::learn_verdict(Run& run, uint64_t chunk) {
   for (const auto& peer : peers_) verdict |= peer.lines[slot_of(chunk)].verdict;
   run.state = verdict != 0 ? OperationState::vetoed : OperationState::failed;
   if (verdict == 0) {
-    run.failure = describe_disagreement(chunk);
+    run.why =
+        Error(ErrorCode::mismatch,
+              fmt::format("{}; blocking calls must come in one order and look alike on all ranks. "
+                          "Nothing was changed.",
+                          describe_disagreement(chunk)));
     // The next operation begins behind the longest of what the ranks meant.
     for (const auto& peer : peers_) {
       const auto& line = peer.lines[slot_of(chunk)];
@@ -266,14 +270,25 @@ bool Pipeline::progress() {
   // Bounded, so that whoever drives looks at other things now and then.
   constexpr int kMostSteps = 16;
   bool moved = false;
-  for (int step = 0; step < kMostSteps && !operations_.empty(); ++step) {
-    const Stage stage = next_stage();
-    if (stage == Stage::none) break;
-    if (stage == Stage::fill) fill();
-    if (stage == Stage::reduce) reduce();
-    if (stage == Stage::drain) drain();
-    moved = true;
-    retire_finished();
+  try {
+    for (int step = 0; step < kMostSteps && !operations_.empty(); ++step) {
+      const Stage stage = next_stage();
+      if (stage == Stage::none) break;
+      if (stage == Stage::fill) fill();
+      if (stage == Stage::reduce) reduce();
+      if (stage == Stage::drain) drain();
+      moved = true;
+      retire_finished();
+    }
+  } catch (const Error& error) {
+    // A peer's memory cannot be reached: nothing of this queue can go on.
+    for (auto* run : operations_) {
+      run->why = error;
+      run->state = OperationState::failed;
+    }
+    operations_.clear();
+    is_void_ = true;
+    return true;
   }
   // Others may wait for a slot with which this rank is done, while it waits for them.
   if (!moved && drained_ != told_retired_) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "tutti/backends/pipeline.h"
 
@@ -57,7 +58,7 @@ class Pipeline::Run final : public Operation {
     name = launch.name;
     subject = 0;
     reduced_elements = 0;
-    failure.clear();
+    why.reset();
     state = OperationState::pending;
     if (name.empty()) return;
     uint64_t seed = 0;
@@ -73,7 +74,7 @@ class Pipeline::Run final : public Operation {
     if (state == OperationState::pending) pipeline_.progress();
     return state;
   }
-  std::string disagreement() const override { return failure; }
+  const Error* failure() const override { return why ? &*why : nullptr; }
   void cancel() override {
     if (state != OperationState::pending) return;
     pipeline_.forget(*this);
@@ -125,7 +126,7 @@ class Pipeline::Run final : public Operation {
   int64_t count = 0;
   std::string_view name;  // until the verdict is known; borrowed
   uint64_t subject = 0;
-  std::string failure;
+  std::optional<Error> why;  // it failed
   uint32_t verdict = 0;
   Edges edges;
   const std::byte* input = nullptr;

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "tutti/base/error.h"
 #include "tutti/collectives/collective.h"
 #include "tutti/collectives/schedule.h"
 #include "tutti/collectives/transport.h"
@@ -25,8 +26,9 @@ class Operation {
   /// Gives up: the operation touches user memory and regions no more once advance() says other than
   /// pending, as it soon will (failed, unless it was over already).
   virtual void cancel() = 0;
-  /// After failed: what the ranks disagreed on, the same text on all; empty if it was not that.
-  virtual std::string disagreement() const { return {}; }
+  /// After failed: why, where the operation itself knows it. Error(mismatch): the ranks disagreed,
+  /// and all have this text.
+  virtual const Error* failure() const { return nullptr; }
 };
 
 struct OperationRelease {

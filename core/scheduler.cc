@@ -386,7 +386,9 @@ bool Scheduler::advance(Clock::time_point now) {
     if (state == OperationState::vetoed) collapse(over->sequence);
     if (state == OperationState::failed) {
       // Back among the running, so that its entries end with all others.
-      const auto what = fmt::format("{} failed in flight", describe(*over));
+      const auto* why = over->operation()->failure();
+      const auto what = fmt::format("{} failed in flight{}{}", describe(*over), why ? ": " : "",
+                                    why ? why->what() : "");
       runs_.push_back(std::move(over));
       hooks_.broken(what);
       return true;
