@@ -171,8 +171,8 @@ void Pipeline::fill() {
     bytes -= run.bytes(mine.count);
   }
   // Told in both places: who follows closely has this line at hand, others look at the other one.
-  line.retired.store(drained_, std::memory_order_relaxed);
-  own().progress->retired.store(drained_, std::memory_order_relaxed);
+  line.retired.store(drained_, std::memory_order_release);
+  own().progress->retired.store(drained_, std::memory_order_release);
   told_retired_ = drained_;
   ++messages_;
   bytes_ += bytes;

@@ -32,7 +32,7 @@ void Pipeline::reduce() {
       break;
   }
   ++reduced_;
-  own().progress->retired.store(drained_, std::memory_order_relaxed);
+  own().progress->retired.store(drained_, std::memory_order_release);
   told_retired_ = drained_;
   ++messages_;
   publish(own().progress->out, chunk + 1);

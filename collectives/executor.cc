@@ -374,8 +374,8 @@ OperationState Execution::advance() {
 
 }  // namespace
 
-OperationPtr execute(Transport& transport, const Algorithm& algorithm,
-                     const Collective& collective, const Launch& launch, std::span<const int> hosts,
+OperationPtr execute(Transport& transport, const Algorithm& algorithm, const Collective& collective,
+                     const Launch& launch, std::span<const int> hosts,
                      const ExecutorOptions& options) {
   TUTTI_CHECK(algorithm.kind == collective.kind);
   TUTTI_CHECK(launch.verdict == 0 || reduces(collective.kind) ||

@@ -49,8 +49,8 @@ void equals_separate_steps(Communicator& comm) {
                 first[i], second[i]);
       const auto got = sharded.value(name_of(i));
       for (size_t k = 0; k < got.size(); ++k)
-        ASSERT_EQ(values[i][k], got[k]) << "step " << step << " array " << i << " element " << k
-                                        << " rank " << comm.rank();
+        ASSERT_EQ(values[i][k], got[k])
+            << "step " << step << " array " << i << " element " << k << " rank " << comm.rank();
     }
   }
   EXPECT_EQ(sharded.steps(), 9);

@@ -107,9 +107,9 @@ bool run_fused_optimizer(Session& session) {
       "# tutti-bench fused_optimizer --set {}: {} ranks, {}{}\n"
       "#{:>13} {:>13} {:>13} {:>23} {:>9} {:>6}\n"
       " {:>13.1f} {:>13.1f} {:>13.1f} {:>23.1f} {:>9.3f} {:>6}\n",
-      settings.set, session.size(), record.transport, settings.pin ? ", pinned" : "",
-      "fused (us)", "min", "max", "allreduce + step (us)", "ratio", "#wrong", record.time_us,
-      record.min_us, record.max_us, median(wholes), median(ratios), record.wrong));
+      settings.set, session.size(), record.transport, settings.pin ? ", pinned" : "", "fused (us)",
+      "min", "max", "allreduce + step (us)", "ratio", "#wrong", record.time_us, record.min_us,
+      record.max_us, median(wholes), median(ratios), record.wrong));
   session.report().add(record);
   return record.wrong == 0;
 }
