@@ -5,6 +5,7 @@ how. Called by ./dev bench, which builds what it needs first."""
 import argparse
 import fnmatch
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -111,6 +112,8 @@ def main():
                     timeout_s=20)
     rounds = Rounds(programs.commands, figures, state, network, probe, settings,
                     lambda text: print(text, flush=True))
+    # Stopped by whatever signal, programs end and namespaces go.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     begin = time.monotonic()
     rounds.run(begin + settings.minutes * 60)
 
@@ -126,4 +129,7 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("run.py: stopped; run it again to go on")

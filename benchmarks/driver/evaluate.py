@@ -104,7 +104,11 @@ class Evaluation:
         mine = best(ours)
         peers = self.candidates(figure.peers, point, numbers["peer"]) if figure.peers else []
         # Limits at other sizes say nothing, except copies, which have one size of their own.
-        limit_point = {} if bandwidths else point
+        limit_point = {} if bandwidths else dict(point)
+        for name in figure.same:
+            told = field_of(mine.rows[0], name)
+            if told is not None:
+                limit_point[name] = told
         limits = self.candidates(figure.limit, limit_point, numbers["limit"]) if figure.limit else []
         peer, limit = best(peers) if peers else None, best(limits) if limits else None
         if figure.kind in (SLOWDOWN, SPEEDUP) and not peer:

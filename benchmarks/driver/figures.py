@@ -31,6 +31,7 @@ SPEEDUP = "speedup"  # the best peer's time over ours
 SHARE = "share"  # the limit's time over ours
 VALUE = "value"  # a field of our row
 FAULTS = "faults"  # what must not happen, counted
+SOCKETS = ("extra.congestion", "extra.sockets")
 UNITS = {SLOWDOWN: "x the peer's time", SPEEDUP: "x faster", SHARE: "of the limit", FAULTS: "faults"}
 
 
@@ -49,6 +50,7 @@ class Figure:
     scale: float = 1
     unit: str = ""
     faults: tuple = ()  # (field, right value) pairs, for FAULTS
+    same: tuple = ()  # fields in which a limit must be like our row, where ours tells them
 
     @property
     def better(self):
@@ -177,7 +179,7 @@ def tcp(scope):
                 Figure(f"tcp.{place}.{ranks}.gloo_cubic", f"{where}: Gloo with cubic", SPEEDUP,
                        1.2, 1.0, ours, pick(topic, GLOO, group, ("cubic",)), limit, points),
                 Figure(f"tcp.{place}.{ranks}.sockets", f"{where}: plain sockets' ring", SHARE,
-                       *shares[ranks], ours, None, limit, points),
+                       *shares[ranks], ours, None, limit, points, same=SOCKETS),
             ]
     for ranks, wanted in ((2, 0.5), (4, 0.7)):
         figures.append(
@@ -189,7 +191,8 @@ def tcp(scope):
                pick("stall", case="latency"), field="max_us", scale=1e-3, unit="ms"),
         Figure("tcp.shaped", "TCP over a link of 1 Gb/s: plain sockets' goodput", SHARE, 0.97, 0.93,
                pick("tcp_shaped", case="allreduce"), None,
-               pick("tcp_shaped", ("limit",), case="sockets"), at_bytes(scope.shaped)),
+               pick("tcp_shaped", ("limit",), case="sockets"), at_bytes(scope.shaped),
+               same=SOCKETS),
     ]
 
 

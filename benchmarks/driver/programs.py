@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 from .command import Command, Process
@@ -80,6 +81,19 @@ def parse_ctest(text):
              "wrong": 0, "extra": {"failed": int(found[2]), "tests": int(found[3])}}]
 
 
+def python_with(module):
+    """The first interpreter that has a module: the system's packages are the system's Python's."""
+    for python in ("python3", "/usr/bin/python3"):
+        ask = f"import importlib.util, sys; sys.exit(not importlib.util.find_spec('{module}'))"
+        try:
+            done = subprocess.run((python, "-c", ask), capture_output=True, timeout=20, check=False)
+        except OSError:
+            continue
+        if done.returncode == 0:
+            return python
+    return ""
+
+
 class Programs:
     def __init__(self, root, build, scope, network):
         self.root, self.build, self.scope, self.network = Path(root), Path(build), scope, network
@@ -88,6 +102,7 @@ class Programs:
         missing = self.folder / "missing.txt"
         lines = missing.read_text().splitlines() if missing.exists() else []
         self.missing = dict(line.split(": ", 1) for line in lines if ": " in line)
+        self.python = python_with("torch")
         self.commands = []
         self._allreduce_in_shared_memory()
         self._gradients()
@@ -113,9 +128,7 @@ class Programs:
         binary = {"tutti": self.bench, "limit": self.folder / "tutti-limits"}.get(
             program, self.folder / f"peer-{program}")
         if program == "torch":
-            there = any(Path(path, "torch").exists()
-                        for path in ("/usr/lib/python3/dist-packages",))
-            return "" if there else "python3-torch is not installed"
+            return "" if self.python else "torch is not installed (Debian: python3-torch)"
         if not binary.exists():
             return self.missing.get(program, f"{binary.name} is not built")
         launcher = {"openmpi": "mpirun.openmpi", "mpich": "mpiexec.mpich"}.get(program)
@@ -191,7 +204,7 @@ class Programs:
                 self._mpich("gradients", name, variant, 2, words, fault=fault)
             if name == "small1000":
                 continue
-            ddp = ("python3", self.root / "benchmarks" / "peers" / "ddp.py", "--set", path,
+            ddp = (self.python or "python3", self.root / "benchmarks" / "peers" / "ddp.py", "--set", path,
                    "--steps", 3 if self.scope.quick else 5)
             self._add("torch", "gradients", name, ddp, {}, "shipped", fault=fault)
             if not self.scope.quick:

@@ -122,6 +122,15 @@ class Ring {
     }
   }
 
+  /// What the sockets really have.
+  std::string congestion() const {
+    char name[32] = {};
+    socklen_t length = sizeof name - 1;
+    if (::getsockopt(send_on_.front(), IPPROTO_TCP, TCP_CONGESTION, name, &length) != 0)
+      fail("asking for the congestion control");
+    return name;
+  }
+
  private:
   static int64_t share(int64_t bytes, size_t i, size_t sockets) {
     const auto each = bytes / static_cast<int64_t>(sockets);
@@ -172,8 +181,7 @@ void run_sockets(const Flags& flags, ForkTeam& team) {
         team, method, kNeverOverflows, [] {}, [&] { ring.exchange(moved); });
     row.numbers["sockets"] = sockets;
     row.numbers["gb_per_s_each_way"] = static_cast<double>(moved) / row.timing.median_us / 1000;
-    row.words["congestion"] =
-        flags.text("congestion").empty() ? "system" : flags.text("congestion");
+    row.words["congestion"] = ring.congestion();
     if (team.rank() == 0) print(row);
   }
 }

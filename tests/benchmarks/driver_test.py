@@ -115,6 +115,15 @@ class Figures(unittest.TestCase):
         self.assertEqual((result["value"], result["holds"], result["reaches_target"]),
                          (0.5, True, False))
 
+    def test_a_limit_has_our_settings_where_we_tell_them(self):
+        limits = [row("limit", 4, congestion="cubic"), row("limit", 6, congestion="bbr")]
+        compared = figure(SHARE, 0, 0, same=("extra.congestion",))
+        for ours, wanted in ((row("tutti", 10), 0.4), (row("tutti", 10, congestion="bbr"), 0.6)):
+            samples = [sample(OURS, 0, ours), sample(LIMIT, 0, *(dict(one, way=str(i))
+                                                                 for i, one in enumerate(limits)))]
+            result = Evaluation(COMMANDS, samples, 1).row(compared)
+            self.assertEqual(result["value"], wanted)
+
     def test_faults_are_counted(self):
         counted = figure(FAULTS, 0, 0, ({},), faults=(("extra.a", 0), ("extra.b", True)))
         for extra, wanted in (({"a": 0, "b": True}, 0), ({"a": 3, "b": True}, 1), ({}, 2)):
