@@ -1,13 +1,11 @@
 #pragma once
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <algorithm>
 #include <cstring>
 #include <optional>
 
 #include "tutti/backends/pipeline.h"
+#include "tutti/base/text.h"
 
 // What the files of Pipeline share; nobody else includes it.
 
@@ -63,7 +61,7 @@ class Pipeline::Run final : public Operation {
     if (name.empty()) return;
     uint64_t seed = 0;
     std::memcpy(&seed, &collective.scale.factor, sizeof seed);
-    subject = XXH3_64bits_withSeed(name.data(), name.size(), seed);
+    subject = hash_text(name, seed);
   }
   void release() override {
     pipeline_.forget(*this);
