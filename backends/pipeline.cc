@@ -1,40 +1,21 @@
 #include "tutti/backends/pipeline.h"
 
 #include <fmt/format.h>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 #include <algorithm>
 #include <cstring>
 #include <numeric>
 #include <utility>
 
+#include "tutti/backends/pipeline_run.h"
 #include "tutti/base/check.h"
 #include "tutti/base/error.h"
-#include "tutti/kernels/reduce.h"
 
 namespace tutti {
 
 namespace {
 
 constexpr size_t kPage = 4096;
-constexpr int64_t kBlockBytes = 16 << 10;
-constexpr int64_t kLine = 64;  // shares begin on cache lines of the slot
-
-// One-shot up to here: every rank reads all of every rank's data, but waits only once.
-int64_t one_shot_bytes(int size) { return (128 << 10) / size; }
-
-// Whole elements per cache line, so that shares of any dtype begin on lines.
-int64_t quantum(int64_t element_bytes) { return std::max<int64_t>(1, kLine / element_bytes); }
-
-int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
-
-// What `rank` reduces of `count` elements that begin at `begin`.
-Range share_of(int rank, int size, Range whole, int64_t element_bytes) {
-  const int64_t share = round_up((whole.count + size - 1) / size, quantum(element_bytes));
-  const int64_t begin = std::min<int64_t>(rank * share, whole.count);
-  return {whole.begin + begin, std::min(share, whole.count - begin)};
-}
 
 }  // namespace
 
@@ -50,122 +31,13 @@ size_t Pipeline::block_bytes() {
 // 0: the whole operation is one chunk.
 int64_t Pipeline::elements_of_chunk(Algorithm algorithm, DataType dtype, int size) {
   if (algorithm != kTwoShot) return 0;
-  const int64_t unit = size * quantum(size_of(dtype));
+  const int64_t unit = size * elements_per_line(size_of(dtype));
   return kChunkBytes / size_of(dtype) / unit * unit;
 }
 
 std::string_view Pipeline::algorithm(int64_t bytes, int size) {
   return bytes <= one_shot_bytes(size) ? "one_shot" : "two_shot";
 }
-
-/// One operation. Its chunks are numbers [begin, end) of the queue.
-class Pipeline::Run final : public Operation {
- public:
-  explicit Run(Pipeline& pipeline) : pipeline_(pipeline) {}
-  void prepare(const Collective& collective, const Launch& launch) {
-    const int size = pipeline_.size();
-    dtype = collective.dtype;
-    element = size_of(dtype);
-    asked_op = collective.op;
-    op = collective.op == ReduceOp::average ? ReduceOp::sum : collective.op;
-    count = collective.send_counts[0];
-    verdict = launch.verdict;
-    edges = launch.edges;
-    input = collective.input;
-    output = collective.output;
-    windows.assign(launch.windows.begin(), launch.windows.end());
-    scale = collective.scale;
-    if (collective.op == ReduceOp::average)
-      scale.divisor *= launch.contributors > 0 ? launch.contributors : size;
-    if (!windows.empty())
-      algorithm = kDirect;
-    else
-      algorithm = count * element <= one_shot_bytes(size) ? kOneShot : kTwoShot;
-    chunk_elements = elements_of_chunk(algorithm, dtype, size);
-    name = launch.name;
-    subject = 0;
-    reduced_elements = 0;
-    failure.clear();
-    state = OperationState::pending;
-    if (name.empty()) return;
-    uint64_t seed = 0;
-    std::memcpy(&seed, &collective.scale.factor, sizeof seed);
-    subject = XXH3_64bits_withSeed(name.data(), name.size(), seed);
-  }
-  void release() override {
-    pipeline_.forget(*this);
-    pipeline_.spare_.emplace_back(this);
-  }
-
-  OperationState advance() override {
-    if (state == OperationState::pending) pipeline_.progress();
-    return state;
-  }
-  std::string disagreement() const override { return failure; }
-  void cancel() override {
-    if (state != OperationState::pending) return;
-    pipeline_.forget(*this);
-    state = OperationState::failed;
-  }
-
-  uint64_t chunks() const {
-    if (chunk_elements == 0) return 1;
-    return static_cast<uint64_t>((count + chunk_elements - 1) / chunk_elements);
-  }
-  Range range_of(uint64_t chunk) const {
-    if (chunk_elements == 0) return {0, count};
-    const int64_t at = static_cast<int64_t>(chunk - begin) * chunk_elements;
-    return {at, std::min(chunk_elements, count - at)};
-  }
-  size_t bytes(int64_t elements) const { return static_cast<size_t>(elements * element); }
-
-  // The edges, or plain memory.
-  void fill(Range range, std::byte* slot) const {
-    if (range.count == 0 || slot == nullptr) return;
-    if (edges.fill != nullptr)
-      edges.fill(edges.self, range, slot);
-    else
-      std::memcpy(slot, input + range.begin * element, bytes(range.count));
-  }
-  void drain(Range range, const std::byte* result) const {
-    if (range.count == 0) return;
-    if (edges.drain != nullptr)
-      edges.drain(edges.self, range, result, Scale{});
-    else
-      std::memcpy(output + range.begin * element, result, bytes(range.count));
-  }
-  const std::byte* input_view(Range range) const {
-    if (edges.fill == nullptr) return input + range.begin * element;
-    return edges.input == nullptr ? nullptr : edges.input(edges.self, range);
-  }
-  std::byte* output_view(Range range) const {
-    if (edges.drain == nullptr) return output + range.begin * element;
-    return edges.output == nullptr ? nullptr : edges.output(edges.self, range);
-  }
-
- private:
-  Pipeline& pipeline_;
-
- public:
-  DataType dtype = DataType::f32;
-  int64_t element = 4;
-  ReduceOp asked_op = ReduceOp::sum, op = ReduceOp::sum;
-  int64_t count = 0;
-  std::string_view name;  // until the verdict is known; borrowed
-  uint64_t subject = 0;
-  std::string failure;
-  uint32_t verdict = 0;
-  Edges edges;
-  const std::byte* input = nullptr;
-  std::byte* output = nullptr;
-  std::vector<Window> windows;
-  Scale scale;
-  Pipeline::Algorithm algorithm = kOneShot;
-  int64_t chunk_elements = 0;  // 0: one chunk
-  uint64_t begin = 0, end = 0;
-  int64_t reduced_elements = 0;  // direct: of the own share
-  OperationState state = OperationState::pending;
-};
 
 Pipeline::Pipeline(int rank, SharedMemory& memory, std::vector<std::byte*> blocks,
                    std::vector<SleepLine*> sleepers)
@@ -277,10 +149,14 @@ void Pipeline::fill() {
     }
   }
   size_t bytes = run.bytes(range.count);
-  if (run.algorithm == kDirect) {
-    const auto place = memory_.place_of(run.windows[0].data, 1);
-    TUTTI_CHECK(place.has_value());
-    std::memcpy(line.payload, &*place, sizeof *place);
+  if (run.algorithm == kDirect || run.algorithm == kFused) {
+    const auto* begin = run.windows[0].data;
+    Places places;
+    places.elements = memory_.place_of(begin, 1).value();
+    if (run.update != nullptr)
+      places.outputs =
+          memory_.place_of(run.update->outputs + (begin - run.update->inputs), 1).value();
+    std::memcpy(line.payload, &places, sizeof places);
     bytes = 0;
   } else if (run.verdict == 0 && run.algorithm == kOneShot) {
     run.fill(range, bytes <= ChunkLine::kPayload ? line.payload
@@ -295,8 +171,8 @@ void Pipeline::fill() {
     bytes -= run.bytes(mine.count);
   }
   // Told in both places: who follows closely has this line at hand, others look at the other one.
-  line.retired.store(drained_, std::memory_order_relaxed);
-  own().progress->retired.store(drained_, std::memory_order_relaxed);
+  line.retired.store(drained_, std::memory_order_release);
+  own().progress->retired.store(drained_, std::memory_order_release);
   told_retired_ = drained_;
   ++messages_;
   bytes_ += bytes;
@@ -304,21 +180,29 @@ void Pipeline::fill() {
   publish(line.in, chunk + 1);
 }
 
+// Whether all ranks mean the same operation, and want it.
+bool Pipeline::is_agreed(uint64_t chunk) {
+  const auto& mine = own().lines[slot_of(chunk)];
+  return std::all_of(peers_.begin(), peers_.end(), [&](const Peer& peer) {
+    const auto& line = peer.lines[slot_of(chunk)];
+    return line.verdict == 0 && line.dtype == mine.dtype && line.op == mine.op &&
+           line.count == mine.count && line.subject == mine.subject &&
+           line.algorithm == mine.algorithm;
+  });
+}
+
 // False if the operation is over because of what the ranks said.
 bool Pipeline::learn_verdict(Run& run, uint64_t chunk) {
-  const auto& mine = own().lines[slot_of(chunk)];
+  if (is_agreed(chunk)) return true;
   uint32_t verdict = 0;
-  bool is_one = true;
-  for (const auto& peer : peers_) {
-    const auto& line = peer.lines[slot_of(chunk)];
-    verdict |= line.verdict;
-    is_one &= line.dtype == mine.dtype && line.op == mine.op && line.count == mine.count &&
-              line.subject == mine.subject && line.algorithm == mine.algorithm;
-  }
-  if (verdict == 0 && is_one) return true;
+  for (const auto& peer : peers_) verdict |= peer.lines[slot_of(chunk)].verdict;
   run.state = verdict != 0 ? OperationState::vetoed : OperationState::failed;
-  if (!is_one && verdict == 0) {
-    run.failure = describe_disagreement(chunk);
+  if (verdict == 0) {
+    run.why =
+        Error(ErrorCode::mismatch,
+              fmt::format("{}; blocking calls must come in one order and look alike on all ranks. "
+                          "Nothing was changed.",
+                          describe_disagreement(chunk)));
     // The next operation begins behind the longest of what the ranks meant.
     for (const auto& peer : peers_) {
       const auto& line = peer.lines[slot_of(chunk)];
@@ -330,7 +214,8 @@ bool Pipeline::learn_verdict(Run& run, uint64_t chunk) {
     }
     end_ = std::max(end_, run.end);
   }
-  filled_ = reduced_ = drained_ = run.end;
+  reduced_ = drained_ = run.end;
+  filled_ = std::max(filled_, run.end);
   std::erase(operations_, &run);
   return false;
 }
@@ -342,118 +227,13 @@ std::string Pipeline::describe_disagreement(uint64_t chunk) const {
     char name[sizeof(NameLine)];
     std::memcpy(name, peers_[rank].names[slot_of(chunk)].text, sizeof name);
     name[sizeof name - 1] = 0;
-    text += fmt::format("{}rank {} called \"{}\" with {}[{}]{} and op {}", rank == 0 ? "" : ", ",
-                        rank, name, to_string(static_cast<DataType>(line.dtype)), line.count,
-                        line.algorithm == kDirect ? " of a GradientArena" : "",
-                        to_string(static_cast<ReduceOp>(line.op)));
+    text += fmt::format(
+        "{}rank {} called \"{}\" with {}[{}]{} and op {}", rank == 0 ? "" : ", ", rank, name,
+        to_string(static_cast<DataType>(line.dtype)), line.count,
+        line.algorithm == kDirect || line.algorithm == kFused ? " of a GradientArena" : "",
+        to_string(static_cast<ReduceOp>(line.op)));
   }
   return text;
-}
-
-void Pipeline::reduce() {
-  const uint64_t chunk = reduced_;
-  auto& run = run_of(chunk);
-  if (chunk == run.begin && run.reduced_elements == 0 && !learn_verdict(run, chunk)) return;
-  switch (run.algorithm) {
-    case kOneShot:
-      reduce_all(run, chunk);
-      drained_ = ++reduced_;
-      return;
-    case kTwoShot:
-      reduce_share(run, chunk);
-      break;
-    case kDirect:
-      if (!reduce_direct(run, chunk)) return;
-      break;
-  }
-  ++reduced_;
-  own().progress->retired.store(drained_, std::memory_order_relaxed);
-  told_retired_ = drained_;
-  ++messages_;
-  publish(own().progress->out, chunk + 1);
-}
-
-void Pipeline::reduce_all(Run& run, uint64_t chunk) {
-  const Range whole{0, run.count};
-  if (run.count == 0) return;
-  const bool in_line = run.bytes(run.count) <= ChunkLine::kPayload;
-  for (size_t rank = 0; rank < peers_.size(); ++rank)
-    inputs_[rank] = in_line ? peers_[rank].lines[slot_of(chunk)].payload
-                            : peers_[rank].slots + slot_of(chunk) * kChunkBytes;
-  if (auto* output = run.output_view(whole)) {
-    tutti::reduce(run.dtype, run.op, output, inputs_, run.count, run.scale);
-    return;
-  }
-  auto* result = own().results + slot_of(chunk) * kChunkBytes;
-  tutti::reduce(run.dtype, run.op, result, inputs_, run.count, run.scale);
-  run.drain(whole, result);
-}
-
-void Pipeline::reduce_share(Run& run, uint64_t chunk) {
-  const Range range = run.range_of(chunk);
-  const Range mine = share_of(rank_, size(), range, run.element);
-  auto* result = own().results + slot_of(chunk) * kChunkBytes;
-  if (mine.count == 0) return;
-  const auto offset = run.bytes(mine.begin - range.begin);
-  for (size_t rank = 0; rank < peers_.size(); ++rank)
-    inputs_[rank] = peers_[rank].slots + slot_of(chunk) * kChunkBytes + offset;
-  const auto* view = run.input_view(mine);
-  inputs_[static_cast<size_t>(rank_)] = view != nullptr ? view : result;
-  bytes_ += run.bytes(mine.count);
-  auto* output = run.output_view(mine);
-  if (output == nullptr) {
-    tutti::reduce(run.dtype, run.op, result, inputs_, mine.count, run.scale);
-    return;
-  }
-  // Both places at once, by blocks that stay in the first cache in between.
-  const int64_t block = kBlockBytes / run.element;
-  for (int64_t at = 0; at < mine.count; at += block) {
-    const int64_t count = std::min(block, mine.count - at);
-    const auto bytes = run.bytes(count);
-    tutti::reduce(run.dtype, run.op, result, inputs_, count, run.scale);
-    std::memcpy(output, result, bytes);
-    for (auto& input : inputs_) input += bytes;
-    result += bytes;
-    output += bytes;
-  }
-}
-
-// A part of the own share, straight in all ranks' memory; true when the share is done. Blocks stay
-// in the first cache between being reduced and being copied.
-bool Pipeline::reduce_direct(Run& run, uint64_t chunk) {
-  constexpr int64_t kBytesPerCall = 1 << 20;
-  const Range mine = share_of(rank_, size(), {0, run.count}, run.element);
-  const auto place_in = [&](size_t rank) {
-    uint64_t place = 0;
-    std::memcpy(&place, peers_[rank].lines[slot_of(chunk)].payload, sizeof place);
-    return place;
-  };
-  int64_t window_begin = 0;
-  int64_t budget = kBytesPerCall / run.element;
-  for (const auto& window : run.windows) {
-    const int64_t first = std::max(window_begin, mine.begin + run.reduced_elements);
-    const int64_t last = std::min(window_begin + window.count, mine.end());
-    for (int64_t at = first; at < last && budget > 0;) {
-      const int64_t count = std::min({kBlockBytes / run.element, last - at, budget});
-      auto* target = window.data + (at - window_begin) * run.element;
-      const auto distance = static_cast<uint64_t>(target - run.windows[0].data);
-      for (size_t rank = 0; rank < peers_.size(); ++rank)
-        inputs_[rank] =
-            static_cast<int>(rank) == rank_
-                ? target
-                : memory_.at(static_cast<int>(rank), place_in(rank) + distance, run.bytes(count));
-      tutti::reduce(run.dtype, run.op, target, inputs_, count, run.scale);
-      for (size_t rank = 0; rank < peers_.size(); ++rank)
-        if (static_cast<int>(rank) != rank_)
-          std::memcpy(const_cast<std::byte*>(inputs_[rank]), target, run.bytes(count));
-      at += count;
-      budget -= count;
-      run.reduced_elements += count;
-      bytes_ += run.bytes(count) * (peers_.size() - 1);
-    }
-    window_begin += window.count;
-  }
-  return run.reduced_elements == mine.count;
 }
 
 void Pipeline::drain() {
@@ -490,14 +270,25 @@ bool Pipeline::progress() {
   // Bounded, so that whoever drives looks at other things now and then.
   constexpr int kMostSteps = 16;
   bool moved = false;
-  for (int step = 0; step < kMostSteps && !operations_.empty(); ++step) {
-    const Stage stage = next_stage();
-    if (stage == Stage::none) break;
-    if (stage == Stage::fill) fill();
-    if (stage == Stage::reduce) reduce();
-    if (stage == Stage::drain) drain();
-    moved = true;
-    retire_finished();
+  try {
+    for (int step = 0; step < kMostSteps && !operations_.empty(); ++step) {
+      const Stage stage = next_stage();
+      if (stage == Stage::none) break;
+      if (stage == Stage::fill) fill();
+      if (stage == Stage::reduce) reduce();
+      if (stage == Stage::drain) drain();
+      moved = true;
+      retire_finished();
+    }
+  } catch (const Error& error) {
+    // A peer's memory cannot be reached: nothing of this queue can go on.
+    for (auto* run : operations_) {
+      run->why = error;
+      run->state = OperationState::failed;
+    }
+    operations_.clear();
+    is_void_ = true;
+    return true;
   }
   // Others may wait for a slot with which this rank is done, while it waits for them.
   if (!moved && drained_ != told_retired_) {
@@ -512,11 +303,16 @@ bool Pipeline::progress() {
 Pipeline::Stage Pipeline::next_stage() {
   const bool fillable = can_fill();
   if (fillable && filled_ - reduced_ < 2) return Stage::fill;
-  // What is reduced whole is drained at once, and chunks are drained in order.
-  if (can_reduce() && (drained_ == reduced_ || run_of(reduced_).algorithm != kOneShot))
-    return Stage::reduce;
+  if (can_reduce() && (drained_ == reduced_ || !ends_when_reduced())) return Stage::reduce;
   if (can_drain()) return Stage::drain;
   return fillable ? Stage::fill : Stage::none;
+}
+
+// Chunks are drained in order, so what is over with its first stage waits until all before is
+// drained: small operations, and those that the ranks do not want.
+bool Pipeline::ends_when_reduced() {
+  const auto& run = run_of(reduced_);
+  return run.algorithm == kOneShot || (reduced_ == run.begin && !is_agreed(reduced_));
 }
 
 bool Pipeline::may_sleep() {

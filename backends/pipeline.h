@@ -84,7 +84,12 @@ class Pipeline {
 
  private:
   class Run;
-  enum Algorithm : uint8_t { kOneShot, kTwoShot, kDirect };
+  enum Algorithm : uint8_t { kOneShot, kTwoShot, kDirect, kFused };
+  // Where a rank's shared memory begins for this operation, as the payload of its first chunk.
+  struct Places {
+    uint64_t elements = 0;
+    uint64_t outputs = 0;
+  };
   struct Peer {
     ChunkLine* lines = nullptr;
     ProgressLine* progress = nullptr;
@@ -110,6 +115,8 @@ class Pipeline {
   void reduce_all(Run& run, uint64_t chunk);
   void reduce_share(Run& run, uint64_t chunk);
   bool reduce_direct(Run& run, uint64_t chunk);
+  bool ends_when_reduced();
+  bool is_agreed(uint64_t chunk);
   bool learn_verdict(Run& run, uint64_t chunk);
   std::string describe_disagreement(uint64_t chunk) const;
   static int64_t elements_of_chunk(Algorithm algorithm, DataType dtype, int size);
@@ -131,6 +138,7 @@ class Pipeline {
   bool is_void_ = false;  // an operation was cancelled: nothing moves until the queue begins anew
   std::atomic<bool> aborted_{false};
   std::vector<const std::byte*> inputs_;
+  std::vector<std::byte> block_;  // reduced elements on their way into an update
   uint64_t messages_ = 0, bytes_ = 0;
 };
 

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tutti/base/error.h"
 #include "tutti/collectives/collective.h"
 #include "tutti/collectives/schedule.h"
 #include "tutti/collectives/transport.h"
@@ -26,8 +27,9 @@ class Operation {
   /// Gives up: the operation touches user memory and regions no more once advance() says other than
   /// pending, as it soon will (failed, unless it was over already).
   virtual void cancel() = 0;
-  /// After failed: what the ranks disagreed on, the same text on all; empty if it was not that.
-  virtual std::string disagreement() const { return {}; }
+  /// After failed: why, where the operation itself knows it. Error(mismatch): the ranks disagreed,
+  /// and all have this text.
+  virtual const Error* failure() const { return nullptr; }
 };
 
 struct OperationRelease {
@@ -47,6 +49,16 @@ struct Edges {
   /// packed. Null functions: always.
   const std::byte* (*input)(void* self, Range range) = nullptr;
   std::byte* (*output)(void* self, Range range) = nullptr;
+};
+
+/// What becomes of reduced elements instead of being stored: their owner computes from them what
+/// belongs into other shared memory of the same layout (an optimizer its parameters), and that goes
+/// to all ranks. `apply` updates `outputs` from byte `offset` on.
+struct FusedUpdate {
+  void* self = nullptr;
+  const std::byte* inputs = nullptr;  // where the layout begins in the memory of the elements
+  std::byte* outputs = nullptr;       // and in the memory that is updated
+  void (*apply)(void* self, int64_t offset, int64_t count, const std::byte* reduced) = nullptr;
 };
 
 /// A piece of memory that the ranks share.
@@ -75,6 +87,7 @@ struct Launch {
   /// Queues: where the elements lie, one window after another, if all lie in one Region of the
   /// backend and at the same distances on all ranks. They are reduced where they are.
   std::span<const Window> windows = {};
+  const FusedUpdate* update = nullptr;  // of the elements in the windows
 };
 
 class ExecutionPool;

@@ -20,6 +20,10 @@ int64_t padded(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * k
 
 GradientArena::GradientArena(Communicator& communicator, std::vector<Array> arrays,
                              const ReduceOptions& options)
+    : GradientArena(communicator, std::move(arrays), options, nullptr, nullptr) {}
+
+GradientArena::GradientArena(Communicator& communicator, std::vector<Array> arrays,
+                             const ReduceOptions& options, Apply apply, void* self)
     : communicator_(communicator), options_(options) {
   auto& state = *communicator.state_;
   int64_t bytes = 0;
@@ -31,6 +35,12 @@ GradientArena::GradientArena(Communicator& communicator, std::vector<Array> arra
   name_ = fmt::format("GradientArena {}", number_);
   // Touched now, so that the first step finds its pages.
   std::memset(region_->data(), 0, region_->bytes());
+  if (apply != nullptr) {
+    twins_ = backend.allocate(region_->bytes(), Device{});
+    std::memset(twins_->data(), 0, twins_->bytes());
+    update_ =
+        std::make_unique<FusedUpdate>(FusedUpdate{self, region_->data(), twins_->data(), apply});
+  }
   int64_t offset = 0;
   slots_.reserve(arrays.size());
   for (auto& array : arrays) {
@@ -75,6 +85,7 @@ void GradientArena::make_blocks(bool shared) {
     block.declared = &communicator_.state_->declare(name, block.view.shape(), dtype);
     block.declared->place = number_ << kArenaShift | (begin - region_->data());
     block.declared->shared = shared;
+    block.declared->update = update_.get();
     first = end;
   }
 }
@@ -108,6 +119,18 @@ size_t GradientArena::look_up(std::string_view name) const {
 TensorView GradientArena::operator[](std::string_view name) const {
   return slots_[look_up(name)].view;
 }
+
+TensorView GradientArena::value(std::string_view name) const {
+  const auto& view = slots_[look_up(name)].view;
+  if (!twins_)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("\"{}\" has no value in {}, which only reduces gradients", name, name_))
+        .with_tensor(name);
+  return TensorView(twins_->data() + (view.data() - region_->data()), view.shape(), view.dtype());
+}
+
+std::byte* GradientArena::values() const { return twins_ ? twins_->data() : nullptr; }
+int64_t GradientArena::bytes() const { return static_cast<int64_t>(region_->bytes()); }
 
 void GradientArena::ready(std::string_view name) {
   const std::lock_guard lock(mutex_);

@@ -14,6 +14,7 @@
 namespace tutti {
 
 class Region;
+struct FusedUpdate;
 class WorkState;
 
 /// Gradient arrays that live in one block of the library's memory, for a trainer that keeps no
@@ -32,6 +33,15 @@ class GradientArena {
   /// Throws Error(invalid_argument) for a name given twice or a negative count.
   GradientArena(Communicator& communicator, std::vector<Array> arrays,
                 const ReduceOptions& options = {});
+  /// An arena whose results are not kept but used: every array has a twin of the same place and
+  /// size (value()), and `apply`, called from whichever thread drives, brings elements from byte
+  /// `offset` of the twins on up to date from their `reduced` gradients. Where the ranks share
+  /// memory, each does so for its share of every array and the others receive the result; elsewhere
+  /// each does it all. Calls of one step never overlap in elements. An array may be declared ready
+  /// when neither its gradient nor its twin is needed any more in this step.
+  using Apply = void (*)(void* self, int64_t offset, int64_t count, const std::byte* reduced);
+  GradientArena(Communicator& communicator, std::vector<Array> arrays, const ReduceOptions& options,
+                Apply apply, void* self);
   /// Waits for what is on its way, because it works in this memory.
   ~GradientArena();
   GradientArena(const GradientArena&) = delete;
@@ -40,6 +50,11 @@ class GradientArena {
   /// The array's memory, zeroed at birth, 64-byte aligned. Throws for a name that is not there,
   /// offering the nearest one.
   TensorView operator[](std::string_view name) const;
+  /// Its twin, in an arena that updates.
+  TensorView value(std::string_view name) const;
+  /// The whole of the twins, and of the arrays: what offsets count from.
+  std::byte* values() const;
+  int64_t bytes() const;
   /// This rank's gradient is complete: starts its reduction. Throws Error(duplicate_name) if it was
   /// declared ready already in this step.
   void ready(std::string_view name);
@@ -75,7 +90,8 @@ class GradientArena {
   Communicator& communicator_;
   const ReduceOptions options_;
   std::string name_;
-  std::unique_ptr<Region> region_;
+  std::unique_ptr<Region> region_, twins_;
+  std::unique_ptr<FusedUpdate> update_;
   int64_t number_ = 0;
   std::vector<Slot> slots_;
   std::unordered_map<std::string_view, size_t> index_;

@@ -8,6 +8,8 @@
 
 #include <cstdio>
 #include <fstream>
+#include <map>
+#include <mutex>
 #include <numeric>
 #include <set>
 
@@ -166,6 +168,19 @@ std::string choose_backend(const Options& options, const std::vector<Place>& pla
 
 }  // namespace
 
+namespace {
+
+// How often this process has joined this job as this rank. The ranks of a job make their
+// communicators in one order, and each needs keys of its own in a store that keeps the old ones.
+int count_joining(const Options& options) {
+  static std::mutex mutex;
+  static std::map<std::string, int> counts;
+  const std::lock_guard lock(mutex);
+  return counts[fmt::format("{} {} {}", options.store, options.job, options.rank)]++;
+}
+
+}  // namespace
+
 Membership join_job(const Options& options) {
   check_options(options);
   Membership membership;
@@ -188,7 +203,10 @@ Membership join_job(const Options& options) {
                                           Deadline::after(options.connect_timeout));
     }
   }
-  membership.store = make_prefix_store(membership.root, options.job + "/0/");
+  // Whoever hands over a store of its own decides what is in it.
+  const int number = options.store_object ? 0 : count_joining(options);
+  membership.path = fmt::format("{}/{}", options.job, number);
+  membership.store = make_prefix_store(membership.root, membership.path + "/");
   return membership;
 }
 

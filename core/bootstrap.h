@@ -12,6 +12,7 @@ struct Membership {
   std::shared_ptr<Store> store;  // keys of this communicator alone
   std::shared_ptr<void> keeper;  // the server behind the store, if this process runs it
   std::vector<int> world_ranks;  // of all members, in rank order
+  std::string path;              // in the root store
 };
 
 /// Opens the job's store as the options say.

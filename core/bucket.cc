@@ -20,8 +20,8 @@ namespace {
 
 class Planner {
  public:
-  Planner(int64_t fusion_bytes, int64_t partition_bytes)
-      : fusion_bytes_(fusion_bytes), partition_bytes_(partition_bytes) {}
+  Planner(int64_t fusion_bytes, int64_t partition_bytes, int64_t first_bytes)
+      : fusion_bytes_(fusion_bytes), partition_bytes_(partition_bytes), limit_(first_bytes) {}
 
   void place(const Placeable& tensor) {
     const auto& signature = *tensor.signature;
@@ -63,7 +63,8 @@ class Planner {
   void share(const BucketKey& key, BucketSlice slice) {
     auto open = std::find_if(open_.begin(), open_.end(),
                              [&](const Bucket& bucket) { return bucket.key == key; });
-    if (open != open_.end() && (open->count + slice.count) * size_of(key.wire) > fusion_bytes_) {
+    if (open != open_.end() && (open->count + slice.count) * size_of(key.wire) > limit_) {
+      limit_ = fusion_bytes_;
       done_.push_back(std::move(*open));
       open_.erase(open);
       open = open_.end();
@@ -91,6 +92,7 @@ class Planner {
   std::unordered_map<int64_t, int64_t> places_;  // in an arena, of each tensor there
   const int64_t fusion_bytes_;
   const int64_t partition_bytes_;
+  int64_t limit_;  // of the bucket that is filled now
   std::vector<Bucket> open_;
   std::vector<Bucket> done_;
 };
@@ -98,8 +100,9 @@ class Planner {
 }  // namespace
 
 std::vector<Bucket> plan_buckets(std::span<const Placeable> tensors, int64_t fusion_bytes,
-                                 int64_t partition_bytes, std::span<const int64_t> cuts) {
-  Planner planner(fusion_bytes, partition_bytes);
+                                 int64_t partition_bytes, std::span<const int64_t> cuts,
+                                 int64_t first_bytes) {
+  Planner planner(fusion_bytes, partition_bytes, first_bytes > 0 ? first_bytes : fusion_bytes);
   for (const auto& tensor : tensors) {
     if (std::find(cuts.begin(), cuts.end(), tensor.index) != cuts.end()) planner.close_all();
     planner.place(tensor);

@@ -45,7 +45,7 @@ Communicator::~Communicator() = default;
 std::unique_ptr<Communicator> Communicator::create(Options options) {
   auto membership = join_job(options);
   auto state = std::make_shared<CommunicatorState>(std::move(options), std::move(membership));
-  state->path = state->options.job;
+  state->path = state->membership.path;
   return std::unique_ptr<Communicator>(new Communicator(std::move(state)));
 }
 

@@ -181,7 +181,7 @@ void CommunicatorState::Allreduces::renew(std::shared_ptr<WorkState>& work, std:
 const std::shared_ptr<WorkState>& CommunicatorState::Allreduces::add(
     std::string_view name, const TensorView& input, const TensorView& output,
     std::shared_ptr<WorkState> work) {
-  return fill(submission_.claim(name), name, input, output, -1, false, std::move(work));
+  return fill(submission_.claim(name), name, input, output, nullptr, std::move(work));
 }
 
 const std::shared_ptr<WorkState>& CommunicatorState::Allreduces::add(
@@ -194,16 +194,15 @@ const std::shared_ptr<WorkState>& CommunicatorState::Allreduces::add(
   }
   if (tensor.shape() != declared.shape) {
     const auto shaped = tensor.reshaped(declared.shape);
-    return fill(*declared.entry, declared.name, shaped, shaped, declared.place, declared.shared,
-                std::move(work));
+    return fill(*declared.entry, declared.name, shaped, shaped, &declared, std::move(work));
   }
-  return fill(*declared.entry, declared.name, tensor, tensor, declared.place, declared.shared,
-              std::move(work));
+  return fill(*declared.entry, declared.name, tensor, tensor, &declared, std::move(work));
 }
 
 const std::shared_ptr<WorkState>& CommunicatorState::Allreduces::fill(
     Entry& entry, std::string_view name, const TensorView& input, const TensorView& output,
-    int64_t place, bool shared, std::shared_ptr<WorkState> work) {
+    const DeclaredTensor* declared, std::shared_ptr<WorkState> work) {
+  const int64_t place = declared == nullptr ? -1 : declared->place;
   auto& request = entry.request;
   auto& signature = request.signature;
   const bool is_known =
@@ -233,7 +232,8 @@ const std::shared_ptr<WorkState>& CommunicatorState::Allreduces::fill(
   entry.input = input;
   entry.output = output;
   entry.library_output = false;
-  entry.shared = shared;
+  entry.shared = declared != nullptr && declared->shared;
+  entry.update = declared == nullptr ? nullptr : declared->update;
   entry.divide_output_by = 1;
   entry.output_index = 0;
   entry.sent_id = -1;

@@ -23,6 +23,7 @@ struct DeclaredTensor {
   DataType dtype = DataType::f32;
   int64_t place = -1;   // see Signature::place
   bool shared = false;  // see Entry::shared
+  const FusedUpdate* update = nullptr;
   Entry* entry = nullptr;
   uint64_t generation = 0;  // of the table in which the entry was found
 };
@@ -68,7 +69,7 @@ class CommunicatorState {
    private:
     const std::shared_ptr<WorkState>& fill(Entry& entry, std::string_view name,
                                            const TensorView& input, const TensorView& output,
-                                           int64_t place, bool shared,
+                                           const DeclaredTensor* declared,
                                            std::shared_ptr<WorkState> work);
     CommunicatorState& state_;
     const std::string_view group_;

@@ -40,11 +40,15 @@ void Coordinator::on_plan_joined(int rank, WireReader reader) {
 
 void Coordinator::on_plan_failed(WireReader reader) {
   const auto id = reader.get<uint32_t>();
+  const bool reordered = reader.get<uint8_t>() != 0;
   std::vector<std::string> missing(reader.get<uint16_t>());
   for (auto& name : missing) name = reader.text();
   if (!plan_ || plan_->id != id) return;
   plan_.reset();
-  learner_.failed(missing);
+  if (reordered)
+    learner_.reordered();
+  else
+    learner_.failed(missing);
 }
 
 void Coordinator::answer() {

@@ -66,16 +66,15 @@ bool Engine::run_now(std::string_view name, const Collective& collective) {
         break;
       }
     }
-    if (state != OperationState::done)
-      error = broken() ? *broken()
-              : !operation->disagreement().empty()
-                  ? Error(ErrorCode::mismatch,
-                          fmt::format("{}; blocking calls must come in one order and look alike on "
-                                      "all ranks. Nothing was changed.",
-                                      operation->disagreement()))
-                        .with_tensor(name)
-                  : Error(ErrorCode::internal,
-                          fmt::format("\"{}\" failed although no rank was lost", name));
+    if (state != OperationState::done) {
+      if (broken())
+        error = *broken();
+      else if (operation->failure() != nullptr)
+        error = Error(*operation->failure()).with_tensor(name);
+      else
+        error = Error(ErrorCode::internal,
+                      fmt::format("\"{}\" failed although no rank was lost", name));
+    }
   } catch (const Error& caught) {
     error = caught;
   }

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "tutti/base/deadline.h"
+#include "tutti/collectives/executor.h"
 #include "tutti/core/request.h"
 #include "tutti/core/work_state.h"
 #include "tutti/tensor/tensor.h"
@@ -26,8 +27,9 @@ struct Entry {
 
   // The engine's table (entry_table.h); guarded by its mutex for submissions.
   bool pending = false;
-  bool reuses_work = false;  // the Work is kept for the next use of the name
-  bool shared = false;       // the memory lies in a Region that the peers reach
+  bool reuses_work = false;             // the Work is kept for the next use of the name
+  bool shared = false;                  // the memory lies in a Region that the peers reach
+  const FusedUpdate* update = nullptr;  // what becomes of the result
 
   // The plan that the name was looked up in, and what was found. 0: none yet.
   uint32_t plan_id = 0;

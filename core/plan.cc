@@ -20,7 +20,10 @@ Plan Plan::build(uint32_t id, std::vector<Tensor> tensors, int64_t fusion_bytes,
     plan.index.emplace(tensor.name, index);
     if (!tensor.signature.group.empty()) plan.groups[tensor.signature.group].push_back(index);
   }
-  plan.buckets = plan_buckets(places, fusion_bytes, partition_bytes, cuts);
+  // The first bucket is small, so that the first bytes move early.
+  constexpr int64_t kFirstPart = 4;
+  plan.buckets =
+      plan_buckets(places, fusion_bytes, partition_bytes, cuts, fusion_bytes / kFirstPart);
   return plan;
 }
 

@@ -50,6 +50,8 @@ class PlanLearner {
   std::optional<std::vector<Plan::Tensor>> observe(const Response& response);
   /// Anything that makes the step irregular: errors, joins.
   void disturb();
+  /// The plan was given up because the order of its tensors changed.
+  void reordered() { disturb(); }
   /// The plan was given up; `missing` are the tensors that did not come.
   void failed(const std::vector<std::string>& missing);
 

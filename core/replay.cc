@@ -46,7 +46,9 @@ bool Replay::offer(Entry* entry) {
   auto& tensor = tensors_[static_cast<size_t>(entry->plan_index)];
   TUTTI_CHECK(tensor.here == nullptr);
   tensor.here = entry;
-  for (const size_t bucket : tensor.needed_by) --missing_[bucket];
+  for (const size_t bucket : tensor.needed_by)
+    if (--missing_[bucket] == 0) inverted_ |= missing_[next_index_] > 0;
+  order_ = order_ * 31 + static_cast<uint64_t>(entry->plan_index) + 1;
   entry->held_by_plan = entry->waits_in_plan = true;
   ++waiting_;
   entry->older = newest_;
@@ -73,7 +75,11 @@ void Replay::launched() {
     for (const size_t bucket : tensor.needed_by) ++missing_[bucket];
   }
   ++next_sequence_;
-  if (++next_index_ == plan_.buckets.size()) next_index_ = 0;
+  if (++next_index_ < plan_.buckets.size()) return;
+  next_index_ = 0;
+  const bool is_alike = order_ == last_order_;
+  inverted_steps_ = std::exchange(inverted_, false) ? (is_alike ? inverted_steps_ + 1 : 1) : 0;
+  last_order_ = std::exchange(order_, 0);
 }
 
 std::vector<std::string> Replay::missing() const {
@@ -100,6 +106,7 @@ std::vector<Entry*> Replay::take_all() {
   std::vector<Entry*> entries;
   for (Entry* entry = oldest_; entry != nullptr; entry = entry->newer) {
     entries.push_back(entry);
+    order_ = order_ * 31 + static_cast<uint64_t>(entry->plan_index) + 1;
     entry->held_by_plan = entry->waits_in_plan = false;
   }
   oldest_ = newest_ = nullptr;

@@ -34,6 +34,10 @@ class Replay {
   /// The next bucket was launched, with data.
   void launched();
 
+  /// Steps in a row that had one order, in which a later bucket was complete while the next one was
+  /// not.
+  int inverted_steps() const { return inverted_steps_; }
+
   /// Tensors that are not here and without which the next bucket is not launched.
   std::vector<std::string> missing() const;
   bool lacks_some() const { return missing_[next_index_] > 0; }
@@ -68,6 +72,10 @@ class Replay {
   size_t next_index_ = 0;
   std::vector<TensorState> tensors_;
   std::vector<int> missing_;  // of each bucket: tensors that it needs and that are not here
+  bool inverted_ = false;     // in this step
+  uint64_t order_ = 0;        // of this step's tensors, hashed
+  uint64_t last_order_ = 0;   // of the last step's
+  int inverted_steps_ = 0;
   int waiting_ = 0;
   Entry* oldest_ = nullptr;  // of the entries held, a list in order of submission
   Entry* newest_ = nullptr;

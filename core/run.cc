@@ -169,6 +169,7 @@ void Run::bind() {
       windows_.push_back({input.data, slice.count});
   }
   if (!shares) windows_.clear();
+  updates_ = !entries_.empty() && entries_[0]->update != nullptr;
 }
 
 void Run::fill(void* self, Range range, std::byte* bucket) {
@@ -322,9 +323,12 @@ void Run::start(Backend& backend, uint32_t verdict, int queue) {
     else
       launch.edges = {this, &Run::fill, &Run::drain, &Run::input_of, &Run::output_of};
     launch.windows = windows_;
+    if (updates_) launch.update = entries_[0]->update;
     if (!backend.packs_itself(collective_, launch)) {
       region_ = pool_.take(region_bytes_);
       collective_.input = collective_.output = region_->data();
+    } else if (!windows_.empty()) {
+      updates_ = false;  // the backend sees to it
     }
   }
   started = Clock::now();
@@ -332,6 +336,11 @@ void Run::start(Backend& backend, uint32_t verdict, int queue) {
 }
 
 void Run::finish() {
+  if (updates_) {
+    const auto& update = *entries_[0]->update;
+    for (const auto& piece : outputs_)
+      update.apply(update.self, piece.data - update.inputs, piece.count, piece.data);
+  }
   operation_.reset();
   pool_.give_back(std::move(region_));
   for (const auto& piece : outputs_)

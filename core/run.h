@@ -86,6 +86,7 @@ class Run {
   std::vector<Piece> inputs_, outputs_;
   std::vector<Window> windows_;  // if all of the bucket is shared memory
   bool may_share_ = false;
+  bool updates_ = false;  // the result was not used for what it is meant for
   DataType user_dtype_ = DataType::f32;
   Scale prescale_;
   int contributors_ = 0;

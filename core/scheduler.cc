@@ -223,6 +223,14 @@ bool Scheduler::launch_replay(Clock::time_point now) {
       veto();
       return true;
     }
+    if (replay_->next_index() == 0 && rank_ == 0 && replay_->inverted_steps() >= patience_) {
+      // The order changed for good: a new plan learns it. Should it go on changing, more rarely.
+      hooks_.log(fmt::format("plan {}: tensors become ready in another order; a new plan follows",
+                             replay_->plan().id));
+      patience_ *= 2;
+      veto(true);
+      return true;
+    }
     if (!replay_->ready()) break;
     const uint64_t sequence = replay_->next_sequence();
     auto run = std::move(idle_runs_[replay_->next_index()]);
@@ -280,15 +288,17 @@ bool Scheduler::plan_is_stuck(Clock::time_point now) {
   return false;
 }
 
-void Scheduler::veto() {
+void Scheduler::veto(bool reordered) {
   const auto& plan = replay_->plan();
   const uint64_t sequence = replay_->next_sequence();
   const bool mine = !veto_seen_ || *veto_seen_ > sequence;
   ending_ = true;
   if (mine) {
     auto message = begin_message(MessageType::plan_failed);
-    const auto missing = join_ != nullptr ? std::vector<std::string>{} : replay_->missing();
-    message.put(plan.id).put(static_cast<uint16_t>(missing.size()));
+    const auto missing =
+        join_ != nullptr || reordered ? std::vector<std::string>{} : replay_->missing();
+    message.put(plan.id).put(static_cast<uint8_t>(reordered));
+    message.put(static_cast<uint16_t>(missing.size()));
     for (const auto& name : missing) message.text(name);
     hooks_.send(0, message.bytes());
     auto veto = begin_message(MessageType::veto);
@@ -376,7 +386,9 @@ bool Scheduler::advance(Clock::time_point now) {
     if (state == OperationState::vetoed) collapse(over->sequence);
     if (state == OperationState::failed) {
       // Back among the running, so that its entries end with all others.
-      const auto what = fmt::format("{} failed in flight", describe(*over));
+      const auto* why = over->operation()->failure();
+      const auto what = fmt::format("{} failed in flight{}{}", describe(*over), why ? ": " : "",
+                                    why ? why->what() : "");
       runs_.push_back(std::move(over));
       hooks_.broken(what);
       return true;

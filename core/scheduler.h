@@ -87,7 +87,8 @@ class Scheduler {
   bool launch_negotiated();
   void start(std::unique_ptr<Run> run, uint32_t verdict);
   bool plan_is_stuck(Clock::time_point now);
-  void veto();
+  /// `reordered`: nothing is wrong with the plan but its order.
+  void veto(bool reordered = false);
   void collapse(uint64_t sequence);
   void renegotiate();
   void finish_run(Run& run);
@@ -115,6 +116,7 @@ class Scheduler {
   uint64_t allocations_ = 0;
   std::string last_submitted_;
 
+  int patience_ = 32;  // steps in another order before a new plan
   std::optional<Replay> replay_;
   std::vector<std::unique_ptr<Run>> idle_runs_;  // of each bucket of the plan, when not under way
   std::vector<Entry*> over_;                     // scratch

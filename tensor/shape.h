@@ -5,8 +5,6 @@
 #include <cstdint>
 #include <initializer_list>
 #include <span>
-#include <initializer_list>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -20,8 +18,7 @@ class Shape {
       : Shape(std::span<const int64_t>(extents.begin(), extents.size())) {}
   /// Throws Error(invalid_argument) for a negative extent or more elements than 64 bits count.
   explicit Shape(std::span<const int64_t> extents);
-  explicit Shape(const std::vector<int64_t>& extents)
-      : Shape(std::span<const int64_t>(extents)) {}
+  explicit Shape(const std::vector<int64_t>& extents) : Shape(std::span<const int64_t>(extents)) {}
 
   int rank() const { return rank_; }
   int64_t operator[](int i) const { return extents()[static_cast<size_t>(i)]; }
@@ -37,8 +34,8 @@ class Shape {
   /// "[6,1,5,5]"; "[]" for a scalar.
   std::string to_string() const;
   bool operator==(const Shape& other) const {
-    return rank_ == other.rank_ && std::equal(extents().begin(), extents().end(),
-                                              other.extents().begin());
+    return rank_ == other.rank_ &&
+           std::equal(extents().begin(), extents().end(), other.extents().begin());
   }
 
  private:

@@ -64,7 +64,7 @@ class ThreadMemory final : public SharedMemory {
 
 }  // namespace
 
-ThreadHeap::ThreadHeap() { take(shared_block_bytes()); }
+ThreadHeap::ThreadHeap() : first_(take(shared_block_bytes())) {}
 
 ThreadHeap::~ThreadHeap() {
   for (const auto& block : blocks_) ::munmap(block.data, block.bytes);

@@ -17,7 +17,8 @@ class ThreadHeap {
   ThreadHeap(const ThreadHeap&) = delete;
   ThreadHeap& operator=(const ThreadHeap&) = delete;
 
-  std::byte* first() const { return blocks_.front().data; }
+  /// The block that is there from the beginning, for what the ranks tell each other.
+  std::byte* first() const { return first_; }
   std::byte* take(size_t bytes);
   void give_back(std::byte* data) noexcept;
   bool holds(const std::byte* data, size_t bytes) const;
@@ -30,6 +31,7 @@ class ThreadHeap {
   };
   mutable std::mutex mutex_;  // guards the following
   std::vector<Block> blocks_;
+  std::byte* const first_;  // made last: out of the blocks, which do not move
 };
 
 struct MemoryLink;

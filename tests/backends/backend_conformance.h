@@ -302,6 +302,120 @@ TEST_P(BackendConformance, AVetoOfOneRankIsEverybodys) {
   }
 }
 
+// Queues promise one order on all ranks, which a backend may use for ways of its own: every size at
+// which such a way may change, many at once, ranks far apart, several queues, vetoes in between.
+TEST_P(BackendConformance, QueuedOperationsInOneOrder) {
+  const uint64_t seed = std::random_device{}();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937_64 random(seed);
+  for (const int size : {2, 3, 4}) {
+    open(size);
+    struct One {
+      int64_t count;
+      uint32_t verdict;
+      std::vector<Outside> outsides;
+      std::vector<Running> running;
+    };
+    for (const int queue : {0, 1, 2}) {
+      std::vector<std::unique_ptr<One>> all;
+      for (const int64_t count : {0, 1, 5, 22, 23, 1000, 8191, 16'385, 40'000, 131'072, 400'001}) {
+        all.push_back(std::make_unique<One>());
+        all.back()->count = count;
+        all.back()->verdict = random() % 5 == 0 ? 2u : 0u;
+        all.back()->outsides.resize(static_cast<size_t>(size));
+      }
+      std::shuffle(all.begin(), all.end(), random);
+      std::vector<size_t> next(static_cast<size_t>(size), 0);
+      const auto start_one = [&](int rank) {
+        auto& at = next[static_cast<size_t>(rank)];
+        auto& one = *all[at];
+        auto& outside = one.outsides[static_cast<size_t>(rank)];
+        const auto n = static_cast<size_t>(one.count);
+        outside.input.assign(n, static_cast<float>(rank + 1));
+        outside.output.assign(n, -1);
+        outside.bucket.assign(n, -2);
+        Launch launch;
+        launch.queue = queue;
+        launch.tag = ++at;
+        launch.verdict = rank == static_cast<int>(at) % size ? one.verdict : 0;
+        launch.edges = Outside::edges(outside);
+        Collective collective{CollectiveKind::allreduce,
+                              DataType::f32,
+                              ReduceOp::sum,
+                              0,
+                              nullptr,
+                              nullptr,
+                              std::span(&one.count, 1),
+                              {},
+                              {}};
+        if (!end(rank).packs_itself(collective, launch)) {
+          launch.tag += static_cast<uint64_t>(queue) * 1000;
+          collective.output = reinterpret_cast<std::byte*>(outside.bucket.data());
+          collective.input = collective.output;
+        }
+        one.running.push_back({rank, end(rank).start(collective, launch)});
+      };
+      const auto deadline = Deadline::after(kPatience);
+      size_t over = 0;
+      while (over < all.size() * static_cast<size_t>(size) && !deadline.passed()) {
+        // One rank may be many operations ahead of another.
+        const int rank = static_cast<int>(random() % static_cast<uint64_t>(size));
+        if (next[static_cast<size_t>(rank)] < all.size() && random() % 3 == 0) start_one(rank);
+        end(rank).progress();
+        for (auto& one : all)
+          for (auto& running : one->running) {
+            if (running.rank != rank || running.state != OperationState::pending) continue;
+            running.state = running.operation->advance();
+            if (running.state == OperationState::pending) continue;
+            ++over;
+            running.operation.reset();
+            EXPECT_EQ(running.state, one->verdict ? OperationState::vetoed : OperationState::done);
+          }
+      }
+      ASSERT_EQ(over, all.size() * static_cast<size_t>(size)) << "queue " << queue;
+      const auto sum = static_cast<float>(size * (size + 1) / 2);
+      for (const auto& one : all)
+        for (const auto& outside : one->outsides)
+          EXPECT_EQ(outside.output, std::vector<float>(static_cast<size_t>(one->count),
+                                                       one->verdict ? -1.0f : sum));
+      if (HasFailure()) FAIL() << "size " << size << " queue " << queue;
+    }
+  }
+}
+
+// What is cancelled leaves a queue in pieces; it is whole again when its tags begin anew.
+TEST_P(BackendConformance, AQueueBeginsAnewAfterAVeto) {
+  open(3);
+  const int64_t counts[] = {100'000};
+  for (uint64_t plan = 1; plan <= 6; ++plan) {
+    std::vector<std::vector<float>> values(3, std::vector<float>(100'000, 1.0f));
+    const auto launch = [&](int rank, uint64_t sequence, uint32_t verdict) {
+      auto* data = reinterpret_cast<std::byte*>(values[static_cast<size_t>(rank)].data());
+      Launch launch;
+      launch.queue = 1;
+      launch.tag = plan << kQueueTagBits | sequence;
+      launch.verdict = verdict;
+      return end(rank).start(
+          {CollectiveKind::allreduce, DataType::f32, ReduceOp::sum, 0, data, data, counts, {}, {}},
+          launch);
+    };
+    // Ranks 0 and 1 run ahead; rank 2 vetoes the first.
+    std::vector<Running> first, ahead;
+    for (const int rank : {0, 1}) {
+      first.push_back({rank, launch(rank, 0, 0)});
+      for (uint64_t sequence = 1; sequence <= plan; ++sequence)
+        ahead.push_back({rank, launch(rank, sequence, 0)});
+    }
+    first.push_back({2, launch(2, 0, 1)});
+    finish(first, OperationState::vetoed);
+    for (auto& one : ahead) one.operation->cancel();
+    for (int rank = 0; rank < 3; ++rank)
+      end(rank).transport()->discard(plan << kQueueTagBits, ((plan + 1) << kQueueTagBits) - 1);
+    finish(ahead, OperationState::failed);
+    for (const auto& value : values) EXPECT_EQ(value, std::vector<float>(100'000, 1.0f));
+  }
+}
+
 TEST_P(BackendConformance, CancelledEverywhereHarmsNobody) {
   open(3);
   CaseMaker maker(3, 11);

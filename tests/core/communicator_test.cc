@@ -281,6 +281,47 @@ TEST(Communicator, ManyThreadsSubmitAndWait) {
   });
 }
 
+TEST(Communicator, AProcessMakesSeveralOneAfterAnother) {
+  test::run_processes(2, [](Communicator& first) {
+    for (int i = 0; i < 3; ++i) {
+      const auto next = Communicator::create(first.options());
+      std::vector<float> values(10, 1.0f);
+      next->allreduce("x", values, ReduceOp::sum).wait();
+      first.allreduce("x", values, ReduceOp::sum).wait();
+      ASSERT_EQ(values[9], 4.0f);
+    }
+  });
+}
+
+TEST(Plan, AnOrderThatChangesForGoodGetsANewPlan) {
+  run_threads(
+      2,
+      [](Communicator& comm) {
+        std::vector<std::vector<float>> tensors(8, std::vector<float>(1000));
+        const auto step = [&](bool reversed) {
+          std::vector<Work> works;
+          for (size_t i = 0; i < tensors.size(); ++i) {
+            const size_t t = reversed ? tensors.size() - 1 - i : i;
+            std::fill(tensors[t].begin(), tensors[t].end(), static_cast<float>(t));
+            works.push_back(comm.allreduce("t" + std::to_string(t), tensors[t], ReduceOp::sum));
+          }
+          for (auto& work : works) work.wait();
+          for (size_t t = 0; t < tensors.size(); ++t)
+            ASSERT_EQ(tensors[t][999], static_cast<float>(2 * t));
+        };
+        for (int i = 0; i < 20; ++i) step(false);
+        EXPECT_EQ(comm.statistics().plans_locked, 1u);
+        for (int i = 0; i < 60; ++i) step(true);
+        const auto before = comm.statistics();
+        EXPECT_EQ(before.plans_locked, 2u);
+        for (int i = 0; i < 60; ++i) step(true);
+        const auto after = comm.statistics();
+        EXPECT_EQ(after.plans_locked, 2u);
+        EXPECT_EQ(after.negotiation_messages, before.negotiation_messages);
+      },
+      [](Options& options) { options.fusion_bytes = 4000; });
+}
+
 TEST(GradientArena, ReducesInItsOwnMemory) {
   run_threads(2, [](Communicator& comm) {
     GradientArena gradients(comm, {{"w1", 100}, {"b1", 3}});

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <new>
 #include <thread>
 
@@ -73,9 +74,7 @@ int rank_body(int rank, int size, const std::string& store, Shared& shared, int 
   }
 }
 
-TEST(CutLink, TheRankBehindItIsSilentAndTheOthersGoOn) {
-  const auto why = NetworkNamespaces::unavailable();
-  if (!why.empty()) GTEST_SKIP() << why;
+void cut_and_restore() {
   constexpr int kHosts = 3, kCut = 2, kPort = 29517;
   auto& shared = make_shared_memory();
   NetworkNamespaces hosts(kHosts);
@@ -94,6 +93,18 @@ TEST(CutLink, TheRankBehindItIsSilentAndTheOthersGoOn) {
   std::this_thread::sleep_for(std::chrono::seconds(3));
   hosts.restore(kCut);
   for (const pid_t child : children) EXPECT_EQ(test::wait_for_child(child, 30), 0);
+}
+
+// As often as FAULT_RUNS says; once if it says nothing.
+TEST(CutLink, TheRankBehindItIsSilentAndTheOthersGoOn) {
+  const auto why = NetworkNamespaces::unavailable();
+  if (!why.empty()) GTEST_SKIP() << why;
+  const char* text = std::getenv("FAULT_RUNS");
+  const int runs = text != nullptr ? std::atoi(text) : 1;
+  for (int run = 0; run < runs && !HasFailure(); ++run) {
+    SCOPED_TRACE(fmt::format("run {} of {}", run + 1, runs));
+    cut_and_restore();
+  }
 }
 
 }  // namespace

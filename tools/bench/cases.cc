@@ -82,6 +82,14 @@ std::span<const Case> all_cases() {
        "From the step after the plan was locked on, no control message may be sent, nothing be\n"
        "allocated on the data path, and each step must send as many messages and bytes as the\n"
        "first. Otherwise the code is 1."},
+      {"fused_optimizer",
+       "Adam fused with the reduction, against an allreduce and a whole step",
+       kSet | kTiming,
+       {arena},
+       run_fused_optimizer,
+       "The time is that of ShardedAdam: gradients declared ready in reverse order, then step().\n"
+       "In turns with it: a GradientArena's step, then Adam over all parameters on every rank.\n"
+       "After 16 steps of both every parameter must be the same."},
       {"create",
        "Communicator::create and a first 4-byte allreduce, in fresh processes",
        kFresh,

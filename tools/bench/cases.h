@@ -45,5 +45,6 @@ bool run_gradients(Session& session);
 bool run_overlap(Session& session);
 bool run_steady(Session& session);
 bool run_create(Session& session);
+bool run_fused_optimizer(Session& session);
 
 }  // namespace tutti::bench

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdlib>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "tutti/adapters/nn/optimizers.h"
+#include "tutti/core/arena.h"
+#include "tutti/kernels/layers/optimizer_steps.h"
+
+namespace tutti::nn {
+
+/// Adam (or AdamW) fused with the reduction of the gradients: as soon as all ranks have an array's
+/// gradient, each rank updates its share of the parameters from the mean that it has just computed,
+/// and the others receive the new parameters; the mean itself is never stored. Where the ranks
+/// share memory this divides the work and the moments by the number of ranks (stage 1 of ZeRO,
+/// Rajbhandari et al. 2020). Parameters and gradients, f32, live in memory of the library.
+class ShardedAdam {
+ public:
+  using Array = GradientArena::Array;
+  /// Every rank makes the same one; the Communicator must outlive it. Throws
+  /// Error(invalid_argument) for an array that is not f32.
+  ShardedAdam(Communicator& communicator, std::vector<Array> arrays, const AdamOptions& options,
+              bool decoupled = false);
+
+  /// Zeroed at birth; fill it on one rank and broadcast().
+  std::span<float> value(std::string_view name) const;
+  std::span<float> gradient(std::string_view name) const;
+  /// Rank `root`'s parameters to all.
+  void broadcast(int root = 0);
+  /// This rank needs neither the gradient nor the value of this array any more in this step. Any
+  /// thread.
+  void ready(std::string_view name) { arena_.ready(name); }
+  /// Returns when all parameters are new on this rank. Throws as GradientArena::wait does.
+  void step();
+  int64_t steps() const { return settings_.step - 1; }
+  /// Between steps.
+  void set_learning_rate(double learning_rate) { settings_.learning_rate = learning_rate; }
+
+ private:
+  static void apply(void* self, int64_t offset, int64_t count, const std::byte* reduced);
+
+  struct Free {
+    void operator()(float* memory) const { std::free(memory); }
+  };
+  // Zeroed by the system where they are touched, which is the own share.
+  using Moments = std::unique_ptr<float[], Free>;
+
+  AdamSettings settings_;
+  Communicator& communicator_;
+  Moments first_, second_;
+  GradientArena arena_;  // last: its end waits for updates on their way
+};
+
+}  // namespace tutti::nn

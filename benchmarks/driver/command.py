@@ -1,0 +1,118 @@
+"""A program's run: what is started, and the rows that it printed."""
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Process:
+    argv: tuple
+    env: dict = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Command:
+    """`topic` and `group` say where it belongs: a group's commands run right after each other."""
+
+    key: str
+    program: str
+    topic: str
+    group: str
+    processes: tuple  # started together; one of them prints the rows
+    variant: str = ""
+    network: str = ""  # "", "namespaces" or "shaped": what must be set up before
+    timeout_s: float = 90
+    rounds: int = 0  # how many are enough; 0: as many as there are
+    parse: object = None  # (stdout) -> rows, for a program that prints no JSON
+    fault: str = ""  # why it cannot run here
+
+    def text(self):
+        """What a reader can type."""
+        words = []
+        for process in self.processes:
+            settings = [f"{name}={value}" for name, value in sorted(process.env.items())]
+            words.append(" ".join(settings + list(process.argv)))
+        return " & ".join(words)
+
+
+def parse_rows(text):
+    rows = []
+    for line in text.splitlines():
+        if line.startswith("{"):
+            try:
+                rows.append(json.loads(line))
+            except json.JSONDecodeError as error:
+                raise ValueError(f"not a row: {line[:80]}: {error}") from error
+    return rows
+
+
+def last_line(text):
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else "it printed nothing"
+
+
+def end_group(process):
+    """Whatever a program started ends with it: its process group is its own."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def run(command):
+    """(rows, reason why there are none)."""
+    if command.fault:
+        return [], command.fault
+    started, outputs = [], []
+    deadline = time.monotonic() + command.timeout_s
+    fault = ""
+    try:
+        for process in command.processes:
+            # Files, not pipes: nobody has to read while the programs run.
+            out, err = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")
+            outputs.append((out, err))
+            started.append(
+                subprocess.Popen(
+                    process.argv,
+                    env={**os.environ, **process.env},
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=err,
+                    start_new_session=True,
+                )
+            )
+        for process in started:
+            process.wait(timeout=max(0.1, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        fault = f"not done within {command.timeout_s:.0f} s"
+    except OSError as error:
+        fault = str(error)
+    finally:
+        for process in started:
+            end_group(process)
+            process.wait()
+    texts = []
+    for out, err in outputs:
+        out.seek(0), err.seek(0)
+        texts.append((out.read(), err.read()))
+        out.close(), err.close()
+    if not fault:
+        for process, (_, err) in zip(started, texts):
+            if process.returncode != 0:
+                fault = f"exit code {process.returncode}: {last_line(err)}"
+                break
+    try:
+        rows = []
+        for out, _ in texts:
+            rows += (command.parse or parse_rows)(out)
+    except ValueError as error:
+        return [], str(error)
+    # A program that counted something amiss says so by its code, after its rows: these count.
+    if fault and not rows:
+        return [], fault
+    return rows, "" if rows else "it printed no rows"

@@ -1,0 +1,221 @@
+"""From samples to figures."""
+
+from collections import defaultdict
+from statistics import median
+
+from . import stats
+from .figures import FAULTS, SHARE, SLOWDOWN, SPEEDUP, VALUE
+
+GOOD_PAIRS_FULL = 21
+
+
+def field_of(row, name):
+    """`name` of a row, of its `extra` with a dot, None if it has no such field."""
+    for part in name.split("."):
+        row = row.get(part) if isinstance(row, dict) else None
+    return row
+
+
+def matches(row, fields):
+    for name, wanted in fields:
+        value = field_of(row, name)
+        if value not in wanted if isinstance(wanted, tuple) else value != wanted:
+            return False
+    return True
+
+
+class Series:
+    """One candidate's values at one point, by round."""
+
+    def __init__(self, name):
+        self.name = name
+        self.values, self.good, self.wrong, self.rows = {}, {}, 0, []
+
+    def median(self):
+        return median(self.values.values())
+
+
+class Outcome:
+    """A figure's value at one point."""
+
+    def __init__(self, value, bound, ours, peer, limit, names, rounds, good_only, point):
+        self.value, self.bound, self.ours, self.peer, self.limit = value, bound, ours, peer, limit
+        self.names, self.rounds, self.good_only, self.point = names, rounds, good_only, point
+
+
+class Evaluation:
+    """`samples` of the commands by key, `pairs` that make a full measurement."""
+
+    def __init__(self, commands, samples, pairs):
+        self.commands = {command.key: command for command in commands}
+        self.by_command = defaultdict(list)
+        for sample in samples:
+            if sample["command"] in self.commands:
+                self.by_command[sample["command"]].append(sample)
+        self.pairs = pairs
+
+    def candidates(self, pick, point, value_of, check=True):
+        """The series that a pick selects at a point, those with wrong results left out."""
+        found = {}
+        for key, command in self.commands.items():
+            if not pick.takes_command(command):
+                continue
+            for sample in self.by_command[key]:
+                for row in sample["rows"]:
+                    if not matches(row, pick.fields + tuple(point.items())):
+                        continue
+                    value = value_of(row)
+                    if value is None:
+                        continue
+                    name = " ".join(word for word in (command.program, command.variant,
+                                                      row["way"]) if word)
+                    series = found.setdefault(name, Series(name))
+                    series.values[sample["round"]] = value
+                    series.good[sample["round"]] = sample["good"]
+                    series.wrong += row["wrong"]
+                    series.rows.append(row)
+        return [series for series in found.values() if not (check and series.wrong)]
+
+    def reason_for_nothing(self, pick):
+        """Why a pick selects nothing."""
+        keys = [key for key, command in self.commands.items() if pick.takes_command(command)]
+        errors = [sample["error"] for key in keys for sample in self.by_command[key]
+                  if sample["error"]]
+        errors += [self.commands[key].fault for key in keys if self.commands[key].fault]
+        if errors:
+            return f"{keys[0]}: {errors[-1]}"
+        if not any(self.by_command[key] for key in keys):
+            return "not run"
+        wanted = ", ".join(f"{name}={value}" for name, value in pick.fields)
+        return f"no row of {keys[0]} has {wanted}"
+
+    def at_point(self, figure, point):
+        """The outcome, or a reason why there is none."""
+        numbers = self._numbers(figure)
+        ours = self.candidates(figure.ours, point, numbers["ours"], check=False)
+        if not ours:
+            return self.reason_for_nothing(figure.ours)
+        wrong = sum(series.wrong for series in ours)
+        if wrong and figure.kind != FAULTS:
+            return f"{wrong} wrong elements"
+        bandwidths = figure.kind == SHARE and figure.field != "time_us"
+        best = (lambda of: max(of, key=Series.median)) if bandwidths else (
+            lambda of: min(of, key=Series.median))
+        mine = best(ours)
+        peers = self.candidates(figure.peers, point, numbers["peer"]) if figure.peers else []
+        # Limits at other sizes say nothing, except copies, which have one size of their own.
+        limit_point = {} if bandwidths else dict(point)
+        for name in figure.same:
+            told = field_of(mine.rows[0], name)
+            if told is not None:
+                limit_point[name] = told
+        limits = self.candidates(figure.limit, limit_point, numbers["limit"]) if figure.limit else []
+        peer, limit = best(peers) if peers else None, best(limits) if limits else None
+        if figure.kind in (SLOWDOWN, SPEEDUP) and not peer:
+            return self.reason_for_nothing(figure.peers)
+        if figure.kind == SHARE and not limit:
+            return self.reason_for_nothing(figure.limit)
+        other = limit if figure.kind == SHARE else peer
+        ratio = {
+            SLOWDOWN: lambda own, theirs: own / theirs,
+            SPEEDUP: lambda own, theirs: theirs / own,
+            SHARE: (lambda own, theirs: own / theirs) if bandwidths else
+                   (lambda own, theirs: theirs / own),
+            VALUE: lambda own, _: own,
+            FAULTS: lambda own, _: own,
+        }[figure.kind]
+        if figure.kind in (VALUE, FAULTS):
+            other = mine
+        rounds = sorted(set(mine.values) & set(other.values))
+        if not rounds:
+            return "ours and the other were never measured in the same round"
+        good = [i for i in rounds if mine.good[i] and other.good[i]]
+        # Without enough good windows all count, and the row says so.
+        good_only = len(good) >= min(self.pairs, len(rounds)) or len(good) >= GOOD_PAIRS_FULL
+        used = good if good_only else rounds
+        values = [ratio(mine.values[i], other.values[i]) for i in used]
+        names = {"ours": mine.name, "peer": peer.name if peer else None,
+                 "limit": limit.name if limit else None}
+        return Outcome(median(values), stats.bound_of_median(values), mine.median(),
+                       peer.median() if peer else None, limit.median() if limit else None, names,
+                       len(used), good_only, point)
+
+    def _numbers(self, figure):
+        def time_of(row):
+            return row["time_us"]
+
+        if figure.kind == FAULTS:
+            def count(row):
+                return sum(field_of(row, name) != right for name, right in figure.faults)
+            return {"ours": count, "peer": time_of, "limit": time_of}
+        if figure.kind == VALUE:
+            def own(row):
+                value = field_of(row, figure.field)
+                return None if value is None else value * figure.scale
+            return {"ours": own, "peer": time_of, "limit": time_of}
+        if figure.field == "moved_gb_per_s":
+            def moved(row):
+                return field_of(row, "extra.moved_gb_per_s")
+
+            def copied(row):  # a copy loads and stores each byte
+                value = field_of(row, "extra.gb_per_s")
+                return None if value is None else 2 * value
+            return {"ours": moved, "peer": time_of, "limit": copied}
+        return {"ours": time_of, "peer": time_of, "limit": time_of}
+
+    def outcomes(self, figure):
+        """(outcomes at the points that have one, reasons of the others)."""
+        outcomes, reasons = [], []
+        for point in figure.points:
+            found = self.at_point(figure, point)
+            (outcomes if isinstance(found, Outcome) else reasons).append(found)
+        return outcomes, reasons
+
+    def row(self, figure):
+        outcomes, reasons = self.outcomes(figure)
+        ours = [command for command in self.commands.values() if figure.ours.takes_command(command)]
+        row = {"name": figure.name, "about": figure.about, "value": None, "unit": figure.shown_unit,
+               "better": figure.better, "target": figure.target, "floor": figure.floor,
+               "holds": False, "reaches_target": False, "ours": None, "peer": None, "limit": None,
+               "command": ours[0].text() if ours else "", "reason": "; ".join(sorted(set(reasons)))}
+        if not outcomes:
+            return row
+        worst = (max if figure.better == "lower" else min)(outcomes, key=lambda one: one.value)
+        row.update(
+            value=worst.value, low=worst.bound[0], high=worst.bound[1], ours=worst.ours,
+            peer=worst.peer, limit=worst.limit, names=worst.names, rounds=worst.rounds,
+            windows="good" if worst.good_only else "any", at=worst.point,
+            holds=not reasons and stats.reaches(figure.better, worst.value, figure.floor),
+            reaches_target=not reasons and stats.reaches(figure.better, worst.value, figure.target),
+            points=[{**one.point, "value": one.value, "low": one.bound[0], "high": one.bound[1],
+                     "ours": one.ours, "peer": one.peer, "limit": one.limit, "names": one.names}
+                    for one in outcomes])
+        for command in ours:
+            if all(word in command.text() for word in map(str, worst.point.values())):
+                row["command"] = command.text()
+                break
+        return row
+
+    def hopeless(self, figures, factor):
+        """Keys of peers' commands that are nowhere within `factor` of the best peer: no figure will
+        miss them in later rounds."""
+        needed, seen = set(), set()
+        for figure in figures:
+            if not figure.peers or figure.peers.programs == ("tutti",):
+                continue
+            keys = [key for key, command in self.commands.items()
+                    if figure.peers.takes_command(command)]
+            seen |= set(keys)
+            for point in figure.points:
+                medians = {}
+                for key in keys:
+                    times = defaultdict(list)
+                    for sample in self.by_command[key]:
+                        for row in sample["rows"]:
+                            if matches(row, figure.peers.fields + tuple(point.items())):
+                                times[row["way"]].append(row["time_us"])
+                    if times:
+                        medians[key] = min(median(values) for values in times.values())
+                best = min(medians.values(), default=0)
+                needed |= {key for key, value in medians.items() if value <= factor * best}
+        return {key for key in seen - needed if self.by_command[key]}

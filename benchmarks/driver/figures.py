@@ -1,0 +1,231 @@
+"""The figures that are promised, as data: what is compared with what, the target and the floor."""
+
+from dataclasses import dataclass
+
+MPI = ("openmpi", "mpich")
+PEERS = ("openmpi", "mpich", "gloo")
+GLOO = ("gloo",)
+TORCH = ("torch",)
+
+
+@dataclass(frozen=True)
+class Pick:
+    """Selects rows: by the topic and group of their command and by their own fields. A field may
+    be a tuple of allowed values; dotted names reach into `extra`."""
+
+    topic: str
+    programs: tuple = ("tutti",)
+    group: str = None
+    variants: tuple = None
+    fields: tuple = ()  # (name, value) pairs
+
+    def takes_command(self, command):
+        return (command.topic == self.topic and command.program in self.programs and
+                self.group in (None, command.group) and
+                (self.variants is None or command.variant in self.variants))
+
+
+# How a value comes about.
+SLOWDOWN = "slowdown"  # our time over the best peer's
+SPEEDUP = "speedup"  # the best peer's time over ours
+SHARE = "share"  # the limit's time over ours
+VALUE = "value"  # a field of our row
+FAULTS = "faults"  # what must not happen, counted
+SOCKETS = ("extra.congestion", "extra.sockets")
+UNITS = {SLOWDOWN: "x the peer's time", SPEEDUP: "x faster", SHARE: "of the limit", FAULTS: "faults"}
+
+
+@dataclass(frozen=True)
+class Figure:
+    name: str
+    about: str
+    kind: str
+    target: float
+    floor: float
+    ours: Pick
+    peers: Pick = None
+    limit: Pick = None
+    points: tuple = ({},)  # more fields; the worst point is the figure's value
+    field: str = "time_us"  # of our row, for VALUE
+    scale: float = 1
+    unit: str = ""
+    faults: tuple = ()  # (field, right value) pairs, for FAULTS
+    same: tuple = ()  # fields in which a limit must be like our row, where ours tells them
+
+    @property
+    def better(self):
+        return "lower" if self.kind in (SLOWDOWN, VALUE, FAULTS) else "higher"
+
+    @property
+    def shown_unit(self):
+        return self.unit or UNITS[self.kind]
+
+    def picks(self):
+        return [pick for pick in (self.ours, self.peers, self.limit) if pick]
+
+
+def pick(topic, programs=("tutti",), group=None, variants=None, **fields):
+    return Pick(topic, programs, group, variants, tuple(fields.items()))
+
+
+def at_bytes(sizes):
+    return tuple({"bytes": size} for size in sizes)
+
+
+def shared_memory(scope):
+    both = scope.small + scope.medium
+    ours = pick("shm2", case="allreduce", way="blocking", in_place=True)
+    arena = pick("shm2", case="allreduce", way="arena", in_place=True)
+    peers = pick("shm2", PEERS, case="allreduce", in_place=True)
+    limit = pick("shm2", ("limit",), case="mapped_add")
+    from_16k = [size for size in both if size >= 16 << 10]
+    four = pick("shm4", case="allreduce", way="blocking")
+    four_peers = pick("shm4", PEERS, case="allreduce")
+    return [
+        Figure("shm2.private.small", "Blocking allreduce, 2 processes, private memory, to 4 MiB",
+               SLOWDOWN, 1.10, 1.3, ours, peers, limit, at_bytes(both)),
+        Figure("shm2.private.large", "The same from 16 MiB",
+               SPEEDUP, 1.4, 1.15, ours, peers, limit, at_bytes(scope.large)),
+        Figure("shm2.arena.small", "From GradientArena, 16 KiB to 4 MiB",
+               SPEEDUP, 4, 2.5, arena, peers, limit, at_bytes(from_16k)),
+        Figure("shm2.arena.large", "From GradientArena, from 16 MiB",
+               SPEEDUP, 2.5, 1.8, arena, peers, limit, at_bytes(scope.large)),
+        Figure("shm2.arena.limit", "From GradientArena, of two processes that add in mapped memory",
+               SHARE, 0.80, 0.60, arena, None, limit, at_bytes(from_16k + scope.large)),
+        Figure("shm4.small", "4 ranks on 2 cores, to 64 KiB",
+               SLOWDOWN, 1.10, 1.3, four, four_peers, None, at_bytes(scope.small)),
+        Figure("shm4.large", "4 ranks on 2 cores, from 1 MiB",
+               SPEEDUP, 1.5, 1.1, four, four_peers, None, at_bytes(scope.four_large)),
+    ]
+
+
+def gradient_sets():
+    figures = []
+    wanted = {  # private: against MPI and DDP; arena: the same
+        "resnet50": ((1.5, 1.2), (3, 3), (3, 2), (6, 4)),
+        "gpt2": ((1.4, 1.15), (3, 3), (2.3, 1.7), (5, 4)),
+    }
+    for name, (private, private_ddp, arena, arena_ddp) in wanted.items():
+        mpi = pick("gradients", MPI, name)
+        ddp = pick("gradients", TORCH, name, way="ddp")
+        for words, way, against_mpi, against_ddp in (("private", "named", private, private_ddp),
+                                                     ("arena", "arena", arena, arena_ddp)):
+            ours = pick("gradients", ("tutti",), name, way=way)
+            figures += [
+                Figure(f"gradients.{name}.{words}", f"{name}, {words}: best of MPI's ways",
+                       SPEEDUP, *against_mpi, ours, mpi),
+                Figure(f"gradients.{name}.{words}.ddp", f"{name}, {words}: DDP's communication",
+                       SPEEDUP, *against_ddp, ours, ddp),
+            ]
+    small = "small1000"
+    by_hand = pick("gradients", MPI, small, way="fused")
+    handles = pick("gradients", ("tutti",), small, way=("declared", "grouped"))
+    named = pick("gradients", ("tutti",), small, way="named")
+    arena = pick("gradients", ("tutti",), small, way="arena")
+    return figures + [
+        Figure("gradients.small1000.handles", "1,000 x 1 KB, grouped or declared: MPI fused by hand",
+               SLOWDOWN, 1.1, 1.5, handles, by_hand),
+        Figure("gradients.small1000.named", "1,000 x 1 KB, separate named calls: MPI fused by hand",
+               SLOWDOWN, 2, 3, named, by_hand),
+        Figure("gradients.small1000.arena", "1,000 x 1 KB, arena: MPI fused by hand",
+               SPEEDUP, 2, 1.3, arena, by_hand),
+        Figure("gradients.small1000.cpu", "Engine's CPU time for each tensor", VALUE, 0.15, 0.5,
+               handles, field="extra.engine_cpu_us_per_tensor", unit="us"),
+    ]
+
+
+def latencies():
+    asynchronous = pick("latency", case="latency")
+    return [
+        Figure("latency.median", "Asynchronous named allreduce of 4 B, submit to done: median",
+               VALUE, 15, 40, asynchronous, field="p50_us", unit="us"),
+        Figure("latency.p99", "Asynchronous named allreduce of 4 B, submit to done: 99 of 100",
+               VALUE, 100, 300, asynchronous, field="p99_us", unit="us"),
+        Figure("create", "Communicator and a first 4-byte allreduce, 2 processes", VALUE, 50, 100,
+               pick("create", case="create"), scale=1e-3, unit="ms"),
+    ]
+
+
+def steady_state():
+    nothing_moves = (("extra.plan_locked", True), ("extra.control_messages", 0),
+                     ("extra.negotiation_messages", 0), ("extra.allocations", 0),
+                     ("extra.uneven_steps", 0), ("extra.holds", True), ("wrong", 0))
+    about = {"names": "161 names with 64 elements each", "true": "161 tensors of true sizes"}
+    figures = [
+        Figure(f"steady.{kind}.{ranks}.{backend}",
+               f"Steady state, {about[kind]}, {ranks} ranks, {backend}", FAULTS, 0, 0,
+               pick("steady", ("tutti",), f"{kind}.{ranks}.{backend}"), unit="faults",
+               faults=nothing_moves)
+        for kind in about for ranks in (2, 4) for backend in ("shm", "tcp")
+    ]
+    return figures + [
+        Figure("steady.seeds", "1,000 seeds of shuffled, missing, new, re-shaped, doubled tensors",
+               FAULTS, 0, 0, pick("seeds"), unit="faults", faults=(("extra.failed", 0),))
+    ]
+
+
+def tcp(scope):
+    figures = []
+    shares = {2: (0.80, 0.70), 4: (0.65, 0.65)}
+    for place in ("loopback", "namespaces"):
+        for ranks in (2, 4):
+            topic, group, points = f"tcp_{place}", str(ranks), at_bytes(scope.tcp)
+            ours = pick(topic, ("tutti",), group, case="allreduce")
+            limit = pick(topic, ("limit",), group, case="sockets")
+            where = f"TCP, {place}, {ranks} ranks"
+            figures += [
+                Figure(f"tcp.{place}.{ranks}.gloo", f"{where}: Gloo as shipped", SPEEDUP, 2, 1.5,
+                       ours, pick(topic, GLOO, group, ("shipped",)), limit, points),
+                Figure(f"tcp.{place}.{ranks}.gloo_cubic", f"{where}: Gloo with cubic", SPEEDUP,
+                       1.2, 1.0, ours, pick(topic, GLOO, group, ("cubic",)), limit, points),
+                Figure(f"tcp.{place}.{ranks}.sockets", f"{where}: plain sockets' ring", SHARE,
+                       *shares[ranks], ours, None, limit, points, same=SOCKETS),
+            ]
+    for ranks, wanted in ((2, 0.5), (4, 0.7)):
+        figures.append(
+            Figure(f"tcp.latency.{ranks}", f"TCP, 4 B to 4 KiB, {ranks} ranks: Gloo", SLOWDOWN,
+                   wanted, wanted, pick("tcp_latency", ("tutti",), str(ranks)),
+                   pick("tcp_latency", GLOO, str(ranks)), None, at_bytes(scope.tcp_latency)))
+    return figures + [
+        Figure("tcp.stall", f"TCP: the longest of {scope.stall_calls:,} small calls", VALUE, 20, 20,
+               pick("stall", case="latency"), field="max_us", scale=1e-3, unit="ms"),
+        Figure("tcp.shaped", "TCP over a link of 1 Gb/s: plain sockets' goodput", SHARE, 0.97, 0.93,
+               pick("tcp_shaped", case="allreduce"), None,
+               pick("tcp_shaped", ("limit",), case="sockets"), at_bytes(scope.shaped),
+               same=SOCKETS),
+    ]
+
+
+def kernels_and_more():
+    figures = []
+    for dtype in ("f32", "f16", "bf16"):
+        for cores in (1, 2):
+            # Both sides count bytes loaded and stored: the bandwidth is the share.
+            figures.append(
+                Figure(f"kernels.{dtype}.{cores}", f"k-input sum, {dtype}, 256 MiB, {cores} cores",
+                       SHARE, 0.90, 0.80,
+                       pick("kernels", ("tutti",), str(cores), case="kernels", way="sum_nt",
+                            dtype=dtype), None,
+                       pick("kernels", ("limit",), str(cores), case="copy"),
+                       field="moved_gb_per_s"))
+    for dtype in ("f16", "bf16"):
+        sums = pick("kernels", ("tutti",), "1", case="kernels", way="sum_l2", dtype=dtype)
+        loops = pick("kernels", ("tutti",), "1", case="kernels", way="plain_l2", dtype=dtype)
+        figures.append(Figure(f"kernels.l2.{dtype}", f"{dtype} from L2: plain loops", SPEEDUP, 5, 5,
+                              sums, loops))
+    optimizer = pick("optimizer", case="optimizer", way="sharded")
+    separate = pick("optimizer", case="optimizer", way="separate")
+    return figures + [
+        Figure("optimizer.sharded", "Sharded fused Adam: allreduce and a full Adam step",
+               SLOWDOWN, 0.6, 0.75, optimizer, separate),
+        Figure("demo.exposed", "Demo: communication that training waits for", VALUE, 5, 10,
+               pick("demo", case="demo"), field="extra.exposed_percent", unit="% of time"),
+    ]
+
+
+def all_figures(scope):
+    figures = (shared_memory(scope) + gradient_sets() + latencies() + steady_state() + tcp(scope) +
+               kernels_and_more())
+    names = [figure.name for figure in figures]
+    assert len(set(names)) == len(names)
+    return figures

@@ -1,0 +1,312 @@
+"""Every command that a figure may need. The words here are the whole of what is started."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from .command import Command, Process
+from .network import ADDRESSES
+
+SETS = ("resnet50", "gpt2", "small1000")
+
+# glibc told to keep what it has: never a mapping for one allocation, never a page given back.
+# Large temporaries then stay touched, which every MPI gains by.
+MALLOC = {
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 40),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
+    "MALLOC_TOP_PAD_": str(256 << 20),
+}
+NO_CMA = ("--mca", "btl_vader_single_copy_mechanism", "none")
+HAN = ("--mca", "coll_han_priority", "100")
+RABENSEIFNER = ("--mca", "coll_tuned_use_dynamic_rules", "1",
+                "--mca", "coll_tuned_allreduce_algorithm", "6")
+OPENMPI = {
+    "shipped": ((), {}),
+    "no_cma": (NO_CMA, {}),
+    "han": (HAN, {}),
+    "rabenseifner": (RABENSEIFNER, {}),
+    "malloc": ((), MALLOC),
+    "malloc+han": (HAN, MALLOC),
+    "malloc+rabenseifner": (RABENSEIFNER, MALLOC),
+}
+MPICH = {"shipped": {}, "malloc": MALLOC}
+CUBIC = "cubic"
+
+K, M = 1 << 10, 1 << 20
+
+
+class Scope:
+    """How much of everything: --quick leaves sizes and repetitions out, never a figure."""
+
+    def __init__(self, quick):
+        self.quick = quick
+        self.small = [4, 64, K, 16 * K] if quick else [4 * 4**i for i in range(8)]
+        self.medium = [256 * K, 4 * M] if quick else [256 * K, M, 4 * M]
+        self.large = [16 * M, 64 * M] if quick else [16 * M, 64 * M, 256 * M]
+        self.tcp = [M, 16 * M] if quick else [M, 4 * M, 16 * M, 64 * M]
+        self.tcp_latency = [4, 4 * K] if quick else [4, 64, 512, 4 * K]
+        self.four_large = [M, 16 * M] if quick else [M, 4 * M, 16 * M, 64 * M]
+        self.shaped = [4 * M]
+        self.repetitions = 2 if quick else 3
+        self.steady_steps = {"names": 1000 if quick else 10_000, "true": 20 if quick else 200}
+        self.stall_calls = 10_000 if quick else 100_000
+        self.latency_calls = 5_000 if quick else 20_000
+        self.create_jobs = 5 if quick else 11
+
+
+def sizes_text(sizes):
+    return ",".join(str(size) for size in sizes)
+
+
+def parse_demo(text):
+    """The share of training that waited for communication, over the epochs."""
+    shares = [float(share) for share in re.findall(r"exposed (\d+(?:\.\d+)?) %", text)]
+    if not shares:
+        return []
+    return [{"program": "tutti", "case": "demo", "way": "mnist", "in_place": True, "set": "",
+             "bytes": 0, "dtype": "f32", "op": "average", "ranks": 2, "transport": "shm",
+             "time_us": 0, "wrong": 0,
+             "extra": {"exposed_percent": sum(shares) / len(shares)}}]
+
+
+def parse_ctest(text):
+    """One row with what ctest counted; none if no test was found."""
+    found = re.search(r"(\d+)% tests passed, (\d+) tests failed out of (\d+)", text)
+    if not found:
+        return []
+    return [{"program": "tutti", "case": "seeds", "way": "ctest", "in_place": True, "set": "",
+             "bytes": 0, "dtype": "f32", "op": "sum", "ranks": 0, "transport": "", "time_us": 0,
+             "wrong": 0, "extra": {"failed": int(found[2]), "tests": int(found[3])}}]
+
+
+def python_with(module):
+    """The first interpreter that has a module: the system's packages are the system's Python's."""
+    for python in ("python3", "/usr/bin/python3"):
+        ask = f"import importlib.util, sys; sys.exit(not importlib.util.find_spec('{module}'))"
+        try:
+            done = subprocess.run((python, "-c", ask), capture_output=True, timeout=20, check=False)
+        except OSError:
+            continue
+        if done.returncode == 0:
+            return python
+    return ""
+
+
+class Programs:
+    def __init__(self, root, build, scope, network):
+        self.root, self.build, self.scope, self.network = Path(root), Path(build), scope, network
+        self.bench = self.build / "tools" / "tutti-bench"
+        self.folder = self.build / "benchmarks"
+        missing = self.folder / "missing.txt"
+        lines = missing.read_text().splitlines() if missing.exists() else []
+        self.missing = dict(line.split(": ", 1) for line in lines if ": " in line)
+        self.python = python_with("torch")
+        self.commands = []
+        self._allreduce_in_shared_memory()
+        self._gradients()
+        self._four_ranks()
+        self._latency()
+        self._tcp()
+        self._steady()
+        self._kernels_and_more()
+
+    # What each program's command line looks like.
+
+    def _method(self):
+        return ("--repetitions", str(self.scope.repetitions))
+
+    def _add(self, program, topic, group, argv, env=None, variant="", **more):
+        processes = more.pop("processes", None) or (Process(tuple(map(str, argv)), env or {}),)
+        key = ".".join(word for word in (topic, group, program, variant) if word)
+        fault = more.pop("fault", "") or self._fault(program)
+        self.commands.append(Command(key, program, topic, group, processes, variant, fault=fault,
+                                     **more))
+
+    def _fault(self, program):
+        binary = {"tutti": self.bench, "limit": self.folder / "tutti-limits"}.get(
+            program, self.folder / f"peer-{program}")
+        if program == "torch":
+            return "" if self.python else "torch is not installed (Debian: python3-torch)"
+        if not binary.exists():
+            return self.missing.get(program, f"{binary.name} is not built")
+        launcher = {"openmpi": "mpirun.openmpi", "mpich": "mpiexec.mpich"}.get(program)
+        if launcher and not shutil.which(launcher):
+            return f"{launcher} is not installed"
+        return ""
+
+    def _tutti(self, topic, group, case, words, ranks=2, backend="shm", variant="", **more):
+        argv = (self.bench, case, "--ranks", ranks, "--backend", backend, "--pin", "--json", "-",
+                *words)
+        self._add("tutti", topic, group, argv, variant=variant, **more)
+
+    def _openmpi(self, topic, group, variant, ranks, words, **more):
+        settings, env = OPENMPI[variant]
+        root = ("--allow-run-as-root",) if os.geteuid() == 0 else ()
+        crowd = ("--oversubscribe",) if ranks > 2 else ()
+        exports = tuple(word for name in env for word in ("-x", name))
+        argv = ("mpirun.openmpi", *root, *crowd, "-np", ranks, "--bind-to", "none", *settings,
+                *exports, self.folder / "peer-openmpi", *words, "--variant", variant,
+                *self._method())
+        self._add("openmpi", topic, group, argv, env, variant, **more)
+
+    def _mpich(self, topic, group, variant, ranks, words, **more):
+        argv = ("mpiexec.mpich", "-np", ranks, "-bind-to", "none", self.folder / "peer-mpich",
+                *words, "--variant", variant, *self._method())
+        self._add("mpich", topic, group, argv, MPICH[variant], variant, **more)
+
+    def _congestion(self, name):
+        if not name:
+            return {}
+        return {"LD_PRELOAD": str(self.folder / "libcongestion.so"), "BENCH_TCP_CONGESTION": name}
+
+    def _gloo(self, topic, group, ranks, words, congestion="", **more):
+        variant = congestion or "shipped"
+        argv = (self.folder / "peer-gloo", *words, "--ranks", ranks, "--variant", variant,
+                "--cell-ms", 150, *self._method())
+        self._add("gloo", topic, group, argv, self._congestion(congestion), variant, **more)
+
+    def _limit(self, topic, group, words, variant="", **more):
+        self._add("limit", topic, group, (self.folder / "tutti-limits", *words, *self._method()),
+                  variant=variant, **more)
+
+    # What belongs together.
+
+    def _allreduce_in_shared_memory(self):
+        groups = {"small": self.scope.small, "medium": self.scope.medium, "large": self.scope.large}
+        for group, sizes in groups.items():
+            words = ("allreduce", "--place", "in", "--bytes", sizes_text(sizes))
+            ours = words[1:] + self._method()
+            self._limit("shm2", group, ("mapped_add", "--bytes", sizes_text(sizes)))
+            self._tutti("shm2", group, "allreduce", ours + ("--way", "blocking"),
+                        variant="blocking")
+            self._tutti("shm2", group, "allreduce", ours + ("--way", "arena"), variant="arena")
+            for variant in OPENMPI:
+                if group != "small" or "malloc" not in variant:
+                    self._openmpi("shm2", group, variant, 2, words)
+            for variant in MPICH:
+                if group != "small" or variant != "malloc":
+                    self._mpich("shm2", group, variant, 2, words)
+            self._gloo("shm2", group, 2, ("allreduce", "--bytes", sizes_text(sizes)))
+
+    def _gradients(self):
+        for name in SETS:
+            path = self.root / "benchmarks" / "data" / "gradients" / f"{name}.csv"
+            ways = ("named", "arena") + (("declared", "grouped") if name == "small1000" else ())
+            fault = "" if path.exists() else f"{path.name} is not in benchmarks/data/gradients"
+            for way in ways:
+                self._tutti("gradients", name, "gradients",
+                            ("--set", name, "--way", way) + self._method(), variant=way)
+            words = ("gradients", "--set", path)
+            for variant in ("shipped", "malloc"):
+                self._openmpi("gradients", name, variant, 2, words, fault=fault)
+                self._mpich("gradients", name, variant, 2, words, fault=fault)
+            if name == "small1000":
+                continue
+            ddp = (self.python or "python3", self.root / "benchmarks" / "peers" / "ddp.py", "--set", path,
+                   "--steps", 3 if self.scope.quick else 5)
+            self._add("torch", "gradients", name, ddp, {}, "shipped", fault=fault)
+            if not self.scope.quick:
+                self._add("torch", "gradients", name, ddp + ("--variant", CUBIC),
+                          self._congestion(CUBIC), CUBIC, fault=fault)
+
+    def _four_ranks(self):
+        groups = {"small": self.scope.small, "large": self.scope.four_large}
+        for group, sizes in groups.items():
+            words = ("allreduce", "--place", "in", "--bytes", sizes_text(sizes))
+            self._tutti("shm4", group, "allreduce",
+                        words[1:] + ("--way", "blocking") + self._method(), ranks=4)
+            variants = ("shipped", "no_cma", "han", "rabenseifner")
+            if group == "large":
+                variants = ("shipped", "han", "rabenseifner", "malloc", "malloc+han",
+                            "malloc+rabenseifner")
+            for variant in variants:
+                self._openmpi("shm4", group, variant, 4, words)
+            # It does not yield: milliseconds a call. One repetition shows that.
+            self._mpich("shm4", group, "shipped", 4, words + ("--cell-ms", "50"))
+            self._gloo("shm4", group, 4, ("allreduce", "--bytes", sizes_text(sizes),
+                                          "--algorithm", "halving_doubling,ring_chunked"))
+
+    def _latency(self):
+        self._tutti("latency", "", "latency", ("--calls", self.scope.latency_calls), variant="async")
+        self._tutti("create", "", "create", ("--repetitions", self.scope.create_jobs))
+
+    def _tcp(self):
+        scope = self.scope
+        for ranks in (2, 4):
+            # At 4 ranks Gloo's new algorithms take seconds for what its old ones do in milliseconds.
+            algorithms = "all" if ranks == 2 else "halving_doubling,ring_chunked"
+            self._tcp_group("loopback", ranks, scope.tcp, algorithms)
+            self._tcp_group("namespaces", ranks, scope.tcp, algorithms)
+            sizes = sizes_text(scope.tcp_latency)
+            self._tutti("tcp_latency", str(ranks), "allreduce",
+                        ("--place", "in", "--bytes", sizes, "--way", "blocking") + self._method(),
+                        ranks=ranks, backend="tcp")
+            self._gloo("tcp_latency", str(ranks), ranks,
+                       ("allreduce", "--bytes", sizes, "--algorithm", algorithms))
+        self._tutti("stall", "", "latency", ("--calls", scope.stall_calls, "--repetitions", 1),
+                    backend="tcp", rounds=1, timeout_s=300)
+        self._tcp_group("shaped", 2, scope.shaped, "halving_doubling,ring_chunked", gloo=False)
+
+    def _tcp_group(self, place, ranks, sizes, algorithms, gloo=True):
+        topic, group, bytes_ = f"tcp_{place}", str(ranks), sizes_text(sizes)
+        ours = ("--place", "in", "--bytes", bytes_, "--way", "blocking") + self._method()
+        where, more = (), {}
+        if place == "loopback":
+            self._tutti(topic, group, "allreduce", ours, ranks=ranks, backend="tcp")
+        else:
+            more = {"network": "shaped" if place == "shaped" else "namespaces",
+                    "fault": self.network.fault()}
+            sides = [rank * 2 // ranks for rank in range(ranks)]
+            names = [self.network.names[side] for side in sides]
+            hosts = [ADDRESSES[side] for side in sides]
+            where = ("--namespaces", ",".join(names), "--hosts", ",".join(hosts))
+            self._add("tutti", topic, group, (),
+                      processes=self._ranks_in_namespaces(ours, names, hosts), **more)
+        if gloo:
+            words = ("allreduce", "--bytes", bytes_, "--algorithm", algorithms, *where)
+            self._gloo(topic, group, ranks, words, **more)
+            self._gloo(topic, group, ranks, words, CUBIC, **more)
+        for congestion, sockets in (("", 1), (CUBIC, 1), (CUBIC, 2)):
+            chosen = ("--congestion", congestion) if congestion else ()
+            self._limit(topic, group,
+                        ("sockets", "--ranks", ranks, "--bytes", bytes_, "--sockets", sockets,
+                         *chosen, *where),
+                        f"{congestion or 'system'}x{sockets}", **more)
+
+    def _ranks_in_namespaces(self, words, names, hosts):
+        """tutti-bench's ranks one by one: no launcher reaches into namespaces."""
+        port = 20_000 + os.getpid() % 10_000
+        processes = []
+        for rank, (name, host) in enumerate(zip(names, hosts)):
+            env = {"TUTTI_RANK": str(rank), "TUTTI_SIZE": str(len(names)),
+                   "TUTTI_STORE": f"tcp://{hosts[0]}:{port}", "TUTTI_SERVE_STORE": "1",
+                   "TUTTI_INTERFACE": host,
+                   "TUTTI_SECRET": f"benchmark of process {os.getpid()}"}
+            argv = ("ip", "netns", "exec", name, self.bench, "allreduce", "--backend", "tcp",
+                    "--pin", "--json", "-", *words)
+            processes.append(Process(tuple(map(str, argv)), env))
+        return tuple(processes)
+
+    def _steady(self):
+        for backend in ("shm", "tcp"):
+            for ranks in (2, 4):
+                for kind, steps in self.scope.steady_steps.items():
+                    short = ("--elements", 64) if kind == "names" else ()
+                    self._tutti("steady", f"{kind}.{ranks}.{backend}", "steady",
+                                ("--set", "resnet50", "--steps", steps, *short), ranks=ranks,
+                                backend=backend, rounds=1, timeout_s=300)
+        self._add("tutti", "seeds", "",
+                  ("ctest", "--test-dir", self.build, "-R", "(Fuzz|Seeds|RandomSteps)", "--timeout",
+                   "280"), rounds=1, timeout_s=300, parse=parse_ctest)
+
+    def _kernels_and_more(self):
+        for cores in (1, 2):
+            self._tutti("kernels", str(cores), "kernels", self._method(), ranks=cores)
+            self._limit("kernels", str(cores), ("copy", "--ranks", cores, "--bytes", "256M"))
+        self._tutti("optimizer", "", "optimizer", ("--set", "resnet50") + self._method())
+        demo = (self.build / "tools" / "tutti-run", "-np", 2, self.build / "examples" / "mnist")
+        there = (self.build / "examples" / "mnist").exists()
+        self._add("tutti", "demo", "", demo, rounds=1 if self.scope.quick else 5,
+                  parse=parse_demo, fault="" if there else "examples/mnist is not built")

@@ -1,0 +1,211 @@
+"""Measures in rounds: every command once in each, groups together, probes between."""
+
+import hashlib
+import json
+import os
+import resource
+import time
+from contextlib import ExitStack
+
+from . import command as commands_module
+from .evaluate import Evaluation
+
+GOOD_FLAG_NS = 90
+GOOD_SCALING = 1.7
+QUIET_SHARE = 0.05  # of all cores' time, at most, for what else runs here
+QUIET_LEAST_S = 0.06  # what cannot be told from nothing: a few of the kernel's ticks
+SCREENING_ROUNDS = 3
+SCREENING_FACTOR = 1.4
+
+
+class State:
+    """What was measured, line by line in a file: an interrupted run goes on from there."""
+
+    def __init__(self, folder, build_id):
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path = folder / "samples.jsonl"
+        self.build_id = build_id
+        self.samples = []
+        if self.path.exists():
+            for line in self.path.read_text().splitlines():
+                try:
+                    sample = json.loads(line)
+                except json.JSONDecodeError:
+                    continue  # the line in which an earlier run was stopped
+                if sample["build"] == build_id:
+                    self.samples.append(sample)
+
+    def clear(self):
+        self.path.unlink(missing_ok=True)
+        self.samples = []
+
+    def find(self, round_, key, text):
+        for sample in self.samples:
+            if (sample["round"], sample["command"], sample["text"]) == (round_, key, text):
+                return sample
+        return None
+
+    def add(self, sample):
+        sample["build"] = self.build_id
+        self.samples.append(sample)
+        with self.path.open("a") as file:
+            file.write(json.dumps(sample) + "\n")
+
+
+def build_id_of(build):
+    """Changes when a measured program changes."""
+    words = []
+    for pattern in ("tools/tutti-bench", "libtutti.so.*", "benchmarks/peer-*", "benchmarks/tutti-*"):
+        for path in sorted(build.glob(pattern)):
+            stat = path.stat()
+            words.append(f"{path.name} {stat.st_size} {stat.st_mtime_ns}")
+    return hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
+
+
+class Bystanders:
+    """How much time the machine's cores gave to other programs than those started here."""
+
+    def __init__(self):
+        self.begin = (time.monotonic(), self.all_s(), self.own_s())
+
+    @staticmethod
+    def all_s():
+        with open("/proc/stat", encoding="ascii") as file:
+            user, nice, system = map(int, file.readline().split()[1:4])
+        return (user + nice + system) / os.sysconf("SC_CLK_TCK")
+
+    @staticmethod
+    def own_s():
+        used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        return sum(one.ru_utime + one.ru_stime for one in used)
+
+    def share(self):
+        """Since the beginning, of all cores' time; 0 if it cannot be told from nothing."""
+        wall, everybody, own = (now - then for now, then in zip(
+            (time.monotonic(), self.all_s(), self.own_s()), self.begin))
+        others = everybody - own
+        return 0.0 if others < QUIET_LEAST_S else others / (wall * os.cpu_count())
+
+
+class Rounds:
+    def __init__(self, commands, figures, state, network, probe, settings, say):
+        self.figures, self.state, self.network = figures, state, network
+        self.probe_command, self.settings, self.say = probe, settings, say
+        self.commands = [one for one in commands
+                         if any(pick.takes_command(one) for figure in figures
+                                for pick in figure.picks())]
+        self.waited_s = 0
+        self.dropped = set()
+        self.rounds = 0
+        self.network_fault = None  # not tried yet
+        self.last_probe = None
+        self.shaped = False
+
+    def probe(self):
+        rows, error = commands_module.run(self.probe_command)
+        if error:
+            self.last_probe = {"good": False, "error": error}
+            return self.last_probe
+        extra = rows[0]["extra"]
+        good = extra["oneway_ns"] < GOOD_FLAG_NS and extra["core_scaling"] > GOOD_SCALING
+        self.last_probe = {"good": good, **extra}
+        return self.last_probe
+
+    def wait_for_good_window(self):
+        others = Bystanders()
+        while not (self.probe()["good"] and others.share() <= QUIET_SHARE):
+            if self.waited_s >= self.settings.wait_s:
+                return
+            others = Bystanders()
+            time.sleep(1)
+            self.waited_s += 1
+
+    def sample(self, one, round_):
+        before = self.last_probe or self.probe()
+        fault = self.prepare(one)
+        others, begin = Bystanders(), time.monotonic()
+        rows, error = ([], fault) if fault else commands_module.run(one)
+        seconds, share = time.monotonic() - begin, others.share()
+        after = self.probe()
+        self.state.add({"round": round_, "command": one.key, "text": one.text(), "rows": rows,
+                        "error": error, "seconds": round(seconds, 3), "before": before,
+                        "after": after, "others": round(share, 3),
+                        "good": before["good"] and after["good"] and share <= QUIET_SHARE})
+        wrong = sum(row["wrong"] for row in rows)
+        if error or wrong:
+            self.say(f"  {one.key}: {error or f'{wrong} wrong elements'}")
+
+    def prepare(self, one):
+        """Makes the network that a command needs; a reason if it cannot."""
+        if not one.network:
+            return ""
+        if self.network_fault is None:
+            try:
+                self.stack.enter_context(self.network)
+                self.network_fault = ""
+            except OSError as error:
+                self.network_fault = str(error)
+        if self.network_fault:
+            return self.network_fault
+        wants_shape = one.network == "shaped"
+        if wants_shape != self.shaped:
+            try:
+                self.network.shape("1gbit") if wants_shape else self.network.unshape()
+            except OSError as error:
+                return str(error)
+            self.shaped = wants_shape
+        return ""
+
+    def is_due(self, one, round_):
+        if one.key in self.dropped or (one.rounds and round_ >= one.rounds):
+            return False
+        # What cannot run here says so once.
+        return not (one.fault and round_ > 0)
+
+    def run_round(self, round_):
+        todo = [one for one in self.commands if self.is_due(one, round_)]
+        missing = [one for one in todo if not self.state.find(round_, one.key, one.text())]
+        groups = {}
+        for one in missing:
+            groups.setdefault((one.topic, one.group), []).append(one)
+        for group in groups.values():
+            # Nobody always goes first.
+            first = round_ % len(group)
+            self.wait_for_good_window()
+            for one in group[first:] + group[:first]:
+                self.sample(one, round_)
+        return bool(missing)
+
+    def run(self, deadline):
+        """Whole rounds until there are enough good pairs or no time for another."""
+        with ExitStack() as self.stack:
+            while self.rounds < self.settings.most_rounds:
+                begin = time.monotonic()
+                self.run_round(self.rounds)
+                self.rounds += 1
+                lasted = time.monotonic() - begin
+                good = self.good_rounds()
+                self.say(f"round {self.rounds}: {lasted:.0f} s, {good} with good windows only")
+                if self.rounds == SCREENING_ROUNDS:
+                    self.screen()
+                if self.rounds >= self.settings.pairs and good >= self.settings.pairs:
+                    break
+                if time.monotonic() + lasted > deadline:
+                    self.say(f"no time for another round: {self.rounds} rounds")
+                    break
+
+    def good_rounds(self):
+        """Of the command that has the fewest."""
+        counts = []
+        for one in self.commands:
+            if one.fault or one.rounds or one.key in self.dropped:
+                continue
+            counts.append(sum(sample["good"] for sample in self.state.samples
+                              if sample["command"] == one.key))
+        return min(counts, default=self.rounds)
+
+    def screen(self):
+        evaluation = Evaluation(self.commands, self.state.samples, self.settings.pairs)
+        self.dropped = evaluation.hopeless(self.figures, SCREENING_FACTOR)
+        for key in sorted(self.dropped):
+            self.say(f"  {key}: nowhere within {SCREENING_FACTOR}x of the best peer, left out now")

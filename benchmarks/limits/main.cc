@@ -1,0 +1,65 @@
+// What this machine can do at best, measured in the same run as the programs that are compared with
+// it: copies, two processes adding in each other's memory, plain sockets, and where its cores are.
+#include <cstdio>
+#include <exception>
+#include <functional>
+#include <string>
+
+#include "benchmarks/common/sizes.h"
+#include "benchmarks/common/words.h"
+#include "benchmarks/limits/memory.h"
+#include "benchmarks/limits/sockets.h"
+
+namespace tutti::benchmarks {
+
+namespace {
+
+int run(int argc, char** argv) {
+  const Flags flags(argc, argv,
+                    {{"bytes", "4..64M"},
+                     {"factor", "4"},
+                     {"ranks", "2"},
+                     {"congestion", ""},
+                     {"sockets", "1"},
+                     {"hosts", ""},
+                     {"namespaces", ""},
+                     {"repetitions", "5"},
+                     {"repetition-ms", "20"},
+                     {"warmup", "1"},
+                     {"cell-ms", "2000"},
+                     {"deadline", "120"}});
+  const auto& name = flags.case_name();
+  const int ranks = flags.whole("ranks");
+  const auto start = [&](const std::function<void(ForkTeam&)>& body) {
+    return ForkTeam::run(ranks, split_words(flags.text("namespaces")),
+                         static_cast<unsigned>(flags.whole("deadline")), true, body);
+  };
+  if (name == "copy") return start([&](ForkTeam& team) { run_copy(flags, team); });
+  if (name == "sockets") return start([&](ForkTeam& team) { run_sockets(flags, team); });
+  if (name != "mapped_add" && name != "probe")
+    throw std::invalid_argument("the cases are copy, mapped_add, probe and sockets, not " + name);
+  if (ranks != 2) throw std::invalid_argument(name + " takes 2 ranks");
+  if (name == "probe") {
+    SharedMemory shared(4096);
+    return start([&](ForkTeam& team) { run_probe(flags, team, shared); });
+  }
+  int64_t most = 0;
+  for (const auto bytes : parse_sizes(flags.text("bytes"), flags.whole("factor")))
+    most = std::max(most, bytes);
+  // Page of flags, then two buffers that each begin on a page.
+  SharedMemory shared(static_cast<size_t>(2 * most) + size_t{6} * 4096);
+  return start([&](ForkTeam& team) { run_mapped_add(flags, team, shared); });
+}
+
+}  // namespace
+
+}  // namespace tutti::benchmarks
+
+int main(int argc, char** argv) {
+  try {
+    return tutti::benchmarks::run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s: %s\n", argv[0], error.what());
+    return 2;
+  }
+}

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <cstdint>
+
+namespace tutti::benchmarks {
+
+/// Loops over whole 64-byte lines. `count` is a number of floats divisible by 16, the pointers are
+/// aligned to lines. The forms with non-temporal stores write past the caches and end with a fence.
+void copy(float* to, const float* from, int64_t count);
+void copy_nt(float* to, const float* from, int64_t count);
+
+/// a = b = a + b: the work of a rank that reaches both ranks' buffers.
+void add_both(float* a, float* b, int64_t count);
+void add_both_nt(float* a, float* b, int64_t count);
+
+}  // namespace tutti::benchmarks

@@ -1,0 +1,195 @@
+// GradientArena: memory that the ranks reduce in place.
+
+#include "tutti/core/arena.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+#include "tests/support/ranks.h"
+#include "tutti/kernels/convert.h"
+
+namespace tutti {
+namespace {
+
+// Sizes around the block size, odd ones and none at all.
+std::vector<GradientArena::Array> mixed_arrays() {
+  std::vector<GradientArena::Array> arrays;
+  for (const int64_t count : {1, 3, 16, 17, 0, 1000, 65'535, 65'536, 65'537, 200'001, 5, 64})
+    arrays.push_back({fmt::format("w{}", arrays.size()), count, DataType::f32});
+  arrays.push_back({"wide", 777, DataType::f64});
+  arrays.push_back({"half", 333, DataType::f16});
+  return arrays;
+}
+
+void fill(const TensorView& view, double value) {
+  std::vector<double> numbers(static_cast<size_t>(view.count()));
+  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = value + static_cast<double>(i % 5);
+  cast(DataType::f64, reinterpret_cast<const std::byte*>(numbers.data()), view.dtype(), view.data(),
+       view.count());
+}
+
+void expect_filled(const TensorView& view, double value, const std::string& name) {
+  std::vector<double> numbers(static_cast<size_t>(view.count()));
+  cast(view.dtype(), view.data(), DataType::f64, reinterpret_cast<std::byte*>(numbers.data()),
+       view.count());
+  for (size_t i = 0; i < numbers.size(); ++i)
+    ASSERT_EQ(numbers[i], value + static_cast<double>(i % 5)) << name << "[" << i << "]";
+}
+
+// Many steps in another order each, so that they are negotiated, replayed and vetoed.
+void reduce_in_any_order(Communicator& comm) {
+  const auto arrays = mixed_arrays();
+  GradientArena arena(comm, arrays);
+  std::mt19937 random(static_cast<unsigned>(comm.rank()) + 7);
+  std::vector<size_t> order(arrays.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  const double mean = (comm.size() - 1) / 2.0;
+  for (int step = 0; step < 14; ++step) {
+    if (step % 6 == 5) std::shuffle(order.begin(), order.end(), random);
+    for (const size_t index : order) {
+      fill(arena[arrays[index].name], comm.rank() + 4.0 * (step % 3));
+      arena.ready(arrays[index].name);
+    }
+    arena.wait();
+    for (const auto& array : arrays)
+      expect_filled(arena[array.name], mean + 4.0 * (step % 3), array.name);
+  }
+}
+
+void small_buckets(Options& options) {
+  options.fusion_bytes = 100'000;
+  options.partition_bytes = 90'000;
+}
+
+TEST(Arena, ThreadsInAnyOrder) {
+  for (const int size : {1, 2, 3, 4}) {
+    test::run_threads(size, reduce_in_any_order);
+    test::run_threads(size, reduce_in_any_order, small_buckets);
+  }
+}
+
+TEST(Arena, ProcessesInAnyOrder) { test::run_processes(3, reduce_in_any_order, small_buckets); }
+
+TEST(Arena, WithoutSharedMemory) {
+  test::run_processes(2, reduce_in_any_order, [](Options& options) { options.backend = "tcp"; });
+}
+
+TEST(Arena, BesideASchedule) {
+  test::run_threads(3, reduce_in_any_order,
+                    [](Options& options) { options.algorithms = "allreduce:0-inf=ring"; });
+}
+
+TEST(Arena, ScaledCastAndByOtherOps) {
+  test::run_threads(2, [](Communicator& comm) {
+    GradientArena scaled(comm, {{"a", 1000}}, {.op = ReduceOp::sum, .prescale = 0.5});
+    GradientArena narrow(comm, {{"a", 1000}}, {.op = ReduceOp::sum, .wire = DataType::bf16});
+    GradientArena largest(comm, {{"a", 1000}}, {.op = ReduceOp::max, .postscale = 2.0});
+    for (int step = 0; step < 8; ++step) {
+      for (auto* arena : {&scaled, &narrow, &largest}) {
+        const auto view = (*arena)["a"];
+        std::fill_n(view.as<float>(), 1000, static_cast<float>(comm.rank() + 1));
+        arena->ready("a");
+      }
+      scaled.wait();
+      narrow.wait();
+      largest.wait();
+      ASSERT_EQ(scaled["a"].as<float>()[999], 1.5f);
+      ASSERT_EQ(narrow["a"].as<float>()[999], 3.0f);
+      ASSERT_EQ(largest["a"].as<float>()[999], 4.0f);
+    }
+  });
+}
+
+// The same bits as from memory of the user's own.
+TEST(Arena, EqualsPrivateTensorsToTheBit) {
+  test::run_threads(
+      3,
+      [](Communicator& comm) {
+        constexpr int64_t kCount = 100'003;
+        GradientArena arena(comm, {{"g", kCount}});
+        std::mt19937 random(static_cast<unsigned>(comm.rank()));
+        std::normal_distribution<float> normal;
+        std::vector<float> own(kCount);
+        for (auto& value : own) value = normal(random);
+        std::copy(own.begin(), own.end(), arena["g"].as<float>());
+        arena.ready("g");
+        arena.wait();
+        comm.allreduce("private", own).wait();
+        EXPECT_TRUE(std::equal(own.begin(), own.end(), arena["g"].as<float>()));
+      },
+      [](Options& options) { options.determinism = Determinism::rank_order; });
+}
+
+TEST(Arena, BlockingCallsOnItsMemory) {
+  test::run_processes(2, [](Communicator& comm) {
+    GradientArena arena(comm, {{"pad", 3}, {"g", 500'000}});
+    for (int step = 0; step < 5; ++step) {
+      auto* g = arena["g"].as<float>();
+      std::fill_n(g, 500'000, static_cast<float>(comm.rank() + step));
+      comm.allreduce_blocking("g", arena["g"], ReduceOp::sum);
+      ASSERT_EQ(g[0], static_cast<float>(1 + 2 * step));
+      ASSERT_EQ(g[499'999], static_cast<float>(1 + 2 * step));
+    }
+  });
+}
+
+TEST(Arena, RanksThatMakeOtherArenasHearWhy) {
+  test::run_threads(2, [](Communicator& comm) {
+    GradientArena arena(comm, {{"a", comm.rank() == 0 ? 100'000 : 100'001}});
+    arena.ready("a");
+    try {
+      arena.wait();
+      FAIL() << "the arenas differ";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::mismatch);
+      EXPECT_NE(std::string(error.what()).find("rank 0"), std::string::npos) << error.what();
+    }
+    std::vector<float> one(1, 1.0f);
+    comm.allreduce("after", one, ReduceOp::sum).wait();
+    EXPECT_EQ(one[0], 2.0f);
+  });
+}
+
+TEST(Arena, WrongUseIsNamed) {
+  test::run_threads(2, [](Communicator& comm) {
+    EXPECT_THROW(GradientArena(comm, {{"a", 1}, {"a", 2}}), Error);
+    EXPECT_THROW(GradientArena(comm, {{"a", -1}}), Error);
+    GradientArena arena(comm, {{"weight", 10}, {"bias", 5}});
+    try {
+      arena.ready("wieght");
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("\"weight\" is meant?"), std::string::npos);
+    }
+    arena.ready("bias");
+    EXPECT_THROW(arena.ready("bias"), Error);
+    arena.ready("weight");
+    arena.wait();
+    // A step that is not complete ends with the arena.
+    arena.ready("bias");
+  });
+}
+
+TEST(Arena, SteadyStepsAllocateNothingAndSendNoControlMessage) {
+  test::run_threads(2, [](Communicator& comm) {
+    GradientArena arena(comm, {{"a", 100'000}, {"b", 50}, {"c", 300'000}});
+    const auto step = [&] {
+      for (const char* name : {"c", "b", "a"}) arena.ready(name);
+      arena.wait();
+    };
+    for (int i = 0; i < 12; ++i) step();
+    const auto before = comm.statistics();
+    for (int i = 0; i < 50; ++i) step();
+    const auto after = comm.statistics();
+    EXPECT_EQ(after.allocations, before.allocations);
+    EXPECT_EQ(after.negotiation_messages, before.negotiation_messages);
+    EXPECT_EQ(after.replayed_buckets - before.replayed_buckets, after.buckets - before.buckets);
+  });
+}
+
+}  // namespace
+}  // namespace tutti

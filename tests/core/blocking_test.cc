@@ -1,0 +1,151 @@
+// Blocking allreduce: by the caller alone where memory is shared, by name elsewhere.
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <mutex>
+#include <thread>
+
+#include "tests/support/ranks.h"
+#include "tutti/core/arena.h"
+
+namespace tutti {
+namespace {
+
+void every_size(Communicator& comm) {
+  for (const int64_t count : {0, 1, 7, 22, 23, 500, 16'384, 16'385, 70'000, 300'001}) {
+    std::vector<double> values(static_cast<size_t>(count));
+    for (size_t i = 0; i < values.size(); ++i)
+      values[i] = static_cast<double>(i % 100) + comm.rank();
+    comm.allreduce_blocking("x", values, ReduceOp::sum);
+    for (size_t i = 0; i < values.size(); ++i)
+      ASSERT_EQ(values[i],
+                static_cast<double>(i % 100) * comm.size() + comm.size() * (comm.size() - 1) / 2.0)
+          << i << " of " << count;
+  }
+}
+
+TEST(Blocking, EverySizeOverThreads) {
+  for (const int size : {1, 2, 3, 5}) test::run_threads(size, every_size);
+}
+
+TEST(Blocking, EverySizeOverProcesses) { test::run_processes(3, every_size); }
+
+TEST(Blocking, BetweenNamedOperations) {
+  test::run_threads(3, [](Communicator& comm) {
+    for (int i = 0; i < 100; ++i) {
+      std::vector<float> named(300, 1.0f), lone(1, 2.0f);
+      auto work = comm.allreduce("named", named, ReduceOp::sum);
+      comm.allreduce_blocking("lone", lone, ReduceOp::sum);
+      work.wait();
+      ASSERT_EQ(named[299], 3.0f);
+      ASSERT_EQ(lone[0], 6.0f);
+    }
+  });
+}
+
+TEST(Blocking, RanksThatDisagreeAllHearTheSameAndGoOn) {
+  std::mutex mutex;
+  std::vector<std::string> texts;
+  test::run_threads(3, [&](Communicator& comm) {
+    const auto attempt = [&](std::string_view name, TensorView view, ReduceOp op) {
+      try {
+        comm.allreduce_blocking(name, view, op);
+        ADD_FAILURE() << "rank " << comm.rank() << " heard of no disagreement";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::mismatch);
+        const std::lock_guard lock(mutex);
+        texts.push_back(error.what());
+      }
+      float one = 1;
+      comm.allreduce_blocking("after", std::span(&one, 1), ReduceOp::sum);
+      EXPECT_EQ(one, 3.0f);
+    };
+    const bool odd = comm.rank() == 2;
+    std::vector<float> few(4, 1.0f), many(200'000, 1.0f);
+    std::vector<double> wide(4, 1.0);
+    attempt(odd ? "loss" : "accuracy", few, ReduceOp::sum);
+    attempt("x", odd ? TensorView(many) : TensorView(few), ReduceOp::sum);
+    attempt("x", odd ? TensorView(wide) : TensorView(few), ReduceOp::sum);
+    attempt("x", few, odd ? ReduceOp::average : ReduceOp::sum);
+    EXPECT_EQ(few, std::vector<float>(4, 1.0f));
+    EXPECT_EQ(many[0], 1.0f);
+  });
+  ASSERT_EQ(texts.size(), 12u);
+  EXPECT_EQ(std::count(texts.begin(), texts.end(),
+                       "rank 0 called \"accuracy\" with f32[4] and op sum, rank 1 called "
+                       "\"accuracy\" with f32[4] and op sum, rank 2 called \"loss\" with f32[4] "
+                       "and op sum; blocking calls must come in one order and look alike on all "
+                       "ranks. Nothing was changed."),
+            3);
+}
+
+TEST(Blocking, ALateRankIsReportedAndWaitedFor) {
+  std::mutex mutex;
+  std::string log;
+  test::run_threads(
+      2,
+      [&](Communicator& comm) {
+        if (comm.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(600));
+        std::vector<float> one(1, 1.0f);
+        comm.allreduce_blocking("late", one, ReduceOp::sum);
+        EXPECT_EQ(one[0], 2.0f);
+      },
+      [&](Options& options) {
+        options.stall_warning = 0.2;
+        options.log = [&](LogLevel, std::string_view line) {
+          const std::lock_guard lock(mutex);
+          log += fmt::format("{}\n", line);
+        };
+      });
+  EXPECT_NE(log.find("\"late\", a blocking call, waits for rank 1 since 0."), log.npos) << log;
+}
+
+TEST(Blocking, APeerThatLeavesIsNamed) {
+  test::run_threads(2, [](Communicator& comm) {
+    std::vector<float> one(1, 1.0f);
+    comm.allreduce_blocking("together", one, ReduceOp::sum);
+    if (comm.rank() == 1) return;
+    try {
+      comm.allreduce_blocking("alone", one, ReduceOp::sum);
+      FAIL() << "rank 1 is gone";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::peer_left);
+      EXPECT_EQ(error.rank(), 1);
+    }
+  });
+}
+
+TEST(Blocking, FromSeveralThreadsOfARank) {
+  // Each thread has its own communicator, because blocking calls come in one order.
+  test::run_threads(2, [](Communicator& comm) {
+    const auto other = comm.split(0, comm.rank());
+    std::thread thread([&] {
+      for (int i = 0; i < 300; ++i) {
+        float value = 1;
+        other->allreduce_blocking("other", std::span(&value, 1), ReduceOp::sum);
+        ASSERT_EQ(value, 2.0f);
+      }
+    });
+    for (int i = 0; i < 300; ++i) {
+      float value = 2;
+      comm.allreduce_blocking("own", std::span(&value, 1), ReduceOp::sum);
+      ASSERT_EQ(value, 4.0f);
+    }
+    thread.join();
+  });
+}
+
+TEST(Blocking, BadInputIsRefusedBeforeAnythingIsSent) {
+  test::run_threads(2, [](Communicator& comm) {
+    std::vector<float> values(3, 1.0f);
+    EXPECT_THROW(comm.allreduce_blocking("", values), Error);
+    EXPECT_THROW(comm.allreduce_blocking("x", values, ReduceOp::band), Error);
+    EXPECT_THROW(comm.allreduce_blocking("x", TensorView(nullptr, Shape{3}, DataType::f32)), Error);
+    comm.allreduce_blocking("x", values, ReduceOp::sum);
+    EXPECT_EQ(values[0], 2.0f);
+  });
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,7 @@
+#include "tests/core/plan_fuzz.h"
+
+namespace tutti {
+
+TEST(PlanFuzz, FiftySeeds) { test::run_seeds(1, 50); }
+
+}  // namespace tutti
