@@ -1,6 +1,7 @@
 #include "tutti/core/coordinator.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace tutti {
 
@@ -11,7 +12,7 @@ Coordinator::Coordinator(const Options& options, int size, Send send)
       negotiator_(size),
       cache_(options.cache_capacity),
       learner_(options.replay_after),
-      follows_(static_cast<size_t>(size), true) {}
+      places_(static_cast<size_t>(size), Place::after) {}
 
 void Coordinator::on_requests(int rank, WireReader reader, Clock::time_point now) {
   std::vector<int64_t> forgotten;
@@ -24,7 +25,8 @@ void Coordinator::on_requests(int rank, WireReader reader, Clock::time_point now
     }
     // A rank that has not heard of the plan yet asks for its tensors; when it hears of it, it moves
     // them into the plan itself.
-    if (!follows_[static_cast<size_t>(rank)] && plan_ && plan_->index.contains(request.name))
+    if (plan_ && places_[static_cast<size_t>(rank)] == Place::before &&
+        plan_->index.contains(request.name))
       continue;
     negotiator_.add(rank, std::move(request), now);
   }
@@ -35,7 +37,8 @@ void Coordinator::on_requests(int rank, WireReader reader, Clock::time_point now
 }
 
 void Coordinator::on_plan_joined(int rank, WireReader reader) {
-  if (plan_ && reader.get<uint32_t>() == plan_->id) follows_[static_cast<size_t>(rank)] = true;
+  if (plan_ && reader.get<uint32_t>() == plan_->id)
+    places_[static_cast<size_t>(rank)] = Place::inside;
 }
 
 void Coordinator::on_plan_failed(WireReader reader) {
@@ -43,12 +46,17 @@ void Coordinator::on_plan_failed(WireReader reader) {
   const bool reordered = reader.get<uint8_t>() != 0;
   std::vector<std::string> missing(reader.get<uint16_t>());
   for (auto& name : missing) name = reader.text();
-  if (!plan_ || plan_->id != id) return;
-  plan_.reset();
+  if (!plan_ || plan_->id != id || std::exchange(has_failed_, true)) return;
   if (reordered)
     learner_.reordered();
   else
     learner_.failed(missing);
+}
+
+void Coordinator::on_plan_left(int rank, WireReader reader) {
+  if (!plan_ || reader.get<uint32_t>() != plan_->id) return;
+  places_[static_cast<size_t>(rank)] = Place::after;
+  if (std::ranges::count(places_, Place::after) == size_) plan_.reset();
 }
 
 void Coordinator::answer() {
@@ -81,7 +89,8 @@ void Coordinator::lock(std::vector<Plan::Tensor> tensors, WireWriter& message) {
   plan_ = Plan::build(next_plan_++, std::move(tensors), options_.fusion_bytes,
                       options_.partition_bytes);
   for (const auto& tensor : plan_->tensors) negotiator_.forget(tensor.name);
-  std::fill(follows_.begin(), follows_.end(), false);
+  has_failed_ = false;
+  std::fill(places_.begin(), places_.end(), Place::before);
   message.put(AnswerType::plan);
   plan_->encode(message);
 }

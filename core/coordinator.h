@@ -28,6 +28,7 @@ class Coordinator {
   void on_requests(int rank, WireReader reader, Clock::time_point now);
   void on_plan_joined(int rank, WireReader reader);
   void on_plan_failed(WireReader reader);
+  void on_plan_left(int rank, WireReader reader);
   /// A rank left; see Negotiator::leave.
   void on_left(int rank, const Error& error) { negotiator_.leave(rank, error); }
   /// Sends what became ready since the last call.
@@ -46,8 +47,11 @@ class Coordinator {
   NameCache cache_;
   PlanLearner learner_;
   uint32_t next_plan_ = 1;
-  std::optional<Plan> plan_;   // the last one locked, until it fails
-  std::vector<bool> follows_;  // ranks that have said so
+  // How far a rank has come with the plan, by what it has said.
+  enum class Place : uint8_t { before, inside, after };
+  std::optional<Plan> plan_;  // the last one locked, until all ranks are after it
+  bool has_failed_ = false;
+  std::vector<Place> places_;
 };
 
 }  // namespace tutti

@@ -346,11 +346,12 @@ void Engine::background() {
 bool Engine::step() {
   posted_ = false;
   if (closing_ && !left_) left_ = Error(ErrorCode::closed, "this Communicator was closed");
+  // Taken first: whoever began to wait before it has its submissions taken by now.
+  const auto now = Clock::now();
   bool moved = take_submissions();
   moved |= backend_->progress();
   moved |= handle_messages();
   handle_peer_events();
-  const auto now = Clock::now();
   moved |= scheduler_->advance(now);
   watch_peers(now);
   if (posted_) {

@@ -59,6 +59,9 @@ void Engine::handle(int from, std::span<const std::byte> message) {
       case MessageType::plan_failed:
         if (coordinator_) coordinator_->on_plan_failed(reader);
         break;
+      case MessageType::plan_left:
+        if (coordinator_) coordinator_->on_plan_left(from, reader);
+        break;
       case MessageType::answers:
         scheduler_->on_answers(reader);
         break;

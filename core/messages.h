@@ -18,13 +18,14 @@ enum class MessageType : uint8_t {
   resend = 2,       // the coordinator to a rank: I forgot these numbers, tell me in full
   plan_joined = 3,  // any rank to the coordinator: I follow plan n from here on
   plan_failed = 4,  // any rank to the coordinator: I gave plan n up for want of these tensors
-  veto = 5,         // any rank to all: bucket s of plan n will be dropped
-  ping = 6,
-  pong = 7,      // where I am, for reports
-  fault = 8,     // any rank to all: this error ended it
-  timeline = 9,  // any rank to rank 0 when it closes: a part of its events
+  plan_left = 5,    // any rank to the coordinator: nothing of plan n is on its way here any more
+  veto = 6,         // any rank to all: bucket s of plan n will be dropped
+  ping = 7,
+  pong = 8,       // where I am, for reports
+  fault = 9,      // any rank to all: this error ended it
+  timeline = 10,  // any rank to rank 0 when it closes: a part of its events
 };
-inline constexpr int kMessageTypeCount = 10;
+inline constexpr int kMessageTypeCount = 11;
 
 /// Where a rank is, as it tells in a pong.
 struct RankStatus {

@@ -329,6 +329,9 @@ void Scheduler::collapse(uint64_t sequence) {
 // Once nothing of the plan is on its way any more, its tensors are asked for in the ordinary way.
 // The slices that are final stay so: every rank has the same ones.
 void Scheduler::renegotiate() {
+  auto message = begin_message(MessageType::plan_left);
+  message.put(replay_->plan().id);
+  hooks_.send(0, message.bytes());
   for (Entry* entry : replay_->take_all()) {
     entry->request.signature.begin = entry->final_end;
     entry->plan_id = 0;

@@ -1,0 +1,119 @@
+#include "tutti/core/coordinator.h"
+
+#include <gtest/gtest.h>
+
+#include "tutti/core/messages.h"
+
+namespace tutti {
+namespace {
+
+const auto kNow = Clock::time_point();
+
+// Rank 0's half, fed by hand with what the ranks say.
+class CoordinatorTest : public testing::Test {
+ protected:
+  static Options options() {
+    Options options;
+    options.replay_after = 2;
+    return options;
+  }
+
+  static WireReader body(const WireWriter& message) {
+    return WireReader(message.bytes().subspan(1));  // behind its type
+  }
+  void ask(int rank, const std::string& name) {
+    auto message = begin_message(MessageType::requests);
+    Request request;
+    request.name = name;
+    request.signature.shape = {4};
+    encode_request(message, request, NameCache(0));
+    coordinator_.on_requests(rank, body(message), kNow);
+  }
+  void say(int rank, MessageType type) {
+    auto message = begin_message(type);
+    message.put(plan_);
+    if (type == MessageType::plan_failed) message.put(uint8_t{0}).put(uint16_t{0});
+    if (type == MessageType::plan_joined) coordinator_.on_plan_joined(rank, body(message));
+    if (type == MessageType::plan_failed) coordinator_.on_plan_failed(body(message));
+    if (type == MessageType::plan_left) coordinator_.on_plan_left(rank, body(message));
+  }
+
+  // What rank 0 got since the last call.
+  struct Heard {
+    std::vector<std::string> names;
+    bool has_plan = false;
+  };
+  Heard hear() {
+    coordinator_.answer();
+    Heard heard;
+    for (const auto& message : sent_) {
+      WireReader reader(message);
+      EXPECT_EQ(reader.enumeration<MessageType>(kMessageTypeCount), MessageType::answers);
+      while (!reader.at_end()) {
+        if (reader.enumeration<AnswerType>(2) == AnswerType::plan) {
+          plan_ = Plan::decode(reader, options_.fusion_bytes, options_.partition_bytes).id;
+          heard.has_plan = true;
+          continue;
+        }
+        const auto response = decode_response(reader, cache_);
+        if (!response.error) cache_.remember(response.name, response.signature);
+        heard.names.push_back(response.name);
+      }
+    }
+    sent_.clear();
+    return heard;
+  }
+  // Steps of a and b on both ranks until a plan is locked.
+  void lock() {
+    for (int step = 0; step < 10; ++step)
+      for (const std::string name : {"a", "b"}) {
+        ask(0, name);
+        ask(1, name);
+        if (hear().has_plan) return;
+      }
+    FAIL() << "no plan";
+  }
+
+  const Options options_ = options();
+  std::vector<std::vector<std::byte>> sent_;
+  NameCache cache_{options_.cache_capacity};
+  uint32_t plan_ = 0;
+  Coordinator coordinator_{options_, 2, [this](int rank, std::span<const std::byte> message) {
+                             if (rank == 0) sent_.emplace_back(message.begin(), message.end());
+                           }};
+};
+
+TEST_F(CoordinatorTest, WhatWasAskedBeforeThePlanWasHeardOfIsNotAskedTwice) {
+  lock();
+  // Rank 0 gives the plan up before rank 1 has heard of it.
+  say(0, MessageType::plan_joined);
+  say(0, MessageType::plan_failed);
+  say(0, MessageType::plan_left);
+  ask(0, "a");
+  ask(1, "a");  // sent before it heard: becomes part of the plan there
+  EXPECT_TRUE(hear().names.empty());
+  say(1, MessageType::plan_joined);
+  say(1, MessageType::plan_left);
+  ask(1, "a");  // out of the plan again
+  EXPECT_EQ(hear().names, std::vector<std::string>{"a"});
+}
+
+TEST_F(CoordinatorTest, TheNextPlanWaitsUntilAllRanksHaveLeftTheLast) {
+  lock();
+  for (const int rank : {0, 1}) say(rank, MessageType::plan_joined);
+  say(0, MessageType::plan_failed);
+  say(0, MessageType::plan_left);
+  for (int step = 0; step < 20; ++step)
+    for (const std::string name : {"c", "d"}) {
+      ask(0, name);
+      ask(1, name);
+      const auto heard = hear();
+      ASSERT_FALSE(heard.has_plan);
+      ASSERT_EQ(heard.names, std::vector<std::string>{name});
+    }
+  say(1, MessageType::plan_left);
+  lock();
+}
+
+}  // namespace
+}  // namespace tutti
