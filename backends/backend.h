@@ -25,6 +25,7 @@ struct Place {
   int pid = 0;
   int world_rank = 0;  // in the job; differs from the rank in a split or shrunk communicator
   std::vector<int> cores = {};  // on which its process may run
+  std::string machine = {};     // whose cores these are; several hosts may share them
 };
 
 struct BackendPlugin;

@@ -44,14 +44,18 @@ Address parse_address(const std::string& url) {
 }
 
 // Ranks of one boot, one network namespace: only those can share memory and a Unix socket.
-std::string host_identity(const Options& options) {
-  if (!options.host.empty()) return options.host;
+std::string boot_id() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string boot;
   std::getline(file, boot);
+  return boot;
+}
+
+std::string host_identity(const Options& options) {
+  if (!options.host.empty()) return options.host;
   struct stat status {};
   const auto space = ::stat("/proc/self/ns/net", &status) == 0 ? status.st_ino : 0;
-  return fmt::format("{}/{}", boot, space);
+  return fmt::format("{}/{}", boot_id(), space);
 }
 
 std::string host_name() {
@@ -82,8 +86,9 @@ std::string agreement(const Options& options) {
 }
 
 std::string encode_place(const Place& place, const Options& options) {
-  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}", kVersion, agreement(options), place.host,
-                     place.host_name, place.pid, place.world_rank, fmt::join(place.cores, " "));
+  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}", kVersion, agreement(options), place.host,
+                     place.host_name, place.pid, place.world_rank, fmt::join(place.cores, " "),
+                     place.machine);
 }
 
 Place decode_place(int rank, const std::string& text, const Options& options) {
@@ -95,7 +100,7 @@ Place decode_place(int rank, const std::string& text, const Options& options) {
                     "run one version",
                     rank, lines[0], options.rank, kVersion))
         .with_rank(rank);
-  if (lines.size() != 7)
+  if (lines.size() != 8)
     throw Error(
         ErrorCode::corrupt_data,
         fmt::format("rank {} wrote something into the store that is no rank's place", rank));
@@ -112,6 +117,7 @@ Place decode_place(int rank, const std::string& text, const Options& options) {
   for (const auto& word : split_text(lines[6], ' '))
     if (const auto core = parse_integer(word, 0, 1 << 20))
       place.cores.push_back(static_cast<int>(*core));
+  place.machine = lines[7];
   place.pid = static_cast<int>(parse_integer(lines[4], 0, 1 << 30).value_or(0));
   place.world_rank = static_cast<int>(parse_integer(lines[5], 0, 1 << 30).value_or(0));
   return place;
@@ -119,8 +125,12 @@ Place decode_place(int rank, const std::string& text, const Options& options) {
 
 std::vector<Place> exchange_places(const Options& options, const Membership& membership,
                                    Store& store, Deadline deadline) {
-  const Place own{host_identity(options), host_name(), static_cast<int>(::getpid()),
-                  membership.world_ranks[static_cast<size_t>(options.rank)], usable_cores()};
+  const Place own{host_identity(options),
+                  host_name(),
+                  static_cast<int>(::getpid()),
+                  membership.world_ranks[static_cast<size_t>(options.rank)],
+                  usable_cores(),
+                  boot_id()};
   const auto key = [](int rank) { return fmt::format("place/{}", rank); };
   const auto written = encode_place(own, options);
   if (store.set_once(key(options.rank), written) != written)

@@ -14,16 +14,15 @@ namespace {
 // The engine whose callback this thread is running, so that waiting inside one can be refused.
 thread_local const Engine* callback_of = nullptr;
 
-// Spinning pays only if every rank of this host has a core of its own.
+// Spinning pays only if every rank of this machine has a core of its own.
 int spin_rounds(const Context& context) {
-  const auto hosts = context.hosts();
-  const auto here = hosts[static_cast<size_t>(context.rank)];
+  const auto& here = context.places[static_cast<size_t>(context.rank)].machine;
   std::set<int> cores;
   size_t ranks = 0;
-  for (size_t rank = 0; rank < hosts.size(); ++rank) {
-    if (hosts[rank] != here) continue;
+  for (const auto& place : context.places) {
+    if (place.machine != here) continue;
     ++ranks;
-    cores.insert(context.places[rank].cores.begin(), context.places[rank].cores.end());
+    cores.insert(place.cores.begin(), place.cores.end());
   }
   constexpr int kRounds = 2000;
   return ranks <= cores.size() && context.size > 1 ? kRounds : 0;

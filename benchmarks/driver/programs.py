@@ -251,8 +251,10 @@ class Programs:
 
     def _tcp_group(self, place, ranks, sizes, algorithms, gloo=True):
         topic, group, bytes_ = f"tcp_{place}", str(ranks), sizes_text(sizes)
-        ours = ("--place", "in", "--bytes", bytes_, "--way", "blocking") + self._method()
-        where, more = (), {}
+        # Long enough for several calls: the ranks leave a barrier up to a time slice apart.
+        long = ("--repetition-ms", 50)
+        ours = ("--place", "in", "--bytes", bytes_, "--way", "blocking", *long) + self._method()
+        where, more = long, {}
         if place == "loopback":
             self._tutti(topic, group, "allreduce", ours, ranks=ranks, backend="tcp")
         else:
@@ -261,7 +263,7 @@ class Programs:
             sides = [rank * 2 // ranks for rank in range(ranks)]
             names = [self.network.names[side] for side in sides]
             hosts = [ADDRESSES[side] for side in sides]
-            where = ("--namespaces", ",".join(names), "--hosts", ",".join(hosts))
+            where += ("--namespaces", ",".join(names), "--hosts", ",".join(hosts))
             self._add("tutti", topic, group, (),
                       processes=self._ranks_in_namespaces(ours, names, hosts), **more)
         if gloo:
@@ -282,6 +284,7 @@ class Programs:
         for rank, (name, host) in enumerate(zip(names, hosts)):
             env = {"TUTTI_RANK": str(rank), "TUTTI_SIZE": str(len(names)),
                    "TUTTI_STORE": f"tcp://{hosts[0]}:{port}", "TUTTI_SERVE_STORE": "1",
+                   "TUTTI_LOCAL_RANK": str(rank), "TUTTI_LOCAL_SIZE": str(len(names)),
                    "TUTTI_INTERFACE": host,
                    "TUTTI_SECRET": f"benchmark of process {os.getpid()}"}
             argv = ("ip", "netns", "exec", name, self.bench, "allreduce", "--backend", "tcp",
@@ -305,7 +308,8 @@ class Programs:
         for cores in (1, 2):
             self._tutti("kernels", str(cores), "kernels", self._method(), ranks=cores)
             self._limit("kernels", str(cores), ("copy", "--ranks", cores, "--bytes", "256M"))
-        self._tutti("optimizer", "", "optimizer", ("--set", "resnet50") + self._method())
+        self._tutti("optimizer", "", "fused_optimizer",
+                    ("--set", "resnet50") + self._method())
         demo = (self.build / "tools" / "tutti-run", "-np", 2, self.build / "examples" / "mnist")
         there = (self.build / "examples" / "mnist").exists()
         self._add("tutti", "demo", "", demo, rounds=1 if self.scope.quick else 5,
