@@ -1,5 +1,3 @@
-#include <sched.h>
-
 #include <algorithm>
 
 #include "tutti/backends/backend.h"
@@ -20,10 +18,6 @@ bool StreamTransport::progress() {
   bool moved = false;
   for (const auto& peer : peers_)
     if (peer && peer->channel) moved |= aborted_ ? drain(*peer) : pump(*peer);
-  // Whoever polls for long shares its core, perhaps with the very peer it waits for.
-  constexpr int kPatience = 50;
-  idle_polls_ = moved ? 0 : idle_polls_ + 1;
-  if (idle_polls_ > kPatience) ::sched_yield();
   return moved;
 }
 

@@ -103,7 +103,6 @@ class StreamTransport final : public Transport, private Inlet::Reader {
   Bell abort_bell_;
   std::atomic<bool> abort_asked_{false};
   bool aborted_ = false;
-  int idle_polls_ = 0;  // since something moved
 
   NodePool<Transfer> transfers_;
   NodePool<Arrival> arrival_nodes_;
