@@ -1,10 +1,7 @@
 #include "tutti/backends/backend.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
-#include "tutti/base/text.h"
 #include "tutti/kernels/reduce.h"
 
 namespace tutti {
@@ -29,19 +26,6 @@ bool Capabilities::serves(CollectiveKind kind, DataType dtype, ReduceOp op) cons
     default:
       return is_valid(dtype);
   }
-}
-
-const BackendPlugin& find_backend(std::string_view name) {
-  std::vector<std::string> names;
-  for (const BackendPlugin* plugin : builtin_backends()) {
-    if (plugin->name == name) return *plugin;
-    names.emplace_back(plugin->name);
-  }
-  const auto nearest = nearest_word(name, names);
-  throw Error(ErrorCode::unavailable,
-              fmt::format("there is no backend \"{}\"{}; there are {}", name,
-                          nearest ? fmt::format(", did you mean \"{}\"?", *nearest) : "",
-                          fmt::join(names, ", ")));
 }
 
 }  // namespace tutti

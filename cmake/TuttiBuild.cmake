@@ -12,9 +12,12 @@ function(tutti_options target)
   endif()
 endfunction()
 
-# A floor's sources: every .cc of the folder (and of the folders below it).
+# A floor's sources: every .cc of the folder and of the folders below it, but for those named.
 function(tutti_floor)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
+  foreach(folder ${ARGN})
+    list(FILTER sources EXCLUDE REGEX "^${CMAKE_CURRENT_SOURCE_DIR}/${folder}/")
+  endforeach()
   target_sources(tutti PRIVATE ${sources})
 endfunction()
 
@@ -32,4 +35,27 @@ function(tutti_public_headers)
     SYMBOLIC)
   file(CREATE_LINK ${PROJECT_SOURCE_DIR}/adapters/c/tutti.h ${PROJECT_BINARY_DIR}/include/tutti.h
     SYMBOLIC)
+endfunction()
+
+# tutti_backend_plugin(<name> PACKAGES <package>... LIBRARIES <target>...): the folder <name> becomes
+# libtutti_backend_<name>.so beside libtutti.so, if all the packages are found (packages that CMake
+# cannot find by itself: a Find module in cmake/). Else it is not built, and the output says so.
+function(tutti_backend_plugin name)
+  cmake_parse_arguments(ARG "" "" "PACKAGES;LIBRARIES" ${ARGN})
+  foreach(package ${ARG_PACKAGES})
+    find_package(${package} QUIET)
+    if(NOT ${package}_FOUND)
+      message(STATUS "Backend ${name}: not built, package ${package} was not found")
+      return()
+    endif()
+  endforeach()
+  message(STATUS "Backend ${name}: built as a plugin")
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cc)
+  set(target tutti_backend_${name})
+  add_library(${target} MODULE ${sources})
+  target_link_libraries(${target} PRIVATE tutti fmt::fmt ${ARG_LIBRARIES})
+  set_target_properties(${target} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
+  tutti_options(${target})
+  set_property(GLOBAL APPEND PROPERTY TUTTI_BACKEND_PLUGINS ${target})
+  add_dependencies(tutti_backend_plugins ${target})
 endfunction()

@@ -85,6 +85,9 @@ std::string agreement(const Options& options) {
       options.replay, options.replay_after);
 }
 
+// In the place of a rank that cannot take part, before the reason: nobody need wait for it.
+constexpr std::string_view kFailed = "failed";
+
 std::string encode_place(const Place& place, const Options& options) {
   return fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}", kVersion, agreement(options), place.host,
                      place.host_name, place.pid, place.world_rank, fmt::join(place.cores, " "),
@@ -100,6 +103,8 @@ Place decode_place(int rank, const std::string& text, const Options& options) {
                     "run one version",
                     rank, lines[0], options.rank, kVersion))
         .with_rank(rank);
+  if (lines.size() == 3 && lines[1] == kFailed)
+    throw Error(ErrorCode::unavailable, fmt::format("rank {}: {}", rank, lines[2])).with_rank(rank);
   if (lines.size() != 8)
     throw Error(
         ErrorCode::corrupt_data,
@@ -123,6 +128,8 @@ Place decode_place(int rank, const std::string& text, const Options& options) {
   return place;
 }
 
+std::string place_key(int rank) { return fmt::format("place/{}", rank); }
+
 std::vector<Place> exchange_places(const Options& options, const Membership& membership,
                                    Store& store, Deadline deadline) {
   const Place own{host_identity(options),
@@ -131,9 +138,8 @@ std::vector<Place> exchange_places(const Options& options, const Membership& mem
                   membership.world_ranks[static_cast<size_t>(options.rank)],
                   usable_cores(),
                   boot_id()};
-  const auto key = [](int rank) { return fmt::format("place/{}", rank); };
   const auto written = encode_place(own, options);
-  if (store.set_once(key(options.rank), written) != written)
+  if (store.set_once(place_key(options.rank), written) != written)
     throw Error(
         ErrorCode::invalid_argument,
         fmt::format("two processes say that they are rank {}; give each rank its own number "
@@ -144,12 +150,12 @@ std::vector<Place> exchange_places(const Options& options, const Membership& mem
   for (int rank = 0; rank < options.size; ++rank) {
     std::string text;
     try {
-      text = store.get(key(rank), deadline);
+      text = store.get(place_key(rank), deadline);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::timeout) throw;
       std::vector<int> missing;
       for (int other = rank; other < options.size; ++other)
-        if (!store.try_get(key(other))) missing.push_back(other);
+        if (!store.try_get(place_key(other))) missing.push_back(other);
       throw Error(ErrorCode::timeout,
                   fmt::format("rank {} waited {} s for {} of {} to start; did it die, or is "
                               "TUTTI_CONNECT_TIMEOUT too short?",
@@ -162,8 +168,8 @@ std::vector<Place> exchange_places(const Options& options, const Membership& mem
   return places;
 }
 
-std::string choose_backend(const Options& options, const std::vector<Place>& places) {
-  if (options.backend != "auto") return options.backend;
+// What `auto` means.
+std::string_view choose_backend(const std::vector<Place>& places, const Options& options) {
   std::set<std::string> hosts;
   std::set<int> processes;
   for (const auto& place : places) {
@@ -174,6 +180,18 @@ std::string choose_backend(const Options& options, const std::vector<Place>& pla
     return "memory";
   if (hosts.size() == 1) return "shm";
   return hosts.size() == places.size() ? "tcp" : "hierarchical";
+}
+
+// The backend that was asked for by name. If this rank does not have it, the others hear why.
+const BackendPlugin& load_backend(const Options& options, Store& store) {
+  const auto folders = backend_folders(options);
+  try {
+    return find_backend(options.backend, folders);
+  } catch (const Error& error) {
+    store.set_once(place_key(options.rank),
+                   fmt::format("{}\n{}\n{}", kVersion, kFailed, error.what()));
+    throw;
+  }
 }
 
 }  // namespace
@@ -226,6 +244,8 @@ std::shared_ptr<Engine> make_engine(const Options& options, const Membership& me
   context.size = options.size;
   context.store = make_watched_store(membership.store, membership.root, membership.world_ranks);
   context.deadline = Deadline::after(options.connect_timeout);
+  const BackendPlugin* plugin =
+      options.backend == "auto" ? nullptr : &load_backend(options, *context.store);
   context.places = exchange_places(options, membership, *context.store, context.deadline);
   options.observe("rendezvous");
   context.secret = options.secret;
@@ -238,7 +258,8 @@ std::shared_ptr<Engine> make_engine(const Options& options, const Membership& me
                                                                 std::string_view line) {
     if (level <= limit) sink ? sink(level, line) : log_to_stderr(level, line);
   };
-  auto backend = find_backend(choose_backend(options, context.places)).connect(context);
+  if (plugin == nullptr) plugin = &find_backend(choose_backend(context.places, options));
+  auto backend = plugin->connect(context);
   return std::make_shared<Engine>(options, std::move(context), std::move(backend), membership.root);
 }
 

@@ -140,6 +140,19 @@ Setting store_address() {
   return setting;
 }
 
+Setting backend_path() {
+  auto setting = text("TUTTI_BACKEND_PATH", &Options::backend_path,
+                      "folders with plugins, a:b, before that of the library");
+  setting.want = "is not a list of folders (want absolute ones, separated by colons)";
+  setting.read = [](const std::string& text, Options& options) {
+    for (const auto& folder : split_text(text, ':'))
+      if (!text.empty() && !folder.starts_with('/')) return false;
+    options.backend_path = text;
+    return true;
+  };
+  return setting;
+}
+
 // The secret itself is taken out of the environment in options.cc and never printed. It may have
 // come by either variable.
 Setting secret(std::string variable, std::string unit, std::string meaning) {
@@ -173,7 +186,8 @@ std::vector<Setting> all_settings() {
       text("TUTTI_HOST", &Options::host,
            "ranks with one name here count as one host; empty: found out"),
       text("TUTTI_BACKEND", &Options::backend,
-           "auto, or one backend: memory, shm, tcp, hierarchical"),
+           "auto, or one backend: memory, shm, tcp, hierarchical, or a plugin"),
+      backend_path(),
       text("TUTTI_ALGORITHMS", &Options::algorithms,
            "overrides like allreduce:0-32k=one_shot,32k-inf=ring"),
       choice("TUTTI_DETERMINISM", &Options::determinism, {"fastest", "run", "rank_order"},
@@ -254,6 +268,11 @@ void check_options(const Options& options) {
                    options.store));
   need(options.segment_bytes > 0, "the segment size must be at least 1 byte");
   need(!options.job.empty(), "the job's name (TUTTI_JOB) must not be empty");
+}
+
+std::vector<std::string> backend_folders(const Options& options) {
+  if (options.backend_path.empty()) return {};
+  return split_text(options.backend_path, ':');
 }
 
 std::vector<OptionRow> describe_options(const Options& options) {

@@ -34,7 +34,8 @@ struct Options {
   std::string network_interface;  // TUTTI_INTERFACE: name or address; empty: chosen
   std::string host;               // TUTTI_HOST: overrides which ranks count as one host
 
-  std::string backend = "auto";  // TUTTI_BACKEND: auto, memory, shm, tcp, hierarchical
+  std::string backend = "auto";  // TUTTI_BACKEND: auto, or what tutti-doctor lists
+  std::string backend_path;      // TUTTI_BACKEND_PATH: folders of plugins, a:b; then libtutti.so's
   std::string algorithms;        // TUTTI_ALGORITHMS: score string, see Chooser
   Determinism determinism = Determinism::fastest;  // TUTTI_DETERMINISM: fastest, run, rank_order
   int64_t segment_bytes = 1 << 20;                 // TUTTI_SEGMENT_BYTES: pipelined pieces
@@ -79,6 +80,9 @@ struct Options {
 
 /// Throws Error(invalid_argument) for settings that do not fit each other.
 void check_options(const Options& options);
+
+/// The folders of Options::backend_path.
+std::vector<std::string> backend_folders(const Options& options);
 
 /// One line of `tutti-run --options`.
 struct OptionRow {

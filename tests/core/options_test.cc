@@ -43,6 +43,7 @@ TEST(Settings, AreRead) {
                              {"TUTTI_INTERFACE", "eth0"},
                              {"TUTTI_HOST", "a"},
                              {"TUTTI_BACKEND", "tcp"},
+                             {"TUTTI_BACKEND_PATH", "/a:/b c"},
                              {"TUTTI_ALGORITHMS", "allreduce:0-inf=ring"},
                              {"TUTTI_DETERMINISM", "rank_order"},
                              {"TUTTI_SEGMENT_BYTES", "256K"},
@@ -65,6 +66,7 @@ TEST(Settings, AreRead) {
   EXPECT_EQ(options.network_interface, "eth0");
   EXPECT_EQ(options.host, "a");
   EXPECT_EQ(options.backend, "tcp");
+  EXPECT_EQ(backend_folders(options), (std::vector<std::string>{"/a", "/b c"}));
   EXPECT_EQ(options.algorithms, "allreduce:0-inf=ring");
   EXPECT_EQ(options.determinism, Determinism::rank_order);
   EXPECT_EQ(options.segment_bytes, 256 << 10);
@@ -101,6 +103,7 @@ TEST(Settings, RefuseGarbageInOneLine) {
            {"TUTTI_RANK", {"", "-1", "1.5", "x", "99999999999"}},
            {"TUTTI_SIZE", {"0", "four"}},
            {"TUTTI_FUSION_BYTES", {"", "-1", "1T", "K", "1 M", "99999999G"}},
+           {"TUTTI_BACKEND_PATH", {"plugins", "/a:", ":/a", "/a:./b"}},
            {"TUTTI_SEGMENT_BYTES", {"0", "1"}},
            {"TUTTI_REPLAY", {"", "yes", "2", "true"}},
            {"TUTTI_REPLAY_AFTER", {"0"}},

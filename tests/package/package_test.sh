@@ -19,9 +19,9 @@ prefix=$scratch/moved
 # Nothing installed knows where it was built, or shows a library that a user must not need.
 grep -rIl "$build" "$prefix" && fail "the files above name the build folder"
 grep -rIl "$scratch/first" "$prefix" && fail "the files above name the first prefix"
-grep -rE '#include [<"](boost|fmt|hwy|openssl|xxhash|oneapi|dnnl|omp|nlohmann|zlib|dlpack)' "$prefix/include/tutti" &&
+grep -rE '#include [<"](boost|fmt|hwy|openssl|xxhash|oneapi|dnnl|omp|nlohmann|zlib|dlpack|gloo|ucp)' "$prefix/include/tutti" &&
   fail "the headers above need a third-party library"
-readelf -d "$prefix/$libdir/libtutti.so" | grep NEEDED | grep -E 'dnnl|gomp|cuda|nccl' &&
+ldd "$prefix/$libdir/libtutti.so" | grep -E 'gloo|ucp|ucs|uct|nccl|cuda|dnnl|gomp' &&
   fail "the core library links the above"
 
 echo "--- find_package"
@@ -39,3 +39,22 @@ read -ra flags < <(pkg-config --cflags --libs tutti)
 "$cc" -std=c11 -Wall -Wextra -pedantic -Werror "$here/c_consumer.c" -o "$scratch/c_consumer" \
   "${flags[@]}" -Wl,-rpath,"$prefix/$libdir"
 "$prefix/bin/tutti-run" -np 2 "$scratch/c_consumer"
+
+echo "--- a backend of somebody else's"
+cmake -S "$here/../../examples/backend_plugin" -B "$scratch/plugin" -DCMAKE_PREFIX_PATH="$prefix" \
+  -DCMAKE_CXX_COMPILER="$cxx" -DCMAKE_BUILD_TYPE=Release >/dev/null
+cmake --build "$scratch/plugin"
+mkdir "$scratch/plugins"
+mv "$scratch"/plugin/libtutti_backend_unix_socket.so "$scratch/plugins"
+export TUTTI_BACKEND_PATH=$scratch/plugins
+bench=("$prefix/bin/tutti-bench" allreduce --bytes 64K --backend unix_socket --repetitions 2 --json -)
+"${bench[@]}" | tee "$scratch/row"
+grep -q '"transport":"unix_socket"' "$scratch/row" || fail "the plugin did not run"
+TUTTI_BACKEND=unix_socket "$prefix/bin/tutti-run" -np 2 "$scratch/c_consumer"
+
+# Without it nothing changes but that it cannot be chosen.
+rm "$scratch/plugins/libtutti_backend_unix_socket.so"
+"$prefix/bin/tutti-run" -np 2 "$scratch/c_consumer"
+TUTTI_BACKEND=unix_socket "$prefix/bin/tutti-run" -np 2 "$scratch/c_consumer" 2>"$scratch/refusal" &&
+  fail "a backend that is not there was used"
+grep -q 'there is no backend "unix_socket"' "$scratch/refusal" || fail "$(cat "$scratch/refusal")"

@@ -10,9 +10,11 @@
 #include "tools/bench/cases.h"
 #include "tools/bench/gradient_set.h"
 #include "tools/bench/sizes.h"
+#include "tools/run/child.h"
 #include "tutti/backends/backend.h"
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
+#include "tutti/core/option_table.h"
 #include "tutti/kernels/reduce.h"
 
 namespace tutti::bench {
@@ -134,7 +136,11 @@ void add_common_options(CLI::App& app, Settings& settings, Words& words) {
 void take_words(const Case& entry, const Words& words, Settings& settings) {
   if (!words.ranks.empty())
     settings.ranks = static_cast<int>(parse_count("--ranks", words.ranks, 1, 1024));
-  if (!settings.backend.empty() && settings.backend != "auto") find_backend(settings.backend);
+  if (!settings.backend.empty() && settings.backend != "auto") {
+    Options options;
+    read_settings(run::own_variables(), options);
+    find_backend(settings.backend, backend_folders(options));
+  }
   settings.bytes = parse_sizes(words.bytes, parse_count("--factor", words.factor, 2, 1 << 20));
   settings.dtype = parse_name("--dtype", words.dtype, all_values<DataType>(kDataTypeCount));
   settings.op = parse_name("--op", words.op, all_values<ReduceOp>(kReduceOpCount));

@@ -1,0 +1,1 @@
+extern "C" int tutti_test_anything() { return 1; }
