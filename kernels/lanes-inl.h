@@ -40,17 +40,41 @@ struct Format<BFloat16> {
   }
 
   template <class D, class V = hn::VFromD<D>>
-  static HWY_INLINE auto Narrow(D, V value) {
-    const hn::Rebind<uint32_t, D> du;
+  static HWY_INLINE auto Narrow(D d, V value) {
     const hn::Rebind<int32_t, D> di;
     const hn::Rebind<uint16_t, D> du16;
+    return hn::DemoteTo(du16, hn::BitCast(di, hn::ShiftRight<16>(Round(d, value))));
+  }
+
+#if HWY_TARGET != HWY_SCALAR
+  // The elements at even places are one vector, those at odd places the other: nothing crosses
+  // lanes.
+  template <class D, class Bits, class V>
+  static HWY_INLINE void WidenTwo(D d, Bits bits16, V& even, V& odd) {
+    const hn::Rebind<uint32_t, D> du;
+    const auto bits = hn::BitCast(du, bits16);
+    even = hn::BitCast(d, hn::ShiftLeft<16>(bits));
+    odd = hn::BitCast(d, hn::And(bits, hn::Set(du, 0xffff0000)));
+  }
+
+  template <class D, class V = hn::VFromD<D>>
+  static HWY_INLINE auto NarrowTwo(D d, V even, V odd) {
+    const hn::Repartition<uint16_t, D> du16;
+    return hn::OddEven(hn::BitCast(du16, Round(d, odd)),
+                       hn::BitCast(du16, hn::ShiftRight<16>(Round(d, even))));
+  }
+#endif
+
+ private:
+  // The upper half is the result.
+  template <class D, class V>
+  static HWY_INLINE auto Round(D, V value) {
+    const hn::Rebind<uint32_t, D> du;
     const auto bits = hn::BitCast(du, value);
-    const auto kept = hn::ShiftRight<16>(bits);
-    const auto is_odd = hn::And(kept, hn::Set(du, 1));
-    const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(du, 0x7fff)), is_odd));
-    const auto quiet = hn::Or(kept, hn::Set(du, 0x40));
-    const auto is_nan = hn::RebindMask(du, hn::IsNaN(value));
-    return hn::DemoteTo(du16, hn::BitCast(di, hn::IfThenElse(is_nan, quiet, rounded)));
+    const auto is_odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
+    const auto rounded = hn::Add(hn::Add(bits, hn::Set(du, 0x7fff)), is_odd);
+    const auto quiet = hn::Or(bits, hn::Set(du, 0x400000));
+    return hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(value)), quiet, rounded);
   }
 };
 
@@ -119,32 +143,81 @@ struct Format<Float16> {
 #endif
 };
 
-// Vectors of one element type, computed in lanes of `Lane`.
+// Vectors of one element type, computed in lanes of `Lane`. Two vectors at once may deal the
+// elements among themselves as is cheapest: what they load, they store in the same places.
 template <class T>
 struct Lanes {
   using Lane = T;
   using D = hn::ScalableTag<T>;
-  static HWY_INLINE hn::VFromD<D> Load(const T* data) { return hn::LoadU(D(), data); }
-  static HWY_INLINE void Store(hn::VFromD<D> value, T* data) { hn::StoreU(value, D(), data); }
+  using V = hn::VFromD<D>;
+  static HWY_INLINE V Load(const T* data) { return hn::LoadU(D(), data); }
+  static HWY_INLINE void Store(V value, T* data) { hn::StoreU(value, D(), data); }
+  static HWY_INLINE void LoadTwo(const T* data, V& first, V& second) {
+    first = Load(data);
+    second = Load(data + hn::Lanes(D()));
+  }
+  static HWY_INLINE void StoreTwo(V first, V second, T* data) {
+    Store(first, data);
+    Store(second, data + hn::Lanes(D()));
+  }
+  // Past the caches; `data` is aligned to vectors.
+  static HWY_INLINE void StreamTwo(V first, V second, T* data) {
+    hn::Stream(first, D(), data);
+    hn::Stream(second, D(), data + hn::Lanes(D()));
+  }
 };
 
 template <class T>
 struct NarrowLanes {
   using Lane = float;
   using D = hn::ScalableTag<float>;
+  using V = hn::VFromD<D>;
   using DBits = hn::Rebind<uint16_t, D>;
-  static HWY_INLINE hn::VFromD<D> Load(const T* data) {
+  static HWY_INLINE V Load(const T* data) {
     return Format<T>::Widen(D(), hn::LoadU(DBits(), reinterpret_cast<const uint16_t*>(data)));
   }
-  static HWY_INLINE void Store(hn::VFromD<D> value, T* data) {
+  static HWY_INLINE void Store(V value, T* data) {
     hn::StoreU(Format<T>::Narrow(D(), value), DBits(), reinterpret_cast<uint16_t*>(data));
   }
+  static HWY_INLINE void LoadTwo(const T* data, V& first, V& second) {
+    first = Load(data);
+    second = Load(data + hn::Lanes(D()));
+  }
+  static HWY_INLINE void StoreTwo(V first, V second, T* data) {
+    Store(first, data);
+    Store(second, data + hn::Lanes(D()));
+  }
+#if HWY_TARGET != HWY_SCALAR
+  // As one full vector: Highway streams no narrower ones.
+  static HWY_INLINE void StreamTwo(V first, V second, T* data) {
+    const hn::Twice<DBits> both;
+    hn::Stream(hn::Combine(both, Format<T>::Narrow(D(), second), Format<T>::Narrow(D(), first)),
+               both, reinterpret_cast<uint16_t*>(data));
+  }
+#endif
 };
 
 template <>
 struct Lanes<Float16> : NarrowLanes<Float16> {};
+
 template <>
-struct Lanes<BFloat16> : NarrowLanes<BFloat16> {};
+struct Lanes<BFloat16> : NarrowLanes<BFloat16> {
+#if HWY_TARGET != HWY_SCALAR
+  using DBoth = hn::Twice<DBits>;
+  static HWY_INLINE void LoadTwo(const BFloat16* data, V& even, V& odd) {
+    Format<BFloat16>::WidenTwo(D(), hn::LoadU(DBoth(), reinterpret_cast<const uint16_t*>(data)),
+                               even, odd);
+  }
+  static HWY_INLINE void StoreTwo(V even, V odd, BFloat16* data) {
+    hn::StoreU(Format<BFloat16>::NarrowTwo(D(), even, odd), DBoth(),
+               reinterpret_cast<uint16_t*>(data));
+  }
+  static HWY_INLINE void StreamTwo(V even, V odd, BFloat16* data) {
+    hn::Stream(Format<BFloat16>::NarrowTwo(D(), even, odd), DBoth(),
+               reinterpret_cast<uint16_t*>(data));
+  }
+#endif
+};
 
 }  // namespace tutti::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

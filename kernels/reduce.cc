@@ -8,6 +8,8 @@
 
 #include "tutti/kernels/lanes-inl.h"
 //
+#include <hwy/cache_control.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -94,39 +96,85 @@ struct Or {
   }
 };
 
-// kVectors vectors at element i, reduced over all inputs in registers and stored once.
-template <class T, class Op, int kVectors>
-HWY_INLINE void ReduceVectors(T* output, Inputs inputs, int64_t i,
-                              typename Lanes<T>::Lane multiplier, bool is_scaled) {
+// Where sums go: to the cache, or past it straight to memory.
+enum class Stores { kCached, kStreamed };
+
+constexpr int64_t kLine = 64;
+
+// Whether a target has stores past the cache.
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
+constexpr bool kHasStream = false;
+#else
+constexpr bool kHasStream = true;
+#endif
+
+// The lines of all inputs some way after `bytes` bytes at `begin`. Not for the outer caches: what
+// is larger than they are is read once.
+HWY_INLINE void PrefetchLines(Inputs inputs, int64_t begin, int64_t bytes) {
+  constexpr int64_t kAhead = 4 * kLine;
+  for (const std::byte* input : inputs)
+    for (int64_t at = 0; at < bytes; at += kLine)
+      __builtin_prefetch(input + begin + kAhead + at, 0, 0);
+}
+
+// kPairs pairs of vectors at element i, reduced over all inputs in registers and stored once.
+template <class T, class Op, int kPairs, Stores kStores>
+HWY_INLINE void ReducePairs(T* output, Inputs inputs, int64_t i, typename Lanes<T>::Lane multiplier,
+                            bool is_scaled) {
   using L = Lanes<T>;
+  static_assert(kPairs == 1 || kPairs == 2);
   const typename L::D d;
-  const auto width = static_cast<int64_t>(hn::Lanes(d));
-  const auto at = [&](size_t j, int v) {
-    return L::Load(reinterpret_cast<const T*>(inputs[j]) + i + v * width);
+  const auto width = 2 * static_cast<int64_t>(hn::Lanes(d));
+  const auto at = [&](size_t j, int pair) {
+    return reinterpret_cast<const T*>(inputs[j]) + i + pair * width;
   };
-  hn::VFromD<typename L::D> a = at(0, 0), b = a, c = a, e = a;
-  if constexpr (kVectors == 4) b = at(0, 1), c = at(0, 2), e = at(0, 3);
+  if constexpr (kStores == Stores::kStreamed)
+    PrefetchLines(inputs, i * static_cast<int64_t>(sizeof(T)),
+                  kPairs * width * static_cast<int64_t>(sizeof(T)));
+  typename L::V a, b, c, e;
+  L::LoadTwo(at(0, 0), a, b);
+  if constexpr (kPairs == 2) L::LoadTwo(at(0, 1), c, e);
   for (size_t j = 1; j < inputs.size(); ++j) {
-    a = Op::Combine(d, a, at(j, 0));
-    if constexpr (kVectors == 4) {
-      b = Op::Combine(d, b, at(j, 1));
-      c = Op::Combine(d, c, at(j, 2));
-      e = Op::Combine(d, e, at(j, 3));
+    typename L::V other_a, other_b;
+    L::LoadTwo(at(j, 0), other_a, other_b);
+    a = Op::Combine(d, a, other_a);
+    b = Op::Combine(d, b, other_b);
+    if constexpr (kPairs == 2) {
+      L::LoadTwo(at(j, 1), other_a, other_b);
+      c = Op::Combine(d, c, other_a);
+      e = Op::Combine(d, e, other_b);
     }
   }
   if constexpr (kIsFloat<T>) {
     if (is_scaled) {
       const auto m = hn::Set(d, multiplier);
-      a = hn::Mul(a, m);
-      if constexpr (kVectors == 4) b = hn::Mul(b, m), c = hn::Mul(c, m), e = hn::Mul(e, m);
+      a = hn::Mul(a, m), b = hn::Mul(b, m);
+      if constexpr (kPairs == 2) c = hn::Mul(c, m), e = hn::Mul(e, m);
     }
   }
-  L::Store(a, output + i);
-  if constexpr (kVectors == 4) {
-    L::Store(b, output + i + width);
-    L::Store(c, output + i + 2 * width);
-    L::Store(e, output + i + 3 * width);
+  const auto store = [&](typename L::V first, typename L::V second, T* to) {
+    if constexpr (kStores == Stores::kStreamed)
+      L::StreamTwo(first, second, to);
+    else
+      L::StoreTwo(first, second, to);
+  };
+  store(a, b, output + i);
+  if constexpr (kPairs == 2) store(c, e, output + i + width);
+}
+
+// One vector at element i.
+template <class T, class Op>
+HWY_INLINE void ReduceVector(T* output, Inputs inputs, int64_t i,
+                             typename Lanes<T>::Lane multiplier, bool is_scaled) {
+  using L = Lanes<T>;
+  const typename L::D d;
+  const auto at = [&](size_t j) { return L::Load(reinterpret_cast<const T*>(inputs[j]) + i); };
+  auto value = at(0);
+  for (size_t j = 1; j < inputs.size(); ++j) value = Op::Combine(d, value, at(j));
+  if constexpr (kIsFloat<T>) {
+    if (is_scaled) value = hn::Mul(value, hn::Set(d, multiplier));
   }
+  L::Store(value, output + i);
 }
 
 // The last elements, fewer than a vector: the same on copies that are a vector long.
@@ -161,9 +209,38 @@ void ReduceRange(std::byte* output_bytes, Inputs inputs, int64_t begin, int64_t 
   const bool is_scaled = !scale.is_one();
   int64_t i = begin;
   for (; i + 4 * width <= end; i += 4 * width)
-    ReduceVectors<T, Op, 4>(output, inputs, i, by, is_scaled);
-  for (; i + width <= end; i += width) ReduceVectors<T, Op, 1>(output, inputs, i, by, is_scaled);
+    ReducePairs<T, Op, 2, Stores::kCached>(output, inputs, i, by, is_scaled);
+  for (; i + width <= end; i += width) ReduceVector<T, Op>(output, inputs, i, by, is_scaled);
   if (i < end) ReduceTail<T, Op>(output, inputs, i, end, by, is_scaled);
+}
+
+// The same past the cache. False, with nothing done, where that is not possible.
+template <class T>
+bool StreamSums(std::byte* output_bytes, Inputs inputs, int64_t count, Scale scale) {
+  if constexpr (kHasStream && kIsFloat<T>) {
+    constexpr int64_t kSize = sizeof(T);
+    const auto past_line = static_cast<int64_t>(reinterpret_cast<uintptr_t>(output_bytes) % kLine);
+    if (past_line % kSize != 0) return false;
+    auto* output = reinterpret_cast<T*>(output_bytes);
+    const auto by = static_cast<typename Lanes<T>::Lane>(multiplier(scale));
+    const bool is_scaled = !scale.is_one();
+    const auto step = 2 * static_cast<int64_t>(hn::Lanes(typename Lanes<T>::D()));
+    int64_t i = std::min(count, (kLine - past_line) % kLine / kSize);
+    ReduceRange<T, Sum>(output_bytes, inputs, 0, i, scale);
+    for (; i + step <= count; i += step)
+      ReducePairs<T, Sum, 1, Stores::kStreamed>(output, inputs, i, by, is_scaled);
+    hwy::FlushStream();
+    ReduceRange<T, Sum>(output_bytes, inputs, i, count, scale);
+    return true;
+  }
+  return false;
+}
+
+bool StreamSumsOnTarget(DataType dtype, std::byte* output, Inputs inputs, int64_t count,
+                        Scale scale) {
+  return visit_dtype(dtype, [&]<class T>(std::type_identity<T>) {
+    return StreamSums<T>(output, inputs, count, scale);
+  });
 }
 
 // Sum and product wrap, so signed types share the unsigned loops; and and or are bytewise.
@@ -221,11 +298,23 @@ HWY_AFTER_NAMESPACE();
 namespace tutti {
 
 HWY_EXPORT(ReduceOnTarget);
+HWY_EXPORT(StreamSumsOnTarget);
 
 void reduce(DataType dtype, ReduceOp op, std::byte* output,
-            std::span<const std::byte* const> inputs, int64_t count, Scale scale) {
+            std::span<const std::byte* const> inputs, int64_t count, Scale scale,
+            Destination destination) {
   TUTTI_CHECK(!inputs.empty() && scale.divisor > 0 && can_reduce(dtype, op));
   if (op == ReduceOp::average) scale.divisor *= static_cast<int64_t>(inputs.size());
+  // More than a core's share of the last cache. (Systems tell sizes of caches; virtual machines
+  // tell wrong ones.)
+  constexpr int64_t kLargeBytes = 32 << 20;
+  if (destination == Destination::by_size && count * size_of(dtype) >= kLargeBytes)
+    destination = Destination::memory;
+  // In place the lines are in the cache already.
+  if (destination == Destination::memory && (op == ReduceOp::sum || op == ReduceOp::average) &&
+      std::find(inputs.begin(), inputs.end(), output) == inputs.end() &&
+      HWY_DYNAMIC_DISPATCH(StreamSumsOnTarget)(dtype, output, inputs, count, scale))
+    return;
   const auto reduce_range = HWY_DYNAMIC_DISPATCH(ReduceOnTarget);
   if (is_float(dtype) || scale.is_one()) {
     reduce_range(dtype, op, output, inputs, 0, count, scale);

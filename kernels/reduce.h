@@ -13,6 +13,14 @@ namespace tutti {
 /// and bor on integers and bool; on bool also min and product (and), max and sum (or).
 bool can_reduce(DataType dtype, ReduceOp op) noexcept;
 
+/// Where reduce() leaves its result.
+enum class Destination : uint8_t {
+  by_size,  // memory, if the result is too large to be found in a cache afterwards
+  cache,    // it is read again soon
+  memory    // past the caches where that is possible: they keep what they hold, and the bus carries
+            // each byte of the result once, not twice
+};
+
 /// output[i] = scale(op over j of inputs[j][i]), for `count` elements, j in ascending order.
 ///
 /// 16-bit floats accumulate in f32, f32 in f32, f64 in f64; the result is scaled, then rounded once
@@ -21,9 +29,11 @@ bool can_reduce(DataType dtype, ReduceOp op) noexcept;
 /// they keep the first. NaN stays NaN and denormals are kept everywhere; a sum beyond the largest
 /// finite value is infinite. `output` may be the same pointer as any one input, and must not
 /// overlap otherwise. At least one input. Vectorised with run-time dispatch; equal to the bit to
-/// reduce_reference.
+/// reduce_reference. What goes past the caches (sums and averages of floats that are not in place)
+/// is ordered like any other store for whoever reads it next.
 void reduce(DataType dtype, ReduceOp op, std::byte* output,
-            std::span<const std::byte* const> inputs, int64_t count, Scale scale = {});
+            std::span<const std::byte* const> inputs, int64_t count, Scale scale = {},
+            Destination destination = Destination::by_size);
 
 /// The plain loop that defines reduce().
 void reduce_reference(DataType dtype, ReduceOp op, std::byte* output,

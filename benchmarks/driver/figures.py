@@ -198,21 +198,24 @@ def tcp(scope):
 
 def kernels_and_more():
     figures = []
+    two_and_four = ({"extra.inputs": 2}, {"extra.inputs": 4})
     for dtype in ("f32", "f16", "bf16"):
         for cores in (1, 2):
             # Both sides count bytes loaded and stored: the bandwidth is the share.
             figures.append(
                 Figure(f"kernels.{dtype}.{cores}", f"k-input sum, {dtype}, 256 MiB, {cores} cores",
                        SHARE, 0.90, 0.80,
-                       pick("kernels", ("tutti",), str(cores), case="kernels", way="sum_nt",
-                            dtype=dtype), None,
+                       pick("kernels", ("tutti",), str(cores), case="kernels", way="vectorised",
+                            op="sum", bytes=256 << 20, dtype=dtype), None,
                        pick("kernels", ("limit",), str(cores), case="copy"),
-                       field="moved_gb_per_s"))
+                       two_and_four, "moved_gb_per_s"))
     for dtype in ("f16", "bf16"):
-        sums = pick("kernels", ("tutti",), "1", case="kernels", way="sum_l2", dtype=dtype)
-        loops = pick("kernels", ("tutti",), "1", case="kernels", way="plain_l2", dtype=dtype)
+        sums = pick("kernels", ("tutti",), "1", case="kernels", way="vectorised", dtype=dtype)
+        loops = pick("kernels", ("tutti",), "1", case="kernels", way="plain", dtype=dtype)
         figures.append(Figure(f"kernels.l2.{dtype}", f"{dtype} from L2: plain loops", SPEEDUP, 5, 5,
-                              sums, loops))
+                              sums, loops, None, tuple(
+                                  {"bytes": 128 << 10, "op": op, **inputs}
+                                  for op in ("sum", "average") for inputs in two_and_four)))
     return figures + [
         Figure("optimizer.sharded", "Sharded fused Adam: allreduce and a full Adam step",
                VALUE, 0.6, 0.75, pick("optimizer", case="fused_optimizer"), field="extra.ratio",

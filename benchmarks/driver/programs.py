@@ -306,7 +306,8 @@ class Programs:
 
     def _kernels_and_more(self):
         for cores in (1, 2):
-            self._tutti("kernels", str(cores), "kernels", self._method(), ranks=cores)
+            self._tutti("kernels", str(cores), "kernels",
+                        ("--bytes", "128K,256M", "--warmup", 1) + self._method(), ranks=cores)
             self._limit("kernels", str(cores), ("copy", "--ranks", cores, "--bytes", "256M"))
         self._tutti("optimizer", "", "fused_optimizer",
                     ("--set", "resnet50") + self._method())

@@ -71,6 +71,15 @@ void add_both_by(float* a, float* b, int64_t count) {
 
 void copy(float* to, const float* from, int64_t count) { copy_by<Plain>(to, from, count); }
 void copy_nt(float* to, const float* from, int64_t count) { copy_by<NonTemporal>(to, from, count); }
+void copy_nt_ahead(float* to, const float* from, int64_t count) {
+  constexpr int64_t kLine = 16, kStep = 4 * kLine;  // floats
+  int64_t i = 0;
+  for (; i + kStep <= count; i += kStep) {
+    for (int64_t at = i; at < i + kStep; at += kLine) __builtin_prefetch(from + at + kStep, 0, 0);
+    for (int64_t at = i; at < i + kStep; at += kLanes) NonTemporal::store(to + at, load(from + at));
+  }
+  copy_nt(to + i, from + i, count - i);
+}
 void add_both(float* a, float* b, int64_t count) { add_both_by<Plain>(a, b, count); }
 void add_both_nt(float* a, float* b, int64_t count) { add_both_by<NonTemporal>(a, b, count); }
 

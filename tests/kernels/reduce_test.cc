@@ -1,5 +1,6 @@
 #include "tutti/kernels/reduce.h"
 
+#include <functional>
 #include <limits>
 
 #include "tests/kernels/kernel_test.h"
@@ -34,6 +35,10 @@ void expect_equal_to_reference(DataType dtype, ReduceOp op, int64_t count, int i
                               << scale.divisor;
   };
   ASSERT_EQ(first_difference(dtype, got.data(), expected.data(), count), -1) << where();
+  Buffer streamed(dtype, count, random() % 129);
+  reduce(dtype, op, streamed.data(), pointers, count, scale, Destination::memory);
+  ASSERT_EQ(first_difference(dtype, streamed.data(), expected.data(), count), -1)
+      << where() << " past the caches";
   // In place, over one input after the other.
   const size_t in_place = random() % static_cast<uint64_t>(input_count);
   reduce(dtype, op, inputs[in_place].data(), pointers, count, scale);
@@ -66,6 +71,28 @@ TEST_P(ReduceTest, EveryScaleEqualsReference) {
         expect_equal_to_reference(dtype, op, 20'011, 3, scale, random);
         if (HasFatalFailure()) return;
       }
+}
+
+// Results of this size pass the caches without being told to, from their first whole line on.
+TEST_P(ReduceTest, LargeResultsEqualThoseInTheCache) {
+  SCOPED_TRACE(testing::Message() << "seed " << kSeed);
+  std::mt19937_64 random(kSeed);
+  for (const DataType dtype : {DataType::f32, DataType::bf16})
+    for (const size_t shift : {0, 3, 6, 44}) {
+      const int64_t count = (int64_t{32} << 20) / size_of(dtype) + 77;
+      const Buffer a(dtype, count, random() % 65), b(dtype, count, random() % 65);
+      for (const Buffer& input : {std::cref(a), std::cref(b)})
+        for (size_t at = 0; at + 8 <= input.bytes(); at += 8) {
+          const uint64_t bits = random();
+          std::memcpy(input.data() + at, &bits, 8);
+        }
+      const std::byte* inputs[] = {a.data(), b.data()};
+      const Buffer large(dtype, count, shift), cached(dtype, count);
+      reduce(dtype, ReduceOp::average, large.data(), inputs, count);
+      reduce(dtype, ReduceOp::average, cached.data(), inputs, count, {}, Destination::cache);
+      ASSERT_EQ(first_difference(dtype, large.data(), cached.data(), count), -1)
+          << to_string(dtype) << " at " << shift;
+    }
 }
 
 TEST_P(ReduceTest, InPlaceOverEachInput) {

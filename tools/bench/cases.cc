@@ -90,6 +90,13 @@ std::span<const Case> all_cases() {
        "The time is that of ShardedAdam: gradients declared ready in reverse order, then step().\n"
        "In turns with it: a GradientArena's step, then Adam over all parameters on every rank.\n"
        "After 16 steps of both every parameter must be the same."},
+      {"kernels",
+       "Sums of 2 and 4 inputs on each rank by itself, beside the plain loop",
+       kSizes | kTiming,
+       {blocking},
+       run_kernels,
+       "f32, f16 and bf16. Bandwidths count every byte loaded and stored, on all ranks together.\n"
+       "The plain loop and averages are measured up to 1 MiB; large results pass the caches."},
       {"create",
        "Communicator::create and a first 4-byte allreduce, in fresh processes",
        kFresh,

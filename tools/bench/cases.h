@@ -46,5 +46,6 @@ bool run_overlap(Session& session);
 bool run_steady(Session& session);
 bool run_create(Session& session);
 bool run_fused_optimizer(Session& session);
+bool run_kernels(Session& session);
 
 }  // namespace tutti::bench
