@@ -113,6 +113,7 @@ void Exercise::make_allreduce(const Call& call) {
   const ReduceOptions options{.op = call.op};
   switch (call.way) {
     case Way::blocking:
+    case Way::arena:  // the same call on memory that the ranks share
       run_ = [this, &comm, op = call.op] { comm.allreduce_blocking(name_, input_, op); };
       break;
     case Way::named:
@@ -125,12 +126,6 @@ void Exercise::make_allreduce(const Call& call) {
     case Way::grouped:
       group_ = {{name_, input_}};
       run_ = [this, &comm, options] { comm.grouped_allreduce("group", group_, options).wait(); };
-      break;
-    case Way::arena:
-      run_ = [this] {
-        arena_->ready(name_);
-        arena_->wait();
-      };
       break;
   }
 }
