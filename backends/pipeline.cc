@@ -51,6 +51,7 @@ Pipeline::Pipeline(int rank, SharedMemory& memory, std::vector<std::byte*> block
     peer.results = peer.slots + kSlots * kChunkBytes;
   }
   inputs_.resize(peers_.size());
+  outputs_.resize(peers_.size());
 }
 
 Pipeline::~Pipeline() = default;

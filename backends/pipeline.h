@@ -138,6 +138,7 @@ class Pipeline {
   bool is_void_ = false;  // an operation was cancelled: nothing moves until the queue begins anew
   std::atomic<bool> aborted_{false};
   std::vector<const std::byte*> inputs_;
+  std::vector<std::byte*> outputs_;
   std::vector<std::byte> block_;  // reduced elements on their way into an update
   uint64_t messages_ = 0, bytes_ = 0;
 };

@@ -70,21 +70,13 @@ void Pipeline::reduce_share(Run& run, uint64_t chunk) {
     tutti::reduce(run.dtype, run.op, result, inputs_, mine.count, run.scale);
     return;
   }
-  // Both places at once, by blocks that stay in the first cache in between.
-  const int64_t block = kBlockBytes / run.element;
-  for (int64_t at = 0; at < mine.count; at += block) {
-    const int64_t count = std::min(block, mine.count - at);
-    const auto bytes = run.bytes(count);
-    tutti::reduce(run.dtype, run.op, result, inputs_, count, run.scale);
-    std::memcpy(output, result, bytes);
-    for (auto& input : inputs_) input += bytes;
-    result += bytes;
-    output += bytes;
-  }
+  std::byte* const both[] = {result, output};
+  tutti::reduce(run.dtype, run.op, both, inputs_, mine.count, run.scale, Destination::cache);
 }
 
 // A part of what this rank reduces, straight in all ranks' memory; true when all of it is done.
-// Blocks stay in the first cache between being reduced, used and copied.
+// What is updated goes by blocks that stay in the first cache between being reduced, used and
+// copied.
 bool Pipeline::reduce_direct(Run& run, uint64_t chunk) {
   constexpr int64_t kBytesPerCall = 1 << 20;
   const auto* update = run.update;
@@ -105,11 +97,12 @@ bool Pipeline::reduce_direct(Run& run, uint64_t chunk) {
     const int64_t last = std::min(window_begin + window.count, mine.end());
     while (at < last && budget > 0) {
       auto* elements = window.data + (at - window_begin) * run.element;
-      int64_t count = std::min({kBlockBytes / run.element, last - at, budget});
+      int64_t count = std::min(last - at, budget);
       bool is_mine = true;
       if (update != nullptr) {
         const int64_t offset = elements - update->inputs;
-        count = std::min(count, (kStripeBytes - offset % kStripeBytes) / run.element);
+        count = std::min({count, kBlockBytes / run.element,
+                          (kStripeBytes - offset % kStripeBytes) / run.element});
         is_mine = offset / kStripeBytes % size() == rank_;
       }
       at += count;
@@ -121,23 +114,20 @@ bool Pipeline::reduce_direct(Run& run, uint64_t chunk) {
       const auto theirs = [&](size_t rank, uint64_t place) {
         return memory_.at(static_cast<int>(rank), place + distance, bytes);
       };
-      for (size_t rank = 0; rank < peers_.size(); ++rank)
-        inputs_[rank] =
+      for (size_t rank = 0; rank < peers_.size(); ++rank) {
+        outputs_[rank] =
             static_cast<int>(rank) == rank_ ? elements : theirs(rank, places_of(rank).elements);
-      const std::byte* result = elements;
-      if (update != nullptr) {
+        inputs_[rank] = outputs_[rank];
+      }
+      if (update == nullptr) {
+        tutti::reduce(run.dtype, run.op, outputs_, inputs_, count, run.scale, Destination::cache);
+      } else {
         const int64_t offset = elements - update->inputs;
         tutti::reduce(run.dtype, run.op, block_.data(), inputs_, count, run.scale);
         update->apply(update->self, offset, count, block_.data());
-        result = update->outputs + offset;
-      } else {
-        tutti::reduce(run.dtype, run.op, elements, inputs_, count, run.scale);
-      }
-      for (size_t rank = 0; rank < peers_.size(); ++rank) {
-        if (static_cast<int>(rank) == rank_) continue;
-        const auto places = places_of(rank);
-        std::memcpy(theirs(rank, update != nullptr ? places.outputs : places.elements), result,
-                    bytes);
+        for (size_t rank = 0; rank < peers_.size(); ++rank)
+          if (static_cast<int>(rank) != rank_)
+            std::memcpy(theirs(rank, places_of(rank).outputs), update->outputs + offset, bytes);
       }
       bytes_ += bytes * (peers_.size() - 1);
     }

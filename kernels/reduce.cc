@@ -22,6 +22,12 @@ HWY_BEFORE_NAMESPACE();
 namespace tutti::HWY_NAMESPACE {
 
 using Inputs = std::span<const std::byte* const>;
+using Outputs = std::span<std::byte* const>;
+
+template <class T>
+HWY_INLINE T* At(std::byte* output, int64_t i) {
+  return reinterpret_cast<T*>(output) + i;
+}
 
 // The combining step of each op. Min and max let a NaN of either side win, and of two equal zeros
 // keep the first, as the reference does.
@@ -117,10 +123,11 @@ HWY_INLINE void PrefetchLines(Inputs inputs, int64_t begin, int64_t bytes) {
       __builtin_prefetch(input + begin + kAhead + at, 0, 0);
 }
 
-// kPairs pairs of vectors at element i, reduced over all inputs in registers and stored once.
+// kPairs pairs of vectors at element i, reduced over all inputs in registers, stored once for each
+// output.
 template <class T, class Op, int kPairs, Stores kStores>
-HWY_INLINE void ReducePairs(T* output, Inputs inputs, int64_t i, typename Lanes<T>::Lane multiplier,
-                            bool is_scaled) {
+HWY_INLINE void ReducePairs(Outputs outputs, Inputs inputs, int64_t i,
+                            typename Lanes<T>::Lane multiplier, bool is_scaled) {
   using L = Lanes<T>;
   static_assert(kPairs == 1 || kPairs == 2);
   const typename L::D d;
@@ -158,13 +165,15 @@ HWY_INLINE void ReducePairs(T* output, Inputs inputs, int64_t i, typename Lanes<
     else
       L::StoreTwo(first, second, to);
   };
-  store(a, b, output + i);
-  if constexpr (kPairs == 2) store(c, e, output + i + width);
+  for (std::byte* output : outputs) {
+    store(a, b, At<T>(output, i));
+    if constexpr (kPairs == 2) store(c, e, At<T>(output, i + width));
+  }
 }
 
 // One vector at element i.
 template <class T, class Op>
-HWY_INLINE void ReduceVector(T* output, Inputs inputs, int64_t i,
+HWY_INLINE void ReduceVector(Outputs outputs, Inputs inputs, int64_t i,
                              typename Lanes<T>::Lane multiplier, bool is_scaled) {
   using L = Lanes<T>;
   const typename L::D d;
@@ -174,12 +183,12 @@ HWY_INLINE void ReduceVector(T* output, Inputs inputs, int64_t i,
   if constexpr (kIsFloat<T>) {
     if (is_scaled) value = hn::Mul(value, hn::Set(d, multiplier));
   }
-  L::Store(value, output + i);
+  for (std::byte* output : outputs) L::Store(value, At<T>(output, i));
 }
 
 // The last elements, fewer than a vector: the same on copies that are a vector long.
 template <class T, class Op>
-HWY_NOINLINE void ReduceTail(T* output, Inputs inputs, int64_t i, int64_t end,
+HWY_NOINLINE void ReduceTail(Outputs outputs, Inputs inputs, int64_t i, int64_t end,
                              typename Lanes<T>::Lane multiplier, bool is_scaled) {
   using L = Lanes<T>;
   const typename L::D d;
@@ -195,98 +204,100 @@ HWY_NOINLINE void ReduceTail(T* output, Inputs inputs, int64_t i, int64_t end,
     if (is_scaled) value = hn::Mul(value, hn::Set(d, multiplier));
   }
   L::Store(value, part);
-  std::memcpy(reinterpret_cast<std::byte*>(output) + i * static_cast<int64_t>(sizeof(T)), part,
-              bytes);
+  for (std::byte* output : outputs) std::memcpy(At<T>(output, i), part, bytes);
 }
 
 // Elements [begin, end).
 template <class T, class Op>
-void ReduceRange(std::byte* output_bytes, Inputs inputs, int64_t begin, int64_t end, Scale scale) {
+void ReduceRange(Outputs outputs, Inputs inputs, int64_t begin, int64_t end, Scale scale) {
   using Lane = typename Lanes<T>::Lane;
-  auto* output = reinterpret_cast<T*>(output_bytes);
   const auto width = static_cast<int64_t>(hn::Lanes(typename Lanes<T>::D()));
   const auto by = static_cast<Lane>(multiplier(scale));
   const bool is_scaled = !scale.is_one();
   int64_t i = begin;
   for (; i + 4 * width <= end; i += 4 * width)
-    ReducePairs<T, Op, 2, Stores::kCached>(output, inputs, i, by, is_scaled);
-  for (; i + width <= end; i += width) ReduceVector<T, Op>(output, inputs, i, by, is_scaled);
-  if (i < end) ReduceTail<T, Op>(output, inputs, i, end, by, is_scaled);
+    ReducePairs<T, Op, 2, Stores::kCached>(outputs, inputs, i, by, is_scaled);
+  for (; i + width <= end; i += width) ReduceVector<T, Op>(outputs, inputs, i, by, is_scaled);
+  if (i < end) ReduceTail<T, Op>(outputs, inputs, i, end, by, is_scaled);
 }
 
 // The same past the cache. False, with nothing done, where that is not possible.
 template <class T>
-bool StreamSums(std::byte* output_bytes, Inputs inputs, int64_t count, Scale scale) {
+bool StreamSums(Outputs outputs, Inputs inputs, int64_t count, Scale scale) {
   if constexpr (kHasStream && kIsFloat<T>) {
     constexpr int64_t kSize = sizeof(T);
-    const auto past_line = static_cast<int64_t>(reinterpret_cast<uintptr_t>(output_bytes) % kLine);
+    const auto past = [](const std::byte* output) {
+      return static_cast<int64_t>(reinterpret_cast<uintptr_t>(output) % kLine);
+    };
+    const auto past_line = past(outputs[0]);
     if (past_line % kSize != 0) return false;
-    auto* output = reinterpret_cast<T*>(output_bytes);
+    for (const std::byte* output : outputs)
+      if (past(output) != past_line) return false;
     const auto by = static_cast<typename Lanes<T>::Lane>(multiplier(scale));
     const bool is_scaled = !scale.is_one();
     const auto step = 2 * static_cast<int64_t>(hn::Lanes(typename Lanes<T>::D()));
     int64_t i = std::min(count, (kLine - past_line) % kLine / kSize);
-    ReduceRange<T, Sum>(output_bytes, inputs, 0, i, scale);
+    ReduceRange<T, Sum>(outputs, inputs, 0, i, scale);
     for (; i + step <= count; i += step)
-      ReducePairs<T, Sum, 1, Stores::kStreamed>(output, inputs, i, by, is_scaled);
+      ReducePairs<T, Sum, 1, Stores::kStreamed>(outputs, inputs, i, by, is_scaled);
     hwy::FlushStream();
-    ReduceRange<T, Sum>(output_bytes, inputs, i, count, scale);
+    ReduceRange<T, Sum>(outputs, inputs, i, count, scale);
     return true;
   }
   return false;
 }
 
-bool StreamSumsOnTarget(DataType dtype, std::byte* output, Inputs inputs, int64_t count,
+bool StreamSumsOnTarget(DataType dtype, Outputs outputs, Inputs inputs, int64_t count,
                         Scale scale) {
   return visit_dtype(dtype, [&]<class T>(std::type_identity<T>) {
-    return StreamSums<T>(output, inputs, count, scale);
+    return StreamSums<T>(outputs, inputs, count, scale);
   });
 }
 
 // Sum and product wrap, so signed types share the unsigned loops; and and or are bytewise.
 template <class T>
-void ReduceNumbers(ReduceOp op, std::byte* output, Inputs inputs, int64_t begin, int64_t end,
+void ReduceNumbers(ReduceOp op, Outputs outputs, Inputs inputs, int64_t begin, int64_t end,
                    Scale scale) {
   if constexpr (kIsFloat<T>) {
     switch (op) {
       case ReduceOp::min:
-        return ReduceRange<T, Min>(output, inputs, begin, end, scale);
+        return ReduceRange<T, Min>(outputs, inputs, begin, end, scale);
       case ReduceOp::max:
-        return ReduceRange<T, Max>(output, inputs, begin, end, scale);
+        return ReduceRange<T, Max>(outputs, inputs, begin, end, scale);
       case ReduceOp::product:
-        return ReduceRange<T, Product>(output, inputs, begin, end, scale);
+        return ReduceRange<T, Product>(outputs, inputs, begin, end, scale);
       default:
-        return ReduceRange<T, Sum>(output, inputs, begin, end, scale);
+        return ReduceRange<T, Sum>(outputs, inputs, begin, end, scale);
     }
   } else {
     using Bits = std::make_unsigned_t<T>;
     const auto size = static_cast<int64_t>(sizeof(T));
     switch (op) {
       case ReduceOp::min:
-        return ReduceRange<T, Min>(output, inputs, begin, end, {});
+        return ReduceRange<T, Min>(outputs, inputs, begin, end, {});
       case ReduceOp::max:
-        return ReduceRange<T, Max>(output, inputs, begin, end, {});
+        return ReduceRange<T, Max>(outputs, inputs, begin, end, {});
       case ReduceOp::product:
-        return ReduceRange<Bits, Product>(output, inputs, begin, end, {});
+        return ReduceRange<Bits, Product>(outputs, inputs, begin, end, {});
       case ReduceOp::band:
-        return ReduceRange<uint8_t, And>(output, inputs, begin * size, end * size, {});
+        return ReduceRange<uint8_t, And>(outputs, inputs, begin * size, end * size, {});
       case ReduceOp::bor:
-        return ReduceRange<uint8_t, Or>(output, inputs, begin * size, end * size, {});
+        return ReduceRange<uint8_t, Or>(outputs, inputs, begin * size, end * size, {});
       default:
-        return ReduceRange<Bits, Sum>(output, inputs, begin, end, {});
+        return ReduceRange<Bits, Sum>(outputs, inputs, begin, end, {});
     }
   }
 }
 
-void ReduceOnTarget(DataType dtype, ReduceOp op, std::byte* output, Inputs inputs, int64_t begin,
+void ReduceOnTarget(DataType dtype, ReduceOp op, Outputs outputs, Inputs inputs, int64_t begin,
                     int64_t end, Scale scale) {
   visit_dtype(dtype, [&]<class T>(std::type_identity<T>) {
     if constexpr (std::is_same_v<T, Boolean>) {
       const bool is_and = op == ReduceOp::min || op == ReduceOp::product || op == ReduceOp::band;
-      ReduceNumbers<uint8_t>(is_and ? ReduceOp::band : ReduceOp::bor, output, inputs, begin, end,
+      ReduceNumbers<uint8_t>(is_and ? ReduceOp::band : ReduceOp::bor, outputs, inputs, begin, end,
                              {});
     } else {
-      ReduceNumbers<T>(op, output, inputs, begin, end, scale);
+      ReduceNumbers<T>(op, outputs, inputs, begin, end, scale);
     }
   });
 }
@@ -300,10 +311,10 @@ namespace tutti {
 HWY_EXPORT(ReduceOnTarget);
 HWY_EXPORT(StreamSumsOnTarget);
 
-void reduce(DataType dtype, ReduceOp op, std::byte* output,
+void reduce(DataType dtype, ReduceOp op, std::span<std::byte* const> outputs,
             std::span<const std::byte* const> inputs, int64_t count, Scale scale,
             Destination destination) {
-  TUTTI_CHECK(!inputs.empty() && scale.divisor > 0 && can_reduce(dtype, op));
+  TUTTI_CHECK(!inputs.empty() && !outputs.empty() && scale.divisor > 0 && can_reduce(dtype, op));
   if (op == ReduceOp::average) scale.divisor *= static_cast<int64_t>(inputs.size());
   // More than a core's share of the last cache. (Systems tell sizes of caches; virtual machines
   // tell wrong ones.)
@@ -312,21 +323,29 @@ void reduce(DataType dtype, ReduceOp op, std::byte* output,
     destination = Destination::memory;
   // In place the lines are in the cache already.
   if (destination == Destination::memory && (op == ReduceOp::sum || op == ReduceOp::average) &&
-      std::find(inputs.begin(), inputs.end(), output) == inputs.end() &&
-      HWY_DYNAMIC_DISPATCH(StreamSumsOnTarget)(dtype, output, inputs, count, scale))
+      std::find_first_of(inputs.begin(), inputs.end(), outputs.begin(), outputs.end()) ==
+          inputs.end() &&
+      HWY_DYNAMIC_DISPATCH(StreamSumsOnTarget)(dtype, outputs, inputs, count, scale))
     return;
   const auto reduce_range = HWY_DYNAMIC_DISPATCH(ReduceOnTarget);
   if (is_float(dtype) || scale.is_one()) {
-    reduce_range(dtype, op, output, inputs, 0, count, scale);
+    reduce_range(dtype, op, outputs, inputs, 0, count, scale);
     return;
   }
   // Integers are scaled in a second pass, over a piece that is still in the first-level cache.
   const int64_t width = size_of(dtype), piece = 8192 / width;
   for (int64_t begin = 0; begin < count; begin += piece) {
     const int64_t end = std::min(begin + piece, count);
-    reduce_range(dtype, op, output, inputs, begin, end, {});
-    tutti::scale(dtype, output + begin * width, end - begin, scale);
+    reduce_range(dtype, op, outputs, inputs, begin, end, {});
+    for (std::byte* output : outputs)
+      tutti::scale(dtype, output + begin * width, end - begin, scale);
   }
+}
+
+void reduce(DataType dtype, ReduceOp op, std::byte* output,
+            std::span<const std::byte* const> inputs, int64_t count, Scale scale,
+            Destination destination) {
+  reduce(dtype, op, {&output, 1}, inputs, count, scale, destination);
 }
 
 }  // namespace tutti

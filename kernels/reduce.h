@@ -35,6 +35,11 @@ void reduce(DataType dtype, ReduceOp op, std::byte* output,
             std::span<const std::byte* const> inputs, int64_t count, Scale scale = {},
             Destination destination = Destination::by_size);
 
+/// The same into several outputs at once, each of which may be the same pointer as one input.
+void reduce(DataType dtype, ReduceOp op, std::span<std::byte* const> outputs,
+            std::span<const std::byte* const> inputs, int64_t count, Scale scale = {},
+            Destination destination = Destination::by_size);
+
 /// The plain loop that defines reduce().
 void reduce_reference(DataType dtype, ReduceOp op, std::byte* output,
                       std::span<const std::byte* const> inputs, int64_t count, Scale scale = {});

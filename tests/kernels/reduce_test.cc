@@ -44,6 +44,14 @@ void expect_equal_to_reference(DataType dtype, ReduceOp op, int64_t count, int i
   reduce(dtype, op, inputs[in_place].data(), pointers, count, scale);
   ASSERT_EQ(first_difference(dtype, inputs[in_place].data(), expected.data(), count), -1)
       << where() << " over input " << in_place;
+  // Into several places at once: over all inputs, and elsewhere.
+  std::vector<std::byte*> outputs = {got.data()};
+  for (auto& input : inputs) outputs.push_back(input.data());
+  reduce_reference(dtype, op, expected.data(), pointers, count, scale);
+  reduce(dtype, op, outputs, pointers, count, scale);
+  for (const auto* output : outputs)
+    ASSERT_EQ(first_difference(dtype, output, expected.data(), count), -1)
+        << where() << " into all of them";
 }
 
 TEST_P(ReduceTest, EqualsReferenceForAllTypesOpsAndOddLengths) {
