@@ -74,6 +74,9 @@ class Backend : public Progressive {
   /// Collective's. False: the Collective's input and output are the bucket.
   virtual bool packs_itself(const Collective&, const Launch&) const { return false; }
   virtual OperationPtr start(const Collective& collective, const Launch& launch) = 0;
+  /// What this rank would send if start() ran this to its end, known without running it; nothing
+  /// where a library keeps that to itself.
+  virtual Traffic predict(const Collective&, const Launch&) { return {}; }
   /// The algorithm that start() would run, for the timeline.
   virtual std::string_view algorithm(const Collective& collective) const = 0;
   /// Ranks that have not come to the oldest operation of this queue, as far as is known.

@@ -80,6 +80,31 @@ OperationPtr Pipeline::start(const Collective& collective, const Launch& launch)
   return operation;
 }
 
+Traffic Pipeline::predict(const Collective& collective, const Launch& launch) const {
+  const int64_t element = size_of(collective.dtype), count = collective.send_counts[0];
+  const auto bytes = static_cast<uint64_t>(count * element);
+  const auto peers = static_cast<uint64_t>(size() - 1);
+  if (!launch.windows.empty() && launch.update == nullptr) {
+    const Range mine = share_of(rank_, size(), {0, count}, element);
+    return {2, static_cast<uint64_t>(mine.count * element) * peers};
+  }
+  if (!launch.windows.empty()) {
+    int64_t mine = 0;
+    for (const auto& window : launch.windows) {
+      int64_t at = window.data - launch.update->inputs;
+      for (const int64_t end = at + window.count * element; at < end;) {
+        const int64_t next = std::min(end, (at / kStripeBytes + 1) * kStripeBytes);
+        if (at / kStripeBytes % size() == rank_) mine += next - at;
+        at = next;
+      }
+    }
+    return {2, static_cast<uint64_t>(mine) * peers};
+  }
+  if (count * element <= one_shot_bytes(size())) return {1, bytes};
+  const int64_t each = elements_of_chunk(kTwoShot, collective.dtype, size());
+  return {2 * static_cast<uint64_t>((count + each - 1) / each), bytes};
+}
+
 Pipeline::Run& Pipeline::run_of(uint64_t chunk) {
   for (auto* run : operations_)
     if (chunk < run->end) return *run;

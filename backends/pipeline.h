@@ -71,6 +71,9 @@ class Pipeline {
 
   /// `windows`: the operation's memory if it is shared; else empty.
   OperationPtr start(const Collective& collective, const Launch& launch);
+  /// What start() will count as messages (chunks told to the peers) and bytes (read by them, or
+  /// written into their memory).
+  Traffic predict(const Collective& collective, const Launch& launch) const;
   bool progress();
   /// False if progress() would do something.
   bool may_sleep();

@@ -9,8 +9,7 @@ namespace tutti {
 
 namespace {
 
-constexpr int64_t kBlockBytes = 16 << 10;   // stays in the first cache
-constexpr int64_t kStripeBytes = 64 << 10;  // of a layout, owned by one rank
+constexpr int64_t kBlockBytes = 16 << 10;  // stays in the first cache
 
 }  // namespace
 

@@ -14,6 +14,9 @@ namespace tutti {
 // One-shot up to here: every rank reads all of every rank's data, but waits only once.
 inline int64_t one_shot_bytes(int size) { return (128 << 10) / size; }
 
+// Of the layout that a FusedUpdate is for, owned by one rank.
+inline constexpr int64_t kStripeBytes = 64 << 10;
+
 // Whole elements per cache line, so that shares of any dtype begin on lines.
 inline int64_t elements_per_line(int64_t element_bytes) {
   return std::max<int64_t>(1, 64 / element_bytes);

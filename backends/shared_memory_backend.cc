@@ -82,6 +82,10 @@ class SharedMemoryBackend final : public Backend {
       return rest_->start(collective, launch);
     return pipelines_[static_cast<size_t>(launch.queue)]->start(collective, launch);
   }
+  Traffic predict(const Collective& collective, const Launch& launch) override {
+    if (!packs_itself(collective, launch)) return rest_->predict(collective, launch);
+    return pipelines_[static_cast<size_t>(launch.queue)]->predict(collective, launch);
+  }
   std::string_view algorithm(const Collective& collective) const override {
     if (collective.kind != CollectiveKind::allreduce || is_overridden_)
       return rest_->algorithm(collective);

@@ -89,6 +89,9 @@ class TransportBackend final : public Backend {
                               to_string(collective.op), to_string(collective.dtype)));
     return executor_.start(choose(collective), collective, launch);
   }
+  Traffic predict(const Collective& collective, const Launch& launch) override {
+    return executor_.predict(choose(collective), collective, launch);
+  }
 
  private:
   // What all ranks know alike, so that they choose alike: alltoall's counts differ from rank to

@@ -37,8 +37,7 @@ Scale final_scale(const Collective& collective, const Launch& launch, int size) 
 
 // --- an operation begins ------------------------------------------------------------------------
 
-void Execution::begin(const Algorithm& algorithm, const Collective& collective,
-                      const Launch& launch) {
+void Execution::take(const Collective& collective, const Launch& launch) {
   collective_ = collective;
   launch_ = launch;
   element_bytes_ = size_of(collective.dtype);
@@ -46,6 +45,21 @@ void Execution::begin(const Algorithm& algorithm, const Collective& collective,
   scale_ = final_scale(collective, launch, pool_.transport.size());
   input_is_readable_ = launch.verdict == 0 || (launch.edges.fill != nullptr && !packs());
   is_staged_ = reduces(collective.kind) && (launch.edges.drain == nullptr || packs());
+}
+
+Traffic Execution::predict(const Algorithm& algorithm, const Collective& collective,
+                           const Launch& launch) {
+  take(collective, launch);
+  lay_out(algorithm);
+  const int64_t before = segments_ - 1;
+  const int64_t elements = before * first_->sent_elements + last_->sent_elements;
+  return {static_cast<uint64_t>(before * first_->sends + last_->sends),
+          static_cast<uint64_t>(elements * element_bytes_)};
+}
+
+void Execution::begin(const Algorithm& algorithm, const Collective& collective,
+                      const Launch& launch) {
+  take(collective, launch);
   lay_out(algorithm);
 
   const auto most_operands =

@@ -21,6 +21,8 @@ struct Plan {
   const Schedule schedule;
   size_t most_in_round = 0;  // messages
   int64_t longest = 0;       // message, in elements
+  int64_t sends = 0;         // messages in all
+  int64_t sent_elements = 0;
   int most_operands = 1;
 };
 
@@ -83,6 +85,8 @@ class Execution final : public Operation {
   explicit Execution(ExecutionPool& pool) : pool_(pool) {}
   /// Throws for what makes no sense; then nothing runs.
   void begin(const Algorithm& algorithm, const Collective& collective, const Launch& launch);
+  /// What it would send; nothing runs.
+  Traffic predict(const Algorithm& algorithm, const Collective& collective, const Launch& launch);
   OperationState advance() override;
   void cancel() override {
     if (state_ == OperationState::pending) give_up();
@@ -90,6 +94,7 @@ class Execution final : public Operation {
   void release() override;
 
  private:
+  void take(const Collective& collective, const Launch& launch);
   void lay_out(const Algorithm& algorithm);
   // Elements of a segment's input and output within the whole.
   Range part_of(int64_t segment, int64_t whole) const;

@@ -49,6 +49,10 @@ Plan::Plan(const Algorithm& planned_by, const Problem& wanted)
     most_operands = std::max(most_operands, step.operands.count);
     if (step.action != Action::send && step.action != Action::recv) continue;
     most_in_round = std::max(most_in_round, ++in_round);
+    if (step.action == Action::send) {
+      ++sends;
+      sent_elements += step.source.count;
+    }
     longest = std::max(longest, step.source.count);
   }
 }
@@ -131,6 +135,14 @@ Executor::Executor(Transport& transport, std::vector<int> hosts, const ExecutorO
 Executor::~Executor() = default;
 
 uint64_t Executor::allocations() const { return pool_->allocations; }
+
+Traffic Executor::predict(const Algorithm& algorithm, const Collective& collective,
+                          const Launch& launch) {
+  auto& execution = pool_->take_execution();
+  const auto traffic = execution.predict(algorithm, collective, launch);
+  pool_->give_back(&execution);
+  return traffic;
+}
 
 OperationPtr Executor::start(const Algorithm& algorithm, const Collective& collective,
                              const Launch& launch) {

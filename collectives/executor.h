@@ -121,6 +121,8 @@ class Executor {
   /// for counts, root, dtype or op that make no sense.
   OperationPtr start(const Algorithm& algorithm, const Collective& collective,
                      const Launch& launch);
+  /// What this rank's part of it sends, by its schedules.
+  Traffic predict(const Algorithm& algorithm, const Collective& collective, const Launch& launch);
   /// How often memory was allocated.
   uint64_t allocations() const;
 

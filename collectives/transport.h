@@ -53,6 +53,12 @@ struct TransportCounters {
   std::vector<uint64_t> bytes_to_peer;  // payload and framing, per peer
 };
 
+/// What an operation makes a rank send.
+struct Traffic {
+  uint64_t messages = 0;
+  uint64_t bytes = 0;  // payload
+};
+
 /// Point-to-point messages between the ranks of one communicator. Messages are matched by (peer,
 /// tag, key) in any order, also before the receive is posted; the bytes that wait for a receive are
 /// bounded, larger messages wait at the sender. Nothing here blocks or throws for a peer's death:

@@ -331,6 +331,11 @@ void Run::start(Backend& backend, uint32_t verdict, int queue) {
       updates_ = false;  // the backend sees to it
     }
   }
+  // The same from step to step, unless what was shared is so no more.
+  if (replayed && verdict == 0 && predicted_windows_ != static_cast<int64_t>(windows_.size())) {
+    predicted_windows_ = static_cast<int64_t>(windows_.size());
+    traffic_ = backend.predict(collective_, launch);
+  }
   started = Clock::now();
   operation_ = backend.start(collective_, launch);
 }

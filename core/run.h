@@ -58,6 +58,8 @@ class Run {
   const std::vector<BucketSlice>& slices() const { return slices_; }
   Operation* operation() { return operation_.get(); }
   int64_t bytes() const;
+  /// Of a replayed bucket that was started: what its plan says that this rank sends.
+  const Traffic& traffic() const { return traffic_; }
 
   /// Set by the scheduler.
   bool replayed = false;
@@ -90,7 +92,9 @@ class Run {
   DataType user_dtype_ = DataType::f32;
   Scale prescale_;
   int contributors_ = 0;
-  size_t region_bytes_ = 0;  // of a bucket, taken when it starts
+  Traffic traffic_;
+  int64_t predicted_windows_ = -1;  // for so many; -1: not yet
+  size_t region_bytes_ = 0;         // of a bucket, taken when it starts
   OperationPtr operation_;
 };
 

@@ -360,6 +360,10 @@ void Scheduler::start(std::unique_ptr<Run> run, uint32_t verdict) {
   ++running_[run->replayed ? 1 : 0];
   options_.observe("pack");
   run->start(backend_, verdict, run->replayed ? kReplayedQueue : kNegotiatedQueue);
+  if (run->replayed && verdict == 0) {
+    statistics_.predicted_messages += run->traffic().messages;
+    statistics_.predicted_bytes += run->traffic().bytes;
+  }
   runs_.push_back(std::move(run));
   options_.observe("transfer");
 }

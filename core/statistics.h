@@ -15,7 +15,9 @@ struct Statistics {
   uint64_t plans_locked = 0;
   uint64_t data_messages = 0;  // sent by this rank
   uint64_t data_bytes = 0;
-  uint64_t control_messages = 0;  // sent by this rank: negotiation and the transport's own
+  uint64_t predicted_messages = 0;  // of the replayed buckets, by what their plan says beforehand:
+  uint64_t predicted_bytes = 0;     // the two above grow as these do where nothing else runs
+  uint64_t control_messages = 0;    // sent by this rank: negotiation and the transport's own
   uint64_t control_bytes = 0;
   uint64_t negotiation_messages = 0;  // sent by this rank: requests and responses alone
   uint64_t wakeups = 0;               // times the background thread woke
