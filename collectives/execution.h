@@ -74,7 +74,12 @@ class ExecutionPool {
  private:
   std::vector<std::shared_ptr<const Plan>> plans_;
   size_t next_plan_ = 0;  // which to forget when there are too many
+  void fit(Lane& lane, size_t bytes);
+
   std::vector<std::unique_ptr<Lane>> free_lanes_;
+  size_t lane_count_ = 0;
+  size_t lane_bytes_ = 0;  // the most that any needed, and
+  size_t lane_tickets_ = 0;
   std::vector<std::unique_ptr<Execution>> executions_;
   std::vector<Execution*> free_executions_;
 };

@@ -18,6 +18,8 @@ constexpr int kMostRounds = 1 << 14;  // fit a message's key
 constexpr size_t kMostPlans = 64;
 // Memory of a rare large operation is not worth keeping.
 constexpr size_t kMostKeptBytes = 64 << 20;
+// Segments are smaller; what is not cut into segments may be larger.
+constexpr size_t kMostAlikeBytes = 8 << 20;
 constexpr size_t kAlignment = 64;
 
 size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
@@ -80,24 +82,25 @@ std::shared_ptr<const Plan> ExecutionPool::plan(const Algorithm& algorithm,
 
 std::unique_ptr<Lane> ExecutionPool::take_lane(const Plan& plan, size_t scratch_bytes,
                                                size_t bucket_bytes) {
-  std::unique_ptr<Lane> lane;
-  if (free_lanes_.empty()) {
-    ++allocations;
-    lane = std::make_unique<Lane>();
-  } else {
-    lane = std::move(free_lanes_.back());
-    free_lanes_.pop_back();
-  }
   const size_t total = aligned(scratch_bytes) + bucket_bytes + kAlignment;
-  if (lane->memory_bytes < total) {
-    ++allocations;
-    lane->memory.reset();
-    lane->memory = std::make_unique_for_overwrite<std::byte[]>(total);
-    lane->memory_bytes = total;
+  // All lanes are alike, and more are made than are needed now: how many run at once, and which of
+  // them meets a large segment, varies with time from step to step.
+  if (total <= kMostAlikeBytes) lane_bytes_ = std::max(lane_bytes_, total);
+  lane_tickets_ = std::max(lane_tickets_, plan.most_in_round);
+  if (free_lanes_.empty()) {
+    const size_t more = std::max<size_t>(1, lane_count_);
+    lane_count_ += more;
+    free_lanes_.reserve(lane_count_);
+    for (size_t i = 0; i < more; ++i) {
+      free_lanes_.push_back(std::make_unique<Lane>());
+      fit(*free_lanes_.back(), lane_bytes_);
+    }
   }
-  if (lane->tickets.capacity() < plan.most_in_round) {
-    ++allocations;
-    lane->tickets.reserve(plan.most_in_round);
+  auto lane = std::move(free_lanes_.back());
+  free_lanes_.pop_back();
+  if (lane->memory_bytes < total || lane->tickets.capacity() < lane_tickets_) {
+    for (auto& other : free_lanes_) fit(*other, lane_bytes_);
+    fit(*lane, std::max(total, lane_bytes_));
   }
   lane->tickets.clear();
   auto* memory = lane->memory.get();
@@ -107,11 +110,26 @@ std::unique_ptr<Lane> ExecutionPool::take_lane(const Plan& plan, size_t scratch_
   return lane;
 }
 
+// Memory comes into being when it is first used.
+void ExecutionPool::fit(Lane& lane, size_t bytes) {
+  if (lane.memory_bytes < bytes) {
+    ++allocations;
+    lane.memory.reset();
+    lane.memory = std::make_unique_for_overwrite<std::byte[]>(bytes);
+    lane.memory_bytes = bytes;
+  }
+  if (lane.tickets.capacity() < lane_tickets_) {
+    ++allocations;
+    lane.tickets.reserve(lane_tickets_);
+  }
+}
+
 void ExecutionPool::give_back(std::unique_ptr<Lane> lane) {
   if (lane->memory_bytes > kMostKeptBytes) {
     lane->memory.reset();
     lane->memory_bytes = 0;
   }
+  fit(*lane, lane_bytes_);
   free_lanes_.push_back(std::move(lane));
 }
 
