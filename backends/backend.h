@@ -59,6 +59,7 @@ class Region {
 struct Capabilities {
   std::string name;  // "shm"
   bool across_hosts = false;
+  std::string route = {};  // how a library brings data to the peers; empty: as the Transport says
   bool serves(CollectiveKind, DataType, ReduceOp) const;
 };
 

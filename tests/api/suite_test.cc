@@ -8,6 +8,7 @@
 
 #include "tests/api/case.h"
 #include "tests/support/ranks.h"
+#include "tutti/backends/plugins.h"
 
 namespace tutti::test {
 namespace {
@@ -27,6 +28,25 @@ TEST(WholeSuite, OneJobOfThreads) {
 TEST(WholeSuite, OneJobOfProcesses) { run_processes(2, run_all); }
 TEST(WholeSuite, OneJobOnTwoUnevenHosts) { run_hosts({0, 0, 0, 1}, run_all); }
 TEST(WholeSuite, OneJobOnThreeHosts) { run_hosts({0, 1, 2, 2}, run_all); }
+
+// The same over backends that are not chosen by themselves.
+class WholeSuiteOver : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    for (const auto& one : list_backends({}))
+      if (one.name == GetParam() && one.plugin) return;
+    GTEST_SKIP() << "backend " << GetParam() << " is not built here";
+  }
+  Tune tune() const {
+    return [name = GetParam()](Options& options) { options.backend = name; };
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Backends, WholeSuiteOver, testing::Values("tcp", "gloo"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(WholeSuiteOver, Threads) { run_threads(3, run_all, tune(), 100); }
+TEST_P(WholeSuiteOver, Processes) { run_processes(2, run_all, tune(), 100); }
+TEST_P(WholeSuiteOver, TwoHosts) { run_hosts({0, 0, 1}, run_all, tune(), 100); }
 
 struct Row {
   std::string text, test;

@@ -123,6 +123,23 @@ TEST_F(Faults, KilledOverTcp) {
           true);
 }
 
+TEST_F(Faults, KilledOverGloo) {
+  if (!TUTTI_HAS_GLOO) GTEST_SKIP() << "backend gloo is not built here";
+  for (int i = 0; i < runs(); ++i) {
+    check((i + 1) % kRanks, fmt::format("kill-at transfer {}", 3 + i), "TUTTI_BACKEND=gloo", 1000,
+          137, true);
+    check((i + 2) % kRanks, fmt::format("kill-after {} 0", 400'000 + 1000 * i),
+          "TUTTI_BACKEND=gloo", 1000, 137, true);
+  }
+}
+
+TEST_F(Faults, StoppedOverGloo) {
+  if (!TUTTI_HAS_GLOO) GTEST_SKIP() << "backend gloo is not built here";
+  for (int i = 0; i < runs(); ++i)
+    check((i + 3) % kRanks, "stop-after 400000 0", "TUTTI_BACKEND=gloo TUTTI_PEER_TIMEOUT=1.5",
+          2500, 0, true);
+}
+
 TEST_F(Faults, StoppedIsNamedAsSilentAndHarmsNothingWhenItWakes) {
   for (int i = 0; i < runs(); ++i)
     check(i % kRanks, "stop-after 400000 0", "TUTTI_PEER_TIMEOUT=1.5", 2500, 0, true);

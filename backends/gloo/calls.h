@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "tutti/backends/gloo/mesh.h"
+#include "tutti/collectives/collective.h"
+
+namespace tutti {
+
+enum class GlooAllreduce { ring, halving_doubling };
+
+/// Calls Gloo for collectives, one after another in one order on all ranks; blocks until each is
+/// over. What reduces is not scaled yet, and stands in the output. Throws what Gloo throws.
+class GlooCaller {
+ public:
+  explicit GlooCaller(std::shared_ptr<GlooMesh> mesh);
+  ~GlooCaller();
+  /// `number` tells calls apart that follow each other; equal on all ranks that take part.
+  void call(const Collective& collective, uint32_t number, GlooAllreduce algorithm);
+
+ private:
+  class Implementation;
+  const std::unique_ptr<Implementation> implementation_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,310 @@
+#include <fmt/format.h>
+#include <gloo/config.h>
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+
+#include "tutti/backends/backend.h"
+#include "tutti/backends/gloo/address.h"
+#include "tutti/backends/gloo/calls.h"
+#include "tutti/backends/gloo/mesh.h"
+#include "tutti/backends/gloo/sequencer.h"
+#include "tutti/backends/gloo/worker.h"
+#include "tutti/base/error.h"
+#include "tutti/collectives/schedule.h"
+#include "tutti/kernels/convert.h"
+
+// Collectives by Gloo; control messages, liveness and what Gloo does not promise by our own
+// channels. Gloo's calls block and cannot be cancelled, so none is made before all ranks have
+// started the operation with a clean verdict (see Sequencer), and then on a thread of its own.
+
+namespace tutti {
+
+namespace {
+
+constexpr size_t kMostOperations = 1024;
+// What Gloo sees of a peer's end it may see before our own channels do, which know whose it was.
+constexpr auto kGrace = std::chrono::milliseconds(500);
+
+class GlooOperation;
+
+class GlooBackend final : public Backend {
+ public:
+  GlooBackend(const Context& context, std::unique_ptr<Backend> rest)
+      : rest_(std::move(rest)),
+        size_(context.size),
+        is_rank_order_(context.determinism == Determinism::rank_order),
+        chooser_(context.algorithms, context.determinism),
+        is_overridden_(!context.algorithms.empty()),
+        address_(choose_listening_address(context)),
+        mesh_(GlooMesh::connect(context, address_)),
+        caller_(mesh_),
+        sequencer_(*rest_->transport()),
+        worker_([this] { tell(); }, [this] { break_off(); }) {
+    poller_.watch(rest_->descriptor(), EPOLLIN);
+    poller_.watch(bell_.descriptor(), EPOLLIN);
+  }
+  ~GlooBackend() override { poller_.forget(rest_->descriptor()); }
+
+  bool progress() override;
+  bool arm() override { return rest_->arm() && !has_news_.load(std::memory_order_acquire); }
+  int descriptor() const override { return poller_.descriptor(); }
+  void abort(const Error& error) noexcept override {
+    rest_->abort(error);
+    {
+      const std::lock_guard lock(abort_mutex_);
+      is_aborted_ = true;
+    }
+    aborted_.notify_all();
+    is_broken_ = true;
+    mesh_->close();
+  }
+
+  Capabilities capabilities() const override {
+    auto capabilities = rest_->capabilities();
+    capabilities.route = fmt::format("Gloo's TCP on {}", address_);
+    return capabilities;
+  }
+  std::unique_ptr<Region> allocate(size_t bytes, Device device) override {
+    return rest_->allocate(bytes, device);
+  }
+  bool packs_itself(const Collective& collective, const Launch& launch) const override {
+    return !is_for_gloo(collective, launch.edges) && rest_->packs_itself(collective, launch);
+  }
+  OperationPtr start(const Collective& collective, const Launch& launch) override;
+  std::string_view algorithm(const Collective& collective) const override {
+    if (!is_for_gloo(collective, {})) return rest_->algorithm(collective);
+    if (collective.kind != CollectiveKind::allreduce) return "gloo";
+    return allreduce_by(collective) == GlooAllreduce::ring ? "gloo_ring" : "gloo_halving_doubling";
+  }
+  Transport* transport() override { return rest_->transport(); }
+
+ private:
+  friend class GlooOperation;
+
+  // Gloo reduces in the order of its algorithms.
+  bool is_for_gloo(const Collective& collective, const Edges& edges) const {
+    if (is_rank_order_ && reduces(collective.kind)) return false;
+    return edges.fill == nullptr || collective.kind == CollectiveKind::allreduce;
+  }
+  GlooAllreduce allreduce_by(const Collective& collective) const {
+    const int64_t bytes = collective.send_counts[0] * size_of(collective.dtype);
+    if (is_overridden_) {
+      const auto name =
+          chooser_.choose({collective.kind, bytes, size_, 1, Determinism::fastest}).name;
+      if (name == "ring") return GlooAllreduce::ring;
+      if (name == "halving_doubling") return GlooAllreduce::halving_doubling;
+    }
+    return bytes <= kMostHalved ? GlooAllreduce::halving_doubling : GlooAllreduce::ring;
+  }
+
+  void tell() {
+    has_news_.store(true, std::memory_order_release);
+    bell_.ring();
+  }
+  // On the worker's thread: a call failed, and whatever follows it would.
+  void break_off() {
+    is_broken_ = true;
+    mesh_->close();
+    std::unique_lock lock(abort_mutex_);
+    aborted_.wait_for(lock, kGrace, [this] { return is_aborted_; });
+  }
+
+  static constexpr int64_t kMostHalved = 4 << 20;
+
+  const std::unique_ptr<Backend> rest_;
+  const int size_;
+  const bool is_rank_order_;
+  const Chooser chooser_;
+  const bool is_overridden_;
+  const std::string address_;
+  const std::shared_ptr<GlooMesh> mesh_;
+  GlooCaller caller_;  // by the worker's thread
+  Bell bell_;
+  Poller poller_;
+  std::atomic<bool> has_news_{false};
+  std::atomic<bool> is_broken_{false};
+  std::mutex abort_mutex_;  // guards is_aborted_
+  std::condition_variable aborted_;
+  bool is_aborted_ = false;
+
+  // By the token's holder.
+  Sequencer sequencer_;
+  std::unordered_map<uint64_t, GlooOperation*> operations_;  // that wait for their call
+
+  Worker worker_;  // the first to end
+};
+
+class GlooOperation final : public Operation {
+ public:
+  GlooOperation(GlooBackend& backend, const Collective& collective, const Launch& launch)
+      : backend_(backend),
+        collective_(collective),
+        tag_(launch.tag),
+        peer_(is_point_to_point() ? collective.root : -1),
+        edges_(launch.edges),
+        scale_(collective.scale) {
+    if (reduces(collective.kind) && collective.op == ReduceOp::average)
+      scale_.divisor *= launch.contributors > 0 ? launch.contributors : backend.size_;
+    if (edges_.fill && launch.verdict == 0) {
+      edges_.fill(edges_.self, {0, output_count()}, collective.output);
+      collective_.input = collective.output;
+    }
+    backend_.sequencer_.ready(tag_, launch.verdict, peer_);
+    backend_.operations_.emplace(tag_, this);
+  }
+  ~GlooOperation() override {
+    if (stage_ == Stage::waiting) backend_.operations_.erase(tag_);
+    if (stage_ != Stage::called || job_.is_over.load(std::memory_order_acquire)) return;
+    // Its memory is about to go, so nothing may touch it any more.
+    backend_.is_broken_ = true;
+    backend_.mesh_->close();
+    backend_.worker_.abandon(job_);
+  }
+
+  void on_call(const Sequencer::Call& call) {
+    backend_.operations_.erase(tag_);
+    if (call.answer != Sequencer::Answer::run) {
+      stage_ = call.answer == Sequencer::Answer::veto ? Stage::vetoed : Stage::dropped;
+      return;
+    }
+    stage_ = Stage::called;
+    job_.run = [this, number = call.number] {
+      if (backend_.is_broken_) throw Error(ErrorCode::io, "Gloo's connections are closed");
+      backend_.caller_.call(collective_, number,
+                            collective_.kind == CollectiveKind::allreduce
+                                ? backend_.allreduce_by(collective_)
+                                : GlooAllreduce::ring);
+    };
+    backend_.worker_.post(job_);
+  }
+
+  OperationState advance() override {
+    switch (stage_) {
+      case Stage::waiting:
+        if (!backend_.is_broken_ && !backend_.sequencer_.is_hopeless(peer_))
+          return OperationState::pending;
+        backend_.operations_.erase(tag_);
+        stage_ = Stage::dropped;
+        is_cancelled_ = true;
+        return OperationState::failed;
+      case Stage::vetoed:
+        return is_cancelled_ ? OperationState::failed : OperationState::vetoed;
+      case Stage::dropped:  // by a rank that cancelled it, as this one will
+        return is_cancelled_ ? OperationState::failed : OperationState::pending;
+      case Stage::called:
+        break;
+    }
+    if (!job_.is_over.load(std::memory_order_acquire)) return OperationState::pending;
+    if (!job_.failure.empty()) {
+      failure_.emplace(ErrorCode::peer_lost, fmt::format("Gloo said: {}", job_.failure));
+      return OperationState::failed;
+    }
+    if (is_cancelled_) return OperationState::failed;
+    finish();
+    return OperationState::done;
+  }
+  void cancel() override {
+    if (!is_cancelled_ && stage_ == Stage::waiting) backend_.sequencer_.cancel(tag_);
+    is_cancelled_ = true;
+  }
+  const Error* failure() const override { return failure_ ? &*failure_ : nullptr; }
+
+ private:
+  enum class Stage { waiting, vetoed, dropped, called };
+
+  bool is_point_to_point() const {
+    return collective_.kind == CollectiveKind::send || collective_.kind == CollectiveKind::recv;
+  }
+  int64_t output_count() const {
+    const auto rank = static_cast<size_t>(backend_.mesh_->rank);
+    return collective_.send_counts[collective_.kind == CollectiveKind::reduce_scatter ? rank : 0];
+  }
+  void finish() {
+    if (!reduces(collective_.kind)) return;
+    if (edges_.drain)
+      edges_.drain(edges_.self, {0, output_count()}, collective_.output, scale_);
+    else if (!scale_.is_one() && (collective_.kind != CollectiveKind::reduce ||
+                                  collective_.root == backend_.mesh_->rank))
+      scale(collective_.dtype, collective_.output, output_count(), scale_);
+  }
+
+  GlooBackend& backend_;
+  Collective collective_;
+  const uint64_t tag_;
+  const int peer_;
+  const Edges edges_;
+  Scale scale_;
+  Stage stage_ = Stage::waiting;
+  bool is_cancelled_ = false;
+  Worker::Job job_;
+  std::optional<Error> failure_;
+};
+
+bool GlooBackend::progress() {
+  if (has_news_.exchange(false, std::memory_order_acq_rel)) bell_.silence();
+  bool moved = rest_->progress();
+  moved |= sequencer_.progress();
+  while (const auto call = sequencer_.take()) {
+    moved = true;
+    const auto found = operations_.find(call->tag);
+    if (found != operations_.end()) found->second->on_call(*call);
+  }
+  return moved;
+}
+
+OperationPtr GlooBackend::start(const Collective& collective, const Launch& launch) {
+  if (!is_for_gloo(collective, launch.edges) ||
+      !capabilities().serves(collective.kind, collective.dtype, collective.op))
+    return rest_->start(collective, launch);
+  Problem problem;
+  problem.kind = collective.kind;
+  problem.rank = rest_->transport()->rank();
+  problem.size = size_;
+  problem.root = collective.root;
+  problem.counts = collective.send_counts;
+  problem.recv_counts = collective.recv_counts;
+  require_valid(problem);
+  if (operations_.size() >= kMostOperations)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("more than {} operations wait for the other ranks; wait for some",
+                            kMostOperations));
+  return OperationPtr(new GlooOperation(*this, collective, launch));
+}
+
+std::unique_ptr<Backend> connect(const Context& context) {
+  std::vector<int> peers;
+  for (int peer = 0; peer < context.size; ++peer)
+    if (peer != context.rank) peers.push_back(peer);
+  const auto channels =
+      std::find_if(context.plugins.begin(), context.plugins.end(), [](const BackendPlugin* plugin) {
+        return plugin->name == std::string_view("hierarchical") && plugin->open;
+      });
+  if (channels == context.plugins.end())
+    throw Error(ErrorCode::unavailable,
+                "backend gloo needs backend hierarchical, which this build does not have");
+  auto rest = make_stream_backend(context, "gloo", (*channels)->open(context, peers));
+  if (context.size == 1) return rest;
+  return std::make_unique<GlooBackend>(context, std::move(rest));
+}
+
+std::string version() {
+  return fmt::format("{}.{}.{}", GLOO_VERSION_MAJOR, GLOO_VERSION_MINOR, GLOO_VERSION_PATCH);
+}
+
+}  // namespace
+
+const BackendPlugin tutti_backend_plugin = {
+    .name = "gloo",
+    .summary = "collectives by Gloo, over its own TCP connections",
+    .connect = connect,
+    .version = version,
+};
+
+}  // namespace tutti

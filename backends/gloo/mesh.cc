@@ -1,0 +1,193 @@
+#include "tutti/backends/gloo/mesh.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gloo/common/error.h>
+#include <gloo/transport/address.h>
+#include <gloo/transport/context.h>
+#include <gloo/transport/pair.h>
+#include <gloo/transport/tcp/device.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <future>
+
+#include "tutti/backends/gloo/signals.h"
+#include "tutti/backends/sockets.h"
+#include "tutti/base/error.h"
+#include "tutti/base/text.h"
+
+namespace tutti {
+
+namespace {
+
+// Whether a rank is late or lost is for the library to say, not for this clock; Gloo multiplies it
+// by five at one place.
+constexpr std::chrono::milliseconds kBackstop = std::chrono::hours(24);
+
+using Bytes = std::vector<char>;
+
+std::string key(int rank) { return fmt::format("gloo/{}", rank); }
+constexpr auto* kFailedKey = "gloo/failed";
+
+// What a rank tells of the address on which it awaits each other rank: its length in one byte, and
+// its bytes.
+std::string join_addresses(const std::vector<Bytes>& addresses) {
+  std::string text;
+  for (const auto& bytes : addresses) {
+    text += static_cast<char>(static_cast<unsigned char>(bytes.size()));
+    text.append(bytes.begin(), bytes.end());
+  }
+  return text;
+}
+
+Bytes address_for(const std::string& text, int rank) {
+  size_t at = 0;
+  for (int i = 0; at < text.size(); ++i) {
+    const size_t size = static_cast<unsigned char>(text[at++]);
+    if (size > text.size() - at) break;
+    const auto begin = text.begin() + static_cast<std::ptrdiff_t>(at);
+    if (i == rank) return {begin, begin + static_cast<std::ptrdiff_t>(size)};
+    at += size;
+  }
+  throw Error(ErrorCode::corrupt_data, "a rank left no address of Gloo in the store");
+}
+
+using NameCall = int (*)(int, sockaddr*, socklen_t*);
+
+// Whether an end of this socket has that address, which Gloo gives as a sockaddr_storage and more.
+bool has_address(int socket, NameCall name, const Bytes& address) {
+  sockaddr_storage own{};
+  socklen_t length = sizeof own;
+  return name(socket, reinterpret_cast<sockaddr*>(&own), &length) == 0 &&
+         length <= address.size() && (own.ss_family == AF_INET || own.ss_family == AF_INET6) &&
+         std::memcmp(&own, address.data(),
+                     own.ss_family == AF_INET ? offsetof(sockaddr_in, sin_zero) : length) == 0;
+}
+
+bool is_connected(int socket) {
+  sockaddr_storage peer{};
+  socklen_t length = sizeof peer;
+  return ::getpeername(socket, reinterpret_cast<sockaddr*>(&peer), &length) == 0;
+}
+
+}  // namespace
+
+GlooMesh::GlooMesh(int rank, int size)
+    : gloo::Context(rank, size), sockets_(static_cast<size_t>(size)) {
+  setTimeout(kBackstop);
+}
+
+GlooMesh::~GlooMesh() {
+  // Gloo would reset its connections, and what is on its way would be lost; but ours are the last
+  // descriptors of them.
+  transportContext_.reset();
+  device_.reset();
+  constexpr linger kInOrder{0, 0};
+  for (const auto& socket : sockets_)
+    if (socket) ::setsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &kInOrder, sizeof kInOrder);
+}
+
+std::shared_ptr<GlooMesh> GlooMesh::connect(const tutti::Context& context,
+                                            const std::string& address) {
+  const std::shared_ptr<GlooMesh> mesh(new GlooMesh(context.rank, context.size));
+  try {
+    mesh->listen(address);
+  } catch (const gloo::Exception& error) {
+    throw Error(ErrorCode::unavailable,
+                fmt::format("rank {}: Gloo cannot listen on {}: {}; set TUTTI_INTERFACE to another "
+                            "interface",
+                            context.rank, address, error.what()))
+        .with_rank(context.rank);
+  }
+  mesh->connect_all(context);
+  return mesh;
+}
+
+void GlooMesh::listen(const std::string& address) {
+  gloo::transport::tcp::attr attributes;
+  attributes.hostname = address;
+  attributes.ai_family = address.find(':') == address.npos ? AF_INET : AF_INET6;
+  // Gloo's own thread inherits it.
+  const BrokenPipesIgnored ignored;
+  device_ = gloo::transport::tcp::CreateDevice(attributes);
+  transportContext_ = device_->createContext(rank, size);
+  transportContext_->setTimeout(kBackstop);
+  for (int peer = 0; peer < size; ++peer)
+    if (peer != rank) transportContext_->createPair(peer);
+}
+
+// Gloo's connect() blocks, so a thread waits in it while this one watches the time and the others.
+void GlooMesh::connect_all(const tutti::Context& context) {
+  std::vector<Bytes> own(static_cast<size_t>(size)), theirs(static_cast<size_t>(size));
+  for (int peer = 0; peer < size; ++peer)
+    if (peer != rank) own[static_cast<size_t>(peer)] = getPair(peer)->address().bytes();
+  context.store->set(key(rank), join_addresses(own));
+  for (int peer = 0; peer < size; ++peer)
+    if (peer != rank)
+      theirs[static_cast<size_t>(peer)] =
+          address_for(context.store->get(key(peer), context.deadline), rank);
+  auto connecting = std::async(std::launch::async, [&] {
+    const BrokenPipesIgnored ignored;
+    // In ascending order, so that the lowest two that are not connected always meet.
+    for (int peer = 0; peer < size; ++peer)
+      if (peer != rank) getPair(peer)->connect(theirs[static_cast<size_t>(peer)]);
+  });
+  try {
+    while (connecting.wait_for(std::chrono::milliseconds(20)) != std::future_status::ready) {
+      if (context.deadline.passed())
+        throw Error(ErrorCode::timeout,
+                    fmt::format("rank {} waited in vain for Gloo's connections to all ranks; check "
+                                "that TUTTI_INTERFACE names a network that they share",
+                                rank));
+      if (const auto failure = context.store->try_get(kFailedKey))
+        throw Error(ErrorCode::unavailable, *failure);
+    }
+    connecting.get();
+    find_sockets(theirs);
+  } catch (const gloo::Exception& error) {
+    throw Error(ErrorCode::unavailable,
+                context.store->set_once(
+                    kFailedKey, fmt::format("rank {} cannot reach another rank through Gloo: {}",
+                                            rank, error.what())));
+  } catch (...) {
+    // Wakes the thread.
+    for (int peer = 0; peer < size; ++peer)
+      if (peer != rank) getPair(peer)->close();
+    throw;
+  }
+}
+
+// Of the two ends of a connection one still has the address on which it was awaited.
+void GlooMesh::find_sockets(const std::vector<Bytes>& theirs) {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const auto number = parse_integer(entry.path().filename().string(), 0, 1 << 30);
+    const int fd = static_cast<int>(number.value_or(-1));
+    for (int peer = 0; peer < size; ++peer) {
+      auto& socket = sockets_[static_cast<size_t>(peer)];
+      if (peer == rank || socket) continue;
+      if (has_address(fd, ::getpeername, theirs[static_cast<size_t>(peer)]) ||
+          (has_address(fd, ::getsockname, getPair(peer)->address().bytes()) && is_connected(fd)))
+        socket.reset(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+    }
+  }
+  for (int peer = 0; peer < size; ++peer) {
+    if (peer == rank) continue;
+    const auto& socket = sockets_[static_cast<size_t>(peer)];
+    if (!socket)
+      throw Error(ErrorCode::internal,
+                  fmt::format("rank {} does not find the socket of Gloo's connection to rank {}",
+                              rank, peer));
+    tune_connection(socket.get());
+  }
+}
+
+void GlooMesh::close() noexcept {
+  for (const auto& socket : sockets_)
+    if (socket) ::shutdown(socket.get(), SHUT_RDWR);
+}
+
+}  // namespace tutti

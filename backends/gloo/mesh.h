@@ -1,0 +1,39 @@
+#pragma once
+
+#include <gloo/context.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tutti/backends/backend.h"
+#include "tutti/base/descriptor.h"
+
+namespace tutti {
+
+/// Gloo's connections to all other ranks, made through our Store. Its own timeouts are a backstop
+/// only: who waits in vain is woken by close().
+class GlooMesh final : public gloo::Context {
+ public:
+  /// Throws Error(unavailable | timeout) if a rank cannot be reached within the deadline.
+  static std::shared_ptr<GlooMesh> connect(const tutti::Context& context,
+                                           const std::string& address);
+  /// What was sent still arrives.
+  ~GlooMesh() override;
+
+  /// Fails every call that waits in the mesh, here and, as the connections end, on the other ranks.
+  /// Any thread.
+  void close() noexcept;
+
+ private:
+  GlooMesh(int rank, int size);
+  void listen(const std::string& address);
+  void connect_all(const tutti::Context& context);
+  void find_sockets(const std::vector<std::vector<char>>& theirs);
+
+  // The sockets of Gloo's connections, held beside Gloo: it cannot be told to give up, but it sees
+  // when they end. Constant once connected; none for this rank.
+  std::vector<Descriptor> sockets_;
+};
+
+}  // namespace tutti
