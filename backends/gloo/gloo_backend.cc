@@ -49,6 +49,11 @@ class GlooBackend final : public Backend {
         worker_([this] { tell(); }, [this] { break_off(); }) {
     poller_.watch(rest_->descriptor(), EPOLLIN);
     poller_.watch(bell_.descriptor(), EPOLLIN);
+    if (is_rank_order_ && context.rank == 0 && context.log)
+      context.log(
+          LogLevel::warning,
+          "backend gloo: Gloo promises no rank order, so what is reduced goes through our own "
+          "channels instead");
   }
   ~GlooBackend() override { poller_.forget(rest_->descriptor()); }
 
