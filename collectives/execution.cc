@@ -62,12 +62,6 @@ void Execution::begin(const Algorithm& algorithm, const Collective& collective,
   take(collective, launch);
   lay_out(algorithm);
 
-  const auto most_operands =
-      static_cast<size_t>(std::max(first_->most_operands, last_->most_operands));
-  if (operands_.capacity() < most_operands) {
-    operands_.reserve(most_operands);
-    ++pool_.allocations;
-  }
   const auto longest = static_cast<size_t>(std::max(first_->longest, last_->longest));
   const size_t blank = input_is_readable_ ? 0 : longest * static_cast<size_t>(element_bytes_);
   if (blank_.size() < blank) blank_.resize(blank);
@@ -275,19 +269,19 @@ void Execution::act(Lane& lane) {
 }
 
 void Execution::reduce_step(const Lane& lane, const Step& step) {
-  operands_.clear();
+  pool_.operands.clear();
   int64_t other = step.operands.begin;
   for (int i = 0; i < step.operands.count; ++i) {
     if (i == step.operands.own) {
-      operands_.push_back(at(lane, step.from, step.source.begin));
+      pool_.operands.push_back(at(lane, step.from, step.source.begin));
     } else {
-      operands_.push_back(at(lane, Slot::scratch, other));
+      pool_.operands.push_back(at(lane, Slot::scratch, other));
       other += step.operands.stride;
     }
   }
   const Scale scale = lane.plan->schedule.scales_at_owner ? scale_ : Scale{};
-  reduce(collective_.dtype, op_, at(lane, step.to, step.target.begin), operands_, step.source.count,
-         scale);
+  reduce(collective_.dtype, op_, at(lane, step.to, step.target.begin), pool_.operands,
+         step.source.count, scale);
 }
 
 void Execution::end_segment(Lane& lane) {

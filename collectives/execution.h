@@ -23,7 +23,6 @@ struct Plan {
   int64_t longest = 0;       // message, in elements
   int64_t sends = 0;         // messages in all
   int64_t sent_elements = 0;
-  int most_operands = 1;
 };
 
 /// A segment in flight: its memory, and where it stands. Reused, the last one first, because its
@@ -64,6 +63,7 @@ class ExecutionPool {
   const ExecutorOptions options;
   uint64_t allocations = 0;
   LaneQueue queues[kQueues];
+  std::vector<const std::byte*> operands;  // of the reduction that runs just now
 
   std::shared_ptr<const Plan> plan(const Algorithm& algorithm, const Problem& problem);
   std::unique_ptr<Lane> take_lane(const Plan& plan, size_t scratch_bytes, size_t bucket_bytes);
@@ -138,7 +138,6 @@ class Execution final : public Operation {
 
   std::vector<std::byte> blank_;  // sent instead of an input that must not be read
   std::vector<std::unique_ptr<Lane>> lanes_;
-  std::vector<const std::byte*> operands_;
   LaneQueue own_queue_;
   LaneQueue* queue_ = nullptr;
   int64_t next_segment_ = 0;

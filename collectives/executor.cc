@@ -28,7 +28,9 @@ size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kA
 
 ExecutionPool::ExecutionPool(Transport& used, std::vector<int> host_of,
                              const ExecutorOptions& wanted)
-    : transport(used), hosts(std::move(host_of)), options(wanted) {}
+    : transport(used), hosts(std::move(host_of)), options(wanted) {
+  operands.reserve(static_cast<size_t>(transport.size()));
+}
 
 ExecutionPool::~ExecutionPool() = default;
 
@@ -48,7 +50,6 @@ Plan::Plan(const Algorithm& planned_by, const Problem& wanted)
     TUTTI_CHECK(step.round < kMostRounds);
     if (step.round != round) in_round = 0;
     round = step.round;
-    most_operands = std::max(most_operands, step.operands.count);
     if (step.action != Action::send && step.action != Action::recv) continue;
     most_in_round = std::max(most_in_round, ++in_round);
     if (step.action == Action::send) {
