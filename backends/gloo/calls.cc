@@ -68,8 +68,7 @@ template <class Number>
 Reducer<Number> reducer_of(DataType dtype, ReduceOp op) {
   static constexpr auto kReducers =
       make_reducers<Number>(std::make_integer_sequence<int, kDataTypeCount * kReduceOpCount>());
-  return kReducers[static_cast<size_t>(static_cast<int>(dtype) * kReduceOpCount +
-                                       static_cast<int>(op))];
+  return kReducers[static_cast<size_t>(dtype) * kReduceOpCount + static_cast<size_t>(op)];
 }
 
 size_t sum(std::span<const int64_t> counts) {
