@@ -24,6 +24,7 @@ struct Settings {
   unsigned seed = 1;
   std::string data;
   std::string timeline;
+  std::string save;
   bool quiet = false;
 };
 
@@ -154,6 +155,8 @@ void train(const Settings& settings) {
         100.0 * static_cast<double>(statistics.replayed_buckets) /
             static_cast<double>(statistics.buckets),
         static_cast<unsigned long long>(statistics.negotiation_messages));
+    if (!settings.save.empty())
+      nn::save_training(settings.save, model.parameters(), sgd.state(), loader.position());
     if (!timeline.empty())
       std::printf("timeline: %s (open in ui.perfetto.dev)\n", timeline.c_str());
     std::fflush(stdout);
@@ -173,6 +176,7 @@ int main(int count, char** arguments) {
   app.add_option("--seed", settings.seed, "of the weights and of the order of digits");
   app.add_option("--data", settings.data, "folder of the four IDX files");
   app.add_option("--timeline", settings.timeline, "file for a Chrome trace of all ranks");
+  app.add_option("--save", settings.save, "file for the trained model");
   app.add_flag("--quiet", settings.quiet, "only the last lines");
   try {
     app.parse(count, arguments);

@@ -51,9 +51,15 @@ bench=("$prefix/bin/tutti-bench" allreduce --bytes 64K --backend unix_socket --r
 "${bench[@]}" | tee "$scratch/row"
 grep -q '"transport":"unix_socket"' "$scratch/row" || fail "the plugin did not run"
 TUTTI_BACKEND=unix_socket "$prefix/bin/tutti-run" -np 2 "$scratch/c_consumer"
+"$prefix/bin/tutti-doctor" --no-measure | tee "$scratch/before" | grep -q '^unix_socket 0' ||
+  fail "tutti-doctor does not see the plugin"
 
-# Without it nothing changes but that it cannot be chosen.
+# Without it nothing changes but that it is not there to be chosen.
 rm "$scratch/plugins/libtutti_backend_unix_socket.so"
+"$prefix/bin/tutti-doctor" --no-measure >"$scratch/after"
+diff "$scratch/before" "$scratch/after" | grep '^[<>]' >"$scratch/change" || true
+grep -q '^< unix_socket ' "$scratch/change" && ! grep -q '^>' "$scratch/change" ||
+  fail "more than the plugin is gone: $(cat "$scratch/change")"
 "$prefix/bin/tutti-run" -np 2 "$scratch/c_consumer"
 TUTTI_BACKEND=unix_socket "$prefix/bin/tutti-run" -np 2 "$scratch/c_consumer" 2>"$scratch/refusal" &&
   fail "a backend that is not there was used"

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Trains on 2 ranks over each backend and compares the models: with determinism=rank_order all are
+# equal, with determinism=run a second run of the same backend is.
+set -euo pipefail
+run=$1 mnist=$2
+backends=("${@:3}")
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+train() { # backend determinism file
+  TUTTI_BACKEND=$1 TUTTI_DETERMINISM=$2 "$run" -np 2 "$mnist" --epochs 1 --quiet --save "$3"
+  [[ -s $3 ]]
+}
+
+for backend in "${backends[@]}"; do
+  train "$backend" rank_order "$scratch/$backend"
+  cmp "$scratch/${backends[0]}" "$scratch/$backend"
+done
+last=${backends[-1]}
+train "$last" run "$scratch/first"
+train "$last" run "$scratch/second"
+cmp "$scratch/first" "$scratch/second"

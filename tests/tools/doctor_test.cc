@@ -1,0 +1,136 @@
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/tools/run_program.h"
+
+namespace tutti::test {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+struct Said {
+  int code = -1;
+  std::string output, errors;
+};
+
+Said doctor(std::vector<std::string> words, const std::vector<std::string>& variables = {}) {
+  words.insert(words.begin(), TUTTI_DOCTOR);
+  Program program(words, variables);
+  const int code = program.finish(60);
+  return {code, program.output(), program.errors()};
+}
+
+std::map<std::string, json> backends_of(const json& all) {
+  std::map<std::string, json> found;
+  for (const auto& one : all["backends"]) found[one["name"]] = one;
+  return found;
+}
+
+const std::string kPath = std::string("TUTTI_BACKEND_PATH=") + TUTTI_TEST_PLUGINS;
+
+size_t scratch_folders() {
+  size_t count = 0;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(std::filesystem::temp_directory_path()))
+    count += entry.path().filename().string().starts_with("tutti-doctor-");
+  return count;
+}
+
+TEST(Doctor, TellsWhatWorksAndWhyTheRestDoesNot) {
+  const size_t folders = scratch_folders();
+  const auto said = doctor({"--json", "--no-measure"}, {kPath});
+  ASSERT_EQ(said.code, 0) << said.errors;
+  const auto all = json::parse(said.output);
+  EXPECT_GE(all["cores"]["usable"], 1);
+  EXPECT_GE(all["cores"]["present"], all["cores"]["usable"]);
+  EXPECT_THAT(all["interfaces"].dump(), HasSubstr("127.0.0.1"));
+  EXPECT_TRUE(all["gpus"].is_array());
+  EXPECT_EQ(all["plugin_folders"], json::array({TUTTI_TEST_PLUGINS}));
+
+  auto backends = backends_of(all);
+  const std::map<std::string, std::string> routes = {{"memory", "memory"},
+                                                     {"shm", "shm"},
+                                                     {"tcp", "tcp"},
+                                                     {"hierarchical", "shm"},
+                                                     {"unix_socket", "unix_socket"}};
+  for (const auto& [name, route] : routes) {
+    SCOPED_TRACE(name);
+    const auto& one = backends[name];
+    ASSERT_EQ(one["available"], true) << one.dump();
+    EXPECT_EQ(one["route"], route);
+    EXPECT_EQ(one["devices"], json::array({"cpu"}));
+    EXPECT_THAT(one["serves"]["bf16"].dump(), HasSubstr("average"));
+    EXPECT_THAT(one["serves"]["f32"].dump(), testing::Not(HasSubstr("band")));
+    // The ranges cover all sizes, without a gap.
+    for (const auto& [kind, ranges] : one["choices"].items()) {
+      json next = 0;
+      for (const auto& range : ranges) {
+        EXPECT_EQ(range["from"], next) << kind;
+        EXPECT_NE(range["algorithm"], "") << kind;
+        next = range["to"];
+      }
+      EXPECT_TRUE(next.is_null()) << kind;
+    }
+    EXPECT_FALSE(one.contains("latency_us"));
+  }
+  const std::map<std::string, std::string> failures = {{"other_abi", "plugin ABI 7777"},
+                                                       {"other_name", "somebody_else"},
+                                                       {"no_record", "tutti_backend_plugin"},
+                                                       {"needs_more", "libtutti_nowhere.so"},
+                                                       {"nccl", "libtutti_backend_nccl.so"}};
+  for (const auto& [name, why] : failures) {
+    EXPECT_EQ(backends[name]["available"], false) << name;
+    EXPECT_THAT(backends[name]["failure"].get<std::string>(), HasSubstr(why));
+  }
+  EXPECT_EQ(scratch_folders(), folders);
+}
+
+TEST(Doctor, Measures) {
+  for (const std::string name : {"memory", "shm", "tcp"}) {
+    const auto said = doctor({"--json", "--backend", name});
+    ASSERT_EQ(said.code, 0) << said.output << said.errors;
+    auto backends = backends_of(json::parse(said.output));
+    ASSERT_EQ(backends.size(), 1u);
+    EXPECT_GT(backends[name]["latency_us"], 0.01);
+    EXPECT_LT(backends[name]["latency_us"], 1e6);
+    EXPECT_GT(backends[name]["bandwidth_gb_s"], 1e-4);
+    EXPECT_LT(backends[name]["bandwidth_gb_s"], 1e3);
+  }
+}
+
+TEST(Doctor, KnowsGloo) {
+  if (!TUTTI_HAS_GLOO) GTEST_SKIP() << "backend gloo is not built here";
+  const auto said = doctor({"--backend", "gloo"});
+  ASSERT_EQ(said.code, 0) << said.output << said.errors;
+  EXPECT_THAT(said.output, HasSubstr("\ngloo 0."));
+  EXPECT_THAT(said.output, HasSubstr("transport   Gloo's TCP on 127.0.0.1"));
+  EXPECT_THAT(said.output, HasSubstr("gloo_ring"));
+  EXPECT_THAT(said.output, HasSubstr("us for 4 bytes"));
+  const auto nowhere = doctor({"--backend", "gloo", "--no-measure"}, {"TUTTI_INTERFACE=eth99"});
+  EXPECT_EQ(nowhere.code, 1);
+  EXPECT_THAT(nowhere.output, HasSubstr("no network interface \"eth99\" for backend gloo; there"));
+  EXPECT_THAT(nowhere.output, HasSubstr("lo 127.0.0.1"));
+}
+
+TEST(Doctor, BadInputIsOneLine) {
+  const auto wrong = doctor({"--backend", "smh"});
+  EXPECT_EQ(wrong.code, 1);
+  EXPECT_THAT(wrong.errors, HasSubstr("tutti-doctor: there is no backend \"smh\", did you mean"));
+  EXPECT_EQ(doctor({"--backend", "other_abi"}, {kPath}).code, 1);
+  const auto option = doctor({"--jsno"});
+  EXPECT_EQ(option.code, 2);
+  EXPECT_THAT(option.errors, HasSubstr("see tutti-doctor --help"));
+  const auto setting = doctor({}, {"TUTTI_BACKEND_PATH=plugins"});
+  EXPECT_EQ(setting.code, 2);
+  EXPECT_THAT(setting.errors, HasSubstr("TUTTI_BACKEND_PATH=plugins is not a list of folders"));
+}
+
+}  // namespace
+}  // namespace tutti::test

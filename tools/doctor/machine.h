@@ -1,0 +1,15 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+namespace tutti::doctor {
+
+/// {"name", "addresses", "is_up", "megabits" (null if nobody says)} of each network interface.
+nlohmann::json network_interfaces();
+/// {"present", "usable"}: of the machine, and of this process.
+nlohmann::json cores();
+/// {"address", "vendor", "device"} of each PCI display or 3D controller that computes (NVIDIA,
+/// AMD).
+nlohmann::json gpus();
+
+}  // namespace tutti::doctor
