@@ -150,7 +150,9 @@ std::vector<ListedBackend> list_backends(std::span<const std::string> folders) {
   std::vector<ListedBackend> list;
   for (const auto* plugin : builtin_backends()) list.push_back({plugin->name, "", plugin, ""});
   for (const auto& folder : searched(folders))
-    for (const auto& [name, file] : plugin_files(folder)) {
+    for (const auto& found : plugin_files(folder)) {
+      const auto& name = found.first;
+      const auto& file = found.second;
       const bool is_known = std::any_of(list.begin(), list.end(),
                                         [&](const auto& other) { return other.name == name; });
       if (is_known) continue;

@@ -93,7 +93,7 @@ GlooMesh::~GlooMesh() {
 
 std::shared_ptr<GlooMesh> GlooMesh::connect(const tutti::Context& context,
                                             const std::string& address) {
-  const std::shared_ptr<GlooMesh> mesh(new GlooMesh(context.rank, context.size));
+  std::shared_ptr<GlooMesh> mesh(new GlooMesh(context.rank, context.size));
   try {
     mesh->listen(address);
   } catch (const gloo::Exception& error) {
