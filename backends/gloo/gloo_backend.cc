@@ -11,7 +11,6 @@
 #include <unordered_map>
 
 #include "tutti/backends/backend.h"
-#include "tutti/backends/gloo/address.h"
 #include "tutti/backends/gloo/calls.h"
 #include "tutti/backends/gloo/mesh.h"
 #include "tutti/backends/gloo/sequencer.h"
@@ -42,8 +41,7 @@ class GlooBackend final : public Backend {
         is_rank_order_(context.determinism == Determinism::rank_order),
         chooser_(context.algorithms, context.determinism),
         is_overridden_(!context.algorithms.empty()),
-        address_(choose_listening_address(context)),
-        mesh_(GlooMesh::connect(context, address_)),
+        mesh_(GlooMesh::connect(context)),
         caller_(mesh_),
         sequencer_(*rest_->transport()),
         worker_([this] { tell(); }, [this] { break_off(); }) {
@@ -73,7 +71,7 @@ class GlooBackend final : public Backend {
 
   Capabilities capabilities() const override {
     auto capabilities = rest_->capabilities();
-    capabilities.route = fmt::format("Gloo's TCP on {}", address_);
+    capabilities.route = fmt::format("Gloo's TCP on {}", mesh_->address());
     return capabilities;
   }
   std::unique_ptr<Region> allocate(size_t bytes, Device device) override {
@@ -128,7 +126,6 @@ class GlooBackend final : public Backend {
   const bool is_rank_order_;
   const Chooser chooser_;
   const bool is_overridden_;
-  const std::string address_;
   const std::shared_ptr<GlooMesh> mesh_;
   GlooCaller caller_;  // by the worker's thread
   Bell bell_;

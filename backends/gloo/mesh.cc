@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <future>
 
+#include "tutti/backends/gloo/address.h"
 #include "tutti/backends/gloo/signals.h"
 #include "tutti/backends/sockets.h"
 #include "tutti/base/error.h"
@@ -31,6 +32,7 @@ constexpr std::chrono::milliseconds kBackstop = std::chrono::hours(24);
 using Bytes = std::vector<char>;
 
 std::string key(int rank) { return fmt::format("gloo/{}", rank); }
+constexpr char kNoAddress = '\xff';  // before a reason, in place of addresses
 constexpr auto* kFailedKey = "gloo/failed";
 
 // What a rank tells of the address on which it awaits each other rank: its length in one byte, and
@@ -45,6 +47,7 @@ std::string join_addresses(const std::vector<Bytes>& addresses) {
 }
 
 Bytes address_for(const std::string& text, int rank) {
+  if (text.starts_with(kNoAddress)) throw Error(ErrorCode::unavailable, text.substr(1));
   size_t at = 0;
   for (int i = 0; at < text.size(); ++i) {
     const size_t size = static_cast<unsigned char>(text[at++]);
@@ -91,33 +94,39 @@ GlooMesh::~GlooMesh() {
     if (socket) ::setsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &kInOrder, sizeof kInOrder);
 }
 
-std::shared_ptr<GlooMesh> GlooMesh::connect(const tutti::Context& context,
-                                            const std::string& address) {
+std::shared_ptr<GlooMesh> GlooMesh::connect(const tutti::Context& context) {
   std::shared_ptr<GlooMesh> mesh(new GlooMesh(context.rank, context.size));
   try {
-    mesh->listen(address);
-  } catch (const gloo::Exception& error) {
-    throw Error(ErrorCode::unavailable,
-                fmt::format("rank {}: Gloo cannot listen on {}: {}; set TUTTI_INTERFACE to another "
-                            "interface",
-                            context.rank, address, error.what()))
-        .with_rank(context.rank);
+    mesh->listen(context);
+  } catch (const Error& error) {
+    // The others wait for an address, and hear why there is none.
+    context.store->set(key(context.rank), kNoAddress + std::string(error.what()));
+    throw;
   }
   mesh->connect_all(context);
   return mesh;
 }
 
-void GlooMesh::listen(const std::string& address) {
+void GlooMesh::listen(const tutti::Context& context) {
+  address_ = choose_listening_address(context);
   gloo::transport::tcp::attr attributes;
-  attributes.hostname = address;
-  attributes.ai_family = address.find(':') == address.npos ? AF_INET : AF_INET6;
+  attributes.hostname = address_;
+  attributes.ai_family = address_.find(':') == address_.npos ? AF_INET : AF_INET6;
   // Gloo's own thread inherits it.
   const BrokenPipesIgnored ignored;
-  device_ = gloo::transport::tcp::CreateDevice(attributes);
-  transportContext_ = device_->createContext(rank, size);
-  transportContext_->setTimeout(kBackstop);
-  for (int peer = 0; peer < size; ++peer)
-    if (peer != rank) transportContext_->createPair(peer);
+  try {
+    device_ = gloo::transport::tcp::CreateDevice(attributes);
+    transportContext_ = device_->createContext(rank, size);
+    transportContext_->setTimeout(kBackstop);
+    for (int peer = 0; peer < size; ++peer)
+      if (peer != rank) transportContext_->createPair(peer);
+  } catch (const gloo::Exception& error) {
+    throw Error(ErrorCode::unavailable,
+                fmt::format("rank {}: Gloo cannot listen on {}: {}; set TUTTI_INTERFACE to another "
+                            "interface",
+                            rank, address_, error.what()))
+        .with_rank(rank);
+  }
 }
 
 // Gloo's connect() blocks, so a thread waits in it while this one watches the time and the others.

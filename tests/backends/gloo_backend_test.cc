@@ -25,5 +25,91 @@ INSTANTIATE_TEST_SUITE_P(Gloo, BackendConformance,
                                                     "allreduce:0-inf=halving_doubling")),
                          name_of);
 
+// Gloo cannot be told to give a call up; its connections can be ended under it.
+TEST(Gloo, ACallInTheMiddleEndsAtOnceOnAllRanks) {
+  constexpr int64_t kCount = 64 << 20;
+  const int64_t counts[] = {kCount};
+  for (int round = 0; round < 3; ++round) {
+    auto ends = make_backends(find_backend("gloo"), 2);
+    std::vector<std::vector<std::byte>> data(2, std::vector<std::byte>(kCount, std::byte{1}));
+    std::vector<OperationPtr> operations;
+    for (size_t rank = 0; rank < 2; ++rank) {
+      const Collective collective{CollectiveKind::allreduce,
+                                  DataType::u8,
+                                  ReduceOp::sum,
+                                  0,
+                                  data[rank].data(),
+                                  data[rank].data(),
+                                  counts,
+                                  {},
+                                  {}};
+      operations.push_back(ends[rank]->start(collective, launch_of(1)));
+    }
+    const auto drive = [&] {
+      for (size_t rank = 0; rank < 2; ++rank) ends[rank]->progress();
+    };
+    for (int i = 0; i < 5 + 5 * round; ++i) {
+      drive();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    ASSERT_EQ(operations[0]->advance(), OperationState::pending);
+    const auto begin = Clock::now();
+    std::thread([&] { ends[0]->abort(Error(ErrorCode::closed, "enough")); }).join();
+    for (auto& operation : operations) {
+      auto state = OperationState::pending;
+      while (state == OperationState::pending && Clock::now() - begin < std::chrono::seconds(10)) {
+        drive();
+        state = operation->advance();
+      }
+      EXPECT_EQ(state, OperationState::failed);
+      EXPECT_LT(Clock::now() - begin, std::chrono::milliseconds(1000));
+    }
+  }
+}
+
+TEST(Gloo, RankOrderGoesElsewhereAndSaysSoOnce) {
+  std::mutex mutex;
+  std::vector<std::string> lines;
+  auto ends = make_backends(find_backend("gloo"), 3, [&](Context& context) {
+    context.determinism = Determinism::rank_order;
+    context.log = [&](LogLevel, std::string_view line) {
+      const std::lock_guard lock(mutex);
+      lines.emplace_back(line);
+    };
+  });
+  const int64_t counts[] = {1000};
+  Collective collective;
+  collective.kind = CollectiveKind::allreduce;
+  collective.send_counts = counts;
+  EXPECT_THAT(std::string(ends[1]->algorithm(collective)),
+              testing::Not(testing::HasSubstr("gloo")));
+  collective.kind = CollectiveKind::broadcast;
+  EXPECT_EQ(ends[1]->algorithm(collective), "gloo");
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_THAT(lines[0], testing::HasSubstr("Gloo promises no rank order"));
+}
+
+TEST(Gloo, AnInterfaceThatOneRankLacksIsOneErrorOnAll) {
+  const auto begin = Clock::now();
+  std::vector<std::string> heard(2);
+  const auto store = make_memory_store();
+  run_ranks(2, [&](int rank) {
+    auto context = thread_context(rank, 2, store);
+    if (rank == 1) context.network_interface = "eth99";
+    try {
+      find_backend("gloo").connect(context);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::unavailable);
+      heard[static_cast<size_t>(rank)] = error.what();
+    }
+  });
+  for (const auto& text : heard)
+    EXPECT_THAT(
+        text,
+        testing::AllOf(testing::HasSubstr("rank 1 finds no network interface \"eth99\""),
+                       testing::HasSubstr("lo 127.0.0.1"), testing::HasSubstr("TUTTI_INTERFACE")));
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10));
+}
+
 }  // namespace
 }  // namespace tutti::test
