@@ -87,6 +87,7 @@ GlooMesh::GlooMesh(int rank, int size)
 GlooMesh::~GlooMesh() {
   // Gloo would reset its connections, and what is on its way would be lost; but ours are the last
   // descriptors of them.
+  watched_.reset();
   transportContext_.reset();
   device_.reset();
   constexpr linger kInOrder{0, 0};
@@ -116,8 +117,10 @@ void GlooMesh::listen(const tutti::Context& context) {
   const BrokenPipesIgnored ignored;
   try {
     device_ = gloo::transport::tcp::CreateDevice(attributes);
-    transportContext_ = device_->createContext(rank, size);
-    transportContext_->setTimeout(kBackstop);
+    auto inner = device_->createContext(rank, size);
+    inner->setTimeout(kBackstop);
+    watched_ = std::make_shared<WatchedTransport>(std::move(inner));
+    transportContext_ = watched_;
     for (int peer = 0; peer < size; ++peer)
       if (peer != rank) transportContext_->createPair(peer);
   } catch (const gloo::Exception& error) {
@@ -197,6 +200,7 @@ void GlooMesh::find_sockets(const std::vector<Bytes>& theirs) {
 void GlooMesh::close() noexcept {
   for (const auto& socket : sockets_)
     if (socket) ::shutdown(socket.get(), SHUT_RDWR);
+  if (watched_) watched_->end_waits();
 }
 
 }  // namespace tutti

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tutti/backends/backend.h"
+#include "tutti/backends/gloo/watched_transport.h"
 #include "tutti/base/descriptor.h"
 
 namespace tutti {
@@ -33,6 +34,7 @@ class GlooMesh final : public gloo::Context {
   void find_sockets(const std::vector<std::vector<char>>& theirs);
 
   std::string address_;
+  std::shared_ptr<WatchedTransport> watched_;
   // The sockets of Gloo's connections, held beside Gloo: it cannot be told to give up, but it sees
   // when they end. Constant once connected; none for this rank.
   std::vector<Descriptor> sockets_;
