@@ -116,7 +116,7 @@ class GlooBackend final : public Backend {
     is_broken_ = true;
     mesh_->close();
     std::unique_lock lock(abort_mutex_);
-    aborted_.wait_for(lock, kGrace, [this] { return is_aborted_; });
+    aborted_.wait_for(lock, kGrace, [this] { return is_aborted_.load(); });
   }
 
   static constexpr int64_t kMostHalved = 4 << 20;
@@ -132,9 +132,9 @@ class GlooBackend final : public Backend {
   Poller poller_;
   std::atomic<bool> has_news_{false};
   std::atomic<bool> is_broken_{false};
-  std::mutex abort_mutex_;  // guards is_aborted_
+  std::mutex abort_mutex_;  // for aborted_
   std::condition_variable aborted_;
-  bool is_aborted_ = false;
+  std::atomic<bool> is_aborted_{false};
 
   // By the token's holder.
   Sequencer sequencer_;
@@ -190,7 +190,8 @@ class GlooOperation final : public Operation {
   OperationState advance() override {
     switch (stage_) {
       case Stage::waiting:
-        if (!backend_.is_broken_ && !backend_.sequencer_.is_hopeless(peer_))
+        // Where a call failed, its own operation says so, in its own time.
+        if (!backend_.is_aborted_ && !backend_.sequencer_.is_hopeless(peer_))
           return OperationState::pending;
         backend_.operations_.erase(tag_);
         stage_ = Stage::dropped;
