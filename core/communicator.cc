@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <cstring>
+#include <algorithm>
 #include <numeric>
 
 #include "tutti/core/communicator_state.h"
@@ -338,7 +338,7 @@ std::vector<std::byte> Communicator::broadcast_bytes(std::string_view name,
   int64_t length = static_cast<int64_t>(bytes.size());
   broadcast_blocking(fmt::format("{}.length", name), std::span(&length, 1), root);
   std::vector<std::byte> all(static_cast<size_t>(length));
-  if (rank() == root) std::memcpy(all.data(), bytes.data(), bytes.size());
+  if (rank() == root) std::copy(bytes.begin(), bytes.end(), all.begin());
   broadcast_blocking(name, TensorView(all.data(), Shape{length}, DataType::u8), root);
   return all;
 }

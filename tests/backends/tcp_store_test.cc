@@ -341,6 +341,9 @@ double processor_seconds() {
 }
 
 TEST(TcpStoreTest, AServerWithoutDescriptorsWaitsForThemWithoutSpinning) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "ubsan asks through a pipe whether memory can be read, and there is none left";
+#endif
   int ports[2];
   ASSERT_EQ(::pipe(ports), 0);
   const pid_t child = ::fork();
