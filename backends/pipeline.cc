@@ -16,6 +16,7 @@ namespace tutti {
 namespace {
 
 constexpr size_t kPage = 4096;
+constexpr int kFirstRuns = 8;
 
 }  // namespace
 
@@ -52,6 +53,8 @@ Pipeline::Pipeline(int rank, SharedMemory& memory, std::vector<std::byte*> block
   }
   inputs_.resize(peers_.size());
   outputs_.resize(peers_.size());
+  // How many run at once varies with time from step to step.
+  for (int i = 0; i < kFirstRuns; ++i) spare_.push_back(std::make_unique<Run>(*this));
 }
 
 Pipeline::~Pipeline() = default;

@@ -16,6 +16,7 @@ namespace {
 
 constexpr int kMostRounds = 1 << 14;  // fit a message's key
 constexpr size_t kMostPlans = 64;
+constexpr size_t kFirstExecutions = 8;
 // Memory of a rare large operation is not worth keeping.
 constexpr size_t kMostKeptBytes = 64 << 20;
 // Segments are smaller; what is not cut into segments may be larger.
@@ -139,9 +140,10 @@ void ExecutionPool::give_back(std::unique_ptr<Lane> lane) {
 Execution& ExecutionPool::take_execution() {
   if (free_executions_.empty()) {
     ++allocations;
-    executions_.push_back(std::make_unique<Execution>(*this));
-    free_executions_.reserve(executions_.size());
-    free_executions_.push_back(executions_.back().get());
+    for (size_t more = std::max<size_t>(kFirstExecutions, executions_.size()); more > 0; --more) {
+      executions_.push_back(std::make_unique<Execution>(*this));
+      free_executions_.push_back(executions_.back().get());
+    }
   }
   auto& execution = *free_executions_.back();
   free_executions_.pop_back();
