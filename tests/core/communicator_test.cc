@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <barrier>
 #include <numeric>
 #include <random>
 #include <thread>
@@ -346,12 +347,17 @@ TEST(GradientArena, ReducesInItsOwnMemory) {
 }
 
 TEST(Idle, NobodyWakes) {
-  run_threads(4, [](Communicator& comm) {
+  constexpr int kRanks = 4;
+  // Ranks meet here and not over the communicator: whoever speaks wakes the others.
+  std::barrier meet(kRanks);
+  run_threads(kRanks, [&](Communicator& comm) {
     comm.barrier_blocking();
+    meet.arrive_and_wait();
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
     const auto before = comm.statistics().wakeups;
     std::this_thread::sleep_for(std::chrono::seconds(2));
     EXPECT_LE(comm.statistics().wakeups - before, 1u);
+    meet.arrive_and_wait();
     comm.barrier_blocking();
   });
 }
