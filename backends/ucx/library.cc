@@ -89,8 +89,10 @@ UcxWorker::UcxWorker(const Context& context) {
   const std::lock_guard lock(setup_mutex());
   Config config(context);
   // Without it UCX takes shared memory for unfit to report errors, and silently uses TCP instead.
-  config.set("POSIX_ERROR_HANDLING", "y");
-  config.set("SYSV_ERROR_HANDLING", "y");
+  // (By this name; here UCX does not know POSIX_ERROR_HANDLING and SYSV_ERROR_HANDLING.)
+  config.set("MM_ERROR_HANDLING", "y");
+  // Where UCX_TLS leaves no shared memory, that is no mistake.
+  config.set("WARN_INVALID_CONFIG", "n");
   // On one host the ends of processes are seen at once without it, and it wakes who sleeps.
   config.set("KEEPALIVE_INTERVAL", all_on_one_host(context) ? "inf" : "1s");
   if (!context.network_interface.empty()) config.set("NET_DEVICES", device_name(context));
@@ -139,7 +141,8 @@ std::string transports_of(ucp_ep_h endpoint) {
   std::vector<std::string> names;
   for (const auto& line : split_text({text, bytes}, '\n')) {
     const auto lane = line.find("lane[");
-    const auto begin = lane == line.npos ? lane : line.find_first_not_of(" ", line.find(':', lane) + 1);
+    const auto begin =
+        lane == line.npos ? lane : line.find_first_not_of(" ", line.find(':', lane) + 1);
     if (begin == line.npos) continue;
     const auto colon = line.find(':', begin);
     const auto slash = line.find('/', begin);

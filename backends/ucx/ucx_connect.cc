@@ -53,8 +53,8 @@ UcxTransport::UcxTransport(const Context& context)
     peers_.back()->credit = credit_;
   }
   ucp_am_handler_param_t handler{};
-  handler.field_mask =
-      UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
+  handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
+                       UCP_AM_HANDLER_PARAM_FIELD_ARG;
   handler.id = kMessageId;
   handler.cb = came;
   handler.arg = this;
@@ -195,7 +195,8 @@ void UcxTransport::close_endpoint(Peer& peer) {
 bool UcxTransport::is_told(const Peer& peer) const {
   if (peer.notes > 0) return false;
   if (!peer.open || !peer.endpoint) return true;
-  return peer.controls.empty() && (peer.said_farewell || peer.route.find("tcp") == std::string::npos);
+  return peer.controls.empty() &&
+         (peer.said_farewell || peer.route.find("tcp") == std::string::npos);
 }
 
 void UcxTransport::goodbye(double seconds) noexcept {
@@ -231,7 +232,6 @@ void UcxTransport::leave() noexcept {
     for (const auto& peer : peers_) {
       if (!peer || !peer->open || leaving_ || peer->address.empty() || !peer->broken.empty())
         continue;
-      if (!peer->endpoint && aborted_) open_endpoint(*peer);
       tell(*peer, {.type = Type::gone});
     }
     ucp_request_param_t plain{};
@@ -240,9 +240,8 @@ void UcxTransport::leave() noexcept {
       return !UCS_PTR_IS_PTR(flush) || ucp_request_check_status(flush) != UCS_INPROGRESS;
     };
     while (!patience.passed() &&
-           (!is_flushed() || std::any_of(peers_.begin(), peers_.end(), [](const auto& peer) {
-             return peer && peer->notes > 0;
-           })))
+           (!is_flushed() || std::any_of(peers_.begin(), peers_.end(),
+                                         [](const auto& peer) { return peer && peer->notes > 0; })))
       ucp_worker_progress(worker_.get());
     if (UCS_PTR_IS_PTR(flush)) ucp_request_free(flush);
     // Their senders have been told above that this is no receipt.

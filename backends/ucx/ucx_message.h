@@ -69,9 +69,9 @@ struct UcxTransfer {
   Stage stage = Stage::unused;
   bool is_send = false;
   bool is_rendezvous = false;
-  bool doomed = false;           // fails, whatever UCX says
-  bool awaits_answer = false;    // send: to a withdraw
-  bool is_sent = false;          // UCX is done with it while the answer is awaited
+  bool doomed = false;         // fails, whatever UCX says
+  bool awaits_answer = false;  // send: to a withdraw
+  bool is_sent = false;        // UCX is done with it while the answer is awaited
   int peer = -1;
   uint64_t tag = 0;
   uint32_t key = 0;

@@ -147,8 +147,8 @@ ucs_status_t UcxTransport::message_came(Peer& peer, const UcxHeader& message, st
 void UcxTransport::withdraw_came(Peer& peer, const UcxHeader& message) {
   UcxArrival* found = nullptr;
   arrivals_.any(message.tag, [&](UcxArrival& arrival) {
-    const bool is_it = arrival.peer == peer.rank && arrival.is_rendezvous &&
-                       arrival.ticket == message.ticket;
+    const bool is_it =
+        arrival.peer == peer.rank && arrival.is_rendezvous && arrival.ticket == message.ticket;
     if (is_it) found = &arrival;
     return is_it;
   });
@@ -198,7 +198,10 @@ void UcxTransport::settle_ends() {
     if (!peer) continue;
     const bool is_broken = !peer->broken.empty();
     if (is_broken && peer->open) lose(*peer, peer->broken);
-    if (is_broken || (peer->closes && peer->notes == 0)) close_endpoint(*peer);
+    if (is_broken || (peer->closes && (peer->notes == 0 || last_word_.passed())))
+      close_endpoint(*peer);
+    else if (peer->closes && aborted_)
+      has_ends_ = true;
   }
 }
 
@@ -239,10 +242,12 @@ void UcxTransport::abort(const Error&) noexcept {
 void UcxTransport::handle_abort() {
   aborted_ = true;
   abort_bell_.silence();
+  // Where UCX uses memory the endpoint closes, and later it could no longer be said why.
+  last_word_ = Deadline::after(0.1);
   for (const auto& peer : peers_) {
     if (!peer) continue;
     fail_all(*peer);
-    if (peer->closes) close_endpoint(*peer);
+    if (peer->closes) tell(*peer, {.type = Type::gone});
   }
 }
 

@@ -207,8 +207,8 @@ void UcxTransport::receive_rendezvous(UcxTransfer* receive, void* descriptor) {
   how.user_data = receive;
   receive->stage = Stage::running;
   ++peer_at(receive->peer).transfers;
-  void* request = ucp_am_recv_data_nbx(worker_.get(), descriptor, receive->target, receive->bytes,
-                                       &how);
+  void* request =
+      ucp_am_recv_data_nbx(worker_.get(), descriptor, receive->target, receive->bytes, &how);
   if (!UCS_PTR_IS_PTR(request)) transfer_ran(receive, UCS_PTR_RAW_STATUS(request));
 }
 
@@ -295,6 +295,9 @@ void UcxTransport::send_note(Peer& peer, UcxNote* note) {
                      UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
   how.memory_type = UCS_MEMORY_TYPE_HOST;
   how.flags = UCP_AM_SEND_FLAG_EAGER;
+  // The two endpoints of a pair learn of each other only when an answer is asked for; UCX 1.13 must
+  // not find one closed before.
+  if (note->header.type == Type::hello) how.flags |= UCP_AM_SEND_FLAG_REPLY;
   how.cb.send = note_sent;
   how.user_data = note;
   ++peer.notes;

@@ -12,14 +12,15 @@
 #include "tutti/backends/tag_set.h"
 #include "tutti/backends/ucx/library.h"
 #include "tutti/backends/ucx/ucx_message.h"
+#include "tutti/base/deadline.h"
 #include "tutti/base/descriptor.h"
 #include "tutti/collectives/transport.h"
 
 namespace tutti {
 
 /// The Transport over UCX: one active message for each of ours. Small ones travel at once, bounded
-/// by credit; the bytes of larger ones go by UCX's rendezvous from the sender's memory straight into
-/// the receiver's, once the receive is there.
+/// by credit; the bytes of larger ones go by UCX's rendezvous from the sender's memory straight
+/// into the receiver's, once the receive is there.
 class UcxTransport final : public Transport {
  public:
   /// Meets the other ranks through the store. Throws Error(timeout | unavailable) naming who is
@@ -56,24 +57,24 @@ class UcxTransport final : public Transport {
     std::string address;
     std::string route;
     ucp_ep_h endpoint = nullptr;
-    Descriptor process;        // readable when it has ended; none if it cannot be watched
-    bool open = true;          // nothing is sent to it or taken from it any more if not
+    Descriptor process;  // readable when it has ended; none if it cannot be watched
+    bool open = true;    // nothing is sent to it or taken from it any more if not
     bool said_hello = false;
     bool said_goodbye = false;
     bool said_farewell = false;
-    bool closes = false;       // its endpoint, as soon as the notes to it are sent
-    std::string broken;        // what UCX said of it; to be seen to
-    uint32_t transfers = 0;    // that UCX works on
-    uint32_t notes = 0;        // that UCX works on
-    uint64_t credit = 0;       // for eager messages to it
-    uint64_t held = 0;         // cost of the eager messages that this side is not done with
-    uint64_t owed = 0;         // credit to be returned to it
+    bool closes = false;             // its endpoint, as soon as the notes to it are sent
+    std::string broken;              // what UCX said of it; to be seen to
+    uint32_t transfers = 0;          // that UCX works on
+    uint32_t notes = 0;              // that UCX works on
+    uint64_t credit = 0;             // for eager messages to it
+    uint64_t held = 0;               // cost of the eager messages that this side is not done with
+    uint64_t owed = 0;               // credit to be returned to it
     uint64_t control_in_flight = 0;  // cost of the control messages that it has not taken
     uint64_t control_queued = 0;
     uint64_t control_owed = 0;
-    uint32_t announced = 0;    // rendezvous to it that run
-    NodeQueue<UcxTransfer> sends;    // that wait for their turn
-    NodeQueue<UcxNote> controls;     // that wait for theirs
+    uint32_t announced = 0;        // rendezvous to it that run
+    NodeQueue<UcxTransfer> sends;  // that wait for their turn
+    NodeQueue<UcxNote> controls;   // that wait for theirs
   };
   struct ControlMessage {
     int peer = -1;
@@ -134,7 +135,8 @@ class UcxTransport final : public Transport {
   bool slept_ = false;
   bool has_ends_ = false;  // there is work for settle_ends()
   uint32_t idle_rounds_ = 0;
-  uint32_t closing_ = 0;  // endpoints that are being closed
+  Deadline last_word_ = Deadline::never();  // for what is to be told before an endpoint closes
+  uint32_t closing_ = 0;                    // endpoints that are being closed
 
   NodePool<UcxTransfer> transfers_;
   NodePool<UcxArrival> arrival_nodes_;
