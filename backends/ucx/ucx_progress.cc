@@ -20,7 +20,10 @@ bool UcxTransport::progress() {
     handle_abort();
     return true;
   }
-  bool moved = ucp_worker_progress(worker_.get()) != 0;
+  bool moved = !through_.empty();
+  for (const auto& [send, status] : through_) transfer_ran(send, status);
+  through_.clear();
+  moved |= ucp_worker_progress(worker_.get()) != 0;
   if (has_ends_) {
     settle_ends();
     moved = true;
@@ -35,7 +38,7 @@ bool UcxTransport::progress() {
 bool UcxTransport::arm() {
   if (!aborted_ && abort_asked_.load(std::memory_order_acquire)) return false;
   // UCX closes in rounds of progress that nothing wakes it for.
-  if (has_ends_ || closing_ > 0) return false;
+  if (has_ends_ || closing_ > 0 || !through_.empty()) return false;
   slept_ = ucp_worker_arm(worker_.get()) == UCS_OK;
   return slept_;
 }

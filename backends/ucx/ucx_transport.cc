@@ -132,7 +132,8 @@ bool UcxTransport::try_send(Peer& peer, UcxTransfer* send) {
   ++peer.transfers;
   void* request = ucp_am_send_nbx(peer.endpoint, kMessageId, &send->header, sizeof send->header,
                                   source, bytes, &how);
-  if (!UCS_PTR_IS_PTR(request)) transfer_ran(send, UCS_PTR_RAW_STATUS(request));
+  // Posting only posts: what is through at once is so in the next progress().
+  if (!UCS_PTR_IS_PTR(request)) through_.emplace_back(send, UCS_PTR_RAW_STATUS(request));
   return true;
 }
 

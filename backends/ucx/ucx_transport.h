@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tutti/backends/eager_buffers.h"
@@ -145,6 +146,7 @@ class UcxTransport final : public Transport {
   std::vector<std::unique_ptr<Peer>> peers_;  // null at the own rank
   MatchTable<UcxTransfer> posted_;
   MatchTable<UcxArrival> arrivals_;
+  std::vector<std::pair<UcxTransfer*, ucs_status_t>> through_;  // sends; told by progress()
   size_t vetoes_here_ = 0;
   std::vector<UcxTransfer*> vetoed_;
   TagSet discarded_;
