@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <utility>
 
 #include "tutti/backends/backend.h"
@@ -198,12 +197,6 @@ void StreamTransport::return_credit(Peer& peer, uint64_t cost) {
 
 // --- tags that nobody wants ---------------------------------------------------------------------
 
-bool StreamTransport::is_discarded(uint64_t tag) const {
-  if (discarded_.empty()) return false;
-  const auto after = discarded_.upper_bound(tag);
-  return after != discarded_.begin() && tag <= std::prev(after)->second;
-}
-
 void StreamTransport::discard(uint64_t first, uint64_t last) {
   if (first > last) return;
   arrivals_.for_each([&](Arrival* arrival) {
@@ -220,25 +213,7 @@ void StreamTransport::discard(uint64_t first, uint64_t last) {
     }
     forget_arrival(arrival);
   });
-
-  // Merged with the ranges that it overlaps or touches.
-  auto at = discarded_.upper_bound(first);
-  if (at != discarded_.begin()) {
-    const auto before = std::prev(at);
-    if (before->second >= first || before->second + 1 == first) at = before;
-  }
-  const auto touches = [&](uint64_t begin) {
-    return begin <= last || (last != std::numeric_limits<uint64_t>::max() && begin == last + 1);
-  };
-  while (at != discarded_.end() && touches(at->first)) {
-    first = std::min(first, at->first);
-    last = std::max(last, at->second);
-    at = discarded_.erase(at);
-  }
-  discarded_[first] = last;
-  // Tags grow, so messages of the lowest ones have long come; forgetting keeps this bounded.
-  constexpr size_t kMostRanges = 4096;
-  if (discarded_.size() > kMostRanges) discarded_.erase(discarded_.begin());
+  discarded_.insert(first, last);
 }
 
 bool StreamTransport::has_veto(uint64_t tag) const {
@@ -274,7 +249,7 @@ std::byte* StreamTransport::eager_begins(Peer& peer, const FrameHeader& frame) {
   if (peer.eager_held > credit_)
     throw Error(ErrorCode::corrupt_data, "it sent more messages than it had credit for");
   peer.outlet.add_credit(frame.ticket);
-  if (is_discarded(frame.tag)) return nullptr;
+  if (discarded_.contains(frame.tag)) return nullptr;
   if (Transfer* receive = posted_.find(peer.rank, frame.tag, frame.key)) {
     posted_.remove(receive);
     receive->verdict = frame.verdict;
@@ -356,7 +331,7 @@ void StreamTransport::frame_ends(int from, const FrameHeader& frame) {
 }
 
 void StreamTransport::announced(Peer& peer, const FrameHeader& frame) {
-  if (is_discarded(frame.tag))
+  if (discarded_.contains(frame.tag))
     return peer.outlet.tell({.type = FrameType::refuse, .ticket = frame.ticket});
   if (Transfer* receive = posted_.find(peer.rank, frame.tag, frame.key)) {
     posted_.remove(receive);

@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <deque>
-#include <map>
 #include <memory>
 #include <vector>
 
@@ -10,6 +9,7 @@
 #include "tutti/backends/eager_buffers.h"
 #include "tutti/backends/stream_inlet.h"
 #include "tutti/backends/stream_outlet.h"
+#include "tutti/backends/tag_set.h"
 #include "tutti/backends/transfer.h"
 #include "tutti/base/descriptor.h"
 #include "tutti/collectives/transport.h"
@@ -88,7 +88,6 @@ class StreamTransport final : public Transport, private Inlet::Reader {
   void finish(Transfer* transfer, Transfer::Stage stage);
   void forget_arrival(Arrival* arrival);
   void return_credit(Peer& peer, uint64_t cost);
-  bool is_discarded(uint64_t tag) const;
 
   bool pump(Peer& peer);
   bool drain(Peer& peer);
@@ -114,7 +113,7 @@ class StreamTransport final : public Transport, private Inlet::Reader {
   MatchTable<Arrival> arrivals_;
   size_t vetoes_here_ = 0;         // arrivals whose verdict is not go
   std::vector<Transfer*> vetoed_;  // matched receives whose verdict is not go, until tested
-  std::map<uint64_t, uint64_t> discarded_;  // first to last tag, not overlapping
+  TagSet discarded_;
   std::deque<ControlMessage> inbox_;
   std::vector<std::vector<std::byte>> spare_;  // buffers of control messages for reuse
   std::deque<PeerEvent> events_;

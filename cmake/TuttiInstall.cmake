@@ -22,7 +22,7 @@ function(tutti_install_headers folder)
   file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
     ${PROJECT_SOURCE_DIR}/${folder}/*.h)
   foreach(header ${headers})
-    file(STRINGS ${PROJECT_SOURCE_DIR}/${header} private REGEX "^#include <(fmt|boost|hwy|openssl|oneapi|nlohmann|gloo)/")
+    file(STRINGS ${PROJECT_SOURCE_DIR}/${header} private REGEX "^#include <(fmt|boost|hwy|openssl|oneapi|nlohmann|gloo|ucp)/")
     cmake_path(GET header PARENT_PATH place)
     if(NOT private)
       install(FILES ${PROJECT_SOURCE_DIR}/${header}

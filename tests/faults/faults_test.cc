@@ -140,6 +140,26 @@ TEST_F(Faults, StoppedOverGloo) {
           2500, 0, true);
 }
 
+// Over memory that the ranks share, and over TCP.
+TEST_F(Faults, KilledOverUcx) {
+  if (!TUTTI_HAS_UCX) GTEST_SKIP() << "backend ucx is not built here";
+  for (const char* transports : {"", " UCX_TLS=tcp"})
+    for (int i = 0; i < runs(); ++i) {
+      const auto environment = fmt::format("TUTTI_BACKEND=ucx{}", transports);
+      check((i + 1) % kRanks, fmt::format("kill-at transfer {}", 3 + i), environment, 1000, 137,
+            true);
+      check((i + 2) % kRanks, fmt::format("kill-after {} 0", 400'000 + 1000 * i), environment, 1000,
+            137, true);
+    }
+}
+
+TEST_F(Faults, StoppedOverUcx) {
+  if (!TUTTI_HAS_UCX) GTEST_SKIP() << "backend ucx is not built here";
+  for (int i = 0; i < runs(); ++i)
+    check((i + 3) % kRanks, "stop-after 400000 0", "TUTTI_BACKEND=ucx TUTTI_PEER_TIMEOUT=1.5", 2500,
+          0, true);
+}
+
 TEST_F(Faults, StoppedIsNamedAsSilentAndHarmsNothingWhenItWakes) {
   for (int i = 0; i < runs(); ++i)
     check(i % kRanks, "stop-after 400000 0", "TUTTI_PEER_TIMEOUT=1.5", 2500, 0, true);

@@ -119,6 +119,21 @@ TEST(Doctor, KnowsGloo) {
   EXPECT_THAT(nowhere.output, HasSubstr("lo 127.0.0.1"));
 }
 
+TEST(Doctor, KnowsUcxAndWhatItReallyUses) {
+  if (!TUTTI_HAS_UCX) GTEST_SKIP() << "backend ucx is not built here";
+  const auto said = doctor({"--backend", "ucx"});
+  ASSERT_EQ(said.code, 0) << said.output << said.errors;
+  EXPECT_THAT(said.output, HasSubstr("\nucx 1."));
+  EXPECT_THAT(said.output, testing::ContainsRegex("transport   (sysv|posix)"));
+  EXPECT_THAT(said.output, HasSubstr("us for 4 bytes"));
+  const auto tcp = doctor({"--backend", "ucx", "--no-measure"}, {"UCX_TLS=tcp"});
+  EXPECT_THAT(tcp.output, HasSubstr("transport   tcp\n"));
+  const auto nowhere = doctor({"--backend", "ucx", "--no-measure"}, {"TUTTI_INTERFACE=eth99"});
+  EXPECT_EQ(nowhere.code, 1);
+  EXPECT_THAT(nowhere.output, HasSubstr("TUTTI_INTERFACE=eth99 is neither an interface of this"));
+  EXPECT_THAT(nowhere.output, HasSubstr("lo 127.0.0.1"));
+}
+
 TEST(Doctor, BadInputIsOneLine) {
   const auto wrong = doctor({"--backend", "smh"});
   EXPECT_EQ(wrong.code, 1);

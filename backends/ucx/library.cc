@@ -1,0 +1,158 @@
+#include "tutti/backends/ucx/library.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <string_view>
+#include <vector>
+
+#include "tutti/backends/tcp/network_interface.h"
+#include "tutti/base/error.h"
+#include "tutti/base/text.h"
+
+namespace tutti {
+
+namespace {
+
+// UCX reads its tables and loads its modules when contexts come and go; its promises for threads
+// begin after that.
+std::mutex& setup_mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+
+void check(const Context& context, ucs_status_t status, std::string_view what) {
+  if (status == UCS_OK) return;
+  throw Error(ErrorCode::unavailable,
+              fmt::format("rank {}: UCX cannot {}: {}; its own log says more with "
+                          "UCX_LOG_LEVEL=info",
+                          context.rank, what, ucs_status_string(status)))
+      .with_rank(context.rank);
+}
+
+bool is_rdma_device(const std::string& name) {
+  const auto device = split_text(name, ':').front();
+  struct stat status {};
+  return device.find('/') == device.npos &&
+         ::stat(("/sys/class/infiniband/" + device).c_str(), &status) == 0;
+}
+
+// Context::network_interface as UCX names devices: by interface, never by address.
+std::string device_name(const Context& context) {
+  const auto& wanted = context.network_interface;
+  if (is_rdma_device(wanted)) return wanted;
+  const auto available = interface_addresses();
+  ErrorStatus status;
+  const auto numeric = asio::ip::make_address(wanted, status);
+  const bool is_address = !status;
+  for (const auto& entry : available)
+    if (is_address ? entry.address == numeric : entry.interface == wanted) return entry.interface;
+  throw Error(ErrorCode::unavailable,
+              fmt::format("rank {}: TUTTI_INTERFACE={} is neither an interface of this host, which "
+                          "has {}, nor an RDMA device such as mlx5_0:1",
+                          context.rank, wanted, to_text(available)))
+      .with_rank(context.rank);
+}
+
+bool all_on_one_host(const Context& context) {
+  const auto hosts = context.hosts();
+  return std::all_of(hosts.begin(), hosts.end(), [](int host) { return host == 0; });
+}
+
+class Config {
+ public:
+  explicit Config(const Context& context) : context_(context) {
+    check(context, ucp_config_read(nullptr, nullptr, &config_), "read its configuration");
+  }
+  ~Config() { ucp_config_release(config_); }
+  Config(const Config&) = delete;
+  Config& operator=(const Config&) = delete;
+  void set(const char* name, const std::string& value) {
+    check(context_, ucp_config_modify(config_, name, value.c_str()),
+          fmt::format("set {} to {}", name, value));
+  }
+  const ucp_config_t* get() const { return config_; }
+
+ private:
+  const Context& context_;
+  ucp_config_t* config_ = nullptr;
+};
+
+}  // namespace
+
+UcxWorker::UcxWorker(const Context& context) {
+  const std::lock_guard lock(setup_mutex());
+  Config config(context);
+  // Without it UCX takes shared memory for unfit to report errors, and silently uses TCP instead.
+  // (By this name; here UCX does not know POSIX_ERROR_HANDLING and SYSV_ERROR_HANDLING.)
+  config.set("MM_ERROR_HANDLING", "y");
+  // Where UCX_TLS leaves no shared memory, that is no mistake.
+  config.set("WARN_INVALID_CONFIG", "n");
+  // On one host the ends of processes are seen at once without it, and it wakes who sleeps.
+  config.set("KEEPALIVE_INTERVAL", all_on_one_host(context) ? "inf" : "1s");
+  if (!context.network_interface.empty()) config.set("NET_DEVICES", device_name(context));
+
+  ucp_params_t params{};
+  params.field_mask =
+      UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS | UCP_PARAM_FIELD_NAME;
+  params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
+  params.estimated_num_eps = static_cast<size_t>(context.size);
+  params.name = "tutti";
+  check(context, ucp_init(&params, config.get(), &context_), "start");
+  try {
+    ucp_worker_params_t worker_params{};
+    worker_params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+    worker_params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
+    check(context, ucp_worker_create(context_, &worker_params, &worker_), "create its worker");
+    check(context, ucp_worker_get_efd(worker_, &descriptor_), "wake who sleeps");
+    ucp_address_t* address = nullptr;
+    size_t bytes = 0;
+    check(context, ucp_worker_get_address(worker_, &address, &bytes), "tell its address");
+    address_.assign(reinterpret_cast<const char*>(address), bytes);
+    ucp_worker_release_address(worker_, address);
+  } catch (...) {
+    if (worker_) ucp_worker_destroy(worker_);
+    ucp_cleanup(context_);
+    throw;
+  }
+}
+
+UcxWorker::~UcxWorker() {
+  const std::lock_guard lock(setup_mutex());
+  ucp_worker_destroy(worker_);
+  ucp_cleanup(context_);
+}
+
+// UCX 1.13 tells it in its report for people only, one line a lane:
+//   #                 lane[0]:  2:posix/memory.0 md[1]      -> md[1]/posix/sysdev[255]  am am_bw#0
+std::string transports_of(ucp_ep_h endpoint) {
+  char* text = nullptr;
+  size_t bytes = 0;
+  std::FILE* file = ::open_memstream(&text, &bytes);
+  if (!file) return "unknown";
+  ucp_ep_print_info(endpoint, file);
+  std::fclose(file);
+  const std::unique_ptr<char, decltype(&std::free)> owner(text, &std::free);
+  std::vector<std::string> names;
+  for (const auto& line : split_text({text, bytes}, '\n')) {
+    const auto lane = line.find("lane[");
+    const auto begin =
+        lane == line.npos ? lane : line.find_first_not_of(" ", line.find(':', lane) + 1);
+    if (begin == line.npos) continue;
+    const auto colon = line.find(':', begin);
+    const auto slash = line.find('/', begin);
+    if (colon == line.npos || slash == line.npos || slash < colon) continue;
+    const auto name = line.substr(colon + 1, slash - colon - 1);
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  }
+  return names.empty() ? "unknown" : fmt::format("{}", fmt::join(names, ", "));
+}
+
+std::string ucx_version() { return ucp_get_version_string(); }
+
+}  // namespace tutti

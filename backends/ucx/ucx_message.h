@@ -1,0 +1,115 @@
+#pragma once
+
+#include <ucp/api/ucp.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "tutti/collectives/transport.h"
+
+namespace tutti {
+
+/// What travels between two UcxTransports is active messages, each with one of these as its header:
+///
+///   eager       a whole message of moderate size; costs credit
+///   rendezvous  a message whose bytes wait at the sender, who calls it `ticket`, until they are
+///               received or refused; UCX tells the sender of either
+///   withdraw    the sender would like to have the rendezvous `ticket` (its tag given) back
+///   withdrawn   the answer: the message `ticket` is gone (`length` 1), or comes through (0)
+///   credit      the receiver is done with eager messages that cost `length`, and with control
+///               messages that cost `ticket`
+///   control     a control message
+///   hello       the first one to a peer
+///   goodbye     the sender leaves on purpose, and all that it sent comes before
+///   farewell    the answer: everything has come
+///   gone        the sender leaves without a goodbye
+///
+/// Those of one pair of ranks keep their order.
+enum class UcxMessageType : uint32_t {
+  eager = 1,
+  rendezvous,
+  withdraw,
+  withdrawn,
+  credit,
+  control,
+  hello,
+  goodbye,
+  farewell,
+  gone
+};
+
+/// Ranks of one communicator run the same build on machines of one kind (UCX asks for as much).
+struct UcxHeader {
+  UcxMessageType type = UcxMessageType::gone;
+  uint32_t from = 0;
+  uint32_t key = 0;
+  uint32_t verdict = 0;
+  uint64_t length = 0;
+  uint64_t tag = 0;
+  uint64_t ticket = 0;
+};
+
+/// One isend or irecv, from the call until test() released it.
+struct UcxTransfer {
+  enum class Stage : uint8_t {
+    unused,
+    queued,   // send: waits for its turn
+    running,  // UCX uses the memory
+    posted,   // receive: not matched
+    done,
+    failed
+  };
+
+  bool over() const { return stage == Stage::done || stage == Stage::failed; }
+  Ticket ticket() const { return Ticket{generation} << 32 | (index + 1); }
+
+  uint32_t index = 0;
+  uint32_t generation = 0;
+  Stage stage = Stage::unused;
+  bool is_send = false;
+  bool is_rendezvous = false;
+  bool doomed = false;         // fails, whatever UCX says
+  bool awaits_answer = false;  // send: to a withdraw
+  bool is_sent = false;        // UCX is done with it while the answer is awaited
+  int peer = -1;
+  uint64_t tag = 0;
+  uint32_t key = 0;
+  uint32_t verdict = 0;
+  const std::byte* source = nullptr;
+  std::byte* target = nullptr;
+  size_t bytes = 0;
+  UcxHeader header;  // UCX reads it until the message is sent
+  class UcxTransport* owner = nullptr;
+  UcxTransfer* next = nullptr;
+  UcxTransfer* before = nullptr;
+};
+
+/// A message that came before its receive was posted.
+struct UcxArrival {
+  uint32_t index = 0;
+  int peer = -1;
+  uint64_t tag = 0;
+  uint32_t key = 0;
+  uint32_t verdict = 0;
+  size_t bytes = 0;
+  uint64_t ticket = 0;
+  bool is_rendezvous = false;
+  void* descriptor = nullptr;   // of a rendezvous, until it is received
+  std::byte* buffer = nullptr;  // of what came eagerly
+  UcxArrival* next = nullptr;
+  UcxArrival* before = nullptr;
+};
+
+/// A control message, or one of the protocol's own, until UCX is done with it.
+struct UcxNote {
+  uint32_t index = 0;
+  int peer = -1;
+  UcxHeader header;
+  std::vector<std::byte> bytes;
+  class UcxTransport* owner = nullptr;
+  UcxNote* next = nullptr;
+  UcxNote* before = nullptr;
+};
+
+}  // namespace tutti

@@ -1,0 +1,158 @@
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tutti/backends/eager_buffers.h"
+#include "tutti/backends/intrusive.h"
+#include "tutti/backends/tag_set.h"
+#include "tutti/backends/ucx/library.h"
+#include "tutti/backends/ucx/ucx_message.h"
+#include "tutti/base/deadline.h"
+#include "tutti/base/descriptor.h"
+#include "tutti/collectives/transport.h"
+
+namespace tutti {
+
+/// The Transport over UCX: one active message for each of ours. Small ones travel at once, bounded
+/// by credit; the bytes of larger ones go by UCX's rendezvous from the sender's memory straight
+/// into the receiver's, once the receive is there.
+class UcxTransport final : public Transport {
+ public:
+  /// Meets the other ranks through the store. Throws Error(timeout | unavailable) naming who is
+  /// missing.
+  explicit UcxTransport(const Context& context);
+  ~UcxTransport() override;
+
+  bool progress() override;
+  bool arm() override;
+  int descriptor() const override { return poller_.descriptor(); }
+  void abort(const Error& error) noexcept override;
+
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(peers_.size()); }
+  Ticket isend(int peer, const MessageHeader& header, std::span<const std::byte> bytes) override;
+  Ticket irecv(int peer, uint64_t tag, uint32_t key, std::span<std::byte> bytes) override;
+  TransferState test(Ticket ticket, uint32_t* verdict) override;
+  void cancel(Ticket ticket) override;
+  void discard(uint64_t first, uint64_t last) override;
+  bool has_veto(uint64_t tag) const override;
+
+  void post(int peer, std::span<const std::byte> message) override;
+  bool take(int& peer, std::vector<std::byte>& message) override;
+  std::optional<PeerEvent> take_event() override;
+  void goodbye(double seconds) noexcept override;
+  TransportCounters counters() const override { return counters_; }
+  std::string_view route(int peer) const override;
+
+ private:
+  struct Peer {
+    explicit Peer(int number) : rank(number) {}
+    const int rank;
+    UcxTransport* owner = nullptr;
+    std::string address;
+    std::string route;
+    ucp_ep_h endpoint = nullptr;
+    Descriptor process;  // readable when it has ended; none if it cannot be watched
+    bool open = true;    // nothing is sent to it or taken from it any more if not
+    bool said_hello = false;
+    bool said_goodbye = false;
+    bool said_farewell = false;
+    bool closes = false;             // its endpoint, as soon as the notes to it are sent
+    std::string broken;              // what UCX said of it; to be seen to
+    uint32_t transfers = 0;          // that UCX works on
+    uint32_t notes = 0;              // that UCX works on
+    uint64_t credit = 0;             // for eager messages to it
+    uint64_t held = 0;               // cost of the eager messages that this side is not done with
+    uint64_t owed = 0;               // credit to be returned to it
+    uint64_t control_in_flight = 0;  // cost of the control messages that it has not taken
+    uint64_t control_queued = 0;
+    uint64_t control_owed = 0;
+    uint32_t announced = 0;        // rendezvous to it that run
+    NodeQueue<UcxTransfer> sends;  // that wait for their turn
+    NodeQueue<UcxNote> controls;   // that wait for theirs
+  };
+  struct ControlMessage {
+    int peer = -1;
+    std::vector<std::byte> bytes;
+  };
+
+  // ucx_connect.cc: how it begins and ends.
+  void meet(const Context& context);
+  void watch_process(Peer& peer, const std::string& place);
+  void open_endpoint(Peer& peer);
+  void close_endpoint(Peer& peer);
+  void await_hellos(const Context& context);
+  bool is_told(const Peer& peer) const;
+  void leave() noexcept;
+
+  // ucx_progress.cc: messages as they come, peers as they go.
+  static void broke(void* peer, ucp_ep_h endpoint, ucs_status_t status);
+  static ucs_status_t came(void* self, const void* header, size_t header_bytes, void* data,
+                           size_t bytes, const ucp_am_recv_param_t* param);
+  ucs_status_t handle(const UcxHeader& header, std::byte* data, size_t bytes, bool is_rendezvous);
+  ucs_status_t message_came(Peer& peer, const UcxHeader& header, std::byte* data,
+                            bool is_rendezvous);
+  void withdraw_came(Peer& peer, const UcxHeader& header);
+  void answer_came(Peer& peer, const UcxHeader& header);
+  bool look_for_deaths();
+  void lose(Peer& peer, const std::string& detail);
+  void fail_all(Peer& peer);
+  void settle_ends();
+  void handle_abort();
+
+  // ucx_transport.cc: what the user posts.
+  Peer& peer_at(int rank);
+  UcxTransfer* make_transfer(int peer, uint64_t tag, uint32_t key, bool is_send, size_t bytes);
+  UcxTransfer* find(Ticket ticket);
+  bool try_send(Peer& peer, UcxTransfer* send);
+  void flush_sends(Peer& peer);
+  void tell(Peer& peer, const UcxHeader& header);
+  void flush_controls(Peer& peer);
+  void send_note(Peer& peer, UcxNote* note);
+  void receive_rendezvous(UcxTransfer* receive, void* descriptor);
+  void forget_arrival(UcxArrival* arrival);
+  void return_credit(Peer& peer, uint64_t cost);
+  static void sent(void* request, ucs_status_t status, void* transfer);
+  static void received(void* request, ucs_status_t status, size_t bytes, void* transfer);
+  static void note_sent(void* request, ucs_status_t status, void* note);
+  void transfer_ran(UcxTransfer* transfer, ucs_status_t status);
+  void note_ran(UcxNote* note);
+
+  const int rank_;
+  const uint64_t credit_;  // of each pair, each way
+  TransportCounters counters_;
+  Poller poller_;
+  Poller deaths_;  // of processes on this host
+  Bell abort_bell_;
+  std::atomic<bool> abort_asked_{false};
+  bool aborted_ = false;
+  bool leaving_ = false;
+  bool slept_ = false;
+  bool has_ends_ = false;  // there is work for settle_ends()
+  uint32_t idle_rounds_ = 0;
+  Deadline last_word_ = Deadline::never();  // for what is to be told before an endpoint closes
+  uint32_t closing_ = 0;                    // endpoints that are being closed
+
+  NodePool<UcxTransfer> transfers_;
+  NodePool<UcxArrival> arrival_nodes_;
+  NodePool<UcxNote> notes_;
+  EagerBuffers buffers_;
+  std::vector<std::unique_ptr<Peer>> peers_;  // null at the own rank
+  MatchTable<UcxTransfer> posted_;
+  MatchTable<UcxArrival> arrivals_;
+  std::vector<std::pair<UcxTransfer*, ucs_status_t>> through_;  // sends; told by progress()
+  size_t vetoes_here_ = 0;
+  std::vector<UcxTransfer*> vetoed_;
+  TagSet discarded_;
+  std::deque<ControlMessage> inbox_;
+  std::deque<PeerEvent> events_;
+  UcxWorker worker_;  // the first to end: until then UCX may use all of the above
+};
+
+}  // namespace tutti
