@@ -13,6 +13,7 @@ WorkState::WorkState(std::shared_ptr<Driver> driver, std::string name, int parts
     : driver_(std::move(driver)), name_(std::move(name)), parts_left_(parts) {}
 
 WorkState::~WorkState() {
+  if (gate_ != nullptr) runtime_->give_back_word(gate_);
   if (!error_ || seen_) return;
   driver_->report(fmt::format("\"{}\" failed and nobody waited for it: {}", name_, error_->what()));
 }
@@ -99,7 +100,7 @@ void WorkState::wait_on(const std::shared_ptr<WorkState>& state, StreamRef strea
     state->wait(Deadline::never());
     return;
   }
-  state->runtime_->wait_word(stream, &state->gate_, 1);
+  state->runtime_->wait_word(stream, state->gate_, 1);
   state->runtime_->host_function(stream, [state] {});
 }
 

@@ -50,9 +50,12 @@ class WorkState {
   void set_output(size_t index, Tensor output);
   void set_received(std::vector<int64_t> received);
   /// Streams of this runtime can wait for it; before it is handed out.
-  void gate_streams(DeviceRuntime& runtime) { runtime_ = &runtime; }
+  void gate_streams(DeviceRuntime& runtime) {
+    runtime_ = &runtime;
+    gate_ = runtime.take_word();
+  }
   /// In order of `stream`: lets the streams that wait go on.
-  void open_gate(StreamRef stream) { runtime_->write_word(stream, &gate_, 1); }
+  void open_gate(StreamRef stream) { runtime_->write_word(stream, gate_, 1); }
   std::exception_ptr exception() const;
 
   // --- called by users ---
@@ -76,7 +79,7 @@ class WorkState {
   std::atomic<bool> done_{false};
   std::atomic<bool> seen_{false};
   DeviceRuntime* runtime_ = nullptr;  // constant once handed out; null: host memory
-  uint64_t gate_ = 0;                 // written and awaited by streams only
+  uint64_t* gate_ = nullptr;          // set to 1 when streams may go on
   mutable std::mutex mutex_;          // guards all below
   std::optional<Error> error_;
   std::vector<Tensor> outputs_;

@@ -6,6 +6,7 @@
 
 #include "tutti/kernels/reduce_op.h"
 #include "tutti/tensor/dtype.h"
+#include "tutti/tensor/packing.h"
 
 namespace tutti {
 
@@ -30,15 +31,6 @@ void cast(DataType from, const std::byte* input, DataType to, std::byte* output,
           Scale scale = {});
 void cast_reference(DataType from, const std::byte* input, DataType to, std::byte* output,
                     int64_t count, Scale scale = {});
-
-/// One tensor's place in a bucket: elements [offset, offset + count) of the bucket are the
-/// tensor's.
-struct Piece {
-  std::byte* data = nullptr;  // the tensor; pack only reads it
-  DataType dtype = DataType::f32;
-  int64_t offset = 0;  // in elements of the bucket
-  int64_t count = 0;
-};
 
 /// Fills elements [begin, end) of a bucket, which are at `bucket`, from the pieces that lie there
 /// (ascending offsets, not overlapping), casting to the bucket's type and scaling in the same pass.

@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "tutti/tensor/packing.h"
+
 namespace tutti {
 
 /// How elements of several ranks become one. The numbers are part of the wire format and the C ABI.
@@ -22,15 +24,5 @@ constexpr std::string_view to_string(ReduceOp op) noexcept {
                                                        "product", "band",    "bor"};
   return kNames[static_cast<int>(op)];
 }
-
-/// A factor and a whole divisor, kept apart so that integer averages stay exact. On floats an
-/// element x becomes x * (factor / divisor), computed in f32 (f64 for f64) and rounded once; on
-/// integers (x / divisor) truncated toward zero, then, if factor is not 1, multiplied in f64,
-/// truncated toward zero and saturated. Booleans are left alone.
-struct Scale {
-  double factor = 1.0;
-  int64_t divisor = 1;
-  bool is_one() const { return factor == 1.0 && divisor == 1; }
-};
 
 }  // namespace tutti

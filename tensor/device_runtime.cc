@@ -14,10 +14,12 @@ namespace tutti {
 namespace {
 
 // The CPU as a device: everything has happened when the call returns, so streams and events are
-// empty words.
+// empty words. Its buckets are packed piece by piece while they travel, by kernels/convert.h.
 class CpuRuntime final : public DeviceRuntime {
  public:
   DeviceKind kind() const override { return DeviceKind::cpu; }
+  int count() override { return 1; }
+  void make_current(Device) override {}
   void* allocate(size_t bytes, Device) override {
     const size_t rounded = (bytes + 63) / 64 * 64;
     void* memory = std::aligned_alloc(64, rounded == 0 ? 64 : rounded);
@@ -26,6 +28,10 @@ class CpuRuntime final : public DeviceRuntime {
     return memory;
   }
   void free(void* memory, Device) noexcept override { std::free(memory); }
+  void* allocate_host(size_t bytes) override { return allocate(bytes, {}); }
+  void free_host(void* memory) noexcept override { std::free(memory); }
+  uint64_t* take_word() override { return new uint64_t(0); }
+  void give_back_word(uint64_t* word) noexcept override { delete word; }
   StreamRef create_stream(Device) override { return {}; }
   void destroy_stream(StreamRef) noexcept override {}
   void* create_event(Device) override { return nullptr; }
@@ -35,6 +41,13 @@ class CpuRuntime final : public DeviceRuntime {
   void wait_event(StreamRef, void*) override {}
   void copy(void* target, const void* source, size_t bytes, StreamRef) override {
     if (bytes > 0) std::memcpy(target, source, bytes);
+  }
+  void pack(const DeviceBucket&, std::span<const Piece>, Scale, bool, StreamRef) override {
+    throw Error(ErrorCode::internal, "buckets of host memory are not packed by the device");
+  }
+  void unpack(const DeviceBucket&, std::span<const Piece>, Scale, const DeviceOutcome&,
+              StreamRef) override {
+    throw Error(ErrorCode::internal, "buckets of host memory are not unpacked by the device");
   }
   void host_function(StreamRef, std::function<void()> function) override { function(); }
   void write_word(StreamRef, uint64_t* word, uint64_t value) override {

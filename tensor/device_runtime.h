@@ -3,8 +3,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <span>
 
 #include "tutti/tensor/device.h"
+#include "tutti/tensor/packing.h"
 
 namespace tutti {
 
@@ -15,9 +17,20 @@ class DeviceRuntime {
  public:
   virtual ~DeviceRuntime() = default;
   virtual DeviceKind kind() const = 0;
+  /// How many devices of this kind this process sees: indices 0 to count() - 1.
+  virtual int count() = 0;
+  /// For libraries that work on the device of the thread that calls them.
+  virtual void make_current(Device device) = 0;
   /// Throws Error(out_of_memory) that names the bytes and the device.
   virtual void* allocate(size_t bytes, Device device) = 0;
   virtual void free(void* memory, Device device) noexcept = 0;
+  /// Memory of the host that streams reach, too (pinned).
+  virtual void* allocate_host(size_t bytes) = 0;
+  virtual void free_host(void* memory) noexcept = 0;
+  /// A word of such memory, zero, from a pool. Host and streams may store it and wait for it.
+  virtual uint64_t* take_word() = 0;
+  /// No stream stores it or waits for it any more. Host functions may call this.
+  virtual void give_back_word(uint64_t* word) noexcept = 0;
 
   virtual StreamRef create_stream(Device device) = 0;
   virtual void destroy_stream(StreamRef stream) noexcept = 0;
@@ -29,6 +42,16 @@ class DeviceRuntime {
   virtual void wait_event(StreamRef stream, void* event) = 0;
 
   virtual void copy(void* target, const void* source, size_t bytes, StreamRef stream) = 0;
+  /// In stream order: fills the bucket from the pieces (of memory that the device reaches;
+  /// ascending offsets, not overlapping), casting to its type and scaling in the same pass, as
+  /// kernels/convert.h says; elements between pieces become zero. Its lanes become clean, but
+  /// `veto` sets this rank's. Spans are borrowed for the call.
+  virtual void pack(const DeviceBucket& bucket, std::span<const Piece> pieces, Scale scale,
+                    bool veto, StreamRef stream) = 0;
+  /// The way back, in stream order. If a lane is not clean, nothing is written but the outcome's
+  /// word. Not clean is any other value, infinity and NaN too.
+  virtual void unpack(const DeviceBucket& bucket, std::span<const Piece> pieces, Scale scale,
+                      const DeviceOutcome& outcome, StreamRef stream) = 0;
   /// Runs a host function in stream order; it must not call the runtime.
   virtual void host_function(StreamRef stream, std::function<void()> function) = 0;
   /// Stores a word of host-visible memory in stream order (release).

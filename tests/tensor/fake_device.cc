@@ -15,6 +15,7 @@
 #include "tutti/base/check.h"
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
+#include "tutti/kernels/convert.h"
 
 namespace tutti {
 
@@ -124,6 +125,26 @@ struct Event {
   }
 };
 
+std::byte* lane_of(const DeviceBucket& bucket, int64_t lane) {
+  return bucket.data + (bucket.count + lane) * size_of(bucket.dtype);
+}
+
+void set_lane(const DeviceBucket& bucket, int64_t lane, bool one) {
+  const double value = one ? 1 : 0;
+  cast(DataType::f64, reinterpret_cast<const std::byte*>(&value), bucket.dtype,
+       lane_of(bucket, lane), 1);
+}
+
+bool is_clean(const DeviceBucket& bucket) {
+  for (int64_t lane = 0; lane < bucket.lanes; ++lane) {
+    double value = 0;
+    cast(bucket.dtype, lane_of(bucket, lane), DataType::f64, reinterpret_cast<std::byte*>(&value),
+         1);
+    if (value != bucket.clean()) return false;
+  }
+  return true;
+}
+
 Event& event_of(void* event) { return *static_cast<Event*>(event); }
 
 }  // namespace
@@ -146,6 +167,19 @@ class FakeDevice::Implementation {
     return streams_.back().get();
   }
 
+  uint64_t* take_word() {
+    const std::lock_guard lock(mutex_);
+    if (free_words_.empty()) return &words_.emplace_back(0);
+    auto* word = free_words_.back();
+    free_words_.pop_back();
+    *word = 0;
+    return word;
+  }
+  void give_back_word(uint64_t* word) {
+    const std::lock_guard lock(mutex_);
+    free_words_.push_back(word);
+  }
+
   std::atomic<int64_t> synchronize_count{0};
 
  private:
@@ -154,6 +188,8 @@ class FakeDevice::Implementation {
   std::mutex mutex_;
   // Destroyed streams stay here until the end, because destroying one must not wait for it.
   std::vector<std::unique_ptr<Stream>> streams_;
+  std::deque<uint64_t> words_;
+  std::vector<uint64_t*> free_words_;
 };
 
 FakeDevice::FakeDevice() : FakeDevice(Options{}) {}
@@ -179,6 +215,14 @@ void* FakeDevice::allocate(size_t bytes, Device device) {
 }
 
 void FakeDevice::free(void* memory, Device) noexcept { std::free(memory); }
+
+void* FakeDevice::allocate_host(size_t bytes) { return allocate(bytes, {}); }
+
+void FakeDevice::free_host(void* memory) noexcept { std::free(memory); }
+
+uint64_t* FakeDevice::take_word() { return implementation_->take_word(); }
+
+void FakeDevice::give_back_word(uint64_t* word) noexcept { implementation_->give_back_word(word); }
 
 StreamRef FakeDevice::create_stream(Device) { return {implementation_->add_stream()}; }
 
@@ -212,6 +256,29 @@ void FakeDevice::wait_event(StreamRef stream, void* event) {
 void FakeDevice::copy(void* target, const void* source, size_t bytes, StreamRef stream) {
   implementation_->stream(stream).submit([=] {
     if (bytes > 0) std::memcpy(target, source, bytes);
+  });
+}
+
+void FakeDevice::pack(const DeviceBucket& bucket, std::span<const Piece> pieces, Scale scale,
+                      bool veto, StreamRef stream) {
+  host_function(stream, [=, pieces = std::vector(pieces.begin(), pieces.end())] {
+    tutti::pack(pieces, bucket.dtype, bucket.data, 0, bucket.count, scale);
+    for (int64_t lane = 0; lane < bucket.lanes; ++lane)
+      set_lane(bucket, lane, (veto && lane == bucket.own_lane) != bucket.zero_vetoes);
+  });
+}
+
+void FakeDevice::unpack(const DeviceBucket& bucket, std::span<const Piece> pieces, Scale scale,
+                        const DeviceOutcome& outcome, StreamRef stream) {
+  host_function(stream, [=, pieces = std::vector(pieces.begin(), pieces.end()),
+                         gates = std::vector(outcome.gates.begin(), outcome.gates.end())] {
+    const bool clean = is_clean(bucket);
+    if (clean) {
+      tutti::unpack(pieces, bucket.dtype, bucket.data, 0, bucket.count, scale);
+      for (auto* gate : gates) std::atomic_ref(*gate).store(1, std::memory_order_release);
+    }
+    std::atomic_ref(*outcome.word)
+        .store(clean ? outcome.clean : outcome.vetoed, std::memory_order_release);
   });
 }
 

@@ -34,8 +34,15 @@ class FakeDevice final : public DeviceRuntime {
   int64_t synchronize_count() const;
 
   DeviceKind kind() const override { return DeviceKind::fake; }
+  /// As many as a test may have ranks.
+  int count() override { return 64; }
+  void make_current(Device) override {}
   void* allocate(size_t bytes, Device device) override;
   void free(void* memory, Device device) noexcept override;
+  void* allocate_host(size_t bytes) override;
+  void free_host(void* memory) noexcept override;
+  uint64_t* take_word() override;
+  void give_back_word(uint64_t* word) noexcept override;
   StreamRef create_stream(Device device) override;
   void destroy_stream(StreamRef stream) noexcept override;
   void* create_event(Device device) override;
@@ -44,6 +51,10 @@ class FakeDevice final : public DeviceRuntime {
   bool reached(void* event) override;
   void wait_event(StreamRef stream, void* event) override;
   void copy(void* target, const void* source, size_t bytes, StreamRef stream) override;
+  void pack(const DeviceBucket& bucket, std::span<const Piece> pieces, Scale scale, bool veto,
+            StreamRef stream) override;
+  void unpack(const DeviceBucket& bucket, std::span<const Piece> pieces, Scale scale,
+              const DeviceOutcome& outcome, StreamRef stream) override;
   void host_function(StreamRef stream, std::function<void()> function) override;
   void write_word(StreamRef stream, uint64_t* word, uint64_t value) override;
   void wait_word(StreamRef stream, const uint64_t* word, uint64_t value) override;
