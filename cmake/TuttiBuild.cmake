@@ -12,6 +12,27 @@ function(tutti_options target)
   endif()
 endfunction()
 
+# What nearly every file includes, read once for all of them: tutti_precompile(target [header...]).
+# All executables that ask share what the first of them precompiled.
+function(tutti_precompile target)
+  if(NOT TUTTI_PRECOMPILE)
+    return()
+  endif()
+  # gcc 12 forgets of precompiled headers that they are the system's, and warns of them.
+  target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds
+    -Wno-stringop-overflow -Wno-stringop-overread>)
+  get_target_property(type ${target} TYPE)
+  get_property(owner GLOBAL PROPERTY tutti_precompiled_${type})
+  if(owner)
+    target_precompile_headers(${target} REUSE_FROM ${owner})
+    return()
+  endif()
+  set_property(GLOBAL PROPERTY tutti_precompiled_${type} ${target})
+  target_precompile_headers(${target} PRIVATE <algorithm> <atomic> <chrono> <functional> <map>
+    <memory> <mutex> <optional> <span> <string> <thread> <unordered_map> <vector> <fmt/format.h>
+    ${ARGN})
+endfunction()
+
 # A floor's sources: every .cc of the folder and of the folders below it, but for those named.
 function(tutti_floor)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
