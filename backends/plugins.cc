@@ -1,17 +1,14 @@
 #include "tutti/backends/plugins.h"
 
-#include <dlfcn.h>
-#include <elf.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <map>
 
 #include "tutti/base/error.h"
+#include "tutti/base/plugin.h"
 #include "tutti/base/text.h"
 
 namespace tutti {
@@ -48,35 +45,6 @@ std::vector<std::string> searched(std::span<const std::string> folders) {
   return all;
 }
 
-// What the loader would read, it maps; a file that was cut short would end the process by a signal.
-void check_whole(const std::string& file) {
-  const auto damaged = [&](std::string_view what) {
-    return Error(ErrorCode::corrupt_data,
-                 fmt::format("{} {}; install it anew, or remove it", file, what));
-  };
-  std::ifstream stream(file, std::ios::binary | std::ios::ate);
-  if (!stream)
-    throw Error(ErrorCode::unavailable,
-                fmt::format("{} cannot be read ({})", file, std::strerror(errno)));
-  const auto size = static_cast<uint64_t>(stream.tellg());
-  const auto read = [&](uint64_t at, void* into, uint64_t bytes) {
-    if (at > size || bytes > size - at) return false;
-    stream.seekg(static_cast<std::streamoff>(at));
-    return static_cast<bool>(
-        stream.read(static_cast<char*>(into), static_cast<std::streamsize>(bytes)));
-  };
-  Elf64_Ehdr header;
-  if (!read(0, &header, sizeof header) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 ||
-      header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_phentsize != sizeof(Elf64_Phdr))
-    throw damaged("is no shared library for this machine");
-  for (unsigned i = 0; i < header.e_phnum; ++i) {
-    Elf64_Phdr part;
-    if (!read(header.e_phoff + i * sizeof part, &part, sizeof part) || part.p_offset > size ||
-        part.p_filesz > size - part.p_offset)
-      throw damaged("is damaged: it was cut short");
-  }
-}
-
 Error no_such_backend(std::string_view name, const std::vector<std::string>& folders) {
   std::vector<std::string> names;
   for (const auto* plugin : builtin_backends()) names.emplace_back(plugin->name);
@@ -92,35 +60,9 @@ Error no_such_backend(std::string_view name, const std::vector<std::string>& fol
 
 }  // namespace
 
-std::string library_folder() {
-  Dl_info info{};
-  std::error_code status;
-  if (::dladdr(reinterpret_cast<const void*>(&library_folder), &info) == 0 ||
-      info.dli_fname == nullptr)
-    return {};
-  return fs::canonical(info.dli_fname, status).parent_path().string();
-}
-
 const BackendPlugin& load_plugin(const std::string& name, const std::string& file) {
-  check_whole(file);
-  // Never closed: what a library set up (threads, handlers at exit) may outlive any communicator.
-  void* library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-  if (library == nullptr) {
-    const char* why = ::dlerror();
-    throw Error(ErrorCode::unavailable,
-                fmt::format("{} cannot be loaded ({}); install what it needs, or use another "
-                            "backend",
-                            file, why ? why : "no reason given"));
-  }
-  const auto* plugin = static_cast<const BackendPlugin*>(::dlsym(library, "tutti_backend_plugin"));
-  if (plugin == nullptr)
-    throw Error(ErrorCode::corrupt_data,
-                fmt::format("{} is no backend: it has no tutti_backend_plugin; remove it", file));
-  if (plugin->abi != kBackendAbi)
-    throw Error(ErrorCode::version,
-                fmt::format("{} was built for plugin ABI {}, this library has {}; build it anew "
-                            "against this version",
-                            file, plugin->abi, kBackendAbi));
+  const auto* plugin = static_cast<const BackendPlugin*>(load_plugin_record(
+      file, {"backend", "tutti_backend_plugin", kBackendAbi, "use another backend"}));
   if (plugin->name == nullptr || plugin->name != name || plugin->connect == nullptr)
     throw Error(ErrorCode::corrupt_data,
                 fmt::format("{} holds no backend \"{}\" but \"{}\"{}; build it anew", file, name,

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tutti/backends/backend.h"
+#include "tutti/base/plugin.h"
 
 namespace tutti {
 
@@ -23,8 +24,5 @@ std::vector<ListedBackend> list_backends(std::span<const std::string> folders);
 /// Loads one file for good. Throws Error(unavailable) if it cannot be loaded, Error(corrupt_data)
 /// if it is damaged or no backend, Error(version) if it was built for another ABI.
 const BackendPlugin& load_plugin(const std::string& name, const std::string& file);
-
-/// The folder of libtutti.so.
-std::string library_folder();
 
 }  // namespace tutti

@@ -21,6 +21,7 @@ endfunction()
 function(tutti_install_headers folder)
   file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
     ${PROJECT_SOURCE_DIR}/${folder}/*.h)
+  list(FILTER headers EXCLUDE REGEX "^kernels/cuda/")
   foreach(header ${headers})
     file(STRINGS ${PROJECT_SOURCE_DIR}/${header} private REGEX "^#include <(fmt|boost|hwy|openssl|oneapi|nlohmann|gloo|ucp)/")
     cmake_path(GET header PARENT_PATH place)

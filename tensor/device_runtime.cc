@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "tutti/base/error.h"
+#include "tutti/tensor/device_plugin.h"
 
 namespace tutti {
 
@@ -71,11 +72,16 @@ std::array<std::atomic<DeviceRuntime*>, 3> runtimes{&cpu_runtime, nullptr, nullp
 }  // namespace
 
 DeviceRuntime& device_runtime(DeviceKind kind) {
-  auto* runtime = runtimes.at(static_cast<size_t>(kind)).load();
+  auto& place = runtimes.at(static_cast<size_t>(kind));
+  auto* runtime = place.load();
+  if (runtime == nullptr && kind == DeviceKind::cuda) {
+    // Threads that come here together load the same plugin and get the same runtime from it.
+    runtime = &load_device_plugin(kind, device_plugin_file(kind)).runtime();
+    place.store(runtime);
+  }
   if (runtime == nullptr)
     throw Error(ErrorCode::unavailable,
-                fmt::format("no runtime for device {} is loaded; tutti-doctor says why",
-                            to_string(Device{kind, 0})));
+                fmt::format("no runtime for device {} is registered", to_string(Device{kind, 0})));
   return *runtime;
 }
 

@@ -62,8 +62,8 @@ class DeviceRuntime {
   virtual void synchronize(StreamRef stream) = 0;
 };
 
-/// The runtime for a kind of device; the CPU's is always there. Throws Error(unavailable) for a
-/// kind that nobody registered.
+/// The runtime for a kind of device; the CPU's is always there, CUDA's is loaded at the first call
+/// (see device_plugin.h). Throws Error(unavailable) that says why there is none and what to do.
 DeviceRuntime& device_runtime(DeviceKind kind);
 bool has_device_runtime(DeviceKind kind) noexcept;
 /// Adds a runtime for its kind (a plugin, the tests' fake); it must outlive its tensors. Passing

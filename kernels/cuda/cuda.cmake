@@ -1,0 +1,64 @@
+# libtutti_device_cuda.so, where there is nvcc. It links CUDA's runtime statically and finds the
+# driver when it is used, so that it loads on machines that have neither. (A file of its own, because
+# CMake enables languages outside of functions only.)
+set(why_not "")
+if(NOT TUTTI_CUDA)
+  set(why_not "TUTTI_CUDA is off")
+else()
+  # Not in the path everywhere.
+  find_program(TUTTI_NVCC nvcc HINTS $ENV{CUDA_HOME}/bin /usr/local/cuda/bin)
+  mark_as_advanced(TUTTI_NVCC)
+  if(NOT TUTTI_NVCC)
+    set(why_not "nvcc was not found")
+  else()
+    if(NOT DEFINED ENV{CUDACXX})
+      set(ENV{CUDACXX} ${TUTTI_NVCC})
+    endif()
+    if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+      # A100, H100 and H200; what comes later compiles what is here for itself.
+      set(CMAKE_CUDA_ARCHITECTURES 80-real 90)
+    endif()
+    include(CheckLanguage)
+    check_language(CUDA)
+    if(NOT CMAKE_CUDA_COMPILER)
+      set(why_not "${TUTTI_NVCC} does not work with this compiler")
+    else()
+      enable_language(CUDA)
+      find_package(CUDAToolkit QUIET)
+      if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.8)
+        set(why_not "CUDA ${CMAKE_CUDA_COMPILER_VERSION} is older than 12.8")
+      elseif(NOT TARGET CUDA::cudart_static)
+        set(why_not "nvcc is there, but not CUDA's static runtime")
+      endif()
+    endif()
+  endif()
+endif()
+if(why_not)
+  message(STATUS "Device cuda: not built, ${why_not}")
+  return()
+endif()
+message(STATUS "Device cuda: built as a plugin with CUDA ${CMAKE_CUDA_COMPILER_VERSION} for "
+  "${CMAKE_CUDA_ARCHITECTURES}")
+
+if(NOT CMAKE_CUDA_COMPILER_LAUNCHER)
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
+endif()
+# CMake 3.25 does not know that nvcc has C++20.
+if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+endif()
+add_library(tutti_cuda_kernels OBJECT cuda/launch.cu)
+target_include_directories(tutti_cuda_kernels PRIVATE ${TUTTI_INCLUDE_DIR})
+# One arithmetic on host and device: no fused multiply-add.
+target_compile_options(tutti_cuda_kernels PRIVATE -fmad=false --expt-relaxed-constexpr
+  -Xcompiler=-Wall,-Wextra $<$<BOOL:${TUTTI_WERROR}>:-Werror=all-warnings>)
+
+file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda/*.cc)
+add_library(tutti_device_cuda MODULE ${sources} $<TARGET_OBJECTS:tutti_cuda_kernels>)
+target_link_libraries(tutti_device_cuda PRIVATE tutti fmt::fmt CUDA::cudart_static)
+# CUDA's headers are not ours to warn about.
+target_include_directories(tutti_device_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+set_target_properties(tutti_device_cuda PROPERTIES
+  LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR} LINKER_LANGUAGE CXX CUDA_RUNTIME_LIBRARY None)
+tutti_options(tutti_device_cuda)
+set_property(GLOBAL APPEND PROPERTY TUTTI_BACKEND_PLUGINS tutti_device_cuda)

@@ -1,0 +1,376 @@
+#include "tutti/kernels/cuda/cuda_device.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <limits>
+#include <memory>
+
+#include "tutti/base/check.h"
+#include "tutti/base/error.h"
+#include "tutti/kernels/cuda/calls.h"
+#include "tutti/kernels/cuda/launch.h"
+
+namespace tutti::cuda {
+
+namespace {
+
+constexpr size_t kSlabBytes = 16384;
+constexpr size_t kWordBytes = 64;  // a cache line each: host and device poll them
+
+// True on CUDA's thread while it runs a host function, where CUDA must not be called.
+thread_local bool in_host_function = false;
+
+struct Event {
+  cudaEvent_t event;
+  int device;
+};
+
+Event& event_of(void* event) { return *static_cast<Event*>(event); }
+
+cudaStream_t native(StreamRef stream) { return static_cast<cudaStream_t>(stream.native); }
+
+bool is_default(cudaStream_t stream) {
+  return stream == nullptr || stream == cudaStreamLegacy || stream == cudaStreamPerThread;
+}
+
+void run_host_function(void* data) {
+  const std::unique_ptr<std::function<void()>> function(static_cast<std::function<void()>*>(data));
+  in_host_function = true;
+  (*function)();
+  // What it captured may be given back here.
+  *function = nullptr;
+  in_host_function = false;
+}
+
+template <class Function>
+void find_driver_function(Function& function, const char* name) {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+  // 12.0 is where today's forms of these functions came.
+  if (cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &result) ==
+          cudaSuccess &&
+      result == cudaDriverEntryPointSuccess)
+    function = reinterpret_cast<Function>(found);
+  forget_error();
+}
+
+}  // namespace
+
+CudaDevice& cuda_device() {
+  static auto* device = new CudaDevice;
+  return *device;
+}
+
+CudaDevice::CudaDevice() : devices_(static_cast<size_t>(count_devices())) {
+  find_driver_function(write_value_, "cuStreamWriteValue64");
+  find_driver_function(wait_value_, "cuStreamWaitValue64");
+  find_driver_function(device_attribute_, "cuDeviceGetAttribute");
+}
+
+// --- devices ------------------------------------------------------------------------------------
+
+CudaDevice::DeviceState& CudaDevice::state(int device) {
+  if (device < 0 || device >= count())
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("there is no {}: this process sees {} of them, numbered from 0; see "
+                            "CUDA_VISIBLE_DEVICES",
+                            to_string(Device{DeviceKind::cuda, device}), count()));
+  auto& state = devices_[static_cast<size_t>(device)];
+  std::call_once(state.once, [&] { prepare(state, device); });
+  return state;
+}
+
+void CudaDevice::prepare(DeviceState& state, int device) {
+  const DeviceScope scope(device);
+  int least = 0, greatest = 0;
+  check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "start", device);
+  check(load_kernels(), "load its kernels", device);
+  int yes = 0;
+  check(cudaDeviceGetAttribute(&yes, cudaDevAttrMemoryPoolsSupported, device), "start", device);
+  state.has_pools = yes != 0;
+  if (state.has_pools) {
+    // What was freed stays for the next one.
+    cudaMemPool_t pool;
+    uint64_t all = std::numeric_limits<uint64_t>::max();
+    check(cudaDeviceGetDefaultMemPool(&pool, device), "start", device);
+    check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all), "start", device);
+  }
+  if (write_value_ != nullptr && wait_value_ != nullptr && device_attribute_ != nullptr)
+    state.has_word_commands =
+        device_attribute_(&yes, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, device) ==
+            CUDA_SUCCESS &&
+        yes != 0;
+  check(cudaStreamCreateWithPriority(&state.memory_stream, cudaStreamNonBlocking, greatest),
+        "create a stream", device);
+}
+
+int CudaDevice::device_of(StreamRef stream, const void* memory, const void* other) const {
+  int device = 0;
+  if (!is_default(native(stream))) {
+    check(cudaStreamGetDevice(native(stream), &device), "use a stream", device);
+    return device;
+  }
+  if (devices_.size() > 1)
+    for (const void* pointer : {memory, other}) {
+      cudaPointerAttributes attributes{};
+      if (pointer != nullptr && cudaPointerGetAttributes(&attributes, pointer) == cudaSuccess &&
+          attributes.type == cudaMemoryTypeDevice)
+        return attributes.device;
+      forget_error();
+    }
+  check(cudaGetDevice(&device), "ask for the current device", device);
+  return device;
+}
+
+void CudaDevice::make_current(Device device) {
+  state(device.index);
+  check(cudaSetDevice(device.index), "become the current device", device.index);
+}
+
+DeviceDescription CudaDevice::describe(int device) {
+  cudaDeviceProp properties;
+  check(cudaGetDeviceProperties(&properties, device), "tell what it is", device);
+  DeviceDescription description{properties.name,
+                                fmt::format("sm_{}{}", properties.major, properties.minor),
+                                fmt::format("{:04x}:{:02x}:{:02x}.0", properties.pciDomainID,
+                                            properties.pciBusID, properties.pciDeviceID),
+                                static_cast<int64_t>(properties.totalGlobalMem)};
+  const auto& its = state(device);
+  if (!its.has_word_commands)
+    description.notes.push_back("no stream memory operations: kernels wait for words instead");
+  if (!its.has_pools)
+    description.notes.push_back("no memory pools: freeing memory waits for the device");
+  return description;
+}
+
+// --- memory -------------------------------------------------------------------------------------
+
+void* CudaDevice::allocate(size_t bytes, Device device) {
+  release_garbage();
+  const auto& its = state(device.index);
+  const DeviceScope scope(device.index);
+  void* memory = nullptr;
+  const size_t wanted = std::max<size_t>(bytes, 1);
+  auto status = its.has_pools ? cudaMallocAsync(&memory, wanted, its.memory_stream)
+                              : cudaMalloc(&memory, wanted);
+  if (status == cudaErrorMemoryAllocation) {
+    forget_error();
+    throw Error(ErrorCode::out_of_memory,
+                fmt::format("cannot allocate {} bytes on {}", bytes, to_string(device)));
+  }
+  check(status, "allocate", device.index);
+  status = cudaMemsetAsync(memory, 0, wanted, its.memory_stream);
+  if (status == cudaSuccess) status = cudaStreamSynchronize(its.memory_stream);
+  if (status != cudaSuccess) free(memory, device);
+  check(status, "clear memory", device.index);
+  return memory;
+}
+
+void* CudaDevice::allocate_host(size_t bytes) {
+  release_garbage();
+  void* memory = nullptr;
+  const auto status = cudaHostAlloc(&memory, std::max<size_t>(bytes, 1),
+                                    cudaHostAllocPortable | cudaHostAllocMapped);
+  if (status == cudaErrorMemoryAllocation) {
+    forget_error();
+    throw Error(ErrorCode::out_of_memory,
+                fmt::format("cannot allocate {} bytes of pinned host memory; see the limits of "
+                            "this machine or container",
+                            bytes));
+  }
+  check(status, "allocate pinned host memory", 0);
+  return memory;
+}
+
+// Nothing to be done about an error here: the memory is lost, or the process ends anyway.
+void CudaDevice::release(const Garbage& garbage) noexcept try {
+  switch (garbage.kind) {
+    case Garbage::device_memory: {
+      const auto& its = state(garbage.device);
+      if (its.has_pools)
+        cudaFreeAsync(garbage.what, its.memory_stream);
+      else
+        cudaFree(garbage.what);
+      break;
+    }
+    case Garbage::host_memory:
+      cudaFreeHost(garbage.what);
+      break;
+    case Garbage::stream:
+      cudaStreamDestroy(static_cast<cudaStream_t>(garbage.what));
+      break;
+    case Garbage::event: {
+      const std::unique_ptr<Event> event(static_cast<Event*>(garbage.what));
+      cudaEventDestroy(event->event);
+      break;
+    }
+  }
+  forget_error();
+} catch (...) {
+}
+
+void CudaDevice::release_garbage() noexcept {
+  std::vector<Garbage> garbage;
+  {
+    const std::lock_guard lock(mutex_);
+    garbage.swap(garbage_);
+  }
+  for (const auto& one : garbage) release(one);
+}
+
+void CudaDevice::give_back(Garbage garbage) noexcept {
+  if (garbage.what == nullptr) return;
+  if (!in_host_function) return release(garbage);
+  const std::lock_guard lock(mutex_);
+  garbage_.push_back(garbage);
+}
+
+void CudaDevice::free(void* memory, Device device) noexcept {
+  give_back({Garbage::device_memory, memory, device.index});
+}
+
+void CudaDevice::free_host(void* memory) noexcept { give_back({Garbage::host_memory, memory, 0}); }
+
+uint64_t* CudaDevice::take_word() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!free_words_.empty()) {
+      auto* word = free_words_.back();
+      free_words_.pop_back();
+      std::atomic_ref(*word).store(0, std::memory_order_release);
+      return word;
+    }
+  }
+  // For good: words are few, and CUDA waits for the device when it frees such memory.
+  auto* slab = static_cast<std::byte*>(allocate_host(kSlabBytes));
+  const std::lock_guard lock(mutex_);
+  for (size_t at = kWordBytes; at < kSlabBytes; at += kWordBytes)
+    free_words_.push_back(new (slab + at) uint64_t(0));
+  return new (slab) uint64_t(0);
+}
+
+void CudaDevice::give_back_word(uint64_t* word) noexcept {
+  const std::lock_guard lock(mutex_);
+  free_words_.push_back(word);
+}
+
+// --- streams and events -------------------------------------------------------------------------
+
+StreamRef CudaDevice::create_stream(Device device) {
+  release_garbage();
+  state(device.index);
+  const DeviceScope scope(device.index);
+  int least = 0, greatest = 0;
+  check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "create a stream", device.index);
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest), "create a stream",
+        device.index);
+  return {stream};
+}
+
+void CudaDevice::destroy_stream(StreamRef stream) noexcept {
+  give_back({Garbage::stream, stream.native, 0});
+}
+
+void* CudaDevice::create_event(Device device) {
+  state(device.index);
+  const DeviceScope scope(device.index);
+  auto event = std::make_unique<Event>(Event{nullptr, device.index});
+  check(cudaEventCreateWithFlags(&event->event, cudaEventDisableTiming), "create an event",
+        device.index);
+  return event.release();
+}
+
+void CudaDevice::destroy_event(void* event) noexcept { give_back({Garbage::event, event, 0}); }
+
+void CudaDevice::record(void* event, StreamRef stream) {
+  const auto& its = event_of(event);
+  const DeviceScope scope(its.device);
+  check(cudaEventRecord(its.event, native(stream)), "record an event", its.device);
+}
+
+bool CudaDevice::reached(void* event) {
+  const auto& its = event_of(event);
+  const auto status = cudaEventQuery(its.event);
+  if (status == cudaErrorNotReady) {
+    forget_error();
+    return false;
+  }
+  check(status, "ask for an event", its.device);
+  return true;
+}
+
+void CudaDevice::wait_event(StreamRef stream, void* event) {
+  const auto& its = event_of(event);
+  const int device = is_default(native(stream)) ? its.device : device_of(stream);
+  const DeviceScope scope(device);
+  check(cudaStreamWaitEvent(native(stream), its.event, 0), "wait for an event", device);
+}
+
+void CudaDevice::synchronize(StreamRef stream) {
+  const int device = device_of(stream);
+  const DeviceScope scope(device);
+  check(cudaStreamSynchronize(native(stream)), "finish a stream", device);
+  release_garbage();
+}
+
+// --- in stream order ----------------------------------------------------------------------------
+
+void CudaDevice::copy(void* target, const void* source, size_t bytes, StreamRef stream) {
+  if (bytes == 0) return;
+  const int device = device_of(stream, target, source);
+  const DeviceScope scope(device);
+  check(cudaMemcpyAsync(target, source, bytes, cudaMemcpyDefault, native(stream)),
+        fmt::format("copy {} bytes", bytes), device);
+}
+
+void CudaDevice::pack(const DeviceBucket& bucket, std::span<const Piece> pieces, Scale scale,
+                      bool veto, StreamRef stream) {
+  TUTTI_CHECK(scale.divisor > 0);
+  const int device = device_of(stream, bucket.data);
+  state(device);
+  const DeviceScope scope(device);
+  check(launch_pack(bucket, pieces, scale, veto, native(stream)), "pack a bucket", device);
+}
+
+void CudaDevice::unpack(const DeviceBucket& bucket, std::span<const Piece> pieces, Scale scale,
+                        const DeviceOutcome& outcome, StreamRef stream) {
+  TUTTI_CHECK(scale.divisor > 0);
+  const int device = device_of(stream, bucket.data);
+  state(device);
+  const DeviceScope scope(device);
+  check(launch_unpack(bucket, pieces, scale, outcome, native(stream)), "unpack a bucket", device);
+}
+
+void CudaDevice::host_function(StreamRef stream, std::function<void()> function) {
+  const int device = device_of(stream);
+  const DeviceScope scope(device);
+  auto owner = std::make_unique<std::function<void()>>(std::move(function));
+  check(cudaLaunchHostFunc(native(stream), &run_host_function, owner.get()),
+        "queue a host function", device);
+  static_cast<void>(owner.release());
+}
+
+void CudaDevice::write_word(StreamRef stream, uint64_t* word, uint64_t value) {
+  const int device = device_of(stream);
+  const auto& its = state(device);
+  const DeviceScope scope(device);
+  if (its.has_word_commands && write_value_(native(stream), reinterpret_cast<CUdeviceptr>(word),
+                                            value, CU_STREAM_WRITE_VALUE_DEFAULT) == CUDA_SUCCESS)
+    return;
+  check(launch_write_word(word, value, native(stream)), "write a word", device);
+}
+
+void CudaDevice::wait_word(StreamRef stream, const uint64_t* word, uint64_t value) {
+  const int device = device_of(stream);
+  const auto& its = state(device);
+  const DeviceScope scope(device);
+  if (its.has_word_commands && wait_value_(native(stream), reinterpret_cast<CUdeviceptr>(word),
+                                           value, CU_STREAM_WAIT_VALUE_GEQ) == CUDA_SUCCESS)
+    return;
+  check(launch_wait_word(word, value, native(stream)), "wait for a word", device);
+}
+
+}  // namespace tutti::cuda

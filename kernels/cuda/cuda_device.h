@@ -1,0 +1,91 @@
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <mutex>
+#include <vector>
+
+#include "tutti/tensor/device_plugin.h"
+
+namespace tutti::cuda {
+
+/// The runtime of all GPUs that this process sees. One per process, never destroyed: CUDA may be
+/// gone before it at the end. Any thread; leaves each thread's current device as it was.
+///
+/// A null stream is the default stream: of the device of the event or memory that the call is
+/// about, else of the thread's current device. Our own streams have the highest priority:
+/// communication goes first, and they share no hardware queue with the user's streams, which may be
+/// held by a word that one of ours is to write.
+class CudaDevice final : public DeviceRuntime {
+ public:
+  /// Throws Error(unavailable) without a GPU.
+  CudaDevice();
+
+  DeviceKind kind() const override { return DeviceKind::cuda; }
+  int count() override { return static_cast<int>(devices_.size()); }
+  void make_current(Device device) override;
+  /// Filled with zeros.
+  void* allocate(size_t bytes, Device device) override;
+  void free(void* memory, Device device) noexcept override;
+  void* allocate_host(size_t bytes) override;
+  void free_host(void* memory) noexcept override;
+  uint64_t* take_word() override;
+  void give_back_word(uint64_t* word) noexcept override;
+  StreamRef create_stream(Device device) override;
+  void destroy_stream(StreamRef stream) noexcept override;
+  void* create_event(Device device) override;
+  void destroy_event(void* event) noexcept override;
+  void record(void* event, StreamRef stream) override;
+  bool reached(void* event) override;
+  void wait_event(StreamRef stream, void* event) override;
+  /// Host memory that is not pinned makes it wait for the stream.
+  void copy(void* target, const void* source, size_t bytes, StreamRef stream) override;
+  void pack(const DeviceBucket& bucket, std::span<const Piece> pieces, Scale scale, bool veto,
+            StreamRef stream) override;
+  void unpack(const DeviceBucket& bucket, std::span<const Piece> pieces, Scale scale,
+              const DeviceOutcome& outcome, StreamRef stream) override;
+  /// Does not run the function if the device failed before.
+  void host_function(StreamRef stream, std::function<void()> function) override;
+  void write_word(StreamRef stream, uint64_t* word, uint64_t value) override;
+  void wait_word(StreamRef stream, const uint64_t* word, uint64_t value) override;
+  void synchronize(StreamRef stream) override;
+
+  DeviceDescription describe(int device);
+
+ private:
+  struct DeviceState {
+    std::once_flag once;
+    // Constant after that.
+    bool has_pools = false;                // memory comes and goes without waiting for the device
+    bool has_word_commands = false;        // streams store and await words by themselves
+    cudaStream_t memory_stream = nullptr;  // idle but for allocate() and free()
+  };
+  /// What a host function gave back, which must not call CUDA: done by who comes next.
+  struct Garbage {
+    enum Kind { device_memory, host_memory, stream, event } kind;
+    void* what;
+    int device;
+  };
+
+  DeviceState& state(int device);
+  void prepare(DeviceState& state, int device);
+  int device_of(StreamRef stream, const void* memory = nullptr, const void* other = nullptr) const;
+  void give_back(Garbage garbage) noexcept;
+  void release(const Garbage& garbage) noexcept;
+  void release_garbage() noexcept;
+
+  std::vector<DeviceState> devices_;
+  decltype(&cuStreamWriteValue64) write_value_ = nullptr;
+  decltype(&cuStreamWaitValue64) wait_value_ = nullptr;
+  decltype(&cuDeviceGetAttribute) device_attribute_ = nullptr;
+
+  std::mutex mutex_;  // guards the following
+  std::vector<uint64_t*> free_words_;
+  std::vector<Garbage> garbage_;
+};
+
+/// The one of this process.
+CudaDevice& cuda_device();
+
+}  // namespace tutti::cuda

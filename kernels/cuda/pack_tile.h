@@ -1,0 +1,223 @@
+#pragma once
+
+// What one block of a pack or unpack kernel does, as a function that compiles for the host too.
+
+#include "tutti/kernels/cuda/cast.h"
+
+namespace tutti::cuda {
+
+/// A stretch of one tensor and its place in a bucket.
+struct Stretch {
+  std::byte* tensor;  // null: this part of the bucket becomes zero (pack only)
+  std::byte* bucket;
+  int64_t count;
+  DataType dtype;  // of the tensor
+};
+
+inline constexpr int kThreads = 256;
+inline constexpr int64_t kTileElements = 16 * kThreads;  // of one block
+inline constexpr int kMostStretches = 96;  // of one launch: its parameters are < 4 KiB
+
+/// A launch: which stretches, and which block does what of which.
+struct PackTable {
+  Stretch stretches[kMostStretches];
+  int32_t first_tile[kMostStretches + 1];  // ascending
+  int32_t count;
+  DataType bucket_dtype;
+  bool unpacks;
+  Scaling scaling;
+};
+
+template <class T, int kCount>
+struct alignas(sizeof(T) * kCount) Pack {
+  T values[kCount];
+};
+
+TUTTI_DEVICE bool is_aligned(const void* pointer, size_t bytes) {
+  return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
+}
+
+/// Elements of one type at once, at most 16 bytes of either side.
+template <class To, class From>
+TUTTI_DEVICE void cast_tile(const std::byte* from, std::byte* to, int64_t count, double multiplier,
+                            int thread, int threads) {
+  constexpr int kLanes = 16 / (sizeof(To) > sizeof(From) ? sizeof(To) : sizeof(From));
+  const auto* source = reinterpret_cast<const From*>(from);
+  auto* target = reinterpret_cast<To*>(to);
+  int64_t done = 0;
+  if (is_aligned(from, sizeof(From) * kLanes) && is_aligned(to, sizeof(To) * kLanes)) {
+    const int64_t packs = count / kLanes;
+    for (int64_t i = thread; i < packs; i += threads) {
+      const auto in = reinterpret_cast<const Pack<From, kLanes>*>(from)[i];
+      Pack<To, kLanes> out;
+      for (int lane = 0; lane < kLanes; ++lane)
+        out.values[lane] = cast_float<To>(in.values[lane], multiplier);
+      reinterpret_cast<Pack<To, kLanes>*>(to)[i] = out;
+    }
+    done = packs * kLanes;
+  }
+  for (int64_t i = done + thread; i < count; i += threads)
+    target[i] = cast_float<To>(source[i], multiplier);
+}
+
+/// Bytes, 16 at once where both sides are aligned alike.
+TUTTI_DEVICE void copy_tile(const std::byte* from, std::byte* to, int64_t bytes, int thread,
+                            int threads) {
+  int64_t done = 0;
+  const auto copy_words = [&](auto word) {
+    using Word = decltype(word);
+    const int64_t words = (bytes - done) / static_cast<int64_t>(sizeof(Word));
+    const auto* source = reinterpret_cast<const Word*>(from + done);
+    auto* target = reinterpret_cast<Word*>(to + done);
+    for (int64_t i = thread; i < words; i += threads) target[i] = source[i];
+    done += words * static_cast<int64_t>(sizeof(Word));
+  };
+  const auto apart = reinterpret_cast<uintptr_t>(from) | reinterpret_cast<uintptr_t>(to);
+  if (apart % 16 == 0) copy_words(Pack<uint64_t, 2>{});
+  if (apart % 4 == 0) copy_words(uint32_t{});
+  copy_words(uint8_t{});
+}
+
+TUTTI_DEVICE void zero_tile(std::byte* to, int64_t bytes, int thread, int threads) {
+  int64_t done = 0;
+  if (is_aligned(to, 4)) {
+    for (int64_t i = thread; i < bytes / 4; i += threads) reinterpret_cast<uint32_t*>(to)[i] = 0;
+    done = bytes / 4 * 4;
+  }
+  for (int64_t i = done + thread; i < bytes; i += threads) to[i] = std::byte{0};
+}
+
+template <class From>
+TUTTI_DEVICE bool cast_tile_from(const std::byte* from, DataType to_type, std::byte* to,
+                                 int64_t count, double multiplier, int thread, int threads) {
+  if (!is_aligned(from, sizeof(From)) || !is_aligned(to, static_cast<size_t>(bytes_of(to_type))))
+    return false;
+  switch (to_type) {
+    case DataType::f64:
+      if constexpr (IsNarrow<From>::value)
+        return false;
+      else
+        cast_tile<double, From>(from, to, count, multiplier, thread, threads);
+      return true;
+    case DataType::f32:
+      cast_tile<float, From>(from, to, count, multiplier, thread, threads);
+      return true;
+    case DataType::f16:
+      if constexpr (sizeof(From) == 8)
+        return false;
+      else
+        cast_tile<Float16, From>(from, to, count, multiplier, thread, threads);
+      return true;
+    case DataType::bf16:
+      if constexpr (sizeof(From) == 8)
+        return false;
+      else
+        cast_tile<BFloat16, From>(from, to, count, multiplier, thread, threads);
+      return true;
+    default:
+      return false;
+  }
+}
+
+/// One thread's share of the cast of `count` elements.
+TUTTI_DEVICE void cast_share(DataType from_type, const std::byte* from, DataType to_type,
+                             std::byte* to, int64_t count, const Scaling& scaling, int thread,
+                             int threads) {
+  if (from_type == to_type && (scaling.is_one || from_type == DataType::boolean))
+    return copy_tile(from, to, count * bytes_of(from_type), thread, threads);
+  bool done = false;
+  if (from_type == DataType::f32)
+    done = cast_tile_from<float>(from, to_type, to, count, scaling.multiplier, thread, threads);
+  else if (from_type == DataType::f16)
+    done = cast_tile_from<Float16>(from, to_type, to, count, scaling.multiplier, thread, threads);
+  else if (from_type == DataType::bf16)
+    done = cast_tile_from<BFloat16>(from, to_type, to, count, scaling.multiplier, thread, threads);
+  else if (from_type == DataType::f64)
+    done = cast_tile_from<double>(from, to_type, to, count, scaling.multiplier, thread, threads);
+  if (done) return;
+  // Between floats and integers, or from addresses that no element should have: seldom, so slow.
+  const int64_t from_size = bytes_of(from_type), to_size = bytes_of(to_type);
+  for (int64_t i = thread; i < count; i += threads)
+    cast_any(from_type, from + i * from_size, to_type, to + i * to_size, scaling);
+}
+
+/// One thread's share of tile number `tile`.
+TUTTI_DEVICE void run_tile(const PackTable& table, int32_t tile, int thread, int threads) {
+  int low = 0, high = table.count - 1;  // the last stretch that begins at this tile or before
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    if (table.first_tile[middle] <= tile)
+      low = middle;
+    else
+      high = middle - 1;
+  }
+  const Stretch& stretch = table.stretches[low];
+  const int64_t begin = (tile - table.first_tile[low]) * kTileElements;
+  const int64_t left = stretch.count - begin;
+  const int64_t count = left < kTileElements ? left : kTileElements;
+  auto* bucket = stretch.bucket + begin * bytes_of(table.bucket_dtype);
+  if (stretch.tensor == nullptr)
+    return zero_tile(bucket, count * bytes_of(table.bucket_dtype), thread, threads);
+  auto* tensor = stretch.tensor + begin * bytes_of(stretch.dtype);
+  if (table.unpacks)
+    cast_share(table.bucket_dtype, bucket, stretch.dtype, tensor, count, table.scaling, thread,
+               threads);
+  else
+    cast_share(stretch.dtype, tensor, table.bucket_dtype, bucket, count, table.scaling, thread,
+               threads);
+}
+
+/// Lanes: `one` as a number of the bucket's type.
+TUTTI_DEVICE void store_lane(DataType dtype, std::byte* lane, bool one) {
+  store_number(dtype, lane, Number{Number::natural, 0, 0, one ? uint64_t{1} : 0, 0});
+}
+TUTTI_DEVICE bool lane_is(DataType dtype, const std::byte* lane, int clean) {
+  return to_wide(load_number(dtype, lane)) == static_cast<double>(clean);
+}
+
+/// Cuts the pieces of a bucket into tables of launches and calls f(table, tiles) for each. With
+/// `unpacks`, what lies between pieces is left out.
+template <class Function>
+void for_each_table(const DeviceBucket& bucket, std::span<const Piece> pieces, Scale scale,
+                    bool unpacks, Function&& f) {
+  PackTable table;
+  table.bucket_dtype = bucket.dtype;
+  table.unpacks = unpacks;
+  table.scaling = {scale.factor, scale.factor / static_cast<double>(scale.divisor), scale.divisor,
+                   scale.is_one()};
+  table.count = 0;
+  table.first_tile[0] = 0;
+  constexpr int64_t kMostTiles = int64_t{1} << 30;
+  const auto flush = [&] {
+    if (table.count > 0) f(table, table.first_tile[table.count]);
+    table.count = 0;
+  };
+  const auto add = [&](const std::byte* tensor, DataType dtype, int64_t offset, int64_t count) {
+    for (int64_t done = 0; done < count;) {
+      const int64_t part = count - done < kMostTiles * kTileElements / 2
+                               ? count - done
+                               : kMostTiles * kTileElements / 2;
+      const int64_t tiles = (part + kTileElements - 1) / kTileElements;
+      if (table.count == kMostStretches || table.first_tile[table.count] + tiles > kMostTiles)
+        flush();
+      auto* from =
+          tensor == nullptr ? nullptr : const_cast<std::byte*>(tensor) + done * bytes_of(dtype);
+      table.stretches[table.count] = {from, bucket.data + (offset + done) * bytes_of(bucket.dtype),
+                                      part, dtype};
+      table.first_tile[table.count + 1] =
+          table.first_tile[table.count] + static_cast<int32_t>(tiles);
+      ++table.count;
+      done += part;
+    }
+  };
+  int64_t end = 0;
+  for (const auto& piece : pieces) {
+    if (!unpacks) add(nullptr, bucket.dtype, end, piece.offset - end);
+    add(piece.data, piece.dtype, piece.offset, piece.count);
+    end = piece.offset + piece.count;
+  }
+  if (!unpacks) add(nullptr, bucket.dtype, end, bucket.count - end);
+  flush();
+}
+
+}  // namespace tutti::cuda
