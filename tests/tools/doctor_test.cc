@@ -52,6 +52,17 @@ TEST(Doctor, TellsWhatWorksAndWhyTheRestDoesNot) {
   EXPECT_GE(all["cores"]["present"], all["cores"]["usable"]);
   EXPECT_THAT(all["interfaces"].dump(), HasSubstr("127.0.0.1"));
   EXPECT_TRUE(all["gpus"].is_array());
+  // The GPUs, or in one line why there are none and what to do.
+  const auto& cuda = all["cuda"];
+  EXPECT_EQ(cuda["available"], !cuda["devices"].empty());
+  if (cuda["available"]) {
+    EXPECT_GT(cuda["devices"][0]["memory_bytes"], 0);
+    EXPECT_THAT(cuda["version"], HasSubstr("driver"));
+  } else {
+    const auto why = cuda["failure"].get<std::string>();
+    EXPECT_THAT(why, testing::AnyOf(HasSubstr("no GPU: "), HasSubstr("libtutti_device_cuda.so")));
+    EXPECT_EQ(why.find('\n'), why.npos);
+  }
   EXPECT_EQ(all["plugin_folders"], json::array({TUTTI_TEST_PLUGINS}));
 
   auto backends = backends_of(all);

@@ -12,7 +12,9 @@
 #include <memory>
 #include <string>
 
+#include "tutti/base/error.h"
 #include "tutti/base/text.h"
+#include "tutti/tensor/device_plugin.h"
 
 namespace tutti::doctor {
 
@@ -78,6 +80,30 @@ json gpus() {
                      {"device", first_line(entry.path() / "device")}});
   }
   return found;
+}
+
+json cuda() {
+  const auto file = device_plugin_file(DeviceKind::cuda);
+  std::error_code status;
+  json told = {{"name", "cuda"},
+               {"file", fs::exists(file, status) ? json(file) : json()},
+               {"available", false},
+               {"devices", json::array()}};
+  try {
+    const auto& plugin = load_device_plugin(DeviceKind::cuda, file);
+    told["version"] = plugin.versions();
+    for (const auto& device : plugin.devices())
+      told["devices"].push_back({{"index", told["devices"].size()},
+                                 {"name", device.name},
+                                 {"architecture", device.architecture},
+                                 {"address", device.address},
+                                 {"memory_bytes", device.memory_bytes},
+                                 {"notes", device.notes}});
+    told["available"] = true;
+  } catch (const Error& error) {
+    told["failure"] = error.what();
+  }
+  return told;
 }
 
 }  // namespace tutti::doctor

@@ -11,5 +11,9 @@ nlohmann::json cores();
 /// {"address", "vendor", "device"} of each PCI display or 3D controller that computes (NVIDIA,
 /// AMD).
 nlohmann::json gpus();
+/// What CUDA makes of them: {"name", "file" (null: not there), "available", "version", "failure",
+/// "devices": [{"index", "name", "architecture", "address", "memory_bytes", "notes"}]}. CUDA does
+/// not survive a fork: to be called after the last one.
+nlohmann::json cuda();
 
 }  // namespace tutti::doctor

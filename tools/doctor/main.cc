@@ -73,6 +73,7 @@ json report(const Request& request, const Options& options) {
   for (const auto& listed : all_backends(folders))
     if (request.backend.empty() || listed.name == request.backend)
       all["backends"].push_back(examine(listed, options, request.measures));
+  all["cuda"] = cuda();
   return all;
 }
 
@@ -120,6 +121,20 @@ void print_backend(const json& one) {
         one["latency_us"].get<double>(), one["bandwidth_gb_s"].get<double>());
 }
 
+void print_cuda(const json& cuda) {
+  if (!cuda["available"].get<bool>()) {
+    fmt::print("cuda        not available: {}\n", cuda["failure"].get<std::string>());
+    return;
+  }
+  fmt::print("cuda        {}\n", cuda["version"].get<std::string>());
+  for (const auto& gpu : cuda["devices"]) {
+    fmt::print("cuda:{:<7}{}, {:.1f} GiB, {}, at {}\n", gpu["index"].get<int>(),
+               gpu["name"].get<std::string>(), gpu["memory_bytes"].get<double>() / (1 << 30),
+               gpu["architecture"].get<std::string>(), gpu["address"].get<std::string>());
+    for (const auto& note : gpu["notes"]) fmt::print("            {}\n", note.get<std::string>());
+  }
+}
+
 void print(const json& all) {
   fmt::print("Tutti {}, plugin ABI {}, in {}\n", all["version"].get<std::string>(),
              all["plugin_abi"].get<int>(), all["library_folder"].get<std::string>());
@@ -132,6 +147,7 @@ void print(const json& all) {
   for (const auto& gpu : all["gpus"])
     fmt::print("gpu         {} {} at {}\n", gpu["vendor"].get<std::string>(),
                gpu["device"].get<std::string>(), gpu["address"].get<std::string>());
+  print_cuda(all["cuda"]);
   for (const auto& one : all["interfaces"])
     fmt::print(
         "interface   {} {}{}{}\n", one["name"].get<std::string>(), join(one["addresses"]),
