@@ -179,6 +179,10 @@ void Engine::submit_join(std::unique_ptr<Entry> entry) {
   if (!bell_rung_.exchange(true)) bell_.ring();
 }
 
+void Engine::wake() {
+  if (!bell_rung_.exchange(true)) bell_.ring();
+}
+
 void Engine::post(std::function<void()> function) {
   {
     const std::lock_guard lock(submit_mutex_);
@@ -397,6 +401,7 @@ void Engine::finish(std::span<Entry* const> entries, const Error* error) {
       else
         finishing_.push_back(std::move(entry->work));
       if (entry->made) entry->made = Tensor();
+      entry->staged = nullptr;
       entry->pending = false;
     }
   }

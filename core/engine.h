@@ -70,6 +70,8 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   /// alone, without negotiation and without waking anyone. False: the backend has no such way;
   /// submit() it.
   bool run_now(std::string_view name, const Collective& collective);
+  /// Lets the engine look again at what waits. Any thread; never blocks.
+  void wake();
   /// Runs `function` soon, as a callback: from whichever thread drives, without the token. At once
   /// if the engine is closed. Any thread; never blocks.
   void post(std::function<void()> function);

@@ -12,6 +12,19 @@
 
 namespace tutti {
 
+/// A tensor of a device on its way through host memory, as the engine sees it; see staging.h.
+class Staged {
+ public:
+  virtual ~Staged() = default;
+  /// Whether the input's elements before `end` are in host memory. Who makes more of them arrive
+  /// wakes the engine.
+  virtual bool arrived(int64_t end) const = 0;
+  /// An allreduce's elements [begin, begin + count) are final.
+  virtual void finished(int64_t begin, int64_t count) noexcept = 0;
+  /// Host memory for an output that the library makes. Throws Error(out_of_memory).
+  virtual Tensor make(const Shape& shape, DataType dtype) = 0;
+};
+
 /// One named operation of this rank, from submission to completion, and again when the name comes
 /// again. Owned by the engine; while pending touched only by the holder of its token.
 struct Entry {
@@ -20,6 +33,7 @@ struct Entry {
   TensorView output;            // equal to input if in place
   bool library_output = false;  // the engine makes the output when its size is known
   Tensor made;                  // that output
+  Staged* staged = nullptr;     // null: the tensor lives in host memory; the work keeps it
   std::shared_ptr<WorkState> work;
   size_t output_index = 0;       // of the work's outputs
   int64_t divide_output_by = 1;  // sparse average: the made output is divided at the end

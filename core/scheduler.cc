@@ -9,6 +9,20 @@
 
 namespace tutti {
 
+namespace {
+
+// Whether what these slices take of their entries is in host memory. (Operations without slices are
+// submitted when all of their tensor is.)
+bool arrived(std::span<Entry* const> entries, std::span<const BucketSlice> slices) {
+  for (size_t i = 0; i < std::min(entries.size(), slices.size()); ++i)
+    if (entries[i]->staged != nullptr &&
+        !entries[i]->staged->arrived(slices[i].begin + slices[i].count))
+      return false;
+  return true;
+}
+
+}  // namespace
+
 std::string entry_key(const Request& request) {
   const auto kind = request.signature.kind;
   if (kind != CollectiveKind::send && kind != CollectiveKind::recv) return request.name;
@@ -231,7 +245,7 @@ bool Scheduler::launch_replay(Clock::time_point now) {
       veto(true);
       return true;
     }
-    if (!replay_->ready()) break;
+    if (!replay_->ready() || !next_arrived()) break;
     const uint64_t sequence = replay_->next_sequence();
     auto run = std::move(idle_runs_[replay_->next_index()]);
     if (run) {
@@ -262,6 +276,12 @@ bool Scheduler::launch_replay(Clock::time_point now) {
     moved = true;
   }
   return moved;
+}
+
+// A bucket whose tensors come from a device is launched when its part of them has come.
+bool Scheduler::next_arrived() {
+  replay_->entries_of_next(over_);
+  return arrived(over_, replay_->next_bucket().slices);
 }
 
 // Evidence that the next bucket will not fill: somebody waits for a tensor behind it, or a tensor
@@ -347,7 +367,8 @@ void Scheduler::renegotiate() {
 
 bool Scheduler::launch_negotiated() {
   bool moved = false;
-  while (!waiting_.empty() && running_[0] < kMostRunning) {
+  while (!waiting_.empty() && running_[0] < kMostRunning &&
+         arrived(waiting_.front()->entries(), waiting_.front()->slices())) {
     auto run = std::move(waiting_.front());
     waiting_.pop_front();
     start(std::move(run), 0);
@@ -438,6 +459,7 @@ void Scheduler::finish_slices(Run& run) {
     const auto& slice = run.slices()[i];
     entry->final_end = std::max(entry->final_end, slice.begin + slice.count);
     entry->left -= slice.count;
+    if (entry->staged) entry->staged->finished(slice.begin, slice.count);
     if (entry->left > 0) continue;
     if (timeline_.on())
       timeline_.span(entry->request.name, "allreduce", entry->submitted, Clock::now());

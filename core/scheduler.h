@@ -85,6 +85,7 @@ class Scheduler {
   void begin_plan(Plan plan);
   bool launch_replay(Clock::time_point now);
   bool launch_negotiated();
+  bool next_arrived();
   void start(std::unique_ptr<Run> run, uint32_t verdict);
   bool plan_is_stuck(Clock::time_point now);
   /// `reordered`: nothing is wrong with the plan but its order.

@@ -4,6 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <thread>
+
 #include "tests/support/ranks.h"
 #include "tests/tensor/fake_device.h"
 
@@ -47,6 +50,149 @@ TEST(Staging, TheStreamWaitsAndTheHostDoesNot) {
     }
     device.destroy_stream(stream);
   });
+}
+
+// Holds a stream before its second copy to the host, and counts the copies of other streams.
+class GatedDevice final : public FakeDevice {
+ public:
+  GatedDevice() : FakeDevice({.seed = 5}), gate_(take_word()) {}
+  ~GatedDevice() override { give_back_word(gate_); }
+  void hold(StreamRef stream) { held_ = stream; }
+  void open() { std::atomic_ref(*gate_).store(1, std::memory_order_release); }
+  int copies_of_others() const { return others_; }
+
+  void copy(void* target, const void* source, size_t bytes, StreamRef stream) override {
+    if (stream != held_)
+      ++others_;
+    else if (++copies_ == 2)
+      wait_word(stream, gate_, 1);
+    FakeDevice::copy(target, source, bytes, stream);
+  }
+
+ private:
+  uint64_t* const gate_;
+  StreamRef held_;
+  int copies_ = 0;
+  std::atomic<int> others_{0};
+};
+
+constexpr int64_t kPieceBytes = 4096;
+void small_pieces(Options& options) { options.partition_bytes = kPieceBytes; }
+
+// The first piece travels and comes back while the rest is not even in host memory.
+TEST(Staging, PiecesOverlap) {
+  GatedDevice device;
+  run_threads(
+      1,
+      [&](Communicator& comm) {
+        const auto stream = device.create_stream(kFake);
+        const Tensor gradient(Shape{4 * kPieceBytes / 4 - 7}, DataType::f32, kFake);
+        fill(device, gradient, stream, 3);
+        device.hold(stream);
+        auto work = comm.allreduce("gradient", on_stream(gradient, stream),
+                                   ReduceOptions{.op = ReduceOp::sum, .postscale = 2});
+        const auto deadline = Deadline::after(30);
+        while (device.copies_of_others() < 1 && !deadline.passed()) std::this_thread::yield();
+        EXPECT_EQ(device.copies_of_others(), 1);
+        EXPECT_FALSE(work.done());
+        device.open();
+        work.wait();
+        EXPECT_EQ(device.copies_of_others(), 4);
+        for (const float value : gradient.span<float>()) ASSERT_EQ(value, 6.0f);
+        device.destroy_stream(stream);
+      },
+      small_pieces);
+}
+
+// Steps that repeat, so that they are replayed, with whole and cut tensors of several types.
+TEST(Staging, PiecesAreReplayedBitForBit) {
+  FakeDevice device({.seed = 6, .most_delay = std::chrono::microseconds(50)});
+  run_threads(
+      3,
+      [&](Communicator& comm) {
+        const auto stream = device.create_stream(kFake);
+        const std::vector<int64_t> counts = {1, 1000, 5 * kPieceBytes / 4 + 1, 3 * kPieceBytes / 4};
+        std::vector<Tensor> tensors;
+        for (const int64_t count : counts) tensors.emplace_back(Shape{count}, DataType::f32, kFake);
+        for (int step = 0; step < 25; ++step) {
+          std::vector<Work> works;
+          std::vector<std::vector<float>> expected;
+          for (size_t t = 0; t < tensors.size(); ++t) {
+            // The same in host memory tells what it should be.
+            auto& here = expected.emplace_back(static_cast<size_t>(counts[t]));
+            for (size_t i = 0; i < here.size(); ++i)
+              here[i] = 1.0f / static_cast<float>(i + 1) + static_cast<float>(comm.rank() * step);
+            device.host_function(stream, [tensor = tensors[t], here] {
+              std::copy(here.begin(), here.end(), tensor.as<float>());
+            });
+            works.push_back(comm.allreduce("t" + std::to_string(t), on_stream(tensors[t], stream)));
+          }
+          for (auto& work : works) work.wait_on(stream);
+          std::vector<std::vector<float>> seen;
+          for (size_t t = 0; t < tensors.size(); ++t) {
+            auto& copy = seen.emplace_back(expected[t].size());
+            device.copy(copy.data(), tensors[t].data(), copy.size() * sizeof(float), stream);
+          }
+          device.synchronize(stream);
+          for (size_t t = 0; t < tensors.size(); ++t) {
+            comm.allreduce("host" + std::to_string(t), expected[t]).wait();
+            ASSERT_EQ(seen[t], expected[t]) << "tensor " << t << " in step " << step;
+          }
+          for (auto& work : works) work.wait();
+        }
+        EXPECT_GT(comm.statistics().replayed_buckets, 0u);
+        device.destroy_stream(stream);
+      },
+      [](Options& options) {
+        small_pieces(options);
+        options.determinism = Determinism::rank_order;
+      });
+}
+
+TEST(Staging, PiecesOfOtherShapesAreAMismatch) {
+  FakeDevice device;
+  run_threads(
+      2,
+      [&](Communicator& comm) {
+        const auto stream = device.create_stream(kFake);
+        const int64_t count = (3 + 4 * comm.rank()) * kPieceBytes / 4;
+        const Tensor tensor(Shape{count}, DataType::f32, kFake);
+        fill(device, tensor, stream, 7);
+        auto work = comm.allreduce("x", on_stream(tensor, stream));
+        try {
+          work.wait();
+          ADD_FAILURE() << "no error on rank " << comm.rank();
+        } catch (const Error& error) {
+          EXPECT_EQ(error.code(), ErrorCode::mismatch);
+          EXPECT_NE(std::string(error.what()).find("rank 0 sent f32[3072], rank 1 sent f32[7168]"),
+                    std::string::npos)
+              << error.what();
+        }
+        work.wait_on(stream);
+        device.synchronize(stream);
+        for (const float value : tensor.span<float>()) ASSERT_EQ(value, 7.0f);
+        device.destroy_stream(stream);
+      },
+      small_pieces);
+}
+
+TEST(Staging, HostMemoryIsUsedAgain) {
+  class CountingDevice final : public FakeDevice {
+   public:
+    void* allocate_host(size_t bytes) override {
+      ++allocations;
+      return FakeDevice::allocate_host(bytes);
+    }
+    std::atomic<int> allocations{0};
+  } device;
+  run_threads(1, [&](Communicator& comm) {
+    const Tensor tensor(Shape{5000}, DataType::f32, kFake);
+    for (int step = 0; step < 20; ++step) {
+      comm.allreduce("x", tensor).wait();
+      comm.allgather("y", tensor).wait();
+    }
+  });
+  EXPECT_LE(device.allocations, 8);
 }
 
 TEST(Staging, OutputsLiveOnTheDevice) {

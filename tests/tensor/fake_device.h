@@ -16,7 +16,7 @@ namespace tutti {
 /// Stricter than a GPU, to find mistakes: fresh memory is filled with garbage, a host function that
 /// calls the runtime gets Error(internal), and so does who submits to a stream more than 65,536
 /// operations ahead. A null stream is the default stream.
-class FakeDevice final : public DeviceRuntime {
+class FakeDevice : public DeviceRuntime {
  public:
   struct Options {
     uint64_t seed = 1;

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "tutti/tensor/device_runtime.h"
+
+namespace tutti {
+
+/// Host memory of a device's runtime, kept for the next use: making it is slow and may wait for the
+/// device. Holds at most twice what was ever in use at once. Memory in use keeps the pool alive.
+/// Any thread, host functions too.
+class HostPool : public std::enable_shared_from_this<HostPool> {
+ public:
+  explicit HostPool(DeviceRuntime& runtime) : runtime_(runtime) {}
+  ~HostPool();
+
+  /// At least `bytes`. Throws Error(out_of_memory).
+  std::shared_ptr<void> take(size_t bytes);
+
+ private:
+  void* find(size_t& size);
+  void give_back(void* memory, size_t size);
+
+  DeviceRuntime& runtime_;
+  std::mutex mutex_;                   // guards the following
+  std::multimap<size_t, void*> free_;  // by size
+  size_t free_bytes_ = 0;
+  size_t used_bytes_ = 0;
+  size_t most_used_bytes_ = 0;
+};
+
+}  // namespace tutti
