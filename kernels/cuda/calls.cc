@@ -99,15 +99,4 @@ std::string describe_versions() {
                      version_text(runtime));
 }
 
-DeviceScope::DeviceScope(int device) {
-  check(cudaGetDevice(&before_), "ask for the current device", device);
-  if (before_ == device) return;
-  check(cudaSetDevice(device), "become the current device", device);
-  changed_ = true;
-}
-
-DeviceScope::~DeviceScope() {
-  if (changed_) cudaSetDevice(before_);
-}
-
 }  // namespace tutti::cuda

@@ -19,17 +19,4 @@ int count_devices();
 /// "driver 13.0, runtime 13.0"
 std::string describe_versions();
 
-/// Makes a device the thread's current one for a scope.
-class DeviceScope {
- public:
-  explicit DeviceScope(int device);
-  ~DeviceScope();
-  DeviceScope(const DeviceScope&) = delete;
-  DeviceScope& operator=(const DeviceScope&) = delete;
-
- private:
-  int before_ = 0;
-  bool changed_ = false;
-};
-
 }  // namespace tutti::cuda

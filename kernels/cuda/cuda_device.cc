@@ -44,18 +44,6 @@ void run_host_function(void* data) {
   in_host_function = false;
 }
 
-template <class Function>
-void find_driver_function(Function& function, const char* name) {
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
-  // 12.0 is where today's forms of these functions came.
-  if (cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &result) ==
-          cudaSuccess &&
-      result == cudaDriverEntryPointSuccess)
-    function = reinterpret_cast<Function>(found);
-  forget_error();
-}
-
 }  // namespace
 
 CudaDevice& cuda_device() {
@@ -63,11 +51,7 @@ CudaDevice& cuda_device() {
   return *device;
 }
 
-CudaDevice::CudaDevice() : devices_(static_cast<size_t>(count_devices())) {
-  find_driver_function(write_value_, "cuStreamWriteValue64");
-  find_driver_function(wait_value_, "cuStreamWaitValue64");
-  find_driver_function(device_attribute_, "cuDeviceGetAttribute");
-}
+CudaDevice::CudaDevice() : devices_(static_cast<size_t>(count_devices())) {}
 
 // --- devices ------------------------------------------------------------------------------------
 
@@ -83,7 +67,8 @@ CudaDevice::DeviceState& CudaDevice::state(int device) {
 }
 
 void CudaDevice::prepare(DeviceState& state, int device) {
-  const DeviceScope scope(device);
+  driver_.check(driver_.context_retain(&state.context, device), "make its context", device);
+  const ContextScope scope(driver_, state.context, device);
   int least = 0, greatest = 0;
   check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "start", device);
   check(load_kernels(), "load its kernels", device);
@@ -97,30 +82,43 @@ void CudaDevice::prepare(DeviceState& state, int device) {
     check(cudaDeviceGetDefaultMemPool(&pool, device), "start", device);
     check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all), "start", device);
   }
-  if (write_value_ != nullptr && wait_value_ != nullptr && device_attribute_ != nullptr)
+  if (driver_.write_value != nullptr)
     state.has_word_commands =
-        device_attribute_(&yes, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, device) ==
+        driver_.device_attribute(&yes, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, device) ==
             CUDA_SUCCESS &&
         yes != 0;
   check(cudaStreamCreateWithPriority(&state.memory_stream, cudaStreamNonBlocking, greatest),
         "create a stream", device);
+  int none = -1;
+  first_used_.compare_exchange_strong(none, device);
 }
 
-int CudaDevice::device_of(StreamRef stream, const void* memory, const void* other) const {
+int CudaDevice::current_device() const {
+  CUcontext context = nullptr;
+  const int first_used = first_used_.load();
+  if (first_used >= 0 && driver_.context_current(&context) == CUDA_SUCCESS && context == nullptr)
+    return first_used;
   int device = 0;
-  if (!is_default(native(stream))) {
-    check(cudaStreamGetDevice(native(stream), &device), "use a stream", device);
-    return device;
-  }
-  if (devices_.size() > 1)
-    for (const void* pointer : {memory, other}) {
-      cudaPointerAttributes attributes{};
-      if (pointer != nullptr && cudaPointerGetAttributes(&attributes, pointer) == cudaSuccess &&
-          attributes.type == cudaMemoryTypeDevice)
-        return attributes.device;
-      forget_error();
-    }
   check(cudaGetDevice(&device), "ask for the current device", device);
+  return device;
+}
+
+int CudaDevice::device_of(StreamRef stream, const void* memory, const void* other) {
+  if (devices_.size() == 1) return 0;
+  const int device = current_device();
+  const auto current = scope(device);  // CUDA would make it for any question
+  if (!is_default(native(stream))) {
+    int its = 0;
+    check(cudaStreamGetDevice(native(stream), &its), "use a stream", device);
+    return its;
+  }
+  for (const void* pointer : {memory, other}) {
+    cudaPointerAttributes attributes{};
+    if (pointer != nullptr && cudaPointerGetAttributes(&attributes, pointer) == cudaSuccess &&
+        attributes.type == cudaMemoryTypeDevice)
+      return attributes.device;
+    forget_error();
+  }
   return device;
 }
 
@@ -150,7 +148,7 @@ DeviceDescription CudaDevice::describe(int device) {
 void* CudaDevice::allocate(size_t bytes, Device device) {
   release_garbage();
   const auto& its = state(device.index);
-  const DeviceScope scope(device.index);
+  const auto current = scope(device.index);
   void* memory = nullptr;
   const size_t wanted = std::max<size_t>(bytes, 1);
   auto status = its.has_pools ? cudaMallocAsync(&memory, wanted, its.memory_stream)
@@ -186,6 +184,8 @@ void* CudaDevice::allocate_host(size_t bytes) {
 
 // Nothing to be done about an error here: the memory is lost, or the process ends anyway.
 void CudaDevice::release(const Garbage& garbage) noexcept try {
+  const auto current =
+      scope(garbage.kind == Garbage::device_memory ? garbage.device : current_device());
   switch (garbage.kind) {
     case Garbage::device_memory: {
       const auto& its = state(garbage.device);
@@ -260,8 +260,7 @@ void CudaDevice::give_back_word(uint64_t* word) noexcept {
 
 StreamRef CudaDevice::create_stream(Device device) {
   release_garbage();
-  state(device.index);
-  const DeviceScope scope(device.index);
+  const auto current = scope(device.index);
   int least = 0, greatest = 0;
   check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "create a stream", device.index);
   cudaStream_t stream = nullptr;
@@ -275,8 +274,7 @@ void CudaDevice::destroy_stream(StreamRef stream) noexcept {
 }
 
 void* CudaDevice::create_event(Device device) {
-  state(device.index);
-  const DeviceScope scope(device.index);
+  const auto current = scope(device.index);
   auto event = std::make_unique<Event>(Event{nullptr, device.index});
   check(cudaEventCreateWithFlags(&event->event, cudaEventDisableTiming), "create an event",
         device.index);
@@ -287,12 +285,13 @@ void CudaDevice::destroy_event(void* event) noexcept { give_back({Garbage::event
 
 void CudaDevice::record(void* event, StreamRef stream) {
   const auto& its = event_of(event);
-  const DeviceScope scope(its.device);
+  const auto current = scope(its.device);
   check(cudaEventRecord(its.event, native(stream)), "record an event", its.device);
 }
 
 bool CudaDevice::reached(void* event) {
   const auto& its = event_of(event);
+  const auto current = scope(its.device);
   const auto status = cudaEventQuery(its.event);
   if (status == cudaErrorNotReady) {
     forget_error();
@@ -305,13 +304,13 @@ bool CudaDevice::reached(void* event) {
 void CudaDevice::wait_event(StreamRef stream, void* event) {
   const auto& its = event_of(event);
   const int device = is_default(native(stream)) ? its.device : device_of(stream);
-  const DeviceScope scope(device);
+  const auto current = scope(device);
   check(cudaStreamWaitEvent(native(stream), its.event, 0), "wait for an event", device);
 }
 
 void CudaDevice::synchronize(StreamRef stream) {
   const int device = device_of(stream);
-  const DeviceScope scope(device);
+  const auto current = scope(device);
   check(cudaStreamSynchronize(native(stream)), "finish a stream", device);
   release_garbage();
 }
@@ -321,7 +320,7 @@ void CudaDevice::synchronize(StreamRef stream) {
 void CudaDevice::copy(void* target, const void* source, size_t bytes, StreamRef stream) {
   if (bytes == 0) return;
   const int device = device_of(stream, target, source);
-  const DeviceScope scope(device);
+  const auto current = scope(device);
   check(cudaMemcpyAsync(target, source, bytes, cudaMemcpyDefault, native(stream)),
         fmt::format("copy {} bytes", bytes), device);
 }
@@ -330,8 +329,7 @@ void CudaDevice::pack(const DeviceBucket& bucket, std::span<const Piece> pieces,
                       bool veto, StreamRef stream) {
   TUTTI_CHECK(scale.divisor > 0);
   const int device = device_of(stream, bucket.data);
-  state(device);
-  const DeviceScope scope(device);
+  const auto current = scope(device);
   check(launch_pack(bucket, pieces, scale, veto, native(stream)), "pack a bucket", device);
 }
 
@@ -339,14 +337,13 @@ void CudaDevice::unpack(const DeviceBucket& bucket, std::span<const Piece> piece
                         const DeviceOutcome& outcome, StreamRef stream) {
   TUTTI_CHECK(scale.divisor > 0);
   const int device = device_of(stream, bucket.data);
-  state(device);
-  const DeviceScope scope(device);
+  const auto current = scope(device);
   check(launch_unpack(bucket, pieces, scale, outcome, native(stream)), "unpack a bucket", device);
 }
 
 void CudaDevice::host_function(StreamRef stream, std::function<void()> function) {
   const int device = device_of(stream);
-  const DeviceScope scope(device);
+  const auto current = scope(device);
   auto owner = std::make_unique<std::function<void()>>(std::move(function));
   check(cudaLaunchHostFunc(native(stream), &run_host_function, owner.get()),
         "queue a host function", device);
@@ -356,9 +353,10 @@ void CudaDevice::host_function(StreamRef stream, std::function<void()> function)
 void CudaDevice::write_word(StreamRef stream, uint64_t* word, uint64_t value) {
   const int device = device_of(stream);
   const auto& its = state(device);
-  const DeviceScope scope(device);
-  if (its.has_word_commands && write_value_(native(stream), reinterpret_cast<CUdeviceptr>(word),
-                                            value, CU_STREAM_WRITE_VALUE_DEFAULT) == CUDA_SUCCESS)
+  const auto current = scope(device);
+  if (its.has_word_commands &&
+      driver_.write_value(native(stream), reinterpret_cast<CUdeviceptr>(word), value,
+                          CU_STREAM_WRITE_VALUE_DEFAULT) == CUDA_SUCCESS)
     return;
   check(launch_write_word(word, value, native(stream)), "write a word", device);
 }
@@ -366,9 +364,10 @@ void CudaDevice::write_word(StreamRef stream, uint64_t* word, uint64_t value) {
 void CudaDevice::wait_word(StreamRef stream, const uint64_t* word, uint64_t value) {
   const int device = device_of(stream);
   const auto& its = state(device);
-  const DeviceScope scope(device);
-  if (its.has_word_commands && wait_value_(native(stream), reinterpret_cast<CUdeviceptr>(word),
-                                           value, CU_STREAM_WAIT_VALUE_GEQ) == CUDA_SUCCESS)
+  const auto current = scope(device);
+  if (its.has_word_commands &&
+      driver_.wait_value(native(stream), reinterpret_cast<CUdeviceptr>(word), value,
+                         CU_STREAM_WAIT_VALUE_GEQ) == CUDA_SUCCESS)
     return;
   check(launch_wait_word(word, value, native(stream)), "wait for a word", device);
 }

@@ -1,11 +1,12 @@
 #pragma once
 
-#include <cuda.h>
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <mutex>
 #include <vector>
 
+#include "tutti/kernels/cuda/driver.h"
 #include "tutti/tensor/device_plugin.h"
 
 namespace tutti::cuda {
@@ -14,7 +15,8 @@ namespace tutti::cuda {
 /// gone before it at the end. Any thread; leaves each thread's current device as it was.
 ///
 /// A null stream is the default stream: of the device of the event or memory that the call is
-/// about, else of the thread's current device. Our own streams have the highest priority:
+/// about, else of the thread's current device, else (a thread that never used CUDA) of the device
+/// that this process used first. Our own streams have the highest priority:
 /// communication goes first, and they share no hardware queue with the user's streams, which may be
 /// held by a word that one of ours is to write.
 class CudaDevice final : public DeviceRuntime {
@@ -57,6 +59,7 @@ class CudaDevice final : public DeviceRuntime {
   struct DeviceState {
     std::once_flag once;
     // Constant after that.
+    CUcontext context = nullptr;           // the one that everybody in the process shares
     bool has_pools = false;                // memory comes and goes without waiting for the device
     bool has_word_commands = false;        // streams store and await words by themselves
     cudaStream_t memory_stream = nullptr;  // idle but for allocate() and free()
@@ -70,15 +73,16 @@ class CudaDevice final : public DeviceRuntime {
 
   DeviceState& state(int device);
   void prepare(DeviceState& state, int device);
-  int device_of(StreamRef stream, const void* memory = nullptr, const void* other = nullptr) const;
+  ContextScope scope(int device) { return {driver_, state(device).context, device}; }
+  int current_device() const;
+  int device_of(StreamRef stream, const void* memory = nullptr, const void* other = nullptr);
   void give_back(Garbage garbage) noexcept;
   void release(const Garbage& garbage) noexcept;
   void release_garbage() noexcept;
 
   std::vector<DeviceState> devices_;
-  decltype(&cuStreamWriteValue64) write_value_ = nullptr;
-  decltype(&cuStreamWaitValue64) wait_value_ = nullptr;
-  decltype(&cuDeviceGetAttribute) device_attribute_ = nullptr;
+  const Driver driver_;
+  std::atomic<int> first_used_{-1};
 
   std::mutex mutex_;  // guards the following
   std::vector<uint64_t*> free_words_;
