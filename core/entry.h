@@ -21,8 +21,6 @@ class Staged {
   virtual bool arrived(int64_t end) const = 0;
   /// An allreduce's elements [begin, begin + count) are final.
   virtual void finished(int64_t begin, int64_t count) noexcept = 0;
-  /// Host memory for an output that the library makes. Throws Error(out_of_memory).
-  virtual Tensor make(const Shape& shape, DataType dtype) = 0;
 };
 
 /// One named operation of this rank, from submission to completion, and again when the name comes

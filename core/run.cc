@@ -250,9 +250,7 @@ std::unique_ptr<Run> Run::single(uint64_t tag, RegionPool& pool, const Response&
   const bool is_root = rank == signature.root;
   auto make_output = [&](int64_t rows) {
     if (!entry->library_output) return;
-    const auto shape = signature.shape.with_rows(rows);
-    entry->made = entry->staged ? entry->staged->make(shape, signature.dtype)
-                                : Tensor(shape, signature.dtype);
+    entry->made = Tensor(signature.shape.with_rows(rows), signature.dtype);
     collective.output = entry->made.data();
   };
   const auto own = static_cast<size_t>(rank);

@@ -24,7 +24,6 @@ class Staging::StagedTensor final : public Staged {
         output_(entry.output),
         runtime_(runtime),
         stream_(stream),
-        pool_(pool),
         host_input_(tensor_from(pool, input_.shape(), input_.dtype())),
         travels_in_pieces_(entry.request.signature.kind == CollectiveKind::allreduce) {
     const bool in_place = output_.data() == input_.data();
@@ -47,9 +46,6 @@ class Staging::StagedTensor final : public Staged {
     } catch (const Error& error) {
       failure_ = error;
     }
-  }
-  Tensor make(const Shape& shape, DataType dtype) override {
-    return tensor_from(pool_, shape, dtype);
   }
 
   const TensorView& input() const { return input_; }
@@ -74,7 +70,6 @@ class Staging::StagedTensor final : public Staged {
   const TensorView input_, output_;  // on the device
   DeviceRuntime& runtime_;
   const StreamRef stream_;
-  HostPool& pool_;
   const Tensor host_input_;
   Tensor host_output_;
   const bool travels_in_pieces_;
@@ -86,7 +81,6 @@ class Staging::StagedTensor final : public Staged {
 // One operation on its way: its tensors, and the two Works.
 struct Staging::Job {
   std::shared_ptr<Engine> engine;
-  std::shared_ptr<HostPool> pool;
   std::shared_ptr<WorkState> outer;  // the user's
   std::shared_ptr<WorkState> inner;  // the engine's
   std::vector<std::unique_ptr<Entry>> entries;
@@ -131,7 +125,6 @@ std::shared_ptr<WorkState> Staging::submit(std::string name,
                                            std::vector<std::unique_ptr<Entry>> entries) {
   auto job = std::make_shared<Job>();
   job->engine = engine_;
-  job->pool = pool_;
   job->outer = std::make_shared<WorkState>(engine_, name, 1);
   job->outer->gate_streams(runtime_);
   job->inner = std::make_shared<WorkState>(engine_, name, static_cast<int>(entries.size()));
@@ -187,6 +180,8 @@ void Staging::copy_back(const std::shared_ptr<Job>& job, std::exception_ptr exce
     for (auto& tensor : job->tensors) tensor.finish();
     for (size_t i = 0; i < job->outputs; ++i) {
       const Tensor host = job->inner->output(i);
+      // This memory is not pinned: its copy may keep the engine a little. Pinning some here could
+      // keep it until the device is idle, which may wait for the engine.
       const Tensor made(host.shape(), host.dtype(), device_);
       runtime_.copy(made.data(), host.data(), static_cast<size_t>(host.bytes()), stream_);
       job->sent_back.push_back(host);

@@ -1,0 +1,104 @@
+// Operations on a GPU's memory over a backend that knows only the host's. The fake device's tests
+// are in staging_test.cc; these run where there is a GPU, and are skipped, saying why, elsewhere.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/ranks.h"
+#include "tutti/base/error.h"
+#include "tutti/tensor/device_runtime.h"
+
+namespace tutti {
+namespace {
+
+using test::run_threads;
+
+constexpr Device kGpu{DeviceKind::cuda, 0};
+
+class GpuStaging : public testing::Test {
+ protected:
+  void SetUp() override {
+    try {
+      runtime_ = &device_runtime(DeviceKind::cuda);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::unavailable) throw;
+      GTEST_SKIP() << error.what();
+    }
+  }
+
+  TensorView on_stream(const Tensor& tensor, StreamRef stream) {
+    return {tensor.data(), tensor.shape(), tensor.dtype(), kGpu, stream};
+  }
+  void send(const Tensor& tensor, const std::vector<float>& values, StreamRef stream) {
+    runtime_->copy(tensor.data(), values.data(), values.size() * sizeof(float), stream);
+  }
+  std::vector<float> fetch(const Tensor& tensor, StreamRef stream) {
+    std::vector<float> values(static_cast<size_t>(tensor.count()));
+    runtime_->copy(values.data(), tensor.data(), values.size() * sizeof(float), stream);
+    runtime_->synchronize(stream);
+    return values;
+  }
+
+  DeviceRuntime* runtime_ = nullptr;
+};
+
+TEST_F(GpuStaging, StepsInPiecesEqualThoseOfTheHost) {
+  run_threads(
+      2,
+      [&](Communicator& comm) {
+        const auto stream = runtime_->create_stream(kGpu);
+        for (const int64_t count : {1, 1000, 1'000'003}) {
+          const Tensor gradient(Shape{count}, DataType::f32, kGpu);
+          std::vector<float> here(static_cast<size_t>(count));
+          for (int step = 0; step < 10; ++step) {
+            for (size_t i = 0; i < here.size(); ++i)
+              here[i] = 1.0f / static_cast<float>(i + 1) + static_cast<float>(comm.rank() + step);
+            send(gradient, here, stream);
+            auto work = comm.allreduce("g" + std::to_string(count), on_stream(gradient, stream));
+            work.wait_on(stream);
+            const auto seen = fetch(gradient, stream);
+            comm.allreduce("h" + std::to_string(count), here).wait();
+            ASSERT_TRUE(seen == here) << count << " elements in step " << step;
+            work.wait();
+          }
+        }
+        runtime_->destroy_stream(stream);
+      },
+      [](Options& options) {
+        options.partition_bytes = 256 << 10;
+        options.determinism = Determinism::rank_order;
+      });
+}
+
+TEST_F(GpuStaging, TheHostDoesNotWait) {
+  run_threads(2, [&](Communicator& comm) {
+    const auto stream = runtime_->create_stream(kGpu);
+    auto* gate = runtime_->take_word();
+    const Tensor gradient(Shape{1 << 20}, DataType::f32, kGpu);
+    comm.allreduce("gradient", on_stream(gradient, stream)).wait();  // takes pinned memory
+    runtime_->wait_word(stream, gate, 1);  // nothing of what follows can happen
+    auto work = comm.allreduce("gradient", on_stream(gradient, stream));
+    work.wait_on(stream);
+    EXPECT_FALSE(work.done());
+    std::atomic_ref(*gate).store(1, std::memory_order_release);
+    work.wait();
+    runtime_->synchronize(stream);
+    runtime_->give_back_word(gate);
+    runtime_->destroy_stream(stream);
+  });
+}
+
+TEST_F(GpuStaging, OutputsLiveOnTheDevice) {
+  run_threads(2, [&](Communicator& comm) {
+    const auto stream = runtime_->create_stream(kGpu);
+    const Tensor mine(Shape{comm.rank() + 1}, DataType::f32, kGpu);
+    send(mine, std::vector<float>(static_cast<size_t>(comm.rank() + 1), 1.5f), stream);
+    const auto all = comm.allgather("rows", on_stream(mine, stream)).output();
+    EXPECT_EQ(all.device(), kGpu);
+    EXPECT_THAT(fetch(all, stream), testing::ElementsAre(1.5f, 1.5f, 1.5f));
+    runtime_->destroy_stream(stream);
+  });
+}
+
+}  // namespace
+}  // namespace tutti
