@@ -168,6 +168,8 @@ void* CudaDevice::allocate(size_t bytes, Device device) {
 
 void* CudaDevice::allocate_host(size_t bytes) {
   release_garbage();
+  const int device = current_device();
+  const auto current = scope(device);
   void* memory = nullptr;
   const auto status = cudaHostAlloc(&memory, std::max<size_t>(bytes, 1),
                                     cudaHostAllocPortable | cudaHostAllocMapped);
@@ -178,7 +180,7 @@ void* CudaDevice::allocate_host(size_t bytes) {
                             "this machine or container",
                             bytes));
   }
-  check(status, "allocate pinned host memory", 0);
+  check(status, "allocate pinned host memory", device);
   return memory;
 }
 
