@@ -104,8 +104,9 @@ TEST(Staging, PiecesOverlap) {
       small_pieces);
 }
 
-// Steps that repeat, so that they are replayed, with whole and cut tensors of several types.
-TEST(Staging, PiecesAreReplayedBitForBit) {
+// Steps that repeat, so that they are replayed, then steps that lack a tensor, so that its bucket
+// is vetoed and asked for anew; each rank in an order of its own, with whole and cut tensors.
+TEST(Staging, PiecesAreReplayedAndVetoedBitForBit) {
   FakeDevice device({.seed = 6, .most_delay = std::chrono::microseconds(50)});
   run_threads(
       3,
@@ -114,10 +115,14 @@ TEST(Staging, PiecesAreReplayedBitForBit) {
         const std::vector<int64_t> counts = {1, 1000, 5 * kPieceBytes / 4 + 1, 3 * kPieceBytes / 4};
         std::vector<Tensor> tensors;
         for (const int64_t count : counts) tensors.emplace_back(Shape{count}, DataType::f32, kFake);
-        for (int step = 0; step < 25; ++step) {
+        for (int step = 0; step < 30; ++step) {
+          std::vector<size_t> order;
+          for (size_t t = 0; t < counts.size(); ++t)
+            order.push_back((t + static_cast<size_t>(comm.rank())) % counts.size());
+          if (step >= 20 && step % 3 == 0) std::erase(order, size_t{2});
           std::vector<Work> works;
           std::vector<std::vector<float>> expected;
-          for (size_t t = 0; t < tensors.size(); ++t) {
+          for (const size_t t : order) {
             // The same in host memory tells what it should be.
             auto& here = expected.emplace_back(static_cast<size_t>(counts[t]));
             for (size_t i = 0; i < here.size(); ++i)
@@ -129,18 +134,21 @@ TEST(Staging, PiecesAreReplayedBitForBit) {
           }
           for (auto& work : works) work.wait_on(stream);
           std::vector<std::vector<float>> seen;
-          for (size_t t = 0; t < tensors.size(); ++t) {
-            auto& copy = seen.emplace_back(expected[t].size());
+          for (const size_t t : order) {
+            auto& copy = seen.emplace_back(static_cast<size_t>(counts[t]));
             device.copy(copy.data(), tensors[t].data(), copy.size() * sizeof(float), stream);
           }
           device.synchronize(stream);
-          for (size_t t = 0; t < tensors.size(); ++t) {
-            comm.allreduce("host" + std::to_string(t), expected[t]).wait();
-            ASSERT_EQ(seen[t], expected[t]) << "tensor " << t << " in step " << step;
-          }
           for (auto& work : works) work.wait();
+          for (size_t t = 0; t < counts.size(); ++t)
+            for (size_t i = 0; i < order.size(); ++i) {
+              if (order[i] != t) continue;
+              comm.allreduce_blocking("host", expected[i]);
+              ASSERT_EQ(seen[i], expected[i]) << "tensor " << t << " in step " << step;
+            }
         }
         EXPECT_GT(comm.statistics().replayed_buckets, 0u);
+        EXPECT_GT(comm.statistics().vetoed_buckets, 0u);
         device.destroy_stream(stream);
       },
       [](Options& options) {
