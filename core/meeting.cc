@@ -5,7 +5,7 @@
 
 #include <cerrno>
 
-#include "tutti/backends/tcp/network_interface.h"
+#include "tutti/backends/network_interface.h"
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
 

@@ -15,8 +15,8 @@
 #include <filesystem>
 #include <future>
 
-#include "tutti/backends/gloo/address.h"
 #include "tutti/backends/gloo/signals.h"
+#include "tutti/backends/network_interface.h"
 #include "tutti/backends/sockets.h"
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
@@ -109,7 +109,11 @@ std::shared_ptr<GlooMesh> GlooMesh::connect(const tutti::Context& context) {
 }
 
 void GlooMesh::listen(const tutti::Context& context) {
-  address_ = choose_listening_address(context);
+  try {
+    address_ = choose_address(context, interface_addresses()).to_string();
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("rank {}: {}", rank, error.what())).with_rank(rank);
+  }
   gloo::transport::tcp::attr attributes;
   attributes.hostname = address_;
   attributes.ai_family = address_.find(':') == address_.npos ? AF_INET : AF_INET6;

@@ -12,8 +12,8 @@
 
 #include "tutti/backends/asio.h"
 #include "tutti/backends/handshake_session.h"
+#include "tutti/backends/network_interface.h"
 #include "tutti/backends/sockets.h"
-#include "tutti/backends/tcp/network_interface.h"
 #include "tutti/base/check.h"
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tutti/backends/tcp/network_interface.h"
+#include "tutti/backends/network_interface.h"
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
 
@@ -46,17 +46,13 @@ bool is_rdma_device(const std::string& name) {
 std::string device_name(const Context& context) {
   const auto& wanted = context.network_interface;
   if (is_rdma_device(wanted)) return wanted;
-  const auto available = interface_addresses();
-  ErrorStatus status;
-  const auto numeric = asio::ip::make_address(wanted, status);
-  const bool is_address = !status;
-  for (const auto& entry : available)
-    if (is_address ? entry.address == numeric : entry.interface == wanted) return entry.interface;
-  throw Error(ErrorCode::unavailable,
-              fmt::format("rank {}: TUTTI_INTERFACE={} is neither an interface of this host, which "
-                          "has {}, nor an RDMA device such as mlx5_0:1",
-                          context.rank, wanted, to_text(available)))
-      .with_rank(context.rank);
+  try {
+    return named_interface(wanted, interface_addresses(), " (nor an RDMA device such as mlx5_0:1)")
+        .interface;
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("rank {}: {}", context.rank, error.what()))
+        .with_rank(context.rank);
+  }
 }
 
 bool all_on_one_host(const Context& context) {

@@ -16,9 +16,9 @@
 #include "tests/backends/tcp_raw_socket.h"
 #include "tutti/backends/asio.h"
 #include "tutti/backends/backend.h"
+#include "tutti/backends/network_interface.h"
 #include "tutti/backends/sockets.h"
 #include "tutti/backends/tcp/connector.h"
-#include "tutti/backends/tcp/network_interface.h"
 #include "tutti/base/error.h"
 
 namespace tutti {

@@ -10,7 +10,7 @@
 #include <cerrno>
 #include <filesystem>
 
-#include "tutti/backends/tcp/network_interface.h"
+#include "tutti/backends/network_interface.h"
 #include "tutti/base/error.h"
 #include "tutti/core/death.h"
 #include "tutti/core/meeting.h"

@@ -1,4 +1,4 @@
-#include "tutti/backends/tcp/network_interface.h"
+#include "tutti/backends/network_interface.h"
 
 #include <fmt/format.h>
 #include <ifaddrs.h>
@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "tutti/base/error.h"
+#include "tutti/base/text.h"
 
 namespace tutti {
 
@@ -56,27 +57,6 @@ bool all_on_one_host(const Context& context) {
                      [&](const Place& place) { return place.host == context.places.front().host; });
 }
 
-address named_address(const std::string& wanted, const std::vector<InterfaceAddress>& available) {
-  ErrorStatus status;
-  auto numeric = asio::ip::make_address(wanted, status);
-  if (!status) {
-    // All of 127.0.0.0/8 is the host's own, though only one address of it is listed.
-    const bool own = numeric.is_loopback() || is_link_local(numeric) ||
-                     std::any_of(available.begin(), available.end(),
-                                 [&](const auto& entry) { return entry.address == numeric; });
-    if (own) return numeric;
-    throw Error(ErrorCode::unavailable,
-                fmt::format("TUTTI_INTERFACE={} is no address of this host, which has {}", wanted,
-                            to_text(available)));
-  }
-  for (const auto& entry : available)
-    if (entry.interface == wanted) return entry.address;
-  throw Error(ErrorCode::unavailable,
-              fmt::format("TUTTI_INTERFACE={} is no interface of this host that is up and has an "
-                          "address; there are {}",
-                          wanted, to_text(available)));
-}
-
 }  // namespace
 
 std::vector<InterfaceAddress> interface_addresses() {
@@ -102,9 +82,32 @@ std::string to_text(const std::vector<InterfaceAddress>& addresses) {
   return text.empty() ? "none" : text;
 }
 
+InterfaceAddress named_interface(const std::string& wanted,
+                                 const std::vector<InterfaceAddress>& available,
+                                 std::string_view or_else) {
+  ErrorStatus status;
+  const auto numeric = asio::ip::make_address(wanted, status);
+  const bool is_address = !status;
+  for (const auto& entry : available)
+    if (is_address ? entry.address == numeric : entry.interface == wanted) return entry;
+  // All of 127.0.0.0/8 is the host's own, though only one address of it is listed.
+  if (is_address && (numeric.is_loopback() || is_link_local(numeric)))
+    for (const auto& entry : available)
+      if (entry.address.is_loopback() == numeric.is_loopback()) return {entry.interface, numeric};
+  std::vector<std::string> names;
+  for (const auto& entry : available) names.push_back(entry.interface);
+  const auto nearest = nearest_word(wanted, names);
+  throw Error(
+      ErrorCode::unavailable,
+      fmt::format("TUTTI_INTERFACE={} names no interface that is up and no address of this "
+                  "host{}{}; there are {}",
+                  wanted, or_else, nearest ? fmt::format(", did you mean \"{}\"?", *nearest) : "",
+                  to_text(available)));
+}
+
 address choose_address(const Context& context, const std::vector<InterfaceAddress>& available) {
   if (!context.network_interface.empty())
-    return named_address(context.network_interface, available);
+    return named_interface(context.network_interface, available).address;
 
   const auto first = [&](bool loopback) -> std::optional<address> {
     for (const auto& entry : available)
