@@ -24,6 +24,17 @@ namespace {
 
 std::string key(int rank) { return fmt::format("ucx/{}", rank); }
 constexpr auto* kFailedKey = "ucx/failed";
+constexpr char kNoAddress = '\xff';  // before a reason, in place of an address
+
+// Where there is none, the others wait for an address, and hear why.
+UcxWorker open_worker(const Context& context) {
+  try {
+    return UcxWorker(context);
+  } catch (const Error& error) {
+    context.store->set(key(context.rank), kNoAddress + std::string(error.what()));
+    throw;
+  }
+}
 
 // A process number means something within one namespace only.
 std::string process_namespace() {
@@ -41,7 +52,7 @@ UcxTransport::UcxTransport(const Context& context)
       arrival_nodes_(counters_.allocations),
       notes_(counters_.allocations),
       buffers_(credit_ * static_cast<uint64_t>(context.size)),
-      worker_(context) {
+      worker_(open_worker(context)) {
   counters_.bytes_to_peer.assign(static_cast<size_t>(context.size), 0);
   poller_.watch(abort_bell_.descriptor(), EPOLLIN);
   poller_.watch(deaths_.descriptor(), EPOLLIN);
@@ -81,6 +92,8 @@ void UcxTransport::meet(const Context& context) {
       if (!peer) continue;
       try {
         const auto text = store.get(key(peer->rank), context.deadline);
+        if (text.starts_with(kNoAddress))
+          throw Error(ErrorCode::unavailable, text.substr(1)).with_rank(peer->rank);
         const auto line = text.find('\n');
         if (line == text.npos)
           throw Error(ErrorCode::corrupt_data,
@@ -235,11 +248,11 @@ void UcxTransport::leave() noexcept {
       tell(*peer, {.type = Type::gone});
     }
     ucp_request_param_t plain{};
-    void* flush = ucp_worker_flush_nbx(worker_.get(), &plain);
+    void* flush = is_frozen_ ? nullptr : ucp_worker_flush_nbx(worker_.get(), &plain);
     const auto is_flushed = [&] {
       return !UCS_PTR_IS_PTR(flush) || ucp_request_check_status(flush) != UCS_INPROGRESS;
     };
-    while (!patience.passed() &&
+    while (!is_frozen_ && !patience.passed() &&
            (!is_flushed() || std::any_of(peers_.begin(), peers_.end(),
                                          [](const auto& peer) { return peer && peer->notes > 0; })))
       ucp_worker_progress(worker_.get());
@@ -249,7 +262,7 @@ void UcxTransport::leave() noexcept {
     for (const auto& peer : peers_)
       if (peer) close_endpoint(*peer);
     const auto limit = Deadline::after(2);
-    while (closing_ > 0 && !limit.passed()) ucp_worker_progress(worker_.get());
+    while (closing_ > 0 && !is_frozen_ && !limit.passed()) ucp_worker_progress(worker_.get());
   } catch (const std::exception&) {
     // The worker's own end takes the rest with it.
   }

@@ -1,5 +1,6 @@
 #include <sys/epoll.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -20,6 +21,7 @@ bool UcxTransport::progress() {
     handle_abort();
     return true;
   }
+  if (is_frozen_) return false;
   bool moved = !through_.empty();
   for (const auto& [send, status] : through_) transfer_ran(send, status);
   through_.clear();
@@ -37,6 +39,7 @@ bool UcxTransport::progress() {
 
 bool UcxTransport::arm() {
   if (!aborted_ && abort_asked_.load(std::memory_order_acquire)) return false;
+  if (is_frozen_) return true;
   // UCX closes in rounds of progress that nothing wakes it for.
   if (has_ends_ || closing_ > 0 || !through_.empty()) return false;
   slept_ = ucp_worker_arm(worker_.get()) == UCS_OK;
@@ -252,6 +255,16 @@ void UcxTransport::handle_abort() {
     fail_all(*peer);
     if (peer->closes) tell(*peer, {.type = Type::gone});
   }
+  // Whoever aborts takes the memory back when this returns, so UCX must be done with it. UCX 1.13
+  // cannot give up a rendezvous that has begun to receive; it is never moved again.
+  const auto uses_memory = [](const auto& peer) { return peer && peer->transfers > 0; };
+  const auto in_use = [&] { return std::any_of(peers_.begin(), peers_.end(), uses_memory); };
+  const auto patience = Deadline::after(0.2);
+  while (in_use() && !patience.passed()) progress();
+  if (!in_use()) return;
+  is_frozen_ = true;
+  poller_.forget(worker_.descriptor());
+  poller_.forget(deaths_.descriptor());
 }
 
 }  // namespace tutti

@@ -132,6 +132,7 @@ class UcxTransport final : public Transport {
   Bell abort_bell_;
   std::atomic<bool> abort_asked_{false};
   bool aborted_ = false;
+  bool is_frozen_ = false;  // UCX is not called to move anything any more
   bool leaving_ = false;
   bool slept_ = false;
   bool has_ends_ = false;  // there is work for settle_ends()
