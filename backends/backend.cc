@@ -17,6 +17,30 @@ std::vector<int> Context::hosts() const {
   return numbers;
 }
 
+const BackendPlugin* Context::plugin(std::string_view called) const {
+  const std::string_view wanted = levels_of(called) ? "hierarchical" : called;
+  for (const auto* candidate : plugins)
+    if (candidate->name == wanted) return candidate;
+  return nullptr;
+}
+
+std::optional<Levels> levels_of(std::string_view name) {
+  const auto plus = name.find('+');
+  if (plus == name.npos) return {};
+  return Levels{name.substr(0, plus), name.substr(plus + 1)};
+}
+
+void add(TransportCounters& sum, const TransportCounters& more) {
+  sum.messages_sent += more.messages_sent;
+  sum.bytes_sent += more.bytes_sent;
+  sum.control_messages_sent += more.control_messages_sent;
+  sum.control_bytes_sent += more.control_bytes_sent;
+  sum.allocations += more.allocations;
+  sum.bytes_to_peer.resize(std::max(sum.bytes_to_peer.size(), more.bytes_to_peer.size()));
+  for (size_t peer = 0; peer < more.bytes_to_peer.size(); ++peer)
+    sum.bytes_to_peer[peer] += more.bytes_to_peer[peer];
+}
+
 bool Capabilities::serves(CollectiveKind kind, DataType dtype, ReduceOp op) const {
   switch (kind) {
     case CollectiveKind::allreduce:

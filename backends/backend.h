@@ -32,6 +32,7 @@ struct BackendPlugin;
 
 /// All that a backend is told when it connects. Borrowed for the call, except the shared store.
 struct Context {
+  std::string name;  // by which the backend was asked for: "tcp", "shm+ucx"
   int rank = 0;
   int size = 1;
   std::shared_ptr<Store> store;   // keys of this communicator and epoch only
@@ -43,8 +44,10 @@ struct Context {
   std::string algorithms;  // score string for the chooser
   ExecutorOptions executor;
   LogSink log;
-  /// The other built-in backends, for composites.
+  /// The built-in backends, and those that a name or the scores ask for; for composites.
   std::span<const BackendPlugin* const> plugins;
+  /// The one of them for this name ("shm+ucx": hierarchical); null if it is not there.
+  const BackendPlugin* plugin(std::string_view called) const;
   std::vector<int> hosts() const;  // host number of each rank, by first appearance
 };
 
@@ -80,6 +83,8 @@ class Backend : public Progressive {
   virtual Traffic predict(const Collective&, const Launch&) { return {}; }
   /// The algorithm that start() would run, for the timeline.
   virtual std::string_view algorithm(const Collective& collective) const = 0;
+  /// The backend that start() would use, for the timeline; a composite names the one it chooses.
+  virtual std::string name_for(const Collective&) const { return capabilities().name; }
   /// Ranks that have not come to the oldest operation of this queue, as far as is known.
   virtual std::vector<int> missing(int) const { return {}; }
   /// Messages between ranks, for the control plane; null where a library offers none.
@@ -88,10 +93,10 @@ class Backend : public Progressive {
 };
 
 /// Grows whenever this header, or one that it includes, changes what a plugin was compiled for.
-inline constexpr uint32_t kBackendAbi = 1;
+inline constexpr uint32_t kBackendAbi = 2;
 
-/// What a backend's folder exports: one record. `open` makes the channels to the given peers (a
-/// composite mixes them); null if the backend has none.
+/// What a backend's folder exports: one record. What composites can use it for: `open` makes the
+/// channels to the given peers, `transport` the messages between all ranks; null if it has none.
 struct BackendPlugin {
   uint32_t abi = kBackendAbi;  // first, so that it can be read whatever follows
   const char* name = "";
@@ -99,6 +104,7 @@ struct BackendPlugin {
   std::unique_ptr<Backend> (*connect)(const Context& context) = nullptr;
   std::vector<std::unique_ptr<Channel>> (*open)(const Context& context,
                                                 std::span<const int> peers) = nullptr;
+  std::unique_ptr<Transport> (*transport)(const Context& context) = nullptr;
   /// The version of the library behind it, for people; null if there is none.
   std::string (*version)() = nullptr;
 };
@@ -113,6 +119,16 @@ std::span<const BackendPlugin* const> builtin_backends();
 /// in `folders` and then beside libtutti.so. Throws Error(unavailable | version | corrupt_data)
 /// that says what was found instead and what to do.
 const BackendPlugin& find_backend(std::string_view name, std::span<const std::string> folders = {});
+
+/// Two levels as one backend's name: "shm+ucx" is shared memory within a host and UCX between
+/// hosts.
+struct Levels {
+  std::string_view inner, cross;
+};
+/// Nothing if the name has no plus sign.
+std::optional<Levels> levels_of(std::string_view name);
+
+void add(TransportCounters& sum, const TransportCounters& more);
 
 /// Runs our schedules over channels: the Backend of memory, shm, tcp and hierarchical.
 /// channels[peer] is null at peer == rank.

@@ -58,6 +58,18 @@ Error no_such_backend(std::string_view name, const std::vector<std::string>& fol
                       fmt::join(names, ", "), kPrefix, name, kSuffix, fmt::join(folders, ", "))};
 }
 
+// Adds what a name stands for and is not there yet.
+void add_backend(std::vector<const BackendPlugin*>& plugins, std::string_view name,
+                 std::span<const std::string> folders) {
+  if (const auto levels = levels_of(name)) {
+    add_backend(plugins, levels->inner, folders);
+    add_backend(plugins, levels->cross, folders);
+    return;
+  }
+  const auto* found = &find_backend(name, folders);
+  if (std::find(plugins.begin(), plugins.end(), found) == plugins.end()) plugins.push_back(found);
+}
+
 }  // namespace
 
 const BackendPlugin& load_plugin(const std::string& name, const std::string& file) {
@@ -86,6 +98,19 @@ const BackendPlugin& find_backend(std::string_view name, std::span<const std::st
       return load_plugin(file->first, file->second);
   }
   throw no_such_backend(name, all);
+}
+
+std::vector<const BackendPlugin*> load_backends(std::string_view name, const Chooser& scores,
+                                                std::span<const std::string> folders) {
+  const auto builtin = builtin_backends();
+  std::vector<const BackendPlugin*> plugins(builtin.begin(), builtin.end());
+  if (name != "auto") add_backend(plugins, name, folders);
+  for (const auto& score : scores.scores()) try {
+      if (!score.backend.empty()) add_backend(plugins, score.backend, folders);
+    } catch (const Error& error) {
+      throw Error(error.code(), fmt::format("TUTTI_ALGORITHMS={}: {}", score.text, error.what()));
+    }
+  return plugins;
 }
 
 std::vector<ListedBackend> list_backends(std::span<const std::string> folders) {

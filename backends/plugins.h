@@ -17,6 +17,11 @@ struct ListedBackend {
   std::string failure;                    // then: one line that says why
 };
 
+/// The built-in backends, and those that `name` (a backend, two levels such as "shm+ucx"; "auto":
+/// none) and the scores name. Throws as find_backend(); for a score it says which.
+std::vector<const BackendPlugin*> load_backends(std::string_view name, const Chooser& scores,
+                                                std::span<const std::string> folders);
+
 /// The built-in backends, then what is in the folders and beside libtutti.so, each name once, as
 /// find_backend() would find it. Loads every plugin; throws for none.
 std::vector<ListedBackend> list_backends(std::span<const std::string> folders);

@@ -1,7 +1,5 @@
 #include <fmt/format.h>
 
-#include <numeric>
-
 #include "tutti/backends/pipeline.h"
 #include "tutti/backends/shared_memory.h"
 #include "tutti/base/error.h"
@@ -19,7 +17,7 @@ class SharedMemoryBackend final : public Backend {
         memory_(std::move(memory)),
         size_(context.size),
         sleeper_(reinterpret_cast<SleepLine*>(memory_->first(context.rank))),
-        is_overridden_(!context.algorithms.empty()) {
+        is_overridden_(Chooser(context.algorithms).overrides(CollectiveKind::allreduce)) {
     std::vector<SleepLine*> sleepers;
     for (int rank = 0; rank < size_; ++rank)
       sleepers.push_back(reinterpret_cast<SleepLine*>(memory_->first(rank)));
@@ -109,7 +107,7 @@ class SharedMemoryBackend final : public Backend {
   const int size_;
   SleepLine* const sleeper_;
   bool is_asleep_ = false;
-  const bool is_overridden_;  // somebody wants one of the schedules: then all of them
+  const bool is_overridden_;  // somebody wants one of the schedules: then for all sizes
   std::vector<std::unique_ptr<Pipeline>> pipelines_;
 };
 

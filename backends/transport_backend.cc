@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <new>
-#include <numeric>
 
 #include "tutti/backends/backend.h"
 #include "tutti/base/error.h"
@@ -94,15 +93,9 @@ class TransportBackend final : public Backend {
   }
 
  private:
-  // What all ranks know alike, so that they choose alike: alltoall's counts differ from rank to
-  // rank, and its algorithms are good for any size.
   const Algorithm& choose(const Collective& collective) const {
-    const auto counts = collective.send_counts;
-    const int64_t elements = collective.kind == CollectiveKind::alltoall
-                                 ? 0
-                                 : std::accumulate(counts.begin(), counts.end(), int64_t{0});
-    return chooser_.choose({collective.kind, elements * size_of(collective.dtype),
-                            transport_->size(), host_count_, determinism_});
+    return chooser_.choose(
+        {collective.kind, agreed_bytes(collective), transport_->size(), host_count_, determinism_});
   }
 
   const std::unique_ptr<Transport> transport_;

@@ -1,8 +1,11 @@
 #include "tutti/collectives/chooser.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <limits>
+#include <numeric>
 #include <optional>
 
 #include "tutti/base/error.h"
@@ -83,8 +86,16 @@ bool fits(const Rule& rule, const Question& question) {
 [[noreturn]] void refuse(std::string_view part, std::string_view wanted) {
   throw Error(ErrorCode::invalid_argument,
               fmt::format("\"{}\" is not a choice of algorithms: {}; an example: "
-                          "allreduce:0-32K=one_shot,32K-inf=ring;broadcast:0-inf=binomial_tree",
+                          "allreduce:0-32K=one_shot,32K-inf=ucx/ring;broadcast:0-inf=ucx/auto",
                           part, wanted));
+}
+
+[[noreturn]] void refuse_name(std::string_view part, std::string_view what, std::string_view name,
+                              std::string_view whose, const std::vector<std::string>& names) {
+  const auto nearest = nearest_word(name, names);
+  refuse(part, fmt::format("there is no {} \"{}\"{}{} (want {})", what, name, whose,
+                           nearest ? fmt::format(", did you mean \"{}\"?", *nearest) : "",
+                           fmt::join(names, ", ")));
 }
 
 void require_rank_order(const Algorithm& algorithm) {
@@ -97,9 +108,24 @@ void require_rank_order(const Algorithm& algorithm) {
 }
 
 CollectiveKind read_kind(std::string_view part, std::string_view name) {
-  for (int i = 0; i < kCollectiveKindCount; ++i)
-    if (to_string(static_cast<CollectiveKind>(i)) == name) return static_cast<CollectiveKind>(i);
-  refuse(part, fmt::format("there is no collective \"{}\"", name));
+  std::vector<std::string> names;
+  for (int i = 0; i < kCollectiveKindCount; ++i) {
+    const auto kind = static_cast<CollectiveKind>(i);
+    if (to_string(kind) == name) return kind;
+    names.emplace_back(to_string(kind));
+  }
+  refuse_name(part, "collective", name, "", names);
+}
+
+const Algorithm* read_algorithm(std::string_view part, CollectiveKind kind, std::string_view name) {
+  if (name == "auto") return nullptr;
+  std::vector<std::string> names = {"auto"};
+  for (const auto& algorithm : algorithms()) {
+    if (algorithm.kind != kind) continue;
+    if (algorithm.name == name) return &algorithm;
+    names.emplace_back(algorithm.name);
+  }
+  refuse_name(part, "algorithm", name, fmt::format(" for {}", to_string(kind)), names);
 }
 
 int64_t read_size(std::string_view part, std::string_view text) {
@@ -112,6 +138,12 @@ int64_t read_size(std::string_view part, std::string_view text) {
 }
 
 }  // namespace
+
+int64_t agreed_bytes(const Collective& collective) {
+  if (collective.kind == alltoall) return 0;
+  const auto counts = collective.send_counts;
+  return std::accumulate(counts.begin(), counts.end(), int64_t{0}) * size_of(collective.dtype);
+}
 
 Chooser::Chooser(std::string_view scores, Determinism determinism) {
   if (scores.empty()) return;
@@ -126,20 +158,37 @@ Chooser::Chooser(std::string_view scores, Determinism determinism) {
       const int64_t low = read_size(part, text.substr(0, dash));
       const int64_t high = read_size(part, text.substr(dash + 1, equals - dash - 1));
       if (low >= high) refuse(part, fmt::format("the range \"{}\" is empty", range));
-      const auto& algorithm = find_algorithm(kind, text.substr(equals + 1));
-      if (determinism == Determinism::rank_order) require_rank_order(algorithm);
-      entries_.push_back({kind, low, high, &algorithm});
+      const auto chosen = text.substr(equals + 1);
+      const auto slash = chosen.find('/');
+      if (slash == 0) refuse(part, "want a backend before the slash");
+      const auto backend = slash == chosen.npos ? "" : chosen.substr(0, slash);
+      const auto* algorithm =
+          read_algorithm(part, kind, chosen.substr(slash == chosen.npos ? 0 : slash + 1));
+      if (determinism == Determinism::rank_order && algorithm != nullptr)
+        require_rank_order(*algorithm);
+      scores_.push_back({kind, low, high, std::string(backend), algorithm,
+                         fmt::format("{}:{}", to_string(kind), range)});
     }
   }
 }
 
+const Score* Chooser::find(CollectiveKind kind, int64_t bytes) const {
+  for (auto score = scores_.rbegin(); score != scores_.rend(); ++score)
+    if (score->kind == kind && bytes >= score->low && bytes < score->high) return &*score;
+  return nullptr;
+}
+
+bool Chooser::overrides(CollectiveKind kind) const {
+  return std::any_of(scores_.begin(), scores_.end(), [kind](const Score& score) {
+    return score.kind == kind && score.algorithm != nullptr;
+  });
+}
+
 const Algorithm& Chooser::choose(const Question& question) const {
-  for (auto entry = entries_.rbegin(); entry != entries_.rend(); ++entry) {
-    if (entry->kind != question.kind || question.bytes < entry->low ||
-        question.bytes >= entry->high)
-      continue;
-    if (question.determinism == Determinism::rank_order) require_rank_order(*entry->algorithm);
-    return *entry->algorithm;
+  const auto* score = find(question.kind, question.bytes);
+  if (score != nullptr && score->algorithm != nullptr) {
+    if (question.determinism == Determinism::rank_order) require_rank_order(*score->algorithm);
+    return *score->algorithm;
   }
   if (question.determinism == Determinism::rank_order && reduces(question.kind)) {
     for (const auto& rule : kRankOrderRules)

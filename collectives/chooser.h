@@ -1,10 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "tutti/collectives/collective.h"
 #include "tutti/collectives/schedule.h"
 
 namespace tutti {
@@ -24,11 +26,25 @@ struct Question {
   Determinism determinism = Determinism::fastest;
 };
 
+/// The bytes of a collective as far as all ranks know them alike, so that they choose alike: counts
+/// of an alltoall differ from rank to rank, so it has none here.
+int64_t agreed_bytes(const Collective& collective);
+
+/// One part of a score string: who runs the collectives of a kind whose bytes are in [low, high).
+struct Score {
+  CollectiveKind kind;
+  int64_t low, high;
+  std::string backend;         // empty: the communicator's own
+  const Algorithm* algorithm;  // null ("auto"): as if nothing were said
+  std::string text;            // as it was given
+};
+
 /// One table from {kind, bytes, ranks, hosts} to an algorithm, with overrides by a score string:
 ///   allreduce:0-32k=one_shot,32k-inf=ring;broadcast:0-inf=binomial_tree
 /// Sizes take K, M, G or inf; the low end belongs to the range, the high end does not. A
-/// later entry wins. Parts that no entry names keep the built-in choice; under
-/// determinism=rank_order an override that does not keep the promise is refused.
+/// later score wins. Parts that no score names keep the built-in choice; under
+/// determinism=rank_order an override that does not keep the promise is refused. A score may name a
+/// backend too (ucx/ring, ucx/auto); here that decides nothing, see backends/choice.
 class Chooser {
  public:
   Chooser() = default;
@@ -36,14 +52,14 @@ class Chooser {
   explicit Chooser(std::string_view scores, Determinism determinism = Determinism::fastest);
   /// Throws Error(invalid_argument) if the question asks for rank_order and an override breaks it.
   const Algorithm& choose(const Question& question) const;
+  std::span<const Score> scores() const { return scores_; }
+  /// The score that decides; null: none does.
+  const Score* find(CollectiveKind kind, int64_t bytes) const;
+  /// Whether some collectives of this kind run by an algorithm that a score names.
+  bool overrides(CollectiveKind kind) const;
 
  private:
-  struct Entry {
-    CollectiveKind kind;
-    int64_t low, high;
-    const Algorithm* algorithm;
-  };
-  std::vector<Entry> entries_;
+  std::vector<Score> scores_;
 };
 
 }  // namespace tutti

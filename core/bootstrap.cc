@@ -13,6 +13,8 @@
 #include <numeric>
 #include <set>
 
+#include "tutti/backends/choice/choice.h"
+#include "tutti/backends/plugins.h"
 #include "tutti/base/text.h"
 #include "tutti/core/version.h"
 #include "tutti/core/watched_store.h"
@@ -182,11 +184,12 @@ std::string_view choose_backend(const std::vector<Place>& places, const Options&
   return hosts.size() == places.size() ? "tcp" : "hierarchical";
 }
 
-// The backend that was asked for by name. If this rank does not have it, the others hear why.
-const BackendPlugin& load_backend(const Options& options, Store& store) {
-  const auto folders = backend_folders(options);
+// The built-in backends and those that are asked for. If this rank lacks one, or cannot read what
+// it is asked for, the others hear why.
+std::vector<const BackendPlugin*> load_wanted_backends(const Options& options, Store& store) {
   try {
-    return find_backend(options.backend, folders);
+    return load_backends(options.backend, Chooser(options.algorithms, options.determinism),
+                         backend_folders(options));
   } catch (const Error& error) {
     store.set_once(place_key(options.rank),
                    fmt::format("{}\n{}\n{}", kVersion, kFailed, error.what()));
@@ -244,8 +247,7 @@ std::shared_ptr<Engine> make_engine(const Options& options, const Membership& me
   context.size = options.size;
   context.store = make_watched_store(membership.store, membership.root, membership.world_ranks);
   context.deadline = Deadline::after(options.connect_timeout);
-  const BackendPlugin* plugin =
-      options.backend == "auto" ? nullptr : &load_backend(options, *context.store);
+  const auto plugins = load_wanted_backends(options, *context.store);
   context.places = exchange_places(options, membership, *context.store, context.deadline);
   options.observe("rendezvous");
   context.secret = options.secret;
@@ -253,13 +255,15 @@ std::shared_ptr<Engine> make_engine(const Options& options, const Membership& me
   context.determinism = options.determinism;
   context.algorithms = options.algorithms;
   context.executor.segment_bytes = options.segment_bytes;
-  context.plugins = builtin_backends();
+  context.plugins = plugins;
   context.log = [sink = options.log, limit = options.log_level](LogLevel level,
                                                                 std::string_view line) {
     if (level <= limit) sink ? sink(level, line) : log_to_stderr(level, line);
   };
-  if (plugin == nullptr) plugin = &find_backend(choose_backend(context.places, options));
-  auto backend = plugin->connect(context);
+  context.name =
+      options.backend == "auto" ? choose_backend(context.places, options) : options.backend;
+  auto backend = connect_choice(context);
+  context.plugins = {};
   return std::make_shared<Engine>(options, std::move(context), std::move(backend), membership.root);
 }
 

@@ -34,7 +34,7 @@ struct Options {
   std::string network_interface;  // TUTTI_INTERFACE: name or address; empty: chosen
   std::string host;               // TUTTI_HOST: overrides which ranks count as one host
 
-  std::string backend = "auto";  // TUTTI_BACKEND: auto, or what tutti-doctor lists
+  std::string backend = "auto";  // TUTTI_BACKEND: auto, what tutti-doctor lists, or shm+ucx
   std::string backend_path;      // TUTTI_BACKEND_PATH: folders of plugins, a:b; then libtutti.so's
   std::string algorithms;        // TUTTI_ALGORITHMS: score string, see Chooser
   Determinism determinism = Determinism::fastest;  // TUTTI_DETERMINISM: fastest, run, rank_order

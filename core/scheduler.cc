@@ -437,7 +437,7 @@ void Scheduler::finish_run(Run& run) {
     timeline_.span(
         run.replayed ? "replayed buckets" : "negotiated", describe(run), run.started, now,
         fmt::format("{} {} bytes by {} of {}", run.bytes(), to_string(run.collective().dtype),
-                    backend_.algorithm(run.collective()), backend_.capabilities().name));
+                    backend_.algorithm(run.collective()), backend_.name_for(run.collective())));
   if (!run.slices().empty()) {
     finish_slices(run);
     return;

@@ -281,7 +281,26 @@ OperationPtr GlooBackend::start(const Collective& collective, const Launch& laun
   return OperationPtr(new GlooOperation(*this, collective, launch));
 }
 
+// Gloo's own algorithms are all that it can be asked for.
+void check_scores(const Context& context) {
+  const Chooser chooser(context.algorithms, context.determinism);
+  for (const auto& score : chooser.scores()) {
+    const bool is_known =
+        score.algorithm == nullptr ||
+        (score.kind == CollectiveKind::allreduce &&
+         (score.algorithm->name == "ring" || score.algorithm->name == "halving_doubling")) ||
+        (context.determinism == Determinism::rank_order && reduces(score.kind));
+    if (!is_known)
+      throw Error(
+          ErrorCode::invalid_argument,
+          fmt::format("TUTTI_ALGORITHMS={}: Gloo has no {} for {} (want auto{})", score.text,
+                      score.algorithm->name, to_string(score.kind),
+                      score.kind == CollectiveKind::allreduce ? ", ring or halving_doubling" : ""));
+  }
+}
+
 std::unique_ptr<Backend> connect(const Context& context) {
+  check_scores(context);
   std::vector<int> peers;
   for (int peer = 0; peer < context.size; ++peer)
     if (peer != context.rank) peers.push_back(peer);

@@ -9,11 +9,13 @@
 #include <vector>
 
 #include "tutti/backends/backend.h"
+#include "tutti/backends/hierarchical/mixed_transport.h"
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
 
-// Shared memory between ranks of one host, TCP between hosts: one transport over the mix, on which
-// the two-level algorithms keep most of the traffic inside the hosts.
+// One backend between ranks of one host (shared memory), another between hosts (TCP): one transport
+// over the mix, on which the two-level algorithms keep most of the traffic inside the hosts. A name
+// such as shm+ucx says which two.
 
 namespace tutti {
 
@@ -21,22 +23,34 @@ namespace {
 
 using Channels = std::vector<std::unique_ptr<Channel>>;
 
-const BackendPlugin& plugin(const Context& context, std::string_view name) {
-  for (const auto* candidate : context.plugins)
-    if (candidate->name == name && candidate->open) return *candidate;
-  throw Error(
-      ErrorCode::unavailable,
-      fmt::format("backend hierarchical needs backend {}, which this build does not have", name));
+Levels levels(const Context& context) {
+  return levels_of(context.name).value_or(Levels{"shm", "tcp"});
 }
 
-// Half of the time that is left, so that the other half suffices for TCP.
+const BackendPlugin& plugin(const Context& context, std::string_view name) {
+  if (const auto* found = context.plugin(name); found != nullptr && !levels_of(name)) return *found;
+  throw Error(
+      ErrorCode::unavailable,
+      fmt::format("backend {} needs backend \"{}\", which is not there", context.name, name));
+}
+
+const BackendPlugin& channels_of(const Context& context, std::string_view name) {
+  const auto& found = plugin(context, name);
+  if (found.open) return found;
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("backend {} has no channels for the ranks of one host in {}; use "
+                          "shm+{}",
+                          name, context.name, levels(context).cross));
+}
+
+// Half of the time that is left, so that the other half suffices for the other backend.
 Deadline half_way(Deadline deadline) {
   if (deadline.is_never()) return Deadline::after(30);
   const auto now = Clock::now();
   return Deadline::at(now + (deadline.when() - now) / 2);
 }
 
-std::string result_key(int rank) { return fmt::format("shm/{}", rank); }
+std::string result_key(int rank) { return fmt::format("near/{}", rank); }
 
 // What a rank of this host says of its shared memory: empty, or what failed.
 std::string result_of(const Context& context, int peer) {
@@ -61,7 +75,7 @@ std::optional<Channels> open_shared_memory(const Context& context, const std::ve
   Channels channels;
   std::string failure;
   try {
-    channels = plugin(context, "shm").open(hurried, peers);
+    channels = channels_of(context, levels(context).inner).open(hurried, peers);
   } catch (const Error& error) {
     failure = error.what();
   }
@@ -79,44 +93,95 @@ std::optional<Channels> open_shared_memory(const Context& context, const std::ve
     auto ranks = peers;
     ranks.insert(ranks.begin(), context.rank);
     context.log(LogLevel::warning,
-                fmt::format("{} share host {} but not its memory, and use TCP instead: rank {} "
+                fmt::format("{} share host {} but not its memory, and use {} instead: rank {} "
                             "saw: {}",
                             format_rank_set(ranks),
                             context.places[static_cast<size_t>(context.rank)].host_name,
-                            first_failed, failure));
+                            levels(context).cross, first_failed, failure));
   }
   return {};
 }
 
-Channels open(const Context& outer, std::span<const int> peers) {
-  auto context = outer;
-  context.store = make_prefix_store(outer.store, "hierarchical/");  // apart from a plain shm or tcp
-  const auto hosts = context.hosts();
-  const auto host_of = [&](int rank) { return hosts[static_cast<size_t>(rank)]; };
-  std::vector<int> near, far;
-  for (const int peer : peers)
-    (host_of(peer) == host_of(context.rank) ? near : far).push_back(peer);
-  std::sort(near.begin(), near.end());
+std::vector<int> peers_of(const Context& context) {
+  std::vector<int> peers;
+  for (int rank = 0; rank < context.size; ++rank)
+    if (rank != context.rank) peers.push_back(rank);
+  return peers;
+}
 
+// A context apart from those of plain backends.
+Context own_context(const Context& outer) {
+  auto context = outer;
+  context.store = make_prefix_store(outer.store, "hierarchical/");
+  return context;
+}
+
+// Those of the peers on this host, ascending.
+std::vector<int> near_ranks(const Context& context, std::span<const int> peers) {
+  const auto hosts = context.hosts();
+  std::vector<int> near;
+  for (const int peer : peers)
+    if (hosts[static_cast<size_t>(peer)] == hosts[static_cast<size_t>(context.rank)])
+      near.push_back(peer);
+  std::sort(near.begin(), near.end());
+  return near;
+}
+
+// Both levels by channels.
+Channels open(const Context& outer, std::span<const int> peers) {
+  const auto context = own_context(outer);
+  const auto near = near_ranks(context, peers);
   std::optional<Channels> channels;
   if (!near.empty()) channels = open_shared_memory(context, near);
-  if (!channels) {
-    far.insert(far.end(), near.begin(), near.end());
-    channels.emplace(static_cast<size_t>(context.size));
-  }
+  if (!channels) channels.emplace(static_cast<size_t>(context.size));
+  std::vector<int> far;
+  for (const int peer : peers)
+    if (!(*channels)[static_cast<size_t>(peer)]) far.push_back(peer);
   if (!far.empty()) {
-    auto sockets = plugin(context, "tcp").open(context, far);
+    auto sockets = plugin(context, levels(context).cross).open(context, far);
     for (const int peer : far)
       (*channels)[static_cast<size_t>(peer)] = std::move(sockets[static_cast<size_t>(peer)]);
   }
   return std::move(*channels);
 }
 
+std::unique_ptr<Transport> near_transport(const Context& context, const std::vector<int>& ranks,
+                                          Channels channels) {
+  Channels near;
+  for (const int rank : ranks) near.push_back(std::move(channels[static_cast<size_t>(rank)]));
+  const auto own = std::find(ranks.begin(), ranks.end(), context.rank) - ranks.begin();
+  return make_stream_transport(static_cast<int>(own), std::move(near));
+}
+
+// The hosts by a backend that has messages but no channels.
+std::unique_ptr<Backend> connect_messages(const Context& outer, const BackendPlugin& cross) {
+  const auto context = own_context(outer);
+  auto ranks = near_ranks(context, peers_of(context));
+  std::optional<Channels> channels;
+  if (!ranks.empty()) channels = open_shared_memory(context, ranks);
+  ranks.insert(std::lower_bound(ranks.begin(), ranks.end(), context.rank), context.rank);
+  std::unique_ptr<Transport> near;
+  if (channels) near = near_transport(context, ranks, std::move(*channels));
+  // Then no rank needs more: all ranks of a host come to the same result.
+  if (near && static_cast<int>(ranks.size()) == context.size)
+    return make_transport_backend(context, context.name, std::move(near));
+  return make_transport_backend(context, context.name,
+                                std::make_unique<MixedTransport>(std::move(near), std::move(ranks),
+                                                                 cross.transport(context)));
+}
+
 std::unique_ptr<Backend> connect(const Context& context) {
-  std::vector<int> others;
-  for (int rank = 0; rank < context.size; ++rank)
-    if (rank != context.rank) others.push_back(rank);
-  return make_stream_backend(context, "hierarchical", open(context, others));
+  const auto& cross = plugin(context, levels(context).cross);
+  if (!cross.open && !cross.transport)
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("backend {} runs whole collectives and offers no messages, so {} cannot "
+                    "use it between hosts; use {}+tcp, or {} alone",
+                    cross.name, context.name, levels(context).inner, cross.name));
+  channels_of(context, levels(context).inner);  // on every rank, whether it has near peers or not
+  if (!cross.open) return connect_messages(context, cross);
+  return make_stream_backend(context, levels_of(context.name) ? context.name : "hierarchical",
+                             open(context, peers_of(context)));
 }
 
 }  // namespace
@@ -124,7 +189,7 @@ std::unique_ptr<Backend> connect(const Context& context) {
 extern const BackendPlugin hierarchical_backend;
 const BackendPlugin hierarchical_backend = {
     .name = "hierarchical",
-    .summary = "shared memory within a host, TCP between hosts",
+    .summary = "shared memory within a host, TCP between hosts (shm+ucx: UCX between hosts)",
     .connect = connect,
     .open = open,
 };

@@ -8,8 +8,12 @@ namespace tutti {
 
 namespace {
 
+std::unique_ptr<Transport> transport(const Context& context) {
+  return std::make_unique<UcxTransport>(context);
+}
+
 std::unique_ptr<Backend> connect(const Context& context) {
-  return make_transport_backend(context, "ucx", std::make_unique<UcxTransport>(context));
+  return make_transport_backend(context, "ucx", transport(context));
 }
 
 }  // namespace
@@ -18,6 +22,7 @@ const BackendPlugin tutti_backend_plugin = {
     .name = "ucx",
     .summary = "UCX: shared memory, TCP, RDMA, whatever it finds",
     .connect = connect,
+    .transport = transport,
     .version = ucx_version,
 };
 

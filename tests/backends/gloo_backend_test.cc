@@ -91,6 +91,26 @@ TEST(Gloo, RankOrderGoesElsewhereAndSaysSoOnce) {
   EXPECT_THAT(lines[0], testing::HasSubstr("Gloo promises no rank order"));
 }
 
+TEST(Gloo, AnAlgorithmThatItDoesNotHaveIsRefused) {
+  for (const auto& [scores, why] :
+       {std::pair("allreduce:0-inf=two_shot",
+                  "TUTTI_ALGORITHMS=allreduce:0-inf=two_shot: Gloo has "
+                  "no two_shot for allreduce (want auto, ring or "
+                  "halving_doubling)"),
+        std::pair("broadcast:0-1k=chain",
+                  "TUTTI_ALGORITHMS=broadcast:0-1k=chain: Gloo has no chain for broadcast (want "
+                  "auto)")}) {
+    auto context = thread_context(0, 1, make_memory_store());
+    context.algorithms = scores;
+    try {
+      find_backend("gloo").connect(context);
+      ADD_FAILURE() << scores;
+    } catch (const Error& error) {
+      EXPECT_STREQ(error.what(), why);
+    }
+  }
+}
+
 TEST(Gloo, AnInterfaceThatOneRankLacksIsOneErrorOnAll) {
   const auto begin = Clock::now();
   std::vector<std::string> heard(2);
@@ -108,7 +128,7 @@ TEST(Gloo, AnInterfaceThatOneRankLacksIsOneErrorOnAll) {
   for (const auto& text : heard)
     EXPECT_THAT(
         text,
-        testing::AllOf(testing::HasSubstr("rank 1 finds no network interface \"eth99\""),
+        testing::AllOf(testing::HasSubstr("rank 1: TUTTI_INTERFACE=eth99 names no interface"),
                        testing::HasSubstr("lo 127.0.0.1"), testing::HasSubstr("TUTTI_INTERFACE")));
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10));
 }

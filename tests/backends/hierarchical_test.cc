@@ -11,7 +11,7 @@
 
 #include "tests/backends/tcp_rank_processes.h"
 #include "tests/support/network_namespaces.h"
-#include "tutti/backends/backend.h"
+#include "tutti/backends/plugins.h"
 #include "tutti/base/error.h"
 
 namespace tutti::test {
@@ -80,25 +80,69 @@ bool allreduce(Context& context, Backend& backend, int64_t count, uint64_t tag) 
   return true;
 }
 
+// Allreduces are right, and go by shared memory within a host and by TCP between hosts.
+bool uses_both_levels(Context& context) {
+  const auto backend = find_backend("hierarchical").connect(context);
+  auto& transport = *backend->transport();
+  for (const int peer : others(context)) {
+    const bool near = context.places[static_cast<size_t>(peer)].host ==
+                      context.places[static_cast<size_t>(context.rank)].host;
+    if (transport.route(peer) != (near ? "shm" : "tcp"))
+      return complain(context, "route to " + std::to_string(peer) + " is " +
+                                   std::string(transport.route(peer)));
+  }
+  uint64_t tag = 1;
+  for (const int64_t count : {0, 1, 3, 5, 1000, 300'001})
+    if (!allreduce(context, *backend, count, tag++)) return false;
+  meet(context, "done");
+  transport.goodbye(2);
+  return true;
+}
+
 TEST_P(HierarchicalTest, SharedMemoryWithinAHostAndTcpBetweenHosts) {
   NetworkNamespaces hosts(host_count(GetParam()));
-  RankProcesses(hosts, GetParam()).with(builtin_backends()).run([&](Context& context) {
-    const auto backend = find_backend("hierarchical").connect(context);
-    auto& transport = *backend->transport();
-    for (const int peer : others(context)) {
-      const bool near = context.places[static_cast<size_t>(peer)].host ==
-                        context.places[static_cast<size_t>(context.rank)].host;
-      if (transport.route(peer) != (near ? "shm" : "tcp"))
-        return complain(context, "route to " + std::to_string(peer) + " is " +
-                                     std::string(transport.route(peer)));
-    }
-    uint64_t tag = 1;
-    for (const int64_t count : {0, 1, 3, 5, 1000, 300'001})
-      if (!allreduce(context, *backend, count, tag++)) return false;
-    meet(context, "done");
-    transport.goodbye(2);
-    return true;
+  RankProcesses(hosts, GetParam()).with(builtin_backends()).run(uses_both_levels);
+}
+
+TEST_P(HierarchicalTest, SharedMemoryWithinAHostAndUcxBetweenHosts) {
+  std::vector<const BackendPlugin*> plugins;
+  try {
+    plugins = load_backends("shm+ucx", {}, {});
+  } catch (const Error& error) {
+    GTEST_SKIP() << error.what();
+  }
+  NetworkNamespaces hosts(host_count(GetParam()));
+  RankProcesses(hosts, GetParam()).with(plugins).run([](Context& context) {
+    context.name = "shm+ucx";
+    ::setenv("UCX_TLS", "tcp", 1);  // it knows that the hosts are one in truth
+    return uses_both_levels(context);
   });
+}
+
+// What cannot be a level is refused before anybody connects.
+TEST(Hierarchical, ALevelNeedsMessages) {
+  constexpr BackendPlugin kWhole{.name = "whole"};
+  const auto builtin = builtin_backends();
+  std::vector<const BackendPlugin*> plugins(builtin.begin(), builtin.end());
+  plugins.push_back(&kWhole);
+  for (const auto& [name, why] :
+       {std::pair("shm+whole",
+                  "backend whole runs whole collectives and offers no messages, so "
+                  "shm+whole cannot use it between hosts; use shm+tcp, or whole alone"),
+        std::pair("whole+tcp",
+                  "backend whole has no channels for the ranks of one host in "
+                  "whole+tcp; use shm+tcp")}) {
+    Context context;
+    context.name = name;
+    context.plugins = plugins;
+    try {
+      find_backend("hierarchical").connect(context);
+      ADD_FAILURE() << name;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+      EXPECT_STREQ(error.what(), why);
+    }
+  }
 }
 
 // Reduce-scatter within the hosts, allreduce between them, allgather within them: what leaves a

@@ -30,7 +30,7 @@ INSTANTIATE_TEST_SUITE_P(Tcp, BackendConformance,
                          testing::Values(tcp_maker("IPv4", "127.0.0.1"), tcp_maker("IPv6", "::1")),
                          name_of);
 INSTANTIATE_TEST_SUITE_P(
-    Hierarchical, BackendConformance,
+    ShmTcp, BackendConformance,
     testing::Values(hierarchical_maker("OneHost", [](int) { return 0; }),
                     hierarchical_maker("TwoHostsInTurn", [](int rank) { return rank % 2; }),
                     hierarchical_maker("TwoRanksAHost", [](int rank) { return rank / 2; })),

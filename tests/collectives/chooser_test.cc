@@ -68,7 +68,33 @@ TEST(Chooser, TakesScores) {
   EXPECT_EQ(choice(chooser, broadcast, 1 << 20, 8), "binomial_tree");
   EXPECT_EQ(choice(chooser, broadcast, 2 << 20, 8), "chain");  // the high end does not belong
   EXPECT_EQ(choice(Chooser("allreduce:0-inf=ring,0-1K=two_shot"), allreduce, 10, 8), "two_shot");
+  EXPECT_EQ(choice(Chooser("allreduce:0-inf=ring,0-1K=auto"), allreduce, 10, 16),
+            "recursive_doubling");
   EXPECT_EQ(refusal(""), "");
+}
+
+TEST(Chooser, NamesABackendForARange) {
+  const Chooser chooser("allreduce:0-32k=shm/one_shot,32k-inf=shm+ucx/auto;broadcast:0-inf=chain");
+  ASSERT_EQ(chooser.scores().size(), 3u);
+  EXPECT_EQ(chooser.find(allreduce, 32767)->backend, "shm");
+  EXPECT_EQ(chooser.find(allreduce, 32768)->backend, "shm+ucx");
+  EXPECT_EQ(chooser.find(allreduce, 32768)->text, "allreduce:32k-inf=shm+ucx/auto");
+  EXPECT_EQ(chooser.find(broadcast, 0)->backend, "");
+  EXPECT_EQ(chooser.find(allgather, 0), nullptr);
+  EXPECT_EQ(choice(chooser, allreduce, 100, 16), "one_shot");
+  EXPECT_EQ(choice(chooser, allreduce, 64 << 20, 16), "ring");
+  EXPECT_TRUE(chooser.overrides(allreduce));
+  EXPECT_FALSE(chooser.overrides(allgather));
+  EXPECT_FALSE(Chooser("allreduce:0-inf=ucx/auto").overrides(allreduce));
+}
+
+TEST(Chooser, CountsWhatAllRanksKnowAlike) {
+  const int64_t counts[] = {3, 4};
+  Collective collective{allgather, DataType::f64, ReduceOp::sum, 0, nullptr, nullptr, counts, {},
+                        {}};
+  EXPECT_EQ(agreed_bytes(collective), 56);
+  collective.kind = alltoall;
+  EXPECT_EQ(agreed_bytes(collective), 0);
 }
 
 TEST(Chooser, RefusesWhatItCannotRead) {
@@ -76,16 +102,24 @@ TEST(Chooser, RefusesWhatItCannotRead) {
   EXPECT_EQ(refusal("allreduce:0-32KB=ring"),
             "\"allreduce:0-32KB=ring\" is not a choice of algorithms: \"32KB\" is no size (want "
             "digits and an optional K, M or G, or inf); an example: "
-            "allreduce:0-32K=one_shot,32K-inf=ring;broadcast:0-inf=binomial_tree");
+            "allreduce:0-32K=one_shot,32K-inf=ucx/ring;broadcast:0-inf=ucx/auto");
   EXPECT_THAT(refusal("allreduce"), HasSubstr("want a collective, a colon and ranges"));
-  EXPECT_THAT(refusal("alreduce:0-inf=ring"), HasSubstr("there is no collective \"alreduce\""));
+  EXPECT_THAT(
+      refusal("alreduce:0-inf=ring"),
+      HasSubstr("there is no collective \"alreduce\", did you mean \"allreduce\"? (want allreduce, "
+                "allgather, broadcast,"));
   EXPECT_THAT(refusal("allreduce:0-inf"), HasSubstr("want ranges like 0-32K=ring"));
   EXPECT_THAT(refusal("allreduce:=ring"), HasSubstr("want ranges like 0-32K=ring"));
   EXPECT_THAT(refusal("allreduce:"), HasSubstr("want ranges like 0-32K=ring"));
   EXPECT_THAT(refusal("allreduce:0-inf=ring;"), HasSubstr("want a collective"));
   EXPECT_THAT(refusal("allreduce:5-5=ring"), HasSubstr("the range \"5-5=ring\" is empty"));
   EXPECT_THAT(refusal("allreduce:-5-7=ring"), HasSubstr("is no size"));
-  EXPECT_THAT(refusal("allreduce:0-inf=chain"), HasSubstr("no algorithm \"chain\" for allreduce"));
+  EXPECT_THAT(refusal("allreduce:0-inf=chain"),
+              HasSubstr("no algorithm \"chain\" for allreduce (want auto, ring, "));
+  EXPECT_THAT(refusal("allreduce:0-inf=ucx/rign"),
+              HasSubstr("no algorithm \"rign\" for allreduce, did you mean \"ring\"?"));
+  EXPECT_THAT(refusal("allreduce:0-inf=/ring"), HasSubstr("want a backend before the slash"));
+  EXPECT_THAT(refusal("allreduce:0-inf=ucx/"), HasSubstr("no algorithm \"\" for allreduce"));
 }
 
 TEST(Chooser, RefusesOverridesThatBreakRankOrder) {

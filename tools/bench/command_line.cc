@@ -11,7 +11,7 @@
 #include "tools/bench/gradient_set.h"
 #include "tools/bench/sizes.h"
 #include "tools/run/child.h"
-#include "tutti/backends/backend.h"
+#include "tutti/backends/plugins.h"
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
 #include "tutti/core/option_table.h"
@@ -139,7 +139,7 @@ void take_words(const Case& entry, const Words& words, Settings& settings) {
   if (!settings.backend.empty() && settings.backend != "auto") {
     Options options;
     read_settings(run::own_variables(), options);
-    find_backend(settings.backend, backend_folders(options));
+    load_backends(settings.backend, {}, backend_folders(options));
   }
   settings.bytes = parse_sizes(words.bytes, parse_count("--factor", words.factor, 2, 1 << 20));
   settings.dtype = parse_name("--dtype", words.dtype, all_values<DataType>(kDataTypeCount));

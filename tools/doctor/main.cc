@@ -36,7 +36,9 @@ json examine(const ListedBackend& listed, const Options& options, bool measures)
   }
   entry["summary"] = listed.plugin->summary;
   entry["version"] = listed.plugin->version ? listed.plugin->version() : std::string(kVersion);
-  entry.update(probe(*listed.plugin, options, measures));
+  auto plain = options;
+  plain.algorithms.clear();
+  entry.update(probe(listed.name, plain, measures));
   entry["available"] = !entry.contains("failure");
   return entry;
 }
@@ -55,6 +57,16 @@ std::vector<ListedBackend> all_backends(const std::vector<std::string>& folders)
   return list;
 }
 
+// What two ranks here would use by the settings of this process.
+json choice(const Options& options) {
+  const std::string name = options.backend == "auto" ? "shm" : options.backend;
+  auto told = probe(name, options, false);
+  json entry = {{"TUTTI_BACKEND", options.backend}, {"TUTTI_ALGORITHMS", options.algorithms}};
+  for (const auto* key : {"choices", "failure"})
+    if (told.contains(key)) entry[key] = told[key];
+  return entry;
+}
+
 json report(const Request& request, const Options& options) {
   const auto folders = backend_folders(options);
   json all = {{"version", kVersion},
@@ -70,6 +82,7 @@ json report(const Request& request, const Options& options) {
                 {"one rank a host", "tcp"},
                 {"several hosts with several ranks", "hierarchical"}}},
               {"backends", json::array()}};
+  if (request.backend.empty()) all["choice"] = choice(options);
   for (const auto& listed : all_backends(folders))
     if (request.backend.empty() || listed.name == request.backend)
       all["backends"].push_back(examine(listed, options, request.measures));
@@ -87,6 +100,17 @@ std::string size_text(const json& bytes) {
 
 std::string join(const json& words) {
   return fmt::format("{}", fmt::join(words.get<std::vector<std::string>>(), " "));
+}
+
+void print_choices(std::string_view title, const json& choices, bool with_backend) {
+  for (const auto& [kind, ranges] : choices.items()) {
+    std::vector<std::string> parts;
+    for (const auto& range : ranges)
+      parts.push_back(fmt::format("{}-{}={}{}", size_text(range["from"]), size_text(range["to"]),
+                                  with_backend ? range["backend"].get<std::string>() + "/" : "",
+                                  range["algorithm"].get<std::string>()));
+    fmt::print("{}{}:{}\n", title, kind, fmt::join(parts, ","));
+  }
 }
 
 void print_backend(const json& one) {
@@ -107,13 +131,7 @@ void print_backend(const json& one) {
   for (const auto& [dtype, ops] : one["serves"].items()) by_ops[join(ops)].push_back(dtype);
   for (const auto& [ops, dtypes] : by_ops)
     fmt::print("  serves      {}: {}\n", fmt::join(dtypes, " "), ops);
-  for (const auto& [kind, ranges] : one["choices"].items()) {
-    std::vector<std::string> parts;
-    for (const auto& range : ranges)
-      parts.push_back(fmt::format("{}-{}={}", size_text(range["from"]), size_text(range["to"]),
-                                  range["algorithm"].get<std::string>()));
-    fmt::print("  chooses     {}:{}\n", kind, fmt::join(parts, ","));
-  }
+  print_choices("  chooses     ", one["choices"], false);
   if (one.contains("latency_us"))
     fmt::print(
         "  measured    allreduce on 2 ranks here: {:.1f} us for 4 bytes, {:.2f} GB/s for 16 "
@@ -155,6 +173,16 @@ void print(const json& all) {
         one["is_up"].get<bool>() ? "" : ", down");
   for (const auto& [where, backend] : all["auto"].items())
     fmt::print("auto        {}: {}\n", where, backend.get<std::string>());
+  if (all.contains("choice")) {
+    const auto& chosen = all["choice"];
+    for (const auto* setting : {"TUTTI_BACKEND", "TUTTI_ALGORITHMS"})
+      if (const auto value = chosen[setting].get<std::string>(); !value.empty())
+        fmt::print("setting     {}={}\n", setting, value);
+    if (chosen.contains("failure"))
+      fmt::print("chosen      nothing: {}\n", chosen["failure"].get<std::string>());
+    else
+      print_choices("chosen      2 ranks here: ", chosen["choices"], true);
+  }
   for (const auto& one : all["backends"]) print_backend(one);
 }
 

@@ -13,6 +13,8 @@
 #include <thread>
 #include <vector>
 
+#include "tutti/backends/choice/choice.h"
+#include "tutti/backends/plugins.h"
 #include "tutti/base/descriptor.h"
 #include "tutti/base/error.h"
 #include "tutti/core/communicator.h"
@@ -48,10 +50,12 @@ class ScratchFolder {
   std::string path_;
 };
 
-Options rank_options(const Options& outer, const BackendPlugin& plugin, int rank,
+Options rank_options(const Options& outer, const std::string& backend, int rank,
                      std::shared_ptr<Store> store) {
   auto options = Options::thread_rank(rank, kRanks, std::move(store));
-  options.backend = plugin.name;
+  options.backend = backend;
+  options.algorithms = outer.algorithms;
+  options.determinism = outer.determinism;
   options.backend_path = outer.backend_path;
   options.network_interface = outer.network_interface;
   options.secret = "two ranks of tutti-doctor";
@@ -62,6 +66,9 @@ Options rank_options(const Options& outer, const BackendPlugin& plugin, int rank
 
 Context rank_context(const Options& options) {
   Context context;
+  context.name = options.backend;
+  context.algorithms = options.algorithms;
+  context.determinism = options.determinism;
   context.rank = options.rank;
   context.size = kRanks;
   context.store = make_prefix_store(options.store_object, "doctor/");
@@ -74,14 +81,13 @@ Context rank_context(const Options& options) {
   context.secret = options.secret;
   context.network_interface = options.network_interface;
   context.deadline = Deadline::after(options.connect_timeout);
-  context.plugins = builtin_backends();
   return context;
 }
 
-// Ranges of sizes, with the algorithm for each.
+// Ranges of sizes, with the backend and the algorithm for each.
 json choices(Backend& backend, CollectiveKind kind) {
   json ranges = json::array();
-  std::string before;
+  json before;
   for (int64_t bytes = 4; bytes <= kLargestBytes; bytes *= 2) {
     const int64_t share = kind == CollectiveKind::allgather ? bytes / 4 / kRanks : bytes / 4;
     const std::vector<int64_t> counts(kind == CollectiveKind::allgather ? kRanks : 1,
@@ -89,11 +95,14 @@ json choices(Backend& backend, CollectiveKind kind) {
     Collective collective;
     collective.kind = kind;
     collective.send_counts = counts;
-    const std::string name(backend.algorithm(collective));
-    if (name == before) continue;
+    json chosen = {{"backend", backend.name_for(collective)},
+                   {"algorithm", std::string(backend.algorithm(collective))}};
+    if (chosen == before) continue;
+    before = chosen;
     if (!ranges.empty()) ranges.back()["to"] = bytes;
-    ranges.push_back({{"from", ranges.empty() ? 0 : bytes}, {"to", nullptr}, {"algorithm", name}});
-    before = name;
+    chosen["from"] = ranges.empty() ? 0 : bytes;
+    chosen["to"] = nullptr;
+    ranges.push_back(std::move(chosen));
   }
   return ranges;
 }
@@ -136,10 +145,15 @@ double median_us(Communicator& comm, std::vector<float>& values, int calls) {
 }
 
 // What one rank sees; rank 0's counts.
-json run_rank(const BackendPlugin& plugin, const Options& options, bool measures) {
+json run_rank(const Options& options, bool measures) {
   json told;
   {
-    auto backend = plugin.connect(rank_context(options));
+    const auto plugins =
+        load_backends(options.backend, Chooser(options.algorithms, options.determinism),
+                      backend_folders(options));
+    auto context = rank_context(options);
+    context.plugins = plugins;
+    auto backend = connect_choice(context);
     told = describe(*backend, options.rank);
     backend->transport()->goodbye(2);
   }
@@ -154,22 +168,22 @@ json run_rank(const BackendPlugin& plugin, const Options& options, bool measures
   return told;
 }
 
-json try_rank(const BackendPlugin& plugin, const Options& options, bool measures) {
+json try_rank(const Options& options, bool measures) {
   try {
-    return run_rank(plugin, options, measures);
+    return run_rank(options, measures);
   } catch (const std::exception& error) {
     return {{"failure", error.what()}};
   }
 }
 
-json run_threads(const BackendPlugin& plugin, const Options& options, bool measures) {
+json run_threads(const std::string& backend, const Options& options, bool measures) {
   const auto store = make_memory_store();
   std::array<json, kRanks> told;
   std::vector<std::thread> threads;
   for (int rank = 0; rank < kRanks; ++rank)
     threads.emplace_back([&, rank] {
       told[static_cast<size_t>(rank)] =
-          try_rank(plugin, rank_options(options, plugin, rank, store), measures);
+          try_rank(rank_options(options, backend, rank, store), measures);
     });
   for (auto& thread : threads) thread.join();
   return told[0];
@@ -193,20 +207,20 @@ pid_t start_child(const Descriptor& out, Body&& body) {
 
 }  // namespace
 
-json probe(const BackendPlugin& plugin, const Options& options, bool measures) {
+json probe(const std::string& backend, const Options& options, bool measures) {
   const ScratchFolder folder;
   std::array<Descriptor, kRanks> answers;
   std::vector<pid_t> children;
-  const bool is_threads = std::string_view(plugin.name) == "memory";
+  const bool is_threads = backend == "memory";
   for (int rank = 0; rank < (is_threads ? 1 : kRanks); ++rank) {
     int ends[2];
     if (::pipe(ends) != 0) throw system_error("cannot make a pipe", errno);
     answers[static_cast<size_t>(rank)].reset(ends[0]);
     const Descriptor out(ends[1]);
     children.push_back(start_child(out, [&] {
-      if (is_threads) return run_threads(plugin, options, measures);
+      if (is_threads) return run_threads(backend, options, measures);
       const auto store = make_file_store(folder.path());
-      return try_rank(plugin, rank_options(options, plugin, rank, store), measures);
+      return try_rank(rank_options(options, backend, rank, store), measures);
     }));
   }
   json told;

@@ -1,0 +1,207 @@
+#include "tutti/backends/choice/choice.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tutti/base/deadline.h"
+#include "tutti/base/error.h"
+
+namespace tutti {
+
+namespace {
+
+using Backends = std::vector<std::unique_ptr<Backend>>;
+
+/// The first backend's transport; what concerns operations wherever they run goes to all.
+class ChoiceTransport final : public Transport {
+ public:
+  explicit ChoiceTransport(const Backends& backends) {
+    for (const auto& backend : backends)
+      if (auto* transport = backend->transport()) all_.push_back(transport);
+  }
+  // ChoiceBackend moves the backends themselves.
+  bool progress() override { return own().progress(); }
+  bool arm() override { return own().arm(); }
+  int descriptor() const override { return own().descriptor(); }
+  void abort(const Error& error) noexcept override {
+    for (auto* transport : all_) transport->abort(error);
+  }
+
+  int rank() const override { return own().rank(); }
+  int size() const override { return own().size(); }
+  Ticket isend(int peer, const MessageHeader& header, std::span<const std::byte> bytes) override {
+    return own().isend(peer, header, bytes);
+  }
+  Ticket irecv(int peer, uint64_t tag, uint32_t key, std::span<std::byte> bytes) override {
+    return own().irecv(peer, tag, key, bytes);
+  }
+  TransferState test(Ticket ticket, uint32_t* verdict) override {
+    return own().test(ticket, verdict);
+  }
+  void cancel(Ticket ticket) override { own().cancel(ticket); }
+  void discard(uint64_t first, uint64_t last) override {
+    for (auto* transport : all_) transport->discard(first, last);
+  }
+  bool has_veto(uint64_t tag) const override { return own().has_veto(tag); }
+
+  void post(int peer, std::span<const std::byte> message) override { own().post(peer, message); }
+  bool take(int& peer, std::vector<std::byte>& message) override {
+    return own().take(peer, message);
+  }
+  std::optional<PeerEvent> take_event() override {
+    if (auto event = own().take_event()) return event;
+    // A peer that leaves says so by the first one; whoever is lost by any is lost.
+    for (size_t i = 1; i < all_.size(); ++i)
+      while (auto event = all_[i]->take_event())
+        if (event->kind == PeerEvent::Kind::lost) return event;
+    return {};
+  }
+  void goodbye(double seconds) noexcept override {
+    const auto end = Clock::now() + std::chrono::duration<double>(seconds);
+    for (auto* transport : all_)
+      transport->goodbye(std::max(0.0, std::chrono::duration<double>(end - Clock::now()).count()));
+  }
+  TransportCounters counters() const override { return own().counters(); }
+  std::string_view route(int peer) const override { return own().route(peer); }
+
+ private:
+  Transport& own() const { return *all_.front(); }
+  std::vector<Transport*> all_;
+};
+
+class ChoiceBackend final : public Backend {
+ public:
+  /// `names` of the backends, in their order.
+  ChoiceBackend(const Context& context, Backends backends, const std::vector<std::string>& names)
+      : chooser_(context.algorithms, context.determinism),
+        backends_(std::move(backends)),
+        transport_(backends_) {
+    for (const auto& backend : backends_) {
+      served_.push_back(backend->capabilities());
+      poller_.watch(backend->descriptor(), EPOLLIN);
+    }
+    for (const auto& score : chooser_.scores()) {
+      const auto found = std::find(names.begin(), names.end(), score.backend);
+      chosen_.push_back(score.backend.empty() ? 0 : static_cast<size_t>(found - names.begin()));
+      if (chosen_.back() > 0 && score.kind == CollectiveKind::allreduce)
+        is_allreduce_divided_ = true;
+    }
+    name_ = fmt::format("{}", fmt::join(names, ","));
+  }
+  ~ChoiceBackend() override {
+    for (const auto& backend : backends_) poller_.forget(backend->descriptor());
+  }
+
+  // The first one last: a peer says there that it leaves before it does so elsewhere.
+  bool progress() override {
+    bool moved = false;
+    for (auto backend = backends_.rbegin(); backend != backends_.rend(); ++backend)
+      moved |= (*backend)->progress();
+    return moved;
+  }
+  bool arm() override {
+    return std::all_of(backends_.begin(), backends_.end(),
+                       [](const auto& backend) { return backend->arm(); });
+  }
+  int descriptor() const override { return poller_.descriptor(); }
+  void abort(const Error& error) noexcept override {
+    for (const auto& backend : backends_) backend->abort(error);
+  }
+
+  Capabilities capabilities() const override {
+    auto own = served_.front();
+    own.name = name_;
+    return own;
+  }
+  std::unique_ptr<Region> allocate(size_t bytes, Device device) override {
+    return backends_.front()->allocate(bytes, device);
+  }
+  // Whoever must know before an operation is agreed on who runs it gets the way that fits all.
+  bool shares(const std::byte* data, size_t bytes) const override {
+    return !is_allreduce_divided_ && backends_.front()->shares(data, bytes);
+  }
+  bool packs_itself(const Collective& collective, const Launch& launch) const override {
+    if (is_allreduce_divided_ && launch.edges.drain == nullptr) return false;
+    return choose(collective).packs_itself(collective, launch);
+  }
+  OperationPtr start(const Collective& collective, const Launch& launch) override {
+    return choose(collective).start(collective, launch);
+  }
+  Traffic predict(const Collective& collective, const Launch& launch) override {
+    return choose(collective).predict(collective, launch);
+  }
+  std::string_view algorithm(const Collective& collective) const override {
+    return choose(collective).algorithm(collective);
+  }
+  std::string name_for(const Collective& collective) const override {
+    return choose(collective).name_for(collective);
+  }
+  std::vector<int> missing(int queue) const override { return backends_.front()->missing(queue); }
+  Transport* transport() override { return &transport_; }
+  TransportCounters counters() override {
+    TransportCounters sum;
+    for (const auto& backend : backends_) add(sum, backend->counters());
+    return sum;
+  }
+
+ private:
+  Backend& choose(const Collective& collective) const {
+    const auto* score = chooser_.find(collective.kind, agreed_bytes(collective));
+    if (score == nullptr) return *backends_.front();
+    const size_t chosen = chosen_[static_cast<size_t>(score - chooser_.scores().data())];
+    const bool serves = served_[chosen].serves(collective.kind, collective.dtype, collective.op);
+    return *backends_[serves ? chosen : 0];
+  }
+
+  const Chooser chooser_;
+  const Backends backends_;
+  ChoiceTransport transport_;
+  std::vector<Capabilities> served_;  // by each backend
+  std::vector<size_t> chosen_;        // the backend of each score
+  // Some allreduces go to another backend than the first, depending on their size.
+  bool is_allreduce_divided_ = false;
+  std::string name_;
+  Poller poller_;
+};
+
+// What the scores say of one backend, for itself alone.
+std::string scores_for(const Chooser& all, const std::string& name, bool is_first) {
+  std::string scores;
+  for (const auto& score : all.scores()) {
+    if (score.backend.empty() ? !is_first : score.backend != name) continue;
+    scores += (scores.empty() ? "" : ";") + score.text;
+  }
+  return scores;
+}
+
+}  // namespace
+
+std::unique_ptr<Backend> connect_choice(const Context& context) {
+  const Chooser chooser(context.algorithms, context.determinism);
+  std::vector<std::string> names = {context.name};
+  for (const auto& score : chooser.scores())
+    if (!score.backend.empty() &&
+        std::find(names.begin(), names.end(), score.backend) == names.end())
+      names.push_back(score.backend);
+  Backends backends;
+  for (const auto& name : names) {
+    const auto* plugin = context.plugin(name);
+    if (plugin == nullptr)
+      throw Error(ErrorCode::unavailable, fmt::format("there is no backend \"{}\" here", name));
+    auto own = context;
+    own.name = name;
+    own.algorithms = scores_for(chooser, name, backends.empty());
+    if (!backends.empty()) own.store = make_prefix_store(context.store, "choice/" + name + "/");
+    backends.push_back(plugin->connect(own));
+  }
+  if (backends.size() == 1) return std::move(backends.front());
+  return std::make_unique<ChoiceBackend>(context, std::move(backends), names);
+}
+
+}  // namespace tutti
