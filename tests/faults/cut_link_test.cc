@@ -5,12 +5,15 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <new>
 #include <thread>
 
 #include "tests/support/network_namespaces.h"
+#include "tutti/backends/plugins.h"
 #include "tutti/core/communicator.h"
 
 namespace tutti {
@@ -51,14 +54,16 @@ int survivor(Communicator& comm, const Error& error, const Shared& shared, int c
   return ones[0] == static_cast<float>(rest->size()) ? 0 : 14;
 }
 
-int rank_body(int rank, int size, const std::string& store, Shared& shared, int cut_rank) {
+int rank_body(int rank, int size, const std::string& store, const std::string& backend,
+              Shared& shared, int cut_rank) {
+  ::setenv("UCX_TLS", "tcp", 1);  // UCX knows that the hosts are one in truth
   Options options;
   options.rank = rank;
   options.size = size;
   options.store = store;
   options.serve_store = true;
   options.secret = "a secret of this test";
-  options.backend = "tcp";
+  options.backend = backend;
   options.peer_timeout = kPeerTimeout;
   const auto comm = Communicator::create(options);
   ++shared.running;
@@ -74,36 +79,54 @@ int rank_body(int rank, int size, const std::string& store, Shared& shared, int 
   }
 }
 
-void cut_and_restore() {
-  constexpr int kHosts = 3, kCut = 2, kPort = 29517;
+// Two ranks share a host; the last one is alone on its own.
+constexpr std::array kLayout = {0, 0, 1, 2};
+constexpr int kRanks = kLayout.size(), kCutRank = kRanks - 1, kPort = 29517;
+
+void cut_and_restore(const std::string& backend) {
   auto& shared = make_shared_memory();
-  NetworkNamespaces hosts(kHosts);
+  NetworkNamespaces hosts(kLayout[kCutRank] + 1);
   const auto store = fmt::format("tcp://{}:{}", hosts.address(0), kPort);
   std::vector<pid_t> children;
-  for (int rank = 0; rank < kHosts; ++rank)
-    children.push_back(
-        hosts.start(rank, [&, rank] { return rank_body(rank, kHosts, store, shared, kCut); }));
+  for (int rank = 0; rank < kRanks; ++rank)
+    children.push_back(hosts.start(kLayout[static_cast<size_t>(rank)], [&, rank] {
+      return rank_body(rank, kRanks, store, backend, shared, kCutRank);
+    }));
   const auto deadline = Deadline::after(20);
-  while (shared.running < kHosts && !deadline.passed())
+  while (shared.running < kRanks && !deadline.passed())
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  ASSERT_EQ(shared.running, kHosts);
+  ASSERT_EQ(shared.running, kRanks);
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
   shared.cut = now();
-  hosts.cut(kCut);
+  hosts.cut(kLayout[kCutRank]);
   std::this_thread::sleep_for(std::chrono::seconds(3));
-  hosts.restore(kCut);
+  hosts.restore(kLayout[kCutRank]);
   for (const pid_t child : children) EXPECT_EQ(test::wait_for_child(child, 30), 0);
 }
 
+class CutLink : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Backends, CutLink,
+                         testing::Values("tcp", "gloo", "ucx", "shm+tcp", "shm+ucx"),
+                         [](const auto& info) {
+                           auto name = info.param;
+                           std::replace(name.begin(), name.end(), '+', '_');
+                           return name;
+                         });
+
 // As often as FAULT_RUNS says; once if it says nothing.
-TEST(CutLink, TheRankBehindItIsSilentAndTheOthersGoOn) {
+TEST_P(CutLink, TheRankBehindItIsSilentAndTheOthersGoOn) {
   const auto why = NetworkNamespaces::unavailable();
   if (!why.empty()) GTEST_SKIP() << why;
+  try {
+    load_backends(GetParam(), {}, {});
+  } catch (const Error& error) {
+    GTEST_SKIP() << error.what();
+  }
   const char* text = std::getenv("FAULT_RUNS");
   const int runs = text != nullptr ? std::atoi(text) : 1;
   for (int run = 0; run < runs && !HasFailure(); ++run) {
     SCOPED_TRACE(fmt::format("run {} of {}", run + 1, runs));
-    cut_and_restore();
+    cut_and_restore(GetParam());
   }
 }
 

@@ -18,6 +18,9 @@ namespace {
 
 constexpr int kRanks = 4;
 
+constexpr auto* kOnTwoHosts =
+    "sh -c 'TUTTI_HOST=host$((TUTTI_RANK / 2)) exec \"$0\" \"$@\"' " FAULT_RANK;
+
 int runs() {
   const char* text = std::getenv("FAULT_RUNS");
   return text == nullptr ? 2 : std::max(1, std::atoi(text));
@@ -58,7 +61,7 @@ class Faults : public testing::Test {
     std::filesystem::remove(stamp_);
     const size_t shared = entries_in("/dev/shm");
     const auto result = run(fmt::format("env {} {} -np {} {} {} {} {}", settings, TUTTI_RUN, kRanks,
-                                        FAULT_RANK, victim, how, stamp_));
+                                        program_, victim, how, stamp_));
     SCOPED_TRACE(result.output);
     EXPECT_EQ(result.code, expected_code);
     for (int rank = 0; rank < kRanks; ++rank) {
@@ -80,6 +83,7 @@ class Faults : public testing::Test {
   }
 
   const std::string stamp_;
+  std::string program_ = FAULT_RANK;
 };
 
 TEST_F(Faults, KilledInRendezvous) {
@@ -157,6 +161,36 @@ TEST_F(Faults, StoppedOverUcx) {
   if (!TUTTI_HAS_UCX) GTEST_SKIP() << "backend ucx is not built here";
   for (int i = 0; i < runs(); ++i)
     check((i + 3) % kRanks, "stop-after 400000 0", "TUTTI_BACKEND=ucx TUTTI_PEER_TIMEOUT=1.5", 2500,
+          0, true);
+}
+
+// Two levels on two hosts, which are one in truth.
+TEST_F(Faults, KilledOverShmTcp) {
+  program_ = kOnTwoHosts;
+  for (int i = 0; i < runs(); ++i)
+    check((i + 1) % kRanks, fmt::format("kill-at transfer {}", 3 + i), "TUTTI_BACKEND=shm+tcp",
+          1000, 137, true);
+}
+
+TEST_F(Faults, KilledOverShmUcx) {
+  if (!TUTTI_HAS_UCX) GTEST_SKIP() << "backend ucx is not built here";
+  program_ = kOnTwoHosts;
+  for (int i = 0; i < runs(); ++i)
+    check((i + 2) % kRanks, fmt::format("kill-at transfer {}", 3 + i), "TUTTI_BACKEND=shm+ucx",
+          1000, 137, true);
+}
+
+TEST_F(Faults, StoppedOverShmUcx) {
+  if (!TUTTI_HAS_UCX) GTEST_SKIP() << "backend ucx is not built here";
+  program_ = kOnTwoHosts;
+  for (int i = 0; i < runs(); ++i)
+    check((i + 3) % kRanks, "stop-after 400000 0", "TUTTI_BACKEND=shm+ucx TUTTI_PEER_TIMEOUT=1.5",
+          2500, 0, true);
+}
+
+TEST_F(Faults, StoppedOverTcp) {
+  for (int i = 0; i < runs(); ++i)
+    check((i + 2) % kRanks, "stop-after 400000 0", "TUTTI_BACKEND=tcp TUTTI_PEER_TIMEOUT=1.5", 2500,
           0, true);
 }
 

@@ -103,6 +103,36 @@ TEST(Doctor, TellsWhatWorksAndWhyTheRestDoesNot) {
   EXPECT_EQ(scratch_folders(), folders);
 }
 
+TEST(Doctor, ShowsWhatTheSettingsChooseForEachSize) {
+  const auto plain = doctor({"--no-measure", "--json"});
+  ASSERT_EQ(plain.code, 0) << plain.errors;
+  const auto choice = json::parse(plain.output)["choice"];
+  EXPECT_EQ(choice["TUTTI_BACKEND"], "auto");
+  EXPECT_EQ(choice["choices"]["allreduce"][0]["backend"], "shm");
+  EXPECT_EQ(choice["choices"]["allreduce"][0]["algorithm"], "one_shot");
+
+  const auto chosen = doctor({"--no-measure"}, {"TUTTI_BACKEND=tcp",
+                                                "TUTTI_ALGORITHMS=allreduce:0-32k=shm/auto,"
+                                                "1m-inf=unix_socket/ring",
+                                                kPath});
+  ASSERT_EQ(chosen.code, 0) << chosen.errors;
+  EXPECT_THAT(chosen.output, HasSubstr("setting     TUTTI_BACKEND=tcp\n"));
+  EXPECT_THAT(chosen.output, HasSubstr("chosen      2 ranks here: allreduce:0-32k=shm/one_shot,"
+                                       "32k-1m=tcp/two_shot,1m-inf=unix_socket/ring\n"));
+  EXPECT_THAT(chosen.output, HasSubstr("chosen      2 ranks here: broadcast:0-inf=tcp/"));
+
+  // Without the plugin's folder that is all that changes: the rest is shown as before.
+  const auto without =
+      doctor({"--no-measure", "--json"}, {"TUTTI_ALGORITHMS=allreduce:0-inf=unix_sockets/ring"});
+  EXPECT_EQ(without.code, 0);
+  auto all = json::parse(without.output);
+  EXPECT_THAT(all["choice"]["failure"].get<std::string>(),
+              HasSubstr("TUTTI_ALGORITHMS=allreduce:0-inf=unix_sockets/ring: there is no backend"));
+  auto before = json::parse(plain.output);
+  for (auto* one : {&all, &before}) one->erase("choice");
+  EXPECT_EQ(all, before);
+}
+
 TEST(Doctor, Measures) {
   for (const std::string name : {"memory", "shm", "tcp"}) {
     const auto said = doctor({"--json", "--backend", name});
@@ -126,7 +156,7 @@ TEST(Doctor, KnowsGloo) {
   EXPECT_THAT(said.output, HasSubstr("us for 4 bytes"));
   const auto nowhere = doctor({"--backend", "gloo", "--no-measure"}, {"TUTTI_INTERFACE=eth99"});
   EXPECT_EQ(nowhere.code, 1);
-  EXPECT_THAT(nowhere.output, HasSubstr("no network interface \"eth99\" for backend gloo; there"));
+  EXPECT_THAT(nowhere.output, HasSubstr("rank 0: TUTTI_INTERFACE=eth99 names no interface"));
   EXPECT_THAT(nowhere.output, HasSubstr("lo 127.0.0.1"));
 }
 
@@ -141,7 +171,7 @@ TEST(Doctor, KnowsUcxAndWhatItReallyUses) {
   EXPECT_THAT(tcp.output, HasSubstr("transport   tcp\n"));
   const auto nowhere = doctor({"--backend", "ucx", "--no-measure"}, {"TUTTI_INTERFACE=eth99"});
   EXPECT_EQ(nowhere.code, 1);
-  EXPECT_THAT(nowhere.output, HasSubstr("TUTTI_INTERFACE=eth99 is neither an interface of this"));
+  EXPECT_THAT(nowhere.output, HasSubstr("TUTTI_INTERFACE=eth99 names no interface"));
   EXPECT_THAT(nowhere.output, HasSubstr("lo 127.0.0.1"));
 }
 
