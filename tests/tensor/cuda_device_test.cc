@@ -239,13 +239,15 @@ TEST_P(DeviceRuntimeConformance, TensorsAreZeroAtBirthAndClone) {
 }
 
 TEST_P(DeviceRuntimeConformance, TooMuchIsAnErrorThatNamesBytesAndDevice) {
+  // The fake device takes the host's memory, where sanitizers end a program that asks for too much.
+  const size_t bytes = device_.kind == DeviceKind::fake ? ~size_t{0} : size_t{1} << 50;
   try {
-    runtime_->allocate(size_t{1} << 50, device_);
+    runtime_->allocate(bytes, device_);
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::out_of_memory);
     EXPECT_EQ(std::string(error.what()),
-              "cannot allocate 1125899906842624 bytes on " + to_string(device_));
+              "cannot allocate " + std::to_string(bytes) + " bytes on " + to_string(device_));
   }
   // And it goes on.
   auto* memory = there(100);
