@@ -180,6 +180,17 @@ TEST(Choice, RanksThatChooseDifferentlyAreToldOnAllRanks) {
   EXPECT_THAT(scores[1], HasSubstr("all ranks must have one setting"));
 }
 
+TEST(Choice, AnInterfaceThatOneRankLacksIsToldOnAllRanks) {
+  const auto heard = refusals(3, [](Options& options) {
+    options.backend = "tcp";
+    if (options.rank == 1) options.network_interface = "eth99";
+  });
+  EXPECT_THAT(heard[1], testing::StartsWith("TUTTI_INTERFACE=eth99 names no interface that is up "
+                                            "and no address of this host"));
+  EXPECT_EQ(heard[0], "rank 1 could not connect: " + heard[1]);
+  EXPECT_EQ(heard[2], heard[0]);
+}
+
 TEST(Choice, TwoLevelsNeedBackendsThatFit) {
   const auto refusal = [](const std::string& name) {
     const auto heard = refusals(2, [&](Options& options) { options.backend = name; });

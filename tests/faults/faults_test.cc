@@ -172,6 +172,13 @@ TEST_F(Faults, KilledOverShmTcp) {
           1000, 137, true);
 }
 
+TEST_F(Faults, StoppedOverShmTcp) {
+  program_ = kOnTwoHosts;
+  for (int i = 0; i < runs(); ++i)
+    check((i + 1) % kRanks, "stop-after 400000 0", "TUTTI_BACKEND=shm+tcp TUTTI_PEER_TIMEOUT=1.5",
+          2500, 0, true);
+}
+
 TEST_F(Faults, KilledOverShmUcx) {
   if (!TUTTI_HAS_UCX) GTEST_SKIP() << "backend ucx is not built here";
   program_ = kOnTwoHosts;
