@@ -47,8 +47,8 @@ function impossible(row, backend) {
     return "its ranks are threads of one process"
   if (backend == "shm" && row ~ /hosts|cut link/) return "its ranks share one host"
   if (backend == "shm" && row ~ /threads/) return "threads of one process use memory"
-  if (backend ~ /^(choice|example)$/ && row !~ /^[A-Z][a-z]/)
-    return "made of, or like, backends that are tested so"
+  if (backend == "choice" && row ~ /faults/ || backend == "example" && row ~ /^(API|faults)/)
+    return "made of backends, or of channels, that are tested so"
 }
 function cell(row, backend, reason) {
   if (cells[row, backend, "failed"]) return "FAILED"

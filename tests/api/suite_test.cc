@@ -40,27 +40,38 @@ class WholeSuiteOver : public testing::TestWithParam<std::string> {
       GTEST_SKIP() << "the thread sanitizer does not see how UCX orders its memory";
 #endif
     try {
-      load_backends(GetParam(), {}, {});
+      load_backends(backend(), {}, {});
     } catch (const Error& error) {
       GTEST_SKIP() << "backend " << GetParam() << " is not built here";
     }
   }
-  // Ranks on one host; for two levels on two, which are one in truth.
-  Tune tune() const {
-    return [name = GetParam()](Options& options) {
-      options.backend = name;
-      if (name.find('+') != name.npos) options.host = options.rank == 0 ? "first" : "second";
-    };
+  // `choice` is the one that is chosen by itself and, by the scores, tcp.
+  bool is_choice() const { return GetParam() == "choice"; }
+  std::string backend() const { return is_choice() ? "auto" : GetParam(); }
+  bool has_levels() const { return GetParam().find('+') != std::string::npos; }
+  void choose(Options& options) const {
+    options.backend = backend();
+    if (is_choice())
+      options.algorithms =
+          "allreduce:32-1k=tcp/auto,4k-inf=tcp/ring;broadcast:0-inf=tcp/auto;"
+          "alltoall:0-inf=tcp/auto;allgather:64-inf=tcp/auto";
   }
   Tune tune_hosts() const {
-    return [name = GetParam()](Options& options) {
+    return [this](Options& options) {
       ::setenv("UCX_TLS", "tcp", 1);  // UCX knows that the hosts are one in truth
-      options.backend = name;
+      choose(options);
+    };
+  }
+  // Ranks on one host; for two levels on two, which are one in truth.
+  Tune tune() const {
+    return [this](Options& options) {
+      choose(options);
+      if (has_levels()) options.host = options.rank == 0 ? "first" : "second";
     };
   }
 };
 INSTANTIATE_TEST_SUITE_P(Backends, WholeSuiteOver,
-                         testing::Values("tcp", "gloo", "ucx", "shm+tcp", "shm+ucx"),
+                         testing::Values("tcp", "gloo", "ucx", "shm+tcp", "shm+ucx", "choice"),
                          [](const auto& info) {
                            auto name = info.param;
                            std::replace(name.begin(), name.end(), '+', '_');
@@ -68,9 +79,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, WholeSuiteOver,
                          });
 
 TEST_P(WholeSuiteOver, Threads) { run_threads(3, run_all, tune(), 100); }
-TEST_P(WholeSuiteOver, Processes) {
-  run_processes(GetParam().find('+') == GetParam().npos ? 2 : 3, run_all, tune(), 100);
-}
+TEST_P(WholeSuiteOver, Processes) { run_processes(has_levels() ? 3 : 2, run_all, tune(), 100); }
 TEST_P(WholeSuiteOver, TwoHosts) { run_hosts({0, 0, 1}, run_all, tune_hosts(), 100); }
 
 struct Row {
