@@ -123,12 +123,15 @@ bool Pipeline::can_fill() {
   if (drained_ < needed) return false;
   for (auto& peer : peers_) {
     if (peer.retired >= needed || &peer == &own()) continue;
-    // Told with whatever the peer published last.
-    const auto& line = peer.lines[slot_of(filled_ - 1)];
-    peer.retired = std::max(peer.retired, line.retired.load(std::memory_order_acquire));
-    if (peer.retired >= needed) continue;
-    peer.retired = std::max(peer.retired, peer.progress->retired.load(std::memory_order_seq_cst));
-    if (peer.retired < needed) return false;
+    // Told with whatever the peer published last, which is in most cases what this rank read last.
+    const auto look = [&](const std::atomic<uint64_t>& word) {
+      peer.retired = std::max(peer.retired, word.load(std::memory_order_seq_cst));
+      return peer.retired >= needed;
+    };
+    bool is_free = look(peer.lines[slot_of(filled_ - 1)].retired);
+    for (size_t slot = 0; slot < kSlots && !is_free; ++slot)
+      is_free = look(peer.lines[slot].retired);
+    if (!is_free && !look(peer.progress->retired)) return false;
   }
   return true;
 }
@@ -199,9 +202,8 @@ void Pipeline::fill() {
       run.fill(mine, own().results + slot_of(chunk) * kChunkBytes);
     bytes -= run.bytes(mine.count);
   }
-  // Told in both places: who follows closely has this line at hand, others look at the other one.
+  // Not in the progress line too: peers read that one, and to write it anew would wait for them.
   line.retired.store(drained_, std::memory_order_release);
-  own().progress->retired.store(drained_, std::memory_order_release);
   told_retired_ = drained_;
   ++messages_;
   bytes_ += bytes;

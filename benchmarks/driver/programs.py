@@ -245,7 +245,7 @@ class Programs:
                         ranks=ranks, backend="tcp")
             self._gloo("tcp_latency", str(ranks), ranks,
                        ("allreduce", "--bytes", sizes, "--algorithm", algorithms))
-        self._tutti("stall", "", "latency", ("--calls", scope.stall_calls, "--repetitions", 1),
+        self._tutti("stall", "", "latency", ("--calls", scope.stall_calls),
                     backend="tcp", rounds=1, timeout_s=300)
         self._tcp_group("shaped", 2, scope.shaped, "halving_doubling,ring_chunked", gloo=False)
 
