@@ -81,6 +81,9 @@ class Backend : public Progressive {
   /// What this rank would send if start() ran this to its end, known without running it; nothing
   /// where a library keeps that to itself.
   virtual Traffic predict(const Collective&, const Launch&) { return {}; }
+  /// True while what is pending moves on threads of a library: they need the cores, so that whoever
+  /// waits sleeps at once.
+  virtual bool works_elsewhere() const { return false; }
   /// The algorithm that start() would run, for the timeline.
   virtual std::string_view algorithm(const Collective& collective) const = 0;
   /// The backend that start() would use, for the timeline; a composite names the one it chooses.
@@ -93,7 +96,7 @@ class Backend : public Progressive {
 };
 
 /// Grows whenever this header, or one that it includes, changes what a plugin was compiled for.
-inline constexpr uint32_t kBackendAbi = 2;
+inline constexpr uint32_t kBackendAbi = 3;
 
 /// What a backend's folder exports: one record. What composites can use it for: `open` makes the
 /// channels to the given peers, `transport` the messages between all ranks; null if it has none.

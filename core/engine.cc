@@ -303,7 +303,7 @@ void Engine::leave_to_background() {
 }
 
 void Engine::rest(Deadline deadline, int& idle_rounds) {
-  if (idle_rounds < spin_rounds_) {
+  if (idle_rounds < spin_rounds_ && !backend_->works_elsewhere()) {
     ++idle_rounds;
     __builtin_ia32_pause();
     return;

@@ -130,6 +130,10 @@ class ChoiceBackend final : public Backend {
     if (is_allreduce_divided_ && launch.edges.drain == nullptr) return false;
     return choose(collective).packs_itself(collective, launch);
   }
+  bool works_elsewhere() const override {
+    return std::any_of(backends_.begin(), backends_.end(),
+                       [](const auto& backend) { return backend->works_elsewhere(); });
+  }
   OperationPtr start(const Collective& collective, const Launch& launch) override {
     return choose(collective).start(collective, launch);
   }

@@ -9,10 +9,14 @@
 #include <gloo/reduce.h>
 #include <gloo/types.h>
 
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <climits>
 #include <cstring>
 #include <deque>
+#include <list>
+#include <memory>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -135,10 +139,11 @@ class GlooCaller::Implementation {
     with_number_of(static_cast<int64_t>(element_), [&](auto number) {
       using Number = decltype(number);
       auto* output = reinterpret_cast<Number*>(what_->output);
+      if (algorithm == GlooAllreduce::halving_doubling && n * element_ <= kMostKept)
+        return run_kept<Number>();
       if (algorithm == GlooAllreduce::halving_doubling && n * element_ <= INT_MAX) {
         if (!in_place) std::memcpy(output, what_->input, n * element_);
-        run<Number, gloo::AllreduceHalvingDoubling>(std::vector<Number*>{output},
-                                                    static_cast<int>(n));
+        hold(make<Number>(output, n)).run();
         return;
       }
       gloo::AllreduceOptions options(mesh_);
@@ -151,24 +156,65 @@ class GlooCaller::Implementation {
     });
   }
 
-  // Gloo's older algorithms are objects, bound to their connections and to a plain function.
-  template <class Number, template <class> class Algorithm>
-  struct Held {
-    template <class... Arguments>
-    Held(Reducer<Number> reducer, const std::shared_ptr<GlooMesh>& mesh, Arguments&&... arguments)
-        : function(gloo::CUSTOM, reducer),
-          algorithm(mesh, std::forward<Arguments>(arguments)..., &function) {}
-    const gloo::ReductionFunction<Number> function;
-    Algorithm<Number> algorithm;
+  // Gloo's older algorithms are objects, bound to their connections, memory and a plain function.
+  struct Algorithm {
+    virtual ~Algorithm() noexcept(false) = default;  // as Gloo's are
+    virtual void run() = 0;
   };
-  template <class Number, template <class> class Algorithm, class... Arguments>
-  void run(Arguments&&... arguments) {
-    const auto held = std::make_shared<Held<Number, Algorithm>>(
-        reducer_of<Number>(what_->dtype, what_->op), mesh_, std::forward<Arguments>(arguments)...);
-    held->algorithm.run();
-    // Its last notifications to the others may not have left yet.
-    held_.push_back(held);
+  template <class Number>
+  struct HalvingDoubling final : Algorithm {
+    HalvingDoubling(Reducer<Number> reducer, const std::shared_ptr<GlooMesh>& mesh, Number* data,
+                    size_t n)
+        : function(gloo::CUSTOM, reducer),
+          algorithm(mesh, std::vector<Number*>{data}, static_cast<int>(n), &function) {}
+    void run() override { algorithm.run(); }
+    const gloo::ReductionFunction<Number> function;
+    gloo::AllreduceHalvingDoubling<Number> algorithm;
+  };
+  template <class Number>
+  std::unique_ptr<Algorithm> make(Number* data, size_t n) const {
+    return std::make_unique<HalvingDoubling<Number>>(reducer_of<Number>(what_->dtype, what_->op),
+                                                     mesh_, data, n);
+  }
+  // Its last notifications to the others may not have left yet.
+  Algorithm& hold(std::unique_ptr<Algorithm> algorithm) {
+    held_.push_back(std::move(algorithm));
     if (held_.size() > kMostHeld) held_.pop_front();
+    return *held_.back();
+  }
+
+  // One that is used again, in memory of its own. All ranks have the same ones at the same call:
+  // what they are made for is nothing but what the ranks agree on.
+  struct Kept {
+    DataType dtype;
+    ReduceOp op;
+    size_t bytes;
+    std::unique_ptr<std::byte[]> memory;
+    std::unique_ptr<Algorithm> algorithm;
+  };
+  template <class Number>
+  void run_kept() {
+    const auto used = count() * element_;
+    // A few sizes serve all.
+    const auto step = std::max<size_t>(kLeastKept, std::bit_floor(used) / 8);
+    const auto bytes = (used + step - 1) / step * step;
+    const auto found = std::find_if(kept_.begin(), kept_.end(), [&](const Kept& one) {
+      return one.dtype == what_->dtype && one.op == what_->op && one.bytes == bytes;
+    });
+    if (found != kept_.end()) {
+      kept_.splice(kept_.begin(), kept_, found);
+    } else {
+      auto memory = std::make_unique<std::byte[]>(bytes);
+      auto algorithm = make(reinterpret_cast<Number*>(memory.get()), bytes / element_);
+      kept_.push_front({what_->dtype, what_->op, bytes, std::move(memory), std::move(algorithm)});
+      kept_bytes_ += bytes;
+      for (; kept_bytes_ > kMostKeptBytes; kept_.pop_back()) kept_bytes_ -= kept_.back().bytes;
+    }
+    auto& one = kept_.front();
+    std::memcpy(one.memory.get(), what_->input, used);
+    std::memset(one.memory.get() + used, 0, bytes - used);
+    one.algorithm->run();
+    std::memcpy(what_->output, one.memory.get(), used);
   }
 
   void reduce() {
@@ -319,9 +365,11 @@ class GlooCaller::Implementation {
     buffer->waitRecv();
   }
 
-  static constexpr size_t kMostHeld = 2;
+  static constexpr size_t kLeastKept = 64, kMostHeld = 2, kMostKeptBytes = 4 * kMostKept;
   const std::shared_ptr<GlooMesh> mesh_;
-  std::deque<std::shared_ptr<void>> held_;
+  std::deque<std::unique_ptr<Algorithm>> held_;
+  std::list<Kept> kept_;  // the one used last in front
+  size_t kept_bytes_ = 0;
   const Collective* what_ = nullptr;
   uint32_t number_ = 0;
   size_t element_ = 0;

@@ -56,8 +56,13 @@ class GlooBackend final : public Backend {
   ~GlooBackend() override { poller_.forget(rest_->descriptor()); }
 
   bool progress() override;
-  bool arm() override { return rest_->arm() && !has_news_.load(std::memory_order_acquire); }
+  bool arm() override {
+    if (!rest_->arm()) return false;
+    slept_ = may_sleep_ = true;
+    return !has_news_;
+  }
   int descriptor() const override { return poller_.descriptor(); }
+  bool works_elsewhere() const override { return worker_.is_busy(); }
   void abort(const Error& error) noexcept override {
     rest_->abort(error);
     {
@@ -78,7 +83,8 @@ class GlooBackend final : public Backend {
     return rest_->allocate(bytes, device);
   }
   bool packs_itself(const Collective& collective, const Launch& launch) const override {
-    return !is_for_gloo(collective, launch.edges) && rest_->packs_itself(collective, launch);
+    if (!is_for_gloo(collective, launch.edges)) return rest_->packs_itself(collective, launch);
+    return launch.edges.fill != nullptr && place_of(collective, launch.edges).output != nullptr;
   }
   OperationPtr start(const Collective& collective, const Launch& launch) override;
   std::string_view algorithm(const Collective& collective) const override {
@@ -104,12 +110,25 @@ class GlooBackend final : public Backend {
       if (name == "ring") return GlooAllreduce::ring;
       if (name == "halving_doubling") return GlooAllreduce::halving_doubling;
     }
-    return bytes <= kMostHalved ? GlooAllreduce::halving_doubling : GlooAllreduce::ring;
+    return bytes <= kMostKept ? GlooAllreduce::halving_doubling : GlooAllreduce::ring;
+  }
+
+  struct Place {
+    const std::byte* input = nullptr;
+    std::byte* output = nullptr;
+  };
+  // Where an allreduce may run on the user's own memory, without packing: its verdict is known
+  // before it begins. Nothing if it must be packed.
+  static Place place_of(const Collective& collective, const Edges& edges) {
+    if (edges.input == nullptr || edges.output == nullptr) return {};
+    const Range whole{0, collective.send_counts[0]};
+    const Place place{edges.input(edges.self, whole), edges.output(edges.self, whole)};
+    return place.input != nullptr && place.output != nullptr ? place : Place{};
   }
 
   void tell() {
-    has_news_.store(true, std::memory_order_release);
-    bell_.ring();
+    has_news_ = true;
+    if (may_sleep_.exchange(false)) bell_.ring();
   }
   // On the worker's thread: a call failed, and whatever follows it would.
   void break_off() {
@@ -118,8 +137,6 @@ class GlooBackend final : public Backend {
     std::unique_lock lock(abort_mutex_);
     aborted_.wait_for(lock, kGrace, [this] { return is_aborted_.load(); });
   }
-
-  static constexpr int64_t kMostHalved = 4 << 20;
 
   const std::unique_ptr<Backend> rest_;
   const int size_;
@@ -131,12 +148,14 @@ class GlooBackend final : public Backend {
   Bell bell_;
   Poller poller_;
   std::atomic<bool> has_news_{false};
+  std::atomic<bool> may_sleep_{false};  // who progresses, on the bell
   std::atomic<bool> is_broken_{false};
   std::mutex abort_mutex_;  // for aborted_
   std::condition_variable aborted_;
   std::atomic<bool> is_aborted_{false};
 
   // By the token's holder.
+  bool slept_ = false;
   Sequencer sequencer_;
   std::unordered_map<uint64_t, GlooOperation*> operations_;  // that wait for their call
 
@@ -154,7 +173,12 @@ class GlooOperation final : public Operation {
         scale_(collective.scale) {
     if (reduces(collective.kind) && collective.op == ReduceOp::average)
       scale_.divisor *= launch.contributors > 0 ? launch.contributors : backend.size_;
-    if (edges_.fill && launch.verdict == 0) {
+    if (edges_.fill && collective.output == nullptr) {
+      const auto place = GlooBackend::place_of(collective, edges_);
+      collective_.input = place.input;
+      collective_.output = place.output;
+      edges_ = {};
+    } else if (edges_.fill && launch.verdict == 0) {
       edges_.fill(edges_.self, {0, output_count()}, collective.output);
       collective_.input = collective.output;
     }
@@ -242,7 +266,7 @@ class GlooOperation final : public Operation {
   Collective collective_;
   const uint64_t tag_;
   const int peer_;
-  const Edges edges_;
+  Edges edges_;
   Scale scale_;
   Stage stage_ = Stage::waiting;
   bool is_cancelled_ = false;
@@ -251,8 +275,12 @@ class GlooOperation final : public Operation {
 };
 
 bool GlooBackend::progress() {
-  if (has_news_.exchange(false, std::memory_order_acq_rel)) bell_.silence();
-  bool moved = rest_->progress();
+  if (slept_) {
+    slept_ = may_sleep_ = false;
+    bell_.silence();
+  }
+  bool moved = has_news_.exchange(false);
+  moved |= rest_->progress();
   moved |= sequencer_.progress();
   while (const auto call = sequencer_.take()) {
     moved = true;

@@ -19,6 +19,7 @@ Worker::~Worker() {
 }
 
 void Worker::post(Job& job) {
+  ++unfinished_;
   {
     const std::lock_guard lock(mutex_);
     jobs_.push_back(&job);
@@ -31,10 +32,12 @@ void Worker::abandon(Job& job) {
   // The first is the one that runs.
   const auto found = std::find(jobs_.begin(), jobs_.end(), &job);
   if (found == jobs_.end()) return;
-  if (found != jobs_.begin())
+  if (found != jobs_.begin()) {
     jobs_.erase(found);
-  else
+    --unfinished_;
+  } else {
     changed_.wait(lock, [&] { return jobs_.empty() || jobs_.front() != &job; });
+  }
 }
 
 void Worker::work() {
@@ -53,6 +56,7 @@ void Worker::work() {
     }
     lock.lock();
     jobs_.pop_front();
+    --unfinished_;
     job.is_over.store(true, std::memory_order_release);
     lock.unlock();
     changed_.notify_all();

@@ -1,4 +1,8 @@
 #include <gmock/gmock.h>
+#include <netinet/in.h>
+
+#include <cstddef>
+#include <cstring>
 
 #include "tests/backends/backend_conformance.h"
 
@@ -24,6 +28,34 @@ INSTANTIATE_TEST_SUITE_P(Gloo, BackendConformance,
                                          gloo_maker("HalvingDoubling", "lo",
                                                     "allreduce:0-inf=halving_doubling")),
                          name_of);
+
+// Small allreduces run in memory that is prepared once: more of them than are kept, in any memory.
+TEST(Gloo, PreparedAllreducesComeAndGo) {
+  auto ends = make_backends(find_backend("gloo"), 3);
+  uint64_t tag = 0;
+  for (int round = 0; round < 3; ++round)
+    for (const auto dtype : {DataType::u8, DataType::f32, DataType::f64, DataType::bf16})
+      for (int64_t count = 1; count <= 4096; count = count * 2 + round)
+        for (const auto op : {ReduceOp::sum, ReduceOp::max}) {
+          CaseMaker maker(3, ++tag);
+          auto test = maker.make(CollectiveKind::allreduce, dtype, op, count);
+          std::vector<OperationPtr> operations;
+          for (int rank = 0; rank < 3; ++rank)
+            operations.push_back(
+                ends[static_cast<size_t>(rank)]->start(test.of(rank), launch_of(tag)));
+          const auto deadline = Deadline::after(20);
+          for (auto& operation : operations) {
+            auto state = OperationState::pending;
+            while (state == OperationState::pending && !deadline.passed()) {
+              for (auto& end : ends) end->progress();
+              state = operation->advance();
+            }
+            ASSERT_EQ(state, OperationState::done) << "count " << count;
+          }
+          test.check();
+          ASSERT_FALSE(testing::Test::HasFailure()) << "count " << count;
+        }
+}
 
 // Gloo cannot be told to give a call up; its connections and waits can be ended under it, as the
 // engine does on every rank that hears of a loss.
@@ -109,6 +141,36 @@ TEST(Gloo, AnAlgorithmThatItDoesNotHaveIsRefused) {
       EXPECT_STREQ(error.what(), why);
     }
   }
+}
+
+// Gloo's own connect() waits for ever, whatever its timeout says.
+TEST(Gloo, WhoNeverAnswersItsConnectionIsNotAwaitedBeyondTheDeadline) {
+  const auto store = make_memory_store();
+  const auto begin = Clock::now();
+  run_ranks(2, [&](int rank) {
+    auto context = thread_context(rank, 2, store);
+    context.network_interface = "127.0.0.1";
+    if (rank == 0) {
+      context.deadline = Deadline::after(1);
+      try {
+        find_backend("gloo").connect(context);
+        ADD_FAILURE() << "connected to nobody";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::timeout) << error.what();
+        EXPECT_THAT(error.what(), testing::HasSubstr("Gloo's connections"));
+      }
+      return;
+    }
+    // A rank that meets the other one, tells an address and then falls silent.
+    const auto channels = find_backend("hierarchical").open(context, others(rank, 2));
+    auto theirs = store->get("gloo/0", Deadline::after(10));
+    ASSERT_GT(theirs.size(), 2 + sizeof(sockaddr_in));  // a length of 0, one more, the address
+    // Of two addresses the lower one awaits the other.
+    std::memset(theirs.data() + 2 + offsetof(sockaddr_in, sin_port), 0xff, sizeof(in_port_t));
+    store->set("gloo/1", theirs.substr(1) + std::string(1, '\0'));
+    std::this_thread::sleep_for(std::chrono::milliseconds(1600));
+  });
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(6));
 }
 
 TEST(Gloo, AnInterfaceThatOneRankLacksIsOneErrorOnAll) {
