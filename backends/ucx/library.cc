@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
@@ -60,6 +61,42 @@ bool all_on_one_host(const Context& context) {
   return std::all_of(hosts.begin(), hosts.end(), [](int host) { return host == 0; });
 }
 
+// Ranks of one machine that have networks of their own, as containers have.
+bool are_hosts_on_one_machine(const Context& context) {
+  const auto& places = context.places;
+  return std::any_of(places.begin(), places.end(), [&](const Place& one) {
+    return std::any_of(places.begin(), places.end(), [&](const Place& other) {
+      return one.machine == other.machine && one.host != other.host;
+    });
+  });
+}
+
+// Whether a list of transports, as in UCX_TLS, has any in shared memory.
+bool uses_shared_memory(const std::string& transports) {
+  constexpr std::array<std::string_view, 7> kNames{"all",   "sm",   "shm",  "mm",
+                                                   "posix", "sysv", "xpmem"};
+  const auto has_any = [&](const std::vector<std::string>& words) {
+    return std::any_of(words.begin(), words.end(), [&](const std::string& word) {
+      return std::find(kNames.begin(), kNames.end(), word) != kNames.end();
+    });
+  };
+  if (!transports.starts_with('^')) return has_any(split_text(transports, ','));
+  return !has_any(split_text(transports.substr(1), ','));
+}
+
+// What UCX says to a file.
+template <class Print>
+std::string printed(Print print) {
+  char* text = nullptr;
+  size_t bytes = 0;
+  std::FILE* file = ::open_memstream(&text, &bytes);
+  if (!file) return {};
+  print(file);
+  std::fclose(file);
+  const std::unique_ptr<char, decltype(&std::free)> owner(text, &std::free);
+  return {text, bytes};
+}
+
 class Config {
  public:
   explicit Config(const Context& context) : context_(context) {
@@ -72,7 +109,16 @@ class Config {
     check(context_, ucp_config_modify(config_, name, value.c_str()),
           fmt::format("set {} to {}", name, value));
   }
-  const ucp_config_t* get() const { return config_; }
+  /// As UCX prints it: from its environment, its files or its defaults.
+  std::string get(const std::string& name) const {
+    const auto text = printed([&](std::FILE* file) {
+      ucp_config_print(config_, file, nullptr, UCS_CONFIG_PRINT_CONFIG);
+    });
+    for (const auto& line : split_text(text, '\n'))
+      if (line.starts_with("UCX_" + name + "=")) return line.substr(name.size() + 5);
+    return {};
+  }
+  const ucp_config_t* value() const { return config_; }
 
  private:
   const Context& context_;
@@ -84,13 +130,15 @@ class Config {
 UcxWorker::UcxWorker(const Context& context) {
   const std::lock_guard lock(setup_mutex());
   Config config(context);
-  // Without it UCX takes shared memory for unfit to report errors, and silently uses TCP instead.
-  // (By this name; here UCX does not know POSIX_ERROR_HANDLING and SYSV_ERROR_HANDLING.)
-  config.set("MM_ERROR_HANDLING", "y");
-  // Where UCX_TLS leaves no shared memory, that is no mistake.
-  config.set("WARN_INVALID_CONFIG", "n");
   // On one host the ends of processes are seen at once without it, and it wakes who sleeps.
   config.set("KEEPALIVE_INTERVAL", all_on_one_host(context) ? "inf" : "1s");
+  // Between hosts of one machine UCX would take memory that they share, in which nobody could wake
+  // who sleeps: that goes through sockets of the network.
+  if (are_hosts_on_one_machine(context) && config.get("TLS") == "all") config.set("TLS", "^shm");
+  // Without it UCX takes shared memory for unfit to report errors, and silently uses TCP instead.
+  // (By this name; here UCX does not know POSIX_ERROR_HANDLING and SYSV_ERROR_HANDLING.) Where
+  // there is no shared memory to be used, UCX would call it a mistake.
+  if (uses_shared_memory(config.get("TLS"))) config.set("MM_ERROR_HANDLING", "y");
   if (!context.network_interface.empty()) config.set("NET_DEVICES", device_name(context));
 
   ucp_params_t params{};
@@ -99,7 +147,7 @@ UcxWorker::UcxWorker(const Context& context) {
   params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
   params.estimated_num_eps = static_cast<size_t>(context.size);
   params.name = "tutti";
-  check(context, ucp_init(&params, config.get(), &context_), "start");
+  check(context, ucp_init(&params, config.value(), &context_), "start");
   try {
     ucp_worker_params_t worker_params{};
     worker_params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
@@ -127,15 +175,9 @@ UcxWorker::~UcxWorker() {
 // UCX 1.13 tells it in its report for people only, one line a lane:
 //   #                 lane[0]:  2:posix/memory.0 md[1]      -> md[1]/posix/sysdev[255]  am am_bw#0
 std::string transports_of(ucp_ep_h endpoint) {
-  char* text = nullptr;
-  size_t bytes = 0;
-  std::FILE* file = ::open_memstream(&text, &bytes);
-  if (!file) return "unknown";
-  ucp_ep_print_info(endpoint, file);
-  std::fclose(file);
-  const std::unique_ptr<char, decltype(&std::free)> owner(text, &std::free);
+  const auto text = printed([&](std::FILE* file) { ucp_ep_print_info(endpoint, file); });
   std::vector<std::string> names;
-  for (const auto& line : split_text({text, bytes}, '\n')) {
+  for (const auto& line : split_text(text, '\n')) {
     const auto lane = line.find("lane[");
     const auto begin =
         lane == line.npos ? lane : line.find_first_not_of(" ", line.find(':', lane) + 1);

@@ -2,7 +2,6 @@
 // there must be.
 
 #include <algorithm>
-#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <mutex>
@@ -57,10 +56,7 @@ class WholeSuiteOver : public testing::TestWithParam<std::string> {
           "alltoall:0-inf=tcp/auto;allgather:64-inf=tcp/auto";
   }
   Tune tune_hosts() const {
-    return [this](Options& options) {
-      ::setenv("UCX_TLS", "tcp", 1);  // UCX knows that the hosts are one in truth
-      choose(options);
-    };
+    return [this](Options& options) { choose(options); };
   }
   // Ranks on one host; for two levels on two, which are one in truth.
   Tune tune() const {
