@@ -4,7 +4,7 @@ from collections import defaultdict
 from statistics import median
 
 from . import stats
-from .figures import FAULTS, SHARE, SLOWDOWN, SPEEDUP, VALUE
+from .figures import BESIDE, FAULTS, SHARE, SLOWDOWN, SPEEDUP, VALUE
 
 GOOD_PAIRS_FULL = 21
 
@@ -123,8 +123,9 @@ class Evaluation:
                    (lambda own, theirs: theirs / own),
             VALUE: lambda own, _: own,
             FAULTS: lambda own, _: own,
+            BESIDE: lambda own, _: own,
         }[figure.kind]
-        if figure.kind in (VALUE, FAULTS):
+        if figure.kind in (VALUE, FAULTS, BESIDE):
             other = mine
         rounds = sorted(set(mine.values) & set(other.values))
         if not rounds:
@@ -134,11 +135,23 @@ class Evaluation:
         good_only = len(good) >= min(self.pairs, len(rounds)) or len(good) >= GOOD_PAIRS_FULL
         used = good if good_only else rounds
         values = [ratio(mine.values[i], other.values[i]) for i in used]
+        if figure.kind == BESIDE:
+            return self._beside(mine, values, used, good_only, point)
         names = {"ours": mine.name, "peer": peer.name if peer else None,
                  "limit": limit.name if limit else None}
         return Outcome(median(values), stats.bound_of_median(values), mine.median(),
                        peer.median() if peer else None, limit.median() if limit else None, names,
                        len(used), good_only, point)
+
+    @staticmethod
+    def _beside(mine, values, used, good_only, point):
+        """Each round is many pairs: its row has their bound, and both sides' times."""
+        low, high, ours, library = (median(field_of(row, name) for row in mine.rows) for name in (
+            "extra.ratio_low", "extra.ratio_high", "time_us", "extra.raw_us"))
+        bound = (low, high) if len(values) == 1 else stats.bound_of_median(values)
+        names = {"ours": mine.name, "peer": "the library itself", "limit": None}
+        return Outcome(median(values), bound, ours, library, None, names, len(used), good_only,
+                       point)
 
     def _numbers(self, figure):
         def time_of(row):
@@ -148,6 +161,10 @@ class Evaluation:
             def count(row):
                 return sum(field_of(row, name) != right for name, right in figure.faults)
             return {"ours": count, "peer": time_of, "limit": time_of}
+        if figure.kind == BESIDE:
+            def ratio(row):
+                return field_of(row, "extra.ratio")
+            return {"ours": ratio, "peer": time_of, "limit": time_of}
         if figure.kind == VALUE:
             def own(row):
                 value = field_of(row, figure.field)

@@ -30,9 +30,11 @@ SLOWDOWN = "slowdown"  # our time over the best peer's
 SPEEDUP = "speedup"  # the best peer's time over ours
 SHARE = "share"  # the limit's time over ours
 VALUE = "value"  # a field of our row
+BESIDE = "beside"  # a ratio that our row tells: of pairs taken inside one program
 FAULTS = "faults"  # what must not happen, counted
 SOCKETS = ("extra.congestion", "extra.sockets")
-UNITS = {SLOWDOWN: "x the peer's time", SPEEDUP: "x faster", SHARE: "of the limit", FAULTS: "faults"}
+UNITS = {SLOWDOWN: "x the peer's time", SPEEDUP: "x faster",
+         SHARE: "of the limit", FAULTS: "faults", BESIDE: "of the library's speed"}
 
 
 @dataclass(frozen=True)
@@ -196,6 +198,28 @@ def tcp(scope):
     ]
 
 
+def beside_libraries(scope):
+    figures = []
+    # What fits into caches and what does not; all with the same bounds.
+    sizes = {"small": [size for size in scope.beside if size < 16 << 20],
+             "large": [size for size in scope.beside if size >= 16 << 20]}
+
+    def compare(topic, group, about, target, floor):
+        for span, words in (("small", "to 4 MiB"), ("large", "from 16 MiB")):
+            figures.append(Figure(f"{topic}.{group}.{span}", f"{about}, {words}", BESIDE, target,
+                                  floor, pick(topic, ("tutti",), group),
+                                  points=at_bytes(sizes[span])))
+
+    compare("gloo.raw", "allreduce", "Allreduce over gloo: Gloo called directly", 0.95, 0.85)
+    for over in ("shm", "tcp"):
+        for case in ("broadcast", "sendrecv"):
+            compare("ucx.raw", f"{case}.{over}", f"{case} over ucx ({over}): UCX called directly",
+                    0.90, 0.80)
+        compare("ucx.raw", f"allreduce.{over}", f"Allreduce over ucx ({over}): UCX's puts both ways",
+                0.70, 0.55)
+    return figures
+
+
 def kernels_and_more():
     figures = []
     two_and_four = ({"extra.inputs": 2}, {"extra.inputs": 4})
@@ -227,7 +251,7 @@ def kernels_and_more():
 
 def all_figures(scope):
     figures = (shared_memory(scope) + gradient_sets() + latencies() + steady_state() + tcp(scope) +
-               kernels_and_more())
+               beside_libraries(scope) + kernels_and_more())
     names = [figure.name for figure in figures]
     assert len(set(names)) == len(names)
     return figures

@@ -51,6 +51,8 @@ class Scope:
         self.shaped = [4 * M]
         self.repetitions = 2 if quick else 3
         self.steady_steps = {"names": 1000 if quick else 10_000, "true": 20 if quick else 200}
+        self.beside = [4, 4 * K, M, 16 * M] if quick else [4 * 4**i for i in range(13)]
+        self.beside_pairs = 7 if quick else 31
         self.stall_calls = 10_000 if quick else 100_000
         self.latency_calls = 5_000 if quick else 20_000
         self.create_jobs = 5 if quick else 11
@@ -109,6 +111,7 @@ class Programs:
         self._four_ranks()
         self._latency()
         self._tcp()
+        self._beside_libraries()
         self._steady()
         self._kernels_and_more()
 
@@ -291,6 +294,23 @@ class Programs:
                     "--pin", "--json", "-", *words)
             processes.append(Process(tuple(map(str, argv)), env))
         return tuple(processes)
+
+    def _beside_libraries(self):
+        """Ours and the library underneath in one program, which takes pairs of its own."""
+        pairs = ("--bytes", sizes_text(self.scope.beside), "--pairs", self.scope.beside_pairs)
+        ways = {"shm": "sysv,posix,self", "tcp": "tcp,self"}
+
+        def add(library, topic, group, words, env=None):
+            binary = self.folder / f"raw-{library}"
+            fault = "" if binary.exists() else self.missing.get(library, f"{binary.name} is not built")
+            self._add("tutti", topic, group, (binary, *words, *pairs), env, rounds=1, timeout_s=180,
+                      fault=fault)
+
+        add("gloo", "gloo.raw", "allreduce", ("allreduce",))
+        for over, transports in ways.items():
+            for case in ("broadcast", "sendrecv", "allreduce"):
+                add("ucx", "ucx.raw", f"{case}.{over}", (case, "--variant", over),
+                    {"UCX_TLS": transports})
 
     def _steady(self):
         for backend in ("shm", "tcp"):

@@ -55,7 +55,8 @@ class State:
 def build_id_of(build):
     """Changes when a measured program changes."""
     words = []
-    for pattern in ("tools/tutti-bench", "libtutti.so.*", "benchmarks/peer-*", "benchmarks/tutti-*"):
+    for pattern in ("tools/tutti-bench", "libtutti.so.*", "benchmarks/peer-*", "benchmarks/tutti-*",
+                    "benchmarks/raw-*", "libtutti_backend_*.so"):
         for path in sorted(build.glob(pattern)):
             stat = path.stat()
             words.append(f"{path.name} {stat.st_size} {stat.st_mtime_ns}")

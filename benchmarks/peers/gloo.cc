@@ -6,11 +6,9 @@
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/file_store.h>
 #include <gloo/transport/tcp/device.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <exception>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -21,6 +19,7 @@
 #include "benchmarks/common/fork_team.h"
 #include "benchmarks/common/measure.h"
 #include "benchmarks/common/row.h"
+#include "benchmarks/common/scratch_folder.h"
 #include "benchmarks/common/sizes.h"
 #include "benchmarks/common/words.h"
 
@@ -29,25 +28,6 @@ namespace tutti::benchmarks {
 namespace {
 
 using ContextPtr = std::shared_ptr<gloo::rendezvous::Context>;
-
-// Where the ranks find each other; gone with this object.
-class Folder {
- public:
-  Folder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "peer_gloo_XXXXXX").string();
-    if (::mkdtemp(pattern.data()) == nullptr)
-      throw std::runtime_error("no folder can be made for the store: " + pattern);
-    path_ = pattern;
-  }
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 ContextPtr connect(const Flags& flags, const ForkTeam& team, const std::string& folder) {
   const auto hosts = split_words(flags.text("hosts"));
@@ -178,7 +158,7 @@ int run(int argc, char** argv) {
   const bool latency = flags.case_name() == "latency";
   if (!latency && flags.case_name() != "allreduce")
     throw std::invalid_argument("the cases are allreduce and latency, not " + flags.case_name());
-  const Folder folder;
+  const ScratchFolder folder;
   return ForkTeam::run(
       flags.whole("ranks"), split_words(flags.text("namespaces")),
       static_cast<unsigned>(flags.whole("deadline")), flags.whole("bind") != 0,

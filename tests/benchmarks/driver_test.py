@@ -11,7 +11,7 @@ sys.dont_write_bytecode = True
 from driver import command, compare, plot, report, stats  # noqa: E402
 from driver.command import Command, Process  # noqa: E402
 from driver.evaluate import Evaluation  # noqa: E402
-from driver.figures import FAULTS, SHARE, SLOWDOWN, SPEEDUP, Figure, all_figures, pick  # noqa: E402
+from driver.figures import BESIDE, FAULTS, SHARE, SLOWDOWN, SPEEDUP, Figure, all_figures, pick  # noqa: E402
 from driver.network import Network  # noqa: E402
 from driver.programs import Programs, Scope, parse_ctest, parse_demo  # noqa: E402
 from driver.rounds import Rounds, State  # noqa: E402
@@ -114,6 +114,14 @@ class Figures(unittest.TestCase):
         result = Evaluation(COMMANDS, samples, 1).row(figure(SHARE, 0.8, 0.5))
         self.assertEqual((result["value"], result["holds"], result["reaches_target"]),
                          (0.5, True, False))
+
+    def test_pairs_inside_one_program_bring_their_own_ratio_and_bound(self):
+        ours = row("tutti", 20, ratio=0.9, ratio_low=0.88, ratio_high=0.91, raw_us=18)
+        beside = figure(BESIDE, 0.95, 0.85)
+        result = Evaluation(COMMANDS, [sample(OURS, 0, ours)], 1).row(beside)
+        self.assertEqual((result["value"], result["low"], result["high"]), (0.9, 0.88, 0.91))
+        self.assertEqual((result["ours"], result["peer"]), (20, 18))
+        self.assertEqual((result["holds"], result["reaches_target"]), (True, False))
 
     def test_a_limit_has_our_settings_where_we_tell_them(self):
         limits = [row("limit", 4, congestion="cubic"), row("limit", 6, congestion="bbr")]

@@ -1,0 +1,112 @@
+// Allreduce over backend gloo beside Gloo called directly: the same algorithm on the same
+// interface in the same processes.
+#include <gloo/allreduce.h>
+#include <gloo/allreduce_halving_doubling.h>
+#include <gloo/math.h>
+#include <gloo/rendezvous/context.h>
+#include <gloo/rendezvous/file_store.h>
+#include <gloo/transport/tcp/device.h>
+
+#include <cstdio>
+#include <exception>
+
+#include "benchmarks/common/sizes.h"
+#include "benchmarks/peers/pairs.h"
+
+namespace tutti::benchmarks {
+
+namespace {
+
+using ContextPtr = std::shared_ptr<gloo::rendezvous::Context>;
+
+ContextPtr connect(const ForkTeam& team, const std::string& folder) {
+  gloo::transport::tcp::attr address;
+  address.hostname = "127.0.0.1";
+  auto device = gloo::transport::tcp::CreateDevice(address);
+  auto context = std::make_shared<gloo::rendezvous::Context>(team.rank(), team.size());
+  gloo::rendezvous::FileStore store(folder);
+  context->connectFullMesh(store, device);
+  return context;
+}
+
+std::function<void()> make_raw(const std::string& algorithm, const ContextPtr& context, float* data,
+                               int64_t count) {
+  if (algorithm == "halving_doubling") {
+    auto held = std::make_shared<gloo::AllreduceHalvingDoubling<float>>(
+        context, std::vector<float*>{data}, static_cast<int>(count));
+    return [held] { held->run(); };
+  }
+  auto options = std::make_shared<gloo::AllreduceOptions>(context);
+  options->setAlgorithm(algorithm == "ring" ? gloo::AllreduceOptions::Algorithm::RING
+                                            : gloo::AllreduceOptions::Algorithm::BCUBE);
+  options->setOutput(data, static_cast<size_t>(count));
+  using Sum = void (*)(void*, const void*, const void*, size_t);
+  options->setReduceFunction(static_cast<Sum>(&gloo::sum<float>));
+  return [options] { gloo::allreduce(*options); };
+}
+
+void run_allreduce(const Flags& flags, ForkTeam& team, const std::string& folder) {
+  const auto context = connect(team, folder);
+  const auto comm = make_communicator(team, folder, "gloo");
+  const auto own = Pattern::of_rank(team.rank()), reduced = Pattern::reduced(team.size());
+  for (const auto bytes : parse_sizes(flags.text("bytes"), flags.whole("factor"))) {
+    const int64_t count = bytes / 4;
+    const auto data = make_buffer(count);
+    const std::span values(data.get(), static_cast<size_t>(count));
+    // What our backend chooses at this size.
+    auto algorithm = flags.text("algorithm");
+    if (algorithm == "same") algorithm = bytes <= 4 << 20 ? "halving_doubling" : "ring";
+    const auto raw = make_raw(algorithm, context, data.get(), count);
+    const auto name = "x" + std::to_string(bytes);
+    const auto ours = [&] {
+      if (flags.text("way") == "named")
+        comm->allreduce(name, values, ReduceOp::sum).wait();
+      else
+        comm->allreduce_blocking(name, values, ReduceOp::sum);
+    };
+    int64_t wrong = 0;
+    for (const auto& call : {std::function<void()>(ours), raw}) {
+      own.fill(data.get(), count);
+      team.barrier();
+      call();
+      wrong += reduced.count_wrong(data.get(), count);
+    }
+    std::fill(values.begin(), values.end(), 0.0f);  // sums stay what they are
+    auto row = measure_pairs(team, flags, ours, raw);
+    row.program = "tutti";
+    row.case_name = "gloo.allreduce";
+    row.way = flags.text("way");
+    row.bytes = bytes;
+    row.ranks = team.size();
+    row.transport = "tcp";
+    row.words["algorithm"] = algorithm;
+    row.wrong = team.sum(wrong);
+    if (team.rank() == 0) print(row);
+  }
+}
+
+int run(int argc, char** argv) {
+  auto defaults = pair_flags();
+  defaults["algorithm"] = "same";
+  defaults["ranks"] = "2";
+  const Flags flags(argc, argv, defaults);
+  if (flags.case_name() != "allreduce")
+    throw std::invalid_argument("the case is allreduce, not " + flags.case_name());
+  const ScratchFolder folder;
+  return ForkTeam::run(flags.whole("ranks"), {}, static_cast<unsigned>(flags.whole("deadline")),
+                       flags.whole("bind") != 0,
+                       [&](ForkTeam& team) { run_allreduce(flags, team, folder.path()); });
+}
+
+}  // namespace
+
+}  // namespace tutti::benchmarks
+
+int main(int argc, char** argv) {
+  try {
+    return tutti::benchmarks::run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s: %s\n", argv[0], error.what());
+    return 2;
+  }
+}
