@@ -22,11 +22,11 @@ void check(ucs_status_t status, const char* what) {
 /// UCX between two processes, as a program of its own would use it.
 class RawUcx {
  public:
-  RawUcx(ForkTeam& team, bool handles_errors, int64_t most_bytes) {
+  RawUcx(ForkTeam& team, bool handles_errors, bool has_shared_memory, int64_t most_bytes) {
     ucp_config_t* config = nullptr;
     check(ucp_config_read(nullptr, nullptr, &config), "read its configuration");
-    if (handles_errors) check(ucp_config_modify(config, "MM_ERROR_HANDLING", "y"), "handle errors");
-    ucp_config_modify(config, "WARN_INVALID_CONFIG", "n");  // where UCX_TLS names no shared memory
+    if (handles_errors && has_shared_memory)
+      check(ucp_config_modify(config, "MM_ERROR_HANDLING", "y"), "handle errors");
     ucp_params_t params{};
     params.field_mask = UCP_PARAM_FIELD_FEATURES;
     params.features = UCP_FEATURE_TAG | UCP_FEATURE_RMA;
@@ -124,7 +124,8 @@ class RawUcx {
 void run_case(const Flags& flags, ForkTeam& team, const std::string& folder) {
   const auto sizes = parse_sizes(flags.text("bytes"), flags.whole("factor"));
   const auto& kind = flags.case_name();
-  RawUcx raw(team, flags.whole("errors") != 0, *std::max_element(sizes.begin(), sizes.end()));
+  RawUcx raw(team, flags.whole("errors") != 0, flags.text("variant") != "tcp",
+             *std::max_element(sizes.begin(), sizes.end()));
   const auto comm = make_communicator(team, folder, "ucx");
   const bool is_root = team.rank() == 0;
   const bool is_allreduce = kind == "allreduce";
@@ -175,8 +176,8 @@ void run_case(const Flags& flags, ForkTeam& team, const std::string& folder) {
 
 int run(int argc, char** argv) {
   auto defaults = pair_flags();
-  defaults["errors"] = "1";         // 0: UCX as it comes, which notices no death
-  defaults["variant"] = "shipped";  // what UCX_TLS says, for the row
+  defaults["errors"] = "1";     // 0: UCX as it comes, which notices no death
+  defaults["variant"] = "shm";  // or tcp: what UCX_TLS says
   const Flags flags(argc, argv, defaults);
   if (flags.case_name() != "allreduce" && flags.case_name() != "broadcast" &&
       flags.case_name() != "sendrecv")

@@ -77,7 +77,7 @@ class Faults : public testing::Test {
         EXPECT_NE(result.output.find("of 3, sum 3"), std::string::npos);
       }
     }
-    EXPECT_EQ(entries_in("/dev/shm"), shared);
+    EXPECT_LE(entries_in("/dev/shm"), shared);
     EXPECT_NE(run(fmt::format("pgrep -f '[f]ault_stamp_{}'", ::getpid())).code, 0)
         << "a process is left";
   }
