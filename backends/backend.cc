@@ -52,4 +52,15 @@ bool Capabilities::serves(CollectiveKind kind, DataType dtype, ReduceOp op) cons
   }
 }
 
+bool Capabilities::serves_on(Device device, CollectiveKind kind, DataType dtype,
+                             ReduceOp op) const {
+  const auto has = [](const auto& list, auto value) {
+    return std::find(list.begin(), list.end(), value) != list.end();
+  };
+  return std::any_of(devices.begin(), devices.end(), [&](const DeviceService& service) {
+    return service.device == device && has(service.kinds, kind) && has(service.dtypes, dtype) &&
+           (!reduces(kind) || has(service.ops, op));
+  });
+}
+
 }  // namespace tutti

@@ -42,6 +42,7 @@ struct Context {
   Deadline deadline = Deadline::after(60);
   Determinism determinism = Determinism::fastest;
   std::string algorithms;  // score string for the chooser
+  std::string library;     // file of the library behind a plugin that loads it by itself; "": usual
   ExecutorOptions executor;
   LogSink log;
   /// The built-in backends, and those that a name or the scores ask for; for composites.
@@ -59,11 +60,21 @@ class Region {
   virtual size_t bytes() const = 0;
 };
 
+/// A device whose memory a backend works on itself (Launch::device), and what it does there.
+struct DeviceService {
+  Device device;
+  std::vector<CollectiveKind> kinds = {};
+  std::vector<DataType> dtypes = {};
+  std::vector<ReduceOp> ops = {};  // of kinds that reduce
+};
+
 struct Capabilities {
   std::string name;  // "shm"
   bool across_hosts = false;
   std::string route = {};  // how a library brings data to the peers; empty: as the Transport says
+  std::vector<DeviceService> devices = {};
   bool serves(CollectiveKind, DataType, ReduceOp) const;
+  bool serves_on(Device, CollectiveKind, DataType, ReduceOp) const;
 };
 
 /// A door to the other ranks. start() only posts; any number of operations run at once, matched on

@@ -11,6 +11,7 @@
 #include "tutti/collectives/collective.h"
 #include "tutti/collectives/schedule.h"
 #include "tutti/collectives/transport.h"
+#include "tutti/tensor/packing.h"
 
 namespace tutti {
 
@@ -74,6 +75,22 @@ inline constexpr int kNoQueue = -1;
 inline constexpr int kQueues = 3;
 inline constexpr int kQueueTagBits = 40;
 
+/// What a Launch on a device's memory adds. The backend does all of it in order of a stream of its
+/// own: awaits the events, packs, moves, unpacks and opens the gates; start() only submits.
+struct DeviceLaunch {
+  std::span<void* const> ready;  // recorded where the memory is ready to be read and written
+  /// The tensors of a bucket (allreduce): packed into the Collective's memory, which has
+  /// kLaneBytes more than the count says, and unpacked from there if no rank vetoes. Both empty:
+  /// the Collective works where it is, and no rank may veto it.
+  std::span<const Piece> inputs = {}, outputs = {};
+  Scale prescale = {};
+  std::span<uint64_t* const> gates =
+      {};               // set to 1 when the outputs are written; see DeviceOutcome
+  bool agreed = false;  // no rank vetoes it
+};
+/// Room for the veto lane behind a bucket on a device.
+inline constexpr int64_t kLaneBytes = 16;
+
 /// How a Collective is started: which operation it is on all ranks, and this rank's verdict.
 struct Launch {
   uint64_t tag = 0;      // equal on all ranks, unique among running operations
@@ -88,6 +105,9 @@ struct Launch {
   /// backend and at the same distances on all ranks. They are reduced where they are.
   std::span<const Window> windows = {};
   const FusedUpdate* update = nullptr;  // of the elements in the windows
+  /// The memory is a device's. Such operations of one queue move in the order in which they were
+  /// started. One that is cancelled is cancelled by all ranks that started it.
+  const DeviceLaunch* device = nullptr;
 };
 
 class ExecutionPool;

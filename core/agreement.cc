@@ -168,6 +168,12 @@ std::optional<Error> check_pair(const std::string& name, Voices voices) {
                  fmt::format("\"{}\": ranks {} and {} both called {}; one must send and the other "
                              "receive. Nothing was changed.",
                              name, voices[0].first, voices[1].first, to_string(a.kind)));
+  if (a.placement != b.placement)
+    return Error(ErrorCode::mismatch,
+                 fmt::format("\"{}\": rank {} gave memory on {}, rank {} memory on {}; both must "
+                             "give the same kind. Nothing was changed.",
+                             name, voices[0].first, to_string(Device{a.placement, 0}),
+                             voices[1].first, to_string(Device{b.placement, 0})));
   if (a.dtype != b.dtype || a.shape.count() != b.shape.count()) {
     const auto verb = [](const Signature& s) {
       return s.kind == CollectiveKind::send ? "sends" : "expects";

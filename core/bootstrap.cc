@@ -254,6 +254,7 @@ std::shared_ptr<Engine> make_engine(const Options& options, const Membership& me
   context.network_interface = options.network_interface;
   context.determinism = options.determinism;
   context.algorithms = options.algorithms;
+  context.library = options.backend_library;
   context.executor.segment_bytes = options.segment_bytes;
   context.plugins = plugins;
   context.log = [sink = options.log, limit = options.log_level](LogLevel level,

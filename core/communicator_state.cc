@@ -37,6 +37,7 @@ void set_reduction(Request& request, const ReduceOptions& options) {
 CommunicatorState::CommunicatorState(Options given, Membership member)
     : options(std::move(given)), membership(std::move(member)) {
   engine = make_engine(options, membership);
+  capabilities = engine->backend().capabilities();
   const auto host = engine->context().hosts();
   const auto own = static_cast<size_t>(options.rank);
   local_size = static_cast<int>(std::count(host.begin(), host.end(), host[own]));
@@ -101,11 +102,60 @@ Staging& CommunicatorState::staging(Device device) {
   return *stagings_.back().second;
 }
 
+bool CommunicatorState::stays_on_device(const Entry& entry) {
+  const Device device = entry.input.device();
+  const auto& signature = entry.request.signature;
+  const auto same_kind =
+      std::find_if(capabilities.devices.begin(), capabilities.devices.end(),
+                   [&](const auto& service) { return service.device.kind == device.kind; });
+  if (same_kind == capabilities.devices.end()) return false;
+  const Device served = same_kind->device;
+  if (device != served)
+    throw refused(entry.request.name,
+                  fmt::format("the tensor of rank {} lives on {}, but this communicator works on "
+                              "{}; give it memory of that device",
+                              options.rank, to_string(device), to_string(served)))
+        .with_rank(options.rank);
+  // Only the root of a scatter has memory that says where it is.
+  const bool is_plain = signature.kind != CollectiveKind::scatter &&
+                        signature.wire == signature.dtype && signature.prescale == 1.0 &&
+                        signature.postscale == 1.0 && entry.divide_output_by == 1;
+  if ((is_plain || signature.kind == CollectiveKind::allreduce) &&
+      capabilities.serves_on(device, signature.kind, signature.wire, signature.op))
+    return true;
+  const auto what = fmt::format(
+      "{} of {}{}", to_string(signature.kind), to_string(signature.wire),
+      reduces(signature.kind) ? fmt::format(" with {}", to_string(signature.op)) : std::string());
+  const std::lock_guard lock(mutex_);
+  if (told_.insert(what).second && options.rank == 0)
+    engine->log(LogLevel::info,
+                fmt::format("backend {} does not run {} on {}: it goes through host memory",
+                            capabilities.name, what, to_string(device)));
+  return false;
+}
+
+std::shared_ptr<WorkState> CommunicatorState::submit_there(
+    std::string name, std::vector<std::unique_ptr<Entry>> entries, bool ring) {
+  auto work =
+      std::make_shared<WorkState>(engine, std::move(name), static_cast<int>(entries.size()));
+  const Device device = entries.front()->input.device();
+  auto& runtime = device_runtime(device.kind);
+  work->gate_streams(runtime);
+  for (auto& entry : entries) {
+    entry->work = work;
+    entry->ready = std::make_unique<StreamPoint>(runtime, device, entry->input.stream());
+  }
+  engine->submit(std::move(entries), ring);
+  return work;
+}
+
 Work CommunicatorState::submit(std::unique_ptr<Entry> entry, bool ring) {
   if (const Device device = entry->input.device(); device.kind != DeviceKind::cpu) {
     std::string name = entry->request.name;
+    const bool stays = stays_on_device(*entry);
     std::vector<std::unique_ptr<Entry>> entries;
     entries.push_back(std::move(entry));
+    if (stays) return Work(submit_there(std::move(name), std::move(entries), ring));
     return Work(staging(device).submit(std::move(name), std::move(entries)));
   }
   auto work = std::make_shared<WorkState>(engine, entry->request.name, 1);
@@ -136,8 +186,15 @@ Work CommunicatorState::submit_group(std::string_view group,
     entry->request.signature.group = group;
     entry->request.signature.group_size = static_cast<int32_t>(entries.size());
   }
-  if (device.kind != DeviceKind::cpu)
+  if (device.kind != DeviceKind::cpu) {
+    const bool all_stay = std::all_of(entries.begin(), entries.end(),
+                                      [&](const auto& entry) { return stays_on_device(*entry); });
+    if (all_stay) return Work(submit_there(std::string(group), std::move(entries), true));
+    // All of them travel as memory of the host, also those that could stay.
+    if (!capabilities.devices.empty())
+      for (auto& entry : entries) entry->request.signature.placement = DeviceKind::cpu;
     return Work(staging(device).submit(std::string(group), std::move(entries)));
+  }
   auto work =
       std::make_shared<WorkState>(engine, std::string(group), static_cast<int>(entries.size()));
   for (auto& entry : entries) entry->work = work;

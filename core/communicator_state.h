@@ -3,6 +3,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -89,15 +90,22 @@ class CommunicatorState {
   int arenas = 0;  // made so far, equal on all ranks
   std::unordered_map<std::string, std::shared_ptr<WorkState>> group_works;  // for reuse; guarded
                                                                             // by the submission
+  Capabilities capabilities;                                                // of the backend
   std::string path;           // of this communicator in the store
   std::string timeline_file;  // of start_timeline
 
  private:
   Staging& staging(Device device);
+  /// Whether the backend works on this entry's memory where it is. Equal on all ranks for equal
+  /// requests. Throws Error(invalid_argument) for memory of another device than the backend's.
+  bool stays_on_device(const Entry& entry);
+  std::shared_ptr<WorkState> submit_there(std::string name,
+                                          std::vector<std::unique_ptr<Entry>> entries, bool ring);
 
   mutable std::mutex mutex_;  // guards the following
   std::vector<std::unique_ptr<DeclaredTensor>> declared_;
   std::vector<std::pair<Device, std::unique_ptr<Staging>>> stagings_;
+  std::set<std::string> told_;  // what goes through host memory
 };
 
 }  // namespace tutti

@@ -402,6 +402,7 @@ void Engine::finish(std::span<Entry* const> entries, const Error* error) {
         finishing_.push_back(std::move(entry->work));
       if (entry->made) entry->made = Tensor();
       entry->staged = nullptr;
+      entry->ready.reset();
       entry->pending = false;
     }
   }

@@ -23,15 +23,33 @@ class Staged {
   virtual void finished(int64_t begin, int64_t count) noexcept = 0;
 };
 
+/// A point of a stream: what the stream was given before has happened there.
+class StreamPoint {
+ public:
+  StreamPoint(DeviceRuntime& runtime, Device device, StreamRef stream)
+      : runtime_(runtime), event_(runtime.create_event(device)) {
+    runtime.record(event_, stream);
+  }
+  ~StreamPoint() { runtime_.destroy_event(event_); }
+  StreamPoint(const StreamPoint&) = delete;
+  StreamPoint& operator=(const StreamPoint&) = delete;
+  void* event() const { return event_; }
+
+ private:
+  DeviceRuntime& runtime_;
+  void* const event_;
+};
+
 /// One named operation of this rank, from submission to completion, and again when the name comes
 /// again. Owned by the engine; while pending touched only by the holder of its token.
 struct Entry {
   Request request;
   TensorView input;
-  TensorView output;            // equal to input if in place
-  bool library_output = false;  // the engine makes the output when its size is known
-  Tensor made;                  // that output
-  Staged* staged = nullptr;     // null: the tensor lives in host memory; the work keeps it
+  TensorView output;                   // equal to input if in place
+  bool library_output = false;         // the engine makes the output when its size is known
+  Tensor made;                         // that output
+  std::unique_ptr<StreamPoint> ready;  // of memory that stays on its device: when it may be used
+  Staged* staged = nullptr;  // of a device's that goes through host memory; the work keeps it
   std::shared_ptr<WorkState> work;
   size_t output_index = 0;       // of the work's outputs
   int64_t divide_output_by = 1;  // sparse average: the made output is divided at the end

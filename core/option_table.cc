@@ -188,6 +188,8 @@ std::vector<Setting> all_settings() {
       text("TUTTI_BACKEND", &Options::backend,
            "auto, or a backend: memory, shm, tcp, hierarchical, a plugin, or two levels (shm+ucx)"),
       backend_path(),
+      text("TUTTI_BACKEND_LIBRARY", &Options::backend_library,
+           "file of the library that the backend loads by itself (nccl); empty: the usual name"),
       text("TUTTI_ALGORITHMS", &Options::algorithms,
            "overrides like allreduce:0-32k=one_shot,32k-inf=ucx/ring"),
       choice("TUTTI_DETERMINISM", &Options::determinism, {"fastest", "run", "rank_order"},

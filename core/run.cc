@@ -10,22 +10,24 @@
 
 namespace tutti {
 
-std::unique_ptr<Region> RegionPool::take(size_t bytes) {
-  const size_t wanted = std::bit_ceil(std::max<size_t>(bytes, 4096));
-  const auto found = std::find_if(free_.begin(), free_.end(),
-                                  [&](const auto& region) { return region->bytes() == wanted; });
+std::unique_ptr<Region> RegionPool::take(size_t bytes, Device device) {
+  const size_t lane = device.kind == DeviceKind::cpu ? 0 : kLaneBytes;
+  const size_t wanted = std::bit_ceil(std::max<size_t>(bytes, 4096)) + lane;
+  const auto found = std::find_if(free_.begin(), free_.end(), [&](const Free& free) {
+    return free.device == device && free.region->bytes() == wanted;
+  });
   if (found == free_.end()) {
     ++allocations_;
-    return backend_.allocate(wanted, Device{});
+    return backend_.allocate(wanted, device);
   }
-  auto region = std::move(*found);
+  auto region = std::move(found->region);
   free_.erase(found);
   return region;
 }
 
-void RegionPool::give_back(std::unique_ptr<Region> region) {
+void RegionPool::give_back(std::unique_ptr<Region> region, Device device) {
   constexpr size_t kMost = 64;
-  if (region && free_.size() < kMost) free_.push_back(std::move(region));
+  if (region && free_.size() < kMost) free_.push_back({device, std::move(region)});
 }
 
 namespace {
@@ -104,19 +106,21 @@ int64_t sum(std::span<const int64_t> counts) {
 }  // namespace
 
 Run::~Run() {
-  pool_.give_back(std::move(region_));
+  operation_.reset();
+  pool_.give_back(std::move(region_), device_);
   pool_.give_back(std::move(output_region_));
 }
 
 int64_t Run::bytes() const { return sum(send_counts_) * size_of(collective_.dtype); }
 
 std::unique_ptr<Run> Run::bucket(uint64_t tag, RegionPool& pool, const Bucket& bucket,
-                                 std::vector<Entry*> entries, int contributors) {
+                                 std::vector<Entry*> entries, int contributors, Device device) {
   auto run = std::make_unique<Run>(tag, pool);
   run->entries_ = std::move(entries);
   run->slices_ = bucket.slices;
   run->send_counts_ = {bucket.count};
   run->contributors_ = contributors;
+  run->device_ = device;
   auto& collective = run->collective_;
   collective.kind = CollectiveKind::allreduce;
   collective.dtype = bucket.key.wire;
@@ -137,7 +141,7 @@ void Run::repeat(uint64_t tag) {
   cancelled = false;
   reported_seconds = 0;
   operation_.reset();
-  pool_.give_back(std::move(region_));
+  pool_.give_back(std::move(region_), device_);
   collective_.input = nullptr;
   collective_.output = nullptr;
   bind();
@@ -245,12 +249,13 @@ std::unique_ptr<Run> Run::single(uint64_t tag, RegionPool& pool, const Response&
   collective.output = entry->output.data();
   collective.scale.factor = signature.postscale;
   run->contributors_ = size;
+  run->device_ = entry->input.device();
 
   const int64_t row_count = signature.shape.row_count();
   const bool is_root = rank == signature.root;
   auto make_output = [&](int64_t rows) {
     if (!entry->library_output) return;
-    entry->made = Tensor(signature.shape.with_rows(rows), signature.dtype);
+    entry->made = Tensor(signature.shape.with_rows(rows), signature.dtype, run->device_);
     collective.output = entry->made.data();
   };
   const auto own = static_cast<size_t>(rank);
@@ -315,7 +320,10 @@ void Run::start(Backend& backend, uint32_t verdict, int queue) {
   launch.tag = tag_;
   launch.verdict = verdict;
   launch.contributors = contributors_;
-  if (region_bytes_ > 0) {
+  if (device_.kind != DeviceKind::cpu) {
+    launch.queue = queue;
+    start_on_device(launch);
+  } else if (region_bytes_ > 0) {
     launch.queue = queue;
     if (entries_.empty())
       launch.edges = {this, &Run::fill_with_nothing, [](void*, Range, const std::byte*, Scale) {},
@@ -340,6 +348,54 @@ void Run::start(Backend& backend, uint32_t verdict, int queue) {
   operation_ = backend.start(collective_, launch);
 }
 
+// The backend does all in stream order, so it gets what that needs: events, tensors and gates.
+void Run::start_on_device(Launch& launch) {
+  ready_.clear();
+  gates_.clear();
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    const auto& entry = *entries_[i];
+    ready_.push_back(entry.ready->event());
+    const bool is_last = slices_.empty() || slices_[i].begin + slices_[i].count ==
+                                                entry.request.signature.shape.count();
+    if (auto* gate = entry.work->only_gate(); gate != nullptr && is_last) gates_.push_back(gate);
+  }
+  device_launch_ = {};
+  device_launch_.ready = ready_;
+  device_launch_.gates = gates_;
+  device_launch_.agreed = !replayed;
+  launch.device = &device_launch_;
+  if (region_bytes_ == 0) return;
+  if (device_launch_.agreed && is_one_tensor()) {
+    collective_.input = inputs_[0].data;
+    collective_.output = outputs_[0].data;
+    return;
+  }
+  if (entries_.empty()) contribute_nothing();
+  region_ = pool_.take(region_bytes_, device_);
+  collective_.input = collective_.output = region_->data();
+  device_launch_.inputs = inputs_;
+  device_launch_.outputs = outputs_;
+  device_launch_.prescale = prescale_;
+}
+
+// Needs no bucket: nothing is cast, and no rank can veto it.
+bool Run::is_one_tensor() const {
+  return entries_.size() == 1 && prescale_.is_one() && inputs_[0].dtype == collective_.dtype &&
+         outputs_[0].dtype == collective_.dtype;
+}
+
+void Run::contribute_nothing() {
+  const int64_t count = send_counts_[0];
+  if (!nothing_) {
+    auto& runtime = device_runtime(device_.kind);
+    nothing_ = {static_cast<std::byte*>(runtime.allocate_host(region_bytes_)),
+                [&runtime](std::byte* memory) { runtime.free_host(memory); }};
+    fill_neutral(collective_.dtype, collective_.op, nothing_.get(), count);
+  }
+  inputs_ = {{nothing_.get(), collective_.dtype, 0, count}};
+  prescale_ = {};
+}
+
 void Run::finish() {
   if (updates_) {
     const auto& update = *entries_[0]->update;
@@ -347,7 +403,7 @@ void Run::finish() {
       update.apply(update.self, piece.data - update.inputs, piece.count, piece.data);
   }
   operation_.reset();
-  pool_.give_back(std::move(region_));
+  pool_.give_back(std::move(region_), device_);
   for (const auto& piece : outputs_)
     if (output_region_)
       cast(collective_.dtype, output_region_->data(), piece.dtype, piece.data, piece.count);

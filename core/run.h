@@ -15,13 +15,18 @@ namespace tutti {
 class RegionPool {
  public:
   explicit RegionPool(Backend& backend) : backend_(backend) {}
-  std::unique_ptr<Region> take(size_t bytes);
-  void give_back(std::unique_ptr<Region> region);
+  /// On a device there is room for a veto lane behind `bytes`.
+  std::unique_ptr<Region> take(size_t bytes, Device device = {});
+  void give_back(std::unique_ptr<Region> region, Device device = {});
   uint64_t allocations() const { return allocations_; }
 
  private:
   Backend& backend_;
-  std::vector<std::unique_ptr<Region>> free_;
+  struct Free {
+    Device device;
+    std::unique_ptr<Region> region;
+  };
+  std::vector<Free> free_;
   uint64_t allocations_ = 0;
 };
 
@@ -36,9 +41,10 @@ class Run {
   Run& operator=(const Run&) = delete;
 
   /// A fused allreduce. `entries`: one per slice; empty if this rank takes part with nothing
-  /// (joined, or vetoing). `contributors`: the divisor of average.
+  /// (joined, or vetoing). `contributors`: the divisor of average. `device`: where the backend
+  /// works on it.
   static std::unique_ptr<Run> bucket(uint64_t tag, RegionPool& pool, const Bucket& bucket,
-                                     std::vector<Entry*> entries, int contributors);
+                                     std::vector<Entry*> entries, int contributors, Device device);
   /// The same bucket again, with other memory: whoever launches it fills entries() first.
   void repeat(uint64_t tag);
   /// Any other kind; `entry` is null on ranks that send and recv do not concern. Null if this rank
@@ -77,6 +83,9 @@ class Run {
   static void fill_with_nothing(void* self, Range range, std::byte* bucket);
 
   void bind();
+  void start_on_device(Launch& launch);
+  void contribute_nothing();
+  bool is_one_tensor() const;
 
   uint64_t tag_;
   RegionPool& pool_;
@@ -95,6 +104,11 @@ class Run {
   Traffic traffic_;
   int64_t predicted_windows_ = -1;  // for so many; -1: not yet
   size_t region_bytes_ = 0;         // of a bucket, taken when it starts
+  Device device_;                   // where the backend works on it
+  DeviceLaunch device_launch_;
+  std::vector<void*> ready_;
+  std::vector<uint64_t*> gates_;
+  std::shared_ptr<std::byte> nothing_;  // what a rank without entries packs
   OperationPtr operation_;
 };
 

@@ -38,6 +38,7 @@ Scheduler::Scheduler(const Options& options, Backend& backend, int rank, int siz
       statistics_(statistics),
       timeline_(timeline),
       hooks_(std::move(hooks)),
+      capabilities_(backend.capabilities()),
       pool_(backend),
       cache_(options.cache_capacity) {}
 
@@ -183,10 +184,19 @@ void Scheduler::launch_allreduces(std::vector<Response>& allreduces) {
       if (auto* entry = entries[static_cast<size_t>(slice.index)]) members.push_back(entry);
     TUTTI_CHECK(members.empty() || members.size() == bucket.slices.size());
     const int contributors = size_ - static_cast<int>(bucket.key.joined.size());
-    waiting_.push_back(Run::bucket(next_tag_++, pool_, bucket, std::move(members), contributors));
+    waiting_.push_back(Run::bucket(next_tag_++, pool_, bucket, std::move(members), contributors,
+                                   device_of(bucket.key)));
     ++statistics_.buckets;
   }
   allreduces.clear();
+}
+
+Device Scheduler::device_of(const BucketKey& key) const {
+  for (const auto& [device, kinds, dtypes, ops] : capabilities_.devices)
+    if (device.kind == key.placement &&
+        capabilities_.serves_on(device, CollectiveKind::allreduce, key.wire, key.op))
+      return device;
+  return {};
 }
 
 // --- the plan -----------------------------------------------------------------------------------
@@ -255,7 +265,7 @@ bool Scheduler::launch_replay(Clock::time_point now) {
       std::vector<Entry*> entries;
       replay_->entries_of_next(entries);
       run = Run::bucket(replay_->plan().tag(sequence), pool_, replay_->next_bucket(),
-                        std::move(entries), size_);
+                        std::move(entries), size_, device_of(replay_->next_bucket().key));
       ++allocations_;
     }
     run->replayed = true;
@@ -326,7 +336,8 @@ void Scheduler::veto(bool reordered) {
     for (int peer = 0; peer < size_; ++peer)
       if (peer != rank_) hooks_.send(peer, veto.bytes());
   }
-  auto run = Run::bucket(plan.tag(sequence), pool_, replay_->next_bucket(), {}, size_);
+  const auto& bucket = replay_->next_bucket();
+  auto run = Run::bucket(plan.tag(sequence), pool_, bucket, {}, size_, device_of(bucket.key));
   run->replayed = true;
   run->sequence = sequence;
   start(std::move(run), 1);
@@ -444,8 +455,9 @@ void Scheduler::finish_run(Run& run) {
   }
   for (Entry* entry : run.entries()) {
     if (entry->made) {
-      scale(entry->made.dtype(), entry->made.data(), entry->made.count(),
-            {1.0, entry->divide_output_by});
+      if (entry->divide_output_by != 1)
+        scale(entry->made.dtype(), entry->made.data(), entry->made.count(),
+              {1.0, entry->divide_output_by});
       entry->work->set_output(entry->output_index, entry->made);
     }
     finish(entry, nullptr);

@@ -82,6 +82,8 @@ class Scheduler {
   void request(Entry* entry);
   void on_response(const Response& response, std::vector<Response>& allreduces);
   void launch_allreduces(std::vector<Response>& allreduces);
+  /// Where the backend works on a bucket.
+  Device device_of(const BucketKey& key) const;
   void begin_plan(Plan plan);
   bool launch_replay(Clock::time_point now);
   bool launch_negotiated();
@@ -103,6 +105,7 @@ class Scheduler {
   Statistics& statistics_;
   Timeline& timeline_;
   const Hooks hooks_;
+  const Capabilities capabilities_;
   RegionPool pool_;
   NameCache cache_;
 

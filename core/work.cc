@@ -10,7 +10,7 @@
 namespace tutti {
 
 WorkState::WorkState(std::shared_ptr<Driver> driver, std::string name, int parts)
-    : driver_(std::move(driver)), name_(std::move(name)), parts_left_(parts) {}
+    : driver_(std::move(driver)), name_(std::move(name)), parts_(parts), parts_left_(parts) {}
 
 WorkState::~WorkState() {
   if (gate_ != nullptr) runtime_->give_back_word(gate_);
@@ -24,6 +24,7 @@ bool WorkState::finish_part(const Error* error, std::vector<WorkCallback>& callb
     if (!error_) error_ = *error;
   }
   if (parts_left_.fetch_sub(1) != 1) return false;
+  if (gate_ != nullptr) std::atomic_ref(*gate_).store(1, std::memory_order_release);
   const std::lock_guard lock(mutex_);
   done_.store(true, std::memory_order_release);
   callbacks = std::exchange(callbacks_, {});

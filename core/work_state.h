@@ -54,6 +54,10 @@ class WorkState {
     runtime_ = &runtime;
     gate_ = runtime.take_word();
   }
+  bool gates_streams() const { return runtime_ != nullptr; }
+  /// What streams wait for, if it has one part only: whoever ends that part may open it (set it to
+  /// 1) in stream order. Else null.
+  uint64_t* only_gate() const { return parts_ == 1 ? gate_ : nullptr; }
   /// In order of `stream`: lets the streams that wait go on.
   void open_gate(StreamRef stream) { runtime_->write_word(stream, gate_, 1); }
   std::exception_ptr exception() const;
@@ -75,12 +79,13 @@ class WorkState {
 
   const std::shared_ptr<Driver> driver_;
   const std::string name_;
+  const int parts_;  // at first
   std::atomic<int> parts_left_;
   std::atomic<bool> done_{false};
   std::atomic<bool> seen_{false};
   DeviceRuntime* runtime_ = nullptr;  // constant once handed out; null: host memory
-  uint64_t* gate_ = nullptr;          // set to 1 when streams may go on
-  mutable std::mutex mutex_;          // guards all below
+  uint64_t* gate_ = nullptr;  // set to 1 when streams may go on: here, or earlier in stream order
+  mutable std::mutex mutex_;  // guards all below
   std::optional<Error> error_;
   std::vector<Tensor> outputs_;
   std::vector<int64_t> received_;

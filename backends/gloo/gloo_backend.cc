@@ -13,7 +13,7 @@
 #include "tutti/backends/backend.h"
 #include "tutti/backends/gloo/calls.h"
 #include "tutti/backends/gloo/mesh.h"
-#include "tutti/backends/gloo/sequencer.h"
+#include "tutti/backends/sequencer.h"
 #include "tutti/backends/gloo/worker.h"
 #include "tutti/base/error.h"
 #include "tutti/collectives/schedule.h"

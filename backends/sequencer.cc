@@ -1,4 +1,4 @@
-#include "tutti/backends/gloo/sequencer.h"
+#include "tutti/backends/sequencer.h"
 
 #include <algorithm>
 #include <span>
