@@ -34,8 +34,8 @@ class FakeDevice : public DeviceRuntime {
   int64_t synchronize_count() const;
 
   DeviceKind kind() const override { return DeviceKind::fake; }
-  /// As many as a test may have ranks.
-  int count() override { return 64; }
+  /// The ranks of a test share it.
+  int count() override { return 1; }
   void make_current(Device) override {}
   void* allocate(size_t bytes, Device device) override;
   void free(void* memory, Device device) noexcept override;

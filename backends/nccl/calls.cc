@@ -1,0 +1,251 @@
+#include "tutti/backends/nccl/calls.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "tutti/base/check.h"
+
+namespace tutti {
+
+namespace {
+
+ncclDataType_t number_type(DataType dtype) {
+  switch (dtype) {
+    case DataType::f64:
+      return ncclFloat64;
+    case DataType::f32:
+      return ncclFloat32;
+    case DataType::f16:
+      return ncclFloat16;
+    case DataType::bf16:
+      return ncclBfloat16;
+    case DataType::i8:
+      return ncclInt8;
+    case DataType::i32:
+      return ncclInt32;
+    case DataType::i64:
+      return ncclInt64;
+    case DataType::u8:
+      return ncclUint8;
+    case DataType::u32:
+      return ncclUint32;
+    case DataType::u64:
+      return ncclUint64;
+    case DataType::i16:
+    case DataType::u16:
+    case DataType::boolean:
+      break;
+  }
+  TUTTI_CHECK(false);
+  return ncclNumTypes;
+}
+
+ncclRedOp_t operation_of(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::sum:
+    case ReduceOp::average:
+      return ncclSum;
+    case ReduceOp::min:
+      return ncclMin;
+    case ReduceOp::max:
+      return ncclMax;
+    case ReduceOp::product:
+      return ncclProd;
+    case ReduceOp::band:
+    case ReduceOp::bor:
+      break;
+  }
+  TUTTI_CHECK(false);
+  return ncclNumOps;
+}
+
+bool is_good(ncclResult_t result) { return result == ncclSuccess || result == ncclInProgress; }
+
+bool all_equal(std::span<const int64_t> counts) {
+  return std::all_of(counts.begin(), counts.end(),
+                     [&](int64_t count) { return count == counts[0]; });
+}
+
+// One collective's calls. What only moves data moves it as bytes: NCCL lacks some of our types.
+class Calls {
+ public:
+  Calls(const NcclLibrary& library, ncclComm_t comm, const Collective& what, int rank,
+        StreamRef stream)
+      : library_(library),
+        comm_(comm),
+        what_(what),
+        rank_(rank),
+        element_(static_cast<size_t>(size_of(what.dtype))),
+        stream_(static_cast<cudaStream_t>(stream.native)) {}
+
+  ncclResult_t run() const {
+    switch (what_.kind) {
+      case CollectiveKind::allreduce:
+        if (count() == 0) return ncclSuccess;
+        return library_.ncclAllReduce(what_.input, what_.output, count(), number_type(what_.dtype),
+                                      operation_of(what_.op), comm_, stream_);
+      case CollectiveKind::reduce:
+        return reduce(what_.input, what_.output, count(), what_.root);
+      case CollectiveKind::reduce_scatter:
+        return reduce_scatter();
+      case CollectiveKind::broadcast:
+        return broadcast(rank_ == what_.root ? what_.input : what_.output, what_.output, bytes(0),
+                         what_.root);
+      case CollectiveKind::allgather:
+        return allgather();
+      case CollectiveKind::gather:
+        return gather();
+      case CollectiveKind::scatter:
+        return scatter();
+      case CollectiveKind::alltoall:
+        return alltoall();
+      case CollectiveKind::send:
+        return send(what_.input, bytes(0), what_.root);
+      case CollectiveKind::recv:
+        return recv(what_.output, bytes(0), what_.root);
+      case CollectiveKind::barrier:
+        break;
+    }
+    TUTTI_CHECK(false);
+    return ncclInternalError;
+  }
+
+ private:
+  size_t count() const { return static_cast<size_t>(what_.send_counts[0]); }
+  size_t bytes(size_t rank) const {
+    return static_cast<size_t>(what_.send_counts[rank]) * element_;
+  }
+  size_t own() const { return static_cast<size_t>(rank_); }
+
+  ncclResult_t reduce(const std::byte* input, std::byte* output, size_t n, int root) const {
+    if (n == 0) return ncclSuccess;
+    return library_.ncclReduce(input, output, n, number_type(what_.dtype), operation_of(what_.op),
+                               root, comm_, stream_);
+  }
+  ncclResult_t broadcast(const std::byte* input, std::byte* output, size_t n, int root) const {
+    if (n == 0) return ncclSuccess;
+    return library_.ncclBroadcast(input, output, n, ncclUint8, root, comm_, stream_);
+  }
+  ncclResult_t send(const std::byte* input, size_t n, int peer) const {
+    if (n == 0) return ncclSuccess;
+    return library_.ncclSend(input, n, ncclUint8, peer, comm_, stream_);
+  }
+  ncclResult_t recv(std::byte* output, size_t n, int peer) const {
+    if (n == 0) return ncclSuccess;
+    return library_.ncclRecv(output, n, ncclUint8, peer, comm_, stream_);
+  }
+
+  // f(rank, byte offset, bytes) for each rank's share, until one fails.
+  template <class Function>
+  static ncclResult_t for_each_share(std::span<const int64_t> counts, size_t element,
+                                     Function&& f) {
+    size_t offset = 0;
+    for (size_t rank = 0; rank < counts.size(); ++rank) {
+      const auto bytes = static_cast<size_t>(counts[rank]) * element;
+      if (const auto result = f(static_cast<int>(rank), offset, bytes); !is_good(result))
+        return result;
+      offset += bytes;
+    }
+    return ncclSuccess;
+  }
+  template <class Function>
+  ncclResult_t for_each_share(Function&& f) const {
+    return for_each_share(what_.send_counts, element_, f);
+  }
+
+  ncclResult_t reduce_scatter() const {
+    if (!needs_group(what_)) {
+      if (count() == 0) return ncclSuccess;
+      return library_.ncclReduceScatter(what_.input, what_.output, count(),
+                                        number_type(what_.dtype), operation_of(what_.op), comm_,
+                                        stream_);
+    }
+    return for_each_share([&](int rank, size_t offset, size_t n) {
+      return reduce(what_.input + offset, what_.output, n / element_, rank);
+    });
+  }
+  ncclResult_t allgather() const {
+    if (!needs_group(what_)) {
+      if (count() == 0) return ncclSuccess;
+      return library_.ncclAllGather(what_.input, what_.output, bytes(0), ncclUint8, comm_, stream_);
+    }
+    return for_each_share([&](int rank, size_t offset, size_t n) {
+      const auto* input = rank == rank_ ? what_.input : what_.output + offset;
+      return broadcast(input, what_.output + offset, n, rank);
+    });
+  }
+  ncclResult_t gather() const {
+    const auto result = send(what_.input, bytes(own()), what_.root);
+    if (!is_good(result) || rank_ != what_.root) return result;
+    return for_each_share(
+        [&](int rank, size_t offset, size_t n) { return recv(what_.output + offset, n, rank); });
+  }
+  ncclResult_t scatter() const {
+    const auto result = recv(what_.output, bytes(own()), what_.root);
+    if (!is_good(result) || rank_ != what_.root) return result;
+    return for_each_share(
+        [&](int rank, size_t offset, size_t n) { return send(what_.input + offset, n, rank); });
+  }
+  ncclResult_t alltoall() const {
+    const auto sent = for_each_share(
+        [&](int rank, size_t offset, size_t n) { return send(what_.input + offset, n, rank); });
+    if (!is_good(sent)) return sent;
+    return for_each_share(what_.recv_counts, element_, [&](int rank, size_t offset, size_t n) {
+      return recv(what_.output + offset, n, rank);
+    });
+  }
+
+  const NcclLibrary& library_;
+  const ncclComm_t comm_;
+  const Collective& what_;
+  const int rank_;
+  const size_t element_;
+  const cudaStream_t stream_;
+};
+
+}  // namespace
+
+std::vector<DeviceService> nccl_services(Device device, Determinism determinism) {
+  std::vector<DataType> numbers, all;
+  for (int i = 0; i < kDataTypeCount; ++i) {
+    const auto dtype = static_cast<DataType>(i);
+    all.push_back(dtype);
+    if (dtype != DataType::i16 && dtype != DataType::u16 && dtype != DataType::boolean)
+      numbers.push_back(dtype);
+  }
+  std::vector<DeviceService> services{
+      {device,
+       {CollectiveKind::broadcast, CollectiveKind::allgather, CollectiveKind::gather,
+        CollectiveKind::scatter, CollectiveKind::alltoall, CollectiveKind::send,
+        CollectiveKind::recv},
+       all,
+       {}}};
+  if (determinism != Determinism::rank_order)
+    services.push_back(
+        {device,
+         {CollectiveKind::allreduce, CollectiveKind::reduce, CollectiveKind::reduce_scatter},
+         numbers,
+         {ReduceOp::sum, ReduceOp::average, ReduceOp::min, ReduceOp::max, ReduceOp::product}});
+  return services;
+}
+
+bool needs_group(const Collective& collective) {
+  switch (collective.kind) {
+    case CollectiveKind::reduce_scatter:
+    case CollectiveKind::allgather:
+      return !all_equal(collective.send_counts);
+    case CollectiveKind::gather:
+    case CollectiveKind::scatter:
+    case CollectiveKind::alltoall:
+      return true;
+    default:
+      return false;
+  }
+}
+
+ncclResult_t nccl_call(const NcclLibrary& library, ncclComm_t comm, const Collective& collective,
+                       int rank, StreamRef stream) {
+  return Calls(library, comm, collective, rank, stream).run();
+}
+
+}  // namespace tutti

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <vector>
+
+#include "tutti/collectives/transport.h"
+#include "tutti/kernels/reduce_op.h"
+#include "tutti/tensor/dtype.h"
+
+namespace tutti {
+
+/// A bucket as all ranks must call it.
+struct BucketShape {
+  uint64_t tag = 0;
+  DataType dtype = DataType::f32;
+  ReduceOp op = ReduceOp::sum;
+  int64_t count = 0;  // elements, without the lane
+};
+
+/// Asks the other ranks to take part, with a veto, in a bucket that they never started: who cancels
+/// one that is on its stream already cannot take it back, and NCCL waits until everybody came. The
+/// holder of the engine's token only.
+class CatchUp {
+ public:
+  struct Request {
+    BucketShape shape;
+    uint32_t queue = 0;
+  };
+
+  explicit CatchUp(Transport& transport);
+
+  void ask(const Request& request);
+  bool progress();
+  /// What others ask of this rank, in the order of each.
+  std::optional<Request> take();
+  /// True if a rank is gone, so that what runs may never end.
+  bool has_lost_peer() const { return has_lost_peer_; }
+
+ private:
+  struct Outgoing {
+    Request request;
+    Ticket ticket = 0;
+  };
+  struct Link {
+    Request request;  // the next one
+    Ticket ticket = 0;
+    uint32_t next_sent = 0, next_received = 0;
+  };
+  void listen(int peer);
+
+  Transport& transport_;
+  std::vector<Link> links_;
+  std::deque<Outgoing> outgoing_;
+  std::deque<Request> requests_;
+  bool has_lost_peer_ = false;
+};
+
+}  // namespace tutti

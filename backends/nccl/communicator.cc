@@ -1,0 +1,79 @@
+#include "tutti/backends/nccl/communicator.h"
+
+#include <chrono>
+#include <thread>
+#include <utility>
+
+namespace tutti {
+
+// While it lives, a thread is in a call of NCCL; or not, if the communicator is being aborted.
+class NcclCommunicator::Inside {
+ public:
+  explicit Inside(NcclCommunicator& owner) : owner_(owner) {
+    owner_.is_inside_.store(true);
+    if (!owner_.is_aborting_.load()) return;
+    owner_.is_inside_.store(false);
+    may_call_ = false;
+  }
+  ~Inside() { owner_.is_inside_.store(false); }
+  bool may_call() const { return may_call_; }
+
+ private:
+  NcclCommunicator& owner_;
+  bool may_call_ = true;
+};
+
+NcclCommunicator::NcclCommunicator(std::shared_ptr<const NcclLibrary> library, ncclComm_t native)
+    : library_(std::move(library)), native_(native) {}
+
+NcclCommunicator::~NcclCommunicator() { abort(); }
+
+NcclCommunicator::State NcclCommunicator::judge(ncclResult_t result) {
+  if (result == ncclSuccess) return state_ = State::ready;
+  if (result == ncclInProgress) return state_ = State::busy;
+  failure_ = library_->describe(result, native_);
+  return state_ = State::failed;
+}
+
+NcclCommunicator::State NcclCommunicator::call(
+    bool grouped, const std::function<ncclResult_t(ncclComm_t)>& calls) {
+  if (state_ == State::failed) return state_;
+  const Inside inside(*this);
+  if (!inside.may_call()) return state_;
+  if (!grouped) return judge(calls(native_));
+  library_->ncclGroupStart();
+  const auto result = calls(native_);
+  // Also after an error: a group that stays open swallows every later call of this thread.
+  const auto ended = library_->ncclGroupEnd();
+  return judge(result != ncclSuccess && result != ncclInProgress ? result : ended);
+}
+
+NcclCommunicator::State NcclCommunicator::state() {
+  if (state_ == State::failed) return state_;
+  const Inside inside(*this);
+  if (!inside.may_call()) return state_;
+  ncclResult_t result = ncclSuccess;
+  const auto asked = library_->ncclCommGetAsyncError(native_, &result);
+  return judge(asked == ncclSuccess ? result : asked);
+}
+
+void NcclCommunicator::abort() noexcept {
+  if (is_aborting_.exchange(true)) return;
+  // NCCL may be told to abort while a call hangs in it; one that does not hang is let out first.
+  const auto grace = Deadline::after(1);
+  while (is_inside_.load() && !grace.passed())
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  library_->ncclCommAbort(native_);
+  is_aborted_ = true;
+}
+
+void NcclCommunicator::close(Deadline deadline) noexcept {
+  if (is_aborting_.load() || state_ == State::failed) return abort();
+  call(false, [this](ncclComm_t comm) { return library_->ncclCommFinalize(comm); });
+  while (state_ == State::busy && !deadline.passed() && state() == State::busy)
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  if (state_ != State::ready || is_aborting_.exchange(true)) return abort();
+  library_->ncclCommDestroy(native_);
+}
+
+}  // namespace tutti

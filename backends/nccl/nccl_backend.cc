@@ -1,0 +1,273 @@
+#include <fmt/format.h>
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <unordered_map>
+
+#include "tutti/backends/backend.h"
+#include "tutti/backends/nccl/calls.h"
+#include "tutti/backends/nccl/catch_up.h"
+#include "tutti/backends/nccl/connect.h"
+#include "tutti/backends/nccl/stream_queue.h"
+#include "tutti/backends/sequencer.h"
+#include "tutti/base/error.h"
+
+// Collectives on the memory of GPUs by NCCL; host memory, control messages and liveness by our own
+// channels. What the ranks start in one order (a queue) goes to NCCL at once, with its verdicts in
+// a lane of the bucket; what they start in any order is brought into one first (see Sequencer).
+// Negotiated and replayed buckets have no common order, so each kind has a communicator of its own.
+
+namespace tutti {
+
+namespace {
+
+constexpr int kCommunicators = 2;
+// While something is on its way: NCCL's errors, and that it takes calls again, come to who asks.
+constexpr long kAskNanos = 20'000'000, kAskSoonNanos = 500'000;
+
+class SequencedOperation;
+
+class NcclBackend final : public Backend {
+ public:
+  NcclBackend(const Context& context, std::unique_ptr<Backend> rest, NcclPlace place,
+              const std::vector<ncclComm_t>& comms)
+      : rest_(std::move(rest)),
+        place_(std::move(place)),
+        capabilities_(describe(context)),
+        sequencer_(*rest_->transport()),
+        catch_up_(*rest_->transport()),
+        timer_(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)) {
+    if (!timer_) throw system_error("timerfd_create", errno);
+    for (size_t i = 0; i < comms.size(); ++i)
+      queues_.push_back(std::make_unique<StreamQueue>(
+          place_, comms[i], [this, queue = static_cast<uint32_t>(i)](const BucketShape& shape) {
+            catch_up_.ask({shape, queue});
+          }));
+    poller_.watch(rest_->descriptor(), EPOLLIN);
+    poller_.watch(place_.bell->bell.descriptor(), EPOLLIN);
+    poller_.watch(timer_.get(), EPOLLIN);
+    if (context.determinism == Determinism::rank_order && context.rank == 0 && context.log)
+      context.log(LogLevel::warning,
+                  "backend nccl: NCCL promises no rank order, so what is reduced goes through host "
+                  "memory and our own channels instead");
+  }
+  ~NcclBackend() override { poller_.forget(rest_->descriptor()); }
+
+  bool progress() override;
+  bool arm() override;
+  int descriptor() const override { return poller_.descriptor(); }
+  void abort(const Error& error) noexcept override {
+    rest_->abort(error);
+    for (auto& queue : queues_) queue->abort();
+  }
+
+  Capabilities capabilities() const override { return capabilities_; }
+  std::unique_ptr<Region> allocate(size_t bytes, Device device) override {
+    if (device == place_.device) return make_device_region(*place_.runtime, device, bytes);
+    return rest_->allocate(bytes, device);
+  }
+  bool shares(const std::byte* data, size_t bytes) const override {
+    return rest_->shares(data, bytes);
+  }
+  bool packs_itself(const Collective& collective, const Launch& launch) const override {
+    return launch.device == nullptr && rest_->packs_itself(collective, launch);
+  }
+  OperationPtr start(const Collective& collective, const Launch& launch) override;
+  Traffic predict(const Collective& collective, const Launch& launch) override {
+    return launch.device == nullptr ? rest_->predict(collective, launch) : Traffic{};
+  }
+  std::string_view algorithm(const Collective& collective) const override {
+    return rest_->algorithm(collective);
+  }
+  std::vector<int> missing(int queue) const override { return rest_->missing(queue); }
+  Transport* transport() override { return rest_->transport(); }
+  TransportCounters counters() override { return rest_->counters(); }
+
+ private:
+  friend class SequencedOperation;
+  Capabilities describe(const Context& context) const {
+    auto capabilities = rest_->capabilities();
+    capabilities.route =
+        fmt::format("NCCL {} on {}", place_.library->version_text(), to_string(place_.device));
+    capabilities.devices = nccl_services(place_.device, context.determinism);
+    return capabilities;
+  }
+  void set_timer(long nanos);
+  StreamQueue& queue_of(int queue) { return *queues_[queue == kReplays ? 1 : 0]; }
+
+  static constexpr int kReplays = 1;  // the queue of replayed buckets
+
+  const std::unique_ptr<Backend> rest_;
+  const NcclPlace place_;
+  const Capabilities capabilities_;
+  Sequencer sequencer_;
+  CatchUp catch_up_;
+  std::unordered_map<uint64_t, SequencedOperation*> sequenced_;  // that wait for their call
+  std::vector<std::unique_ptr<StreamQueue>> queues_;
+  Descriptor timer_;
+  long timer_nanos_ = 0;
+  Poller poller_;
+};
+
+// An operation of no queue: waits until all ranks have started it, none with a veto.
+class SequencedOperation final : public Operation {
+ public:
+  SequencedOperation(NcclBackend& backend, const Collective& collective, const Launch& launch)
+      : backend_(backend), collective_(collective), launch_(launch), device_(*launch.device) {
+    const bool is_pair =
+        collective.kind == CollectiveKind::send || collective.kind == CollectiveKind::recv;
+    peer_ = is_pair ? collective.root : -1;
+    device_.agreed = true;
+    launch_.device = &device_;
+    backend_.sequenced_.emplace(launch.tag, this);
+    backend_.sequencer_.ready(launch.tag, launch.verdict, peer_);
+  }
+  ~SequencedOperation() override {
+    if (stage_ == Stage::waiting) backend_.sequenced_.erase(launch_.tag);
+  }
+
+  void on_call(Sequencer::Answer answer) {
+    backend_.sequenced_.erase(launch_.tag);
+    stage_ = answer == Sequencer::Answer::run    ? Stage::called
+             : answer == Sequencer::Answer::veto ? Stage::vetoed
+                                                 : Stage::dropped;
+    if (stage_ == Stage::called)
+      inner_ = backend_.queue_of(launch_.queue).start(collective_, launch_);
+  }
+
+  OperationState advance() override {
+    switch (stage_) {
+      case Stage::waiting:
+        return backend_.queue_of(launch_.queue).has_failed() ||
+                       backend_.sequencer_.is_hopeless(peer_)
+                   ? OperationState::failed
+                   : OperationState::pending;
+      case Stage::vetoed:
+        return is_cancelled_ ? OperationState::failed : OperationState::vetoed;
+      case Stage::dropped:  // by a rank that cancelled it, as this one will
+        return is_cancelled_ ? OperationState::failed : OperationState::pending;
+      case Stage::called:
+        break;
+    }
+    const auto state = inner_->advance();
+    return state == OperationState::done && is_cancelled_ ? OperationState::failed : state;
+  }
+  void cancel() override {
+    if (!is_cancelled_ && stage_ == Stage::waiting) backend_.sequencer_.cancel(launch_.tag);
+    is_cancelled_ = true;
+  }
+  const Error* failure() const override { return inner_ ? inner_->failure() : nullptr; }
+
+ private:
+  enum class Stage { waiting, vetoed, dropped, called };
+  NcclBackend& backend_;
+  const Collective collective_;
+  Launch launch_;
+  DeviceLaunch device_;
+  int peer_ = -1;
+  Stage stage_ = Stage::waiting;
+  bool is_cancelled_ = false;
+  OperationPtr inner_;
+};
+
+bool NcclBackend::progress() {
+  auto& bell = *place_.bell;
+  if (bell.has_news.exchange(false, std::memory_order_acq_rel)) bell.bell.silence();
+  bool moved = rest_->progress();
+  moved |= sequencer_.progress();
+  while (const auto call = sequencer_.take()) {
+    moved = true;
+    const auto found = sequenced_.find(call->tag);
+    if (found != sequenced_.end()) found->second->on_call(call->answer);
+  }
+  moved |= catch_up_.progress();
+  while (const auto request = catch_up_.take())
+    queue_of(static_cast<int>(request->queue)).fill(request->shape);
+  for (auto& queue : queues_) {
+    moved |= queue->progress();
+    if (catch_up_.has_lost_peer() && !queue->idle()) queue->lose_peer();
+  }
+  return moved;
+}
+
+bool NcclBackend::arm() {
+  long nanos = 0;
+  for (const auto& queue : queues_) {
+    if (queue->must_ask())
+      nanos = kAskSoonNanos;
+    else if (!queue->idle() && nanos == 0)
+      nanos = kAskNanos;
+  }
+  set_timer(nanos);
+  return rest_->arm() && !place_.bell->has_news.load(std::memory_order_acquire);
+}
+
+void NcclBackend::set_timer(long nanos) {
+  uint64_t expirations = 0;
+  const bool has_expired = ::read(timer_.get(), &expirations, sizeof expirations) > 0;
+  if (nanos == timer_nanos_ && !has_expired) return;
+  timer_nanos_ = nanos;
+  const itimerspec once{{0, 0}, {0, nanos}};
+  ::timerfd_settime(timer_.get(), 0, &once, nullptr);
+}
+
+OperationPtr NcclBackend::start(const Collective& collective, const Launch& launch) {
+  if (launch.device == nullptr) return rest_->start(collective, launch);
+  if (!capabilities_.serves_on(place_.device, collective.kind, collective.dtype, collective.op))
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("NCCL has no {} of {} with {}", to_string(collective.kind),
+                            to_string(collective.dtype), to_string(collective.op)));
+  if (launch.queue == kNoQueue)
+    return OperationPtr(new SequencedOperation(*this, collective, launch));
+  return queue_of(launch.queue).start(collective, launch);
+}
+
+std::unique_ptr<Backend> make_rest(const Context& context) {
+  std::vector<int> peers;
+  for (int peer = 0; peer < context.size; ++peer)
+    if (peer != context.rank) peers.push_back(peer);
+  const auto channels =
+      std::find_if(context.plugins.begin(), context.plugins.end(), [](const BackendPlugin* plugin) {
+        return plugin->name == std::string_view("hierarchical") && plugin->open;
+      });
+  if (channels == context.plugins.end())
+    throw Error(ErrorCode::unavailable,
+                "backend nccl needs backend hierarchical, which this build does not have");
+  return make_stream_backend(context, "nccl", (*channels)->open(context, peers));
+}
+
+std::unique_ptr<Backend> connect(const Context& context) {
+  NcclPlace place;
+  std::string failure;
+  try {
+    place.device = choose_device(context);
+    place.library = std::make_shared<const NcclLibrary>(NcclLibrary::load(context.library));
+  } catch (const Error& error) {
+    failure = error.what();
+  }
+  NcclConnector connector(context, place.library, failure);
+  place.runtime = &device_runtime(place.device.kind);
+  place.rank = context.rank;
+  place.size = context.size;
+  place.bell = std::make_shared<DeviceBell>();
+  auto rest = make_rest(context);
+  place.runtime->make_current(place.device);
+  const auto comms = connector.connect(kCommunicators);
+  return std::make_unique<NcclBackend>(context, std::move(rest), std::move(place), comms);
+}
+
+std::string version() { return NcclLibrary::load("").version_text(); }
+
+}  // namespace
+
+const BackendPlugin tutti_backend_plugin = {
+    .name = "nccl",
+    .summary = "collectives on GPUs by NCCL; host memory over our own channels",
+    .connect = connect,
+    .version = version,
+};
+
+}  // namespace tutti

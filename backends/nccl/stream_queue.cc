@@ -1,0 +1,328 @@
+#include "tutti/backends/nccl/stream_queue.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "tutti/backends/nccl/calls.h"
+
+namespace tutti {
+
+namespace {
+
+// What NCCL sees of a peer's end it may see before our own channels do, which know whose it was.
+constexpr auto kGrace = std::chrono::milliseconds(500);
+constexpr double kDrainSeconds = 3, kCloseSeconds = 1;
+
+class DeviceRegion final : public Region {
+ public:
+  DeviceRegion(DeviceRuntime& runtime, Device device, size_t bytes)
+      : runtime_(runtime),
+        device_(device),
+        data_(static_cast<std::byte*>(runtime.allocate(bytes, device))),
+        bytes_(bytes) {}
+  ~DeviceRegion() override { runtime_.free(data_, device_); }
+  std::byte* data() const override { return data_; }
+  size_t bytes() const override { return bytes_; }
+
+ private:
+  DeviceRuntime& runtime_;
+  const Device device_;
+  std::byte* const data_;
+  const size_t bytes_;
+};
+
+}  // namespace
+
+std::unique_ptr<Region> make_device_region(DeviceRuntime& runtime, Device device, size_t bytes) {
+  return std::make_unique<DeviceRegion>(runtime, device, bytes);
+}
+
+// --- an operation -------------------------------------------------------------------------------
+
+NcclOperation::NcclOperation(StreamQueue& queue)
+    : queue_(queue), word_(queue.place_.runtime->take_word()) {}
+
+NcclOperation::~NcclOperation() { queue_.place_.runtime->give_back_word(word_); }
+
+void NcclOperation::begin(const Collective& collective, const Launch& launch) {
+  collective_ = collective;
+  device_ = *launch.device;
+  tag_ = launch.tag;
+  contributors_ = launch.contributors > 0 ? launch.contributors : queue_.place_.size;
+  is_bucket_ = !device_.inputs.empty() || !device_.outputs.empty();
+  vetoes_ = launch.verdict != 0;
+}
+
+void NcclOperation::begin_filling(const BucketShape& shape, std::unique_ptr<Region> memory) {
+  filling_ = std::move(memory);
+  count_ = shape.count;
+  collective_ = {};
+  collective_.kind = CollectiveKind::allreduce;
+  collective_.dtype = shape.dtype;
+  collective_.op = shape.op;
+  collective_.input = collective_.output = filling_->data();
+  collective_.send_counts = {&count_, 1};
+  device_ = {};
+  tag_ = shape.tag;
+  is_bucket_ = vetoes_ = true;
+}
+
+DeviceBucket NcclOperation::bucket() const {
+  DeviceBucket bucket{
+      collective_.output, collective_.dtype, collective_.send_counts[0], 0, 0, false};
+  if (!device_.agreed) {
+    bucket.lanes = kLaneBytes / size_of(collective_.dtype);
+    bucket.own_lane = queue_.place_.rank % bucket.lanes;
+    bucket.zero_vetoes = collective_.op == ReduceOp::min || collective_.op == ReduceOp::product;
+  }
+  return bucket;
+}
+
+Scale NcclOperation::scale() const {
+  Scale scale = collective_.scale;
+  if (reduces(collective_.kind) && collective_.op == ReduceOp::average)
+    scale.divisor *= contributors_;
+  return scale;
+}
+
+NcclCommunicator::State NcclOperation::call() {
+  const auto& place = queue_.place_;
+  for (void* event : device_.ready)
+    if (event != nullptr) place.runtime->wait_event(queue_.stream_, event);
+  Collective collective = collective_;
+  int64_t count = 0;
+  if (is_bucket_) {
+    const auto packed = bucket();
+    place.runtime->pack(packed, device_.inputs, device_.prescale, vetoes_, queue_.stream_);
+    count = packed.count + packed.lanes;
+    collective.input = collective.output;
+    collective.send_counts = {&count, 1};
+  }
+  return queue_.communicator_->call(needs_group(collective), [&](ncclComm_t comm) {
+    return nccl_call(*place.library, comm, collective, place.rank, queue_.stream_);
+  });
+}
+
+void NcclOperation::follow() {
+  auto& runtime = *queue_.place_.runtime;
+  ++turn_;
+  const DeviceOutcome outcome{word_, 2 * turn_, 2 * turn_ + 1,
+                              is_cancelled_ ? std::span<uint64_t* const>() : device_.gates};
+  if (is_bucket_) {
+    const auto outputs = is_cancelled_ ? std::span<const Piece>() : device_.outputs;
+    runtime.unpack(bucket(), outputs, scale(), outcome, queue_.stream_);
+  } else {
+    // What reduces is scaled where it is; all else has only its end to tell.
+    Piece own;
+    const bool has_output =
+        reduces(collective_.kind) &&
+        (collective_.kind != CollectiveKind::reduce || collective_.root == queue_.place_.rank);
+    if (has_output && !scale().is_one()) {
+      const auto part = collective_.kind == CollectiveKind::reduce_scatter ? queue_.place_.rank : 0;
+      own = {collective_.output, collective_.dtype, 0,
+             collective_.send_counts[static_cast<size_t>(part)]};
+    }
+    runtime.unpack({own.data, own.dtype, own.count, 0, 0, false}, {&own, 1}, scale(), outcome,
+                   queue_.stream_);
+  }
+  queue_.tell_when_done();
+}
+
+uint64_t NcclOperation::outcome() const {
+  if (stage_ != Stage::on_stream) return 0;
+  const auto value = std::atomic_ref(*word_).load(std::memory_order_acquire);
+  return value >= 2 * turn_ ? value : 0;
+}
+
+OperationState NcclOperation::advance() {
+  const auto value = outcome();
+  if (value == 0) {
+    if (!queue_.has_failed()) return OperationState::pending;
+    if (!failure_ && !queue_.failure().empty())
+      failure_.emplace(ErrorCode::peer_lost, fmt::format("NCCL said: {}", queue_.failure()));
+    return OperationState::failed;
+  }
+  if (is_cancelled_) return OperationState::failed;
+  return value == 2 * turn_ ? OperationState::done : OperationState::vetoed;
+}
+
+void NcclOperation::cancel() {
+  if (is_cancelled_) return;
+  is_cancelled_ = true;
+  // If it is not called yet, it is in the others' calls: it takes part, as a veto.
+  vetoes_ = true;
+  if (is_bucket_ && !device_.agreed)
+    queue_.ask_({tag_, collective_.dtype, collective_.op, collective_.send_counts[0]});
+}
+
+void NcclOperation::release() { queue_.recycle(*this); }
+
+// --- the queue ----------------------------------------------------------------------------------
+
+StreamQueue::StreamQueue(const NcclPlace& place, ncclComm_t comm, Ask ask)
+    : place_(place),
+      ask_(std::move(ask)),
+      communicator_(std::make_shared<NcclCommunicator>(place.library, comm)),
+      stream_(place.runtime->create_stream(place.device)),
+      telling_(place.runtime->create_stream(place.device)),
+      event_(place.runtime->create_event(place.device)) {}
+
+StreamQueue::~StreamQueue() {
+  if (abort_asked_ || busy_ > static_cast<int>(fillers_.size()))
+    abort();
+  else
+    communicator_->close(Deadline::after(kCloseSeconds));
+  drain(Deadline::after(kDrainSeconds));
+  place_.runtime->destroy_event(event_);
+  place_.runtime->destroy_stream(stream_);
+  place_.runtime->destroy_stream(telling_);
+}
+
+NcclOperation& StreamQueue::take() {
+  ++busy_;
+  if (free_.empty()) {
+    operations_.push_back(std::make_unique<NcclOperation>(*this));
+    return *operations_.back();
+  }
+  auto& operation = *free_.back();
+  free_.pop_back();
+  operation.stage_ = NcclOperation::Stage::waiting;
+  operation.is_cancelled_ = false;
+  operation.failure_.reset();
+  return operation;
+}
+
+void StreamQueue::recycle(NcclOperation& operation) {
+  using Stage = NcclOperation::Stage;
+  const bool is_submitted = operation.stage_ != Stage::waiting;
+  // Its memory is about to go, so nothing may touch it any more.
+  if (is_submitted && operation.outcome() == 0 && !break_off() && place_.runtime != nullptr) {
+    // The device still works on it: its word must stay where it is.
+    --busy_;
+    if (called_ == &operation) called_ = nullptr;
+    return;
+  }
+  if (called_ == &operation) called_ = nullptr;
+  std::erase(waiting_, &operation);
+  operation.filling_.reset();
+  operation.device_ = {};
+  operation.is_bucket_ = operation.vetoes_ = false;
+  --busy_;
+  free_.push_back(&operation);
+}
+
+OperationPtr StreamQueue::start(const Collective& collective, const Launch& launch) {
+  auto& operation = take();
+  operation.begin(collective, launch);
+  submit(operation);
+  return OperationPtr(&operation);
+}
+
+void StreamQueue::submit(NcclOperation& operation) {
+  if (operation.is_bucket_) last_tag_ = std::max(last_tag_, operation.tag_);
+  waiting_.push_back(&operation);
+  advance_calls();
+}
+
+void StreamQueue::fill(const BucketShape& shape) {
+  if (shape.tag <= last_tag_) return;
+  const auto bytes = static_cast<size_t>(shape.count * size_of(shape.dtype) + kLaneBytes);
+  auto memory = make_device_region(*place_.runtime, place_.device, bytes);
+  auto& operation = take();
+  operation.begin_filling(shape, std::move(memory));
+  fillers_.push_back(&operation);
+  submit(operation);
+}
+
+bool StreamQueue::advance_calls() {
+  using State = NcclCommunicator::State;
+  bool moved = false;
+  while (!has_failed()) {
+    if (called_ != nullptr) {
+      if (communicator_->state() != State::ready) return moved;
+      called_->stage_ = NcclOperation::Stage::on_stream;
+      std::exchange(called_, nullptr)->follow();
+      moved = true;
+    }
+    if (waiting_.empty()) return moved;
+    called_ = waiting_.front();
+    waiting_.pop_front();
+    called_->stage_ = NcclOperation::Stage::called;
+    moved = true;
+    if (called_->call() != State::ready) return moved;
+    called_->stage_ = NcclOperation::Stage::on_stream;
+    std::exchange(called_, nullptr)->follow();
+  }
+  return moved;
+}
+
+bool StreamQueue::finish_fillers() {
+  const auto before = fillers_.size();
+  std::erase_if(fillers_, [&](NcclOperation* filler) {
+    if (filler->advance() == OperationState::pending) return false;
+    filler->release();
+    return true;
+  });
+  return fillers_.size() < before;
+}
+
+bool StreamQueue::progress() {
+  // Errors come only to who asks.
+  if (busy_ > 0 && called_ == nullptr) communicator_->state();
+  bool moved = advance_calls();
+  moved |= finish_fillers();
+  return moved;
+}
+
+void StreamQueue::tell_when_done() {
+  auto& runtime = *place_.runtime;
+  runtime.record(event_, stream_);
+  runtime.wait_event(telling_, event_);
+  runtime.host_function(telling_, [bell = place_.bell] {
+    bell->bell.ring();
+    bell->has_news.store(true, std::memory_order_release);
+  });
+}
+
+bool StreamQueue::has_failed() {
+  if (abort_asked_) return true;
+  if (!communicator_->failure().empty() && !failed_since_) failed_since_ = Clock::now();
+  return failed_since_ && Clock::now() - *failed_since_ > kGrace;
+}
+
+// --- the end ------------------------------------------------------------------------------------
+
+void StreamQueue::abort() noexcept {
+  if (abort_asked_.exchange(true)) return;
+  // NCCL may hang in it; nobody waits for longer than a deadline.
+  std::thread([communicator = communicator_, bell = place_.bell] {
+    communicator->abort();
+    bell->bell.ring();
+    bell->has_news.store(true, std::memory_order_release);
+  }).detach();
+}
+
+bool StreamQueue::break_off() {
+  abort();
+  // What runs may wait for a stream of the user that waits for an operation before it.
+  for (const auto& operation : operations_)
+    for (auto* gate : operation->device_.gates)
+      std::atomic_ref(*gate).store(1, std::memory_order_release);
+  return drain(Deadline::after(kDrainSeconds));
+}
+
+bool StreamQueue::drain(Deadline deadline) {
+  auto& runtime = *place_.runtime;
+  for (const auto stream : {stream_, telling_}) {
+    runtime.record(event_, stream);
+    while (!runtime.reached(event_)) {
+      if (deadline.passed()) return false;
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+  }
+  return true;
+}
+
+}  // namespace tutti

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tutti::test {
+
+/// The tests' NCCL: the same functions over the tests' fake device, for ranks that are threads of
+/// this process. A shared library, which the plugin loads by its file (fake_nccl_file()); a test
+/// that links to it steers and asks the same copy. It judges who uses it: see complaints().
+class FakeNccl {
+ public:
+  struct Settings {
+    uint64_t seed = 1;
+    int version = 22809;
+    /// Calls take effect after ncclCommGetAsyncError has said "in progress" for up to this long.
+    std::chrono::microseconds most_call_delay{200};
+    /// So long may a rank's results come after they are computed.
+    std::chrono::microseconds most_result_delay{200};
+    /// Ranks of one world on one device are refused, as by NCCL without NCCL_HOSTID.
+    bool refuse_shared_device = false;
+  };
+  /// Forgets all that was; no communicator may live.
+  static void begin(const Settings& settings);
+  /// What was done that NCCL's contract forbids, since the last begin(): two threads in one
+  /// communicator; a call while another is in progress; count, dtype, op or root that differ
+  /// between ranks; a call after abort or destroy; a group that was never ended, or opened twice.
+  static std::vector<std::string> complaints();
+
+  /// The communicators of this rank take part in nothing from their next operation on, as if its
+  /// process were stopped or gone.
+  static void hang(int rank);
+  /// They report this asynchronous error (a ncclResult_t), and hang.
+  static void fail(int rank, int result);
+  /// Operations that ran to their end, over all ranks.
+  static int64_t completed();
+  static int64_t aborts();
+};
+
+}  // namespace tutti::test

@@ -1,0 +1,263 @@
+// The functions of NCCL that the plugin looks up.
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <cstring>
+
+#include "tests/backends/fake_nccl/world.h"
+#include "tutti/tensor/device_runtime.h"
+
+using namespace tutti;
+using namespace tutti::test;
+
+namespace {
+
+thread_local std::string last_error;
+
+// The calls that this thread collects in a group.
+struct Group {
+  int depth = 0;
+  FakeComm* comm = nullptr;
+  cudaStream_t stream = nullptr;
+  std::vector<FakeCall> calls;
+};
+thread_local Group group;
+
+FakeComm& fake(ncclComm_t comm) { return *reinterpret_cast<FakeComm*>(comm); }
+ncclComm_t native(FakeComm* comm) { return reinterpret_cast<ncclComm_t>(comm); }
+
+ncclResult_t refuse(const std::string& why) {
+  FakeState::instance().complain(why);
+  last_error = why;
+  return ncclInvalidUsage;
+}
+
+// A thread in a call. It stays there for a while, so that another one is met.
+class Inside {
+ public:
+  Inside(FakeComm& comm, const char* call) : comm_(comm) {
+    auto& state = FakeState::instance();
+    if (comm.threads_inside.fetch_add(1) > 0)
+      state.complain(fmt::format("two threads inside one communicator of rank {}, one in {}",
+                                 comm.rank, call));
+    if (comm.is_over.load()) {
+      may_go_on_ = false;
+      refuse(fmt::format("{} on a communicator of rank {} after its end", call, comm.rank));
+    }
+    if (state.random(3) == 0)
+      std::this_thread::sleep_for(std::chrono::microseconds(state.random(20)));
+  }
+  ~Inside() { comm_.threads_inside.fetch_sub(1); }
+  bool may_go_on() const { return may_go_on_; }
+
+ private:
+  FakeComm& comm_;
+  bool may_go_on_ = true;
+};
+
+// What was called takes effect later; until then the communicator is busy.
+ncclResult_t defer(FakeComm& comm, std::function<void()> effect) {
+  auto& state = FakeState::instance();
+  const int most = static_cast<int>(state.settings().most_call_delay.count());
+  if (most == 0 || state.random(2) == 0) {
+    effect();
+    return ncclSuccess;
+  }
+  comm.busy_until = Clock::now() + std::chrono::microseconds(state.random(most));
+  comm.deferred.push_back(std::move(effect));
+  return ncclInProgress;
+}
+
+ncclResult_t submit(FakeComm& comm, std::vector<FakeCall> calls, cudaStream_t stream) {
+  if (!judge_calls(comm, calls)) return ncclInvalidArgument;
+  if (calls.empty()) return ncclSuccess;
+  return defer(comm, [&comm, calls = std::move(calls), stream] {
+    device_runtime(DeviceKind::fake).host_function({stream}, [&comm, calls] {
+      run_calls(comm, calls);
+    });
+  });
+}
+
+ncclResult_t call(ncclComm_t handle, const FakeCall& one, cudaStream_t stream) {
+  auto& comm = fake(handle);
+  const Inside inside(comm, one.describe().c_str());
+  if (!inside.may_go_on()) return ncclInvalidUsage;
+  if (comm.busy_until)
+    return refuse(fmt::format("{} on rank {} while an earlier call was in progress", one.describe(),
+                              comm.rank));
+  if (group.depth == 0) return submit(comm, {one}, stream);
+  group.comm = &comm;
+  group.stream = stream;
+  group.calls.push_back(one);
+  return ncclSuccess;
+}
+
+void end(FakeComm& comm) {
+  comm.is_over = true;
+  std::unique_lock lock(comm.world->mutex);
+  comm.world->changed.notify_all();
+  comm.world->changed.wait(lock, [&] { return comm.running.load() == 0; });
+}
+
+}  // namespace
+
+extern "C" {
+
+ncclResult_t ncclGetVersion(int* version) {
+  *version = FakeState::instance().settings().version;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  static std::atomic<int> next{0};
+  std::memset(id->internal, 0, sizeof id->internal);
+  std::snprintf(id->internal, sizeof id->internal, "world %d", next++);
+  return ncclSuccess;
+}
+
+const char* ncclGetErrorString(ncclResult_t result) {
+  return result == ncclSuccess       ? "no error"
+         : result == ncclRemoteError ? "remote process exited or there was a network error"
+                                     : "invalid usage";
+}
+
+const char* ncclGetLastError(ncclComm_t) { return last_error.c_str(); }
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id, int rank,
+                                    ncclConfig_t* config) {
+  if (config == nullptr || config->blocking != 0)
+    return refuse("a communicator that blocks cannot be aborted in time");
+  if (FakeState::instance().settings().refuse_shared_device && size > 1) {
+    last_error = "Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1b000";
+    return ncclInvalidUsage;
+  }
+  auto world = FakeState::instance().world(id.internal, size);
+  auto* made = FakeState::instance().add_comm(world, rank);
+  *comm = native(made);
+  made->is_ready = [world] {
+    const std::lock_guard lock(world->mutex);
+    return static_cast<int>(world->members.size()) == world->size;
+  };
+  made->busy_until = Clock::now();
+  return ncclInProgress;
+}
+
+ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t* comm, ncclConfig_t*) {
+  auto& from = fake(parent);
+  const Inside inside(from, "ncclCommSplit");
+  if (!inside.may_go_on()) return ncclInvalidUsage;
+  if (color != 0 || key != from.rank) return refuse("this fake splits into everybody only");
+  auto& world = *from.world;
+  std::shared_ptr<FakeWorld> child;
+  {
+    const std::lock_guard lock(world.mutex);
+    auto& place = world.children[world.splits[static_cast<size_t>(from.rank)]++];
+    if (!place) place = std::make_shared<FakeWorld>(world.size);
+    child = place;
+  }
+  return defer(from, [&from, child, comm] {
+    auto* made = FakeState::instance().add_comm(child, from.rank);
+    made->is_ready = [child] {
+      const std::lock_guard lock(child->mutex);
+      return static_cast<int>(child->members.size()) == child->size;
+    };
+    made->busy_until = Clock::now();
+    *comm = native(made);
+  });
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t handle, ncclResult_t* result) {
+  auto& comm = fake(handle);
+  const Inside inside(comm, "ncclCommGetAsyncError");
+  if (!inside.may_go_on()) return ncclInvalidUsage;
+  *result = static_cast<ncclResult_t>(comm.error.load());
+  if (*result != ncclSuccess || !comm.busy_until) return ncclSuccess;
+  *result = ncclInProgress;
+  if (Clock::now() < *comm.busy_until || (comm.is_ready && !comm.is_ready())) return ncclSuccess;
+  comm.is_ready = nullptr;
+  comm.busy_until.reset();
+  while (!comm.deferred.empty()) {
+    comm.deferred.front()();
+    comm.deferred.pop_front();
+  }
+  *result = ncclSuccess;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommFinalize(ncclComm_t handle) {
+  auto& comm = fake(handle);
+  const Inside inside(comm, "ncclCommFinalize");
+  if (!inside.may_go_on()) return ncclInvalidUsage;
+  comm.is_ready = [&comm] { return comm.running.load() == 0; };
+  comm.busy_until = Clock::now();
+  return ncclInProgress;
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t handle) {
+  auto& comm = fake(handle);
+  const Inside inside(comm, "ncclCommDestroy");
+  if (!inside.may_go_on()) return ncclInvalidUsage;
+  end(comm);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t handle) {
+  auto& comm = fake(handle);
+  if (comm.is_over.load())
+    return refuse(
+        fmt::format("ncclCommAbort on a communicator of rank {} after its end", comm.rank));
+  ++FakeState::instance().aborts;
+  end(comm);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGroupStart() {
+  if (group.depth++ > 0) return refuse("a group was begun inside a group");
+  FakeState::instance().open_group(true);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGroupEnd() {
+  if (group.depth == 0) return refuse("ncclGroupEnd without ncclGroupStart");
+  if (--group.depth > 0) return ncclSuccess;
+  FakeState::instance().open_group(false);
+  auto calls = std::exchange(group.calls, {});
+  if (calls.empty()) return ncclSuccess;
+  const Inside inside(*group.comm, "ncclGroupEnd");
+  if (!inside.may_go_on()) return ncclInvalidUsage;
+  return submit(*group.comm, std::move(calls), group.stream);
+}
+
+using Kind = FakeCall::Kind;
+
+ncclResult_t ncclAllReduce(const void* input, void* output, size_t count, ncclDataType_t dtype,
+                           ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+  return call(comm, {Kind::allreduce, input, output, count, dtype, op}, stream);
+}
+ncclResult_t ncclReduce(const void* input, void* output, size_t count, ncclDataType_t dtype,
+                        ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream) {
+  return call(comm, {Kind::reduce, input, output, count, dtype, op, root}, stream);
+}
+ncclResult_t ncclReduceScatter(const void* input, void* output, size_t count, ncclDataType_t dtype,
+                               ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+  return call(comm, {Kind::reduce_scatter, input, output, count, dtype, op}, stream);
+}
+ncclResult_t ncclAllGather(const void* input, void* output, size_t count, ncclDataType_t dtype,
+                           ncclComm_t comm, cudaStream_t stream) {
+  return call(comm, {Kind::allgather, input, output, count, dtype}, stream);
+}
+ncclResult_t ncclBroadcast(const void* input, void* output, size_t count, ncclDataType_t dtype,
+                           int root, ncclComm_t comm, cudaStream_t stream) {
+  return call(comm, {Kind::broadcast, input, output, count, dtype, -1, root}, stream);
+}
+ncclResult_t ncclSend(const void* input, size_t count, ncclDataType_t dtype, int peer,
+                      ncclComm_t comm, cudaStream_t stream) {
+  return call(comm, {Kind::send, input, nullptr, count, dtype, -1, peer}, stream);
+}
+ncclResult_t ncclRecv(void* output, size_t count, ncclDataType_t dtype, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
+  return call(comm, {Kind::recv, nullptr, output, count, dtype, -1, peer}, stream);
+}
+
+}  // extern "C"

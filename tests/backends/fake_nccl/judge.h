@@ -1,0 +1,34 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "tests/backends/fake_nccl/fake_nccl.h"
+#include "tests/tensor/fake_device.h"
+
+namespace tutti::test {
+
+/// Every test of the program begins with a fresh fake, and fails for what the fake complains of.
+class FakeNcclJudge final : public testing::EmptyTestEventListener {
+ public:
+  /// To be called while the program starts.
+  static bool install() {
+    testing::UnitTest::GetInstance()->listeners().Append(new FakeNcclJudge);
+    return true;
+  }
+  void OnTestStart(const testing::TestInfo&) override {
+    // Outlives every communicator, since streams may run late.
+    static FakeDevice device;
+    FakeNccl::Settings settings;
+    settings.seed = std::random_device{}();
+    testing::Test::RecordProperty("seed", std::to_string(settings.seed));
+    FakeNccl::begin(settings);
+  }
+  void OnTestEnd(const testing::TestInfo&) override {
+    for (const auto& complaint : FakeNccl::complaints())
+      ADD_FAILURE() << "fake NCCL: " << complaint;
+  }
+};
+
+}  // namespace tutti::test

@@ -1,0 +1,115 @@
+#pragma once
+
+#include <nccl.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/backends/fake_nccl/fake_nccl.h"
+#include "tutti/base/deadline.h"
+
+namespace tutti::test {
+
+/// One call for a collective or one half of a pair, as it came.
+struct FakeCall {
+  enum class Kind { allreduce, reduce, reduce_scatter, allgather, broadcast, send, recv };
+  Kind kind = Kind::allreduce;
+  const void* input = nullptr;
+  void* output = nullptr;
+  size_t count = 0;
+  ncclDataType_t dtype = ncclFloat32;
+  int op = -1;          // of what reduces
+  int root = -1;        // or the peer
+  uint64_t number = 0;  // among those of its communicator, or of its pair
+
+  bool is_pair() const { return kind == Kind::send || kind == Kind::recv; }
+  std::string describe() const;
+};
+
+/// What the ranks bring to one collective, or the two to one message.
+struct FakeSlot {
+  std::map<int, FakeCall> called, arrived;  // by rank
+  std::vector<std::byte> result;
+  bool is_computed = false;
+  bool is_broken = false;  // the ranks disagree
+  size_t left = 0;
+};
+
+struct FakeComm;
+
+/// All ranks of one communicator.
+struct FakeWorld {
+  explicit FakeWorld(int wanted) : size(wanted), splits(static_cast<size_t>(wanted), 0) {}
+  const int size;
+  std::mutex mutex;  // guards the following
+  std::condition_variable changed;
+  std::map<int, FakeComm*> members;
+  std::map<uint64_t, FakeSlot> collectives;
+  std::map<std::pair<std::pair<int, int>, uint64_t>, FakeSlot> messages;
+  std::vector<int> splits;                             // of each rank, so far
+  std::map<int, std::shared_ptr<FakeWorld>> children;  // by number of the split
+};
+
+/// The state behind every ncclComm_t. Kept for ever, so that late calls are known as such.
+struct FakeComm {
+  std::shared_ptr<FakeWorld> world;
+  int rank = 0;
+  std::atomic<int> threads_inside{0};
+  std::atomic<bool> is_over{false};  // aborted or destroyed
+  std::atomic<bool> is_hanging{false};
+  std::atomic<int> error{ncclSuccess};
+  std::atomic<int> running{0};  // groups of calls on streams
+  // The holder of the caller's token only.
+  std::optional<Clock::time_point> busy_until;
+  std::deque<std::function<void()>> deferred;  // what happens when it is busy no more
+  std::function<bool()> is_ready;              // and what must be true before
+  uint64_t next_collective = 0;
+  std::map<int, uint64_t> next_send, next_recv;
+};
+
+/// The judge and everything that outlives a communicator.
+class FakeState {
+ public:
+  static FakeState& instance();
+
+  void begin(const FakeNccl::Settings& settings);
+  FakeNccl::Settings settings();
+  void complain(const std::string& what);
+  std::vector<std::string> complaints();
+  int random(int most);
+  FakeComm* add_comm(std::shared_ptr<FakeWorld> world, int rank);
+  std::shared_ptr<FakeWorld> world(const std::string& id, int size);
+  void for_each_comm(int rank, const std::function<void(FakeComm&)>& f);
+  void open_group(bool open);
+
+  std::atomic<int64_t> completed{0};
+  std::atomic<int64_t> aborts{0};
+
+ private:
+  std::mutex mutex_;  // guards the following
+  FakeNccl::Settings settings_;
+  std::mt19937_64 random_{1};
+  std::vector<std::string> complaints_;
+  std::map<std::string, std::shared_ptr<FakeWorld>> worlds_;
+  std::vector<std::unique_ptr<FakeComm>> comms_;
+  std::set<std::thread::id> open_groups_;
+};
+
+/// Judges the calls against those of the other ranks; false if they disagree.
+bool judge_calls(FakeComm& comm, std::vector<FakeCall>& calls);
+/// On a stream: takes part with the other ranks; returns early when the communicator is over.
+void run_calls(FakeComm& comm, const std::vector<FakeCall>& calls);
+
+}  // namespace tutti::test
