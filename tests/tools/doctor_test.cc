@@ -91,11 +91,12 @@ TEST(Doctor, TellsWhatWorksAndWhyTheRestDoesNot) {
     }
     EXPECT_FALSE(one.contains("latency_us"));
   }
-  const std::map<std::string, std::string> failures = {{"other_abi", "plugin ABI 7777"},
-                                                       {"other_name", "somebody_else"},
-                                                       {"no_record", "tutti_backend_plugin"},
-                                                       {"needs_more", "libtutti_nowhere.so"},
-                                                       {"nccl", "libtutti_backend_nccl.so"}};
+  const std::map<std::string, std::string> failures = {
+      {"other_abi", "plugin ABI 7777"},
+      {"other_name", "somebody_else"},
+      {"no_record", "tutti_backend_plugin"},
+      {"needs_more", "libtutti_nowhere.so"},
+      {"nccl", TUTTI_HAS_NCCL ? "GPU" : "libtutti_backend_nccl.so"}};
   for (const auto& [name, why] : failures) {
     EXPECT_EQ(backends[name]["available"], false) << name;
     EXPECT_THAT(backends[name]["failure"].get<std::string>(), HasSubstr(why));

@@ -35,7 +35,11 @@ json examine(const ListedBackend& listed, const Options& options, bool measures)
     return entry;
   }
   entry["summary"] = listed.plugin->summary;
-  entry["version"] = listed.plugin->version ? listed.plugin->version() : std::string(kVersion);
+  try {
+    entry["version"] = listed.plugin->version ? listed.plugin->version() : std::string(kVersion);
+  } catch (const Error&) {
+    // The library is not there; connecting says why.
+  }
   auto plain = options;
   plain.algorithms.clear();
   entry.update(probe(listed.name, plain, measures));

@@ -57,6 +57,7 @@ Options rank_options(const Options& outer, const std::string& backend, int rank,
   options.algorithms = outer.algorithms;
   options.determinism = outer.determinism;
   options.backend_path = outer.backend_path;
+  options.backend_library = outer.backend_library;
   options.network_interface = outer.network_interface;
   options.secret = "two ranks of tutti-doctor";
   options.connect_timeout = 10;
@@ -80,6 +81,7 @@ Context rank_context(const Options& options) {
   }
   context.secret = options.secret;
   context.network_interface = options.network_interface;
+  context.library = options.backend_library;
   context.deadline = Deadline::after(options.connect_timeout);
   return context;
 }
@@ -118,12 +120,10 @@ json describe(Backend& backend, int rank) {
         ops.push_back(std::string(to_string(static_cast<ReduceOp>(o))));
   }
   json devices = json::array();
-  for (const auto kind : {DeviceKind::cpu, DeviceKind::cuda}) try {
-      backend.allocate(4096, Device{kind, 0});
-      devices.push_back(kind == DeviceKind::cpu ? "cpu" : "cuda");
-    } catch (const Error&) {
-      // It keeps nothing there.
-    }
+  devices.push_back("cpu");
+  for (const auto& service : capabilities.devices)
+    if (const auto name = to_string(service.device); devices.back() != name)
+      devices.push_back(name);
   json table = json::object();
   for (const auto kind :
        {CollectiveKind::allreduce, CollectiveKind::broadcast, CollectiveKind::allgather})
