@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <thread>
@@ -20,19 +21,21 @@ std::string ready_key(int rank) { return fmt::format("nccl/ready/{}", rank); }
 }  // namespace
 
 Device choose_device(const Context& context) {
-  for (const auto kind : {DeviceKind::cuda, DeviceKind::fake}) {
-    if (!has_device_runtime(kind)) continue;
-    const int count = device_runtime(kind).count();
-    if (count == 0) continue;
-    const auto hosts = context.hosts();
-    const auto own = static_cast<size_t>(context.rank);
-    int local = 0;
-    for (size_t rank = 0; rank < own; ++rank) local += hosts[rank] == hosts[own];
-    return {kind, local % count};
+  const auto kind = has_device_runtime(DeviceKind::fake) ? DeviceKind::fake : DeviceKind::cuda;
+  int count = 0;
+  try {
+    count = device_runtime(kind).count();
+  } catch (const Error& error) {
+    throw Error(ErrorCode::unavailable,
+                fmt::format("there is no GPU that NCCL could use ({})", error.what()));
   }
-  throw Error(ErrorCode::unavailable,
-              "there is no GPU that NCCL could use (no runtime for device cuda with a device is "
-              "loaded; tutti-doctor says why); use another backend");
+  if (count == 0)
+    throw Error(ErrorCode::unavailable,
+                "there is no GPU that NCCL could use (CUDA shows none); use another backend");
+  const auto hosts = context.hosts();
+  const auto own = static_cast<size_t>(context.rank);
+  const auto local = std::count(hosts.begin(), hosts.begin() + context.rank, hosts[own]);
+  return {kind, static_cast<int>(local) % count};
 }
 
 NcclConnector::NcclConnector(const Context& context, std::shared_ptr<const NcclLibrary> library,

@@ -31,8 +31,8 @@ class NcclConnector {
   const std::shared_ptr<const NcclLibrary> library_;
 };
 
-/// The device that this rank uses: of CUDA, else of the tests' fake, if there is either; shared
-/// evenly among the ranks of a host. Throws Error(unavailable).
+/// The device that this rank uses, dealt out among the ranks of a host: of CUDA, or where there is
+/// one of the tests' fake. Throws Error(unavailable) that says why there is none.
 Device choose_device(const Context& context);
 
 }  // namespace tutti

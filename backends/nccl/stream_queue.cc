@@ -138,7 +138,8 @@ uint64_t NcclOperation::outcome() const {
 
 OperationState NcclOperation::advance() {
   const auto value = outcome();
-  if (value == 0) {
+  // After an abort the stream goes on with whatever NCCL left, and so the word says nothing.
+  if (value == 0 || queue_.abort_asked_) {
     if (!queue_.has_failed()) return OperationState::pending;
     if (!failure_ && !queue_.failure().empty())
       failure_.emplace(ErrorCode::peer_lost, fmt::format("NCCL said: {}", queue_.failure()));

@@ -14,3 +14,18 @@ endfunction()
 
 tutti_nccl_test(nccl_backend_test nccl_backend_test.cc on_device.cc)
 tutti_nccl_test(nccl_communicator_test nccl_communicator_test.cc)
+file(GLOB cases CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/api/*_cases.cc)
+tutti_nccl_test(nccl_api_test nccl_api_test.cc ${PROJECT_SOURCE_DIR}/tests/api/case.cc ${cases})
+target_compile_options(nccl_api_test PRIVATE
+  "SHELL:-include ${PROJECT_SOURCE_DIR}/tests/api/on_device_communicator.h")
+
+# On a GPU with the real libraries; elsewhere each skips and says why.
+tutti_test(nccl_gpu_test nccl_gpu_test.cc LIBRARIES tutti_test_support TIMEOUT 180)
+add_dependencies(nccl_gpu_test tutti_backend_nccl)
+
+if(NOT TUTTI_SANITIZE)
+  add_test(NAME NcclDefects.EachTurnsTheSuiteRed COMMAND
+    ${CMAKE_CURRENT_LIST_DIR}/nccl_defects/run.sh ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}
+    ${CMAKE_CXX_COMPILER})
+  set_tests_properties(NcclDefects.EachTurnsTheSuiteRed PROPERTIES LABELS full TIMEOUT 900)
+endif()

@@ -1,0 +1,173 @@
+// The nccl backend on a GPU, with the real libraries. Ranks are processes, which this one forks
+// before it has touched CUDA. Where something is missing every test skips and says what.
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <numeric>
+
+#include "tests/support/ranks.h"
+#include "tutti/backends/backend.h"
+#include "tutti/tensor/device_runtime.h"
+
+namespace tutti::test {
+namespace {
+
+constexpr Device kGpu{DeviceKind::cuda, 0};
+
+// What a GPU or NCCL lacks here; asked in a child, since CUDA does not survive a fork.
+std::string why_not() {
+  int ends[2];
+  if (::pipe(ends) != 0) return "no pipe";
+  const pid_t child = ::fork();
+  if (child == 0) {
+    std::string reason;
+    try {
+      if (device_runtime(DeviceKind::cuda).count() == 0) reason = "CUDA shows no GPU";
+      find_backend("nccl").version();
+    } catch (const std::exception& error) {
+      reason = error.what();
+    }
+    const auto written = ::write(ends[1], reason.data(), reason.size());
+    ::_exit(written < 0);
+  }
+  ::close(ends[1]);
+  std::string reason;
+  char buffer[512];
+  for (ssize_t count; (count = ::read(ends[0], buffer, sizeof buffer)) > 0;)
+    reason.append(buffer, static_cast<size_t>(count));
+  ::close(ends[0]);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  if (status != 0 && reason.empty()) reason = "the process that looked for a GPU ended badly";
+  return reason;
+}
+
+class NcclGpu : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const auto reason = why_not(); !reason.empty()) GTEST_SKIP() << reason;
+  }
+};
+
+// Small whole numbers on the GPU and back, in order of one stream.
+class Gpu {
+ public:
+  Gpu() : runtime_(device_runtime(DeviceKind::cuda)), stream_(runtime_.create_stream(kGpu)) {}
+  ~Gpu() { runtime_.destroy_stream(stream_); }
+  template <class T>
+  Tensor make(const std::vector<T>& values) {
+    Tensor tensor(Shape{static_cast<int64_t>(values.size())}, dtype_of<T>(), kGpu);
+    runtime_.copy(tensor.data(), values.data(), values.size() * sizeof(T), stream_);
+    runtime_.synchronize(stream_);
+    return tensor;
+  }
+  TensorView view(const Tensor& tensor) const {
+    return {tensor.data(), tensor.shape(), tensor.dtype(), kGpu, stream_};
+  }
+  template <class T>
+  std::vector<T> read(const Tensor& tensor) {
+    std::vector<T> values(static_cast<size_t>(tensor.count()));
+    runtime_.copy(values.data(), tensor.data(), values.size() * sizeof(T), stream_);
+    runtime_.synchronize(stream_);
+    return values;
+  }
+  StreamRef stream() const { return stream_; }
+
+ private:
+  DeviceRuntime& runtime_;
+  const StreamRef stream_;
+};
+
+template <class T>
+std::vector<T> numbers(size_t count, int start) {
+  std::vector<T> values(count);
+  for (size_t i = 0; i < count; ++i) values[i] = static_cast<T>(start + static_cast<int>(i % 7));
+  return values;
+}
+
+// Steps until the plan is replayed, tensors of two types in one bucket.
+void check_steps(Communicator& comm, Gpu& gpu) {
+  const int size = comm.size();
+  for (int step = 0; step < 12; ++step) {
+    const auto a = gpu.make(numbers<float>(1000, comm.rank() + step));
+    const auto b = gpu.make(numbers<double>(333, comm.rank() + 2 * step));
+    ReduceOptions options{.op = ReduceOp::sum, .wire = DataType::f32};
+    auto first = comm.allreduce("a", gpu.view(a), options);
+    auto second = comm.allreduce("b", gpu.view(b), options);
+    first.wait_on(gpu.stream());
+    second.wait_on(gpu.stream());
+    const int ranks = size * (size - 1) / 2;
+    const auto seen_a = gpu.read<float>(a);
+    for (size_t i = 0; i < seen_a.size(); ++i)
+      ASSERT_EQ(seen_a[i], static_cast<float>(ranks + size * (step + static_cast<int>(i % 7))));
+    const auto seen_b = gpu.read<double>(b);
+    for (size_t i = 0; i < seen_b.size(); ++i)
+      ASSERT_EQ(seen_b[i], ranks + size * (2 * step + static_cast<int>(i % 7)));
+    first.wait();
+    second.wait();
+  }
+  EXPECT_GT(comm.statistics().replayed_buckets, 0u);
+}
+
+void check_kinds(Communicator& comm, Gpu& gpu) {
+  const int rank = comm.rank(), size = comm.size();
+  const auto mine = gpu.make(std::vector<int32_t>(static_cast<size_t>(rank) + 2, rank + 1));
+  std::vector<int32_t> all;
+  for (int r = 0; r < size; ++r) all.insert(all.end(), static_cast<size_t>(r) + 2, r + 1);
+  EXPECT_EQ(gpu.read<int32_t>(comm.allgather("allgather", gpu.view(mine)).output()), all);
+
+  const auto word = gpu.make(std::vector<float>(100, static_cast<float>(rank)));
+  comm.broadcast("broadcast", gpu.view(word), size - 1).wait();
+  EXPECT_EQ(gpu.read<float>(word), std::vector<float>(100, static_cast<float>(size - 1)));
+
+  const auto rows = gpu.make(numbers<float>(static_cast<size_t>(3 * size), 0));
+  const auto part = comm.reduce_scatter("reduce_scatter", gpu.view(rows)).output();
+  const auto whole = numbers<float>(static_cast<size_t>(3 * size), 0);
+  EXPECT_EQ(gpu.read<float>(part),
+            std::vector<float>(whole.begin() + 3 * rank, whole.begin() + 3 * rank + 3));
+
+  const auto out = gpu.make(std::vector<int64_t>(static_cast<size_t>(size), rank));
+  std::vector<int64_t> ranks(static_cast<size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  EXPECT_EQ(gpu.read<int64_t>(comm.alltoall("alltoall", gpu.view(out)).output()), ranks);
+  if (size < 2) return;
+  const auto message = gpu.make(std::vector<double>(50, rank));
+  (rank == 0 ? comm.send("pair", gpu.view(message), 1) : comm.recv("pair", gpu.view(message), 0))
+      .wait();
+  EXPECT_EQ(gpu.read<double>(message), std::vector<double>(50, 0));
+}
+
+void check_all(Communicator& comm) {
+  Gpu gpu;
+  EXPECT_EQ(comm.backend(), "nccl");
+  check_steps(comm, gpu);
+  check_kinds(comm, gpu);
+  comm.barrier("end").wait();
+}
+
+TEST_F(NcclGpu, OneRank) {
+  run_processes(1, check_all, [](Options& options) { options.backend = "nccl"; });
+}
+
+// NCCL takes ranks with different host ids for ranks of different hosts, and lets them share a GPU.
+TEST_F(NcclGpu, TwoRanksOnOneGpuByHostIds) {
+  run_processes(
+      2, check_all,
+      [](Options& options) {
+        options.backend = "nccl";
+        ::setenv("CUDA_VISIBLE_DEVICES", "0", 0);
+        ::setenv("NCCL_HOSTID", fmt::format("rank{}", options.rank).c_str(), 1);
+        ::setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+        ::setenv("NCCL_IB_DISABLE", "1", 1);
+        ::setenv("NCCL_NVLS_ENABLE", "0", 1);
+        ::setenv("NCCL_MAX_CTAS", "2", 1);
+      },
+      120);
+}
+
+}  // namespace
+}  // namespace tutti::test
