@@ -64,7 +64,6 @@ void NcclCommunicator::abort() noexcept {
   while (is_inside_.load() && !grace.passed())
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   library_->ncclCommAbort(native_);
-  is_aborted_ = true;
 }
 
 void NcclCommunicator::close(Deadline deadline) noexcept {

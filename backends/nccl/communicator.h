@@ -33,7 +33,8 @@ class NcclCommunicator {
   /// Ends what runs on the device, from any thread; waits for the thread inside at most for the
   /// grace that NCCL gives. Idempotent.
   void abort() noexcept;
-  bool is_aborted() const { return is_aborted_; }
+  /// Aborted, about to be, or closed.
+  bool is_over() const { return is_aborting_; }
   /// Ends it in order, after its last operation; aborts if that takes too long.
   void close(Deadline deadline) noexcept;
 
@@ -47,7 +48,6 @@ class NcclCommunicator {
   std::string failure_;
   std::atomic<bool> is_inside_{false};
   std::atomic<bool> is_aborting_{false};
-  std::atomic<bool> is_aborted_{false};
 };
 
 }  // namespace tutti

@@ -66,7 +66,7 @@ class NcclBackend final : public Backend {
 
   Capabilities capabilities() const override { return capabilities_; }
   std::unique_ptr<Region> allocate(size_t bytes, Device device) override {
-    if (device == place_.device) return make_device_region(*place_.runtime, device, bytes);
+    if (device == place_.device) return place_.regions->allocate(bytes);
     return rest_->allocate(bytes, device);
   }
   bool shares(const std::byte* data, size_t bytes) const override {
@@ -206,6 +206,7 @@ bool NcclBackend::arm() {
 }
 
 void NcclBackend::set_timer(long nanos) {
+  if (nanos == 0 && timer_nanos_ == 0) return;
   uint64_t expirations = 0;
   const bool has_expired = ::read(timer_.get(), &expirations, sizeof expirations) > 0;
   if (nanos == timer_nanos_ && !has_expired) return;
@@ -253,6 +254,7 @@ std::unique_ptr<Backend> connect(const Context& context) {
   place.rank = context.rank;
   place.size = context.size;
   place.bell = std::make_shared<DeviceBell>();
+  place.regions = std::make_shared<NcclRegions>(place.library, *place.runtime, place.device);
   auto rest = make_rest(context);
   place.runtime->make_current(place.device);
   const auto comms = connector.connect(kCommunicators);

@@ -15,29 +15,7 @@ namespace {
 constexpr auto kGrace = std::chrono::milliseconds(500);
 constexpr double kDrainSeconds = 3, kCloseSeconds = 1;
 
-class DeviceRegion final : public Region {
- public:
-  DeviceRegion(DeviceRuntime& runtime, Device device, size_t bytes)
-      : runtime_(runtime),
-        device_(device),
-        data_(static_cast<std::byte*>(runtime.allocate(bytes, device))),
-        bytes_(bytes) {}
-  ~DeviceRegion() override { runtime_.free(data_, device_); }
-  std::byte* data() const override { return data_; }
-  size_t bytes() const override { return bytes_; }
-
- private:
-  DeviceRuntime& runtime_;
-  const Device device_;
-  std::byte* const data_;
-  const size_t bytes_;
-};
-
 }  // namespace
-
-std::unique_ptr<Region> make_device_region(DeviceRuntime& runtime, Device device, size_t bytes) {
-  return std::make_unique<DeviceRegion>(runtime, device, bytes);
-}
 
 // --- an operation -------------------------------------------------------------------------------
 
@@ -99,6 +77,7 @@ NcclCommunicator::State NcclOperation::call() {
     count = packed.count + packed.lanes;
     collective.input = collective.output;
     collective.send_counts = {&count, 1};
+    place.regions->register_for(queue_.communicator_, collective.output);
   }
   return queue_.communicator_->call(needs_group(collective), [&](ncclComm_t comm) {
     return nccl_call(*place.library, comm, collective, place.rank, queue_.stream_);
@@ -175,7 +154,7 @@ StreamQueue::~StreamQueue() {
     abort();
   else
     communicator_->close(Deadline::after(kCloseSeconds));
-  drain(Deadline::after(kDrainSeconds));
+  drain(breaking_off_.value_or(Deadline::after(kDrainSeconds)));
   place_.runtime->destroy_event(event_);
   place_.runtime->destroy_stream(stream_);
   place_.runtime->destroy_stream(telling_);
@@ -199,19 +178,18 @@ void StreamQueue::recycle(NcclOperation& operation) {
   using Stage = NcclOperation::Stage;
   const bool is_submitted = operation.stage_ != Stage::waiting;
   // Its memory is about to go, so nothing may touch it any more.
-  if (is_submitted && operation.outcome() == 0 && !break_off() && place_.runtime != nullptr) {
-    // The device still works on it: its word must stay where it is.
-    --busy_;
-    if (called_ == &operation) called_ = nullptr;
-    return;
+  if (is_submitted && operation.outcome() == 0 && !break_off()) {
+    // The device still works on it: its word and what it fills must stay where they are.
+    static_cast<void>(operation.filling_.release());
+  } else {
+    operation.filling_.reset();
+    free_.push_back(&operation);
   }
+  --busy_;
   if (called_ == &operation) called_ = nullptr;
   std::erase(waiting_, &operation);
-  operation.filling_.reset();
   operation.device_ = {};
   operation.is_bucket_ = operation.vetoes_ = false;
-  --busy_;
-  free_.push_back(&operation);
 }
 
 OperationPtr StreamQueue::start(const Collective& collective, const Launch& launch) {
@@ -230,7 +208,7 @@ void StreamQueue::submit(NcclOperation& operation) {
 void StreamQueue::fill(const BucketShape& shape) {
   if (shape.tag <= last_tag_) return;
   const auto bytes = static_cast<size_t>(shape.count * size_of(shape.dtype) + kLaneBytes);
-  auto memory = make_device_region(*place_.runtime, place_.device, bytes);
+  auto memory = place_.regions->allocate(bytes);
   auto& operation = take();
   operation.begin_filling(shape, std::move(memory));
   fillers_.push_back(&operation);
@@ -311,7 +289,9 @@ bool StreamQueue::break_off() {
   for (const auto& operation : operations_)
     for (auto* gate : operation->device_.gates)
       std::atomic_ref(*gate).store(1, std::memory_order_release);
-  return drain(Deadline::after(kDrainSeconds));
+  // One deadline for all that is left.
+  if (!breaking_off_) breaking_off_ = Deadline::after(kDrainSeconds);
+  return drain(*breaking_off_);
 }
 
 bool StreamQueue::drain(Deadline deadline) {

@@ -10,6 +10,7 @@
 #include "tutti/backends/backend.h"
 #include "tutti/backends/nccl/catch_up.h"
 #include "tutti/backends/nccl/communicator.h"
+#include "tutti/backends/nccl/regions.h"
 #include "tutti/base/descriptor.h"
 #include "tutti/tensor/device_runtime.h"
 
@@ -32,6 +33,7 @@ struct NcclPlace {
   int rank = 0;
   int size = 1;
   std::shared_ptr<DeviceBell> bell;
+  std::shared_ptr<NcclRegions> regions;
 };
 
 /// A collective on its way through a queue: pack, NCCL's calls and unpack are submitted to the
@@ -134,9 +136,7 @@ class StreamQueue {
   std::vector<NcclOperation*> fillers_;
   std::atomic<bool> abort_asked_{false};
   std::optional<Clock::time_point> failed_since_;
+  std::optional<Deadline> breaking_off_;  // until when
 };
-
-/// Memory of a device in which buckets live.
-std::unique_ptr<Region> make_device_region(DeviceRuntime& runtime, Device device, size_t bytes);
 
 }  // namespace tutti

@@ -111,6 +111,21 @@ TEST(Nccl, AVetoedBucketWritesNothingAndOpensNoGate) {
   }
 }
 
+TEST(Nccl, LargeBucketsLiveInRegisteredMemoryWhereThatIsSafe) {
+  for (const int version : {22809, 21899}) {
+    FakeNccl::begin({.version = version});
+    auto ends = nccl_backends(2);
+    for (uint64_t tag = 1; tag <= 3; ++tag) {
+      Bucket first(*ends[0], tag, 500'000), second(*ends[1], tag, 500'000);
+      drive(ends, [&] { return first.is_over() && second.is_over(); });
+      EXPECT_THAT(second.tensor.span<float>(), testing::Each(2.0f));
+      EXPECT_EQ(FakeNccl::registrations(), version > 21900 ? 2 : 0);
+    }
+    EXPECT_EQ(FakeNccl::registrations(), 0);
+    EXPECT_EQ(FakeNccl::registrations_made(), version > 21900 ? 6 : 0);
+  }
+}
+
 // Whoever hangs, what is pending ends soon after abort() on all ranks, and the memory is free.
 TEST(Nccl, AHangEndsWithAbort) {
   auto ends = nccl_backends(3);

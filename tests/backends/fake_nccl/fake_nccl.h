@@ -26,7 +26,8 @@ class FakeNccl {
   static void begin(const Settings& settings);
   /// What was done that NCCL's contract forbids, since the last begin(): two threads in one
   /// communicator; a call while another is in progress; count, dtype, op or root that differ
-  /// between ranks; a call after abort or destroy; a group that was never ended, or opened twice.
+  /// between ranks; a call after abort or destroy; a group that was never ended, or opened twice;
+  /// buffers that one rank registered and another did not; registered memory that is freed.
   static std::vector<std::string> complaints();
 
   /// The communicators of this rank take part in nothing from their next operation on, as if its
@@ -37,6 +38,9 @@ class FakeNccl {
   /// Operations that ran to their end, over all ranks.
   static int64_t completed();
   static int64_t aborts();
+  /// Registrations that were made and that stand.
+  static int64_t registrations_made();
+  static int64_t registrations();
 };
 
 }  // namespace tutti::test

@@ -86,15 +86,19 @@ ncclResult_t call(ncclComm_t handle, const FakeCall& one, cudaStream_t stream) {
   if (comm.busy_until)
     return refuse(fmt::format("{} on rank {} while an earlier call was in progress", one.describe(),
                               comm.rank));
-  if (group.depth == 0) return submit(comm, {one}, stream);
+  FakeCall noted = one;
+  noted.is_registered = !one.is_pair() && comm.has_registered(one.output);
+  if (group.depth == 0) return submit(comm, {noted}, stream);
   group.comm = &comm;
   group.stream = stream;
-  group.calls.push_back(one);
+  group.calls.push_back(noted);
   return ncclSuccess;
 }
 
 void end(FakeComm& comm) {
   comm.is_over = true;
+  for (const auto& [memory, bytes] : comm.registered)
+    FakeState::instance().note_registration(memory, -1);
   std::unique_lock lock(comm.world->mutex);
   comm.world->changed.notify_all();
   comm.world->changed.wait(lock, [&] { return comm.running.load() == 0; });
@@ -209,6 +213,39 @@ ncclResult_t ncclCommAbort(ncclComm_t handle) {
         fmt::format("ncclCommAbort on a communicator of rank {} after its end", comm.rank));
   ++FakeState::instance().aborts;
   end(comm);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclMemAlloc(void** memory, size_t bytes) {
+  *memory = device_runtime(DeviceKind::fake).allocate(bytes, {DeviceKind::fake, 0});
+  return ncclSuccess;
+}
+
+ncclResult_t ncclMemFree(void* memory) {
+  if (FakeState::instance().is_registered(memory))
+    refuse("memory was freed that is still registered");
+  device_runtime(DeviceKind::fake).free(memory, {DeviceKind::fake, 0});
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommRegister(ncclComm_t handle, void* memory, size_t bytes, void** registration) {
+  auto& comm = fake(handle);
+  const Inside inside(comm, "ncclCommRegister");
+  if (!inside.may_go_on()) return ncclInvalidUsage;
+  if (!comm.registered.emplace(static_cast<const std::byte*>(memory), bytes).second)
+    return refuse("memory was registered twice");
+  *registration = memory;
+  FakeState::instance().note_registration(memory, 1);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommDeregister(ncclComm_t handle, void* registration) {
+  auto& comm = fake(handle);
+  const Inside inside(comm, "ncclCommDeregister");
+  if (!inside.may_go_on()) return ncclInvalidUsage;
+  if (comm.registered.erase(static_cast<const std::byte*>(registration)) == 0)
+    return refuse("memory was deregistered that is not registered");
+  FakeState::instance().note_registration(registration, -1);
   return ncclSuccess;
 }
 

@@ -168,8 +168,8 @@ std::string FakeCall::describe() const {
   constexpr const char* kNames[] = {"ncclAllReduce", "ncclReduce",    "ncclReduceScatter",
                                     "ncclAllGather", "ncclBroadcast", "ncclSend",
                                     "ncclRecv"};
-  return fmt::format("{}(count {}, type {}, op {}, root {})", kNames[static_cast<int>(kind)], count,
-                     static_cast<int>(dtype), op, root);
+  return fmt::format("{}(count {}, type {}, op {}, root {}{})", kNames[static_cast<int>(kind)],
+                     count, static_cast<int>(dtype), op, root, is_registered ? ", registered" : "");
 }
 
 bool judge_calls(FakeComm& comm, std::vector<FakeCall>& calls) {
@@ -225,7 +225,8 @@ void FakeState::begin(const FakeNccl::Settings& settings) {
   complaints_.clear();
   worlds_.clear();
   open_groups_.clear();
-  completed = aborts = 0;
+  registered_.clear();
+  completed = aborts = registrations_made = registrations = 0;
 }
 
 FakeNccl::Settings FakeState::settings() {
@@ -277,6 +278,19 @@ void FakeState::for_each_comm(int rank, const std::function<void(FakeComm&)>& f)
     if (comm->rank == rank && !comm->is_over.load()) f(*comm);
 }
 
+void FakeState::note_registration(const void* memory, int change) {
+  const std::lock_guard lock(mutex_);
+  registered_[memory] += change;
+  registrations += change;
+  if (change > 0) registrations_made += change;
+}
+
+bool FakeState::is_registered(const void* memory) {
+  const std::lock_guard lock(mutex_);
+  const auto found = registered_.find(memory);
+  return found != registered_.end() && found->second > 0;
+}
+
 void FakeState::open_group(bool open) {
   const std::lock_guard lock(mutex_);
   if (open)
@@ -299,6 +313,8 @@ void FakeNccl::fail(int rank, int result) {
   });
 }
 int64_t FakeNccl::completed() { return FakeState::instance().completed; }
+int64_t FakeNccl::registrations_made() { return FakeState::instance().registrations_made; }
+int64_t FakeNccl::registrations() { return FakeState::instance().registrations; }
 int64_t FakeNccl::aborts() { return FakeState::instance().aborts; }
 
 }  // namespace tutti::test

@@ -30,8 +30,9 @@ struct FakeCall {
   void* output = nullptr;
   size_t count = 0;
   ncclDataType_t dtype = ncclFloat32;
-  int op = -1;          // of what reduces
-  int root = -1;        // or the peer
+  int op = -1;    // of what reduces
+  int root = -1;  // or the peer
+  bool is_registered = false;
   uint64_t number = 0;  // among those of its communicator, or of its pair
 
   bool is_pair() const { return kind == Kind::send || kind == Kind::recv; }
@@ -77,6 +78,15 @@ struct FakeComm {
   std::function<bool()> is_ready;              // and what must be true before
   uint64_t next_collective = 0;
   std::map<int, uint64_t> next_send, next_recv;
+  std::map<const std::byte*, size_t> registered;
+
+  bool has_registered(const void* memory) const {
+    const auto* data = static_cast<const std::byte*>(memory);
+    auto after = registered.upper_bound(data);
+    if (after == registered.begin()) return false;
+    --after;
+    return data < after->first + after->second;
+  }
 };
 
 /// The judge and everything that outlives a communicator.
@@ -92,10 +102,14 @@ class FakeState {
   FakeComm* add_comm(std::shared_ptr<FakeWorld> world, int rank);
   std::shared_ptr<FakeWorld> world(const std::string& id, int size);
   void for_each_comm(int rank, const std::function<void(FakeComm&)>& f);
+  void note_registration(const void* memory, int change);
+  bool is_registered(const void* memory);
   void open_group(bool open);
 
   std::atomic<int64_t> completed{0};
   std::atomic<int64_t> aborts{0};
+  std::atomic<int64_t> registrations_made{0};
+  std::atomic<int64_t> registrations{0};
 
  private:
   std::mutex mutex_;  // guards the following
@@ -105,6 +119,7 @@ class FakeState {
   std::map<std::string, std::shared_ptr<FakeWorld>> worlds_;
   std::vector<std::unique_ptr<FakeComm>> comms_;
   std::set<std::thread::id> open_groups_;
+  std::map<const void*, int> registered_;  // with how many communicators
 };
 
 /// Judges the calls against those of the other ranks; false if they disagree.
