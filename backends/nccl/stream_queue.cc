@@ -13,6 +13,8 @@ namespace {
 
 // What NCCL sees of a peer's end it may see before our own channels do, which know whose it was.
 constexpr auto kGrace = std::chrono::milliseconds(500);
+// A peer that leaves has done its part; this rank's may come late.
+constexpr auto kGraceAfterLeaving = std::chrono::seconds(2);
 constexpr double kDrainSeconds = 3, kCloseSeconds = 1;
 
 }  // namespace
@@ -268,7 +270,10 @@ void StreamQueue::tell_when_done() {
 bool StreamQueue::has_failed() {
   if (abort_asked_) return true;
   if (!communicator_->failure().empty() && !failed_since_) failed_since_ = Clock::now();
-  return failed_since_ && Clock::now() - *failed_since_ > kGrace;
+  const auto is_past = [](const auto& since, auto grace) {
+    return since && Clock::now() - *since > grace;
+  };
+  return is_past(failed_since_, kGrace) || is_past(lost_since_, kGraceAfterLeaving);
 }
 
 // --- the end ------------------------------------------------------------------------------------

@@ -103,9 +103,9 @@ class StreamQueue {
   /// The communicator broke, or was aborted: nothing that is pending ever ends well. What NCCL
   /// itself reports is held back for a while, since our own liveness knows who is gone.
   bool has_failed();
-  /// A rank is gone: what is pending may never end. The same grace.
+  /// A rank is gone, or left in order: what is pending may end yet, or never.
   void lose_peer() {
-    if (!failed_since_) failed_since_ = Clock::now();
+    if (!lost_since_) lost_since_ = Clock::now();
   }
   const std::string& failure() const { return communicator_->failure(); }
   /// Ends operations that do not end by themselves; false if some are still on the stream.
@@ -135,7 +135,7 @@ class StreamQueue {
   std::vector<NcclOperation*> free_;
   std::vector<NcclOperation*> fillers_;
   std::atomic<bool> abort_asked_{false};
-  std::optional<Clock::time_point> failed_since_;
+  std::optional<Clock::time_point> failed_since_, lost_since_;
   std::optional<Deadline> breaking_off_;  // until when
 };
 
