@@ -128,17 +128,17 @@ class ChoiceBackend final : public Backend {
   }
   bool packs_itself(const Collective& collective, const Launch& launch) const override {
     if (is_allreduce_divided_ && launch.edges.drain == nullptr) return false;
-    return choose(collective).packs_itself(collective, launch);
+    return choose(collective, launch).packs_itself(collective, launch);
   }
   bool works_elsewhere() const override {
     return std::any_of(backends_.begin(), backends_.end(),
                        [](const auto& backend) { return backend->works_elsewhere(); });
   }
   OperationPtr start(const Collective& collective, const Launch& launch) override {
-    return choose(collective).start(collective, launch);
+    return choose(collective, launch).start(collective, launch);
   }
   Traffic predict(const Collective& collective, const Launch& launch) override {
-    return choose(collective).predict(collective, launch);
+    return choose(collective, launch).predict(collective, launch);
   }
   std::string_view algorithm(const Collective& collective) const override {
     return choose(collective).algorithm(collective);
@@ -155,6 +155,10 @@ class ChoiceBackend final : public Backend {
   }
 
  private:
+  // What lives on a device runs where capabilities() says that it may.
+  Backend& choose(const Collective& collective, const Launch& launch) const {
+    return launch.device != nullptr ? *backends_.front() : choose(collective);
+  }
   Backend& choose(const Collective& collective) const {
     const auto* score = chooser_.find(collective.kind, agreed_bytes(collective));
     if (score == nullptr) return *backends_.front();

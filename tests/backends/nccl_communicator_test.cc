@@ -160,6 +160,29 @@ TEST(NcclCommunicator, EveryTypeAndOpOfAllreduce) {
   EXPECT_GT(FakeNccl::completed(), 100);
 }
 
+TEST(NcclCommunicator, AScoreForAnotherBackendMovesMemoryOfTheHostOnly) {
+  run_nccl(
+      2,
+      [](Communicator& comm) {
+        UserStream stream;
+        for (int step = 0; step < 12; ++step) {
+          const auto tensor = stream.make(Shape{1000}, DataType::f32, [&](int64_t i) {
+            return static_cast<double>(comm.rank() + 1 + step + i % 5);
+          });
+          std::vector<float> host(1000, static_cast<float>(comm.rank() + step));
+          auto work = comm.allreduce("device", stream.view(tensor), ReduceOp::sum);
+          work.wait_on(stream.get());
+          comm.allreduce("host", host, ReduceOp::sum).wait();
+          stream.expect(tensor, [&](int64_t i) {
+            return rank_sum(2) + 2 * static_cast<double>(step + i % 5);
+          });
+          ASSERT_EQ(host[999], static_cast<float>(1 + 2 * step));
+          work.wait();
+        }
+      },
+      [](Options& options) { options.algorithms = "allreduce:0-inf=tcp/ring"; });
+}
+
 TEST(NcclCommunicator, EveryOtherKind) {
   run_nccl(4, [](Communicator& comm) {
     UserStream stream;
