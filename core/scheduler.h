@@ -87,6 +87,7 @@ class Scheduler {
   void begin_plan(Plan plan);
   bool launch_replay(Clock::time_point now);
   bool launch_negotiated();
+  static bool arrived(std::span<Entry* const> entries, std::span<const BucketSlice> slices);
   bool next_arrived();
   void start(std::unique_ptr<Run> run, uint32_t verdict);
   bool plan_is_stuck(Clock::time_point now);
