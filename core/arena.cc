@@ -159,7 +159,7 @@ void GradientArena::ready(std::string_view name) {
 void GradientArena::flush(bool ring) {
   if (complete_.empty()) return;
   CommunicatorState::Allreduces allreduces(*communicator_.state_, name_, {}, 0, options_);
-  if (!step_begun_) allreduces.renew(work_, name_, static_cast<int>(blocks_.size()));
+  if (!step_begun_) allreduces.renew(work_, last_work_, name_, static_cast<int>(blocks_.size()));
   step_begun_ = true;
   for (const size_t index : complete_)
     allreduces.add(*blocks_[index].declared, blocks_[index].view, work_);

@@ -98,6 +98,7 @@ class GradientArena {
   std::mutex mutex_;  // guards the following, and what changes in slots and blocks
   std::vector<Block> blocks_;
   std::shared_ptr<WorkState> work_;  // of the step
+  std::shared_ptr<WorkState> last_work_;
   bool step_begun_ = false;
   std::vector<size_t> complete_;  // blocks that are not handed over
   size_t last_ = 0;               // the array that was declared ready last

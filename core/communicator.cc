@@ -109,8 +109,8 @@ Work Communicator::grouped_allreduce(std::string_view group, std::span<const Nam
   if (on_host && !group.empty() && !tensors.empty()) {
     const int size = static_cast<int>(tensors.size());
     CommunicatorState::Allreduces allreduces(*state_, group, group, size, options);
-    auto& work = state_->group_works[std::string(group)];
-    allreduces.renew(work, group, size);
+    auto& [work, last] = state_->group_works[std::string(group)];
+    allreduces.renew(work, last, group, size);
     for (const auto& [name, tensor] : tensors) allreduces.add(name, tensor, tensor, work);
     allreduces.commit(true);
     return Work(work);

@@ -225,8 +225,10 @@ CommunicatorState::Allreduces::Allreduces(CommunicatorState& state, std::string_
       options_(options),
       submission_(*state.engine, name) {}
 
-void CommunicatorState::Allreduces::renew(std::shared_ptr<WorkState>& work, std::string_view name,
+void CommunicatorState::Allreduces::renew(std::shared_ptr<WorkState>& work,
+                                          std::shared_ptr<WorkState>& last, std::string_view name,
                                           int parts) {
+  std::swap(work, last);
   if (work && work.use_count() == 1 && work->done()) {
     work->reuse(parts);
     return;
@@ -299,7 +301,7 @@ const std::shared_ptr<WorkState>& CommunicatorState::Allreduces::fill(
   if (work)
     entry.work = std::move(work);
   else
-    renew(entry.work, name, 1);
+    renew(entry.work, entry.last_work, name, 1);
   return entry.work;
 }
 

@@ -64,8 +64,10 @@ class CommunicatorState {
     const std::shared_ptr<WorkState>& add(DeclaredTensor& declared, const TensorView& tensor,
                                           std::shared_ptr<WorkState> work = nullptr);
     void commit(bool ring) { submission_.commit(ring); }
-    /// `work`, made ready for `parts` parts: a new one if somebody still holds the old one.
-    void renew(std::shared_ptr<WorkState>& work, std::string_view name, int parts);
+    /// Makes `work` ready for `parts` parts. The uses of a name have two Works in turn, because the
+    /// engine, or the user, may still hold the last one; a new one if both are held.
+    void renew(std::shared_ptr<WorkState>& work, std::shared_ptr<WorkState>& last,
+               std::string_view name, int parts);
 
    private:
     const std::shared_ptr<WorkState>& fill(Entry& entry, std::string_view name,
@@ -88,11 +90,13 @@ class CommunicatorState {
   int splits = 0;  // calls of split so far, equal on all ranks
   int epoch = 0;
   int arenas = 0;  // made so far, equal on all ranks
-  std::unordered_map<std::string, std::shared_ptr<WorkState>> group_works;  // for reuse; guarded
-                                                                            // by the submission
-  Capabilities capabilities;                                                // of the backend
-  std::string path;           // of this communicator in the store
-  std::string timeline_file;  // of start_timeline
+  struct GroupWorks {
+    std::shared_ptr<WorkState> work, last;
+  };
+  std::unordered_map<std::string, GroupWorks> group_works;  // for reuse; guarded by the submission
+  Capabilities capabilities;                                // of the backend
+  std::string path;                                         // of this communicator in the store
+  std::string timeline_file;                                // of start_timeline
 
  private:
   Staging& staging(Device device);

@@ -51,8 +51,9 @@ struct Entry {
   std::unique_ptr<StreamPoint> ready;  // of memory that stays on its device: when it may be used
   Staged* staged = nullptr;  // of a device's that goes through host memory; the work keeps it
   std::shared_ptr<WorkState> work;
-  size_t output_index = 0;       // of the work's outputs
-  int64_t divide_output_by = 1;  // sparse average: the made output is divided at the end
+  std::shared_ptr<WorkState> last_work;  // of the use of the name before this one
+  size_t output_index = 0;               // of the work's outputs
+  int64_t divide_output_by = 1;          // sparse average: the made output is divided at the end
   Clock::time_point submitted;
 
   // The engine's table (entry_table.h); guarded by its mutex for submissions.

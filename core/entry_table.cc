@@ -20,8 +20,10 @@ void EntryTable::trim() {
 }
 
 void EntryTable::drop_works() {
-  for (auto& [key, entry] : entries_)
+  for (auto& [key, entry] : entries_) {
     if (!entry->pending) entry->work.reset();
+    entry->last_work.reset();
+  }
 }
 
 }  // namespace tutti

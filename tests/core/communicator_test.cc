@@ -100,6 +100,28 @@ TEST(Communicator, SteadyStateSendsNoNegotiationMessage) {
   });
 }
 
+// The last step's Work may still be held when the name comes again, by the user as here, or for a
+// moment by the thread that finished it.
+TEST(Communicator, AWorkThatIsStillHeldCostsNoAllocation) {
+  run_threads(2, [](Communicator& comm) {
+    std::vector<float> alone(100), first(100), second(100);
+    Work held, held_group;
+    const auto step = [&] {
+      held = comm.allreduce("alone", alone);
+      held_group =
+          comm.grouped_allreduce("group", std::vector<NamedTensor>{{"1", first}, {"2", second}});
+      held.wait();
+      held_group.wait();
+    };
+    for (int i = 0; i < 20; ++i) step();
+    comm.barrier_blocking();
+    const auto before = comm.statistics();
+    for (int i = 0; i < 100; ++i) step();
+    const auto after = comm.statistics();
+    EXPECT_EQ(after.allocations, before.allocations);
+  });
+}
+
 TEST(Communicator, WaitingBetweenTensorsIsLearnt) {
   run_threads(2, [](Communicator& comm) {
     for (int step = 0; step < 100; ++step)
