@@ -111,6 +111,7 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   /// Before a driver lets go of the token: sees that the background thread wakes for the rest.
   void leave_to_background();
   static constexpr int kBlockingSpins = 4096, kBlockingYields = 256;
+  static constexpr int kYields = 32;
   /// Shared memory smaller than this is reduced as if it were private: a copy costs less.
   static constexpr int64_t kLeastSharedBytes = 4096;
   void background();

@@ -1,5 +1,7 @@
 // Who is the engine: threads that wait for their Work, and the background thread.
 
+#include <sched.h>
+
 #include "tutti/core/engine.h"
 
 namespace tutti {
@@ -82,6 +84,12 @@ void Engine::rest(Deadline deadline, int& idle_rounds) {
   if (idle_rounds < spin_rounds_ && !backend_->works_elsewhere()) {
     ++idle_rounds;
     __builtin_ia32_pause();
+    return;
+  }
+  // Ranks that share cores give theirs away first: to sleep and to be woken costs both sides more.
+  if (spin_rounds_ == 0 && idle_rounds < kYields && !backend_->works_elsewhere()) {
+    ++idle_rounds;
+    ::sched_yield();
     return;
   }
   const auto due = std::min({next_deadline(), scheduler_->next_look(), deadline.when()});
