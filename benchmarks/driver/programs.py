@@ -321,7 +321,7 @@ class Programs:
                                 ("--set", "resnet50", "--steps", steps, *short), ranks=ranks,
                                 backend=backend, rounds=1, timeout_s=300)
         self._add("tutti", "seeds", "",
-                  ("ctest", "--test-dir", self.build, "-R", "(Fuzz|Seeds|RandomSteps)", "--timeout",
+                  ("ctest", "--test-dir", self.build, "-R", "^PlanFuzz.AThousandSeeds$", "--timeout",
                    "280"), rounds=1, timeout_s=300, parse=parse_ctest)
 
     def _kernels_and_more(self):

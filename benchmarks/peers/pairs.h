@@ -25,7 +25,9 @@ namespace tutti::benchmarks {
 /// One way to do what is measured.
 struct Side {
   std::function<void()> call;
-  std::vector<double> times;  // a call's, by pair
+  /// After a repetition: what the other rank needs to end its last call; null if nothing.
+  std::function<void()> settle = {};
+  std::vector<double> times = {};  // a call's, by pair
   int64_t stalls = 0;
 };
 
@@ -51,6 +53,7 @@ inline double repeat(ForkTeam& team, Side& side, int64_t calls) {
     one = now - last;
     last = now;
   }
+  if (side.settle) side.settle();
   const double limit = median(each) + kStall_us;
   side.stalls += std::count_if(each.begin(), each.end(), [=](double one) { return one > limit; });
   return team.max((last - begin) / static_cast<double>(calls));
@@ -59,8 +62,8 @@ inline double repeat(ForkTeam& team, Side& side, int64_t calls) {
 /// A row of ours: time_us is our median, extra has the other's, the median of the pairs' ratios
 /// (the other's time over ours) with its 95 % bound, and the stalls of both.
 inline Row measure_pairs(ForkTeam& team, const Flags& flags, std::function<void()> our_call,
-                         std::function<void()> raw_call) {
-  Side ours{std::move(our_call), {}, 0}, raw{std::move(raw_call), {}, 0};
+                         std::function<void()> raw_call, std::function<void()> raw_settle = {}) {
+  Side ours{std::move(our_call)}, raw{std::move(raw_call), std::move(raw_settle)};
   const double wanted_us = flags.number("repetition-ms") * 1000;
   const int64_t most_calls = flags.whole("most-calls");
   int64_t calls = 1;
