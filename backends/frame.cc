@@ -10,7 +10,7 @@ namespace tutti {
 namespace {
 
 // "TUT" and the version of the protocol.
-constexpr uint32_t kMagic = 0x01545554;
+constexpr uint32_t kFrameMagic = 0x01545554;
 
 template <class Integer>
 std::byte* put(std::byte* at, Integer value) {
@@ -58,7 +58,7 @@ uint64_t eager_cost(uint64_t bytes) {
 
 FrameBytes encode_frame(const FrameHeader& header) {
   FrameBytes bytes;
-  auto* at = put(bytes.data(), kMagic);
+  auto* at = put(bytes.data(), kFrameMagic);
   at = put(at, static_cast<uint32_t>(header.type));
   at = put(at, header.key);
   at = put(at, header.verdict);
@@ -78,10 +78,10 @@ FrameHeader decode_frame(std::span<const std::byte, kFrameBytes> bytes) {
   at = get(at, header.length);
   at = get(at, header.tag);
   get(at, header.ticket);
-  if (magic != kMagic)
+  if (magic != kFrameMagic)
     throw Error(
         ErrorCode::corrupt_data,
-        fmt::format("it sent {:#010x} where a frame should begin ({:#010x})", magic, kMagic));
+        fmt::format("it sent {:#010x} where a frame should begin ({:#010x})", magic, kFrameMagic));
   if (type < static_cast<uint32_t>(FrameType::eager) ||
       type > static_cast<uint32_t>(FrameType::goodbye))
     throw Error(ErrorCode::corrupt_data, fmt::format("it sent a frame of unknown type {}", type));

@@ -3,6 +3,11 @@ function(tutti_options target)
   # gcc 12 sees overlapping copies in std::string's operator+ where there are none (its bug 105651).
   target_compile_options(${target} PRIVATE -Wall -Wextra $<$<BOOL:${TUTTI_WERROR}>:-Werror>
     $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
+  if(TUTTI_QUICK_BUILD)
+    # Memory for time: the compiler collects its garbage less often.
+    target_compile_options(${target} PRIVATE
+      $<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=ggc-min-expand=300>)
+  endif()
   if(TUTTI_SANITIZE)
     target_compile_options(${target} PRIVATE -fsanitize=${TUTTI_SANITIZE} -fno-omit-frame-pointer
       -fno-sanitize-recover=all -g1  # lines, for the reports
@@ -12,10 +17,20 @@ function(tutti_options target)
   endif()
 endfunction()
 
+# For programs whose own code runs once: a third of their build is the optimizer's.
+set(TUTTI_RUNS_ONCE $<$<CONFIG:Release,RelWithDebInfo>:-O1>)
+function(tutti_runs_once target)
+  target_compile_options(${target} PRIVATE ${TUTTI_RUNS_ONCE})
+endfunction()
+
+# TUTTI_QUICK_BUILD takes half the compiler's work out of a build from nothing, in three ways. What
+# it compiles is the same, but a change of one file costs more, and ccache and clang-tidy have no use
+# for it.
+
 # What nearly every file includes, read once for all of them: tutti_precompile(target [header...]).
 # All executables that ask share what the first of them precompiled.
 function(tutti_precompile target)
-  if(NOT TUTTI_PRECOMPILE)
+  if(NOT TUTTI_QUICK_BUILD)
     return()
   endif()
   # gcc 12 forgets of precompiled headers that they are the system's, and warns of them.
@@ -31,6 +46,33 @@ function(tutti_precompile target)
   target_precompile_headers(${target} PRIVATE <algorithm> <atomic> <chrono> <functional> <map>
     <memory> <mutex> <optional> <span> <string> <thread> <unordered_map> <vector> <fmt/format.h>
     ${ARGN})
+endfunction()
+
+# A target's sources, folder by folder, up to a dozen of them compiled as one: what they include is
+# read once, what they share is instantiated once. Therefore the names in the unnamed namespaces of
+# one folder must differ.
+function(tutti_together target)
+  if(NOT TUTTI_QUICK_BUILD)
+    return()
+  endif()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  # gcc takes a source that is included for a header.
+  target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+  get_target_property(sources ${target} SOURCES)
+  list(FILTER sources INCLUDE REGEX "[.]cc$")
+  set(in_group 12)
+  set(group 0)
+  set(last_folder "")
+  foreach(source ${sources})
+    cmake_path(GET source PARENT_PATH folder)
+    if(in_group EQUAL 12 OR NOT folder STREQUAL last_folder)
+      math(EXPR group "${group} + 1")
+      set(in_group 0)
+      set(last_folder "${folder}")
+    endif()
+    set_property(SOURCE ${source} PROPERTY UNITY_GROUP ${group})
+    math(EXPR in_group "${in_group} + 1")
+  endforeach()
 endfunction()
 
 # A floor's sources: every .cc of the folder and of the folders below it, but for those named.
@@ -77,6 +119,7 @@ function(tutti_backend_plugin name)
   target_link_libraries(${target} PRIVATE tutti fmt::fmt ${ARG_LIBRARIES})
   set_target_properties(${target} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
   tutti_options(${target})
+  tutti_together(${target})
   set_property(GLOBAL APPEND PROPERTY TUTTI_BACKEND_PLUGINS ${target})
   add_dependencies(tutti_backend_plugins ${target})
 endfunction()

@@ -16,7 +16,7 @@ namespace tutti {
 
 namespace {
 
-constexpr int kMostRanks = 1 << 20;
+constexpr int kHighestRank = 1 << 20;
 
 Error refused(const std::string& message) { return {ErrorCode::invalid_argument, message}; }
 
@@ -80,8 +80,8 @@ class Family {
  private:
   void place_in(int& rank, int& size, const std::string& rank_name,
                 const std::string& size_name) const {
-    size = number(size_name, 1, kMostRanks);
-    rank = number(rank_name, 0, kMostRanks);
+    size = number(size_name, 1, kHighestRank);
+    rank = number(rank_name, 0, kHighestRank);
     if (rank >= size)
       throw refused(fmt::format("{}={} is no rank of {}={} (want 0 to {})", rank_name, rank,
                                 size_name, size, size - 1));
@@ -155,7 +155,7 @@ bool detect_pmix(const Environment& environment, LauncherInfo& launch) {
   if (!family.has_any(kNames)) return false;
   family.need_all(kNames);
   launch.launcher = "PMIx";
-  launch.rank = family.number("PMIX_RANK", 0, kMostRanks);
+  launch.rank = family.number("PMIX_RANK", 0, kHighestRank);
   launch.size = launch.rank + 1;  // at least, until the server has told
   launch.sources["TUTTI_RANK"] = "PMIX_RANK";
   launch.meeting = Meeting::pmix;

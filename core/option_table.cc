@@ -218,7 +218,7 @@ std::vector<Setting> all_settings() {
   };
 }
 
-Error refused(const std::string& message) {
+Error bad_setting(const std::string& message) {
   return {ErrorCode::invalid_argument, message + "; see `tutti-run --options`."};
 }
 
@@ -237,11 +237,11 @@ void read_settings(const Environment& environment, Options& options) {
                      [&name = variable](const Setting& row) { return row.variable == name; });
     if (setting == settings.end()) {
       const auto nearest = nearest_word(variable, names);
-      throw refused(fmt::format("{} is no setting of Tutti{}", variable,
-                                nearest ? fmt::format(" (did you mean {}?)", *nearest) : ""));
+      throw bad_setting(fmt::format("{} is no setting of Tutti{}", variable,
+                                    nearest ? fmt::format(" (did you mean {}?)", *nearest) : ""));
     }
     if (!setting->read(text, options))
-      throw refused(fmt::format("{}={} {}", variable, text, setting->want));
+      throw bad_setting(fmt::format("{}={} {}", variable, text, setting->want));
     options.sources[variable] = "environment";
   }
 }

@@ -17,7 +17,7 @@ namespace {
 
 // Longer than any answer to what we ask; a launcher that sends more is none.
 constexpr size_t kLongestLine = 4096;
-constexpr const char* kKey = "tutti-meeting";
+constexpr const char* kPmiKey = "tutti-meeting";
 
 // Lines of "name=value name=value", a command one way and its answer the other.
 class PmiConnection {
@@ -115,10 +115,10 @@ std::string share_over_pmi(int descriptor, int rank, std::string_view text, Dead
   server.ask("init pmi_version=1 pmi_subversion=1", "response_to_init");
   const auto space = server.ask("get_my_kvsname", "my_kvsname")["kvsname"];
   if (rank == 0)
-    server.ask(fmt::format("put kvsname={} key={} value={}", space, kKey, text), "put_result");
+    server.ask(fmt::format("put kvsname={} key={} value={}", space, kPmiKey, text), "put_result");
   server.ask("barrier_in", "barrier_out");
   auto shared =
-      server.ask(fmt::format("get kvsname={} key={}", space, kKey), "get_result")["value"];
+      server.ask(fmt::format("get kvsname={} key={}", space, kPmiKey), "get_result")["value"];
   server.ask("finalize", "finalize_ack");
   return shared;
 }

@@ -48,7 +48,7 @@ static_assert(sizeof(PmixProcess) == 260 && offsetof(PmixValue, data) == 8 &&
 constexpr uint16_t kBool = 1, kString = 3, kUint16 = 13, kUint32 = 14, kRank = 40;
 constexpr uint8_t kGlobalScope = 3;
 constexpr uint32_t kAnyRank = UINT32_MAX - 1;
-constexpr const char* kKey = "tutti-meeting";
+constexpr const char* kPmixKey = "tutti-meeting";
 
 // What a fence that nobody waits for any more may still call.
 struct FenceState {
@@ -105,11 +105,11 @@ class PmixClient::Implementation {
       PmixValue value{};
       value.type = kString;
       value.data.string = copy.data();
-      check(put_(kGlobalScope, kKey, &value), "give PMIx the store's address");
+      check(put_(kGlobalScope, kPmixKey, &value), "give PMIx the store's address");
     }
     check(commit_(), "give PMIx the store's address");
     fence(deadline);
-    const auto value = get(0, kKey);
+    const auto value = get(0, kPmixKey);
     if (value->type != kString || value->data.string == nullptr)
       throw Error(ErrorCode::corrupt_data, "PMIx has no text where rank 0 put the store's address");
     std::string shared = value->data.string;

@@ -14,7 +14,7 @@ namespace tutti::nn {
 
 namespace {
 
-Error damaged(const std::string& file, const std::string& what) {
+Error bad_file(const std::string& file, const std::string& what) {
   return {ErrorCode::corrupt_data, fmt::format("\"{}\": {}", file, what)};
 }
 
@@ -29,22 +29,22 @@ std::vector<int64_t> idx_extents(const std::string& file, std::span<const std::b
                                  uint32_t magic, size_t dimensions) {
   const size_t header = 4 + 4 * dimensions;
   if (bytes.size() < header)
-    throw damaged(
+    throw bad_file(
         file, fmt::format("{} bytes are too few for an IDX header of {}", bytes.size(), header));
   if (big_endian(bytes, 0) != magic)
-    throw damaged(file, fmt::format("the file begins with {}, expected the IDX magic {}",
-                                    big_endian(bytes, 0), magic));
+    throw bad_file(file, fmt::format("the file begins with {}, expected the IDX magic {}",
+                                     big_endian(bytes, 0), magic));
   std::vector<int64_t> extents;
   uint64_t total = 1;
   for (size_t i = 0; i < dimensions; ++i) {
     const uint32_t extent = big_endian(bytes, 4 + 4 * i);
     extents.push_back(extent);
     if (__builtin_mul_overflow(total, uint64_t{extent}, &total))
-      throw damaged(file, "the header counts more bytes than 64 bits can");
+      throw bad_file(file, "the header counts more bytes than 64 bits can");
   }
   if (bytes.size() - header != total)
-    throw damaged(file, fmt::format("the header promises {} bytes of data, {} are there", total,
-                                    bytes.size() - header));
+    throw bad_file(file, fmt::format("the header promises {} bytes of data, {} are there", total,
+                                     bytes.size() - header));
   return extents;
 }
 
@@ -57,7 +57,7 @@ Tensor copy_of(std::span<const std::byte> bytes, Shape shape) {
 void check_labels(const std::string& file, const Tensor& labels, int64_t classes) {
   for (const uint8_t label : labels.span<uint8_t>())
     if (label >= classes)
-      throw damaged(file, fmt::format("a label is {}, expected 0 to {}", label, classes - 1));
+      throw bad_file(file, fmt::format("a label is {}, expected 0 to {}", label, classes - 1));
 }
 
 }  // namespace
@@ -74,17 +74,17 @@ std::vector<std::byte> read_file(const std::string& file, size_t most_bytes) {
     const int got = gzread(in.get(), bytes.data() + had, kPart);
     if (got < 0) {
       int code = 0;
-      throw damaged(file, fmt::format("cannot be unpacked: {}", gzerror(in.get(), &code)));
+      throw bad_file(file, fmt::format("cannot be unpacked: {}", gzerror(in.get(), &code)));
     }
     bytes.resize(had + static_cast<size_t>(got));
     if (bytes.size() > most_bytes)
-      throw damaged(file, fmt::format("holds more than {} bytes", most_bytes));
+      throw bad_file(file, fmt::format("holds more than {} bytes", most_bytes));
     if (got == 0) break;
   }
   int code = Z_OK;
   const char* text = gzerror(in.get(), &code);
   if (code != Z_OK && code != Z_STREAM_END)
-    throw damaged(file, fmt::format("is cut off or damaged: {}", text));
+    throw bad_file(file, fmt::format("is cut off or damaged: {}", text));
   return bytes;
 }
 
@@ -93,8 +93,8 @@ Dataset read_mnist(const std::string& images_file, const std::string& labels_fil
   const auto images = idx_extents(images_file, image_bytes, 2051, 3);
   const auto labels = idx_extents(labels_file, label_bytes, 2049, 1);
   if (images[0] != labels[0])
-    throw damaged(labels_file, fmt::format("{} labels do not fit the {} images of \"{}\"",
-                                           labels[0], images[0], images_file));
+    throw bad_file(labels_file, fmt::format("{} labels do not fit the {} images of \"{}\"",
+                                            labels[0], images[0], images_file));
   Dataset data;
   data.classes = 10;
   data.images = copy_of(std::span(image_bytes).subspan(16), {images[0], 1, images[1], images[2]});
@@ -109,15 +109,15 @@ Dataset read_cifar10(const std::vector<std::string>& files) {
   for (const auto& file : files) {
     const auto bytes = read_file(file);
     if (bytes.empty() || bytes.size() % kRecord != 0)
-      throw damaged(file, fmt::format("{} bytes are no whole number of records of {}", bytes.size(),
-                                      kRecord));
+      throw bad_file(file, fmt::format("{} bytes are no whole number of records of {}",
+                                       bytes.size(), kRecord));
     for (size_t at = 0; at < bytes.size(); at += kRecord) {
       labels.push_back(bytes[at]);
       images.insert(images.end(), bytes.begin() + static_cast<std::ptrdiff_t>(at + 1),
                     bytes.begin() + static_cast<std::ptrdiff_t>(at + kRecord));
       if (static_cast<int>(bytes[at]) > 9)
-        throw damaged(file,
-                      fmt::format("a label is {}, expected 0 to 9", static_cast<int>(bytes[at])));
+        throw bad_file(file,
+                       fmt::format("a label is {}, expected 0 to 9", static_cast<int>(bytes[at])));
     }
   }
   Dataset data;

@@ -18,7 +18,7 @@ namespace tutti {
 namespace {
 
 constexpr size_t kPage = 4096;
-constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_SEAL;
+constexpr int kMemorySeals = F_SEAL_SHRINK | F_SEAL_SEAL;
 
 size_t whole_pages(size_t bytes) { return std::max(kPage, (bytes + kPage - 1) / kPage * kPage); }
 
@@ -190,7 +190,7 @@ class ShmMemory final : public SharedMemory {
 SharedFile SharedFile::create(size_t bytes) {
   SharedFile file(Descriptor(::memfd_create("tutti", MFD_CLOEXEC | MFD_ALLOW_SEALING)));
   if (!file.file_) throw system_error("cannot make shared memory (memfd)", errno);
-  if (::fcntl(file.descriptor(), F_ADD_SEALS, kSeals) != 0)
+  if (::fcntl(file.descriptor(), F_ADD_SEALS, kMemorySeals) != 0)
     throw system_error("cannot seal shared memory", errno);
   file.grow(whole_pages(bytes));
   return file;
@@ -201,7 +201,7 @@ SharedFile SharedFile::adopt(Descriptor descriptor, size_t bytes) {
   struct stat status {};
   const bool is_ours = ::fstat(file.descriptor(), &status) == 0 && S_ISREG(status.st_mode) &&
                        status.st_size >= static_cast<off_t>(bytes) &&
-                       (::fcntl(file.descriptor(), F_GET_SEALS) & kSeals) == kSeals;
+                       (::fcntl(file.descriptor(), F_GET_SEALS) & kMemorySeals) == kSeals;
   if (!is_ours) throw Error(ErrorCode::corrupt_data, "what it sent is no memory to share");
   return file;
 }

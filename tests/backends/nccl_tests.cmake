@@ -4,10 +4,12 @@ add_library(tutti_fake_nccl SHARED fake_nccl/functions.cc fake_nccl/world.cc)
 target_link_libraries(tutti_fake_nccl PRIVATE tutti fmt::fmt NCCL::headers)
 target_include_directories(tutti_fake_nccl PRIVATE ${PROJECT_SOURCE_DIR})
 tutti_options(tutti_fake_nccl)
+tutti_runs_once(tutti_fake_nccl)
+tutti_together(tutti_fake_nccl)
 
 function(tutti_nccl_test name)
   tutti_test(${name} ${ARGN} LIBRARIES tutti_fake_device tutti_fake_nccl tutti_test_support
-    LABELS tsan TIMEOUT 120)
+    LABELS thorough TIMEOUT 120)
   add_dependencies(${name} tutti_backend_nccl)
   target_compile_definitions(${name} PRIVATE TUTTI_FAKE_NCCL="$<TARGET_FILE:tutti_fake_nccl>")
 endfunction()

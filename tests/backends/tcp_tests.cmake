@@ -1,6 +1,6 @@
 tutti_test(tcp_handshake_test tcp_handshake_test.cc)
 tutti_test(tcp_store_protocol_test tcp_store_protocol_test.cc)
-tutti_test(tcp_store_test tcp_store_test.cc LABELS tsan)
+tutti_test(tcp_store_test WAITS tcp_store_test.cc LABELS tsan)
 tutti_test(tcp_channel_test tcp_channel_test.cc LABELS tsan)
 tutti_test(tcp_namespaces_test tcp_namespaces_test.cc LIBRARIES tutti_test_support)
 tutti_test(tcp_transport_test tcp_transport_test.cc)

@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/backends/world.h"
@@ -50,8 +52,11 @@ class TransportConformance : public testing::TestWithParam<TransportMaker> {
   }
   /// Moves everybody until nothing has moved for a while.
   void settle() {
-    for (auto quiet = Clock::now(); Clock::now() - quiet < std::chrono::milliseconds(30);)
-      if (progress_all()) quiet = Clock::now();
+    for (auto quiet = Clock::now(); Clock::now() - quiet < std::chrono::milliseconds(20);)
+      if (progress_all())
+        quiet = Clock::now();
+      else
+        std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
   TransferState finish(Transport& transport, Ticket ticket, uint32_t* verdict = nullptr) {
     TransferState state = TransferState::pending;

@@ -70,7 +70,8 @@ TEST(Communicator, AnyOrderOfSubmissionAndThenWithoutNegotiation) {
             for (auto& work : works) work.wait();
             const auto expected = static_cast<float>(size * step + size * (size - 1) / 2);
             for (const auto& gradient : gradients)
-              for (const float value : gradient) ASSERT_EQ(value, expected) << "step " << step;
+              for (const float value : gradient)
+                if (value != expected) ASSERT_EQ(value, expected) << "step " << step;
           }
           const auto statistics = comm.statistics();
           EXPECT_EQ(statistics.plans_locked, 1u);

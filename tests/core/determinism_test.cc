@@ -26,7 +26,7 @@ std::vector<std::vector<float>> input(int rank) {
 
 // determinism=rank_order: the same bits whatever the buckets, the arrival order and the segments.
 TEST(Determinism, RankOrderIsBitwiseEqualOverRandomLayouts) {
-  constexpr int kRanks = 3, kLayouts = 1000;
+  constexpr int kRanks = 3, kLayouts = test::repetitions(1000);
   std::vector<std::vector<float>> reference;
   std::mutex mutex;
   for (unsigned seed = 0; seed < kLayouts; ++seed) {

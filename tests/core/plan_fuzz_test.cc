@@ -2,6 +2,6 @@
 
 namespace tutti {
 
-TEST(PlanFuzz, FiftySeeds) { test::run_seeds(1, 50); }
+TEST(PlanFuzz, FiftySeeds) { test::run_seeds(1, test::repetitions(50)); }
 
 }  // namespace tutti

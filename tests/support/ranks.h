@@ -10,6 +10,16 @@ namespace tutti::test {
 using RankFunction = std::function<void(Communicator&)>;
 using Tune = std::function<void(Options&)>;
 
+/// How often to repeat what is drawn at random: `times`, and a quarter of it under tsan, which
+/// tells as much of fewer repetitions and takes many times as long for each.
+constexpr int repetitions(int times) {
+#ifdef __SANITIZE_THREAD__
+  return times / 4;
+#else
+  return times;
+#endif
+}
+
 /// Runs `body` on `size` ranks that are threads of this process, each with a Communicator of its
 /// own over one memory store. What a rank throws becomes a test failure that names the rank; gtest
 /// assertions inside `body` work (non-fatal ones, and fatal ones that end that rank's body). A run
