@@ -38,7 +38,9 @@ void expect_filled(const TensorView& view, double value, const std::string& name
        view.count());
   for (size_t i = 0; i < numbers.size(); ++i) {
     const double expected = value + static_cast<double>(i % 5);
-    if (numbers[i] != expected) ASSERT_EQ(numbers[i], expected) << name << "[" << i << "]";
+    if (numbers[i] != expected) {
+      ASSERT_EQ(numbers[i], expected) << name << "[" << i << "]";
+    }
   }
 }
 

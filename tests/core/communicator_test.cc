@@ -71,7 +71,9 @@ TEST(Communicator, AnyOrderOfSubmissionAndThenWithoutNegotiation) {
             const auto expected = static_cast<float>(size * step + size * (size - 1) / 2);
             for (const auto& gradient : gradients)
               for (const float value : gradient)
-                if (value != expected) ASSERT_EQ(value, expected) << "step " << step;
+                if (value != expected) {
+                  ASSERT_EQ(value, expected) << "step " << step;
+                }
           }
           const auto statistics = comm.statistics();
           EXPECT_EQ(statistics.plans_locked, 1u);

@@ -106,9 +106,10 @@ inline void run_seed(Communicator& comm, uint64_t seed, Doubled& doubled) {
           float sum = 0;
           for (int rank = 0; rank < size; ++rank)
             sum += value_of(rank, step, static_cast<int64_t>(i));
-          if (gradient.values[i] != sum)
+          if (gradient.values[i] != sum) {
             ASSERT_EQ(gradient.values[i], sum)
                 << "seed " << seed << " step " << step << " " << gradient.name << "[" << i << "]";
+          }
         }
       } catch (const Error& error) {
         ASSERT_TRUE(refused) << "seed " << seed << " step " << step << ": " << error.what();

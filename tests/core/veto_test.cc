@@ -69,9 +69,10 @@ void run_case(int size, const std::string& algorithm, int odd, int changed) {
             work.wait();
             for (int i = 0; i < kCount; ++i) {
               const float sum = expected(size, t, i);
-              if (gradient[static_cast<size_t>(i)] != sum)
+              if (gradient[static_cast<size_t>(i)] != sum) {
                 ASSERT_EQ(gradient[static_cast<size_t>(i)], sum)
                     << "step " << step << " tensor " << t << " element " << i;
+              }
             }
           }
         }
