@@ -1,11 +1,9 @@
-#pragma once
-
 #include <cstring>
 #include <optional>
 #include <thread>
 #include <vector>
 
-#include "tests/backends/backend_fixture.h"
+#include "tests/backends/backend_conformance.h"
 
 // What every Backend promises of ends, goodbyes, aborts, regions and sleep.
 

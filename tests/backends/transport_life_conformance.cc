@@ -1,9 +1,7 @@
-#pragma once
-
 #include <thread>
 #include <vector>
 
-#include "tests/backends/transport_fixture.h"
+#include "tests/backends/transport_conformance.h"
 
 // What every Transport promises of ends, goodbyes, aborts and sleep.
 
