@@ -201,7 +201,7 @@ SharedFile SharedFile::adopt(Descriptor descriptor, size_t bytes) {
   struct stat status {};
   const bool is_ours = ::fstat(file.descriptor(), &status) == 0 && S_ISREG(status.st_mode) &&
                        status.st_size >= static_cast<off_t>(bytes) &&
-                       (::fcntl(file.descriptor(), F_GET_SEALS) & kMemorySeals) == kSeals;
+                       (::fcntl(file.descriptor(), F_GET_SEALS) & kMemorySeals) == kMemorySeals;
   if (!is_ours) throw Error(ErrorCode::corrupt_data, "what it sent is no memory to share");
   return file;
 }
