@@ -60,14 +60,6 @@ Pipeline::Pipeline(int rank, SharedMemory& memory, std::vector<std::byte*> block
 Pipeline::~Pipeline() = default;
 
 OperationPtr Pipeline::start(const Collective& collective, const Launch& launch) {
-  if (spare_.empty()) {
-    ++allocations_;
-    spare_.push_back(std::make_unique<Run>(*this));
-  }
-  auto* run = spare_.back().release();
-  spare_.pop_back();
-  OperationPtr operation(run);
-  run->prepare(collective, launch);
   const uint64_t epoch = launch.tag >> kQueueTagBits;
   if (epoch != epoch_) {
     TUTTI_CHECK(operations_.empty());
@@ -76,8 +68,22 @@ OperationPtr Pipeline::start(const Collective& collective, const Launch& launch)
     for (auto& peer : peers_) peer.retired = first_;
     is_void_ = false;
   }
-  run->begin = end_;
-  run->end = end_ += run->chunks();
+  const uint64_t begin = end_;
+  if (launch.spins > 0 && run_here(collective, launch)) return nullptr;
+  return enqueue(collective, launch, begin);
+}
+
+OperationPtr Pipeline::enqueue(const Collective& collective, const Launch& launch, uint64_t begin) {
+  if (spare_.empty()) {
+    ++allocations_;
+    spare_.push_back(std::make_unique<Run>(*this));
+  }
+  auto* run = spare_.back().release();
+  spare_.pop_back();
+  OperationPtr operation(run);
+  run->prepare(collective, launch);
+  run->begin = begin;
+  run->end = end_ = begin + run->chunks();
   operations_.push_back(run);
   progress();
   return operation;
@@ -116,8 +122,9 @@ Pipeline::Run& Pipeline::run_of(uint64_t chunk) {
 }
 
 // A slot is free when all ranks have retired the chunk that was in it before.
-bool Pipeline::can_fill() {
-  if (filled_ == end_) return false;
+bool Pipeline::can_fill() { return filled_ != end_ && has_free_slot(); }
+
+bool Pipeline::has_free_slot() {
   if (filled_ - first_ < kSlots) return true;
   const uint64_t needed = filled_ - kSlots + 1;
   if (drained_ < needed) return false;
@@ -160,35 +167,47 @@ void Pipeline::publish(std::atomic<uint64_t>& word, uint64_t value) {
   }
 }
 
+void Pipeline::tell_name(uint64_t chunk, std::string_view name) {
+  const size_t slot = slot_of(chunk);
+  const uint64_t subject = own().lines[slot].call.subject;
+  if (name.empty() || subject == named_[slot]) return;
+  named_[slot] = subject;
+  auto& text = own().names[slot].text;
+  const size_t length = std::min(name.size(), sizeof text - 1);
+  std::memcpy(text, name.data(), length);
+  text[length] = 0;
+}
+
+void Pipeline::tell_places(uint64_t chunk, const std::byte* elements, const FusedUpdate* update) {
+  Places places;
+  places.elements = memory_.place_of(elements, 1).value();
+  if (update != nullptr)
+    places.outputs = memory_.place_of(update->outputs + (elements - update->inputs), 1).value();
+  std::memcpy(own().lines[slot_of(chunk)].payload, &places, sizeof places);
+}
+
+void Pipeline::publish_filled(uint64_t chunk) {
+  auto& line = own().lines[slot_of(chunk)];
+  // Not in the progress line too: peers read that one, and to write it anew would wait for them.
+  line.retired.store(drained_, std::memory_order_release);
+  told_retired_ = drained_;
+  ++messages_;
+  ++filled_;
+  publish(line.in, chunk + 1);
+}
+
 void Pipeline::fill() {
   const uint64_t chunk = filled_;
   auto& run = run_of(chunk);
   auto& line = own().lines[slot_of(chunk)];
   const Range range = run.range_of(chunk);
   if (chunk == run.begin) {
-    line.verdict = run.verdict;
-    line.kind = static_cast<uint8_t>(CollectiveKind::allreduce);
-    line.dtype = static_cast<uint8_t>(run.dtype);
-    line.op = static_cast<uint8_t>(run.asked_op);
-    line.algorithm = run.algorithm;
-    line.count = run.count;
-    line.subject = run.subject;
-    if (!run.name.empty()) {
-      auto& name = own().names[slot_of(chunk)].text;
-      const size_t length = std::min(run.name.size(), sizeof name - 1);
-      std::memcpy(name, run.name.data(), length);
-      name[length] = 0;
-    }
+    line.call.tell(run.dtype, run.asked_op, run.algorithm, run.count, run.subject, run.verdict);
+    tell_name(chunk, run.name);
   }
   size_t bytes = run.bytes(range.count);
   if (run.algorithm == kDirect || run.algorithm == kFused) {
-    const auto* begin = run.windows[0].data;
-    Places places;
-    places.elements = memory_.place_of(begin, 1).value();
-    if (run.update != nullptr)
-      places.outputs =
-          memory_.place_of(run.update->outputs + (begin - run.update->inputs), 1).value();
-    std::memcpy(line.payload, &places, sizeof places);
+    tell_places(chunk, run.windows[0].data, run.update);
     bytes = 0;
   } else if (run.verdict == 0 && run.algorithm == kOneShot) {
     run.fill(range, bytes <= ChunkLine::kPayload ? line.payload
@@ -202,31 +221,23 @@ void Pipeline::fill() {
       run.fill(mine, own().results + slot_of(chunk) * kChunkBytes);
     bytes -= run.bytes(mine.count);
   }
-  // Not in the progress line too: peers read that one, and to write it anew would wait for them.
-  line.retired.store(drained_, std::memory_order_release);
-  told_retired_ = drained_;
-  ++messages_;
   bytes_ += bytes;
-  ++filled_;
-  publish(line.in, chunk + 1);
+  publish_filled(chunk);
 }
 
 // Whether all ranks mean the same operation, and want it.
-bool Pipeline::is_agreed(uint64_t chunk) {
-  const auto& mine = own().lines[slot_of(chunk)];
-  return std::all_of(peers_.begin(), peers_.end(), [&](const Peer& peer) {
-    const auto& line = peer.lines[slot_of(chunk)];
-    return line.verdict == 0 && line.dtype == mine.dtype && line.op == mine.op &&
-           line.count == mine.count && line.subject == mine.subject &&
-           line.algorithm == mine.algorithm;
-  });
+bool Pipeline::is_agreed(uint64_t chunk) const {
+  const auto& mine = peers_[static_cast<size_t>(rank_)].lines[slot_of(chunk)].call;
+  return mine.verdict == 0 && std::all_of(peers_.begin(), peers_.end(), [&](const Peer& peer) {
+           return peer.lines[slot_of(chunk)].call == mine;
+         });
 }
 
 // False if the operation is over because of what the ranks said.
 bool Pipeline::learn_verdict(Run& run, uint64_t chunk) {
   if (is_agreed(chunk)) return true;
   uint32_t verdict = 0;
-  for (const auto& peer : peers_) verdict |= peer.lines[slot_of(chunk)].verdict;
+  for (const auto& peer : peers_) verdict |= peer.lines[slot_of(chunk)].call.verdict;
   run.state = verdict != 0 ? OperationState::vetoed : OperationState::failed;
   if (verdict == 0) {
     run.why =
@@ -236,12 +247,12 @@ bool Pipeline::learn_verdict(Run& run, uint64_t chunk) {
                           describe_disagreement(chunk)));
     // The next operation begins behind the longest of what the ranks meant.
     for (const auto& peer : peers_) {
-      const auto& line = peer.lines[slot_of(chunk)];
-      const int64_t elements = elements_of_chunk(static_cast<Algorithm>(line.algorithm),
-                                                 static_cast<DataType>(line.dtype), size());
+      const auto& call = peer.lines[slot_of(chunk)].call;
+      const int64_t elements = elements_of_chunk(static_cast<Algorithm>(call.algorithm),
+                                                 static_cast<DataType>(call.dtype), size());
       if (elements > 0)
         run.end = std::max(
-            run.end, run.begin + static_cast<uint64_t>((line.count + elements - 1) / elements));
+            run.end, run.begin + static_cast<uint64_t>((call.count + elements - 1) / elements));
     }
     end_ = std::max(end_, run.end);
   }
@@ -254,15 +265,15 @@ bool Pipeline::learn_verdict(Run& run, uint64_t chunk) {
 std::string Pipeline::describe_disagreement(uint64_t chunk) const {
   std::string text;
   for (size_t rank = 0; rank < peers_.size(); ++rank) {
-    const auto& line = peers_[rank].lines[slot_of(chunk)];
+    const auto& call = peers_[rank].lines[slot_of(chunk)].call;
     char name[sizeof(NameLine)];
     std::memcpy(name, peers_[rank].names[slot_of(chunk)].text, sizeof name);
     name[sizeof name - 1] = 0;
     text += fmt::format(
         "{}rank {} called \"{}\" with {}[{}]{} and op {}", rank == 0 ? "" : ", ", rank, name,
-        to_string(static_cast<DataType>(line.dtype)), line.count,
-        line.algorithm == kDirect || line.algorithm == kFused ? " of a GradientArena" : "",
-        to_string(static_cast<ReduceOp>(line.op)));
+        to_string(static_cast<DataType>(call.dtype)), call.count,
+        call.algorithm == kDirect || call.algorithm == kFused ? " of a GradientArena" : "",
+        to_string(static_cast<ReduceOp>(call.op)));
   }
   return text;
 }

@@ -18,10 +18,24 @@ struct alignas(128) ChunkLine {
   std::atomic<uint64_t> in{0};       // one more than the chunk whose input is here
   std::atomic<uint64_t> retired{0};  // chunks that its rank reads no more from others
   // The operation that begins with this chunk.
-  uint32_t verdict = 0;
-  uint8_t kind = 0, dtype = 0, op = 0, algorithm = 0;
-  int64_t count = 0;
-  uint64_t subject = 0;  // hash of its name and scale, where they are not agreed on already
+  struct Call {
+    uint32_t verdict = 0;
+    uint8_t kind = 0, dtype = 0, op = 0, algorithm = 0;
+    int64_t count = 0;
+    uint64_t subject = 0;  // hash of its name and scale, where they are not agreed on already
+    bool operator==(const Call&) const = default;
+    // Field by field, straight into the line: a copy would wait for the small stores.
+    void tell(DataType of, ReduceOp by, uint8_t way, int64_t elements, uint64_t named,
+              uint32_t says) {
+      verdict = says;
+      kind = static_cast<uint8_t>(CollectiveKind::allreduce);
+      dtype = static_cast<uint8_t>(of);
+      op = static_cast<uint8_t>(by);
+      algorithm = way;
+      count = elements;
+      subject = named;
+    }
+  } call;
   static constexpr size_t kPayload = 88;
   std::byte payload[kPayload];
 };
@@ -69,7 +83,7 @@ class Pipeline {
            std::vector<SleepLine*> sleepers);
   ~Pipeline();
 
-  /// `windows`: the operation's memory if it is shared; else empty.
+  /// Null: it is done; see Launch::spins.
   OperationPtr start(const Collective& collective, const Launch& launch);
   /// What start() will count as messages (chunks told to the peers) and bytes (read by them, or
   /// written into their memory).
@@ -103,6 +117,8 @@ class Pipeline {
   };
 
   int size() const { return static_cast<int>(peers_.size()); }
+  OperationPtr enqueue(const Collective& collective, const Launch& launch, uint64_t begin);
+  bool run_here(const Collective& collective, const Launch& launch);
   Peer& own() { return peers_[static_cast<size_t>(rank_)]; }
   Run& run_of(uint64_t chunk);
   static size_t slot_of(uint64_t chunk) { return chunk % kSlots; }
@@ -110,22 +126,30 @@ class Pipeline {
   enum class Stage : uint8_t { none, fill, reduce, drain };
   Stage next_stage();
   bool can_fill();
+  bool has_free_slot();
   bool can_reduce() const;
   bool can_drain() const;
   void fill();
+  void tell_name(uint64_t chunk, std::string_view name);
+  void tell_places(uint64_t chunk, const std::byte* elements, const FusedUpdate* update);
+  void publish_filled(uint64_t chunk);
   void reduce();
   void drain();
   void reduce_all(Run& run, uint64_t chunk);
   void reduce_share(Run& run, uint64_t chunk);
   bool reduce_direct(Run& run, uint64_t chunk);
+  Places places_of(size_t rank, uint64_t chunk) const;
+  void publish_reduced(uint64_t chunk);
   bool ends_when_reduced();
-  bool is_agreed(uint64_t chunk);
+  bool is_agreed(uint64_t chunk) const;
   bool learn_verdict(Run& run, uint64_t chunk);
   std::string describe_disagreement(uint64_t chunk) const;
   static int64_t elements_of_chunk(Algorithm algorithm, DataType dtype, int size);
   void publish(std::atomic<uint64_t>& word, uint64_t value);
   void retire_finished();
   void forget(Run& run);
+  template <class Came>
+  bool await(int looks, Came came);
 
   const int rank_;
   SharedMemory& memory_;
@@ -138,6 +162,7 @@ class Pipeline {
   uint64_t first_ = 0;  // chunk of this epoch
   uint64_t end_ = 0;    // one past the last operation's last chunk
   uint64_t filled_ = 0, reduced_ = 0, drained_ = 0, told_retired_ = 0;
+  uint64_t named_[kSlots] = {};  // subjects whose names the own NameLines hold
   bool is_void_ = false;  // an operation was cancelled: nothing moves until the queue begins anew
   std::atomic<bool> aborted_{false};
   std::vector<const std::byte*> inputs_;

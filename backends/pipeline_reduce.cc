@@ -9,7 +9,8 @@ namespace tutti {
 
 namespace {
 
-constexpr int64_t kBlockBytes = 16 << 10;  // stays in the first cache
+constexpr int64_t kBlockBytes = 16 << 10;   // stays in the first cache
+constexpr int64_t kBytesPerCall = 1 << 20;  // between two looks at other things
 
 }  // namespace
 
@@ -30,11 +31,21 @@ void Pipeline::reduce() {
       if (!reduce_direct(run, chunk)) return;
       break;
   }
+  publish_reduced(chunk);
+}
+
+void Pipeline::publish_reduced(uint64_t chunk) {
   ++reduced_;
   own().progress->retired.store(drained_, std::memory_order_release);
   told_retired_ = drained_;
   ++messages_;
   publish(own().progress->out, chunk + 1);
+}
+
+Pipeline::Places Pipeline::places_of(size_t rank, uint64_t chunk) const {
+  Places places;
+  std::memcpy(&places, peers_[rank].lines[slot_of(chunk)].payload, sizeof places);
+  return places;
 }
 
 void Pipeline::reduce_all(Run& run, uint64_t chunk) {
@@ -77,17 +88,11 @@ void Pipeline::reduce_share(Run& run, uint64_t chunk) {
 // What is updated goes by blocks that stay in the first cache between being reduced, used and
 // copied.
 bool Pipeline::reduce_direct(Run& run, uint64_t chunk) {
-  constexpr int64_t kBytesPerCall = 1 << 20;
   const auto* update = run.update;
   // What is updated has an owner for good, who keeps what the update needs from step to step:
   // stripes of the layout, in turns. What is only reduced is divided evenly.
   const Range mine = update != nullptr ? Range{0, run.count}
                                        : share_of(rank_, size(), {0, run.count}, run.element);
-  const auto places_of = [&](size_t rank) {
-    Places places;
-    std::memcpy(&places, peers_[rank].lines[slot_of(chunk)].payload, sizeof places);
-    return places;
-  };
   if (update != nullptr) block_.resize(kBlockBytes);
   int64_t window_begin = 0;
   int64_t budget = kBytesPerCall / run.element;
@@ -114,8 +119,9 @@ bool Pipeline::reduce_direct(Run& run, uint64_t chunk) {
         return memory_.at(static_cast<int>(rank), place + distance, bytes);
       };
       for (size_t rank = 0; rank < peers_.size(); ++rank) {
-        outputs_[rank] =
-            static_cast<int>(rank) == rank_ ? elements : theirs(rank, places_of(rank).elements);
+        outputs_[rank] = static_cast<int>(rank) == rank_
+                             ? elements
+                             : theirs(rank, places_of(rank, chunk).elements);
         inputs_[rank] = outputs_[rank];
       }
       if (update == nullptr) {
@@ -126,13 +132,78 @@ bool Pipeline::reduce_direct(Run& run, uint64_t chunk) {
         update->apply(update->self, offset, count, block_.data());
         for (size_t rank = 0; rank < peers_.size(); ++rank)
           if (static_cast<int>(rank) != rank_)
-            std::memcpy(theirs(rank, places_of(rank).outputs), update->outputs + offset, bytes);
+            std::memcpy(theirs(rank, places_of(rank, chunk).outputs), update->outputs + offset,
+                        bytes);
       }
       bytes_ += bytes * (peers_.size() - 1);
     }
     window_begin += window.count;
   }
   return run.reduced_elements == mine.count;
+}
+
+// An allreduce of shared memory for a caller that waits: what progress() does for it, in one piece
+// and without an Operation. False: one is needed from here on, for the chunk that was begun if one
+// was (end_ has grown).
+bool Pipeline::run_here(const Collective& collective, const Launch& launch) {
+  const int64_t count = collective.send_counts[0], element = size_of(collective.dtype);
+  if (launch.windows.size() != 1 || launch.update != nullptr || launch.verdict != 0 ||
+      count * element > kBytesPerCall)
+    return false;
+  if (!operations_.empty() || drained_ != end_ || is_void_ || aborted_ || !has_free_slot())
+    return false;
+
+  const uint64_t chunk = end_++;
+  const size_t slot = slot_of(chunk);
+  auto* const elements = launch.windows[0].data;
+  own().lines[slot].call.tell(collective.dtype, collective.op, kDirect, count,
+                              subject_of(collective, launch), 0);
+  tell_name(chunk, launch.name);
+  tell_places(chunk, elements, nullptr);
+  publish_filled(chunk);
+  const Range mine = share_of(rank_, size(), {0, count}, element);
+  if (!await(launch.spins, [&](const Peer& peer) { return peer.lines[slot].in > chunk; }) ||
+      !is_agreed(chunk))
+    return false;
+
+  if (mine.count > 0) {
+    const auto offset = mine.begin * element, bytes = mine.count * element;
+    try {
+      for (size_t rank = 0; rank < peers_.size(); ++rank) {
+        outputs_[rank] =
+            static_cast<int>(rank) == rank_
+                ? elements + offset
+                : memory_.at(static_cast<int>(rank),
+                             places_of(rank, chunk).elements + static_cast<uint64_t>(offset),
+                             static_cast<size_t>(bytes));
+        inputs_[rank] = outputs_[rank];
+      }
+    } catch (const Error&) {
+      return false;  // progress() meets it again and ends the queue
+    }
+    // The line is fetched for writing while the sums are made.
+    own().progress->retired.store(drained_, std::memory_order_release);
+    tutti::reduce(collective.dtype, op_of(collective), outputs_, inputs_, mine.count,
+                  scale_of(collective, launch, size()), Destination::cache);
+    bytes_ += static_cast<uint64_t>(bytes) * (peers_.size() - 1);
+  }
+  publish_reduced(chunk);
+  // And so is the next call's, while this rank waits: its last chunk is retired by now.
+  own().lines[slot_of(chunk + 1)].retired.store(drained_, std::memory_order_release);
+  if (!await(launch.spins, [&](const Peer& peer) { return peer.progress->out > chunk; }))
+    return false;
+  ++drained_;
+  return true;
+}
+
+// Whether all peers come within so many looks.
+template <class Came>
+bool Pipeline::await(int looks, Came came) {
+  for (int look = 0; look < looks; ++look) {
+    if (std::all_of(peers_.begin(), peers_.end(), came)) return true;
+    __builtin_ia32_pause();
+  }
+  return false;
 }
 
 }  // namespace tutti

@@ -31,6 +31,25 @@ inline Range share_of(int rank, int size, Range whole, int64_t element_bytes) {
   return {whole.begin + begin, std::min(share, whole.count - begin)};
 }
 
+inline ReduceOp op_of(const Collective& collective) {
+  return collective.op == ReduceOp::average ? ReduceOp::sum : collective.op;
+}
+
+inline Scale scale_of(const Collective& collective, const Launch& launch, int size) {
+  Scale scale = collective.scale;
+  if (collective.op == ReduceOp::average)
+    scale.divisor *= launch.contributors > 0 ? launch.contributors : size;
+  return scale;
+}
+
+// 0: the ranks know already that they mean the same.
+inline uint64_t subject_of(const Collective& collective, const Launch& launch) {
+  if (launch.name.empty()) return 0;
+  uint64_t seed = 0;
+  std::memcpy(&seed, &collective.scale.factor, sizeof seed);
+  return hash_text(launch.name, seed);
+}
+
 /// One operation. Its chunks are numbers [begin, end) of the queue.
 class Pipeline::Run final : public Operation {
  public:
@@ -40,16 +59,14 @@ class Pipeline::Run final : public Operation {
     dtype = collective.dtype;
     element = size_of(dtype);
     asked_op = collective.op;
-    op = collective.op == ReduceOp::average ? ReduceOp::sum : collective.op;
+    op = op_of(collective);
     count = collective.send_counts[0];
     verdict = launch.verdict;
     edges = launch.edges;
     input = collective.input;
     output = collective.output;
     windows.assign(launch.windows.begin(), launch.windows.end());
-    scale = collective.scale;
-    if (collective.op == ReduceOp::average)
-      scale.divisor *= launch.contributors > 0 ? launch.contributors : size;
+    scale = scale_of(collective, launch, size);
     update = launch.update;
     if (!windows.empty())
       algorithm = update == nullptr ? kDirect : kFused;
@@ -57,14 +74,10 @@ class Pipeline::Run final : public Operation {
       algorithm = count * element <= one_shot_bytes(size) ? kOneShot : kTwoShot;
     chunk_elements = elements_of_chunk(algorithm, dtype, size);
     name = launch.name;
-    subject = 0;
+    subject = subject_of(collective, launch);
     reduced_elements = 0;
     why.reset();
     state = OperationState::pending;
-    if (name.empty()) return;
-    uint64_t seed = 0;
-    std::memcpy(&seed, &collective.scale.factor, sizeof seed);
-    subject = hash_text(name, seed);
   }
   void release() override {
     pipeline_.forget(*this);

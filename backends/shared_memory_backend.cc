@@ -16,6 +16,7 @@ class SharedMemoryBackend final : public Backend {
       : rest_(std::move(rest)),
         memory_(std::move(memory)),
         size_(context.size),
+        capabilities_(rest_->capabilities()),
         sleeper_(reinterpret_cast<SleepLine*>(memory_->first(context.rank))),
         is_overridden_(Chooser(context.algorithms).overrides(CollectiveKind::allreduce)) {
     std::vector<SleepLine*> sleepers;
@@ -61,7 +62,7 @@ class SharedMemoryBackend final : public Backend {
     rest_->abort(error);
   }
 
-  Capabilities capabilities() const override { return rest_->capabilities(); }
+  Capabilities capabilities() const override { return capabilities_; }
   std::unique_ptr<Region> allocate(size_t bytes, Device device) override {
     if (device.kind != DeviceKind::cpu) return rest_->allocate(bytes, device);
     return memory_->allocate(bytes);
@@ -76,7 +77,7 @@ class SharedMemoryBackend final : public Backend {
 
   OperationPtr start(const Collective& collective, const Launch& launch) override {
     if (!packs_itself(collective, launch) ||
-        !capabilities().serves(collective.kind, collective.dtype, collective.op))
+        !capabilities_.serves(collective.kind, collective.dtype, collective.op))
       return rest_->start(collective, launch);
     return pipelines_[static_cast<size_t>(launch.queue)]->start(collective, launch);
   }
@@ -105,6 +106,7 @@ class SharedMemoryBackend final : public Backend {
   const std::unique_ptr<Backend> rest_;
   const std::unique_ptr<SharedMemory> memory_;
   const int size_;
+  const Capabilities capabilities_;
   SleepLine* const sleeper_;
   bool is_asleep_ = false;
   const bool is_overridden_;  // somebody wants one of the schedules: then for all sizes

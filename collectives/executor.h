@@ -98,6 +98,9 @@ struct Launch {
   uint32_t verdict = 0;  // this rank's, fixed now; 0 is go. Not 0 (kinds that reduce, and barrier):
                          // the input is not read and nothing is drained anywhere
   int contributors = 0;  // the divisor of op average; 0: the number of ranks
+  /// The caller waits: start() may look for its peers about so many times before it returns, and
+  /// return null if the operation is done by then.
+  int spins = 0;
   /// Queues: ranks must say the same name; empty: they are known to agree already.
   std::string_view name = {};
   Edges edges;

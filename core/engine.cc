@@ -302,11 +302,7 @@ void Engine::finish(std::span<Entry* const> entries, const Error* error) {
 void Engine::run_callbacks() {
   if (callbacks_.empty()) return;
   auto callbacks = std::exchange(callbacks_, {});
-  {
-    std::unique_lock lock(token_mutex_);
-    token_.put_back();
-    hand_on(lock);
-  }
+  put_token_back();
   const auto* outer = std::exchange(callback_of, this);
   for (auto& [callback, exception] : callbacks) {
     try {
@@ -326,8 +322,7 @@ void Engine::run_callbacks() {
   std::unique_lock lock(token_mutex_);
   // A callback may have ended a Work that a sleeping driver waits for.
   if (token_.waiting_drivers() > 0) drivers_.notify_all();
-  while (!token_.take()) {
-    token_.driver_sleeps();
+  while (!token_.take_or_sleep()) {
     drivers_.wait(lock);
     token_.driver_wakes();
   }
@@ -360,7 +355,7 @@ Statistics Engine::statistics() {
     const std::lock_guard lock(token_mutex_);
     if (token_.take()) {
       publish_statistics();
-      token_.put_back();
+      static_cast<void>(token_.put_back());
     }
   }
   const std::lock_guard lock(statistics_mutex_);
@@ -407,7 +402,7 @@ void Engine::close() noexcept {
       std::unique_lock lock(token_mutex_);
       const auto deadline = Deadline::after(options_.close_timeout);
       while (!token_.take() && !deadline.passed()) {
-        token_.driver_sleeps();
+        if (token_.take_or_sleep()) break;
         drivers_.wait_for(lock, std::chrono::milliseconds(10));
         token_.driver_wakes();
       }
@@ -427,7 +422,7 @@ void Engine::close() noexcept {
     if (healthy) transport_.goodbye(options_.close_timeout);
     run_callbacks();
     std::unique_lock lock(token_mutex_);
-    token_.put_back();
+    static_cast<void>(token_.put_back());
     drivers_.notify_all();
   } catch (const std::exception& error) {
     log(LogLevel::error, fmt::format("rank {}: closing: {}", context_.rank, error.what()));

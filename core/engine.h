@@ -107,6 +107,8 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   /// Spins, then sleeps until something can move or the deadline passed.
   void rest(Deadline deadline, int& idle_rounds);
   void drive_until_done(WorkState& work, Deadline deadline);
+  void take_token();
+  void put_token_back();
   void hand_on(std::unique_lock<std::mutex>& lock);
   /// Before a driver lets go of the token: sees that the background thread wakes for the rest.
   void leave_to_background();

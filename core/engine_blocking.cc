@@ -28,23 +28,17 @@ bool Engine::run_now(std::string_view name, const Collective& collective) {
       backend_->shares(window.data, static_cast<size_t>(bytes)))
     launch.windows = {&window, 1};
 
-  {
-    std::unique_lock lock(token_mutex_);
-    while (!token_.take()) {
-      if (!bell_rung_.exchange(true)) bell_.ring();
-      token_.driver_sleeps();
-      drivers_.wait(lock);
-      token_.driver_wakes();
-    }
-  }
+  take_token();
   std::optional<Error> error;
   bool drove = false;
   try {
     launch.tag = ++blocking_runs_;
     ++counting_.caller_runs;
+    launch.spins = spin_rounds_ > 0 ? kBlockingSpins : 0;
     const auto operation = backend_->start(collective, launch);
-    OperationState state;
-    for (int round = 0; (state = operation->advance()) == OperationState::pending; ++round) {
+    auto state = OperationState::done;
+    for (int round = 0; operation && (state = operation->advance()) == OperationState::pending;
+         ++round) {
       if (spin_rounds_ > 0 && round < kBlockingSpins) {
         __builtin_ia32_pause();
       } else if (spin_rounds_ == 0 && round < kBlockingYields) {
@@ -83,11 +77,7 @@ bool Engine::run_now(std::string_view name, const Collective& collective) {
     publish_statistics();
     leave_to_background();
   }
-  {
-    std::unique_lock lock(token_mutex_);
-    token_.put_back();
-    hand_on(lock);
-  }
+  put_token_back();
   if (error) throw Error(*error);
   return true;
 }

@@ -13,16 +13,15 @@ void Engine::drive(WorkState& work, Deadline deadline) {
   {
     std::unique_lock lock(token_mutex_);
     while (!work.done() && !deadline.passed()) {
-      if (token_.take()) {
+      if (token_.take_or_sleep()) {
         lock.unlock();
         drive_until_done(work, deadline);
         lock.lock();
-        token_.put_back();
+        static_cast<void>(token_.put_back());
         break;
       }
       // Another thread drives; it may sleep without knowing of what this one submitted quietly.
       if (!bell_rung_.exchange(true)) bell_.ring();
-      token_.driver_sleeps();
       if (deadline.is_never())
         drivers_.wait(lock);
       else
@@ -34,6 +33,23 @@ void Engine::drive(WorkState& work, Deadline deadline) {
   work.waiters.fetch_sub(1);
   const std::lock_guard lock(statistics_mutex_);
   published_.wait_seconds += std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+void Engine::take_token() {
+  if (token_.take()) return;
+  std::unique_lock lock(token_mutex_);
+  while (!token_.take_or_sleep()) {
+    // The holder may sleep.
+    if (!bell_rung_.exchange(true)) bell_.ring();
+    drivers_.wait(lock);
+    token_.driver_wakes();
+  }
+}
+
+void Engine::put_token_back() {
+  if (token_.put_back()) return;
+  std::unique_lock lock(token_mutex_);
+  hand_on(lock);
 }
 
 void Engine::hand_on(std::unique_lock<std::mutex>&) {
@@ -101,8 +117,7 @@ void Engine::rest(Deadline deadline, int& idle_rounds) {
 void Engine::background() {
   std::unique_lock lock(token_mutex_);
   while (!closing_) {
-    if (!token_.take_in_background()) {
-      token_.background_parks();
+    if (!token_.take_in_background_or_park()) {
       background_.wait(lock);
       token_.background_unparks();
       continue;
@@ -114,7 +129,7 @@ void Engine::background() {
     const auto due = next_deadline();
     if (!moved) publish_statistics();
     lock.lock();
-    token_.put_back();
+    static_cast<void>(token_.put_back());
     hand_on(lock);
     if (token_.waiting_drivers() > 0) continue;
     // The last step may have silenced the bell that close() rang.

@@ -1,45 +1,67 @@
 #pragma once
 
+#include <atomic>
+#include <cstdint>
+
 namespace tutti {
 
 /// Who may be the engine: at most one holder; threads that wait for their Work come before the
-/// background thread. Pure bookkeeping of one protocol; the caller holds one mutex around every
-/// call and does the waking that the answers ask for. Its promise: whenever nobody holds the token,
-/// somebody who can take it is awake or about to be woken.
+/// background thread. Pure bookkeeping of one protocol, in one word, so that taking the token and
+/// putting it back cost one atomic instruction each while nobody else wants it. Whoever sleeps or
+/// wakes others does so under one mutex: it calls what is marked so with the mutex held, and sleeps
+/// without letting go of it in between. Its promise: whenever nobody holds the token, somebody who
+/// can take it is awake or about to be woken.
 class Token {
  public:
   enum class Wake { nobody, a_driver, the_background };
 
-  bool held() const { return held_; }
-  int waiting_drivers() const { return waiting_drivers_; }
-
-  /// True: the caller is the engine now.
-  bool take() {
-    if (held_) return false;
-    return held_ = true;
+  bool held() const { return (word_.load(std::memory_order_acquire) & kHeld) != 0; }
+  int waiting_drivers() const {
+    return static_cast<int>(word_.load(std::memory_order_acquire) / kOneDriver);
   }
-  /// The background thread takes it only if nobody waits for it.
-  bool take_in_background() { return waiting_drivers_ == 0 && take(); }
-  void put_back() { held_ = false; }
 
-  /// A driver that did not get it goes to sleep; returns from sleep.
-  void driver_sleeps() { ++waiting_drivers_; }
-  void driver_wakes() { --waiting_drivers_; }
-  /// The background thread sleeps because somebody else drives.
-  void background_parks() { parked_ = true; }
-  void background_unparks() { parked_ = false; }
+  /// True: the caller is the engine now, and sees all that the holder before it did.
+  bool take() { return (word_.fetch_or(kHeld, std::memory_order_acquire) & kHeld) == 0; }
+  /// False: somebody may have to be woken; ask next() under the mutex.
+  [[nodiscard]] bool put_back() {
+    return (word_.fetch_and(~kHeld, std::memory_order_acq_rel) & ~kHeld) == 0;
+  }
 
-  /// Whom a thread that is done with the token, or with waiting for it, must wake.
+  /// False: a driver did not get it and goes to sleep. With the mutex.
+  bool take_or_sleep() {
+    auto word = word_.load(std::memory_order_relaxed);
+    while (!word_.compare_exchange_weak(word,
+                                        (word & kHeld) != 0 ? word + kOneDriver : word | kHeld,
+                                        std::memory_order_acq_rel, std::memory_order_relaxed)) {
+    }
+    return (word & kHeld) == 0;
+  }
+  /// It returned from sleep. With the mutex.
+  void driver_wakes() { word_.fetch_sub(kOneDriver, std::memory_order_acq_rel); }
+  /// The background thread takes it only if nobody waits for it. False: it goes to sleep, because
+  /// somebody else drives. With the mutex.
+  bool take_in_background_or_park() {
+    // Parked it is not, since it runs.
+    uint32_t free = 0;
+    while (!word_.compare_exchange_weak(free, free == 0 ? kHeld : free | kParked,
+                                        std::memory_order_acq_rel, std::memory_order_relaxed)) {
+    }
+    return free == 0;
+  }
+  /// With the mutex.
+  void background_unparks() { word_.fetch_and(~kParked, std::memory_order_acq_rel); }
+
+  /// Whom a thread that is done with the token, or with waiting for it, must wake. With the mutex.
   Wake next() const {
-    if (held_) return Wake::nobody;
-    if (waiting_drivers_ > 0) return Wake::a_driver;
-    return parked_ ? Wake::the_background : Wake::nobody;
+    const auto word = word_.load(std::memory_order_acquire);
+    if ((word & kHeld) != 0) return Wake::nobody;
+    if (word >= kOneDriver) return Wake::a_driver;
+    return (word & kParked) != 0 ? Wake::the_background : Wake::nobody;
   }
 
  private:
-  bool held_ = false;
-  bool parked_ = false;
-  int waiting_drivers_ = 0;
+  static constexpr uint32_t kHeld = 1, kParked = 2, kOneDriver = 4;
+  std::atomic<uint32_t> word_{0};
 };
 
 }  // namespace tutti

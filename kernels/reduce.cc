@@ -11,6 +11,7 @@
 #include <hwy/cache_control.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "tutti/base/check.h"
@@ -125,8 +126,8 @@ HWY_INLINE void PrefetchLines(Inputs inputs, int64_t begin, int64_t bytes) {
 
 // kPairs pairs of vectors at element i, reduced over all inputs in registers, stored once for each
 // output.
-template <class T, class Op, int kPairs, Stores kStores>
-HWY_INLINE void ReducePairs(Outputs outputs, Inputs inputs, int64_t i,
+template <class T, class Op, int kPairs, Stores kStores, class To, class From>
+HWY_INLINE void ReducePairs(const To& outputs, const From& inputs, int64_t i,
                             typename Lanes<T>::Lane multiplier, bool is_scaled) {
   using L = Lanes<T>;
   static_assert(kPairs == 1 || kPairs == 2);
@@ -172,8 +173,8 @@ HWY_INLINE void ReducePairs(Outputs outputs, Inputs inputs, int64_t i,
 }
 
 // One vector at element i.
-template <class T, class Op>
-HWY_INLINE void ReduceVector(Outputs outputs, Inputs inputs, int64_t i,
+template <class T, class Op, class To, class From>
+HWY_INLINE void ReduceVector(const To& outputs, const From& inputs, int64_t i,
                              typename Lanes<T>::Lane multiplier, bool is_scaled) {
   using L = Lanes<T>;
   const typename L::D d;
@@ -207,9 +208,10 @@ HWY_NOINLINE void ReduceTail(Outputs outputs, Inputs inputs, int64_t i, int64_t 
   for (std::byte* output : outputs) std::memcpy(At<T>(output, i), part, bytes);
 }
 
-// Elements [begin, end).
-template <class T, class Op>
-void ReduceRange(Outputs outputs, Inputs inputs, int64_t begin, int64_t end, Scale scale) {
+// Elements [begin, end). Containers of fixed size make loops without branches in them.
+template <class T, class Op, class To, class From>
+HWY_INLINE void ReduceLoop(const To& outputs, const From& inputs, int64_t begin, int64_t end,
+                           Scale scale) {
   using Lane = typename Lanes<T>::Lane;
   const auto width = static_cast<int64_t>(hn::Lanes(typename Lanes<T>::D()));
   const auto by = static_cast<Lane>(multiplier(scale));
@@ -219,6 +221,20 @@ void ReduceRange(Outputs outputs, Inputs inputs, int64_t begin, int64_t end, Sca
     ReducePairs<T, Op, 2, Stores::kCached>(outputs, inputs, i, by, is_scaled);
   for (; i + width <= end; i += width) ReduceVector<T, Op>(outputs, inputs, i, by, is_scaled);
   if (i < end) ReduceTail<T, Op>(outputs, inputs, i, end, by, is_scaled);
+}
+
+template <class T, class Op>
+void ReduceRange(Outputs outputs, Inputs inputs, int64_t begin, int64_t end, Scale scale) {
+  if constexpr (kIsFloat<T> && std::is_same_v<Op, Sum>) {
+    // Two ranks, in place or not: short sums out of the first cache, where branches show.
+    if (inputs.size() == 2 && outputs.size() <= 2) {
+      const std::array<const std::byte*, 2> from{inputs[0], inputs[1]};
+      if (outputs.size() == 1)
+        return ReduceLoop<T, Op>(std::array{outputs[0]}, from, begin, end, scale);
+      return ReduceLoop<T, Op>(std::array{outputs[0], outputs[1]}, from, begin, end, scale);
+    }
+  }
+  ReduceLoop<T, Op>(outputs, inputs, begin, end, scale);
 }
 
 // The same past the cache. False, with nothing done, where that is not possible.

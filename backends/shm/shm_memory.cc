@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cerrno>
 #include <mutex>
 #include <utility>
@@ -45,16 +47,98 @@ class Mapping {
   size_t bytes_;
 };
 
-/// The own file and the regions in it, which may outlive the backend that made them.
-class Heap {
+/// Where addresses lie, for readers that never wait. It changes seldom; whoever reads meanwhile
+/// reads again. One writer at a time.
+class PlaceTable {
  public:
-  explicit Heap(SharedFile file) : file_(std::move(file)) {}
-
   struct Span {
     uint64_t place;
     size_t bytes;
     const std::byte* data;
   };
+
+  void add(const Span& span) {
+    auto* block = &first_;
+    for (;; block = block->next.get()) {
+      const auto free = std::find_if(block->rows.begin(), block->rows.end(), [](const Row& row) {
+        return row.bytes.load(std::memory_order_relaxed) == 0;
+      });
+      if (free != block->rows.end()) return write(*free, span);
+      if (block->next != nullptr) continue;
+      block->next = std::make_unique<Block>();
+      block->after.store(block->next.get(), std::memory_order_release);
+    }
+  }
+  /// What was there; nothing if there was no such place.
+  std::optional<Span> remove(uint64_t place) noexcept {
+    for (auto* block = &first_; block != nullptr; block = block->next.get())
+      for (auto& row : block->rows) {
+        const auto span = read(row);
+        if (span.bytes == 0 || span.place != place) continue;
+        write(row, {});
+        return span;
+      }
+    return {};
+  }
+  std::optional<uint64_t> find(const std::byte* data, size_t bytes) const {
+    for (;;) {
+      const auto before = version_.load(std::memory_order_acquire);
+      uint64_t place = 0;
+      const bool is_there = look_up(data, bytes, place);
+      // The rows were read with acquire: this load cannot come before them.
+      if (before % 2 != 0 || version_.load(std::memory_order_relaxed) != before) continue;
+      if (!is_there) return std::nullopt;
+      return place;
+    }
+  }
+
+ private:
+  struct Row {
+    std::atomic<uint64_t> place{0};
+    std::atomic<size_t> bytes{0};  // 0: free
+    std::atomic<const std::byte*> data{nullptr};
+  };
+  struct Block {
+    std::array<Row, 16> rows;
+    std::atomic<const Block*> after{nullptr};  // of the readers
+    std::unique_ptr<Block> next;               // of the writer
+  };
+
+  static Span read(const Row& row) {
+    return {row.place.load(std::memory_order_acquire), row.bytes.load(std::memory_order_acquire),
+            row.data.load(std::memory_order_acquire)};
+  }
+  // Released one by one: who sees any of them sees that the version is odd.
+  void write(Row& row, const Span& span) noexcept {
+    const auto version = version_.load(std::memory_order_relaxed);
+    version_.store(version + 1, std::memory_order_relaxed);
+    row.place.store(span.place, std::memory_order_release);
+    row.bytes.store(span.bytes, std::memory_order_release);
+    row.data.store(span.data, std::memory_order_release);
+    version_.store(version + 2, std::memory_order_release);
+  }
+  bool look_up(const std::byte* data, size_t bytes, uint64_t& place) const {
+    for (const auto* block = &first_; block != nullptr;
+         block = block->after.load(std::memory_order_acquire))
+      for (const auto& row : block->rows) {
+        const auto span = read(row);
+        if (data < span.data || data + bytes > span.data + span.bytes || span.bytes == 0) continue;
+        place = span.place + static_cast<uint64_t>(data - span.data);
+        return true;
+      }
+    return false;
+  }
+
+  std::atomic<uint64_t> version_{0};  // odd: a row is being written
+  Block first_;
+};
+
+/// The own file and the regions in it, which may outlive the backend that made them.
+class Heap {
+ public:
+  explicit Heap(SharedFile file) : file_(std::move(file)) {}
+
+  using Span = PlaceTable::Span;
 
   Span add(size_t bytes) {
     const std::lock_guard lock(mutex_);
@@ -72,30 +156,25 @@ class Heap {
   }
   void placed(const Span& span) {
     const std::lock_guard lock(mutex_);
-    spans_.push_back(span);
+    places_.add(span);
   }
   void remove(uint64_t place) noexcept {
     const std::lock_guard lock(mutex_);
-    const auto found = std::find_if(spans_.begin(), spans_.end(),
-                                    [&](const Span& span) { return span.place == place; });
-    if (found == spans_.end()) return;
-    file_.discard(found->place, found->bytes);
-    free_.push_back({found->place, found->bytes, nullptr});
-    spans_.erase(found);
+    const auto span = places_.remove(place);
+    if (!span) return;
+    file_.discard(span->place, span->bytes);
+    free_.push_back({span->place, span->bytes, nullptr});
   }
   std::optional<uint64_t> place_of(const std::byte* data, size_t bytes) const {
-    const std::lock_guard lock(mutex_);
-    for (const auto& span : spans_)
-      if (data >= span.data && data + bytes <= span.data + span.bytes)
-        return span.place + static_cast<uint64_t>(data - span.data);
-    return {};
+    return places_.find(data, bytes);
   }
   const SharedFile& file() const { return file_; }
 
  private:
   SharedFile file_;
-  mutable std::mutex mutex_;  // guards the following
-  std::vector<Span> spans_, free_;
+  std::mutex mutex_;  // guards the following, except that places_ is read without it
+  PlaceTable places_;
+  std::vector<Span> free_;
 };
 
 class ShmRegion final : public Region {

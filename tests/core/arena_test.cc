@@ -6,8 +6,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <numeric>
 #include <random>
+#include <thread>
 
 #include "tests/support/ranks.h"
 #include "tutti/kernels/convert.h"
@@ -138,6 +140,65 @@ TEST(Arena, BlockingCallsOnItsMemory) {
       ASSERT_EQ(g[0], static_cast<float>(1 + 2 * step));
       ASSERT_EQ(g[499'999], static_cast<float>(1 + 2 * step));
     }
+  });
+}
+
+// Short ones never become an operation of their own, unless a rank is late.
+void short_blocking_calls(Communicator& comm) {
+  constexpr int64_t kMost = 300'000;
+  GradientArena arena(comm, {{"pad", 3}, {"g", kMost}});
+  auto* g = arena["g"].as<float>();
+  std::mt19937 random(7);  // alike on all ranks
+  for (const int64_t count : {1'024, 1'025, 4'096, 4'111, 70'000, 262'144, 262'145, 299'999})
+    for (int call = 0; call < 20; ++call) {
+      for (int64_t i = 0; i < kMost; ++i) g[i] = static_cast<float>(i % 100 + comm.rank());
+      const bool averages = random() % 2 == 0;
+      const auto late = static_cast<int>(random() % 8);
+      if (late == comm.rank()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      comm.allreduce_blocking("g", TensorView(g, Shape{count}, DataType::f32),
+                              averages ? ReduceOp::average : ReduceOp::sum);
+      const int n = comm.size();
+      const auto ranks = static_cast<float>(n * (n - 1)) / 2.0f;
+      for (int64_t i = 0; i < kMost; ++i) {
+        const auto sum = static_cast<float>(i % 100 * n) + ranks;
+        const auto own = static_cast<float>(i % 100 + comm.rank());
+        const float expected = i >= count ? own : averages ? sum / static_cast<float>(n) : sum;
+        ASSERT_FLOAT_EQ(g[i], expected) << i << " of " << count << ", call " << call;
+      }
+    }
+}
+
+TEST(Arena, ShortBlockingCallsOfThreads) {
+  for (const int size : {2, 3}) test::run_threads(size, short_blocking_calls);
+}
+
+TEST(Arena, ShortBlockingCallsOfProcesses) { test::run_processes(2, short_blocking_calls); }
+
+TEST(Arena, BlockingCallsThatDisagreeChangeNothing) {
+  test::run_threads(2, [](Communicator& comm) {
+    GradientArena arena(comm, {{"g", 4096}});
+    auto* g = arena["g"].as<float>();
+    std::fill_n(g, 4096, 1.0f);
+    const auto attempt = [&](std::string_view name, int64_t count, ReduceOp op) {
+      try {
+        comm.allreduce_blocking(name, TensorView(g, Shape{count}, DataType::f32), op);
+        ADD_FAILURE() << "rank " << comm.rank() << " heard of no disagreement";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::mismatch) << error.what();
+        EXPECT_NE(std::string(error.what()).find("rank 1 called \"b\""), std::string::npos)
+            << error.what();
+      }
+      std::vector<float> one(1, 1.0f);
+      comm.allreduce_blocking("after", one, ReduceOp::sum);
+      EXPECT_EQ(one[0], 2.0f);
+    };
+    const bool odd = comm.rank() == 1;
+    for (int i = 0; i < 6; ++i) attempt(odd ? "b" : "a", 4096, ReduceOp::sum);
+    attempt("b", odd ? 2048 : 4096, ReduceOp::sum);
+    attempt("b", 4096, odd ? ReduceOp::max : ReduceOp::sum);
+    EXPECT_EQ(std::count(g, g + 4096, 1.0f), 4096);
+    comm.allreduce_blocking("b", arena["g"], ReduceOp::sum);
+    EXPECT_EQ(std::count(g, g + 4096, 2.0f), 4096);
   });
 }
 

@@ -2,27 +2,28 @@
 
 #include <gtest/gtest.h>
 
+#include <condition_variable>
+#include <mutex>
 #include <random>
+#include <thread>
 #include <vector>
 
 namespace tutti {
 namespace {
 
-// The protocol of the engine's threads over the Token, with every lock section as one atomic step
-// of a random interleaving. Drivers want their work done; work is done only by a holder's step; the
-// background thread holds the token when nobody waits. A lost wake-up shows as a state in which
-// work is left and nobody can move.
+// The protocol of the engine's threads over the Token as a random interleaving. One atomic step is
+// a section under the mutex, or an atomic instruction of those who go without it. Drivers want
+// their work done; work is done only by a holder's step; the background thread holds the token when
+// nobody waits. A lost wake-up shows as a state in which work is left and nobody can move.
 struct Model {
-  enum class Driver { outside, arriving, asleep, woken, driving, done };
+  enum class Driver { outside, arriving, refused, asleep, woken, driving, handing_on, done };
   enum class Background { ready, holding, parked, woken, polling };
 
   explicit Model(unsigned seed, int drivers)
       : random(seed), states(static_cast<size_t>(drivers), Driver::outside) {}
 
   void wake(Token::Wake who) {
-    if (who == Token::Wake::a_driver)
-      for (auto& state : states)
-        if (state == Driver::asleep) state = Driver::woken;
+    if (who == Token::Wake::a_driver) wake_all_drivers();
     if (who == Token::Wake::the_background && background == Background::parked)
       background = Background::woken;
   }
@@ -42,6 +43,9 @@ struct Model {
     for (const auto state : states) count += state == Driver::driving;
     return count;
   }
+  void hear_bell() {
+    if (background == Background::polling) background = Background::ready;
+  }
 
   // One atomic step of driver i; false if it cannot move.
   bool step_driver(size_t i) {
@@ -49,22 +53,25 @@ struct Model {
     switch (state) {
       case Driver::outside:
         submitted[i] = true;
-        if (background == Background::polling && random() % 2) background = Background::ready;
-        state = Driver::arriving;
-        return true;
-      case Driver::woken:
-        token.driver_wakes();
+        if (random() % 2) hear_bell();
         state = Driver::arriving;
         return true;
       case Driver::arriving:
+        // Some try without the mutex first, and drive whatever is there.
+        if (random() % 2)
+          state = Driver::refused;
+        else
+          state = token.take() ? Driver::driving : Driver::refused;
+        return true;
+      case Driver::woken:
+        token.driver_wakes();
+        [[fallthrough]];
+      case Driver::refused:
         if (done(i)) {
           wake(token.next());
           state = Driver::done;
-        } else if (token.take()) {
-          state = Driver::driving;
         } else {
-          token.driver_sleeps();
-          state = Driver::asleep;
+          state = token.take_or_sleep() ? Driver::driving : Driver::asleep;
         }
         return true;
       case Driver::driving:
@@ -73,9 +80,12 @@ struct Model {
           return true;
         }
         // Leaving with work left rings the bell, which a polling background thread hears.
-        if (background == Background::polling) background = Background::ready;
-        token.put_back();
-        if (!careless) wake(token.next());
+        hear_bell();
+        state = token.put_back() ? Driver::done : Driver::handing_on;
+        if (careless) state = Driver::done;
+        return true;
+      case Driver::handing_on:
+        wake(token.next());
         state = Driver::done;
         return true;
       case Driver::asleep:
@@ -92,19 +102,13 @@ struct Model {
         background = Background::ready;
         return true;
       case Background::ready:
-        if (token.take_in_background()) {
-          background = Background::holding;
-        } else {
-          token.background_parks();
-          background = Background::parked;
-        }
+        background = token.take_in_background_or_park() ? Background::holding : Background::parked;
         return true;
       case Background::holding: {
         finish_some();
         bool work_left = false;
         for (size_t i = 0; i < states.size(); ++i) work_left |= submitted[i] && !finished[i];
-        token.put_back();
-        wake(token.next());
+        if (!token.put_back()) wake(token.next());
         background =
             work_left || token.waiting_drivers() > 0 ? Background::ready : Background::polling;
         return true;
@@ -122,7 +126,7 @@ struct Model {
     for (int steps = 0; steps < 10000; ++steps) {
       bool all_done = true;
       for (const auto state : states) all_done &= state == Driver::done;
-      if (all_done) return true;
+      if (all_done) return background != Background::parked;
       // A random actor that can move; nobody who can is a deadlock.
       const size_t first = random() % (states.size() + 1);
       bool moved = false;
@@ -165,14 +169,48 @@ TEST(Token, WaitersComeBeforeTheBackground) {
   Token token;
   ASSERT_TRUE(token.take());
   EXPECT_FALSE(token.take());
-  token.driver_sleeps();
-  token.background_parks();
+  EXPECT_FALSE(token.take_or_sleep());
+  EXPECT_FALSE(token.take_in_background_or_park());
   EXPECT_EQ(token.next(), Token::Wake::nobody);
-  token.put_back();
+  EXPECT_FALSE(token.put_back());
   EXPECT_EQ(token.next(), Token::Wake::a_driver);
-  EXPECT_FALSE(token.take_in_background());
+  EXPECT_EQ(token.waiting_drivers(), 1);
+  EXPECT_FALSE(token.take_in_background_or_park());
   token.driver_wakes();
   EXPECT_EQ(token.next(), Token::Wake::the_background);
+  token.background_unparks();
+  EXPECT_TRUE(token.take_in_background_or_park());
+  EXPECT_TRUE(token.put_back());
+}
+
+// Those who take it at once and those who sleep for it exclude each other, and each sees what the
+// holder before it wrote.
+TEST(Token, ThreadsTakeTurns) {
+  constexpr int kThreads = 4, kTurns = 20'000;
+  Token token;
+  std::mutex mutex;
+  std::condition_variable free;
+  int64_t turns = 0;
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < kThreads; ++thread)
+    threads.emplace_back([&] {
+      for (int turn = 0; turn < kTurns; ++turn) {
+        if (!token.take()) {
+          std::unique_lock lock(mutex);
+          while (!token.take_or_sleep()) {
+            free.wait(lock);
+            token.driver_wakes();
+          }
+        }
+        ++turns;
+        if (token.put_back()) continue;
+        const std::lock_guard lock(mutex);
+        if (token.next() == Token::Wake::a_driver) free.notify_all();
+      }
+    });
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(turns, kThreads * kTurns);
+  EXPECT_FALSE(token.held());
 }
 
 }  // namespace
