@@ -196,14 +196,13 @@ bool Pipeline::run_here(const Collective& collective, const Launch& launch) {
   return true;
 }
 
-// Whether all peers come within so many looks. A pause lasts half as long as a hand-over between
-// cores, so the first looks do without.
+// Whether all peers come within so many looks. With a pause between them: each look takes the line
+// from the peer that is about to write it.
 template <class Came>
 bool Pipeline::await(int looks, Came came) {
-  constexpr int kLooksAtOnce = 64;
   for (int look = 0; look < looks; ++look) {
     if (std::all_of(peers_.begin(), peers_.end(), came)) return true;
-    if (look >= kLooksAtOnce) __builtin_ia32_pause();
+    __builtin_ia32_pause();
   }
   return false;
 }
