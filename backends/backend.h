@@ -26,9 +26,16 @@ struct Place {
   int world_rank = 0;  // in the job; differs from the rank in a split or shrunk communicator
   std::vector<int> cores = {};  // on which its process may run
   std::string machine = {};     // whose cores these are; several hosts may share them
+  int local_rank = -1;  // in the job, among the ranks of its host; -1: as in this communicator
 };
 
 struct BackendPlugin;
+
+/// What a backend hands to the backend of a communicator that is split off its own.
+class Inheritance {
+ public:
+  virtual ~Inheritance() = default;
+};
 
 /// All that a backend is told when it connects. Borrowed for the call, except the shared store.
 struct Context {
@@ -43,8 +50,11 @@ struct Context {
   Determinism determinism = Determinism::fastest;
   std::string algorithms;  // score string for the chooser
   std::string library;     // file of the library behind a plugin that loads it by itself; "": usual
+  std::string nccl_config;  // see backends/nccl_settings.h
   ExecutorOptions executor;
   LogSink log;
+  /// From the backend of the communicator that this one is split off; null: nothing.
+  std::shared_ptr<Inheritance> inheritance;
   /// The built-in backends, and those that a name or the scores ask for; for composites.
   std::span<const BackendPlugin* const> plugins;
   /// The one of them for this name ("shm+ucx": hierarchical); null if it is not there.
@@ -104,10 +114,17 @@ class Backend : public Progressive {
   /// Messages between ranks, for the control plane; null where a library offers none.
   virtual Transport* transport() = 0;
   virtual TransportCounters counters() { return transport()->counters(); }
+  /// What this rank's backend in a communicator of the ranks of `color`, ordered by their keys, can
+  /// be built on; color < 0: this rank joins none. All ranks call it in one order, each by the
+  /// thread that splits, beside the engine; `context` is this communicator's, with a store for this
+  /// call alone. A failure is told by the connect() that gets it.
+  virtual std::shared_ptr<Inheritance> split(const Context&, int /*color*/, int /*key*/) {
+    return nullptr;
+  }
 };
 
 /// Grows whenever this header, or one that it includes, changes what a plugin was compiled for.
-inline constexpr uint32_t kBackendAbi = 3;
+inline constexpr uint32_t kBackendAbi = 4;
 
 /// What a backend's folder exports: one record. What composites can use it for: `open` makes the
 /// channels to the given peers, `transport` the messages between all ranks; null if it has none.

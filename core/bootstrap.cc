@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <map>
@@ -81,10 +82,10 @@ std::string agreement(const Options& options) {
   return fmt::format(
       "TUTTI_BACKEND={} TUTTI_ALGORITHMS={} TUTTI_DETERMINISM={} TUTTI_SEGMENT_BYTES={} "
       "TUTTI_FUSION_BYTES={} TUTTI_PARTITION_BYTES={} TUTTI_CACHE_CAPACITY={} TUTTI_REPLAY={} "
-      "TUTTI_REPLAY_AFTER={}",
+      "TUTTI_REPLAY_AFTER={} TUTTI_NCCL_CONFIG={}",
       options.backend, options.algorithms, static_cast<int>(options.determinism),
       options.segment_bytes, options.fusion_bytes, options.partition_bytes, options.cache_capacity,
-      options.replay, options.replay_after);
+      options.replay, options.replay_after, options.nccl_config);
 }
 
 // In the place of a rank that cannot take part, before the reason: nobody need wait for it.
@@ -170,6 +171,17 @@ std::vector<Place> exchange_places(const Options& options, const Membership& mem
   return places;
 }
 
+// Each rank's number among those of its host in the job.
+void number_places(Context& context, const Membership& membership) {
+  const auto hosts = context.hosts();
+  for (size_t i = 0; i < hosts.size(); ++i)
+    context.places[i].local_rank =
+        membership.local_ranks.empty()
+            ? static_cast<int>(std::count(hosts.begin(),
+                                          hosts.begin() + static_cast<std::ptrdiff_t>(i), hosts[i]))
+            : membership.local_ranks[i];
+}
+
 // What `auto` means.
 std::string_view choose_backend(const std::vector<Place>& places, const Options& options) {
   std::set<std::string> hosts;
@@ -250,11 +262,14 @@ std::shared_ptr<Engine> make_engine(const Options& options, const Membership& me
   const auto plugins = load_wanted_backends(options, *context.store);
   context.places = exchange_places(options, membership, *context.store, context.deadline);
   options.observe("rendezvous");
+  number_places(context, membership);
+  context.inheritance = membership.inheritance;
   context.secret = options.secret;
   context.network_interface = options.network_interface;
   context.determinism = options.determinism;
   context.algorithms = options.algorithms;
   context.library = options.backend_library;
+  context.nccl_config = options.nccl_config;
   context.executor.segment_bytes = options.segment_bytes;
   context.plugins = plugins;
   context.log = [sink = options.log, limit = options.log_level](LogLevel level,
@@ -265,6 +280,7 @@ std::shared_ptr<Engine> make_engine(const Options& options, const Membership& me
       options.backend == "auto" ? choose_backend(context.places, options) : options.backend;
   auto backend = connect_choice(context);
   context.plugins = {};
+  context.inheritance = nullptr;
   return std::make_shared<Engine>(options, std::move(context), std::move(backend), membership.root);
 }
 

@@ -13,6 +13,10 @@ struct Membership {
   std::shared_ptr<void> keeper;  // the server behind the store, if this process runs it
   std::vector<int> world_ranks;  // of all members, in rank order
   std::string path;              // in the root store
+  // Of members of another communicator: their numbers among the ranks of their hosts in the job,
+  // and what that one's backend leaves to this one's.
+  std::vector<int> local_ranks;
+  std::shared_ptr<Inheritance> inheritance;
 };
 
 /// Opens the job's store as the options say.

@@ -37,6 +37,7 @@ void set_reduction(Request& request, const ReduceOptions& options) {
 CommunicatorState::CommunicatorState(Options given, Membership member)
     : options(std::move(given)), membership(std::move(member)) {
   engine = make_engine(options, membership);
+  membership.inheritance = nullptr;
   capabilities = engine->backend().capabilities();
   const auto host = engine->context().hosts();
   const auto own = static_cast<size_t>(options.rank);

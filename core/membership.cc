@@ -19,7 +19,8 @@ namespace {
 // A communicator of some members of another one: ranks are their places in `members`.
 std::shared_ptr<CommunicatorState> make_child(const CommunicatorState& parent,
                                               const std::vector<int>& members,
-                                              const std::string& path) {
+                                              const std::string& path,
+                                              std::shared_ptr<Inheritance> inheritance) {
   Options options = parent.options;
   const auto own = std::find(members.begin(), members.end(), parent.options.rank);
   options.rank = static_cast<int>(own - members.begin());
@@ -28,12 +29,27 @@ std::shared_ptr<CommunicatorState> make_child(const CommunicatorState& parent,
   Membership membership = parent.membership;
   membership.store = make_prefix_store(parent.membership.root, path + "/");
   membership.world_ranks.clear();
-  for (const int member : members)
-    membership.world_ranks.push_back(parent.membership.world_ranks[static_cast<size_t>(member)]);
+  membership.local_ranks.clear();
+  for (const int member : members) {
+    const auto& place = parent.engine->context().places[static_cast<size_t>(member)];
+    membership.world_ranks.push_back(place.world_rank);
+    membership.local_ranks.push_back(place.local_rank);
+  }
+  membership.inheritance = std::move(inheritance);
   auto state = std::make_shared<CommunicatorState>(std::move(options), std::move(membership));
   state->path = path;
   state->epoch = parent.epoch;
   return state;
+}
+
+// What the backend leaves to the one of the members of a color; a color < 0 has none.
+std::shared_ptr<Inheritance> inherit(const CommunicatorState& parent, int color,
+                                     const std::vector<int>& members, const std::string& path) {
+  Context context = parent.engine->context();
+  context.store = make_prefix_store(parent.membership.root, path + "/inheritance/");
+  context.deadline = Deadline::after(parent.options.connect_timeout);
+  const auto own = std::find(members.begin(), members.end(), context.rank);
+  return parent.engine->backend().split(context, color, static_cast<int>(own - members.begin()));
 }
 
 }  // namespace
@@ -48,12 +64,14 @@ std::unique_ptr<Communicator> Communicator::split(int color, int key) {
     std::memcpy(theirs, all[static_cast<size_t>(rank)].data(), sizeof theirs);
     if (theirs[0] == color) order.emplace_back(theirs[1], rank);
   }
-  if (color < 0) return nullptr;
+  const auto path = fmt::format("{}/e{}/split{}", state_->path, state_->epoch, number);
   std::sort(order.begin(), order.end());
   std::vector<int> members;
-  for (const auto& [k, rank] : order) members.push_back(rank);
-  const auto path = fmt::format("{}/e{}/split{}/{}", state_->path, state_->epoch, number, color);
-  return std::unique_ptr<Communicator>(new Communicator(make_child(*state_, members, path)));
+  for (const auto& [k, other] : order) members.push_back(other);
+  auto inheritance = inherit(*state_, color, members, path);
+  if (color < 0) return nullptr;
+  return std::unique_ptr<Communicator>(new Communicator(
+      make_child(*state_, members, fmt::format("{}/{}", path, color), std::move(inheritance))));
 }
 
 // Every survivor writes that it lives and whom it knows to be dead. Once everybody who is not known
@@ -118,7 +136,7 @@ std::unique_ptr<Communicator> Communicator::shrink(Deadline deadline) {
                     "was stopped or cut off. It must start anew",
                     rank(), format_rank_set(members)))
         .with_rank(rank());
-  auto state = make_child(*state_, members, path);
+  auto state = make_child(*state_, members, path, nullptr);
   state->epoch = epoch;
   return std::unique_ptr<Communicator>(new Communicator(std::move(state)));
 }

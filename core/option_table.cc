@@ -9,6 +9,7 @@
 #include <functional>
 #include <utility>
 
+#include "tutti/backends/nccl_settings.h"
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
 
@@ -153,6 +154,17 @@ Setting backend_path() {
   return setting;
 }
 
+Setting nccl_config() {
+  auto setting = text("TUTTI_NCCL_CONFIG", &Options::nccl_config,
+                      "what NCCL's communicators are told, like min_ctas=4,net_name=Socket");
+  setting.read = [](const std::string& text, Options& options) {
+    parse_nccl_settings(text);  // says itself what is wrong
+    options.nccl_config = text;
+    return true;
+  };
+  return setting;
+}
+
 // The secret itself is taken out of the environment in options.cc and never printed. It may have
 // come by either variable.
 Setting secret(std::string variable, std::string unit, std::string meaning) {
@@ -190,6 +202,7 @@ std::vector<Setting> all_settings() {
       backend_path(),
       text("TUTTI_BACKEND_LIBRARY", &Options::backend_library,
            "file of the library that the backend loads by itself (nccl); empty: the usual name"),
+      nccl_config(),
       text("TUTTI_ALGORITHMS", &Options::algorithms,
            "overrides like allreduce:0-32k=one_shot,32k-inf=ucx/ring"),
       choice("TUTTI_DETERMINISM", &Options::determinism, {"fastest", "run", "rank_order"},
@@ -269,6 +282,11 @@ void check_options(const Options& options) {
        fmt::format("rank 0 can serve a store at tcp://host:port only, not at \"{}\"",
                    options.store));
   need(options.segment_bytes > 0, "the segment size must be at least 1 byte");
+  try {
+    parse_nccl_settings(options.nccl_config);
+  } catch (const Error& error) {
+    need(false, fmt::format("rank {}: {}", options.rank, error.what()));
+  }
   need(!options.job.empty(), "the job's name (TUTTI_JOB) must not be empty");
 }
 

@@ -38,6 +38,7 @@ struct Options {
   std::string backend_path;      // TUTTI_BACKEND_PATH: folders of plugins, a:b; then libtutti.so's
   std::string backend_library;  // TUTTI_BACKEND_LIBRARY: file of the library that a plugin loads by
                                 // itself (nccl); empty: the usual name
+  std::string nccl_config;      // TUTTI_NCCL_CONFIG: what NCCL's communicators are told, a=1,b=2
   std::string algorithms;       // TUTTI_ALGORITHMS: score string, see Chooser
   Determinism determinism = Determinism::fastest;  // TUTTI_DETERMINISM: fastest, run, rank_order
   int64_t segment_bytes = 1 << 20;                 // TUTTI_SEGMENT_BYTES: pipelined pieces

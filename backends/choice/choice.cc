@@ -75,6 +75,10 @@ class ChoiceTransport final : public Transport {
   std::vector<Transport*> all_;
 };
 
+struct ChoiceInheritance final : Inheritance {
+  std::vector<std::shared_ptr<Inheritance>> each;  // of the backends, in their order
+};
+
 class ChoiceBackend final : public Backend {
  public:
   /// `names` of the backends, in their order.
@@ -153,6 +157,15 @@ class ChoiceBackend final : public Backend {
     for (const auto& backend : backends_) add(sum, backend->counters());
     return sum;
   }
+  std::shared_ptr<Inheritance> split(const Context& context, int color, int key) override {
+    auto inheritance = std::make_shared<ChoiceInheritance>();
+    for (size_t i = 0; i < backends_.size(); ++i) {
+      auto own = context;
+      own.store = make_prefix_store(context.store, std::to_string(i) + "/");
+      inheritance->each.push_back(backends_[i]->split(own, color, key));
+    }
+    return inheritance;
+  }
 
  private:
   // What lives on a device runs where capabilities() says that it may.
@@ -197,6 +210,7 @@ std::unique_ptr<Backend> connect_choice(const Context& context) {
     if (!score.backend.empty() &&
         std::find(names.begin(), names.end(), score.backend) == names.end())
       names.push_back(score.backend);
+  const auto inheritance = std::dynamic_pointer_cast<ChoiceInheritance>(context.inheritance);
   Backends backends;
   for (const auto& name : names) {
     const auto* plugin = context.plugin(name);
@@ -205,6 +219,7 @@ std::unique_ptr<Backend> connect_choice(const Context& context) {
     auto own = context;
     own.name = name;
     own.algorithms = scores_for(chooser, name, backends.empty());
+    if (inheritance) own.inheritance = inheritance->each.at(backends.size());
     if (!backends.empty()) own.store = make_prefix_store(context.store, "choice/" + name + "/");
     backends.push_back(plugin->connect(own));
   }

@@ -48,6 +48,18 @@ NcclCommunicator::State NcclCommunicator::call(
   return judge(result != ncclSuccess && result != ncclInProgress ? result : ended);
 }
 
+NcclCommunicator::State NcclCommunicator::begin_split(int color, int key, ncclConfig_t& config) {
+  return call(false, [&](ncclComm_t comm) {
+    return library_->ncclCommSplit(comm, color, key, &split_, &config);
+  });
+}
+
+std::shared_ptr<NcclCommunicator> NcclCommunicator::take_split() {
+  const Inside inside(*this);
+  if (!inside.may_call() || split_ == nullptr) return nullptr;
+  return std::make_shared<NcclCommunicator>(library_, std::exchange(split_, nullptr));
+}
+
 NcclCommunicator::State NcclCommunicator::state() {
   if (state_ == State::failed) return state_;
   const Inside inside(*this);
@@ -64,13 +76,28 @@ void NcclCommunicator::abort() noexcept {
   while (is_inside_.load() && !grace.passed())
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   library_->ncclCommAbort(native_);
+  // Which ended the splitting, too.
+  if (split_ != nullptr) library_->ncclCommAbort(split_);
+}
+
+void NcclCommunicator::abort_apart(std::shared_ptr<NcclCommunicator> communicator,
+                                   std::function<void()> done) {
+  std::thread([communicator = std::move(communicator), done = std::move(done)] {
+    communicator->abort();
+    done();
+  }).detach();
 }
 
 void NcclCommunicator::close(Deadline deadline) noexcept {
-  if (is_aborting_.load() || state_ == State::failed) return abort();
+  const auto await = [&] {
+    while (state_ == State::busy && !is_over() && !deadline.passed() && state() == State::busy)
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+  };
+  await();
+  take_split();  // nobody waited for it
+  if (is_aborting_.load() || state_ != State::ready) return abort();
   call(false, [this](ncclComm_t comm) { return library_->ncclCommFinalize(comm); });
-  while (state_ == State::busy && !deadline.passed() && state() == State::busy)
-    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  await();
   if (state_ != State::ready || is_aborting_.exchange(true)) return abort();
   library_->ncclCommDestroy(native_);
 }

@@ -25,6 +25,10 @@ class NcclCommunicator {
   /// Makes calls of NCCL, in one group if there may be several. `busy`: NCCL goes on with them by
   /// itself; they are on the stream when state() is `ready`, and nothing may be called before.
   State call(bool grouped, const std::function<ncclResult_t(ncclComm_t)>& calls);
+  /// Begins to split it, which nothing else may be under way on, as a call. NCCL makes the new one
+  /// by and by; once state() is `ready`, take_split() has it (null without a color).
+  State begin_split(int color, int key, ncclConfig_t& config);
+  std::shared_ptr<NcclCommunicator> take_split();
   /// Asks NCCL; finds its asynchronous errors.
   State state();
   /// Why, after `failed`.
@@ -33,6 +37,9 @@ class NcclCommunicator {
   /// Ends what runs on the device, from any thread; waits for the thread inside at most for the
   /// grace that NCCL gives. Idempotent.
   void abort() noexcept;
+  /// The same in a thread of its own, since NCCL may hang in it; then calls `done`.
+  static void abort_apart(std::shared_ptr<NcclCommunicator> communicator,
+                          std::function<void()> done);
   /// Aborted, about to be, or closed.
   bool is_over() const { return is_aborting_; }
   /// Ends it in order, after its last operation; aborts if that takes too long.
@@ -44,6 +51,7 @@ class NcclCommunicator {
 
   const std::shared_ptr<const NcclLibrary> library_;
   const ncclComm_t native_;
+  ncclComm_t split_ = nullptr;  // NCCL writes it when it is there
   State state_ = State::ready;
   std::string failure_;
   std::atomic<bool> is_inside_{false};

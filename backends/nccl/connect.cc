@@ -16,6 +16,33 @@ constexpr std::string_view kFailed = "failed ";
 constexpr const char* kFailureKey = "nccl/failure";
 constexpr const char* kIdKey = "nccl/id";
 
+bool is_taken(ncclResult_t result) { return result == ncclSuccess || result == ncclInProgress; }
+
+// An older library reads of the struct only what it knows, and would leave out later settings
+// without a word.
+struct Setting {
+  const char* name;
+  std::optional<int> NcclSettings::*setting;
+  int ncclConfig_t::*field;
+  int since;
+};
+constexpr Setting kSettings[] = {
+    {"cga_cluster_size", &NcclSettings::cga_cluster_size, &ncclConfig_t::cgaClusterSize, 0},
+    {"min_ctas", &NcclSettings::min_ctas, &ncclConfig_t::minCTAs, 0},
+    {"max_ctas", &NcclSettings::max_ctas, &ncclConfig_t::maxCTAs, 0},
+    {"split_share", &NcclSettings::split_share, &ncclConfig_t::splitShare, 0},
+    {"traffic_class", &NcclSettings::traffic_class, &ncclConfig_t::trafficClass,
+     NCCL_VERSION(2, 25, 0)},
+    {"collnet_enable", &NcclSettings::collnet_enable, &ncclConfig_t::collnetEnable,
+     NCCL_VERSION(2, 27, 0)},
+    {"cta_policy", &NcclSettings::cta_policy, &ncclConfig_t::CTAPolicy, NCCL_VERSION(2, 27, 0)},
+    {"nvls_ctas", &NcclSettings::nvls_ctas, &ncclConfig_t::nvlsCTAs, NCCL_VERSION(2, 27, 0)},
+    {"channels_per_net_peer", &NcclSettings::channels_per_net_peer,
+     &ncclConfig_t::nChannelsPerNetPeer, NCCL_VERSION(2, 28, 0)},
+    {"nvlink_centric_sched", &NcclSettings::nvlink_centric_sched, &ncclConfig_t::nvlinkCentricSched,
+     NCCL_VERSION(2, 28, 0)},
+};
+
 std::string ready_key(int rank) { return fmt::format("nccl/ready/{}", rank); }
 
 }  // namespace
@@ -34,20 +61,38 @@ Device choose_device(const Context& context) {
                 "there is no GPU that NCCL could use (CUDA shows none); use another backend");
   const auto hosts = context.hosts();
   const auto own = static_cast<size_t>(context.rank);
-  const auto local = std::count(hosts.begin(), hosts.begin() + context.rank, hosts[own]);
-  return {kind, static_cast<int>(local) % count};
+  int local = context.places[own].local_rank;
+  if (local < 0)
+    local = static_cast<int>(std::count(hosts.begin(), hosts.begin() + context.rank, hosts[own]));
+  return {kind, local % count};
+}
+
+ncclConfig_t make_config(const NcclSettings& settings, const NcclLibrary& library) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  config.commName = "tutti";
+  if (!settings.net_name.empty()) config.netName = settings.net_name.c_str();
+  for (const auto& [name, setting, field, since] : kSettings) {
+    const auto& value = settings.*setting;
+    if (!value) continue;
+    if (library.version < since)
+      throw Error(ErrorCode::version,
+                  fmt::format("TUTTI_NCCL_CONFIG: {} needs NCCL {}, but NCCL {} is here; leave it "
+                              "out or install a newer one",
+                              name, text_of_version(since), library.version_text()));
+    config.*field = *value;
+  }
+  return config;
 }
 
 NcclConnector::NcclConnector(const Context& context, std::shared_ptr<const NcclLibrary> library,
-                             const std::string& failure)
-    : context_(context), library_(std::move(library)) {
+                             NcclSettings settings)
+    : context_(context), settings_(std::move(settings)), library_(std::move(library)) {}
+
+void NcclConnector::announce(const std::string& failure) {
   context_.store->set(ready_key(context_.rank), failure.empty()
                                                     ? library_->version_text()
                                                     : fmt::format("{}{}", kFailed, failure));
-  hear_all();
-}
-
-void NcclConnector::hear_all() {
   std::string first;
   for (int rank = 0; rank < context_.size; ++rank) {
     const auto text = context_.store->get(ready_key(rank), context_.deadline);
@@ -64,34 +109,34 @@ void NcclConnector::hear_all() {
   }
 }
 
-std::vector<ncclComm_t> NcclConnector::connect(int count) {
-  auto settings = config();
-  std::vector<ncclComm_t> comms(1, nullptr);
+std::shared_ptr<NcclCommunicator> NcclConnector::connect() {
+  auto config = make_config(settings_, *library_);
+  ncclComm_t native = nullptr;
   const auto id = exchange_id();
-  check(library_->ncclCommInitRankConfig(&comms[0], context_.size, id, context_.rank, &settings),
-        comms[0]);
-  await(comms[0]);
-  while (static_cast<int>(comms.size()) < count) {
-    ncclComm_t comm = nullptr;
-    check(library_->ncclCommSplit(comms[0], 0, context_.rank, &comm, &settings), comms[0]);
-    await(comms[0]);
-    await(comm);
-    comms.push_back(comm);
-  }
-  return comms;
+  const auto result =
+      library_->ncclCommInitRankConfig(&native, context_.size, id, context_.rank, &config);
+  if (native == nullptr) fail(library_->describe(result));
+  auto communicator = std::make_shared<NcclCommunicator>(library_, native);
+  if (!is_taken(result)) fail(library_->describe(result, native));
+  await(*communicator);
+  return communicator;
 }
 
-ncclConfig_t NcclConnector::config() const {
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
-  config.commName = "tutti";
-  return config;
+std::shared_ptr<NcclCommunicator> NcclConnector::split(NcclCommunicator& whole, int color,
+                                                       int key) {
+  auto config = make_config(settings_, *library_);
+  whole.begin_split(color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, config);
+  await(whole);
+  auto part = whole.take_split();
+  if (part) await(*part);
+  return part;
 }
 
 ncclUniqueId NcclConnector::exchange_id() {
   ncclUniqueId id;
   if (context_.rank == 0) {
-    check(library_->ncclGetUniqueId(&id), nullptr);
+    const auto result = library_->ncclGetUniqueId(&id);
+    if (!is_taken(result)) fail(library_->describe(result));
     context_.store->set(kIdKey, std::string(id.internal, sizeof id.internal));
     return id;
   }
@@ -107,10 +152,7 @@ void NcclConnector::fail(const Error& error) {
   throw Error(error.code(), context_.store->set_once(kFailureKey, error.what()));
 }
 
-void NcclConnector::check(ncclResult_t result, ncclComm_t comm) {
-  if (result == ncclSuccess || result == ncclInProgress) return;
-  const auto said = library_->describe(result, comm);
-  if (comm != nullptr) library_->ncclCommAbort(comm);
+void NcclConnector::fail(const std::string& said) {
   if (said.find("Duplicate GPU") != said.npos)
     fail(Error(ErrorCode::invalid_argument,
                fmt::format("two ranks use one GPU, which NCCL {} refuses ({}); start one rank a "
@@ -125,27 +167,27 @@ void NcclConnector::check(ncclResult_t result, ncclComm_t comm) {
            .with_rank(context_.rank));
 }
 
-void NcclConnector::await(ncclComm_t comm) {
+void NcclConnector::await(NcclCommunicator& communicator) {
+  using State = NcclCommunicator::State;
   auto next_look = Clock::now();
   while (true) {
-    ncclResult_t result = ncclSuccess;
-    check(library_->ncclCommGetAsyncError(comm, &result), comm);
-    if (result == ncclSuccess) return;
-    check(result, comm);
+    const auto state = communicator.state();
+    if (state == State::failed) fail(communicator.failure());
+    if (communicator.is_over())
+      fail(Error(
+          ErrorCode::unavailable,
+          fmt::format("rank {}: its communicator broke while it was being split", context_.rank)));
+    if (state == State::ready) return;
     if (Clock::now() >= next_look) {
       next_look = Clock::now() + std::chrono::milliseconds(100);
-      if (const auto failure = context_.store->try_get(kFailureKey)) {
-        library_->ncclCommAbort(comm);
+      if (const auto failure = context_.store->try_get(kFailureKey))
         throw Error(ErrorCode::unavailable, *failure);
-      }
     }
-    if (context_.deadline.passed()) {
-      library_->ncclCommAbort(comm);
+    if (context_.deadline.passed())
       fail(Error(ErrorCode::timeout,
                  fmt::format("rank {}: NCCL did not connect the ranks in time; is one of them "
                              "gone, or TUTTI_CONNECT_TIMEOUT too short?",
                              context_.rank)));
-    }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }

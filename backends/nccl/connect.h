@@ -1,38 +1,49 @@
 #pragma once
 
 #include <memory>
-#include <vector>
+#include <string>
 
 #include "tutti/backends/backend.h"
+#include "tutti/backends/nccl/communicator.h"
 #include "tutti/backends/nccl/library.h"
+#include "tutti/backends/nccl_settings.h"
 #include "tutti/tensor/device_runtime.h"
 
 namespace tutti {
 
-/// Makes `count` communicators of all ranks on the current device of this thread, all nonblocking
-/// and ready. If one rank fails, all do, with the same text. Throws Error(unavailable | version |
+/// Makes nonblocking communicators that are ready, on the current device of this thread. If one
+/// rank fails, all that take part do, with the same text. Throws Error(unavailable | version |
 /// timeout | invalid_argument).
 class NcclConnector {
  public:
-  /// Tells the other ranks what this one has; `failure`: why it has nothing.
   NcclConnector(const Context& context, std::shared_ptr<const NcclLibrary> library,
-                const std::string& failure);
-  std::vector<ncclComm_t> connect(int count);
+                NcclSettings settings);
+
+  /// Tells the other ranks what this one has, and hears of all. `failure`: why it has nothing.
+  void announce(const std::string& failure);
+  /// Of all ranks.
+  std::shared_ptr<NcclCommunicator> connect();
+  /// Of the ranks of each color, in the order of their keys. All ranks of `whole` call it, and
+  /// nothing is under way on it. Null with a color < 0.
+  std::shared_ptr<NcclCommunicator> split(NcclCommunicator& whole, int color, int key);
 
  private:
-  void hear_all();
   [[noreturn]] void fail(const Error& error);
+  [[noreturn]] void fail(const std::string& said);
   ncclUniqueId exchange_id();
-  void check(ncclResult_t result, ncclComm_t comm);
-  void await(ncclComm_t comm);
-  ncclConfig_t config() const;
+  void await(NcclCommunicator& communicator);
 
   const Context& context_;
+  const NcclSettings settings_;
   const std::shared_ptr<const NcclLibrary> library_;
 };
 
-/// The device that this rank uses, dealt out among the ranks of a host: of CUDA, or where there is
-/// one of the tests' fake. Throws Error(unavailable) that says why there is none.
+/// What NCCL's communicators are told: never to block, and what users set. Borrows the settings.
+/// Throws Error(version) for a setting that this library does not know yet.
+ncclConfig_t make_config(const NcclSettings& settings, const NcclLibrary& library);
+
+/// The device that this rank uses, dealt out among the ranks of a host in the job: of CUDA, or
+/// where there is one of the tests' fake. Throws Error(unavailable) that says why there is none.
 Device choose_device(const Context& context);
 
 }  // namespace tutti

@@ -5,13 +5,9 @@
 
 namespace tutti {
 
-namespace {
-
-std::string text_of(int version) {
+std::string text_of_version(int version) {
   return fmt::format("{}.{}.{}", version / 10'000, version / 100 % 100, version % 100);
 }
-
-}  // namespace
 
 NcclLibrary NcclLibrary::load(const std::string& file) {
   const std::string name = file.empty() ? "libnccl.so.2" : file;
@@ -34,12 +30,12 @@ NcclLibrary NcclLibrary::load(const std::string& file) {
     throw Error(
         ErrorCode::version,
         fmt::format("{} is NCCL {}, but backend nccl needs {} or later; install a newer one", name,
-                    text_of(library.version), text_of(kOldest)));
+                    text_of_version(library.version), text_of_version(kOldest)));
 #define TUTTI_NCCL_FIND(symbol)                                                                \
   if (!find(library.symbol, #symbol))                                                          \
     throw Error(ErrorCode::unavailable,                                                        \
                 fmt::format("{} says that it is NCCL {} but has no {}; install it anew", name, \
-                            text_of(library.version), #symbol));
+                            text_of_version(library.version), #symbol));
   TUTTI_NCCL_FUNCTIONS(TUTTI_NCCL_FIND)
 #undef TUTTI_NCCL_FIND
 #define TUTTI_NCCL_TRY(symbol) find(library.symbol, #symbol);
@@ -48,7 +44,7 @@ NcclLibrary NcclLibrary::load(const std::string& file) {
   return library;
 }
 
-std::string NcclLibrary::version_text() const { return text_of(version); }
+std::string NcclLibrary::version_text() const { return text_of_version(version); }
 
 std::string NcclLibrary::describe(ncclResult_t result, ncclComm_t comm) const {
   const char* what = ncclGetErrorString(result);

@@ -35,6 +35,9 @@ namespace tutti {
   X(ncclCommRegister)                 \
   X(ncclCommDeregister)
 
+/// "2.18.5"
+std::string text_of_version(int version);
+
 /// NCCL as it is on this machine, found when it is asked for: nothing is linked to it. Never
 /// closed, because its threads outlive its communicators.
 struct NcclLibrary {

@@ -24,26 +24,34 @@ namespace tutti {
 
 namespace {
 
-constexpr int kCommunicators = 2;
+constexpr int kStreamQueues = 2;
 // While something is on its way: NCCL's errors, and that it takes calls again, come to who asks.
 constexpr long kAskNanos = 20'000'000, kAskSoonNanos = 500'000;
 
 class SequencedOperation;
 
+struct NcclInheritance final : Inheritance {
+  std::shared_ptr<NcclCommunicator> root;
+  std::string failure;  // why there is none
+};
+
 class NcclBackend final : public Backend {
  public:
   NcclBackend(const Context& context, std::unique_ptr<Backend> rest, NcclPlace place,
-              const std::vector<ncclComm_t>& comms)
+              std::shared_ptr<NcclCommunicator> root,
+              const std::vector<std::shared_ptr<NcclCommunicator>>& communicators)
       : rest_(std::move(rest)),
         place_(std::move(place)),
+        root_(std::move(root)),
         capabilities_(describe(context)),
         sequencer_(*rest_->transport()),
         catch_up_(*rest_->transport()),
         timer_(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)) {
     if (!timer_) throw system_error("timerfd_create", errno);
-    for (size_t i = 0; i < comms.size(); ++i)
+    for (size_t i = 0; i < communicators.size(); ++i)
       queues_.push_back(std::make_unique<StreamQueue>(
-          place_, comms[i], [this, queue = static_cast<uint32_t>(i)](const BucketShape& shape) {
+          place_, communicators[i],
+          [this, queue = static_cast<uint32_t>(i)](const BucketShape& shape) {
             catch_up_.ask({shape, queue});
           }));
     poller_.watch(rest_->descriptor(), EPOLLIN);
@@ -54,7 +62,11 @@ class NcclBackend final : public Backend {
                   "backend nccl: NCCL promises no rank order, so what is reduced goes through host "
                   "memory and our own channels instead");
   }
-  ~NcclBackend() override { poller_.forget(rest_->descriptor()); }
+  ~NcclBackend() override {
+    poller_.forget(rest_->descriptor());
+    queues_.clear();
+    root_->close(Deadline::after(1));
+  }
 
   bool progress() override;
   bool arm() override;
@@ -62,7 +74,9 @@ class NcclBackend final : public Backend {
   void abort(const Error& error) noexcept override {
     rest_->abort(error);
     for (auto& queue : queues_) queue->abort();
+    if (!root_->is_over()) NcclCommunicator::abort_apart(root_, [] {});
   }
+  std::shared_ptr<Inheritance> split(const Context& context, int color, int key) override;
 
   Capabilities capabilities() const override { return capabilities_; }
   std::unique_ptr<Region> allocate(size_t bytes, Device device) override {
@@ -102,6 +116,9 @@ class NcclBackend final : public Backend {
 
   const std::unique_ptr<Backend> rest_;
   const NcclPlace place_;
+  // Carries nothing, since NCCL splits only what is idle: the others were split off it, and so are
+  // those of communicators to come.
+  const std::shared_ptr<NcclCommunicator> root_;
   const Capabilities capabilities_;
   Sequencer sequencer_;
   CatchUp catch_up_;
@@ -226,6 +243,19 @@ OperationPtr NcclBackend::start(const Collective& collective, const Launch& laun
   return queue_of(launch.queue).start(collective, launch);
 }
 
+std::shared_ptr<Inheritance> NcclBackend::split(const Context& context, int color, int key) {
+  auto inheritance = std::make_shared<NcclInheritance>();
+  try {
+    place_.runtime->make_current(place_.device);
+    inheritance->root =
+        NcclConnector(context, place_.library, parse_nccl_settings(context.nccl_config))
+            .split(*root_, color, key);
+  } catch (const Error& error) {
+    inheritance->failure = error.what();
+  }
+  return inheritance;
+}
+
 std::unique_ptr<Backend> make_rest(const Context& context) {
   std::vector<int> peers;
   for (int peer = 0; peer < context.size; ++peer)
@@ -242,14 +272,20 @@ std::unique_ptr<Backend> make_rest(const Context& context) {
 
 std::unique_ptr<Backend> connect(const Context& context) {
   NcclPlace place;
+  NcclSettings settings;
   std::string failure;
   try {
     place.device = choose_device(context);
     place.library = std::make_shared<const NcclLibrary>(NcclLibrary::load(context.library));
+    settings = parse_nccl_settings(context.nccl_config);
+    make_config(settings, *place.library);
   } catch (const Error& error) {
     failure = error.what();
   }
-  NcclConnector connector(context, place.library, failure);
+  const auto inheritance = std::dynamic_pointer_cast<NcclInheritance>(context.inheritance);
+  if (inheritance && failure.empty()) failure = inheritance->failure;
+  NcclConnector connector(context, place.library, std::move(settings));
+  connector.announce(failure);
   place.runtime = &device_runtime(place.device.kind);
   place.rank = context.rank;
   place.size = context.size;
@@ -257,8 +293,12 @@ std::unique_ptr<Backend> connect(const Context& context) {
   place.regions = std::make_shared<NcclRegions>(place.library, *place.runtime, place.device);
   auto rest = make_rest(context);
   place.runtime->make_current(place.device);
-  const auto comms = connector.connect(kCommunicators);
-  return std::make_unique<NcclBackend>(context, std::move(rest), std::move(place), comms);
+  auto root = inheritance ? std::move(inheritance->root) : connector.connect();
+  std::vector<std::shared_ptr<NcclCommunicator>> communicators;
+  for (int i = 0; i < kStreamQueues; ++i)
+    communicators.push_back(connector.split(*root, 0, context.rank));
+  return std::make_unique<NcclBackend>(context, std::move(rest), std::move(place), std::move(root),
+                                       communicators);
 }
 
 std::string version() { return NcclLibrary::load("").version_text(); }

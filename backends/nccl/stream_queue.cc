@@ -143,10 +143,11 @@ void NcclOperation::release() { queue_.recycle(*this); }
 
 // --- the queue ----------------------------------------------------------------------------------
 
-StreamQueue::StreamQueue(const NcclPlace& place, ncclComm_t comm, Ask ask)
+StreamQueue::StreamQueue(const NcclPlace& place, std::shared_ptr<NcclCommunicator> communicator,
+                         Ask ask)
     : place_(place),
       ask_(std::move(ask)),
-      communicator_(std::make_shared<NcclCommunicator>(place.library, comm)),
+      communicator_(std::move(communicator)),
       stream_(place.runtime->create_stream(place.device)),
       telling_(place.runtime->create_stream(place.device)),
       event_(place.runtime->create_event(place.device)) {}
@@ -280,12 +281,10 @@ bool StreamQueue::has_failed() {
 
 void StreamQueue::abort() noexcept {
   if (abort_asked_.exchange(true)) return;
-  // NCCL may hang in it; nobody waits for longer than a deadline.
-  std::thread([communicator = communicator_, bell = place_.bell] {
-    communicator->abort();
+  NcclCommunicator::abort_apart(communicator_, [bell = place_.bell] {
     bell->bell.ring();
     bell->has_news.store(true, std::memory_order_release);
-  }).detach();
+  });
 }
 
 bool StreamQueue::break_off() {

@@ -86,7 +86,7 @@ class StreamQueue {
  public:
   using Ask = std::function<void(const BucketShape&)>;
   /// `ask`: makes the other ranks fill() a bucket that this one cancelled after it was started.
-  StreamQueue(const NcclPlace& place, ncclComm_t comm, Ask ask);
+  StreamQueue(const NcclPlace& place, std::shared_ptr<NcclCommunicator> communicator, Ask ask);
   /// Has a deadline. All operations are released.
   ~StreamQueue();
 

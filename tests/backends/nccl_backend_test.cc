@@ -154,7 +154,10 @@ TEST(Nccl, AHangEndsWithAbort) {
   for (auto& bucket : buckets) EXPECT_EQ(bucket->state, OperationState::failed);
   buckets.clear();
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(1));
-  EXPECT_EQ(FakeNccl::aborts(), 6);
+  const auto patience = Deadline::after(2);
+  while (FakeNccl::living() > 0 && !patience.passed())
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(FakeNccl::aborts(), 9);  // two streams a rank, and what they were split off
 }
 
 TEST(Nccl, AnAsynchronousErrorIsFoundAndSaysWhatNcclSaid) {
@@ -195,6 +198,38 @@ TEST(Nccl, WhatIsMissingIsOneErrorOnAllRanks) {
     for (const auto& text : heard)
       EXPECT_THAT(text, testing::AllOf(testing::StartsWith("rank "), testing::HasSubstr(says)));
     EXPECT_EQ(heard[0], heard[1]);
+  }
+}
+
+TEST(Nccl, SettingsReachEveryCommunicator) {
+  const auto connect = [](const std::string& config) {
+    return make_backends(find_backend("nccl"), 2, [&](Context& context) {
+      context.library = TUTTI_FAKE_NCCL;
+      context.nccl_config = config;
+    });
+  };
+  connect({});
+  EXPECT_THAT(FakeNccl::configs(), testing::AllOf(testing::SizeIs(6), testing::Each("")));
+  FakeNccl::begin({});
+  connect(
+      "min_ctas=4,max_ctas=16,cga_cluster_size=2,net_name=Socket,split_share=1,traffic_class=3,"
+      "channels_per_net_peer=2");
+  EXPECT_THAT(FakeNccl::configs(),
+              testing::AllOf(testing::SizeIs(6),
+                             testing::Each("cga_cluster_size=2 min_ctas=4 max_ctas=16 "
+                                           "net_name=Socket split_share=1 traffic_class=3 "
+                                           "channels_per_net_peer=2")));
+  // An older NCCL takes the shorter beginning of the struct, and what it lacks is refused.
+  FakeNccl::begin({.version = 21805});
+  connect("max_ctas=8");
+  EXPECT_THAT(FakeNccl::configs(), testing::Each("max_ctas=8"));
+  try {
+    connect("max_ctas=8,traffic_class=3");
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(),
+                 "rank 0: TUTTI_NCCL_CONFIG: traffic_class needs NCCL 2.25.0, but NCCL 2.18.5 is "
+                 "here; leave it out or install a newer one");
   }
 }
 

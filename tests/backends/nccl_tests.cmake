@@ -17,6 +17,7 @@ endfunction()
 tutti_nccl_test(nccl_backend_test nccl_backend_test.cc on_device.cc)
 target_link_libraries(nccl_backend_test PRIVATE tutti_backend_conformance)
 tutti_nccl_test(nccl_communicator_test nccl_communicator_test.cc)
+tutti_nccl_test(nccl_split_test nccl_split_test.cc)
 file(GLOB cases CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/api/*_cases.cc)
 tutti_nccl_test(nccl_api_test nccl_api_test.cc ${PROJECT_SOURCE_DIR}/tests/api/case.cc ${cases})
 target_compile_options(nccl_api_test PRIVATE

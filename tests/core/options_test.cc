@@ -116,6 +116,38 @@ TEST(Settings, RefuseGarbageInOneLine) {
       EXPECT_THAT(line(variable, text), HasSubstr(variable + "=" + text + " is not")) << text;
 }
 
+TEST(Settings, WhatNcclIsToldIsReadWordByWord) {
+  const auto line = [](const std::string& text) {
+    return refusal([&] { read({{"TUTTI_NCCL_CONFIG", text}}); });
+  };
+  EXPECT_EQ(read({{"TUTTI_NCCL_CONFIG", "min_ctas=4,max_ctas=16,net_name=Socket"}}).nccl_config,
+            "min_ctas=4,max_ctas=16,net_name=Socket");
+  EXPECT_EQ(read({{"TUTTI_NCCL_CONFIG", ""}}).nccl_config, "");
+  EXPECT_EQ(line("min_ctas=four"),
+            "TUTTI_NCCL_CONFIG=min_ctas=four: min_ctas wants a number from 1 to 64, but got "
+            "\"four\"; see docs/backends.md, nccl");
+  for (const auto& [text, why] : std::map<std::string, std::string>{
+           {"min_cta=4", "\"min_cta\" is no setting (did you mean min_ctas?)"},
+           {"blocking=1", "\"blocking\" is no setting (want NAME=VALUE of net_name, cga_"},
+           {"max_ctas", "max_ctas wants a number from 1 to 64, but got \"\""},
+           {"max_ctas=65", "max_ctas wants a number from 1 to 64, but got \"65\""},
+           {"max_ctas=4,,", "\"\" is no setting"},
+           {"max_ctas=4,max_ctas=5", "max_ctas comes twice"},
+           {"min_ctas=8,max_ctas=4", "min_ctas=8 is more than max_ctas=4"},
+           {"net_name=", "net_name wants the name of one of NCCL's networks"},
+           {"net_name=a b", "but got \"a b\""}})
+    EXPECT_THAT(line(text), HasSubstr(why)) << text;
+  Options options;
+  options.rank = 1;
+  options.size = 2;
+  options.local_size = 2;
+  options.store_object = make_memory_store();
+  options.nccl_config = "split_share=2";
+  EXPECT_EQ(refusal([&] { check_options(options); }),
+            "rank 1: TUTTI_NCCL_CONFIG=split_share=2: split_share wants a number from 0 to 1, but "
+            "got \"2\"; see docs/backends.md, nccl");
+}
+
 TEST(Settings, UnknownOnesOfferTheNearest) {
   EXPECT_EQ(refusal([] {
               read({{"TUTTI_FUSION_BITES", "1"}});

@@ -27,7 +27,9 @@ class FakeNccl {
   /// What was done that NCCL's contract forbids, since the last begin(): two threads in one
   /// communicator; a call while another is in progress; count, dtype, op or root that differ
   /// between ranks; a call after abort or destroy; a group that was never ended, or opened twice;
-  /// buffers that one rank registered and another did not; registered memory that is freed.
+  /// buffers that one rank registered and another did not; registered memory that is freed; a
+  /// communicator that is split while an operation is outstanding, or at another place among the
+  /// calls of another rank; one that blocks; one that is neither destroyed nor aborted in the end.
   static std::vector<std::string> complaints();
 
   /// The communicators of this rank take part in nothing from their next operation on, as if its
@@ -41,6 +43,15 @@ class FakeNccl {
   /// Registrations that were made and that stand.
   static int64_t registrations_made();
   static int64_t registrations();
+  /// What each communicator was told, as "min_ctas=4 net_name=Socket"; as much of it as this
+  /// version reads.
+  static std::vector<std::string> configs();
+  /// Communicators that were neither destroyed nor aborted; unique ids that were given out; calls
+  /// of ncclCommSplit, and those without a color, over all ranks.
+  static int64_t living();
+  static int64_t unique_ids();
+  static int64_t splits();
+  static int64_t splits_without_color();
 };
 
 }  // namespace tutti::test

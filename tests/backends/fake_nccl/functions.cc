@@ -72,6 +72,7 @@ ncclResult_t defer(FakeComm& comm, std::function<void()> effect) {
 ncclResult_t submit(FakeComm& comm, std::vector<FakeCall> calls, cudaStream_t stream) {
   if (!judge_calls(comm, calls)) return ncclInvalidArgument;
   if (calls.empty()) return ncclSuccess;
+  ++comm.outstanding;
   return defer(comm, [&comm, calls = std::move(calls), stream] {
     device_runtime(DeviceKind::fake).host_function({stream}, [&comm, calls] {
       run_calls(comm, calls);
@@ -95,6 +96,15 @@ ncclResult_t call(ncclComm_t handle, const FakeCall& one, cudaStream_t stream) {
   return ncclSuccess;
 }
 
+// A new communicator is busy until all its ranks are there.
+void await_all(FakeComm& comm) {
+  comm.is_ready = [&world = *comm.world] {
+    const std::lock_guard lock(world.mutex);
+    return static_cast<int>(world.members.size()) == world.size;
+  };
+  comm.busy_until = Clock::now();
+}
+
 void end(FakeComm& comm) {
   comm.is_over = true;
   for (const auto& [memory, bytes] : comm.registered)
@@ -115,6 +125,7 @@ ncclResult_t ncclGetVersion(int* version) {
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   static std::atomic<int> next{0};
+  ++FakeState::instance().unique_ids;
   std::memset(id->internal, 0, sizeof id->internal);
   std::snprintf(id->internal, sizeof id->internal, "world %d", next++);
   return ncclSuccess;
@@ -130,45 +141,48 @@ const char* ncclGetLastError(ncclComm_t) { return last_error.c_str(); }
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id, int rank,
                                     ncclConfig_t* config) {
-  if (config == nullptr || config->blocking != 0)
+  if (!FakeState::instance().note_config(config))
     return refuse("a communicator that blocks cannot be aborted in time");
   if (FakeState::instance().settings().refuse_shared_device && size > 1) {
     last_error = "Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1b000";
     return ncclInvalidUsage;
   }
   auto world = FakeState::instance().world(id.internal, size);
-  auto* made = FakeState::instance().add_comm(world, rank);
+  auto* made = FakeState::instance().add_comm(world, rank, rank);
   *comm = native(made);
-  made->is_ready = [world] {
-    const std::lock_guard lock(world->mutex);
-    return static_cast<int>(world->members.size()) == world->size;
-  };
-  made->busy_until = Clock::now();
+  await_all(*made);
   return ncclInProgress;
 }
 
-ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t* comm, ncclConfig_t*) {
+ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t* comm,
+                           ncclConfig_t* config) {
   auto& from = fake(parent);
   const Inside inside(from, "ncclCommSplit");
   if (!inside.may_go_on()) return ncclInvalidUsage;
-  if (color != 0 || key != from.rank) return refuse("this fake splits into everybody only");
-  auto& world = *from.world;
-  std::shared_ptr<FakeWorld> child;
-  {
-    const std::lock_guard lock(world.mutex);
-    auto& place = world.children[world.splits[static_cast<size_t>(from.rank)]++];
-    if (!place) place = std::make_shared<FakeWorld>(world.size);
-    child = place;
-  }
-  return defer(from, [&from, child, comm] {
-    auto* made = FakeState::instance().add_comm(child, from.rank);
-    made->is_ready = [child] {
-      const std::lock_guard lock(child->mutex);
-      return static_cast<int>(child->members.size()) == child->size;
-    };
-    made->busy_until = Clock::now();
+  if (!FakeState::instance().note_config(config))
+    return refuse("a communicator that blocks cannot be aborted in time");
+  if (from.busy_until)
+    return refuse(
+        fmt::format("ncclCommSplit on rank {} while an earlier call was in progress", from.rank));
+  if (color < 0 && color != NCCL_SPLIT_NOCOLOR) return refuse("a color is not negative");
+  auto& state = FakeState::instance();
+  ++state.splits;
+  if (color == NCCL_SPLIT_NOCOLOR) ++state.splits_without_color;
+  *comm = nullptr;
+  const int number = judge_split(from, color, key);
+  from.is_ready = [&from, number] {
+    return !from.is_hanging.load() && is_split(*from.world, number);
+  };
+  from.busy_until = Clock::now() + std::chrono::microseconds(state.random(
+                                       static_cast<int>(state.settings().most_call_delay.count())));
+  from.deferred.emplace_back([&from, number, comm] {
+    const auto [part, rank] = part_of(from, number);
+    if (!part) return;
+    auto* made = FakeState::instance().add_comm(part, rank, from.root_rank);
+    await_all(*made);
     *comm = native(made);
   });
+  return ncclInProgress;
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t handle, ncclResult_t* result) {
@@ -193,6 +207,9 @@ ncclResult_t ncclCommFinalize(ncclComm_t handle) {
   auto& comm = fake(handle);
   const Inside inside(comm, "ncclCommFinalize");
   if (!inside.may_go_on()) return ncclInvalidUsage;
+  if (comm.busy_until)
+    return refuse(fmt::format("ncclCommFinalize on rank {} while an earlier call was in progress",
+                              comm.rank));
   comm.is_ready = [&comm] { return comm.running.load() == 0; };
   comm.busy_until = Clock::now();
   return ncclInProgress;

@@ -193,6 +193,43 @@ bool judge_calls(FakeComm& comm, std::vector<FakeCall>& calls) {
   return agree;
 }
 
+int judge_split(FakeComm& comm, int color, int key) {
+  auto& state = FakeState::instance();
+  if (comm.outstanding.load() > 0)
+    state.complain(fmt::format("rank {} splits while an operation is outstanding", comm.rank));
+  auto& world = *comm.world;
+  const std::lock_guard lock(world.mutex);
+  const int number = world.next_split[static_cast<size_t>(comm.rank)]++;
+  auto& split = world.splits[number];
+  if (split.wishes.empty()) split.place = comm.next_collective;
+  if (split.place != comm.next_collective)
+    state.complain(fmt::format("rank {} splits after {} collectives, another rank after {}",
+                               comm.rank, comm.next_collective, split.place));
+  split.wishes.emplace(comm.rank, std::pair(color, key));
+  if (static_cast<int>(split.wishes.size()) == world.size) {
+    std::map<int, int> sizes;
+    for (const auto& [rank, wish] : split.wishes) ++sizes[wish.first];
+    for (const auto& [part, size] : sizes)
+      if (part >= 0) split.parts.emplace(part, std::make_shared<FakeWorld>(size));
+  }
+  return number;
+}
+
+bool is_split(FakeWorld& world, int number) {
+  const std::lock_guard lock(world.mutex);
+  return static_cast<int>(world.splits[number].wishes.size()) == world.size;
+}
+
+std::pair<std::shared_ptr<FakeWorld>, int> part_of(FakeComm& comm, int number) {
+  const std::lock_guard lock(comm.world->mutex);
+  const auto& split = comm.world->splits[number];
+  const auto [color, key] = split.wishes.at(comm.rank);
+  int rank = 0;
+  for (const auto& [other, wish] : split.wishes)
+    if (wish.first == color && std::pair(wish.second, other) < std::pair(key, comm.rank)) ++rank;
+  return {color < 0 ? nullptr : split.parts.at(color), rank};
+}
+
 void run_calls(FakeComm& comm, const std::vector<FakeCall>& calls) {
   ++comm.running;
   std::vector<Participation> parts;
@@ -206,6 +243,7 @@ void run_calls(FakeComm& comm, const std::vector<FakeCall>& calls) {
   const int most = static_cast<int>(FakeState::instance().settings().most_result_delay.count());
   for (auto& part : parts)
     if (comm.is_over.load() || !part.finish(most)) break;
+  --comm.outstanding;
   --comm.running;
   const std::lock_guard lock(comm.world->mutex);
   comm.world->changed.notify_all();
@@ -223,10 +261,12 @@ void FakeState::begin(const FakeNccl::Settings& settings) {
   settings_ = settings;
   random_.seed(settings.seed);
   complaints_.clear();
+  configs_.clear();
   worlds_.clear();
   open_groups_.clear();
   registered_.clear();
   completed = aborts = registrations_made = registrations = 0;
+  unique_ids = splits = splits_without_color = 0;
 }
 
 FakeNccl::Settings FakeState::settings() {
@@ -251,10 +291,11 @@ int FakeState::random(int most) {
   return most <= 0 ? 0 : static_cast<int>(random_() % static_cast<uint64_t>(most + 1));
 }
 
-FakeComm* FakeState::add_comm(std::shared_ptr<FakeWorld> world, int rank) {
+FakeComm* FakeState::add_comm(std::shared_ptr<FakeWorld> world, int rank, int root_rank) {
   auto comm = std::make_unique<FakeComm>();
   comm->world = std::move(world);
   comm->rank = rank;
+  comm->root_rank = root_rank;
   auto* raw = comm.get();
   {
     const std::lock_guard lock(raw->world->mutex);
@@ -275,7 +316,48 @@ std::shared_ptr<FakeWorld> FakeState::world(const std::string& id, int size) {
 void FakeState::for_each_comm(int rank, const std::function<void(FakeComm&)>& f) {
   const std::lock_guard lock(mutex_);
   for (auto& comm : comms_)
-    if (comm->rank == rank && !comm->is_over.load()) f(*comm);
+    if (comm->root_rank == rank && !comm->is_over.load()) f(*comm);
+}
+
+int64_t FakeState::living() {
+  const std::lock_guard lock(mutex_);
+  return std::count_if(comms_.begin(), comms_.end(),
+                       [](const auto& comm) { return !comm->is_over.load(); });
+}
+
+// As NCCL does: of a struct of another version, what this one knows.
+bool FakeState::note_config(const ncclConfig_t* config) {
+  const std::lock_guard lock(mutex_);
+  const int version = settings_.version;
+  const size_t known = version < NCCL_VERSION(2, 25, 0)   ? offsetof(ncclConfig_t, trafficClass)
+                       : version < NCCL_VERSION(2, 27, 0) ? offsetof(ncclConfig_t, commName)
+                                                          : sizeof(ncclConfig_t);
+  if (config == nullptr || config->magic != 0xcafebeef) return false;
+  ncclConfig_t read = NCCL_CONFIG_INITIALIZER;
+  std::memcpy(&read, config, std::min(known, config->size));
+  if (read.blocking != 0) return false;
+  std::string text;
+  const auto add = [&](const char* name, const auto& value) {
+    text += fmt::format("{}{}={}", text.empty() ? "" : " ", name, value);
+  };
+  const auto number = [&](const char* name, int value) {
+    if (value != NCCL_CONFIG_UNDEF_INT) add(name, value);
+  };
+  number("cga_cluster_size", read.cgaClusterSize);
+  number("min_ctas", read.minCTAs);
+  number("max_ctas", read.maxCTAs);
+  if (read.netName != nullptr) add("net_name", read.netName);
+  number("split_share", read.splitShare);
+  number("traffic_class", read.trafficClass);
+  number("cta_policy", read.CTAPolicy);
+  number("channels_per_net_peer", read.nChannelsPerNetPeer);
+  configs_.push_back(text);
+  return true;
+}
+
+std::vector<std::string> FakeState::configs() {
+  const std::lock_guard lock(mutex_);
+  return configs_;
 }
 
 void FakeState::note_registration(const void* memory, int change) {
@@ -316,5 +398,10 @@ int64_t FakeNccl::completed() { return FakeState::instance().completed; }
 int64_t FakeNccl::registrations_made() { return FakeState::instance().registrations_made; }
 int64_t FakeNccl::registrations() { return FakeState::instance().registrations; }
 int64_t FakeNccl::aborts() { return FakeState::instance().aborts; }
+std::vector<std::string> FakeNccl::configs() { return FakeState::instance().configs(); }
+int64_t FakeNccl::living() { return FakeState::instance().living(); }
+int64_t FakeNccl::unique_ids() { return FakeState::instance().unique_ids; }
+int64_t FakeNccl::splits() { return FakeState::instance().splits; }
+int64_t FakeNccl::splits_without_color() { return FakeState::instance().splits_without_color; }
 
 }  // namespace tutti::test

@@ -50,28 +50,39 @@ struct FakeSlot {
 
 struct FakeComm;
 
+struct FakeWorld;
+
+/// What the ranks of a communicator bring to one splitting of it.
+struct FakeSplit {
+  std::map<int, std::pair<int, int>> wishes;        // color and key of each rank that came
+  uint64_t place = 0;                               // among the collectives of the first
+  std::map<int, std::shared_ptr<FakeWorld>> parts;  // by color, once all have come
+};
+
 /// All ranks of one communicator.
 struct FakeWorld {
-  explicit FakeWorld(int wanted) : size(wanted), splits(static_cast<size_t>(wanted), 0) {}
+  explicit FakeWorld(int wanted) : size(wanted), next_split(static_cast<size_t>(wanted), 0) {}
   const int size;
   std::mutex mutex;  // guards the following
   std::condition_variable changed;
   std::map<int, FakeComm*> members;
   std::map<uint64_t, FakeSlot> collectives;
   std::map<std::pair<std::pair<int, int>, uint64_t>, FakeSlot> messages;
-  std::vector<int> splits;                             // of each rank, so far
-  std::map<int, std::shared_ptr<FakeWorld>> children;  // by number of the split
+  std::vector<int> next_split;      // of each rank
+  std::map<int, FakeSplit> splits;  // by number
 };
 
 /// The state behind every ncclComm_t. Kept for ever, so that late calls are known as such.
 struct FakeComm {
   std::shared_ptr<FakeWorld> world;
   int rank = 0;
+  int root_rank = 0;  // in the communicator that was made by an id and of which it is a part
   std::atomic<int> threads_inside{0};
   std::atomic<bool> is_over{false};  // aborted or destroyed
   std::atomic<bool> is_hanging{false};
   std::atomic<int> error{ncclSuccess};
-  std::atomic<int> running{0};  // groups of calls on streams
+  std::atomic<int> running{0};      // groups of calls on streams
+  std::atomic<int> outstanding{0};  // and those that were called and are not over
   // The holder of the caller's token only.
   std::optional<Clock::time_point> busy_until;
   std::deque<std::function<void()>> deferred;  // what happens when it is busy no more
@@ -99,15 +110,21 @@ class FakeState {
   void complain(const std::string& what);
   std::vector<std::string> complaints();
   int random(int most);
-  FakeComm* add_comm(std::shared_ptr<FakeWorld> world, int rank);
+  FakeComm* add_comm(std::shared_ptr<FakeWorld> world, int rank, int root_rank);
+  int64_t living();
   std::shared_ptr<FakeWorld> world(const std::string& id, int size);
   void for_each_comm(int rank, const std::function<void(FakeComm&)>& f);
+  /// False if it is none, or one of a communicator that blocks.
+  bool note_config(const ncclConfig_t* config);
+  std::vector<std::string> configs();
   void note_registration(const void* memory, int change);
   bool is_registered(const void* memory);
   void open_group(bool open);
 
   std::atomic<int64_t> completed{0};
   std::atomic<int64_t> aborts{0};
+  std::atomic<int64_t> unique_ids{0};
+  std::atomic<int64_t> splits{0}, splits_without_color{0};
   std::atomic<int64_t> registrations_made{0};
   std::atomic<int64_t> registrations{0};
 
@@ -115,7 +132,7 @@ class FakeState {
   std::mutex mutex_;  // guards the following
   FakeNccl::Settings settings_;
   std::mt19937_64 random_{1};
-  std::vector<std::string> complaints_;
+  std::vector<std::string> complaints_, configs_;
   std::map<std::string, std::shared_ptr<FakeWorld>> worlds_;
   std::vector<std::unique_ptr<FakeComm>> comms_;
   std::set<std::thread::id> open_groups_;
@@ -124,6 +141,11 @@ class FakeState {
 
 /// Judges the calls against those of the other ranks; false if they disagree.
 bool judge_calls(FakeComm& comm, std::vector<FakeCall>& calls);
+/// Brings this rank's wish to its next splitting, whose number it returns, and judges it.
+int judge_split(FakeComm& comm, int color, int key);
+/// Whether all ranks have come to it; then, the part and the rank in it of this rank.
+bool is_split(FakeWorld& world, int number);
+std::pair<std::shared_ptr<FakeWorld>, int> part_of(FakeComm& comm, int number);
 /// On a stream: takes part with the other ranks; returns early when the communicator is over.
 void run_calls(FakeComm& comm, const std::vector<FakeCall>& calls);
 
