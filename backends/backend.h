@@ -138,6 +138,8 @@ struct BackendPlugin {
   std::unique_ptr<Transport> (*transport)(const Context& context) = nullptr;
   /// The version of the library behind it, for people; null if there is none.
   std::string (*version)() = nullptr;
+  /// It works on the memory of devices; as an inner level it does so within a host (nccl+tcp).
+  bool works_on_devices = false;
 };
 
 /// The one symbol of a plugin (libtutti_backend_<name>.so), which defines it as

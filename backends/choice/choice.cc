@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/base/deadline.h"
+#include "tutti/backends/joint_transport.h"
 #include "tutti/base/error.h"
 
 namespace tutti {
@@ -18,62 +18,12 @@ namespace {
 
 using Backends = std::vector<std::unique_ptr<Backend>>;
 
-/// The first backend's transport; what concerns operations wherever they run goes to all.
-class ChoiceTransport final : public Transport {
- public:
-  explicit ChoiceTransport(const Backends& backends) {
-    for (const auto& backend : backends)
-      if (auto* transport = backend->transport()) all_.push_back(transport);
-  }
-  // ChoiceBackend moves the backends themselves.
-  bool progress() override { return own().progress(); }
-  bool arm() override { return own().arm(); }
-  int descriptor() const override { return own().descriptor(); }
-  void abort(const Error& error) noexcept override {
-    for (auto* transport : all_) transport->abort(error);
-  }
-
-  int rank() const override { return own().rank(); }
-  int size() const override { return own().size(); }
-  Ticket isend(int peer, const MessageHeader& header, std::span<const std::byte> bytes) override {
-    return own().isend(peer, header, bytes);
-  }
-  Ticket irecv(int peer, uint64_t tag, uint32_t key, std::span<std::byte> bytes) override {
-    return own().irecv(peer, tag, key, bytes);
-  }
-  TransferState test(Ticket ticket, uint32_t* verdict) override {
-    return own().test(ticket, verdict);
-  }
-  void cancel(Ticket ticket) override { own().cancel(ticket); }
-  void discard(uint64_t first, uint64_t last) override {
-    for (auto* transport : all_) transport->discard(first, last);
-  }
-  bool has_veto(uint64_t tag) const override { return own().has_veto(tag); }
-
-  void post(int peer, std::span<const std::byte> message) override { own().post(peer, message); }
-  bool take(int& peer, std::vector<std::byte>& message) override {
-    return own().take(peer, message);
-  }
-  std::optional<PeerEvent> take_event() override {
-    if (auto event = own().take_event()) return event;
-    // A peer that leaves says so by the first one; whoever is lost by any is lost.
-    for (size_t i = 1; i < all_.size(); ++i)
-      while (auto event = all_[i]->take_event())
-        if (event->kind == PeerEvent::Kind::lost) return event;
-    return {};
-  }
-  void goodbye(double seconds) noexcept override {
-    const auto end = Clock::now() + std::chrono::duration<double>(seconds);
-    for (auto* transport : all_)
-      transport->goodbye(std::max(0.0, std::chrono::duration<double>(end - Clock::now()).count()));
-  }
-  TransportCounters counters() const override { return own().counters(); }
-  std::string_view route(int peer) const override { return own().route(peer); }
-
- private:
-  Transport& own() const { return *all_.front(); }
-  std::vector<Transport*> all_;
-};
+std::vector<JointTransport::Part> parts_of(const Backends& backends) {
+  std::vector<JointTransport::Part> parts;
+  for (const auto& backend : backends)
+    if (auto* transport = backend->transport()) parts.push_back({transport});
+  return parts;
+}
 
 struct ChoiceInheritance final : Inheritance {
   std::vector<std::shared_ptr<Inheritance>> each;  // of the backends, in their order
@@ -85,7 +35,7 @@ class ChoiceBackend final : public Backend {
   ChoiceBackend(const Context& context, Backends backends, const std::vector<std::string>& names)
       : chooser_(context.algorithms, context.determinism),
         backends_(std::move(backends)),
-        transport_(backends_) {
+        transport_(parts_of(backends_)) {
     for (const auto& backend : backends_) {
       served_.push_back(backend->capabilities());
       poller_.watch(backend->descriptor(), EPOLLIN);
@@ -182,7 +132,7 @@ class ChoiceBackend final : public Backend {
 
   const Chooser chooser_;
   const Backends backends_;
-  ChoiceTransport transport_;
+  JointTransport transport_;
   std::vector<Capabilities> served_;  // by each backend
   std::vector<size_t> chosen_;        // the backend of each score
   // Some allreduces go to another backend than the first, depending on their size.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tutti/backends/backend.h"
+#include "tutti/backends/hierarchical/device_levels.h"
 #include "tutti/backends/hierarchical/mixed_transport.h"
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
@@ -170,8 +171,27 @@ std::unique_ptr<Backend> connect_messages(const Context& outer, const BackendPlu
                                                                  cross.transport(context)));
 }
 
+std::unique_ptr<Backend> connect(const Context& context);
+
+// What works on memory of the host and carries messages, if an inner backend works on devices. By
+// channels whatever is between the hosts: the kernel bounds how deep descriptors may be nested.
+std::unique_ptr<Backend> connect_control(const Context& outer) {
+  auto context = outer;
+  context.name = "shm+tcp";
+  context.inheritance = nullptr;
+  return connect(context);
+}
+
 std::unique_ptr<Backend> connect(const Context& context) {
   const auto& cross = plugin(context, levels(context).cross);
+  const auto& inner = plugin(context, levels(context).inner);
+  if (inner.works_on_devices && cross.works_on_devices)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("backend {} works on devices and cannot be the level between hosts of "
+                            "{}; use {}+tcp, or {} alone",
+                            cross.name, context.name, inner.name, cross.name));
+  if (inner.works_on_devices)
+    return connect_device_levels(context, inner, cross, [&] { return connect_control(context); });
   if (!cross.open && !cross.transport)
     throw Error(
         ErrorCode::invalid_argument,

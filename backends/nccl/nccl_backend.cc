@@ -310,6 +310,7 @@ const BackendPlugin tutti_backend_plugin = {
     .summary = "collectives on GPUs by NCCL; host memory over our own channels",
     .connect = connect,
     .version = version,
+    .works_on_devices = true,
 };
 
 }  // namespace tutti

@@ -1,0 +1,116 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "tutti/backends/backend.h"
+#include "tutti/base/descriptor.h"
+#include "tutti/tensor/device_runtime.h"
+
+namespace tutti {
+
+/// What wakes the engine when something happened on the device. Shared with host functions of
+/// streams, which may come late.
+struct LevelsBell {
+  Bell bell;
+  std::atomic<bool> has_news{false};
+};
+
+/// The streams of one queue. What a user's stream holds up waits on `packing` only, so that
+/// `copying` and the inner backend's streams never wait for anything but the ranks themselves.
+struct LevelsStreams {
+  StreamRef packing, copying;
+};
+
+/// Pinned memory, a word and an event for one operation, used again by later ones.
+struct LevelsScratch {
+  std::byte* pinned = nullptr;
+  size_t bytes = 0;
+  uint64_t* word = nullptr;
+  uint64_t turn = 0;
+  void* event = nullptr;
+};
+
+class LevelsOperation;
+
+/// What all operations of a backend share. The holder of the engine's token only, but for the bell
+/// and is_aborted.
+struct LevelsPlace {
+  DeviceRuntime* runtime = nullptr;
+  Device device;
+  std::unique_ptr<Backend> inner, cross, control;
+  int inner_rank = 0, inner_size = 1, size = 1;
+  std::shared_ptr<LevelsBell> bell = std::make_shared<LevelsBell>();
+  std::atomic<bool> is_aborted{false};
+  std::vector<std::unique_ptr<LevelsScratch>> free;
+  std::vector<LevelsOperation*> running;
+  std::optional<Deadline> breaking_off;  // until when, after an abort
+
+  std::unique_ptr<LevelsScratch> take(size_t bytes);
+};
+
+/// An allreduce over both levels: all ranks agree, then a bucket is packed; the ranks of a host
+/// reduce and scatter it, each brings its share to host memory, reduces it with the ranks of its
+/// number on the other hosts and brings it back; the ranks of a host gather it, and it is unpacked.
+/// As no data moves before all ranks agree, a veto leaves nothing behind on any device.
+class LevelsOperation final : public Operation {
+ public:
+  LevelsOperation(LevelsPlace& place, const LevelsStreams& streams, const Collective& collective,
+                  const Launch& launch);
+  ~LevelsOperation() override;
+
+  OperationState advance() override;
+  void cancel() override;
+  const Error* failure() const override { return failure_ ? &*failure_ : nullptr; }
+  /// One step, if what it waits for has happened.
+  bool step();
+  /// Lets the user's streams go on, which may wait for this operation.
+  void open_gates();
+
+ private:
+  enum class Stage { agreeing, packing, reducing, fetching, crossing, gathering, unpacking, over };
+  // The lower bits of the word.
+  enum Mark : uint64_t { kPacked = 1, kFetched = 2, kUnpacked = 3, kMarks = 4 };
+
+  uint64_t mark(Mark which) const { return scratch_->turn * kMarks + which; }
+  bool has_passed(Mark which) const;
+  void tell(StreamRef stream, Mark which);
+  bool end(OperationState state);
+  /// `part_` is over: true if it is done; else this operation is over, too.
+  bool is_part_done();
+  void start_inner(CollectiveKind kind, std::span<void* const> ready);
+  void pack();
+  void fetch();
+  void cross();
+  void gather();
+  void unpack();
+  /// What this rank drives between the hosts.
+  std::byte* share() const { return collective_.output + share_offset_; }
+  size_t share_bytes() const {
+    return static_cast<size_t>(shares_[static_cast<size_t>(place_.inner_rank)] *
+                               size_of(collective_.dtype));
+  }
+
+  LevelsPlace& place_;
+  const LevelsStreams streams_;
+  Collective collective_;
+  DeviceLaunch device_;
+  const uint64_t tag_;
+  const int contributors_;
+  const bool is_bucket_;
+  int64_t count_ = 0;
+  std::vector<int64_t> shares_;  // elements, of each rank of the host
+  int64_t share_offset_ = 0;     // bytes
+  std::unique_ptr<LevelsScratch> scratch_;
+  Stage stage_ = Stage::agreeing;
+  bool is_on_streams_ = false;
+  OperationPtr part_;  // what runs on a level
+  bool is_cancelled_ = false;
+  OperationState state_ = OperationState::pending;
+  std::optional<Error> failure_;
+};
+
+}  // namespace tutti
