@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <sys/epoll.h>
 
 #include <list>
 #include <string>
@@ -9,6 +10,7 @@
 #include "tutti/backends/backend.h"
 #include "tutti/backends/tcp/connector.h"
 #include "tutti/backends/tcp/tcp_channel.h"
+#include "tutti/base/descriptor.h"
 #include "tutti/base/error.h"
 
 namespace tutti::test {
@@ -71,12 +73,15 @@ TEST_F(TcpNamespacesTest, TheInterfaceCanBeNamed) {
 
 TEST_F(TcpNamespacesTest, AHostThatCannotBeReachedIsNamedAtTheDeadline) {
   NetworkNamespaces hosts(3);
-  // Host 1 has told its address when its cable is pulled; rank 2 calls it in vain.
+  // Host 1 has told its address, and heard that it is stored, when its cable is pulled; rank 2
+  // calls it in vain.
+  Bell told;
   RankProcesses(hosts, {0, 1, 2})
       .run(
           [&](Context& context) {
             if (context.rank == 1) {
               context.store->set("tcp/1", hosts.address(1) + " 7001");
+              told.ring();
               return true;
             }
             context.store->get("cut", context.deadline);
@@ -95,7 +100,9 @@ TEST_F(TcpNamespacesTest, AHostThatCannotBeReachedIsNamedAtTheDeadline) {
             return complain(context, "connected to a host that is cut off");
           },
           [&](Store& store) {
-            store.get("tcp/1", Deadline::after(20));
+            Poller poller;
+            poller.watch(told.descriptor(), EPOLLIN);
+            EXPECT_TRUE(poller.wait(20'000));
             hosts.cut(1);
             store.set("cut", "yes");
           });
