@@ -208,7 +208,7 @@ class Programs:
             if name == "small1000":
                 continue
             ddp = (self.python or "python3", self.root / "benchmarks" / "peers" / "ddp.py", "--set", path,
-                   "--steps", 3 if self.scope.quick else 5)
+                   "--steps", 3)
             self._add("torch", "gradients", name, ddp, {}, "shipped", fault=fault)
             if not self.scope.quick:
                 self._add("torch", "gradients", name, ddp + ("--variant", CUBIC),

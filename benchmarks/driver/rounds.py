@@ -14,8 +14,7 @@ GOOD_FLAG_NS = 90
 GOOD_SCALING = 1.7
 QUIET_SHARE = 0.05  # of all cores' time, at most, for what else runs here
 QUIET_LEAST_S = 0.06  # what cannot be told from nothing: a few of the kernel's ticks
-SCREENING_ROUNDS = 3
-SCREENING_FACTOR = 1.4
+SCREENING = {1: 2.0, 3: 1.4}  # after so many rounds: how far from the best peer is too far
 
 
 class State:
@@ -187,8 +186,8 @@ class Rounds:
                 lasted = time.monotonic() - begin
                 good = self.good_rounds()
                 self.say(f"round {self.rounds}: {lasted:.0f} s, {good} with good windows only")
-                if self.rounds == SCREENING_ROUNDS:
-                    self.screen()
+                if self.rounds in SCREENING:
+                    self.screen(SCREENING[self.rounds])
                 if self.rounds >= self.settings.pairs and good >= self.settings.pairs:
                     break
                 if time.monotonic() + lasted > deadline:
@@ -205,8 +204,9 @@ class Rounds:
                               if sample["command"] == one.key))
         return min(counts, default=self.rounds)
 
-    def screen(self):
+    def screen(self, factor):
         evaluation = Evaluation(self.commands, self.state.samples, self.settings.pairs)
-        self.dropped = evaluation.hopeless(self.figures, SCREENING_FACTOR)
-        for key in sorted(self.dropped):
-            self.say(f"  {key}: nowhere within {SCREENING_FACTOR}x of the best peer, left out now")
+        found = evaluation.hopeless(self.figures, factor) - self.dropped
+        self.dropped |= found
+        for key in sorted(found):
+            self.say(f"  {key}: nowhere within {factor}x of the best peer, left out now")

@@ -120,8 +120,7 @@ def run_rank(rank, arguments, folder):
                 "transport": "tcp", "time_us": median(times) - less, "min_us": min(times) - less,
                 "max_us": max(times) - less, "repetitions": len(times), "iterations": 1,
                 "wrong": wrong.item(), "extra": {"variant": arguments.variant}}), flush=True)
-    dist.barrier()
-    dist.destroy_process_group()
+    # No group is destroyed: with Gloo that hangs now and then. The process ends instead.
 
 
 def main():
