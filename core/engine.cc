@@ -145,6 +145,7 @@ void Engine::Submission::commit(bool ring) {
   for (size_t i = before_; i < submitted.size(); ++i) {
     auto& entry = *submitted[i];
     entry.submitted = now;
+    if (entry.ready) engine_.find_waits(entry);
     engine_.submitted_bytes_ += entry.input.bytes();
     if (entry.plan_id != engine_.quiet_plan_ || !entry.fits_plan) engine_.quiet_bytes_ = 0;
   }
@@ -161,6 +162,54 @@ void Engine::submit(std::vector<std::unique_ptr<Entry>> entries, bool ring) {
     slot.pending = true;
   }
   submission.commit(ring);
+}
+
+// --- tensors behind a stream that waits ---------------------------------------------------------
+
+// A tensor that its stream makes after it has waited for another's Work must not be in one bucket
+// with that one, nor in one before it: the bucket would wait for itself, on the device, where
+// nobody sees it. So it is handed on when that Work is done; before, its own contents cannot be
+// there.
+
+namespace {
+
+bool is_over(const std::weak_ptr<WorkState>& work) {
+  const auto state = work.lock();
+  return !state || state->done();
+}
+
+}  // namespace
+
+void Engine::stream_waits(const std::shared_ptr<WorkState>& work, StreamRef stream) {
+  const std::lock_guard lock(submit_mutex_);
+  std::erase_if(stream_waits_, [](const StreamWait& wait) { return is_over(wait.work); });
+  if (work->done()) return;
+  stream_waits_.push_back({stream, work});
+  // A plan that has both in one bucket is stuck, and this is the evidence.
+  if (work->waiters.fetch_add(1) == 0)
+    work->waiting_since.store(Clock::now().time_since_epoch().count());
+}
+
+void Engine::find_waits(Entry& entry) {
+  for (const auto& wait : stream_waits_)
+    if (wait.stream == entry.input.stream() && !is_over(wait.work))
+      entry.behind.push_back(wait.work);
+}
+
+bool Engine::hand_over_deferred() {
+  const auto count = std::erase_if(deferred_, [this](Entry* entry) {
+    std::erase_if(entry->behind, is_over);
+    if (!entry->behind.empty()) return false;
+    scheduler_->submit(entry);
+    return true;
+  });
+  if (count > 0) scheduler_->flush();
+  return count > 0;
+}
+
+void Engine::fail_all(const Error& error) {
+  scheduler_->fail(error);
+  finish(std::exchange(deferred_, {}), &error);
 }
 
 void Engine::submit_join(std::unique_ptr<Entry> entry) {
@@ -213,9 +262,12 @@ bool Engine::take_submissions() {
   for (Entry* entry : submitted) {
     if (left_)
       finish(entry, &*left_);
+    else if (!entry->behind.empty())
+      deferred_.push_back(entry);
     else
       scheduler_->submit(entry);
   }
+  if (left_) finish(std::exchange(deferred_, {}), &*left_);
   scheduler_->flush();
   for (Entry* entry : joins) {
     if (left_)
@@ -238,6 +290,7 @@ bool Engine::step() {
   moved |= handle_messages();
   handle_peer_events();
   moved |= scheduler_->advance(now);
+  if (!deferred_.empty()) moved |= hand_over_deferred();
   watch_peers(now);
   if (posted_) {
     moved |= handle_messages();
@@ -254,7 +307,8 @@ bool Engine::step() {
 }
 
 bool Engine::pending() const {
-  return !blocking_.empty() || !scheduler_->idle() || (coordinator_ && !coordinator_->idle());
+  return !blocking_.empty() || !scheduler_->idle() || !deferred_.empty() ||
+         (coordinator_ && !coordinator_->idle());
 }
 
 Clock::time_point Engine::next_deadline() const {
@@ -326,6 +380,7 @@ void Engine::run_callbacks() {
     drivers_.wait(lock);
     token_.driver_wakes();
   }
+  if (!deferred_.empty()) wake();  // a callback may have ended what they wait for
 }
 
 void Engine::publish_statistics() {
@@ -413,7 +468,7 @@ void Engine::close() noexcept {
         fmt::format("rank {} closed this Communicator while the operation was pending",
                     context_.rank));
     take_submissions();
-    scheduler_->fail(closed);
+    fail_all(closed);
     {
       const std::lock_guard lock(submit_mutex_);
       entries_.drop_works();

@@ -79,6 +79,7 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   void drive(WorkState& work, Deadline deadline) override;
   void report(const std::string& line) override;
   bool in_callback() const override;
+  void stream_waits(const std::shared_ptr<WorkState>& work, StreamRef stream) override;
 
   Statistics statistics();
   Timeline& timeline() { return timeline_; }
@@ -95,9 +96,12 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   void check_not_forked(std::string_view name) const;
   /// Throws what ended the communicator, if anything did. With submit_mutex_ held.
   void check_usable(std::string_view name) const;
+  void find_waits(Entry& entry);
   bool may_be_quiet();
   bool step();
   bool take_submissions();
+  bool hand_over_deferred();
+  void fail_all(const Error& error);
   void finish(std::span<Entry* const> entries, const Error* error);
   void finish(Entry* entry, const Error* error) { finish({&entry, 1}, error); }
   void run_callbacks();
@@ -155,6 +159,7 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   std::vector<std::shared_ptr<WorkState>> finishing_;
   std::vector<WorkCallback> finished_callbacks_;
   std::vector<Entry*> taken_;
+  std::vector<Entry*> deferred_;  // until what their streams wait for is done
   std::vector<std::byte> message_;
   std::vector<std::string> timelines_;  // rank 0, at the end: events of each rank
   std::vector<bool> timeline_done_;
@@ -179,6 +184,11 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
 
   mutable std::mutex submit_mutex_;  // guards the following
   std::vector<Entry*> submitted_;
+  struct StreamWait {
+    StreamRef stream;
+    std::weak_ptr<WorkState> work;
+  };
+  std::vector<StreamWait> stream_waits_;  // of Works that are not done
   std::vector<Entry*> joins_;
   std::vector<std::function<void()>> posted_functions_;
   EntryTable entries_;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "tutti/base/deadline.h"
 #include "tutti/collectives/executor.h"
@@ -49,6 +50,8 @@ struct Entry {
   bool library_output = false;         // the engine makes the output when its size is known
   Tensor made;                         // that output
   std::unique_ptr<StreamPoint> ready;  // of memory that stays on its device: when it may be used
+  // What the input's stream waits for: not handed to the scheduler before these are done.
+  std::vector<std::weak_ptr<WorkState>> behind;
   Staged* staged = nullptr;  // of a device's that goes through host memory; the work keeps it
   std::shared_ptr<WorkState> work;
   std::shared_ptr<WorkState> last_work;  // of the use of the name before this one

@@ -101,6 +101,7 @@ void WorkState::wait_on(const std::shared_ptr<WorkState>& state, StreamRef strea
     state->wait(Deadline::never());
     return;
   }
+  state->driver_->stream_waits(state, stream);
   state->runtime_->wait_word(stream, state->gate_, 1);
   state->runtime_->host_function(stream, [state] {});
 }

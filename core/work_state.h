@@ -28,6 +28,8 @@ class Driver {
   virtual void report(const std::string& line) = 0;
   /// True in a thread that is running a callback of this driver.
   virtual bool in_callback() const = 0;
+  /// What is put on `stream` from now on comes after `work`.
+  virtual void stream_waits(const std::shared_ptr<class WorkState>& work, StreamRef stream) = 0;
 };
 
 /// What a Work points to. Parts (the tensors of a group) finish one by one; the last one ends it.

@@ -219,7 +219,8 @@ void train(Communicator& comm, bool waits_at_once) {
   }
   for (auto& work : works) work.wait();
   EXPECT_GT(comm.statistics().replayed_buckets, 0u);
-  EXPECT_EQ(comm.statistics().vetoed_buckets, 0u);
+  // A plan that has both sides of a wait in one bucket is mended once.
+  EXPECT_LE(comm.statistics().vetoed_buckets, waits_at_once ? 2u : 0u);
   comm.barrier("end").wait();
 }
 
@@ -232,9 +233,7 @@ TEST(NcclLevels, StepsAreReplayedInStreamOrder) {
 
 // The user's stream waits for each result before it makes the next, while the host is ahead.
 TEST(NcclLevels, WhatWaitsForAUsersStreamHoldsUpNothingBeforeIt) {
-  run_levels(
-      kTwoByTwo, [](Communicator& comm) { train(comm, true); },
-      [](Options& options) { options.fusion_bytes = 0; });
+  run_levels(kTwoByTwo, [](Communicator& comm) { train(comm, true); });
 }
 
 TEST(NcclLevels, VetoedBucketsAreDroppedWholeAndRunAgain) {
