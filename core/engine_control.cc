@@ -142,7 +142,9 @@ void Engine::handle_peer_events() {
       --timelines_missing_;
     }
     if (event->kind == PeerEvent::Kind::lost) {
-      if (!broken()) fault(peer_lost_error(event->peer, event->detail), true);
+      if (broken()) continue;
+      const auto error = peer_lost_error(event->peer, event->detail);
+      if (!broken()) fault(error, true);
       continue;
     }
     if (left_ || broken()) continue;
@@ -159,25 +161,26 @@ void Engine::handle_peer_events() {
   }
 }
 
-// A launcher knows best how a rank ended; it gets a moment to say so.
+// A launcher knows best how a rank ended; it gets a moment to say so. A peer may also have given up
+// because of another rank: then it, or a third one, says so, perhaps after its end was seen.
 Error Engine::peer_lost_error(int peer, const std::string& detail) {
   std::string how = fmt::format("was lost ({})", detail);
-  if (deaths_) {
-    const auto key = death_key(context_.places[static_cast<size_t>(peer)].world_rank);
-    const auto deadline = Deadline::after(0.3);
-    try {
-      do {
-        const auto text = deaths_->try_get(key);
-        if (const auto death = text ? decode_death(*text) : std::nullopt) {
-          how = death->signal != 0 ? fmt::format("was killed by signal {}", death->signal)
-                                   : fmt::format("exited with code {}", death->code);
-          break;
-        }
-        std::this_thread::sleep_for(std::chrono::milliseconds(5));
-      } while (!deadline.passed());
-    } catch (const Error&) {
-      // The store died with that rank; what was seen on the wire is all there is to tell.
-    }
+  const auto key = death_key(context_.places[static_cast<size_t>(peer)].world_rank);
+  const auto deadline = Deadline::after(deaths_ ? 0.3 : 0.02);
+  try {
+    do {
+      const auto text = deaths_ ? deaths_->try_get(key) : std::nullopt;
+      if (const auto death = text ? decode_death(*text) : std::nullopt) {
+        how = death->signal != 0 ? fmt::format("was killed by signal {}", death->signal)
+                                 : fmt::format("exited with code {}", death->code);
+        break;
+      }
+      backend_->progress();
+      handle_messages();
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    } while (!broken() && !deadline.passed());
+  } catch (const Error&) {
+    // The store died with that rank; what was seen on the wire is all there is to tell.
   }
   const int survivors = context_.size - 1;
   return Error(ErrorCode::peer_lost,
@@ -209,7 +212,7 @@ void Engine::fault(const Error& error, bool tell_others) {
   }
   backend_->abort(error);
   backend_->progress();
-  scheduler_->fail(error);
+  fail_all(error);
   left_ = error;
   take_submissions();
 }
