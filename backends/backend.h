@@ -14,6 +14,7 @@
 #include "tutti/base/log.h"
 #include "tutti/collectives/chooser.h"
 #include "tutti/collectives/executor.h"
+#include "tutti/collectives/region.h"
 #include "tutti/tensor/device.h"
 
 namespace tutti {
@@ -60,14 +61,6 @@ struct Context {
   /// The one of them for this name ("shm+ucx": hierarchical); null if it is not there.
   const BackendPlugin* plugin(std::string_view called) const;
   std::vector<int> hosts() const;  // host number of each rank, by first appearance
-};
-
-/// Memory in which buckets live. Freed with the object; 4096-byte aligned.
-class Region {
- public:
-  virtual ~Region() = default;
-  virtual std::byte* data() const = 0;
-  virtual size_t bytes() const = 0;
 };
 
 /// A device whose memory a backend works on itself (Launch::device), and what it does there.

@@ -10,23 +10,6 @@ namespace tutti {
 
 namespace {
 
-class HeapRegion final : public Region {
- public:
-  explicit HeapRegion(size_t bytes)
-      : bytes_(bytes),
-        data_(static_cast<std::byte*>(::operator new(std::max<size_t>(bytes, 1), kAlignment))) {}
-  ~HeapRegion() override { ::operator delete(data_, kAlignment); }
-  HeapRegion(const HeapRegion&) = delete;
-  HeapRegion& operator=(const HeapRegion&) = delete;
-  std::byte* data() const override { return data_; }
-  size_t bytes() const override { return bytes_; }
-
- private:
-  static constexpr std::align_val_t kAlignment{4096};
-  const size_t bytes_;
-  std::byte* const data_;
-};
-
 int count_hosts(const Context& context) {
   const auto hosts = context.hosts();
   return hosts.empty() ? 1 : 1 + *std::max_element(hosts.begin(), hosts.end());
@@ -68,7 +51,7 @@ class TransportBackend final : public Backend {
                               "backend for that device",
                               capabilities_.name, to_string(device)));
     try {
-      return std::make_unique<HeapRegion>(bytes);
+      return transport_->allocate(bytes);
     } catch (const std::bad_alloc&) {
       throw Error(ErrorCode::out_of_memory,
                   fmt::format("backend {} cannot get {} bytes for a bucket; lower "

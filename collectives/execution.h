@@ -39,8 +39,8 @@ struct Lane {
   bool is_direct = false;  // output is where the user wants it
   int64_t bytes = 0;       // what it counts for in its queue
 
-  std::unique_ptr<std::byte[]> memory;
-  size_t memory_bytes = 0;
+  std::unique_ptr<Region> memory;
+  size_t memory_bytes() const { return memory ? memory->bytes() : 0; }
 };
 
 class Execution;

@@ -84,7 +84,7 @@ std::shared_ptr<const Plan> ExecutionPool::plan(const Algorithm& algorithm,
 
 std::unique_ptr<Lane> ExecutionPool::take_lane(const Plan& plan, size_t scratch_bytes,
                                                size_t bucket_bytes) {
-  const size_t total = aligned(scratch_bytes) + bucket_bytes + kAlignment;
+  const size_t total = std::max(kAlignment, aligned(scratch_bytes) + bucket_bytes);
   // All lanes are alike, and more are made than are needed now: how many run at once, and which of
   // them meets a large segment, varies with time from step to step.
   if (total <= kMostAlikeBytes) lane_bytes_ = std::max(lane_bytes_, total);
@@ -100,25 +100,22 @@ std::unique_ptr<Lane> ExecutionPool::take_lane(const Plan& plan, size_t scratch_
   }
   auto lane = std::move(free_lanes_.back());
   free_lanes_.pop_back();
-  if (lane->memory_bytes < total || lane->tickets.capacity() < lane_tickets_) {
+  if (lane->memory_bytes() < total || lane->tickets.capacity() < lane_tickets_) {
     for (auto& other : free_lanes_) fit(*other, lane_bytes_);
     fit(*lane, std::max(total, lane_bytes_));
   }
   lane->tickets.clear();
-  auto* memory = lane->memory.get();
-  lane->scratch =
-      memory + aligned(reinterpret_cast<uintptr_t>(memory)) - reinterpret_cast<uintptr_t>(memory);
+  lane->scratch = lane->memory->data();
   lane->bucket = lane->scratch + aligned(scratch_bytes);
   return lane;
 }
 
 // Memory comes into being when it is first used.
 void ExecutionPool::fit(Lane& lane, size_t bytes) {
-  if (lane.memory_bytes < bytes) {
+  if (lane.memory_bytes() < bytes) {
     ++allocations;
     lane.memory.reset();
-    lane.memory = std::make_unique_for_overwrite<std::byte[]>(bytes);
-    lane.memory_bytes = bytes;
+    lane.memory = transport.allocate(bytes);
   }
   if (lane.tickets.capacity() < lane_tickets_) {
     ++allocations;
@@ -127,10 +124,7 @@ void ExecutionPool::fit(Lane& lane, size_t bytes) {
 }
 
 void ExecutionPool::give_back(std::unique_ptr<Lane> lane) {
-  if (lane->memory_bytes > kMostKeptBytes) {
-    lane->memory.reset();
-    lane->memory_bytes = 0;
-  }
+  if (lane->memory_bytes() > kMostKeptBytes) lane->memory.reset();
   fit(*lane, lane_bytes_);
   free_lanes_.push_back(std::move(lane));
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tutti/base/error.h"
+#include "tutti/collectives/region.h"
 
 namespace tutti {
 
@@ -81,6 +82,9 @@ class Transport : public Progressive {
   virtual void cancel(Ticket ticket) = 0;
   /// Messages with tags in [first, last] are thrown away from now on, also those that wait here.
   virtual void discard(uint64_t first, uint64_t last) = 0;
+  /// Memory for what is received often: peers may reach it faster than other memory. Throws
+  /// std::bad_alloc. May outlive the transport; any thread may free it.
+  virtual std::unique_ptr<Region> allocate(size_t bytes) { return make_heap_region(bytes); }
   /// True, if a message of this tag has arrived or announced itself and its verdict is not go.
   virtual bool has_veto(uint64_t tag) const = 0;
 

@@ -127,7 +127,7 @@ class Config {
 
 }  // namespace
 
-UcxWorker::UcxWorker(const Context& context) {
+UcxContext::UcxContext(const Context& context) {
   const std::lock_guard lock(setup_mutex());
   Config config(context);
   // On one host the ends of processes are seen at once without it, and it wakes who sleeps.
@@ -142,17 +142,27 @@ UcxWorker::UcxWorker(const Context& context) {
   if (!context.network_interface.empty()) config.set("NET_DEVICES", device_name(context));
 
   ucp_params_t params{};
-  params.field_mask =
-      UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS | UCP_PARAM_FIELD_NAME;
-  params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
+  params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS |
+                      UCP_PARAM_FIELD_NAME | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
+  params.features = UCP_FEATURE_AM | UCP_FEATURE_RMA | UCP_FEATURE_WAKEUP;
   params.estimated_num_eps = static_cast<size_t>(context.size);
   params.name = "tutti";
+  params.mt_workers_shared = 1;  // memory comes and goes on other threads
   check(context, ucp_init(&params, config.value(), &context_), "start");
+}
+
+UcxContext::~UcxContext() {
+  const std::lock_guard lock(setup_mutex());
+  ucp_cleanup(context_);
+}
+
+UcxWorker::UcxWorker(const Context& context) : context_(std::make_shared<UcxContext>(context)) {
+  const std::lock_guard lock(setup_mutex());
   try {
-    ucp_worker_params_t worker_params{};
-    worker_params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
-    worker_params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
-    check(context, ucp_worker_create(context_, &worker_params, &worker_), "create its worker");
+    ucp_worker_params_t params{};
+    params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+    params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
+    check(context, ucp_worker_create(context_->get(), &params, &worker_), "create its worker");
     check(context, ucp_worker_get_efd(worker_, &descriptor_), "wake who sleeps");
     ucp_address_t* address = nullptr;
     size_t bytes = 0;
@@ -161,7 +171,6 @@ UcxWorker::UcxWorker(const Context& context) {
     ucp_worker_release_address(worker_, address);
   } catch (...) {
     if (worker_) ucp_worker_destroy(worker_);
-    ucp_cleanup(context_);
     throw;
   }
 }
@@ -169,7 +178,6 @@ UcxWorker::UcxWorker(const Context& context) {
 UcxWorker::~UcxWorker() {
   const std::lock_guard lock(setup_mutex());
   ucp_worker_destroy(worker_);
-  ucp_cleanup(context_);
 }
 
 // UCX 1.13 tells it in its report for people only, one line a lane:

@@ -9,24 +9,41 @@
 
 namespace tutti {
 
-/// A UCP context and its one worker, configured for us: errors of peers are reported, also by the
-/// transports in shared memory. One thread at a time uses it.
-class UcxWorker {
+/// A UCP context, configured for us: errors of peers are reported, also by the transports in shared
+/// memory. Any thread may map memory in it.
+class UcxContext {
  public:
   /// Throws Error(unavailable) that says what UCX said, or which interfaces there are.
+  explicit UcxContext(const Context& context);
+  ~UcxContext();
+  UcxContext(const UcxContext&) = delete;
+  UcxContext& operator=(const UcxContext&) = delete;
+
+  ucp_context_h get() const { return context_; }
+
+ private:
+  ucp_context_h context_ = nullptr;
+};
+
+/// Its one worker. One thread at a time uses it.
+class UcxWorker {
+ public:
+  /// Throws as UcxContext.
   explicit UcxWorker(const Context& context);
   ~UcxWorker();
   UcxWorker(const UcxWorker&) = delete;
   UcxWorker& operator=(const UcxWorker&) = delete;
 
   ucp_worker_h get() const { return worker_; }
+  /// What lives in it may live longer than the worker.
+  const std::shared_ptr<UcxContext>& context() const { return context_; }
   /// Readable when progressing is worth it, once armed.
   int descriptor() const { return descriptor_; }
   /// What other workers need for an endpoint to this one.
   const std::string& address() const { return address_; }
 
  private:
-  ucp_context_h context_ = nullptr;
+  const std::shared_ptr<UcxContext> context_;
   ucp_worker_h worker_ = nullptr;
   int descriptor_ = -1;
   std::string address_;

@@ -53,6 +53,8 @@ UcxTransport::UcxTransport(const Context& context)
       notes_(counters_.allocations),
       buffers_(credit_ * static_cast<uint64_t>(context.size)),
       worker_(open_worker(context)) {
+  memory_ = std::make_shared<UcxMemory>(worker_.context());
+  make_slots();
   counters_.bytes_to_peer.assign(static_cast<size_t>(context.size), 0);
   poller_.watch(abort_bell_.descriptor(), EPOLLIN);
   poller_.watch(deaths_.descriptor(), EPOLLIN);
@@ -113,7 +115,7 @@ void UcxTransport::meet(const Context& context) {
     for (const auto& peer : peers_) {
       if (!peer) continue;
       open_endpoint(*peer);
-      tell(*peer, {.type = Type::hello});
+      offer_memory(*peer);
     }
     await_hellos(context);
   } catch (const Error& error) {
@@ -189,6 +191,7 @@ void UcxTransport::open_endpoint(Peer& peer) {
 
 void UcxTransport::close_endpoint(Peer& peer) {
   if (!peer.endpoint) return;
+  detach_all(peer);
   ucp_request_param_t how{};
   how.op_attr_mask =
       UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
@@ -241,6 +244,7 @@ void UcxTransport::goodbye(double seconds) noexcept {
 // all memory back.
 void UcxTransport::leave() noexcept {
   try {
+    given_up().store(true);
     const auto patience = Deadline::after(0.2);
     for (const auto& peer : peers_) {
       if (!peer || !peer->open || leaving_ || peer->address.empty() || !peer->broken.empty())
@@ -258,6 +262,8 @@ void UcxTransport::leave() noexcept {
       ucp_worker_progress(worker_.get());
     if (UCS_PTR_IS_PTR(flush)) ucp_request_free(flush);
     // Their senders have been told above that this is no receipt.
+    for (const auto& peer : peers_)
+      if (peer) peer->open = false;
     arrivals_.for_each([&](UcxArrival* arrival) { forget_arrival(arrival); });
     for (const auto& peer : peers_)
       if (peer) close_endpoint(*peer);

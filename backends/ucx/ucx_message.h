@@ -2,6 +2,7 @@
 
 #include <ucp/api/ucp.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -15,20 +16,31 @@ namespace tutti {
 ///   eager       a whole message of moderate size; costs credit
 ///   rendezvous  a message whose bytes wait at the sender, who calls it `ticket`, until they are
 ///               received or refused; UCX tells the sender of either
-///   withdraw    the sender would like to have the rendezvous `ticket` (its tag given) back
+///   announce    the same where the sender can put: its bytes wait for places
+///   place       `length` more bytes of the announced message `ticket` may be put at `address` in
+///               the receiver's region `key`, whose remote key comes along when it is new; the
+///               receiver calls the receive `tag`
+///   landed      that many bytes of the receive `ticket` have been put; 0: no more come
+///   taken       nothing (more) is wanted of the announced message `ticket`
+///   forget      the region `key` is gone
+///   withdraw    the sender would like to have the message `ticket` (its tag given) back
 ///   withdrawn   the answer: the message `ticket` is gone (`length` 1), or comes through (0)
 ///   credit      the receiver is done with eager messages that cost `length`, and with control
 ///               messages that cost `ticket`
 ///   control     a control message
-///   hello       the first one to a peer
-///   goodbye     the sender leaves on purpose, and all that it sent comes before
-///   farewell    the answer: everything has come
-///   gone        the sender leaves without a goodbye
+///   hello       the first one to a peer; with the remote key of region `key`, which holds
+///   `address` goodbye     the sender leaves on purpose, and all that it sent comes before farewell
+///   the answer: everything has come gone        the sender leaves without a goodbye
 ///
 /// Those of one pair of ranks keep their order.
 enum class UcxMessageType : uint32_t {
   eager = 1,
   rendezvous,
+  announce,
+  place,
+  landed,
+  taken,
+  forget,
   withdraw,
   withdrawn,
   credit,
@@ -48,14 +60,18 @@ struct UcxHeader {
   uint64_t length = 0;
   uint64_t tag = 0;
   uint64_t ticket = 0;
+  uint64_t address = 0;
 };
+
+/// Parts of one message that may be put at once.
+inline constexpr size_t kMostParts = 2;
 
 /// One isend or irecv, from the call until test() released it.
 struct UcxTransfer {
   enum class Stage : uint8_t {
     unused,
     queued,   // send: waits for its turn
-    running,  // UCX uses the memory
+    running,  // UCX, or a peer, uses the memory
     posted,   // receive: not matched
     done,
     failed
@@ -68,7 +84,9 @@ struct UcxTransfer {
   uint32_t generation = 0;
   Stage stage = Stage::unused;
   bool is_send = false;
-  bool is_rendezvous = false;
+  bool is_rendezvous = false;  // the bytes wait at the sender
+  bool is_put = false;         // and are put by it
+  bool is_starved = false;     // receive: waits for a slot
   bool doomed = false;         // fails, whatever UCX says
   bool awaits_answer = false;  // send: to a withdraw
   bool is_sent = false;        // UCX is done with it while the answer is awaited
@@ -79,7 +97,14 @@ struct UcxTransfer {
   const std::byte* source = nullptr;
   std::byte* target = nullptr;
   size_t bytes = 0;
-  UcxHeader header;  // UCX reads it until the message is sent
+  // Of what is put:
+  size_t placed = 0;                         // bytes that have a place
+  size_t landed = 0;                         // that are there
+  uint32_t parts = 0;                        // that have a place and are not there
+  uint32_t region = 0;                       // receive: of the target; 0: none
+  uint64_t remote = 0;                       // receive: what the sender calls the message
+  std::array<uint32_t, kMostParts> slots{};  // receive: of the parts, oldest first
+  UcxHeader header;                          // UCX reads it until the message is sent
   class UcxTransport* owner = nullptr;
   UcxTransfer* next = nullptr;
   UcxTransfer* before = nullptr;
@@ -95,6 +120,7 @@ struct UcxArrival {
   size_t bytes = 0;
   uint64_t ticket = 0;
   bool is_rendezvous = false;
+  bool is_put = false;
   void* descriptor = nullptr;   // of a rendezvous, until it is received
   std::byte* buffer = nullptr;  // of what came eagerly
   UcxArrival* next = nullptr;
@@ -107,6 +133,7 @@ struct UcxNote {
   int peer = -1;
   UcxHeader header;
   std::vector<std::byte> bytes;
+  UcxTransfer* put = nullptr;  // landed: what it tells of
   class UcxTransport* owner = nullptr;
   UcxNote* next = nullptr;
   UcxNote* before = nullptr;

@@ -25,6 +25,7 @@ bool UcxTransport::progress() {
   bool moved = !through_.empty();
   for (const auto& [send, status] : through_) transfer_ran(send, status);
   through_.clear();
+  forget_freed_regions();
   moved |= ucp_worker_progress(worker_.get()) != 0;
   if (has_ends_) {
     settle_ends();
@@ -67,10 +68,24 @@ ucs_status_t UcxTransport::handle(const UcxHeader& message, std::byte* data, siz
   switch (message.type) {
     case Type::eager:
       if (is_rendezvous || message.length != bytes) break;
-      return message_came(peer, message, data, false);
+      return message_came(peer, message, data);
     case Type::rendezvous:
       if (!is_rendezvous || (message.length != bytes && message.length != 0)) break;
-      return message_came(peer, message, data, true);
+      return message_came(peer, message, data);
+    case Type::announce:
+      return message_came(peer, message, nullptr);
+    case Type::place:
+      place_came(peer, message, data, bytes);
+      return UCS_OK;
+    case Type::landed:
+      landed_came(peer, message);
+      return UCS_OK;
+    case Type::taken:
+      taken_came(peer, message);
+      return UCS_OK;
+    case Type::forget:
+      detach(peer, message.key);
+      return UCS_OK;
     case Type::withdraw:
       withdraw_came(peer, message);
       return UCS_OK;
@@ -89,7 +104,7 @@ ucs_status_t UcxTransport::handle(const UcxHeader& message, std::byte* data, siz
       if (!aborted_) inbox_.push_back({peer.rank, std::vector<std::byte>(data, data + bytes)});
       return UCS_OK;
     case Type::hello:
-      peer.said_hello = true;
+      hello_came(peer, message, data, bytes);
       return UCS_OK;
     case Type::goodbye:
       peer.said_goodbye = true;
@@ -107,8 +122,9 @@ ucs_status_t UcxTransport::handle(const UcxHeader& message, std::byte* data, siz
   return UCS_OK;
 }
 
-ucs_status_t UcxTransport::message_came(Peer& peer, const UcxHeader& message, std::byte* data,
-                                        bool is_rendezvous) {
+ucs_status_t UcxTransport::message_came(Peer& peer, const UcxHeader& message, std::byte* data) {
+  const bool is_rendezvous = message.type != Type::eager;
+  const bool is_put = message.type == Type::announce;
   const uint64_t cost = eager_cost(message.length);
   if (!is_rendezvous && (peer.held += cost) > credit_) {
     peer.held -= cost;
@@ -122,6 +138,10 @@ ucs_status_t UcxTransport::message_came(Peer& peer, const UcxHeader& message, st
     receive->verdict = message.verdict;
     if (receive->verdict != 0) vetoed_.push_back(receive);
     const bool fits = receive->bytes == message.length;
+    if (fits && is_put && receive->bytes > 0) {
+      receive_put(receive, message.ticket);
+      return UCS_OK;
+    }
     if (fits && is_rendezvous && receive->bytes > 0) {
       receive_rendezvous(receive, data);
       return UCS_INPROGRESS;
@@ -132,6 +152,7 @@ ucs_status_t UcxTransport::message_came(Peer& peer, const UcxHeader& message, st
   // After an abort a rendezvous waits, as if nobody had come to receive it.
   if (receive || discarded_.contains(message.tag) || (aborted_ && !is_rendezvous)) {
     if (!is_rendezvous) return_credit(peer, cost);
+    if (is_put) tell(peer, {.type = Type::taken, .ticket = message.ticket});
     return UCS_OK;
   }
   UcxArrival* arrival = arrival_nodes_.take();
@@ -142,12 +163,13 @@ ucs_status_t UcxTransport::message_came(Peer& peer, const UcxHeader& message, st
   arrival->bytes = message.length;
   arrival->ticket = message.ticket;
   arrival->is_rendezvous = is_rendezvous;
+  arrival->is_put = is_put;
   arrival->descriptor = is_rendezvous ? data : nullptr;
   arrival->buffer = is_rendezvous ? nullptr : buffers_.take(message.length);
   if (arrival->buffer) std::memcpy(arrival->buffer, data, message.length);
   arrivals_.add(arrival);
   if (arrival->verdict != 0) ++vetoes_here_;
-  return is_rendezvous ? UCS_INPROGRESS : UCS_OK;
+  return arrival->descriptor ? UCS_INPROGRESS : UCS_OK;
 }
 
 void UcxTransport::withdraw_came(Peer& peer, const UcxHeader& message) {
@@ -168,7 +190,10 @@ void UcxTransport::answer_came(Peer& peer, const UcxHeader& message) {
   if (!send || send->peer != peer.rank || !send->awaits_answer) return;
   send->awaits_answer = false;
   if (message.length != 0) send->doomed = true;
-  if (send->is_sent) send->stage = send->doomed ? Stage::failed : Stage::done;
+  if (send->doomed && send->is_put)
+    end_put_send(send, false);
+  else if (send->is_sent)
+    send->stage = send->doomed ? Stage::failed : Stage::done;
 }
 
 // --- ends ---------------------------------------------------------------------------------------
@@ -228,6 +253,7 @@ void UcxTransport::fail_all(Peer& peer) {
   while (UcxNote* note = peer.controls.pop()) notes_.give_back(note);
   transfers_.for_each([&](UcxTransfer& transfer) {
     if (transfer.peer != peer.rank || transfer.stage == Stage::unused || transfer.over()) return;
+    if (transfer.stage == Stage::running && transfer.is_put) return fail_put(peer, transfer);
     if (transfer.stage == Stage::posted) posted_.remove(&transfer);
     if (transfer.stage == Stage::running && !transfer.is_sent)
       transfer.doomed = true;
@@ -247,6 +273,7 @@ void UcxTransport::abort(const Error&) noexcept {
 
 void UcxTransport::handle_abort() {
   aborted_ = true;
+  given_up().store(true);
   abort_bell_.silence();
   // Where UCX uses memory the endpoint closes, and later it could no longer be said why.
   last_word_ = Deadline::after(0.1);
@@ -255,12 +282,14 @@ void UcxTransport::handle_abort() {
     fail_all(*peer);
     if (peer->closes) tell(*peer, {.type = Type::gone});
   }
-  // Whoever aborts takes the memory back when this returns, so UCX must be done with it. UCX 1.13
+  // Whoever aborts takes the memory back when this returns, so UCX must be done with it, and so
+  // must the peers that put into it; one that stands still is not waited for any longer. UCX 1.13
   // cannot give up a rendezvous that has begun to receive; it is never moved again.
   const auto uses_memory = [](const auto& peer) { return peer && peer->transfers > 0; };
   const auto in_use = [&] { return std::any_of(peers_.begin(), peers_.end(), uses_memory); };
   const auto patience = Deadline::after(0.2);
   while (in_use() && !patience.passed()) progress();
+  give_up_places();
   if (!in_use()) return;
   is_frozen_ = true;
   poller_.forget(worker_.descriptor());

@@ -27,7 +27,9 @@ UcxTransfer* UcxTransport::make_transfer(int peer, uint64_t tag, uint32_t key, b
   ++transfer->generation;
   transfer->stage = Stage::failed;
   transfer->is_send = is_send;
-  transfer->is_rendezvous = transfer->doomed = transfer->awaits_answer = transfer->is_sent = false;
+  transfer->is_rendezvous = transfer->is_put = transfer->is_starved = false;
+  transfer->doomed = transfer->awaits_answer = transfer->is_sent = false;
+  transfer->placed = transfer->landed = transfer->parts = 0;
   transfer->peer = peer;
   transfer->tag = tag;
   transfer->key = key;
@@ -70,7 +72,7 @@ void UcxTransport::cancel(Ticket ticket) {
     transfer->stage = Stage::failed;
   } else if (transfer->is_send && transfer->is_rendezvous && !transfer->doomed &&
              !transfer->awaits_answer) {
-    // UCX cannot take it back, but the receiver can refuse it.
+    // It cannot be taken back, but the receiver can refuse it.
     transfer->awaits_answer = true;
     tell(peer, {.type = Type::withdraw, .tag = transfer->tag, .ticket = transfer->ticket()});
   }
@@ -102,6 +104,18 @@ bool UcxTransport::try_send(Peer& peer, UcxTransfer* send) {
   const uint64_t cost = eager_cost(send->bytes);
   const bool is_eager = send->bytes <= kMostEager && cost <= peer.credit;
   if (!is_eager && peer.announced >= kMostAnnounced) return false;
+  ++counters_.messages_sent;
+  counters_.bytes_sent += send->bytes;
+  send->stage = Stage::running;
+  send->is_rendezvous = !is_eager;
+  if (!is_eager) ++peer.announced;
+  if (!is_eager && peer.has_given_up) {
+    counters_.bytes_to_peer[static_cast<size_t>(peer.rank)] += send->bytes;
+    send->is_put = true;
+    send->header.type = Type::announce;
+    tell(peer, send->header);
+    return true;
+  }
   const void* source = send->source;
   size_t bytes = send->bytes;
   ucp_request_param_t how{};
@@ -115,8 +129,6 @@ bool UcxTransport::try_send(Peer& peer, UcxTransfer* send) {
     send->header.type = Type::eager;
     how.flags = UCP_AM_SEND_FLAG_EAGER;
   } else {
-    ++peer.announced;
-    send->is_rendezvous = true;
     send->header.type = Type::rendezvous;
     how.flags = UCP_AM_SEND_FLAG_RNDV;
     if (bytes == 0) {
@@ -125,10 +137,7 @@ bool UcxTransport::try_send(Peer& peer, UcxTransfer* send) {
       bytes = 1;
     }
   }
-  ++counters_.messages_sent;
-  counters_.bytes_sent += send->bytes;
   counters_.bytes_to_peer[static_cast<size_t>(peer.rank)] += send->bytes + sizeof send->header;
-  send->stage = Stage::running;
   ++peer.transfers;
   void* request = ucp_am_send_nbx(peer.endpoint, kMessageId, &send->header, sizeof send->header,
                                   source, bytes, &how);
@@ -164,7 +173,12 @@ void UcxTransport::transfer_ran(UcxTransfer* transfer, ucs_status_t status) {
   Peer& peer = peer_at(transfer->peer);
   --peer.transfers;
   if (transfer->is_send && transfer->is_rendezvous) --peer.announced;
-  const bool is_good = status == UCS_OK && !transfer->doomed;
+  settle(transfer, status == UCS_OK);
+}
+
+// Its memory is not used any more.
+void UcxTransport::settle(UcxTransfer* transfer, bool went_well) {
+  const bool is_good = went_well && !transfer->doomed;
   if (!transfer->awaits_answer || !is_good)
     transfer->stage = is_good ? Stage::done : Stage::failed;
   else
@@ -191,6 +205,8 @@ Ticket UcxTransport::irecv(int from, uint64_t tag, uint32_t key, std::span<std::
   const bool fits = receive->bytes == arrival->bytes;
   if (fits && receive->bytes > 0 && arrival->descriptor) {
     receive_rendezvous(receive, std::exchange(arrival->descriptor, nullptr));
+  } else if (fits && receive->bytes > 0 && arrival->is_put) {
+    receive_put(receive, std::exchange(arrival->ticket, 0));
   } else {
     if (fits && receive->bytes > 0) std::memcpy(receive->target, arrival->buffer, receive->bytes);
     receive->stage = fits ? Stage::done : Stage::failed;
@@ -218,6 +234,8 @@ void UcxTransport::forget_arrival(UcxArrival* arrival) {
   arrivals_.remove(arrival);
   if (arrival->verdict != 0) --vetoes_here_;
   if (arrival->is_rendezvous) {
+    if (arrival->is_put && arrival->ticket != 0 && peer_at(arrival->peer).open)
+      tell(peer_at(arrival->peer), {.type = Type::taken, .ticket = arrival->ticket});
     if (arrival->descriptor) ucp_am_data_release(worker_.get(), arrival->descriptor);
   } else {
     buffers_.give_back(arrival->buffer, arrival->bytes);
@@ -275,10 +293,11 @@ void UcxTransport::flush_controls(Peer& peer) {
 }
 
 // A message of the protocol's own.
-void UcxTransport::tell(Peer& peer, const UcxHeader& header) {
+void UcxTransport::tell(Peer& peer, const UcxHeader& header, std::string_view bytes) {
   UcxNote* note = notes_.take();
   note->header = header;
-  note->bytes.clear();
+  const auto payload = std::as_bytes(std::span(bytes));
+  note->bytes.assign(payload.begin(), payload.end());
   send_note(peer, note);
 }
 

@@ -2,9 +2,12 @@
 
 #include <atomic>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -12,6 +15,7 @@
 #include "tutti/backends/intrusive.h"
 #include "tutti/backends/tag_set.h"
 #include "tutti/backends/ucx/library.h"
+#include "tutti/backends/ucx/ucx_memory.h"
 #include "tutti/backends/ucx/ucx_message.h"
 #include "tutti/base/deadline.h"
 #include "tutti/base/descriptor.h"
@@ -19,9 +23,10 @@
 
 namespace tutti {
 
-/// The Transport over UCX: one active message for each of ours. Small ones travel at once, bounded
-/// by credit; the bytes of larger ones go by UCX's rendezvous from the sender's memory straight
-/// into the receiver's, once the receive is there.
+/// The Transport over UCX. Small messages are active messages that travel at once, bounded by
+/// credit. Larger ones wait for their receive; then the sender puts their bytes into the receiver's
+/// mapped memory, where UCX says that it can address that (shared memory of one host), and else
+/// UCX's rendezvous moves them.
 class UcxTransport final : public Transport {
  public:
   /// Meets the other ranks through the store. Throws Error(timeout | unavailable) naming who is
@@ -49,6 +54,7 @@ class UcxTransport final : public Transport {
   void goodbye(double seconds) noexcept override;
   TransportCounters counters() const override { return counters_; }
   std::string_view route(int peer) const override;
+  std::unique_ptr<Region> allocate(size_t bytes) override { return memory_->allocate(bytes); }
 
  private:
   struct Peer {
@@ -73,9 +79,14 @@ class UcxTransport final : public Transport {
     uint64_t control_in_flight = 0;  // cost of the control messages that it has not taken
     uint64_t control_queued = 0;
     uint64_t control_owed = 0;
-    uint32_t announced = 0;        // rendezvous to it that run
-    NodeQueue<UcxTransfer> sends;  // that wait for their turn
-    NodeQueue<UcxNote> controls;   // that wait for theirs
+    uint32_t announced = 0;  // messages to it whose bytes wait here
+    /// In its memory: whether it has given up what it receives. Null: it cannot be addressed from
+    /// here, and takes no puts.
+    const std::atomic<bool>* has_given_up = nullptr;
+    std::map<uint32_t, ucp_rkey_h> keys;  // of its regions
+    std::set<uint32_t> told;              // regions of this side whose keys it has
+    NodeQueue<UcxTransfer> sends;         // that wait for their turn
+    NodeQueue<UcxNote> controls;          // that wait for theirs
   };
   struct ControlMessage {
     int peer = -1;
@@ -96,8 +107,8 @@ class UcxTransport final : public Transport {
   static ucs_status_t came(void* self, const void* header, size_t header_bytes, void* data,
                            size_t bytes, const ucp_am_recv_param_t* param);
   ucs_status_t handle(const UcxHeader& header, std::byte* data, size_t bytes, bool is_rendezvous);
-  ucs_status_t message_came(Peer& peer, const UcxHeader& header, std::byte* data,
-                            bool is_rendezvous);
+  ucs_status_t message_came(Peer& peer, const UcxHeader& header, std::byte* data);
+  void forget_freed_regions();
   void withdraw_came(Peer& peer, const UcxHeader& header);
   void answer_came(Peer& peer, const UcxHeader& header);
   bool look_for_deaths();
@@ -112,7 +123,7 @@ class UcxTransport final : public Transport {
   UcxTransfer* find(Ticket ticket);
   bool try_send(Peer& peer, UcxTransfer* send);
   void flush_sends(Peer& peer);
-  void tell(Peer& peer, const UcxHeader& header);
+  void tell(Peer& peer, const UcxHeader& header, std::string_view bytes = {});
   void flush_controls(Peer& peer);
   void send_note(Peer& peer, UcxNote* note);
   void receive_rendezvous(UcxTransfer* receive, void* descriptor);
@@ -122,7 +133,31 @@ class UcxTransport final : public Transport {
   static void received(void* request, ucs_status_t status, size_t bytes, void* transfer);
   static void note_sent(void* request, ucs_status_t status, void* note);
   void transfer_ran(UcxTransfer* transfer, ucs_status_t status);
+  void settle(UcxTransfer* transfer, bool went_well);
   void note_ran(UcxNote* note);
+
+  // ucx_put.cc: messages that the sender puts.
+  void make_slots();
+  std::atomic<bool>& given_up() const;
+  void offer_memory(Peer& peer);
+  void hello_came(Peer& peer, const UcxHeader& header, const std::byte* key, size_t bytes);
+  ucs_status_t attach(Peer& peer, uint32_t region, const std::byte* key);
+  void detach(Peer& peer, uint32_t region);
+  void detach_all(Peer& peer);
+  void receive_put(UcxTransfer* receive, uint64_t ticket);
+  void give_places(UcxTransfer* receive);
+  void landed_came(Peer& peer, const UcxHeader& header);
+  void end_put_receive(UcxTransfer* receive, ucs_status_t status);
+  void free_slot(uint32_t slot);
+  void give_up_places();
+  void place_came(Peer& peer, const UcxHeader& header, const std::byte* key, size_t bytes);
+  static void put_ran(void* request, ucs_status_t status, void* note);
+  static void put_flushed(void* request, ucs_status_t status, void* note);
+  void flush_put(UcxNote* note, ucs_status_t status);
+  void end_part(UcxNote* note, ucs_status_t status);
+  void taken_came(Peer& peer, const UcxHeader& header);
+  void end_put_send(UcxTransfer* send, bool is_good);
+  void fail_put(Peer& peer, UcxTransfer& transfer);
 
   const int rank_;
   const uint64_t credit_;  // of each pair, each way
@@ -153,6 +188,12 @@ class UcxTransport final : public Transport {
   TagSet discarded_;
   std::deque<ControlMessage> inbox_;
   std::deque<PeerEvent> events_;
+  std::vector<uint32_t> free_slots_;
+  NodeQueue<UcxTransfer> starved_;  // receives that wait for a slot
+  std::shared_ptr<UcxMemory> memory_;
+  std::unique_ptr<Region> slots_;
+  std::byte* first_slot_ = nullptr;
+  uint32_t slots_region_ = 0;
   UcxWorker worker_;  // the first to end: until then UCX may use all of the above
 };
 

@@ -311,6 +311,8 @@ class Programs:
             for case in ("broadcast", "sendrecv", "allreduce"):
                 add("ucx", "ucx.raw", f"{case}.{over}", (case, "--variant", over),
                     {"UCX_TLS": transports})
+            add("ucx", "ucx.raw", f"allreduce.{over}.arena",
+                ("allreduce", "--variant", over, "--way", "arena"), {"UCX_TLS": transports})
 
     def _steady(self):
         for backend in ("shm", "tcp"):

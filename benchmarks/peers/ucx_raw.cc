@@ -9,6 +9,7 @@
 
 #include "benchmarks/common/sizes.h"
 #include "benchmarks/peers/pairs.h"
+#include "tutti/core/arena.h"
 
 namespace tutti::benchmarks {
 
@@ -138,16 +139,26 @@ void run_case(const Flags& flags, ForkTeam& team, const std::string& folder) {
   const auto comm = make_communicator(team, folder, "ucx");
   const bool is_root = team.rank() == 0;
   const bool is_allreduce = kind == "allreduce";
+  const bool is_arena = is_allreduce && flags.text("way") == "arena";
   const auto own = Pattern::of_rank(team.rank()),
              expected = is_allreduce ? Pattern::reduced(2) : Pattern::of_rank(0);
   for (const auto bytes : sizes) {
     const int64_t count = bytes / 4;
-    const auto data = make_buffer(count);
-    const std::span values(data.get(), static_cast<size_t>(count));
     const auto name = "x" + std::to_string(bytes);
+    // Ours: private memory, or a region of the backend's. UCX sends its private memory.
+    const auto data = make_buffer(count);
+    std::unique_ptr<GradientArena> arena;
+    if (is_arena)
+      arena = std::make_unique<GradientArena>(
+          *comm, std::vector<GradientArena::Array>{{name, count, DataType::f32}},
+          ReduceOptions{.op = ReduceOp::sum});
+    auto* const memory = arena ? reinterpret_cast<float*>((*arena)[name].data()) : data.get();
+    const std::span values(memory, static_cast<size_t>(count));
     const auto ours = [&] {
       if (kind == "broadcast")
         comm->broadcast_blocking(name, values, 0);
+      else if (arena)
+        arena->ready(name), arena->wait();
       else if (is_allreduce && flags.text("way") == "named")
         comm->allreduce(name, values, ReduceOp::sum).wait();
       else if (is_allreduce)
@@ -166,10 +177,10 @@ void run_case(const Flags& flags, ForkTeam& team, const std::string& folder) {
       else
         raw.recv(data.get(), length);
     };
-    own.fill(data.get(), count);
+    own.fill(memory, count);
     team.barrier();
     ours();
-    const auto wrong = expected.count_wrong(data.get(), count);
+    const auto wrong = expected.count_wrong(memory, count);
     std::fill(values.begin(), values.end(), 0.0f);  // sums stay what they are
     auto row = measure_pairs(team, flags, ours, theirs, [&] { raw.meet(); });
     row.program = "tutti";

@@ -26,7 +26,7 @@ TransportMaker maker(const std::string& name, const std::string& transports,
 }
 
 INSTANTIATE_TEST_SUITE_P(Ucx, TransportConformance,
-                         testing::Values(maker("Default", "", "sysv"),
+                         testing::Values(maker("Default", "", "sysv, posix"),
                                          maker("Posix", "posix", "posix"),
                                          maker("Sysv", "sysv", "sysv"), maker("Tcp", "tcp", "tcp")),
                          [](const auto& info) { return info.param.name; });

@@ -1,0 +1,217 @@
+// Messages that are put into the receiver's mapped memory, or through its slots.
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <random>
+
+#include "tests/backends/transport_fixture.h"
+#include "tutti/backends/ucx/limits.h"
+#include "tutti/backends/ucx/ucx_transport.h"
+
+namespace tutti::test {
+namespace {
+
+// Shared memory that this process has attached.
+int attached() {
+  std::ifstream maps("/proc/self/maps");
+  int count = 0;
+  for (std::string line; std::getline(maps, line);)
+    if (line.find("/SYSV") != line.npos || line.find("/ucx_shm") != line.npos) ++count;
+  return count;
+}
+
+class UcxPut : public TransportConformance {
+ protected:
+  // Messages of all these sizes from rank 0 to rank 1, at odd places of these memories.
+  void exchange(const std::vector<size_t>& sizes, std::byte* from, std::byte* to) {
+    std::vector<Ticket> sends, recvs;
+    size_t at = 1;
+    for (const auto bytes : sizes) {
+      const auto data = pattern(bytes, bytes);
+      std::copy(data.begin(), data.end(), from + at);
+      sends.push_back(
+          end(0).isend(1, {.tag = 5, .key = static_cast<uint32_t>(at)}, {from + at, bytes}));
+      recvs.push_back(end(1).irecv(0, 5, static_cast<uint32_t>(at), {to + at, bytes}));
+      at += bytes + 1;
+    }
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      EXPECT_EQ(finish(end(1), recvs[i]), TransferState::done) << sizes[i];
+      EXPECT_EQ(finish(end(0), sends[i]), TransferState::done) << sizes[i];
+    }
+    at = 1;
+    for (const auto bytes : sizes) {
+      EXPECT_TRUE(std::equal(from + at, from + at + bytes, to + at)) << bytes;
+      at += bytes + 1;
+    }
+  }
+};
+
+const std::vector<size_t> kSizes{kMostEager + 1, kSlotBytes,     kSlotBytes + 1, 100'001,
+                                 kPartBytes,     kPartBytes + 1, 3 * kPartBytes, 5'000'003};
+constexpr size_t kRoom = 16 << 20;
+
+TEST_P(UcxPut, EveryMixtureOfMappedAndOtherMemory) {
+  open(2);
+  const auto mapped_from = end(0).allocate(kRoom), mapped_to = end(1).allocate(kRoom);
+  std::vector<std::byte> from(kRoom), to(kRoom);
+  exchange(kSizes, from.data(), mapped_to->data());
+  exchange(kSizes, mapped_from->data(), mapped_to->data());
+  exchange(kSizes, mapped_from->data(), to.data());
+  exchange(kSizes, from.data(), to.data());
+}
+
+TEST_P(UcxPut, CountsMessagesOnceAndAllocatesNothingMore) {
+  open(2);
+  const auto memory = end(1).allocate(kRoom);
+  std::vector<std::byte> from(kRoom);
+  for (int round = 0; round < 3; ++round) {
+    const auto before = end(0).counters();
+    const auto allocations = before.allocations + end(1).counters().allocations;
+    exchange({kPartBytes * 3}, from.data(), memory->data());
+    const auto after = end(0).counters();
+    EXPECT_EQ(after.messages_sent - before.messages_sent, 1u);
+    EXPECT_EQ(after.bytes_sent - before.bytes_sent, kPartBytes * 3);
+    EXPECT_GE(after.bytes_to_peer[1] - before.bytes_to_peer[1], kPartBytes * 3);
+    EXPECT_LT(after.bytes_to_peer[1] - before.bytes_to_peer[1], kPartBytes * 3 + 1000);
+    if (round == 0) continue;
+    EXPECT_EQ(after.allocations + end(1).counters().allocations, allocations);
+  }
+}
+
+TEST_P(UcxPut, PeersLetGoOfARegionThatIsFreed) {
+  open(3);
+  std::vector<std::byte> from(kRoom);
+  const int before = attached();
+  for (int round = 0; round < 5; ++round) {
+    auto memory = end(1).allocate(kRoom);
+    exchange(kSizes, from.data(), memory->data());
+    EXPECT_EQ(attached(), before + 2);  // its owner's, and rank 0's
+    memory.reset();
+    EXPECT_TRUE(until([&] { return attached() == before; }));
+  }
+}
+
+TEST_P(UcxPut, ARegionOutlivesItsTransport) {
+  const int before = attached();
+  open(2);
+  const auto memory = end(1).allocate(kRoom);
+  std::vector<std::byte> from(kRoom);
+  exchange(kSizes, from.data(), memory->data());
+  close(0);
+  close(1);
+  memory->data()[kRoom - 1] = std::byte{1};
+  EXPECT_EQ(attached(), before + 1);
+}
+
+// More than there are slots, all at once, from two sides: nobody starves, and nothing is mixed up.
+TEST_P(UcxPut, ReceivesTakeTurnsAtTheSlots) {
+  open(3);
+  constexpr size_t kEach = 3 * kSlotBytes + 17;
+  constexpr int kMany = 4 * static_cast<int>(kSlots);
+  std::vector<std::vector<std::byte>> sent, received;
+  std::vector<std::pair<int, Ticket>> tickets;
+  for (int i = 0; i < kMany; ++i) {
+    sent.push_back(pattern(kEach, static_cast<unsigned>(i)));
+    received.emplace_back(kEach);
+  }
+  for (int i = 0; i < kMany; ++i) {
+    const auto at = static_cast<size_t>(i);
+    const int from = i % 2 == 0 ? 0 : 2;
+    tickets.emplace_back(1, end(1).irecv(from, 9, static_cast<uint32_t>(i), received[at]));
+    tickets.emplace_back(from,
+                         end(from).isend(1, {.tag = 9, .key = static_cast<uint32_t>(i)}, sent[at]));
+  }
+  for (const auto& [rank, ticket] : tickets)
+    EXPECT_EQ(finish(end(rank), ticket), TransferState::done);
+  EXPECT_TRUE(sent == received);
+}
+
+// Slots that a lost rank was to fill are there for others again.
+TEST_P(UcxPut, ALostSenderGivesItsPlacesBack) {
+  open(3);
+  constexpr size_t kEach = 4 * kSlotBytes;
+  constexpr int kMany = static_cast<int>(kSlots);
+  std::vector<std::byte> from(kEach);
+  std::vector<std::vector<std::byte>> to(kMany, std::vector<std::byte>(kEach));
+  const auto memory = end(1).allocate(kEach);
+  std::vector<Ticket> lost;
+  for (int i = 0; i < kMany; ++i) {
+    end(0).isend(1, {.tag = 1, .key = static_cast<uint32_t>(i)}, from);
+    lost.push_back(end(1).irecv(0, 1, static_cast<uint32_t>(i), to[static_cast<size_t>(i)]));
+  }
+  end(0).isend(1, {.tag = 2, .key = 0}, from);
+  lost.push_back(end(1).irecv(0, 2, 0, {memory->data(), kEach}));
+  // Rank 0 does not move: rank 1 gives places and waits.
+  for (int i = 0; i < 1000; ++i) end(1).progress();
+  for (const auto ticket : lost) EXPECT_EQ(end(1).test(ticket), TransferState::pending);
+  close(0);
+  for (const auto ticket : lost) EXPECT_EQ(finish(end(1), ticket), TransferState::failed);
+  const auto sent = pattern(kEach, 8);
+  const Ticket recv = end(1).irecv(2, 3, 0, to[0]);
+  const Ticket send = end(2).isend(1, {.tag = 3, .key = 0}, sent);
+  EXPECT_EQ(finish(end(1), recv), TransferState::done);
+  EXPECT_EQ(finish(end(2), send), TransferState::done);
+  EXPECT_TRUE(sent == to[0]);
+}
+
+// The memory of a cancelled receive is not given back before what may come has come.
+TEST_P(UcxPut, ACancelledReceiveWaitsForWhatIsOnItsWay) {
+  open(2);
+  const auto memory = end(1).allocate(kRoom);
+  const auto sent = pattern(3 * kPartBytes, 1);
+  const Ticket send = end(0).isend(1, {.tag = 1, .key = 0}, sent);
+  const Ticket recv = end(1).irecv(0, 1, 0, {memory->data(), sent.size()});
+  for (int i = 0; i < 1000; ++i) end(1).progress();
+  end(1).cancel(recv);
+  EXPECT_EQ(end(1).test(recv), TransferState::pending);
+  const auto state = finish(end(1), recv);
+  EXPECT_EQ(finish(end(0), send), TransferState::done);
+  EXPECT_EQ(state, TransferState::done);
+  EXPECT_TRUE(std::equal(sent.begin(), sent.end(), memory->data()));
+}
+
+// A sender that stands still is not waited for long, and one that aborted puts nothing any more.
+TEST_P(UcxPut, AbortEndsWhatHasPlaces) {
+  open(2);
+  const auto memory = end(1).allocate(kRoom);
+  std::vector<std::byte> from(3 * kPartBytes, std::byte{7}), to(from.size());
+  std::vector<Ticket> sends, recvs;
+  for (uint32_t key = 0; key < 2; ++key) {
+    sends.push_back(end(0).isend(1, {.tag = 1, .key = key}, from));
+    recvs.push_back(
+        end(1).irecv(0, 1, key, key == 0 ? std::span(memory->data(), from.size()) : std::span(to)));
+  }
+  for (int i = 0; i < 1000; ++i) end(1).progress();
+  const auto begin = Clock::now();
+  end(1).abort(Error(ErrorCode::peer_lost, "test"));
+  for (const auto recv : recvs) {
+    while (end(1).test(recv) == TransferState::pending) end(1).progress();
+  }
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(1));
+  std::fill_n(memory->data(), from.size(), std::byte{1});
+  for (int i = 0; i < 1000; ++i) end(0).progress();
+  EXPECT_EQ(std::count(memory->data(), memory->data() + from.size(), std::byte{1}),
+            static_cast<std::ptrdiff_t>(from.size()));
+  close(1);
+  for (const auto send : sends) EXPECT_NE(finish(end(0), send), TransferState::pending);
+}
+
+TransportMaker maker(const std::string& name, const std::string& transports) {
+  return {name, "", [transports](int size) {
+            ::setenv("UCX_TLS", transports.c_str(), 1);
+            const auto store = make_memory_store();
+            Transports ends(static_cast<size_t>(size));
+            run_ranks(size, [&](int rank) {
+              ends[static_cast<size_t>(rank)] =
+                  std::make_unique<UcxTransport>(thread_context(rank, size, store));
+            });
+            return ends;
+          }};
+}
+
+INSTANTIATE_TEST_SUITE_P(Ucx, UcxPut,
+                         testing::Values(maker("Sysv", "sysv"), maker("Posix", "posix")),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace tutti::test
