@@ -40,7 +40,7 @@ bool Engine::run_now(std::string_view name, const Collective& collective) {
     for (int round = 0; operation && (state = operation->advance()) == OperationState::pending;
          ++round) {
       if (spin_rounds_ > 0 && round < kBlockingSpins) {
-        __builtin_ia32_pause();
+        spin(round);
       } else if (spin_rounds_ == 0 && round < kBlockingYields) {
         ::sched_yield();
       } else {

@@ -4,11 +4,13 @@
 #include <fstream>
 #include <random>
 
-#include "tests/backends/transport_fixture.h"
+#include "tests/backends/transport_conformance.h"
 #include "tutti/backends/ucx/limits.h"
 #include "tutti/backends/ucx/ucx_transport.h"
 
 namespace tutti::test {
+// Its cases run over UCX in another program.
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TransportConformance);
 namespace {
 
 // Shared memory that this process has attached.
