@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "tools/doctor/machine.h"
@@ -191,6 +192,8 @@ void print(const json& all) {
 }
 
 int run(int count, char** words) {
+  // Else UCX prints its warnings among what is shown, where nobody who reads JSON expects them.
+  ::setenv("UCX_LOG_FILE", "stderr", 0);
   Request request;
   CLI::App app("Shows what Tutti finds on this machine, what works, and how fast.", "tutti-doctor");
   app.add_flag("--json", request.is_json, "One JSON object instead of text");
