@@ -6,7 +6,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class Command:
     rounds: int = 0  # how many are enough; 0: as many as there are
     parse: object = None  # (stdout) -> rows, for a program that prints no JSON
     fault: str = ""  # why it cannot run here
+    ways_flag: str = ""  # what is followed by the ways that it measures; "": it has one
 
     def text(self):
         """What a reader can type."""
@@ -38,6 +39,18 @@ class Command:
             settings = [f"{name}={value}" for name, value in sorted(process.env.items())]
             words.append(" ".join(settings + list(process.argv)))
         return " & ".join(words)
+
+    def narrowed(self, ways):
+        """The same for these of its ways only."""
+        def narrow(argv):
+            rest = list(argv)
+            if self.ways_flag in rest:
+                at = rest.index(self.ways_flag)
+                del rest[at:at + 2]
+            return (*rest, self.ways_flag, ",".join(sorted(ways)))
+
+        return replace(self, processes=tuple(Process(narrow(one.argv), one.env)
+                                             for one in self.processes))
 
 
 def parse_rows(text):

@@ -213,26 +213,28 @@ class Evaluation:
                 break
         return row
 
-    def hopeless(self, figures, factor):
-        """Keys of peers' commands that are nowhere within `factor` of the best peer: no figure will
-        miss them in later rounds."""
-        needed, seen = set(), set()
+    def needed_ways(self, figures, factor):
+        """By key of each peer's command: its ways that are within `factor` of the best peer's best
+        somewhere. No figure will miss the others in later rounds."""
+        needed = {}
         for figure in figures:
             if not figure.peers or figure.peers.programs == ("tutti",):
                 continue
             keys = [key for key, command in self.commands.items()
-                    if figure.peers.takes_command(command)]
-            seen |= set(keys)
+                    if figure.peers.takes_command(command) and self.by_command[key]]
+            for key in keys:
+                needed.setdefault(key, set())
             for point in figure.points:
-                medians = {}
+                fields = figure.peers.fields + tuple(point.items())
+                times = defaultdict(list)
                 for key in keys:
-                    times = defaultdict(list)
                     for sample in self.by_command[key]:
                         for row in sample["rows"]:
-                            if matches(row, figure.peers.fields + tuple(point.items())):
-                                times[row["way"]].append(row["time_us"])
-                    if times:
-                        medians[key] = min(median(values) for values in times.values())
+                            if matches(row, fields):
+                                times[key, row["way"]].append(row["time_us"])
+                medians = {one: median(values) for one, values in times.items()}
                 best = min(medians.values(), default=0)
-                needed |= {key for key, value in medians.items() if value <= factor * best}
-        return {key for key in seen - needed if self.by_command[key]}
+                for (key, way), value in medians.items():
+                    if value <= factor * best:
+                        needed[key].add(way)
+        return needed

@@ -152,12 +152,18 @@ class Programs:
         argv = ("mpirun.openmpi", *root, *crowd, "-np", ranks, "--bind-to", "none", *settings,
                 *exports, self.folder / "peer-openmpi", *words, "--variant", variant,
                 *self._method())
-        self._add("openmpi", topic, group, argv, env, variant, **more)
+        self._add("openmpi", topic, group, argv, env, variant, ways_flag=self._mpi_ways(words),
+                  **more)
 
     def _mpich(self, topic, group, variant, ranks, words, **more):
         argv = ("mpiexec.mpich", "-np", ranks, "-bind-to", "none", self.folder / "peer-mpich",
                 *words, "--variant", variant, *self._method())
-        self._add("mpich", topic, group, argv, MPICH[variant], variant, **more)
+        self._add("mpich", topic, group, argv, MPICH[variant], variant,
+                  ways_flag=self._mpi_ways(words), **more)
+
+    @staticmethod
+    def _mpi_ways(words):
+        return "--way" if words[0] == "gradients" else ""
 
     def _congestion(self, name):
         if not name:
@@ -168,7 +174,8 @@ class Programs:
         variant = congestion or "shipped"
         argv = (self.folder / "peer-gloo", *words, "--ranks", ranks, "--variant", variant,
                 "--cell-ms", 150, *self._method())
-        self._add("gloo", topic, group, argv, self._congestion(congestion), variant, **more)
+        self._add("gloo", topic, group, argv, self._congestion(congestion), variant,
+                  ways_flag="--algorithm", **more)
 
     def _limit(self, topic, group, words, variant="", **more):
         self._add("limit", topic, group, (self.folder / "tutti-limits", *words, *self._method()),

@@ -205,8 +205,24 @@ class Rounds:
         return min(counts, default=self.rounds)
 
     def screen(self, factor):
-        evaluation = Evaluation(self.commands, self.state.samples, self.settings.pairs)
-        found = evaluation.hopeless(self.figures, factor) - self.dropped
-        self.dropped |= found
-        for key in sorted(found):
-            self.say(f"  {key}: nowhere within {factor}x of the best peer, left out now")
+        # What a resumed run measured in later rounds must not change what it runs in these.
+        samples = [one for one in self.state.samples if one["round"] < self.rounds]
+        needed = Evaluation(self.commands, samples, self.settings.pairs).needed_ways(
+            self.figures, factor)
+        for i, one in enumerate(self.commands):
+            if one.key not in needed or one.key in self.dropped:
+                continue
+            measured = {row["way"] for sample in samples if sample["command"] == one.key
+                        for row in sample["rows"]}
+            ways = needed[one.key]
+            if not ways:
+                self.leave_out(one.key, factor)
+            elif one.ways_flag and ways < measured:
+                self.commands[i] = one.narrowed(ways)
+                for way in sorted(measured - ways):
+                    self.leave_out(f"{one.key} {way}", factor)
+
+    def leave_out(self, name, factor):
+        if name not in self.dropped:
+            self.dropped.add(name)
+            self.say(f"  {name}: nowhere within {factor}x of the best peer, left out now")

@@ -48,7 +48,9 @@ def run_rank(rank, arguments, folder):
     counts = read_counts(arguments.set)
 
     def pattern(count, of_rank):
-        return (torch.arange(count) % 8191 * 7 + of_rank * 5) % 16 + 1
+        period = 8191
+        once = ((torch.arange(period) * 7 + of_rank * 5) % 16 + 1).float()
+        return once.repeat(-(-count // period))[:count].clone()
 
     class Ready(torch.autograd.Function):
         """Its backward hands over a gradient that is there already."""
@@ -67,7 +69,7 @@ def run_rank(rank, arguments, folder):
             super().__init__()
             self.weights = torch.nn.ParameterList(
                 torch.nn.Parameter(torch.zeros(count)) for count in counts)
-            self.gradients = [pattern(count, rank).float() for count in counts]
+            self.gradients = [pattern(count, rank) for count in counts]
 
         def forward(self, chain):
             for weight, gradient in zip(self.weights, self.gradients):
@@ -106,7 +108,7 @@ def run_rank(rank, arguments, folder):
     wrapped(start).sum().backward()
     wrong = torch.zeros(1, dtype=torch.int64)
     for weight, count in zip(model.weights, counts):
-        mean = sum(pattern(count, other) for other in range(ranks)).float() / ranks
+        mean = sum(pattern(count, other) for other in range(ranks)) / ranks
         wrong += (weight.grad != mean).sum()
     dist.all_reduce(wrong)
 

@@ -3,6 +3,7 @@
 #include <mpi.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <functional>
@@ -15,6 +16,7 @@
 #include "benchmarks/common/measure.h"
 #include "benchmarks/common/row.h"
 #include "benchmarks/common/sizes.h"
+#include "benchmarks/common/words.h"
 
 namespace tutti::benchmarks {
 
@@ -201,11 +203,15 @@ void run_gradients(const Flags& flags, MpiTeam& team) {
       {"nonblocking", [](auto& step) { step.nonblocking(); }},
       {"buckets4m", [](auto& step) { step.in_buckets(kBucket); }},
       {"fused", [](auto& step) { step.fused(); }}};
-  bool found = false;
+  const auto wanted = split_words(flags.text("way"));
+  for (const auto& word : wanted)
+    if (word != "all" &&
+        std::none_of(ways.begin(), ways.end(), [&](const auto& way) { return way.first == word; }))
+      throw std::invalid_argument("--way " + word + ": no such way");
   GradientStep step(flags.text("set"), team.rank(), team.size());
   for (const auto& [way, run] : ways) {
-    if (flags.text("way") != "all" && flags.text("way") != way) continue;
-    found = true;
+    if (flags.text("way") != "all" && std::find(wanted.begin(), wanted.end(), way) == wanted.end())
+      continue;
     auto row = row_of(flags, team);
     row.way = way;
     row.set = set_name(flags.text("set"));
@@ -219,7 +225,6 @@ void run_gradients(const Flags& flags, MpiTeam& team) {
     row.wrong = team.sum(step.count_wrong());
     if (team.rank() == 0) print(row);
   }
-  if (!found) throw std::invalid_argument("--way " + flags.text("way") + ": no such way");
 }
 
 int run(int argc, char** argv) {

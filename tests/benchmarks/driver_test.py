@@ -139,11 +139,18 @@ class Figures(unittest.TestCase):
             result = Evaluation(COMMANDS, [sample(OURS, 0, row("tutti", 1, **extra))], 1).row(counted)
             self.assertEqual((result["value"], result["holds"]), (wanted, wanted == 0))
 
-    def test_hopeless_peers_are_those_no_figure_misses(self):
+    def test_ways_that_no_figure_misses_are_not_needed(self):
         samples = self.samples([10], [40], [20])
-        self.assertEqual(Evaluation(COMMANDS, samples, 1).hopeless([figure(SPEEDUP, 1, 1)], 1.4),
-                         {SLOW.key})
-        self.assertEqual(Evaluation(COMMANDS, samples, 1).hopeless([figure(SPEEDUP, 1, 1)], 2), set())
+        samples[2]["rows"].append(row("openmpi", 70, way="fused"))
+        for factor, slow, fast in ((1.4, set(), {"blocking"}), (2, {"blocking"}, {"blocking"}),
+                                   (4, {"blocking"}, {"blocking", "fused"})):
+            needed = Evaluation(COMMANDS, samples, 1).needed_ways([figure(SPEEDUP, 1, 1)], factor)
+            self.assertEqual(needed, {SLOW.key: slow, FAST.key: fast})
+
+    def test_a_command_is_narrowed_to_some_of_its_ways(self):
+        for argv in (("peer", "--way", "all", "--bytes", "4"), ("peer", "--bytes", "4")):
+            one = Command("k", "openmpi", "t", "", (Process(argv),), ways_flag="--way")
+            self.assertEqual(one.narrowed({"b", "a"}).text(), "peer --bytes 4 --way a,b")
 
 
 class Bounds(unittest.TestCase):
@@ -221,6 +228,35 @@ class Resuming(unittest.TestCase):
             self.assertEqual(measure().good_rounds(), 2)
             self.assertEqual(len(count.read_text().split()), 2)
             self.assertEqual(len(State(Path(folder), "another build").samples), 0)
+
+
+class Screening(unittest.TestCase):
+    @mock.patch("driver.rounds.Bystanders.share", lambda self: 0.0)
+    def test_far_off_peers_and_ways_stay_out_of_later_rounds(self):
+        class Settings:
+            pairs, most_rounds, minutes, wait_s = 2, 2, 1, 0
+
+        def program(name, times, **more):
+            lines = "".join(f"echo '{{\"time_us\": {time}, \"bytes\": 4, \"wrong\": 0, "
+                            f"\"way\": \"{way}\"}}';" for way, time in times.items())
+            return Command(f"t.{name}", name, "t", "",
+                           (Process(("sh", "-c", lines, "sh")),), **more)
+
+        probe = Command("p", "limit", "p", "", (Process(
+            ("echo", '{"extra": {"oneway_ns": 50, "core_scaling": 2}}')),))
+        commands = [program("tutti", {"blocking": 1}),
+                    program("openmpi", {"good": 10, "bad": 100}, ways_flag="--way"),
+                    program("mpich", {"good": 50})]
+        compared = Figure("f", "a figure", SPEEDUP, 1, 1, pick("t"), pick("t", ("openmpi", "mpich")),
+                          points=({"bytes": 4},))
+        with tempfile.TemporaryDirectory() as folder:
+            rounds = Rounds(commands, [compared], State(Path(folder), "id"), None, probe, Settings,
+                            lambda text: None)
+            rounds.run(float("inf"))
+            self.assertEqual(rounds.dropped, {"t.mpich", "t.openmpi bad"})
+            second = [one for one in rounds.state.samples if one["round"] == 1]
+            self.assertEqual([one["command"] for one in second], ["t.openmpi", "t.tutti"])
+            self.assertIn("--way good", second[0]["text"])
 
 
 class Table(unittest.TestCase):
