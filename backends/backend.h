@@ -32,6 +32,12 @@ struct Place {
 
 struct BackendPlugin;
 
+/// Whether a backend of several hosts measures their network, and where it keeps the figures.
+struct Probe {
+  enum class Mode : uint8_t { off, when_unknown, always } mode = Mode::off;
+  std::string file = {};  // empty: nothing is kept
+};
+
 /// What a backend hands to the backend of a communicator that is split off its own.
 class Inheritance {
  public:
@@ -53,6 +59,8 @@ struct Context {
   std::string library;     // file of the library behind a plugin that loads it by itself; "": usual
   std::string nccl_config;  // see backends/nccl_settings.h
   ExecutorOptions executor;
+  Probe probe;
+  Thresholds thresholds;  // for the chooser, from a probe
   LogSink log;
   /// From the backend of the communicator that this one is split off; null: nothing.
   std::shared_ptr<Inheritance> inheritance;
@@ -117,7 +125,7 @@ class Backend : public Progressive {
 };
 
 /// Grows whenever this header, or one that it includes, changes what a plugin was compiled for.
-inline constexpr uint32_t kBackendAbi = 4;
+inline constexpr uint32_t kBackendAbi = 5;
 
 /// What a backend's folder exports: one record. What composites can use it for: `open` makes the
 /// channels to the given peers, `transport` the messages between all ranks; null if it has none.

@@ -20,7 +20,7 @@ class TransportBackend final : public Backend {
  public:
   TransportBackend(const Context& context, std::string name, std::unique_ptr<Transport> transport)
       : transport_(std::move(transport)),
-        chooser_(context.algorithms),
+        chooser_(context.algorithms, Determinism::fastest, context.thresholds),
         determinism_(context.determinism),
         host_count_(count_hosts(context)),
         executor_(*transport_, context.hosts(), context.executor) {

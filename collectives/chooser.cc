@@ -33,6 +33,7 @@ struct Rule {
   bool two_levels =
       false;  // only where several hosts have more ranks than hosts, and any order goes
   int64_t from_bytes = 0;
+  std::optional<int64_t> Thresholds::*measured = nullptr;  // what may stand for below_bytes
 };
 
 using enum CollectiveKind;
@@ -40,12 +41,14 @@ constexpr Rule kRules[] = {
     // Below, the rounds inside the hosts cost more than the bytes between them.
     {allreduce, "hierarchical", kNoLimit, kAnySize, true, 16_K},
     // Measured; docs/decisions.md says how.
-    {allreduce, "one_shot", 32_K, 2},
-    {allreduce, "one_shot", 4_K, 8},
-    {allreduce, "recursive_doubling", 32_K},
+    {allreduce, "one_shot", 32_K, 2, false, 0, &Thresholds::one_shot_below},
+    {allreduce, "one_shot", 4_K, 8, false, 0, &Thresholds::one_shot_below},
+    {allreduce, "recursive_doubling", 32_K, kAnySize, false, 0,
+     &Thresholds::recursive_doubling_below},
     {allreduce, "two_shot", kNoLimit, 3},
-    {allreduce, "halving_doubling", kNoLimit, 4},
-    {allreduce, "halving_doubling", 4_M},
+    {allreduce, "halving_doubling", 512_K, 4},
+    {allreduce, "two_shot", kNoLimit, 4},
+    {allreduce, "halving_doubling", 4_M, kAnySize, false, 0, &Thresholds::halving_doubling_below},
     {allreduce, "ring"},
     {reduce_scatter, "hierarchical", kNoLimit, kAnySize, true, 16_K},
     {reduce_scatter, "direct", 64_K},
@@ -77,9 +80,21 @@ constexpr Rule kRankOrderRules[] = {
     {reduce, "direct"},
 };
 
-bool fits(const Rule& rule, const Question& question) {
-  return rule.kind == question.kind && question.bytes >= rule.from_bytes &&
-         question.bytes < rule.below_bytes && question.size <= rule.most_ranks &&
+// A broadcast has no rounds of reducing within the hosts: where two levels pay, they always do.
+int64_t first_of_two_levels(const Rule& rule, const Thresholds& thresholds) {
+  if (!thresholds.two_levels_from) return rule.from_bytes;
+  return rule.kind == broadcast && *thresholds.two_levels_from != Thresholds::kNever
+             ? 0
+             : *thresholds.two_levels_from;
+}
+
+bool fits(const Rule& rule, const Question& question, const Thresholds& thresholds = {}) {
+  const int64_t below = rule.measured != nullptr
+                            ? (thresholds.*rule.measured).value_or(rule.below_bytes)
+                            : rule.below_bytes;
+  const int64_t from = rule.two_levels ? first_of_two_levels(rule, thresholds) : rule.from_bytes;
+  return rule.kind == question.kind && question.bytes >= from && question.bytes < below &&
+         question.size <= rule.most_ranks &&
          (!rule.two_levels || (question.hosts > 1 && question.size > question.hosts));
 }
 
@@ -145,7 +160,8 @@ int64_t agreed_bytes(const Collective& collective) {
   return std::accumulate(counts.begin(), counts.end(), int64_t{0}) * size_of(collective.dtype);
 }
 
-Chooser::Chooser(std::string_view scores, Determinism determinism) {
+Chooser::Chooser(std::string_view scores, Determinism determinism, Thresholds thresholds)
+    : thresholds_(thresholds) {
   if (scores.empty()) return;
   for (const auto& part : split_text(scores, ';')) {
     const auto colon = part.find(':');
@@ -195,7 +211,7 @@ const Algorithm& Chooser::choose(const Question& question) const {
       if (fits(rule, question)) return find_algorithm(rule.kind, rule.algorithm);
   }
   for (const auto& rule : kRules)
-    if (fits(rule, question)) return find_algorithm(rule.kind, rule.algorithm);
+    if (fits(rule, question, thresholds_)) return find_algorithm(rule.kind, rule.algorithm);
   throw Error(ErrorCode::internal,
               fmt::format("no algorithm is known for {}", to_string(question.kind)));
 }

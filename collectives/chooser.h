@@ -8,6 +8,7 @@
 
 #include "tutti/collectives/collective.h"
 #include "tutti/collectives/schedule.h"
+#include "tutti/collectives/thresholds.h"
 
 namespace tutti {
 
@@ -49,7 +50,8 @@ class Chooser {
  public:
   Chooser() = default;
   /// Throws Error(invalid_argument) that quotes the part it cannot read and what it wanted.
-  explicit Chooser(std::string_view scores, Determinism determinism = Determinism::fastest);
+  explicit Chooser(std::string_view scores, Determinism determinism = Determinism::fastest,
+                   Thresholds thresholds = {});
   /// Throws Error(invalid_argument) if the question asks for rank_order and an override breaks it.
   const Algorithm& choose(const Question& question) const;
   std::span<const Score> scores() const { return scores_; }
@@ -60,6 +62,7 @@ class Chooser {
 
  private:
   std::vector<Score> scores_;
+  Thresholds thresholds_;
 };
 
 }  // namespace tutti

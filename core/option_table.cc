@@ -9,6 +9,7 @@
 #include <functional>
 #include <utility>
 
+#include "tutti/backends/backend.h"
 #include "tutti/backends/nccl_settings.h"
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
@@ -20,6 +21,14 @@ namespace {
 constexpr int64_t kMostRanks = 1 << 20;
 constexpr int64_t kMostBytes = int64_t{1} << 40;
 constexpr double kMostSeconds = 1e7;
+constexpr std::string_view kWantedProbe =
+    "is not one of auto, always, off or a file (want its absolute path, /...)";
+
+// Ranks tell each other their settings in lines, so none may have two.
+bool is_probe(std::string_view text) {
+  return text == "auto" || text == "always" || text == "off" ||
+         (text.starts_with('/') && !text.ends_with('/') && text.find('\n') == text.npos);
+}
 
 struct Setting {
   std::string variable;
@@ -154,6 +163,19 @@ Setting backend_path() {
   return setting;
 }
 
+Setting network_probe() {
+  auto setting = text("TUTTI_PROBE", &Options::probe,
+                      "figures of the network between hosts: auto (saved, else measured), always "
+                      "(measured), off, or the file to save them in");
+  setting.want = kWantedProbe;
+  setting.read = [](const std::string& text, Options& options) {
+    if (!is_probe(text)) return false;
+    options.probe = text;
+    return true;
+  };
+  return setting;
+}
+
 Setting nccl_config() {
   auto setting = text("TUTTI_NCCL_CONFIG", &Options::nccl_config,
                       "what NCCL's communicators are told, like min_ctas=4,net_name=Socket");
@@ -205,6 +227,7 @@ std::vector<Setting> all_settings() {
       nccl_config(),
       text("TUTTI_ALGORITHMS", &Options::algorithms,
            "overrides like allreduce:0-32k=one_shot,32k-inf=ucx/ring"),
+      network_probe(),
       choice("TUTTI_DETERMINISM", &Options::determinism, {"fastest", "run", "rank_order"},
              "which promise about bits: fastest, run or rank_order"),
       size("TUTTI_SEGMENT_BYTES", &Options::segment_bytes, 64, "a pipelined piece of a chunk"),
@@ -287,7 +310,18 @@ void check_options(const Options& options) {
   } catch (const Error& error) {
     need(false, fmt::format("rank {}: {}", options.rank, error.what()));
   }
+  probe_settings(options);
   need(!options.job.empty(), "the job's name (TUTTI_JOB) must not be empty");
+}
+
+Probe probe_settings(const Options& options) {
+  if (!is_probe(options.probe))
+    throw Error(ErrorCode::invalid_argument, fmt::format("rank {}: TUTTI_PROBE={} {}", options.rank,
+                                                         options.probe, kWantedProbe));
+  if (options.probe == "off") return {};
+  if (options.probe.starts_with('/')) return {Probe::Mode::when_unknown, options.probe};
+  return {options.probe == "always" ? Probe::Mode::always : Probe::Mode::when_unknown,
+          options.probe_folder.empty() ? "" : options.probe_folder + "/networks"};
 }
 
 std::vector<std::string> backend_folders(const Options& options) {

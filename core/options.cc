@@ -119,6 +119,17 @@ void take_secret(const Environment& environment, LearntOnce& learnt) {
   forget_variable("TUTTI_SECRET");
 }
 
+// Where programs keep what they can find out again; empty if the user has no such folder.
+std::string cache_folder(const Environment& environment) {
+  const auto value = [&](const char* name) {
+    const auto found = environment.find(name);
+    return found == environment.end() ? std::string() : found->second;
+  };
+  const auto cache = value("XDG_CACHE_HOME"), home = value("HOME");
+  if (cache.starts_with('/')) return cache + "/tutti";
+  return home.starts_with('/') ? home + "/.cache/tutti" : "";
+}
+
 // Rank 0: serves the store anywhere, under a new secret.
 MeetingPlace open_store(const Options& options, LearntOnce& learnt) {
   const auto address =
@@ -215,6 +226,7 @@ Options Options::from_environment() {
   const std::lock_guard lock(learnt.mutex);
   Options options;
   read_settings(environment, options);
+  options.probe_folder = cache_folder(environment);
   auto launch = detect_launcher(environment);
   take_secret(environment, learnt);
 

@@ -13,6 +13,8 @@
 
 namespace tutti {
 
+struct Probe;  // backends/backend.h
+
 /// Every setting of the library. from_environment() reads each field's variable once, strictly:
 /// garbage, and a TUTTI_ variable that nobody knows, throw Error(invalid_argument) naming the
 /// variable, what it said, what it wanted and the nearest name.
@@ -40,6 +42,11 @@ struct Options {
                                 // itself (nccl); empty: the usual name
   std::string nccl_config;      // TUTTI_NCCL_CONFIG: what NCCL's communicators are told, a=1,b=2
   std::string algorithms;       // TUTTI_ALGORITHMS: score string, see Chooser
+  // TUTTI_PROBE: where several hosts get the figures of their network. "auto": what is saved, else
+  // they measure and save; "always": they measure and save; "off": the fixed table; or the file to
+  // save in, as auto does in probe_folder.
+  std::string probe = "auto";
+  std::string probe_folder;  // from XDG_CACHE_HOME or HOME; empty: nothing is saved
   Determinism determinism = Determinism::fastest;  // TUTTI_DETERMINISM: fastest, run, rank_order
   int64_t segment_bytes = 1 << 20;                 // TUTTI_SEGMENT_BYTES: pipelined pieces
 
@@ -83,6 +90,9 @@ struct Options {
 
 /// Throws Error(invalid_argument) for settings that do not fit each other.
 void check_options(const Options& options);
+
+/// What Options::probe says. Throws Error(invalid_argument) for what is none of its words.
+Probe probe_settings(const Options& options);
 
 /// The folders of Options::backend_path.
 std::vector<std::string> backend_folders(const Options& options);

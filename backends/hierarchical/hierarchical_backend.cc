@@ -11,6 +11,7 @@
 #include "tutti/backends/backend.h"
 #include "tutti/backends/hierarchical/device_levels.h"
 #include "tutti/backends/hierarchical/mixed_transport.h"
+#include "tutti/backends/network_probe.h"
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
 
@@ -154,6 +155,14 @@ std::unique_ptr<Transport> near_transport(const Context& context, const std::vec
   return make_stream_transport(static_cast<int>(own), std::move(near));
 }
 
+// Two levels were asked for, so they are given up only where the network leaves nothing to gain.
+std::unique_ptr<Backend> make_backend(const Context& context, std::string name,
+                                      std::unique_ptr<Transport> transport) {
+  auto probed = context;
+  probed.thresholds = find_thresholds(context, *transport, TwoLevels::unless_alike);
+  return make_transport_backend(probed, std::move(name), std::move(transport));
+}
+
 // The hosts by a backend that has messages but no channels.
 std::unique_ptr<Backend> connect_messages(const Context& outer, const BackendPlugin& cross) {
   const auto context = own_context(outer);
@@ -166,9 +175,9 @@ std::unique_ptr<Backend> connect_messages(const Context& outer, const BackendPlu
   // Then no rank needs more: all ranks of a host come to the same result.
   if (near && static_cast<int>(ranks.size()) == context.size)
     return make_transport_backend(context, context.name, std::move(near));
-  return make_transport_backend(context, context.name,
-                                std::make_unique<MixedTransport>(std::move(near), std::move(ranks),
-                                                                 cross.transport(context)));
+  return make_backend(context, context.name,
+                      std::make_unique<MixedTransport>(std::move(near), std::move(ranks),
+                                                       cross.transport(context)));
 }
 
 std::unique_ptr<Backend> connect(const Context& context);
@@ -200,8 +209,8 @@ std::unique_ptr<Backend> connect(const Context& context) {
                     cross.name, context.name, levels(context).inner, cross.name));
   channels_of(context, levels(context).inner);  // on every rank, whether it has near peers or not
   if (!cross.open) return connect_messages(context, cross);
-  return make_stream_backend(context, levels_of(context.name) ? context.name : "hierarchical",
-                             open(context, peers_of(context)));
+  return make_backend(context, levels_of(context.name) ? context.name : "hierarchical",
+                      make_stream_transport(context.rank, open(context, peers_of(context))));
 }
 
 }  // namespace

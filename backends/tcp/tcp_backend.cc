@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "tutti/backends/backend.h"
+#include "tutti/backends/network_probe.h"
 #include "tutti/backends/tcp/connector.h"
 #include "tutti/backends/tcp/tcp_channel.h"
 
@@ -22,7 +23,10 @@ std::unique_ptr<Backend> connect(const Context& context) {
   std::vector<int> others;
   for (int rank = 0; rank < context.size; ++rank)
     if (rank != context.rank) others.push_back(rank);
-  return make_stream_backend(context, "tcp", open_channels(context, others));
+  auto transport = make_stream_transport(context.rank, open_channels(context, others));
+  auto probed = context;
+  probed.thresholds = find_thresholds(context, *transport, TwoLevels::where_they_pay);
+  return make_transport_backend(probed, "tcp", std::move(transport));
 }
 
 }  // namespace

@@ -51,12 +51,43 @@ TEST(Chooser, GoesBySizeRanksAndHosts) {
   EXPECT_EQ(choice(chooser, allreduce, 1000, 16), "recursive_doubling");
   EXPECT_EQ(choice(chooser, allreduce, 1 << 20, 16), "halving_doubling");
   EXPECT_EQ(choice(chooser, allreduce, 64 << 20, 2), "two_shot");
-  EXPECT_EQ(choice(chooser, allreduce, 64 << 20, 4), "halving_doubling");
+  EXPECT_EQ(choice(chooser, allreduce, (512 << 10) - 1, 4), "halving_doubling");
+  EXPECT_EQ(choice(chooser, allreduce, 512 << 10, 4), "two_shot");
+  EXPECT_EQ(choice(chooser, allreduce, 64 << 20, 4), "two_shot");
   EXPECT_EQ(choice(chooser, allreduce, 64 << 20, 5), "ring");
   EXPECT_EQ(choice(chooser, allreduce, 64 << 20, 4, 2), "hierarchical");
   EXPECT_EQ(choice(chooser, allreduce, 64 << 20, 8, 8), "ring");
   EXPECT_EQ(choice(chooser, allreduce, 64 << 20, 4, 2, Determinism::rank_order), "two_shot");
   EXPECT_EQ(choice(chooser, broadcast, 64 << 20, 4), "chain");
+}
+
+TEST(Chooser, GoesByMeasuredThresholdsWhereThereAreSome) {
+  const auto choose = [](const Thresholds& thresholds, std::string_view scores = "") {
+    return Chooser(scores, Determinism::fastest, thresholds);
+  };
+  const auto rounds = choose({.one_shot_below = 100'000, .recursive_doubling_below = 200'000});
+  EXPECT_EQ(choice(rounds, allreduce, 99'999, 6, 6), "one_shot");
+  EXPECT_EQ(choice(rounds, allreduce, 100'000, 6, 6), "recursive_doubling");
+  EXPECT_EQ(choice(rounds, allreduce, 199'999, 16, 16), "recursive_doubling");
+  EXPECT_EQ(choice(rounds, allreduce, 200'000, 16, 16), "halving_doubling");
+  EXPECT_EQ(choice(rounds, allreduce, 4 << 20, 16, 16), "ring");
+  EXPECT_EQ(choice(choose({.halving_doubling_below = 1 << 20}), allreduce, 1 << 20, 16, 16),
+            "ring");
+
+  const auto flat = choose({.two_levels_from = Thresholds::kNever});
+  const auto levels = choose({.two_levels_from = 1 << 20});
+  for (const auto kind : {allreduce, reduce_scatter, allgather}) {
+    EXPECT_NE(choice(flat, kind, 64 << 20, 4, 2), "hierarchical");
+    EXPECT_NE(choice(levels, kind, (1 << 20) - 1, 4, 2), "hierarchical");
+    EXPECT_EQ(choice(levels, kind, 1 << 20, 4, 2), "hierarchical");
+    EXPECT_NE(choice(levels, kind, 1 << 20, 4, 4), "hierarchical");
+  }
+  EXPECT_EQ(choice(flat, broadcast, 64 << 20, 4, 2), "chain");
+  EXPECT_EQ(choice(levels, broadcast, 10, 4, 2), "hierarchical");
+
+  EXPECT_EQ(choice(choose({.one_shot_below = 1 << 20}, "allreduce:0-inf=ring"), allreduce, 10, 4),
+            "ring");
+  EXPECT_EQ(choice(rounds, allreduce, 50'000, 4, 2, Determinism::rank_order), "two_shot");
 }
 
 TEST(Chooser, TakesScores) {

@@ -12,6 +12,7 @@
 #include <fstream>
 #include <functional>
 
+#include "tutti/backends/backend.h"
 #include "tutti/base/descriptor.h"
 #include "tutti/base/error.h"
 #include "tutti/core/option_table.h"
@@ -45,6 +46,7 @@ TEST(Settings, AreRead) {
                              {"TUTTI_BACKEND", "tcp"},
                              {"TUTTI_BACKEND_PATH", "/a:/b c"},
                              {"TUTTI_ALGORITHMS", "allreduce:0-inf=ring"},
+                             {"TUTTI_PROBE", "/a folder/networks"},
                              {"TUTTI_DETERMINISM", "rank_order"},
                              {"TUTTI_SEGMENT_BYTES", "256K"},
                              {"TUTTI_FUSION_BYTES", "64M"},
@@ -68,6 +70,7 @@ TEST(Settings, AreRead) {
   EXPECT_EQ(options.backend, "tcp");
   EXPECT_EQ(backend_folders(options), (std::vector<std::string>{"/a", "/b c"}));
   EXPECT_EQ(options.algorithms, "allreduce:0-inf=ring");
+  EXPECT_EQ(options.probe, "/a folder/networks");
   EXPECT_EQ(options.determinism, Determinism::rank_order);
   EXPECT_EQ(options.segment_bytes, 256 << 10);
   EXPECT_EQ(options.fusion_bytes, 64 << 20);
@@ -109,11 +112,33 @@ TEST(Settings, RefuseGarbageInOneLine) {
            {"TUTTI_REPLAY_AFTER", {"0"}},
            {"TUTTI_CONNECT_TIMEOUT", {"0", "-1", "inf", "nan", "1s", ""}},
            {"TUTTI_LOG", {"loud", "3", ""}},
+           {"TUTTI_PROBE", {"", "on", "Auto", "networks", "./networks", "/folder/", "/a\n/b"}},
            {"TUTTI_STORE",
             {"", "tcp://", "tcp://h", "tcp://:1", "tcp://h:0", "tcp://h:65536", "tcp://h:x",
              "file://relative", "http://h:1"}}})
     for (const auto& text : texts)
       EXPECT_THAT(line(variable, text), HasSubstr(variable + "=" + text + " is not")) << text;
+}
+
+TEST(Settings, SayWhereFiguresOfTheNetworkAreKept) {
+  Options options;
+  options.probe_folder = "/cache/tutti";
+  EXPECT_EQ(probe_settings(options).mode, Probe::Mode::when_unknown);
+  EXPECT_EQ(probe_settings(options).file, "/cache/tutti/networks");
+  options.probe = "always";
+  EXPECT_EQ(probe_settings(options).mode, Probe::Mode::always);
+  EXPECT_EQ(probe_settings(options).file, "/cache/tutti/networks");
+  options.probe_folder.clear();
+  EXPECT_EQ(probe_settings(options).file, "");
+  options.probe = "/tmp/networks";
+  EXPECT_EQ(probe_settings(options).mode, Probe::Mode::when_unknown);
+  EXPECT_EQ(probe_settings(options).file, "/tmp/networks");
+  options.probe = "off";
+  EXPECT_EQ(probe_settings(options).mode, Probe::Mode::off);
+  options.probe = "of";
+  EXPECT_EQ(refusal([&] { check_options(options); }),
+            "rank 0: TUTTI_PROBE=of is not one of auto, always, off or a file (want its absolute "
+            "path, /...)");
 }
 
 TEST(Settings, WhatNcclIsToldIsReadWordByWord) {
@@ -395,6 +420,17 @@ TEST(FromEnvironment, SaysWhatIsMissing) {
               HasSubstr("error: PMI started this process, but PMI_FD is missing"));
   EXPECT_THAT(line({{"TUTTI_RANKS", "0"}}), HasSubstr("did you mean TUTTI_RANK?"));
   EXPECT_THAT(line({{"TUTTI_SECRET", ""}}), HasSubstr("TUTTI_SECRET= is no secret"));
+}
+
+TEST(Settings, TheUsersCacheIsWhereItsVariablesSay) {
+  const auto folder = [](const std::map<std::string, std::string>& environment) {
+    return in_process(environment, [] { return Options::from_environment().probe_folder; });
+  };
+  EXPECT_EQ(folder({{"HOME", "/home/ann"}}), "/home/ann/.cache/tutti");
+  EXPECT_EQ(folder({{"HOME", "/home/ann"}, {"XDG_CACHE_HOME", "/cache"}}), "/cache/tutti");
+  EXPECT_EQ(folder({{"HOME", "/home/ann"}, {"XDG_CACHE_HOME", "relative"}}),
+            "/home/ann/.cache/tutti");
+  EXPECT_EQ(folder({}), "");
 }
 
 }  // namespace
