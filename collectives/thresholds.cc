@@ -128,12 +128,14 @@ Thresholds derive_thresholds(const NetworkFigures& figures, std::span<const int>
   const Layout layout(hosts);
   if (layout.count < 2) return thresholds;
   const Model model(figures, layout);
-  // What takes over from the doubling, by the chooser's table.
+  // What takes over from fewer rounds, by the chooser's table.
   const Cost large = layout.ranks <= 3 ? model.two_shot() : model.halving_doubling();
-
-  const auto doubling = limit(model.recursive_doubling(), large);
-  thresholds.recursive_doubling_below = bounded(doubling.value_or(kMost));
-  double one_shot = limit(model.one_shot(), large).value_or(kMost);
+  const auto until_large = [&](const Cost& few) {
+    const double bytes = limit(few, large).value_or(kMost);
+    return layout.ranks <= 4 ? bytes : std::min(bytes, limit(few, model.ring()).value_or(kMost));
+  };
+  thresholds.recursive_doubling_below = bounded(until_large(model.recursive_doubling()));
+  double one_shot = until_large(model.one_shot());
   if (layout.ranks > 2)
     one_shot =
         std::min(one_shot, limit(model.one_shot(), model.recursive_doubling()).value_or(kMost));
