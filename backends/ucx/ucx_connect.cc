@@ -138,7 +138,7 @@ void UcxTransport::await_hellos(const Context& context) {
                                 "TUTTI_INTERFACE names a network that they share",
                                 rank_, peer->rank, peer->broken))
             .with_rank(peer->rank);
-      if (!peer->said_hello || peer->notes > 0) silent.push_back(peer->rank);
+      if (!peer->said_hello || !peer->has_attached || peer->notes > 0) silent.push_back(peer->rank);
     }
     if (silent.empty()) return;
     if (context.deadline.passed())
@@ -256,9 +256,13 @@ void UcxTransport::leave() noexcept {
     const auto is_flushed = [&] {
       return !UCS_PTR_IS_PTR(flush) || ucp_request_check_status(flush) != UCS_INPROGRESS;
     };
+    // Notes to it are under way, or it is attaching memory that is about to go.
+    const auto is_busy = [](const auto& peer) {
+      return peer && (peer->notes > 0 || (peer->was_offered && !peer->has_attached && peer->open &&
+                                          peer->broken.empty()));
+    };
     while (!is_frozen_ && !patience.passed() &&
-           (!is_flushed() || std::any_of(peers_.begin(), peers_.end(),
-                                         [](const auto& peer) { return peer && peer->notes > 0; })))
+           (!is_flushed() || std::any_of(peers_.begin(), peers_.end(), is_busy)))
       ucp_worker_progress(worker_.get());
     if (UCS_PTR_IS_PTR(flush)) ucp_request_free(flush);
     // Their senders have been told above that this is no receipt.

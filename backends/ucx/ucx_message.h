@@ -28,9 +28,11 @@ namespace tutti {
 ///   credit      the receiver is done with eager messages that cost `length`, and with control
 ///               messages that cost `ticket`
 ///   control     a control message
-///   hello       the first one to a peer; with the remote key of region `key`, which holds
-///   `address` goodbye     the sender leaves on purpose, and all that it sent comes before farewell
-///   the answer: everything has come gone        the sender leaves without a goodbye
+///   hello       the first one to a peer; with the remote key of region `key`, where `address` is
+///   attached    the answer: the sender has attached that region, or never will
+///   goodbye     the sender leaves on purpose, and all that it sent comes before
+///   farewell    the answer: everything has come
+///   gone        the sender leaves without a goodbye
 ///
 /// Those of one pair of ranks keep their order.
 enum class UcxMessageType : uint32_t {
@@ -46,6 +48,7 @@ enum class UcxMessageType : uint32_t {
   credit,
   control,
   hello,
+  attached,
   goodbye,
   farewell,
   gone

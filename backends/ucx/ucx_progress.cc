@@ -106,6 +106,9 @@ ucs_status_t UcxTransport::handle(const UcxHeader& message, std::byte* data, siz
     case Type::hello:
       hello_came(peer, message, data, bytes);
       return UCS_OK;
+    case Type::attached:
+      peer.has_attached = true;
+      return UCS_OK;
     case Type::goodbye:
       peer.said_goodbye = true;
       tell(peer, {.type = Type::farewell});

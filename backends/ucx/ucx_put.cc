@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <poll.h>
 
 #include <algorithm>
 #include <atomic>
@@ -47,6 +48,7 @@ std::atomic<bool>& UcxTransport::given_up() const {
 void UcxTransport::offer_memory(Peer& peer) {
   const auto key = slots_region_ == 0 ? std::string() : memory_->key(slots_region_);
   if (!key.empty()) peer.told.insert(slots_region_);
+  peer.was_offered = true;
   tell(peer, {.type = Type::hello, .key = slots_region_, .address = address_of(slots_->data())},
        key);
 }
@@ -54,17 +56,23 @@ void UcxTransport::offer_memory(Peer& peer) {
 void UcxTransport::hello_came(Peer& peer, const UcxHeader& message, const std::byte* key,
                               size_t bytes) {
   peer.said_hello = true;
-  if (bytes == 0 || attach(peer, message.key, key) != UCS_OK) return;
-  void* here = nullptr;
-  if (ucp_rkey_ptr(peer.keys.at(message.key), message.address, &here) == UCS_OK)
-    peer.has_given_up = static_cast<const std::atomic<bool>*>(here);
-  else
-    detach(peer, message.key);
+  if (bytes > 0 && attach(peer, message.key, key) == UCS_OK) {
+    void* here = nullptr;
+    if (ucp_rkey_ptr(peer.keys.at(message.key), message.address, &here) == UCS_OK)
+      peer.has_given_up = static_cast<const std::atomic<bool>*>(here);
+    else
+      detach(peer, message.key);
+  }
+  tell(peer, {.type = Type::attached});
 }
 
+// UCX 1.13 ends the process where the memory of a key is gone: it undoes what it has not done. So
+// memory stays until its peers have attached it, and what may be gone is left alone.
 ucs_status_t UcxTransport::attach(Peer& peer, uint32_t region, const std::byte* key) {
   if (peer.keys.size() > kMostAttached || peer.keys.count(region) != 0)
     return UCS_ERR_INVALID_PARAM;
+  pollfd process{.fd = peer.process.get(), .events = POLLIN, .revents = 0};
+  if (peer.process && ::poll(&process, 1, 0) != 0) return UCS_ERR_CONNECTION_RESET;
   ucp_rkey_h remote = nullptr;
   const auto status = ucp_ep_rkey_unpack(peer.endpoint, key, &remote);
   if (status == UCS_OK) peer.keys.emplace(region, remote);
@@ -182,7 +190,8 @@ void UcxTransport::give_up_places() {
 
 void UcxTransport::place_came(Peer& peer, const UcxHeader& message, const std::byte* key,
                               size_t bytes) {
-  if (bytes > 0)
+  const bool is_over = peer.has_given_up && peer.has_given_up->load();
+  if (bytes > 0 && !is_over)
     if (const auto status = attach(peer, message.key, key); status != UCS_OK) {
       peer.broken = fmt::format("UCX cannot attach its memory: {}", ucs_status_string(status));
       has_ends_ = true;

@@ -67,6 +67,8 @@ class UcxTransport final : public Transport {
     Descriptor process;  // readable when it has ended; none if it cannot be watched
     bool open = true;    // nothing is sent to it or taken from it any more if not
     bool said_hello = false;
+    bool was_offered = false;   // it may be attaching this side's slots,
+    bool has_attached = false;  // and has told that it is done
     bool said_goodbye = false;
     bool said_farewell = false;
     bool closes = false;             // its endpoint, as soon as the notes to it are sent

@@ -105,6 +105,22 @@ TEST_P(UcxPut, ARegionOutlivesItsTransport) {
   EXPECT_EQ(attached(), before + 1);
 }
 
+// What a rank offers it leaves there until its peers have attached it: UCX does not bear a key
+// whose memory is gone.
+TEST_P(UcxPut, ARankMayLeaveAtOnce) {
+  for (int round = 0; round < 20; ++round) {
+    const auto store = make_memory_store();
+    run_ranks(3, [&](int rank) {
+      UcxTransport transport(thread_context(rank, 3, store));
+      if (rank == round % 3) return;
+      EXPECT_TRUE(until([&] {
+        transport.progress();
+        return transport.take_event().has_value();
+      }));
+    });
+  }
+}
+
 // More than there are slots, all at once, from two sides: nobody starves, and nothing is mixed up.
 TEST_P(UcxPut, ReceivesTakeTurnsAtTheSlots) {
   open(3);
