@@ -200,15 +200,10 @@ def tcp(scope):
 
 def beside_libraries(scope):
     figures = []
-    # What fits into caches and what does not; all with the same bounds.
-    sizes = {"small": [size for size in scope.beside if size < 16 << 20],
-             "large": [size for size in scope.beside if size >= 16 << 20]}
 
     def compare(topic, group, about, target, floor):
-        for span, words in (("small", "to 4 MiB"), ("large", "from 16 MiB")):
-            figures.append(Figure(f"{topic}.{group}.{span}", f"{about}, {words}", BESIDE, target,
-                                  floor, pick(topic, ("tutti",), group),
-                                  points=at_bytes(sizes[span])))
+        figures.append(Figure(f"{topic}.{group}", f"{about}, from 4 MiB", BESIDE, target, floor,
+                              pick(topic, ("tutti",), group), points=at_bytes(scope.beside)))
 
     compare("gloo.raw", "allreduce", "Allreduce over gloo: Gloo called directly", 0.95, 0.85)
     for over in ("shm", "tcp"):

@@ -51,7 +51,8 @@ class Scope:
         self.shaped = [4 * M]
         self.repetitions = 2 if quick else 3
         self.steady_steps = {"names": 1000 if quick else 10_000, "true": 20 if quick else 200}
-        self.beside = [4, 4 * K, M, 16 * M] if quick else [4 * 4**i for i in range(13)]
+        # From a bucket's size on: before, agreeing on a call takes longer than the call.
+        self.beside = [4 * M, 16 * M] if quick else [4 * M, 16 * M, 64 * M]
         self.beside_pairs = 7 if quick else 31
         self.stall_calls = 10_000 if quick else 100_000
         self.latency_calls = 5_000 if quick else 20_000
