@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <fstream>
+
 #include "tutti/base/text.h"
 
 namespace tutti {
@@ -35,6 +37,15 @@ std::optional<Death> decode_death(const std::string& text) {
   }
   if (death.rank < 0) return {};
   return death;
+}
+
+bool is_stopped(int pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string line;
+  std::getline(file, line);
+  // The state is the letter after the name, which may hold anything and stands in parentheses.
+  const auto state = line.find_first_not_of(") ", line.rfind(')'));
+  return state != line.npos && (line[state] == 'T' || line[state] == 't');
 }
 
 }  // namespace tutti

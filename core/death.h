@@ -23,4 +23,7 @@ std::string encode_death(const Death& death);
 /// Nothing for text that is no such record.
 std::optional<Death> decode_death(const std::string& text);
 
+/// Whether a process of this host stands still (SIGSTOP, a debugger); false if nobody can tell.
+bool is_stopped(int pid);
+
 }  // namespace tutti

@@ -233,14 +233,22 @@ void Engine::watch_peers(Clock::time_point now) {
     stalls_reported_.clear();
     return;
   }
-  if (result.silent >= 0) {
+  if (!result.silent.empty()) {
+    // Who was stopped while it wrote into memory that all write into made its reader deaf to all.
+    const auto& silent = result.silent;
+    const auto stopped = std::find_if(silent.begin(), silent.end(), [&](int peer) {
+      const auto& place = context_.places[static_cast<size_t>(peer)];
+      return place.host == context_.places[static_cast<size_t>(context_.rank)].host &&
+             is_stopped(place.pid);
+    });
+    const int peer = stopped == silent.end() ? silent.front() : *stopped;
     fault(Error(ErrorCode::peer_silent,
                 fmt::format(
                     "{} is silent: no answer for {:.1f} s {}; it was stopped, or cut off. Make "
                     "a new Communicator to go on with {} ranks",
-                    describe_rank(result.silent), result.silent_seconds, in_flight(),
+                    describe_rank(peer), liveness_.quiet_seconds(peer, now), in_flight(),
                     context_.size - 1))
-              .with_rank(result.silent),
+              .with_rank(peer),
           true);
     return;
   }

@@ -30,12 +30,14 @@ Liveness::Result Liveness::tick(Clock::time_point now, bool pending) {
   // Whoever was stopped itself finds a gap: nobody is silent because this rank did not listen.
   if (!probing_ || now - last_tick_ > interval_ * 3) start(now);
   last_tick_ = now;
-  for (size_t peer = 0; peer < heard_.size(); ++peer) {
-    if (static_cast<int>(peer) == rank_ || now - heard_[peer] < timeout_) continue;
-    result.silent = static_cast<int>(peer);
-    result.silent_seconds = Seconds(now - heard_[peer]).count();
-    return result;
-  }
+  const auto quiet = [&](int peer) { return now - heard_[static_cast<size_t>(peer)]; };
+  // Whoever answers does so after each ping.
+  for (int peer = 0; peer < static_cast<int>(heard_.size()); ++peer)
+    if (peer != rank_ && quiet(peer) >= timeout_ / 2) result.silent.push_back(peer);
+  std::stable_sort(result.silent.begin(), result.silent.end(),
+                   [&](int one, int other) { return quiet(one) > quiet(other); });
+  if (!result.silent.empty() && quiet(result.silent.front()) >= timeout_) return result;
+  result.silent.clear();
   if (now >= next_ping_) {
     next_ping_ = now + interval_;
     for (size_t peer = 0; peer < heard_.size(); ++peer)

@@ -15,8 +15,9 @@ class Liveness {
   void heard(int peer, Clock::time_point now);
   struct Result {
     std::vector<int> ping;
-    int silent = -1;  // a peer that did not answer within peer_timeout
-    double silent_seconds = 0;
+    /// Once a peer did not answer within peer_timeout: all that are overdue, quiet for longest
+    /// first. A rank that nothing reaches any more finds several, of which one is the cause.
+    std::vector<int> silent;
     Clock::time_point next = Clock::time_point::max();
   };
   Result tick(Clock::time_point now, bool pending);

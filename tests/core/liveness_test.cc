@@ -1,7 +1,12 @@
 #include "tutti/core/liveness.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <csignal>
+
+#include "tutti/core/death.h"
 #include "tutti/core/stall.h"
 
 namespace tutti {
@@ -21,14 +26,14 @@ TEST(Liveness, AsksOnlyWhileSomethingIsPending) {
 TEST(Liveness, SilentAfterTheTimeoutAndNotBefore) {
   Liveness liveness(0, 2, 4.0);
   for (int ms = 0; ms < 4000; ms += 500)
-    EXPECT_EQ(liveness.tick(kStart + milliseconds(ms), true).silent, -1);
-  EXPECT_EQ(liveness.tick(kStart + milliseconds(4000), true).silent, 1);
+    EXPECT_TRUE(liveness.tick(kStart + milliseconds(ms), true).silent.empty());
+  EXPECT_EQ(liveness.tick(kStart + milliseconds(4000), true).silent, std::vector<int>{1});
 }
 
 TEST(Liveness, AnAnswerResetsTheClock) {
   Liveness liveness(1, 2, 2.0);
   for (int ms = 0; ms < 20000; ms += 400) {
-    EXPECT_EQ(liveness.tick(kStart + milliseconds(ms), true).silent, -1);
+    EXPECT_TRUE(liveness.tick(kStart + milliseconds(ms), true).silent.empty());
     if (ms % 1200 == 0) liveness.heard(0, kStart + milliseconds(ms));
   }
 }
@@ -36,7 +41,33 @@ TEST(Liveness, AnAnswerResetsTheClock) {
 TEST(Liveness, ARankThatWasStoppedItselfAccusesNobody) {
   Liveness liveness(0, 2, 2.0);
   liveness.tick(kStart, true);
-  EXPECT_EQ(liveness.tick(kStart + std::chrono::minutes(5), true).silent, -1);
+  EXPECT_TRUE(liveness.tick(kStart + std::chrono::minutes(5), true).silent.empty());
+}
+
+TEST(Liveness, TellsEverybodyWhoIsOverdueTheLongestFirst) {
+  Liveness liveness(0, 4, 4.0);
+  for (int ms = 0; ms < 4000; ms += 500) {
+    const auto now = kStart + milliseconds(ms);
+    EXPECT_TRUE(liveness.tick(now, true).silent.empty());
+    if (ms <= 1000) liveness.heard(1, now);
+    if (ms <= 3000) liveness.heard(3, now);
+  }
+  EXPECT_EQ(liveness.tick(kStart + milliseconds(4000), true).silent, (std::vector<int>{2, 1}));
+}
+
+TEST(Liveness, TheSystemKnowsWhoStandsStill) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::raise(SIGSTOP);
+    ::_exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, WUNTRACED), child);
+  EXPECT_TRUE(is_stopped(child));
+  EXPECT_FALSE(is_stopped(::getpid()));
+  ::kill(child, SIGCONT);
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_FALSE(is_stopped(child));
 }
 
 TEST(Stall, NamesTheMisspeltName) {
