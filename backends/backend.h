@@ -53,6 +53,7 @@ struct Context {
   std::vector<Place> places;      // one a rank
   std::string secret;             // of the job; empty: none (threads of one process)
   std::string network_interface;  // "" any; a name such as eth0, or an address
+  int tcp_sockets = 1;            // between two ranks, equal on all
   Deadline deadline = Deadline::after(60);
   Determinism determinism = Determinism::fastest;
   std::string algorithms;  // score string for the chooser
@@ -125,7 +126,7 @@ class Backend : public Progressive {
 };
 
 /// Grows whenever this header, or one that it includes, changes what a plugin was compiled for.
-inline constexpr uint32_t kBackendAbi = 5;
+inline constexpr uint32_t kBackendAbi = 6;
 
 /// What a backend's folder exports: one record. What composites can use it for: `open` makes the
 /// channels to the given peers, `transport` the messages between all ranks; null if it has none.

@@ -82,10 +82,11 @@ std::string agreement(const Options& options) {
   return fmt::format(
       "TUTTI_BACKEND={} TUTTI_ALGORITHMS={} TUTTI_DETERMINISM={} TUTTI_SEGMENT_BYTES={} "
       "TUTTI_FUSION_BYTES={} TUTTI_PARTITION_BYTES={} TUTTI_CACHE_CAPACITY={} TUTTI_REPLAY={} "
-      "TUTTI_REPLAY_AFTER={} TUTTI_PROBE={} TUTTI_NCCL_CONFIG={}",
+      "TUTTI_REPLAY_AFTER={} TUTTI_PROBE={} TUTTI_TCP_SOCKETS={} TUTTI_NCCL_CONFIG={}",
       options.backend, options.algorithms, static_cast<int>(options.determinism),
       options.segment_bytes, options.fusion_bytes, options.partition_bytes, options.cache_capacity,
-      options.replay, options.replay_after, options.probe, options.nccl_config);
+      options.replay, options.replay_after, options.probe, options.tcp_sockets,
+      options.nccl_config);
 }
 
 // In the place of a rank that cannot take part, before the reason: nobody need wait for it.
@@ -266,6 +267,7 @@ std::shared_ptr<Engine> make_engine(const Options& options, const Membership& me
   context.inheritance = membership.inheritance;
   context.secret = options.secret;
   context.network_interface = options.network_interface;
+  context.tcp_sockets = options.tcp_sockets;
   context.determinism = options.determinism;
   context.algorithms = options.algorithms;
   context.library = options.backend_library;

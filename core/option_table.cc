@@ -20,6 +20,7 @@ namespace {
 
 constexpr int64_t kMostRanks = 1 << 20;
 constexpr int64_t kMostBytes = int64_t{1} << 40;
+constexpr int kMostSockets = 64;
 constexpr double kMostSeconds = 1e7;
 constexpr std::string_view kWantedProbe =
     "is not one of auto, always, off or a file (want its absolute path, /...)";
@@ -217,6 +218,8 @@ std::vector<Setting> all_settings() {
       secret("TUTTI_SECRET", "text", "the job's secret; then taken out of the environment"),
       text("TUTTI_INTERFACE", &Options::network_interface,
            "network interface for this rank, by name or address; empty: chosen"),
+      count("TUTTI_TCP_SOCKETS", &Options::tcp_sockets, 1, kMostSockets,
+            "TCP connections between two ranks; more where a network bounds each"),
       text("TUTTI_HOST", &Options::host,
            "ranks with one name here count as one host; empty: found out"),
       text("TUTTI_BACKEND", &Options::backend,
@@ -305,6 +308,9 @@ void check_options(const Options& options) {
        fmt::format("rank 0 can serve a store at tcp://host:port only, not at \"{}\"",
                    options.store));
   need(options.segment_bytes > 0, "the segment size must be at least 1 byte");
+  need(options.tcp_sockets >= 1 && options.tcp_sockets <= kMostSockets,
+       fmt::format("two ranks can have 1 to {} TCP connections, not {}", kMostSockets,
+                   options.tcp_sockets));
   try {
     parse_nccl_settings(options.nccl_config);
   } catch (const Error& error) {

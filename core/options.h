@@ -34,7 +34,8 @@ struct Options {
   std::string job = "job";              // TUTTI_JOB: separates jobs that share a store
   std::string secret;             // TUTTI_SECRET_FD (a descriptor) or TUTTI_SECRET, then unset
   std::string network_interface;  // TUTTI_INTERFACE: name or address; empty: chosen
-  std::string host;               // TUTTI_HOST: overrides which ranks count as one host
+  int tcp_sockets = 1;  // TUTTI_TCP_SOCKETS: between two ranks; more where a network bounds each
+  std::string host;     // TUTTI_HOST: overrides which ranks count as one host
 
   std::string backend = "auto";  // TUTTI_BACKEND: auto, what tutti-doctor lists, or shm+ucx
   std::string backend_path;      // TUTTI_BACKEND_PATH: folders of plugins, a:b; then libtutti.so's

@@ -33,22 +33,22 @@ constexpr char kFailureKey[] = "tcp/failure";
 // Published in place of an address by a rank that has none to give; kFailureKey says why.
 constexpr std::string_view kNoAddress = "none";
 
-std::string address_key(int rank) { return fmt::format("tcp/{}", rank); }
+std::string address_key(int lane, int rank) { return fmt::format("tcp/{}/{}", lane, rank); }
 
 Deadline earlier(Deadline a, Deadline b) { return a.when() < b.when() ? a : b; }
 
 // A word that only ranks of this communicator know, so that connections of two cannot be mixed up.
-std::string agree_on_scope(Store& store) {
+std::string agree_on_scope(Store& store, int lane) {
   std::array<unsigned char, 16> random;
   if (RAND_bytes(random.data(), random.size()) != 1)
     throw Error(ErrorCode::io, "the operating system gives no random numbers");
   const auto word = fmt::format("{:02x}", fmt::join(random, ""));
-  return "tcp " + store.set_once("tcp/scope", word);
+  return "tcp " + store.set_once(fmt::format("tcp/{}/scope", lane), word);
 }
 
 // A failure that ends the connecting of all ranks travels as "rank code text": who died, or who
 // could not go on.
-void tell_failure(const Context& context, const Error& error) noexcept {
+void tell_failure(const Context& context, int lane, const Error& error) noexcept {
   try {
     const bool died = error.code() == ErrorCode::peer_lost && error.rank() >= 0;
     const auto text =
@@ -56,7 +56,7 @@ void tell_failure(const Context& context, const Error& error) noexcept {
              : fmt::format("{0} {1} rank {0} could not connect: {2}", context.rank,
                            static_cast<int>(error.code()), error.what());
     context.store->set_once(kFailureKey, text);
-    context.store->set_once(address_key(context.rank), kNoAddress);
+    context.store->set_once(address_key(lane, context.rank), kNoAddress);
   } catch (const std::exception&) {
     // Without a store nobody can be told; the error itself goes to the caller.
   }
@@ -78,7 +78,7 @@ void throw_told_failure(const Context& context) {
 // The meeting of one rank with its peers; all of it runs in run(), on the caller's thread.
 class Connector {
  public:
-  Connector(const Context& context, std::span<const int> peers);
+  Connector(const Context& context, std::span<const int> peers, int lane);
   std::map<int, Descriptor> run();
 
  private:
@@ -118,6 +118,7 @@ class Connector {
   }
 
   const Context& context_;
+  const int lane_;
   asio::io_context io_{1};
   std::string scope_;
   tcp::acceptor acceptor_{io_};
@@ -129,7 +130,8 @@ class Connector {
   int strangers_ = 0;
 };
 
-Connector::Connector(const Context& context, std::span<const int> peers) : context_(context) {
+Connector::Connector(const Context& context, std::span<const int> peers, int lane)
+    : context_(context), lane_(lane) {
   for (const int rank : peers) {
     TUTTI_CHECK(rank >= 0 && rank < context.size && rank != context.rank);
     peers_.push_back(std::make_unique<Peer>(rank, io_));
@@ -151,7 +153,7 @@ std::map<int, Descriptor> Connector::run() {
     if (failure_) std::rethrow_exception(failure_);
   } catch (const Error& error) {
     // So that the others need not wait for their deadlines; at those they see for themselves.
-    if (error.code() != ErrorCode::timeout) tell_failure(context_, error);
+    if (error.code() != ErrorCode::timeout) tell_failure(context_, lane_, error);
     throw;
   }
   gate_->close();
@@ -161,11 +163,11 @@ std::map<int, Descriptor> Connector::run() {
 }
 
 void Connector::publish_address() {
-  scope_ = agree_on_scope(*context_.store);
+  scope_ = agree_on_scope(*context_.store, lane_);
   const auto address = choose_address(context_, interface_addresses());
   acceptor_ = listen_on(io_, {address, 0});
   own_endpoint_ = acceptor_.local_endpoint();
-  context_.store->set(address_key(context_.rank),
+  context_.store->set(address_key(lane_, context_.rank),
                       fmt::format("{} {}", address.to_string(), own_endpoint_.port()));
 }
 
@@ -189,7 +191,7 @@ void Connector::look_up(Peer& peer) {
 std::string Connector::wait_for_address(const Peer& peer) {
   while (true) {
     try {
-      return context_.store->get(address_key(peer.rank),
+      return context_.store->get(address_key(lane_, peer.rank),
                                  earlier(context_.deadline, Deadline::after(0.5)));
     } catch (const Error& error) {
       if (error.code() != ErrorCode::timeout) throw;
@@ -200,7 +202,7 @@ std::string Connector::wait_for_address(const Peer& peer) {
     }
     std::vector<int> missing;
     for (const auto& other : peers_)
-      if (!context_.store->try_get(address_key(other->rank))) missing.push_back(other->rank);
+      if (!context_.store->try_get(address_key(lane_, other->rank))) missing.push_back(other->rank);
     std::sort(missing.begin(), missing.end());
     throw Error(ErrorCode::timeout,
                 fmt::format("rank {} waited in vain for {} to announce a TCP address; check that "
@@ -329,9 +331,10 @@ Error Connector::missing_error() const {
 
 }  // namespace
 
-std::map<int, Descriptor> connect_peers(const Context& context, std::span<const int> peers) {
+std::map<int, Descriptor> connect_peers(const Context& context, std::span<const int> peers,
+                                        int lane) {
   if (peers.empty()) return {};
-  return Connector(context, peers).run();
+  return Connector(context, peers, lane).run();
 }
 
 }  // namespace tutti

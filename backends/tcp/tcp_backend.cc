@@ -1,3 +1,4 @@
+#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -5,7 +6,7 @@
 #include "tutti/backends/backend.h"
 #include "tutti/backends/network_probe.h"
 #include "tutti/backends/tcp/connector.h"
-#include "tutti/backends/tcp/tcp_channel.h"
+#include "tutti/backends/tcp/striped_channel.h"
 
 namespace tutti {
 
@@ -13,9 +14,18 @@ namespace {
 
 std::vector<std::unique_ptr<Channel>> open_channels(const Context& context,
                                                     std::span<const int> peers) {
+  std::map<int, std::vector<Descriptor>> sockets;
+  for (int lane = 0; lane < context.tcp_sockets; ++lane)
+    for (auto& [rank, socket] : connect_peers(context, peers, lane))
+      sockets[rank].push_back(std::move(socket));
   std::vector<std::unique_ptr<Channel>> channels(static_cast<size_t>(context.size));
-  for (auto& [rank, socket] : connect_peers(context, peers))
-    channels[static_cast<size_t>(rank)] = std::make_unique<TcpChannel>(std::move(socket));
+  for (auto& [rank, lanes] : sockets) {
+    auto& channel = channels[static_cast<size_t>(rank)];
+    if (lanes.size() == 1)
+      channel = std::make_unique<TcpChannel>(std::move(lanes.front()));
+    else
+      channel = std::make_unique<StripedChannel>(std::move(lanes));
+  }
   return channels;
 }
 

@@ -91,12 +91,17 @@ size_t TcpChannel::read_parts(std::span<const iovec> parts) {
 
 bool TcpChannel::arm(bool wants_write) {
   if (!write_failure_.empty()) return false;  // read() has news
-  const unsigned events = wants_write ? EPOLLIN | EPOLLOUT : EPOLLIN;
-  if (poller_ && events != watched_events_) {
-    poller_->watch(socket_.get(), events);
-    watched_events_ = events;
-  }
+  arm_for(wants_write ? EPOLLIN | EPOLLOUT : EPOLLIN);
   return true;  // what comes from here on makes the poller ready
+}
+
+void TcpChannel::arm_for(unsigned events) {
+  if (!poller_ || events == watched_events_) return;
+  if (events == 0)
+    poller_->forget(socket_.get());
+  else
+    poller_->watch(socket_.get(), events);
+  watched_events_ = events;
 }
 
 void TcpChannel::watch(Poller& poller) {

@@ -23,6 +23,11 @@ class TcpChannel : public Channel {
   void watch(Poller& poller) override;
   std::string_view route() const override { return "tcp"; }
 
+  /// What a sleeper wakes up for: EPOLLIN, EPOLLOUT, both or, with 0, not even for its end.
+  void arm_for(unsigned events);
+  /// Why nothing can be written any more; empty: it can.
+  const std::string& failure() const { return write_failure_; }
+
  private:
   [[noreturn]] void lose(const std::string& seen);
 

@@ -195,7 +195,7 @@ TEST(TcpMeetingTest, MissingRanksAreNamedAtTheDeadline) {
 TEST(TcpMeetingTest, ARankThatAnnouncesItselfAndStaysSilentIsNamed) {
   RawListener silent;
   Meeting meeting(2, "");
-  meeting.store()->set("tcp/0", "127.0.0.1 " + std::to_string(silent.port()));
+  meeting.store()->set("tcp/0/0", "127.0.0.1 " + std::to_string(silent.port()));
   const auto outcomes =
       meeting.run({1}, [](Context& context) { context.deadline = Deadline::after(0.6); });
   ASSERT_TRUE(outcomes[1].error);
@@ -209,7 +209,7 @@ TEST(TcpMeetingTest, ARankThatEndedAfterAnnouncingItselfIsNamedBeforeTheDeadline
   int port = 0;
   { port = RawListener().port(); }
   Meeting meeting(2, "");
-  meeting.store()->set("tcp/0", "127.0.0.1 " + std::to_string(port));
+  meeting.store()->set("tcp/0/0", "127.0.0.1 " + std::to_string(port));
   const auto outcomes = meeting.run({1});
   ASSERT_TRUE(outcomes[1].error);
   EXPECT_EQ(outcomes[1].error->code(), ErrorCode::peer_lost);
@@ -250,7 +250,7 @@ TEST(TcpMeetingTest, AnUnknownInterfaceIsToldToEveryRankWithWhatThereIs) {
 TEST(TcpMeetingTest, StrangersAtTheDoorAreTurnedAwayAndLogged) {
   Meeting meeting(2, "");
   std::thread stranger([&] {
-    const auto address = meeting.store()->get("tcp/0", Deadline::after(10));
+    const auto address = meeting.store()->get("tcp/0/0", Deadline::after(10));
     const int port = std::stoi(address.substr(address.find(' ') + 1));
     for (int i = 0; i < 20; ++i) RawConnection(port).send("GET / HTTP/1.1\r\n\r\n");
   });

@@ -56,7 +56,7 @@ TEST_F(TcpNamespacesTest, RanksOnSeveralHostsMeetByTheAddressThatReachesTheStore
     if (ipv6) ranks.ipv6();
     ranks.run([&](Context& context) {
       if (!exchange_words(context)) return false;
-      const auto own = *context.store->try_get("tcp/" + std::to_string(context.rank));
+      const auto own = *context.store->try_get("tcp/0/" + std::to_string(context.rank));
       const auto expected = ipv6 ? hosts.address_ipv6(context.rank) : hosts.address(context.rank);
       return own.starts_with(expected + " ") || complain(context, own);
     });
@@ -67,7 +67,7 @@ TEST_F(TcpNamespacesTest, TheInterfaceCanBeNamed) {
   NetworkNamespaces hosts(2);
   RankProcesses(hosts, {0, 1}).ipv6().run([](Context& context) {
     context.network_interface = NetworkNamespaces::kInterface;
-    return exchange_words(context) && context.store->try_get("tcp/0")->starts_with("10.83.0.1 ");
+    return exchange_words(context) && context.store->try_get("tcp/0/0")->starts_with("10.83.0.1 ");
   });
 }
 
@@ -80,7 +80,7 @@ TEST_F(TcpNamespacesTest, AHostThatCannotBeReachedIsNamedAtTheDeadline) {
       .run(
           [&](Context& context) {
             if (context.rank == 1) {
-              context.store->set("tcp/1", hosts.address(1) + " 7001");
+              context.store->set("tcp/0/1", hosts.address(1) + " 7001");
               told.ring();
               return true;
             }

@@ -3,13 +3,14 @@
 namespace tutti::test {
 namespace {
 
-TransportMaker maker(const std::string& name, const std::string& interface) {
-  return {name, "tcp", [interface](int size) {
+TransportMaker maker(const std::string& name, const std::string& interface, int sockets) {
+  return {name, "tcp", [=](int size) {
             const auto store = make_memory_store();
             Transports transports(static_cast<size_t>(size));
             run_ranks(size, [&](int rank) {
               auto context = thread_context(rank, size, store);
               context.network_interface = interface;
+              context.tcp_sockets = sockets;
               transports[static_cast<size_t>(rank)] = make_stream_transport(
                   rank, find_backend("tcp").open(context, others(rank, size)));
             });
@@ -18,7 +19,8 @@ TransportMaker maker(const std::string& name, const std::string& interface) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Tcp, TransportConformance,
-                         testing::Values(maker("IPv4", "127.0.0.1"), maker("IPv6", "::1")),
+                         testing::Values(maker("IPv4", "127.0.0.1", 1), maker("IPv6", "::1", 1),
+                                         maker("ThreeSockets", "127.0.0.1", 3)),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -42,6 +42,7 @@ std::string refusal(const std::function<void()>& call) {
 TEST(Settings, AreRead) {
   const auto options = read({{"TUTTI_JOB", "j"},
                              {"TUTTI_INTERFACE", "eth0"},
+                             {"TUTTI_TCP_SOCKETS", "4"},
                              {"TUTTI_HOST", "a"},
                              {"TUTTI_BACKEND", "tcp"},
                              {"TUTTI_BACKEND_PATH", "/a:/b c"},
@@ -66,6 +67,7 @@ TEST(Settings, AreRead) {
                              {"NO_TUTTI", "x"}});
   EXPECT_EQ(options.job, "j");
   EXPECT_EQ(options.network_interface, "eth0");
+  EXPECT_EQ(options.tcp_sockets, 4);
   EXPECT_EQ(options.host, "a");
   EXPECT_EQ(options.backend, "tcp");
   EXPECT_EQ(backend_folders(options), (std::vector<std::string>{"/a", "/b c"}));
@@ -110,6 +112,7 @@ TEST(Settings, RefuseGarbageInOneLine) {
            {"TUTTI_SEGMENT_BYTES", {"0", "1"}},
            {"TUTTI_REPLAY", {"", "yes", "2", "true"}},
            {"TUTTI_REPLAY_AFTER", {"0"}},
+           {"TUTTI_TCP_SOCKETS", {"0", "65", "two"}},
            {"TUTTI_CONNECT_TIMEOUT", {"0", "-1", "inf", "nan", "1s", ""}},
            {"TUTTI_LOG", {"loud", "3", ""}},
            {"TUTTI_PROBE", {"", "on", "Auto", "networks", "./networks", "/folder/", "/a\n/b"}},
@@ -241,6 +244,7 @@ TEST(Options, MustFitEachOther) {
   EXPECT_THAT(line([](Options& o) { o.serve_store = true, o.store = "file:///x"; }),
               HasSubstr("not at \"file:///x\""));
   EXPECT_THAT(line([](Options& o) { o.segment_bytes = 0; }), HasSubstr("segment"));
+  EXPECT_THAT(line([](Options& o) { o.tcp_sockets = 65; }), HasSubstr("not 65"));
   EXPECT_THAT(line([](Options& o) { o.job.clear(); }), HasSubstr("TUTTI_JOB"));
 }
 
