@@ -2,7 +2,7 @@
 // and how soon, and goes on with the survivors.
 //
 //   fault_rank VICTIM kill-at POINT OCCURRENCE STAMP     the victim kills itself at a named point
-//   fault_rank VICTIM kill-after MICROSECONDS 0 STAMP    ... at any moment
+//   fault_rank VICTIM kill-after MICROSECONDS 0 STAMP    ... at any moment, once connected
 //   fault_rank VICTIM stop-after MICROSECONDS 0 STAMP    ... or stops itself
 //
 // STAMP is a file into which the victim writes its pid and the time just before it happens.
@@ -94,20 +94,11 @@ int main(int count, char** arguments) {
   try {
     auto options = Options::from_environment();
     options.probe_folder.clear();  // the user's is no place for what tests measure
-    if (options.rank == victim) {
-      if (how == "kill-at") {
-        auto left = std::make_shared<std::atomic<int>>(occurrence);
-        options.observer = [=](std::string_view point) {
-          if (point == where && left->fetch_sub(1) == 1) end_myself(file, SIGKILL);
-        };
-      } else {
-        const int signal = how == "stop-after" ? SIGSTOP : SIGKILL;
-        timer = std::thread([=] {
-          std::this_thread::sleep_for(std::chrono::microseconds(std::atoi(where.c_str())));
-          end_myself(file, signal);
-        });
-        timer.detach();
-      }
+    if (options.rank == victim && how == "kill-at") {
+      auto left = std::make_shared<std::atomic<int>>(occurrence);
+      options.observer = [=](std::string_view point) {
+        if (point == where && left->fetch_sub(1) == 1) end_myself(file, SIGKILL);
+      };
     }
     const int rank = options.rank;
     try {
@@ -117,6 +108,15 @@ int main(int count, char** arguments) {
       fmt::print("rank {} names {} after {:.0f} ms: {}\n", rank, error.rank(),
                  (seconds_now() - stamp.when) * 1000, error.what());
       return 0;
+    }
+    if (rank == victim && how != "kill-at") {
+      // From here on: a rank that stands still before is missed when all must have met.
+      const int signal = how == "stop-after" ? SIGSTOP : SIGKILL;
+      timer = std::thread([=] {
+        std::this_thread::sleep_for(std::chrono::microseconds(std::atoi(where.c_str())));
+        end_myself(file, signal);
+      });
+      timer.detach();
     }
     try {
       train(*comm);
