@@ -6,20 +6,26 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cstdlib>
+#include <filesystem>
 #include <new>
 #include <thread>
+#include <vector>
 
+#include "tests/faults/view.h"
 #include "tests/support/network_namespaces.h"
 #include "tutti/backends/plugins.h"
 #include "tutti/core/communicator.h"
+#if TUTTI_HAS_NCCL
+#include "tests/backends/fake_nccl/rank_process.h"
+#endif
 
 namespace tutti {
 namespace {
 
 using test::NetworkNamespaces;
+using test::view;
 
 constexpr double kPeerTimeout = 1.5;
 
@@ -46,11 +52,11 @@ int survivor(Communicator& comm, const Error& error, const Shared& shared, int c
   if (seconds > kPeerTimeout + 1.0) return 12;
   const auto rest = comm.shrink(Deadline::after(20));
   std::vector<float> ones(100, 1.0f);
-  rest->allreduce("after", ones, ReduceOp::sum).wait();
+  rest->allreduce("after", view(ones), ReduceOp::sum).wait();
   if (rest->size() != comm.size() - 1 || ones[0] != static_cast<float>(rest->size())) return 13;
   // Long enough for the other side to come back and try.
   std::this_thread::sleep_for(std::chrono::seconds(1));
-  rest->allreduce("still", ones, ReduceOp::average).wait();
+  rest->allreduce("still", view(ones), ReduceOp::average).wait();
   return ones[0] == static_cast<float>(rest->size()) ? 0 : 14;
 }
 
@@ -63,13 +69,14 @@ int rank_body(int rank, int size, const std::string& store, const std::string& b
   options.serve_store = true;
   options.secret = "a secret of this test";
   options.backend = backend;
+  if (has_device_runtime(DeviceKind::fake)) options.backend_library = TUTTI_FAKE_NCCL;
   options.peer_timeout = kPeerTimeout;
   const auto comm = Communicator::create(options);
   ++shared.running;
   try {
     while (true) {
       std::vector<float> values(50'000, 1.0f);
-      comm->allreduce("x", values).wait();
+      comm->allreduce("x", view(values)).wait();
     }
   } catch (const Error& error) {
     if (rank != cut_rank) return survivor(*comm, error, shared, cut_rank);
@@ -80,34 +87,76 @@ int rank_body(int rank, int size, const std::string& store, const std::string& b
   }
 }
 
-// Two ranks share a host; the last one is alone on its own.
-constexpr std::array kLayout = {0, 0, 1, 2};
-constexpr int kRanks = kLayout.size(), kCutRank = kRanks - 1, kPort = 29517;
+#if TUTTI_HAS_NCCL
+// The same on the tests' device and the tests' NCCL, whose data knows no namespaces: what it has to
+// carry for the host that is cut off, it does not.
+int rank_body_on_fakes(int rank, int size, const std::string& store, const std::string& backend,
+                       Shared& shared, int cut_rank, const std::string& folder) {
+  const test::FakeNcclRank fakes(folder);
+  int code = 0;
+  {
+    const std::jthread cable([&](const std::stop_token& is_over) {
+      while (shared.cut == 0 && !is_over.stop_requested())
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      if (rank == cut_rank) test::FakeNccl::hang(rank);
+    });
+    code = rank_body(rank, size, store, backend, shared, cut_rank);
+  }
+  for (const auto& complaint : test::FakeNcclRank::last_complaints()) {
+    std::fprintf(stderr, "rank %d: fake NCCL: %s\n", rank, complaint.c_str());
+    code = 16;
+  }
+  const bool went_over_nccl = test::FakeNccl::completed() > 0 && test::FakeNccl::aborts() > 0;
+  return code == 0 && !went_over_nccl ? 17 : code;
+}
+#endif
+
+constexpr int kPort = 29517;
+
+// The host of each rank: two share one, the last one is alone on its own. Two levels with NCCL want
+// equally many on each.
+std::vector<int> layout_of(const std::string& backend) {
+  return backend.starts_with("nccl+") ? std::vector{0, 1, 2} : std::vector{0, 0, 1, 2};
+}
+
+struct Folder {
+  Folder() { std::filesystem::create_directory(path); }
+  ~Folder() { std::filesystem::remove_all(path); }
+  const std::string path = fmt::format("{}cut_link_{}", testing::TempDir(), ::getpid());
+};
 
 void cut_and_restore(const std::string& backend) {
   auto& shared = make_shared_memory();
-  NetworkNamespaces hosts(kLayout[kCutRank] + 1);
+  const auto layout = layout_of(backend);
+  const int ranks = static_cast<int>(layout.size()), cut_rank = ranks - 1;
+  NetworkNamespaces hosts(layout.back() + 1);
   const auto store = fmt::format("tcp://{}:{}", hosts.address(0), kPort);
+  const Folder folder;
   std::vector<pid_t> children;
-  for (int rank = 0; rank < kRanks; ++rank)
-    children.push_back(hosts.start(kLayout[static_cast<size_t>(rank)], [&, rank] {
-      return rank_body(rank, kRanks, store, backend, shared, kCutRank);
+  for (int rank = 0; rank < ranks; ++rank)
+    children.push_back(hosts.start(layout[static_cast<size_t>(rank)], [&, rank] {
+#if TUTTI_HAS_NCCL
+      if (backend.starts_with("nccl"))
+        return rank_body_on_fakes(rank, ranks, store, backend, shared, cut_rank, folder.path);
+#endif
+      return rank_body(rank, ranks, store, backend, shared, cut_rank);
     }));
   const auto deadline = Deadline::after(20);
-  while (shared.running < kRanks && !deadline.passed())
+  while (shared.running < ranks && !deadline.passed())
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  ASSERT_EQ(shared.running, kRanks);
+  ASSERT_EQ(shared.running, ranks);
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
   shared.cut = now();
-  hosts.cut(kLayout[kCutRank]);
+  hosts.cut(layout.back());
   std::this_thread::sleep_for(std::chrono::seconds(3));
-  hosts.restore(kLayout[kCutRank]);
+  hosts.restore(layout.back());
   for (const pid_t child : children) EXPECT_EQ(test::wait_for_child(child, 30), 0);
 }
 
 class CutLink : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Backends, CutLink,
-                         testing::Values("tcp", "gloo", "ucx", "shm+tcp", "shm+ucx"),
+                         testing::Values("tcp", "gloo", "ucx", "nccl", "shm+tcp", "shm+ucx",
+                                         "nccl+tcp"),
                          [](const auto& info) {
                            auto name = info.param;
                            std::replace(name.begin(), name.end(), '+', '_');

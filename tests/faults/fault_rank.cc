@@ -3,9 +3,11 @@
 //
 //   fault_rank VICTIM kill-at POINT OCCURRENCE STAMP     the victim kills itself at a named point
 //   fault_rank VICTIM kill-after MICROSECONDS 0 STAMP    ... at any moment, once connected
-//   fault_rank VICTIM stop-after MICROSECONDS 0 STAMP    ... or stops itself
+//   fault_rank VICTIM stop-at ... | stop-after ...       ... or stops itself
 //
-// STAMP is a file into which the victim writes its pid and the time just before it happens.
+// STAMP is a file into which the victim writes its pid and the time just before it happens. With
+// FAKE_NCCL_FOLDER, a folder of this job, the tensors live on the tests' device, and NCCL is the
+// tests' (see tests/backends/fake_nccl).
 
 #include <fmt/format.h>
 #include <signal.h>
@@ -20,11 +22,16 @@
 #include <thread>
 #include <vector>
 
+#include "tests/faults/view.h"
 #include "tutti/core/tutti.h"
+#if TUTTI_HAS_NCCL
+#include "tests/backends/fake_nccl/rank_process.h"
+#endif
 
 namespace {
 
 using namespace tutti;
+using test::view;
 
 double seconds_now() {
   return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
@@ -54,7 +61,8 @@ void train(Communicator& comm) {
   for (int step = 0;; ++step) {
     std::vector<Work> works;
     for (int t = 0; t < kTensors; ++t)
-      works.push_back(comm.allreduce(fmt::format("t{}", t), gradients[static_cast<size_t>(t)]));
+      works.push_back(
+          comm.allreduce(fmt::format("t{}", t), view(gradients[static_cast<size_t>(t)])));
     for (auto& work : works) work.wait();
     if (step % 4 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(3));
   }
@@ -68,7 +76,7 @@ int survive(Communicator& comm, const Error& error, const std::string& stamp_fil
   std::fflush(stdout);
   const auto survivors = comm.shrink(Deadline::after(20));
   std::vector<float> ones(100, 1.0f);
-  survivors->allreduce("after", ones, ReduceOp::sum).wait();
+  survivors->allreduce("after", view(ones), ReduceOp::sum).wait();
   fmt::print("rank {} goes on as {} of {}, sum {}\n", comm.rank(), survivors->rank(),
              survivors->size(), ones[99]);
   std::fflush(stdout);
@@ -78,13 +86,7 @@ int survive(Communicator& comm, const Error& error, const std::string& stamp_fil
   return 0;
 }
 
-}  // namespace
-
-int main(int count, char** arguments) {
-  if (count != 6) {
-    std::fputs("usage: fault_rank VICTIM HOW WHERE OCCURRENCE STAMP\n", stderr);
-    return 2;
-  }
+int run(char** arguments) {
   const int victim = std::atoi(arguments[1]);
   const std::string how = arguments[2], where = arguments[3], file = arguments[5];
   const int occurrence = std::atoi(arguments[4]);
@@ -94,10 +96,12 @@ int main(int count, char** arguments) {
   try {
     auto options = Options::from_environment();
     options.probe_folder.clear();  // the user's is no place for what tests measure
-    if (options.rank == victim && how == "kill-at") {
+    const int signal = how.starts_with("stop") ? SIGSTOP : SIGKILL;
+    const bool is_at = how.ends_with("-at");
+    if (options.rank == victim && is_at) {
       auto left = std::make_shared<std::atomic<int>>(occurrence);
       options.observer = [=](std::string_view point) {
-        if (point == where && left->fetch_sub(1) == 1) end_myself(file, SIGKILL);
+        if (point == where && left->fetch_sub(1) == 1) end_myself(file, signal);
       };
     }
     const int rank = options.rank;
@@ -109,9 +113,8 @@ int main(int count, char** arguments) {
                  (seconds_now() - stamp.when) * 1000, error.what());
       return 0;
     }
-    if (rank == victim && how != "kill-at") {
+    if (rank == victim && !is_at) {
       // From here on: a rank that stands still before is missed when all must have met.
-      const int signal = how == "stop-after" ? SIGSTOP : SIGKILL;
       timer = std::thread([=] {
         std::this_thread::sleep_for(std::chrono::microseconds(std::atoi(where.c_str())));
         end_myself(file, signal);
@@ -131,4 +134,28 @@ int main(int count, char** arguments) {
     fmt::print("unexpected: {}\n", error.what());
   }
   return status;
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  if (count != 6) {
+    std::fputs("usage: fault_rank VICTIM HOW WHERE OCCURRENCE STAMP\n", stderr);
+    return 2;
+  }
+#if TUTTI_HAS_NCCL
+  if (const char* folder = std::getenv("FAKE_NCCL_FOLDER")) {
+    const test::FakeNcclRank fakes(folder);
+    int status = run(arguments);
+    for (const auto& complaint : test::FakeNcclRank::last_complaints()) {
+      fmt::print("unexpected: fake NCCL: {}\n", complaint);
+      status = 1;
+    }
+    fmt::print("rank {} had {} operations of NCCL and aborted {} of its communicators\n",
+               Options::from_environment().rank, test::FakeNccl::completed(),
+               test::FakeNccl::aborts());
+    return status;
+  }
+#endif
+  return run(arguments);
 }

@@ -79,7 +79,10 @@ std::set<std::string> left_behind(const std::set<std::string>& before) {
 class Faults : public testing::Test {
  protected:
   Faults() : stamp_(fmt::format("{}fault_stamp_{}", testing::TempDir(), ::getpid())) {}
-  ~Faults() override { std::filesystem::remove(stamp_); }
+  ~Faults() override {
+    std::filesystem::remove(stamp_);
+    std::filesystem::remove_all(folder_);
+  }
 
   // Runs one job and checks what every survivor must say and what must not be left.
   void check(int victim, const std::string& how, const std::string& settings, double limit_ms,
@@ -91,6 +94,7 @@ class Faults : public testing::Test {
                                         program_, victim, how, stamp_));
     SCOPED_TRACE(result.output);
     EXPECT_EQ(result.code, expected_code);
+    EXPECT_EQ(result.output.find("unexpected"), std::string::npos);
     for (int rank = 0; rank < kRanks; ++rank) {
       if (rank == victim) continue;
       std::smatch match;
@@ -104,12 +108,32 @@ class Faults : public testing::Test {
         EXPECT_NE(result.output.find("of 3, sum 3"), std::string::npos);
       }
     }
+    if (settings.find(folder_) != std::string::npos) expect_nccl(result.output, victim);
     EXPECT_THAT(left_behind(before), testing::IsEmpty());
     EXPECT_NE(run(fmt::format("pgrep -f '[f]ault_stamp_{}'", ::getpid())).code, 0)
         << "a process is left";
   }
 
+  // Every survivor's data went through NCCL, which it then aborted.
+  static void expect_nccl(const std::string& output, int victim) {
+    for (int rank = 0; rank < kRanks; ++rank) {
+      if (rank == victim) continue;
+      const std::regex went(
+          fmt::format("rank {} had [1-9]\\d* operations of NCCL and aborted [1-9]", rank));
+      EXPECT_TRUE(std::regex_search(output, went)) << "rank " << rank;
+    }
+  }
+
+  // For a job on the tests' device and the tests' NCCL, whose ranks meet in a folder.
+  std::string on_fakes(const std::string& backend) {
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directory(folder_);
+    return fmt::format("TUTTI_BACKEND={} TUTTI_BACKEND_LIBRARY={} FAKE_NCCL_FOLDER={}", backend,
+                       TUTTI_FAKE_NCCL, folder_);
+  }
+
   const std::string stamp_;
+  const std::string folder_ = stamp_ + "_nccl";
   std::string program_ = FAULT_RANK;
 };
 
@@ -220,6 +244,40 @@ TEST_F(Faults, StoppedOverShmUcx) {
   for (int i = 0; i < runs(); ++i)
     check((i + 3) % kRanks, "stop-after 400000 0", "TUTTI_BACKEND=shm+ucx TUTTI_PEER_TIMEOUT=1.5",
           2500, 0, true);
+}
+
+// NCCL itself hangs on a rank that is gone; ours ends it.
+TEST_F(Faults, KilledOverNccl) {
+  if (!TUTTI_HAS_NCCL) GTEST_SKIP() << "backend nccl is not built here";
+  for (int i = 0; i < runs(); ++i) {
+    check((i + 1) % kRanks, fmt::format("kill-at transfer {}", 3 + 7 * i), on_fakes("nccl"), 3000,
+          137, true);
+    check((i + 2) % kRanks, fmt::format("kill-after {} 0", 500'000 + 1000 * i), on_fakes("nccl"),
+          3000, 137, true);
+  }
+}
+
+TEST_F(Faults, StoppedOverNccl) {
+  if (!TUTTI_HAS_NCCL) GTEST_SKIP() << "backend nccl is not built here";
+  for (int i = 0; i < runs(); ++i)
+    check((i + 3) % kRanks, fmt::format("stop-at transfer {}", 4 + 7 * i),
+          on_fakes("nccl") + " TUTTI_PEER_TIMEOUT=1.5", 2500, 0, true);
+}
+
+TEST_F(Faults, KilledOverNcclTcp) {
+  if (!TUTTI_HAS_NCCL) GTEST_SKIP() << "backend nccl is not built here";
+  program_ = kOnTwoHosts;
+  for (int i = 0; i < runs(); ++i)
+    check((i + 2) % kRanks, fmt::format("kill-at transfer {}", 3 + 7 * i), on_fakes("nccl+tcp"),
+          3000, 137, true);
+}
+
+TEST_F(Faults, StoppedOverNcclTcp) {
+  if (!TUTTI_HAS_NCCL) GTEST_SKIP() << "backend nccl is not built here";
+  program_ = kOnTwoHosts;
+  for (int i = 0; i < runs(); ++i)
+    check((i + 1) % kRanks, fmt::format("stop-at transfer {}", 4 + 7 * i),
+          on_fakes("nccl+tcp") + " TUTTI_PEER_TIMEOUT=1.5", 2500, 0, true);
 }
 
 TEST_F(Faults, StoppedOverTcp) {

@@ -8,8 +8,9 @@
 namespace tutti::test {
 
 /// The tests' NCCL: the same functions over the tests' fake device, for ranks that are threads of
-/// this process. A shared library, which the plugin loads by its file (fake_nccl_file()); a test
-/// that links to it steers and asks the same copy. It judges who uses it: see complaints().
+/// this process, or processes of one machine (see Settings::folder). A shared library, which the
+/// plugin loads by its file; a test that links to it steers and asks the same copy, which is that
+/// of its process. It judges who uses it: see complaints().
 class FakeNccl {
  public:
   struct Settings {
@@ -21,6 +22,10 @@ class FakeNccl {
     std::chrono::microseconds most_result_delay{200};
     /// Ranks of one world on one device are refused, as by NCCL without NCCL_HOSTID.
     bool refuse_shared_device = false;
+    /// Of ranks that are processes: a folder of this job alone, through which their data goes. All
+    /// give the same, and the test removes it. When one of them ends, the others hang, as those of
+    /// NCCL do within a host. What they call is compared when it runs.
+    std::string folder = {};
   };
   /// Forgets all that was; no communicator may live.
   static void begin(const Settings& settings);

@@ -1,6 +1,7 @@
 // The functions of NCCL that the plugin looks up.
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstring>
@@ -98,10 +99,7 @@ ncclResult_t call(ncclComm_t handle, const FakeCall& one, cudaStream_t stream) {
 
 // A new communicator is busy until all its ranks are there.
 void await_all(FakeComm& comm) {
-  comm.is_ready = [&world = *comm.world] {
-    const std::lock_guard lock(world.mutex);
-    return static_cast<int>(world.members.size()) == world.size;
-  };
+  comm.is_ready = [&world = *comm.world] { return all_have_joined(world); };
   comm.busy_until = Clock::now();
 }
 
@@ -127,7 +125,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   static std::atomic<int> next{0};
   ++FakeState::instance().unique_ids;
   std::memset(id->internal, 0, sizeof id->internal);
-  std::snprintf(id->internal, sizeof id->internal, "world %d", next++);
+  std::snprintf(id->internal, sizeof id->internal, "world_%d_%d", ::getpid(), next++);
   return ncclSuccess;
 }
 

@@ -5,192 +5,52 @@
 #include <algorithm>
 #include <cstring>
 
-#include "tutti/kernels/reduce.h"
-
 namespace tutti::test {
+
+// --- who belongs together -----------------------------------------------------------------------
 
 namespace {
 
-using Kind = FakeCall::Kind;
+std::string join_name(int rank) { return fmt::format("join.{}", rank); }
+std::string split_name(int number, int rank) { return fmt::format("split{}.{}", number, rank); }
 
-DataType type_of(ncclDataType_t dtype) {
-  switch (static_cast<int>(dtype)) {
-    case ncclInt8:
-      return DataType::i8;
-    case ncclUint8:
-      return DataType::u8;
-    case ncclInt32:
-      return DataType::i32;
-    case ncclUint32:
-      return DataType::u32;
-    case ncclInt64:
-      return DataType::i64;
-    case ncclUint64:
-      return DataType::u64;
-    case ncclFloat16:
-      return DataType::f16;
-    case ncclFloat64:
-      return DataType::f64;
-    case ncclBfloat16:
-      return DataType::bf16;
-    default:
-      return DataType::f32;
-  }
-}
-
-ReduceOp op_of(int op) {
-  constexpr ReduceOp kOps[] = {ReduceOp::sum, ReduceOp::product, ReduceOp::max, ReduceOp::min,
-                               ReduceOp::average};
-  return kOps[op];
-}
-
-size_t bytes_of(const FakeCall& call) {
-  return call.count * static_cast<size_t>(size_of(type_of(call.dtype)));
-}
-
-bool reduces(Kind kind) {
-  return kind == Kind::allreduce || kind == Kind::reduce || kind == Kind::reduce_scatter;
-}
-
-// What all ranks say alike.
-std::string agreed_part(const FakeCall& call) {
-  return call.is_pair() ? fmt::format("{} of type {}", call.count, static_cast<int>(call.dtype))
-                        : call.describe();
-}
-
-void compute(FakeSlot& slot, int size) {
-  const auto& first = slot.arrived.begin()->second;
-  if (reduces(first.kind)) {
-    std::vector<const std::byte*> inputs;
-    for (const auto& [rank, call] : slot.arrived)
-      inputs.push_back(static_cast<const std::byte*>(call.input));
-    const auto parts = first.kind == Kind::reduce_scatter ? static_cast<size_t>(size) : 1;
-    slot.result.resize(bytes_of(first) * parts);
-    tutti::reduce_reference(type_of(first.dtype), op_of(first.op), slot.result.data(), inputs,
-                            static_cast<int64_t>(first.count * parts), {});
-    return;
-  }
-  for (const auto& [rank, call] : slot.arrived) {
-    if (first.kind == Kind::broadcast && rank != first.root) continue;
-    const auto* input = static_cast<const std::byte*>(call.input);
-    slot.result.insert(slot.result.end(), input, input + bytes_of(call));
-  }
-}
-
-void deliver(const FakeSlot& slot, const FakeCall& call, int rank) {
-  if (call.kind == Kind::reduce && rank != call.root) return;
-  const auto* from = slot.result.data();
-  auto bytes = slot.result.size();
-  if (call.kind == Kind::reduce_scatter) {
-    bytes = bytes_of(call);
-    from += bytes * static_cast<size_t>(rank);
-  }
-  std::memcpy(call.output, from, bytes);
-}
-
-std::pair<std::pair<int, int>, uint64_t> message_key(const FakeCall& call, int rank) {
-  const auto pair =
-      call.kind == Kind::send ? std::pair(rank, call.root) : std::pair(call.root, rank);
-  return {pair, call.number};
-}
-
-FakeSlot& slot_of(FakeWorld& world, const FakeCall& call, int rank) {
-  return call.is_pair() ? world.messages[message_key(call, rank)] : world.collectives[call.number];
-}
-
-// The place of one side of a message within its slot: both may be one rank.
-int place_of(const FakeCall& call, int rank) {
-  return call.is_pair() ? static_cast<int>(call.kind == Kind::recv) : rank;
-}
-
-void nap(int most_micros) {
-  std::this_thread::sleep_for(std::chrono::microseconds(FakeState::instance().random(most_micros)));
-}
-
-// What one stream does of a group; false if the communicator is over before.
-class Participation {
- public:
-  Participation(FakeComm& comm, const FakeCall& call)
-      : comm_(comm),
-        world_(*comm.world),
-        call_(call),
-        place_(place_of(call, comm.rank)),
-        needed_(call.is_pair() ? 2 : static_cast<size_t>(world_.size)) {}
-
-  void arrive() {
-    const std::lock_guard lock(world_.mutex);
-    auto& slot = slot_of(world_, call_, comm_.rank);
-    slot.arrived.emplace(place_, call_);
-    if (slot.arrived.size() == needed_ && !slot.is_broken) {
-      if (call_.is_pair())
-        pass_message(slot);
-      else
-        compute(slot, world_.size);
-      slot.is_computed = true;
-    }
-    world_.changed.notify_all();
-  }
-  bool finish(int most_delay) {
-    std::unique_lock lock(world_.mutex);
-    auto& slot = slot_of(world_, call_, comm_.rank);
-    world_.changed.wait(lock, [&] { return slot.is_computed || comm_.is_over.load(); });
-    if (comm_.is_over.load()) return false;
-    lock.unlock();
-    nap(most_delay);
-    lock.lock();
-    if (comm_.is_over.load()) return false;
-    if (!call_.is_pair()) deliver(slot, call_, comm_.rank);
-    if (++slot.left == needed_) {
-      if (call_.is_pair())
-        world_.messages.erase(message_key(call_, comm_.rank));
-      else
-        world_.collectives.erase(call_.number);
-    }
-    ++FakeState::instance().completed;
-    return true;
-  }
-
- private:
-  static void pass_message(FakeSlot& slot) {
-    const auto& from = slot.arrived.at(0);
-    std::memmove(slot.arrived.at(1).output, from.input, bytes_of(from));
-  }
-  FakeComm& comm_;
-  FakeWorld& world_;
-  const FakeCall& call_;
-  const int place_;
-  const size_t needed_;
+struct SplitNote {
+  int color, key;
+  uint64_t place;
 };
+
+// The holder of the world's mutex.
+void add_wish(FakeWorld& world, int number, int rank, const SplitNote& wish) {
+  auto& split = world.splits[number];
+  if (split.wishes.empty()) split.place = wish.place;
+  if (split.place != wish.place)
+    FakeState::instance().complain(
+        fmt::format("rank {} splits after {} collectives, another rank after {}", rank, wish.place,
+                    split.place));
+  split.wishes.emplace(rank, std::pair(wish.color, wish.key));
+  if (static_cast<int>(split.wishes.size()) < world.size) return;
+  std::map<int, int> sizes;
+  for (const auto& [other, other_wish] : split.wishes) ++sizes[other_wish.first];
+  for (const auto& [color, size] : sizes) {
+    if (color < 0) continue;
+    std::optional<FakeNotes> notes;
+    if (world.notes)
+      notes.emplace(world.notes->folder(),
+                    fmt::format("{}.part{}.{}", world.notes->prefix(), number, color));
+    split.parts.emplace(color, std::make_shared<FakeWorld>(size, std::move(notes)));
+  }
+}
 
 }  // namespace
 
-std::string FakeCall::describe() const {
-  constexpr const char* kNames[] = {"ncclAllReduce", "ncclReduce",    "ncclReduceScatter",
-                                    "ncclAllGather", "ncclBroadcast", "ncclSend",
-                                    "ncclRecv"};
-  return fmt::format("{}(count {}, type {}, op {}, root {}{})", kNames[static_cast<int>(kind)],
-                     count, static_cast<int>(dtype), op, root, is_registered ? ", registered" : "");
-}
-
-bool judge_calls(FakeComm& comm, std::vector<FakeCall>& calls) {
-  auto& world = *comm.world;
-  const std::lock_guard lock(world.mutex);
-  bool agree = true;
-  for (auto& call : calls) {
-    call.number = call.kind == Kind::send   ? comm.next_send[call.root]++
-                  : call.kind == Kind::recv ? comm.next_recv[call.root]++
-                                            : comm.next_collective++;
-    auto& slot = slot_of(world, call, comm.rank);
-    slot.called.emplace(place_of(call, comm.rank), call);
-    const auto& first = *slot.called.begin();
-    if (agreed_part(first.second) == agreed_part(call)) continue;
-    slot.is_broken = true;
-    agree = false;
-    FakeState::instance().complain(fmt::format("call {} of rank {} is {}, of another rank {}",
-                                               call.number, comm.rank, call.describe(),
-                                               first.second.describe()));
+bool all_have_joined(FakeWorld& world) {
+  if (world.notes) {
+    for (int rank = 0; rank < world.size; ++rank)
+      if (!world.notes->has(join_name(rank))) return false;
+    return true;
   }
-  return agree;
+  const std::lock_guard lock(world.mutex);
+  return static_cast<int>(world.members.size()) == world.size;
 }
 
 int judge_split(FakeComm& comm, int color, int key) {
@@ -200,24 +60,25 @@ int judge_split(FakeComm& comm, int color, int key) {
   auto& world = *comm.world;
   const std::lock_guard lock(world.mutex);
   const int number = world.next_split[static_cast<size_t>(comm.rank)]++;
-  auto& split = world.splits[number];
-  if (split.wishes.empty()) split.place = comm.next_collective;
-  if (split.place != comm.next_collective)
-    state.complain(fmt::format("rank {} splits after {} collectives, another rank after {}",
-                               comm.rank, comm.next_collective, split.place));
-  split.wishes.emplace(comm.rank, std::pair(color, key));
-  if (static_cast<int>(split.wishes.size()) == world.size) {
-    std::map<int, int> sizes;
-    for (const auto& [rank, wish] : split.wishes) ++sizes[wish.first];
-    for (const auto& [part, size] : sizes)
-      if (part >= 0) split.parts.emplace(part, std::make_shared<FakeWorld>(size));
-  }
+  const SplitNote wish{color, key, comm.next_collective};
+  if (world.notes)
+    world.notes->leave(split_name(number, comm.rank), std::as_bytes(std::span(&wish, 1)));
+  add_wish(world, number, comm.rank, wish);
   return number;
 }
 
 bool is_split(FakeWorld& world, int number) {
   const std::lock_guard lock(world.mutex);
-  return static_cast<int>(world.splits[number].wishes.size()) == world.size;
+  const auto& split = world.splits[number];
+  for (int rank = 0; world.notes && rank < world.size; ++rank) {
+    if (split.wishes.contains(rank)) continue;
+    const auto note = world.notes->read(split_name(number, rank));
+    if (!note) return false;
+    SplitNote wish;
+    std::memcpy(&wish, note->data(), sizeof wish);
+    add_wish(world, number, rank, wish);
+  }
+  return static_cast<int>(split.wishes.size()) == world.size;
 }
 
 std::pair<std::shared_ptr<FakeWorld>, int> part_of(FakeComm& comm, int number) {
@@ -228,25 +89,6 @@ std::pair<std::shared_ptr<FakeWorld>, int> part_of(FakeComm& comm, int number) {
   for (const auto& [other, wish] : split.wishes)
     if (wish.first == color && std::pair(wish.second, other) < std::pair(key, comm.rank)) ++rank;
   return {color < 0 ? nullptr : split.parts.at(color), rank};
-}
-
-void run_calls(FakeComm& comm, const std::vector<FakeCall>& calls) {
-  ++comm.running;
-  std::vector<Participation> parts;
-  for (const auto& call : calls) parts.emplace_back(comm, call);
-  {
-    std::unique_lock lock(comm.world->mutex);
-    comm.world->changed.wait(lock, [&] { return !comm.is_hanging.load() || comm.is_over.load(); });
-  }
-  if (!comm.is_over.load())
-    for (auto& part : parts) part.arrive();
-  const int most = static_cast<int>(FakeState::instance().settings().most_result_delay.count());
-  for (auto& part : parts)
-    if (comm.is_over.load() || !part.finish(most)) break;
-  --comm.outstanding;
-  --comm.running;
-  const std::lock_guard lock(comm.world->mutex);
-  comm.world->changed.notify_all();
 }
 
 // --- state --------------------------------------------------------------------------------------
@@ -301,6 +143,7 @@ FakeComm* FakeState::add_comm(std::shared_ptr<FakeWorld> world, int rank, int ro
     const std::lock_guard lock(raw->world->mutex);
     raw->world->members.emplace(rank, raw);
   }
+  if (raw->world->notes) raw->world->notes->leave(join_name(rank), {});
   const std::lock_guard lock(mutex_);
   comms_.push_back(std::move(comm));
   return raw;
@@ -309,8 +152,10 @@ FakeComm* FakeState::add_comm(std::shared_ptr<FakeWorld> world, int rank, int ro
 std::shared_ptr<FakeWorld> FakeState::world(const std::string& id, int size) {
   const std::lock_guard lock(mutex_);
   auto& world = worlds_[id];
-  if (!world) world = std::make_shared<FakeWorld>(size);
-  return world;
+  if (world) return world;
+  std::optional<FakeNotes> notes;
+  if (!settings_.folder.empty()) notes.emplace(settings_.folder, id);
+  return world = std::make_shared<FakeWorld>(size, std::move(notes));
 }
 
 void FakeState::for_each_comm(int rank, const std::function<void(FakeComm&)>& f) {

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "tests/backends/fake_nccl/fake_nccl.h"
+#include "tests/backends/fake_nccl/notes.h"
 #include "tutti/base/deadline.h"
 
 namespace tutti::test {
@@ -61,9 +62,11 @@ struct FakeSplit {
 
 /// All ranks of one communicator.
 struct FakeWorld {
-  explicit FakeWorld(int wanted) : size(wanted), next_split(static_cast<size_t>(wanted), 0) {}
+  explicit FakeWorld(int wanted, std::optional<FakeNotes> of_processes = {})
+      : size(wanted), notes(std::move(of_processes)), next_split(static_cast<size_t>(wanted), 0) {}
   const int size;
-  std::mutex mutex;  // guards the following
+  const std::optional<FakeNotes> notes;  // of ranks that are processes
+  std::mutex mutex;                      // guards the following
   std::condition_variable changed;
   std::map<int, FakeComm*> members;
   std::map<uint64_t, FakeSlot> collectives;
@@ -90,6 +93,9 @@ struct FakeComm {
   uint64_t next_collective = 0;
   std::map<int, uint64_t> next_send, next_recv;
   std::map<const std::byte*, size_t> registered;
+  // The communicator's stream only: the notes of collectives, of the group of calls that runs and
+  // of that before it.
+  std::vector<std::string> left_now, left_before;
 
   bool has_registered(const void* memory) const {
     const auto* data = static_cast<const std::byte*>(memory);
@@ -139,6 +145,8 @@ class FakeState {
   std::map<const void*, int> registered_;  // with how many communicators
 };
 
+/// Whether all ranks have made their communicator.
+bool all_have_joined(FakeWorld& world);
 /// Judges the calls against those of the other ranks; false if they disagree.
 bool judge_calls(FakeComm& comm, std::vector<FakeCall>& calls);
 /// Brings this rank's wish to its next splitting, whose number it returns, and judges it.

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <vector>
+
+#include "tutti/tensor/device_runtime.h"
+#include "tutti/tensor/tensor.h"
+
+namespace tutti::test {
+
+/// As memory of the host, or of the tests' device, which is the same, in a process that has one.
+inline TensorView view(std::vector<float>& values) {
+  const auto kind = has_device_runtime(DeviceKind::fake) ? DeviceKind::fake : DeviceKind::cpu;
+  return {values.data(), Shape{static_cast<int64_t>(values.size())}, DataType::f32, {kind, 0}};
+}
+
+}  // namespace tutti::test
