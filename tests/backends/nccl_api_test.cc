@@ -1,55 +1,26 @@
-// The API suite's cases over the nccl backend, on memory of the tests' device.
+// The API suite's cases over nccl, with ranks that are threads.
 
-#include "tests/api/case.h"
+#include "tests/backends/nccl_api.h"
+
 #include "tests/backends/fake_nccl/judge.h"
+#include "tests/support/ranks.h"
 
 namespace tutti::test {
-
 namespace {
 
 const bool judged = FakeNcclJudge::install();
 
-std::vector<Case>& case_list() {
-  static std::vector<Case> list;
-  return list;
-}
+class WholeSuiteOver : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Backends, WholeSuiteOver, testing::Values("nccl", "nccl+tcp"),
+                         name_of_backend);
 
-}  // namespace
-
-const std::vector<Case>& cases() { return case_list(); }
-
-bool register_case(Case one, const char*, int) {
-  case_list().push_back(std::move(one));
-  return true;
-}
-
-namespace {
-
-class NcclApi : public testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Ranks, NcclApi, testing::Values(2, 3),
-                         [](const auto& info) { return std::to_string(info.param); });
-
-// All in one job: every case leaves the communicator fit for the next.
-TEST_P(NcclApi, EveryCase) {
-  run_threads(
-      GetParam(),
-      [](auto& communicator) {
-        OnDeviceCommunicator there(communicator);
-        for (const auto& one : cases()) {
-          // It is about memory of another kind on one rank, and here all is of one kind.
-          if (one.name == "DeviceError") continue;
-          SCOPED_TRACE(one.suite + "." + one.name);
-          one.run(there);
-          if (testing::Test::HasFailure()) return;
-        }
-      },
-      [](Options& options) {
-        options.backend = "nccl";
-        options.backend_library = TUTTI_FAKE_NCCL;
-      },
-      100);
+TEST_P(WholeSuiteOver, Threads) {
   EXPECT_GE(cases().size(), 70u);
-  // Most of it went through NCCL.
+  const auto sizes = has_levels(GetParam()) ? std::vector{4} : std::vector{2, 3};
+  for (const int size : sizes)
+    run_threads(
+        size, kEveryCase, [&](Options& options) { choose_nccl(options, GetParam()); }, 100);
+  // Most of it went through NCCL, of two levels its allreduce.
   EXPECT_GT(FakeNccl::completed(), 1000);
 }
 

@@ -1,0 +1,24 @@
+// The list of the API suite's cases in programs that run them on the tests' device.
+
+#include "tests/api/case.h"
+
+namespace tutti::test {
+
+namespace {
+
+std::vector<Case>& case_list() {
+  static std::vector<Case> list;
+  return list;
+}
+
+}  // namespace
+
+const std::vector<Case>& cases() { return case_list(); }
+
+bool register_case(Case one, const char*, int) {
+  // It is about memory of another kind on one rank, and here all is of one kind.
+  if (one.name != "DeviceError") case_list().push_back(std::move(one));
+  return true;
+}
+
+}  // namespace tutti::test
