@@ -206,6 +206,7 @@ std::byte* Execution::at(const Lane& lane, Slot slot, int64_t element) const {
 void Execution::post_round(Lane& lane) {
   const auto& steps = lane.plan->schedule.steps;
   lane.round_begin = lane.round_end;
+  lane.has_acted = false;
   if (lane.round_begin == steps.size()) return;
   const int round = steps[lane.round_begin].round;
   while (lane.round_end < steps.size() && steps[lane.round_end].round == round) ++lane.round_end;
@@ -217,34 +218,49 @@ void Execution::post_round(Lane& lane) {
   auto& transport = pool_.transport;
   for (const auto& step : current) {
     if (step.action != Action::recv) continue;
-    auto* target = at(lane, step.to, step.target.begin);
-    lane.tickets.push_back(
-        transport.irecv(step.peer, launch_.tag, key, {target, size(step.target)}));
+    const std::span target(at(lane, step.to, step.target.begin), size(step.target));
+    const auto number = static_cast<size_t>(&step - steps.data());
+    const auto ticket = lane.plan->is_viewable[number]
+                            ? transport.irecv_view(step.peer, launch_.tag, key, target)
+                            : transport.irecv(step.peer, launch_.tag, key, target);
+    lane.receives.push_back({ticket, &step});
   }
   for (const auto& step : current) {
     if (step.action != Action::send) continue;
     const auto* source = step.from == Slot::input && !input_is_readable_
                              ? blank_.data()
                              : at(lane, step.from, step.source.begin);
-    lane.tickets.push_back(
+    lane.sends.push_back(
         transport.isend(step.peer, {launch_.tag, key, verdict_}, {source, size(step.source)}));
   }
 }
 
-// True if all messages of the round are done.
-bool Execution::is_settled(Lane& lane) {
-  auto& tickets = lane.tickets;
-  for (size_t i = 0; i < tickets.size();) {
-    const auto state = pool_.transport.test(tickets[i], &verdict_);
-    if (state == TransferState::pending) {
-      ++i;
-      continue;
-    }
+// True if all that the round receives is here, or can be viewed.
+bool Execution::has_received(Lane& lane) {
+  auto& transport = pool_.transport;
+  std::erase_if(lane.receives, [&](const Receive& receive) {
+    const auto state = transport.test(receive.ticket, &verdict_);
     has_failed_ |= state == TransferState::failed;
-    tickets[i] = tickets.back();
-    tickets.pop_back();
-  }
-  return tickets.empty();
+    if (state == TransferState::done)
+      if (const auto* data = transport.view(receive.ticket))
+        lane.views.push_back({receive.ticket, receive.step->target, data});
+    return state != TransferState::pending;
+  });
+  return lane.receives.empty();
+}
+
+bool Execution::has_sent(Lane& lane) {
+  std::erase_if(lane.sends, [&](Ticket ticket) {
+    const auto state = pool_.transport.test(ticket);
+    has_failed_ |= state == TransferState::failed;
+    return state != TransferState::pending;
+  });
+  return lane.sends.empty();
+}
+
+void Execution::give_views_back(Lane& lane) {
+  for (const auto& view : lane.views) has_failed_ |= !pool_.transport.give_back(view.ticket);
+  lane.views.clear();
 }
 
 // After a veto the values mean nothing; only the messages still matter.
@@ -268,6 +284,14 @@ void Execution::act(Lane& lane) {
   }
 }
 
+// Where elements of scratch are: there, or still at their sender.
+const std::byte* Execution::operand(const Lane& lane, int64_t element) const {
+  for (const auto& view : lane.views)
+    if (element >= view.range.begin && element < view.range.end())
+      return view.data + (element - view.range.begin) * element_bytes_;
+  return at(lane, Slot::scratch, element);
+}
+
 void Execution::reduce_step(const Lane& lane, const Step& step) {
   pool_.operands.clear();
   int64_t other = step.operands.begin;
@@ -275,7 +299,7 @@ void Execution::reduce_step(const Lane& lane, const Step& step) {
     if (i == step.operands.own) {
       pool_.operands.push_back(at(lane, step.from, step.source.begin));
     } else {
-      pool_.operands.push_back(at(lane, Slot::scratch, other));
+      pool_.operands.push_back(operand(lane, other));
       other += step.operands.stride;
     }
   }
@@ -302,15 +326,24 @@ void Execution::end_segment(Lane& lane) {
 
 // True if the segment is at its end.
 bool Execution::advance_lane(Lane& lane) {
-  while (is_settled(lane) && !has_failed_) {
-    act(lane);
+  while (true) {
+    if (!lane.has_acted) {
+      // Views are read while this rank's own messages may still be: their receivers, too, read them
+      // only now, and none may wait for the other.
+      if (!has_received(lane) || has_failed_) return false;
+      if (lane.views.empty() && !has_sent(lane)) return false;
+      if (has_failed_) return false;
+      act(lane);
+      give_views_back(lane);
+      lane.has_acted = true;
+    }
+    if (!has_sent(lane) || has_failed_) return false;
     if (lane.round_end == lane.plan->schedule.steps.size()) {
       end_segment(lane);
       return true;
     }
     post_round(lane);
   }
-  return false;
 }
 
 OperationState Execution::advance() {
@@ -338,7 +371,11 @@ OperationState Execution::advance() {
     if (has_failed_) give_up();
   }
   if (is_giving_up_) {
-    drop_if([this](Lane& lane) { return is_settled(lane); });
+    drop_if([this](Lane& lane) {
+      const bool is_over = has_received(lane) & has_sent(lane);
+      give_views_back(lane);
+      return is_over;
+    });
     if (lanes_.empty()) state_ = OperationState::failed;
   } else if (lanes_.empty() && std::ranges::find(queue_->waiting, this) == queue_->waiting.end()) {
     state_ = verdict_ == 0 ? OperationState::done : OperationState::vetoed;
@@ -357,8 +394,11 @@ void Execution::drop(std::unique_ptr<Lane> lane) {
 void Execution::give_up() {
   if (std::exchange(is_giving_up_, true)) return;
   leave_queue();
-  for (auto& lane : lanes_)
-    for (const auto ticket : lane->tickets) pool_.transport.cancel(ticket);
+  for (auto& lane : lanes_) {
+    give_views_back(*lane);
+    for (const auto& receive : lane->receives) pool_.transport.cancel(receive.ticket);
+    for (const auto ticket : lane->sends) pool_.transport.cancel(ticket);
+  }
 }
 
 void Execution::release() {

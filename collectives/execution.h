@@ -19,10 +19,25 @@ struct Plan {
   Problem problem;  // its counts are the two vectors
   std::vector<int64_t> counts, recv_counts;
   const Schedule schedule;
-  size_t most_in_round = 0;  // messages
-  int64_t longest = 0;       // message, in elements
-  int64_t sends = 0;         // messages in all
+  size_t most_in_round = 0;       // messages
+  int64_t longest = 0;            // message, in elements
+  int64_t sends = 0;              // messages in all
+  std::vector<bool> is_viewable;  // of each step: a receive that is read once, by its own round's
+                                  // reductions, which write to nothing that is being sent
   int64_t sent_elements = 0;
+};
+
+/// A receive that is posted.
+struct Receive {
+  Ticket ticket = 0;
+  const Step* step = nullptr;
+};
+
+/// Received elements that stay at their sender until they are reduced.
+struct View {
+  Ticket ticket = 0;
+  Range range;  // of scratch, in which they would lie
+  const std::byte* data = nullptr;
 };
 
 /// A segment in flight: its memory, and where it stands. Reused, the last one first, because its
@@ -31,7 +46,10 @@ struct Lane {
   int64_t segment = 0;
   const Plan* plan = nullptr;
   size_t round_begin = 0, round_end = 0;  // the steps of the running round
-  std::vector<Ticket> tickets;
+  std::vector<Receive> receives;
+  std::vector<Ticket> sends;
+  std::vector<View> views;
+  bool has_acted = false;  // the running round's copies and reductions are done
   std::byte* scratch = nullptr;
   std::byte* bucket = nullptr;  // packed elements, and outputs that wait for the verdict
   const std::byte* input = nullptr;
@@ -112,7 +130,10 @@ class Execution final : public Operation {
   void choose_input(Lane& lane);
   void write_directly(Lane& lane);
   void post_round(Lane& lane);
-  bool is_settled(Lane& lane);
+  bool has_received(Lane& lane);
+  bool has_sent(Lane& lane);
+  void give_views_back(Lane& lane);
+  const std::byte* operand(const Lane& lane, int64_t element) const;
   void act(Lane& lane);
   void reduce_step(const Lane& lane, const Step& step);
   void end_segment(Lane& lane);

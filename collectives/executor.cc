@@ -23,6 +23,53 @@ constexpr size_t kMostKeptBytes = 64 << 20;
 constexpr size_t kMostAlikeBytes = 8 << 20;
 constexpr size_t kAlignment = 64;
 
+bool overlaps(const Range& one, const Range& other) {
+  return one.count > 0 && other.count > 0 && one.begin < other.end() && other.begin < one.end();
+}
+
+bool covers(const Range& whole, const Range& part) {
+  return whole.begin <= part.begin && part.end() <= whole.end();
+}
+
+// Whether the reductions of a round write to what this rank sends in it.
+bool writes_what_it_sends(const std::vector<Step>& steps, int round) {
+  const auto running = std::ranges::equal_range(steps, round, {}, &Step::round);
+  return std::ranges::any_of(running, [&](const Step& step) {
+    if (step.action != Action::copy && step.action != Action::reduce) return false;
+    return std::ranges::any_of(running, [&](const Step& send) {
+      // Input and output may be the same memory.
+      const bool is_one_memory = (send.from == Slot::scratch) == (step.to == Slot::scratch);
+      return send.action == Action::send && is_one_memory && overlaps(send.source, step.target);
+    });
+  });
+}
+
+// Whether nobody reads what a step receives but the reductions of its round.
+bool is_only_reduced(const std::vector<Step>& steps, const Step& received) {
+  const Range& place = received.target;
+  for (const auto& step : steps) {
+    if (step.round < received.round || &step == &received) continue;
+    const bool is_later = step.round > received.round;
+    if (step.action != Action::recv && step.from == Slot::scratch && overlaps(step.source, place))
+      return false;
+    int64_t begin = step.operands.begin;
+    for (int other = 1; other < step.operands.count; ++other, begin += step.operands.stride) {
+      const Range operand{begin, step.source.count};
+      if (overlaps(operand, place) && (is_later || !covers(place, operand))) return false;
+    }
+    if (step.action != Action::send && step.to == Slot::scratch && overlaps(step.target, place))
+      return is_later && covers(step.target, place);  // then others lie there
+  }
+  return true;
+}
+
+// Whether what a step receives may stay at its sender until it is reduced.
+bool may_be_viewed(const std::vector<Step>& steps, const Step& step, CollectiveKind kind) {
+  const bool has_one_layout = kind == CollectiveKind::allreduce || kind == CollectiveKind::reduce;
+  return has_one_layout && step.action == Action::recv && step.to == Slot::scratch &&
+         is_only_reduced(steps, step) && !writes_what_it_sends(steps, step.round);
+}
+
 size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 }  // namespace
@@ -59,6 +106,8 @@ Plan::Plan(const Algorithm& planned_by, const Problem& wanted)
     }
     longest = std::max(longest, step.source.count);
   }
+  for (const auto& step : schedule.steps)
+    is_viewable.push_back(may_be_viewed(schedule.steps, step, wanted.kind));
 }
 
 bool Plan::solves(const Algorithm& wanted, const Problem& other) const {
@@ -100,11 +149,13 @@ std::unique_ptr<Lane> ExecutionPool::take_lane(const Plan& plan, size_t scratch_
   }
   auto lane = std::move(free_lanes_.back());
   free_lanes_.pop_back();
-  if (lane->memory_bytes() < total || lane->tickets.capacity() < lane_tickets_) {
+  if (lane->memory_bytes() < total || lane->sends.capacity() < lane_tickets_) {
     for (auto& other : free_lanes_) fit(*other, lane_bytes_);
     fit(*lane, std::max(total, lane_bytes_));
   }
-  lane->tickets.clear();
+  lane->receives.clear();
+  lane->sends.clear();
+  lane->views.clear();
   lane->scratch = lane->memory->data();
   lane->bucket = lane->scratch + aligned(scratch_bytes);
   return lane;
@@ -117,9 +168,11 @@ void ExecutionPool::fit(Lane& lane, size_t bytes) {
     lane.memory.reset();
     lane.memory = transport.allocate(bytes);
   }
-  if (lane.tickets.capacity() < lane_tickets_) {
+  if (lane.sends.capacity() < lane_tickets_) {
     ++allocations;
-    lane.tickets.reserve(lane_tickets_);
+    lane.receives.reserve(lane_tickets_);
+    lane.views.reserve(lane_tickets_);
+    lane.sends.reserve(lane_tickets_);
   }
 }
 

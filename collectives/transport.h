@@ -74,8 +74,17 @@ class Transport : public Progressive {
   virtual Ticket isend(int peer, const MessageHeader& header, std::span<const std::byte> bytes) = 0;
   /// Posts a receive of exactly bytes.size() bytes; another length fails the ticket.
   virtual Ticket irecv(int peer, uint64_t tag, uint32_t key, std::span<std::byte> bytes) = 0;
-  /// done and failed release the ticket. For a receive that is done *verdict is OR-ed with the
-  /// sender's.
+  /// The same, but the bytes may stay where the sender has them. Once test() has said done, view()
+  /// says where they can be read; null: in `bytes`. If not null, the ticket lasts until
+  /// give_back(), and so does the sender's, at least.
+  virtual Ticket irecv_view(int peer, uint64_t tag, uint32_t key, std::span<std::byte> bytes) {
+    return irecv(peer, tag, key, bytes);
+  }
+  virtual const std::byte* view(Ticket) { return nullptr; }
+  /// False: the sender took its memory back before now, and what was read there means nothing.
+  virtual bool give_back(Ticket) { return true; }
+  /// done and failed release the ticket (but see irecv_view). For a receive that is done *verdict
+  /// is OR-ed with the sender's.
   virtual TransferState test(Ticket ticket, uint32_t* verdict = nullptr) = 0;
   /// Gives a ticket up. The memory may be used by a message in mid-flight until test() says done or
   /// failed, as it will.

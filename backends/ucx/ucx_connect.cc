@@ -54,7 +54,7 @@ UcxTransport::UcxTransport(const Context& context)
       buffers_(credit_ * static_cast<uint64_t>(context.size)),
       worker_(open_worker(context)) {
   memory_ = std::make_shared<UcxMemory>(worker_.context());
-  make_slots();
+  make_slots(context.size);
   counters_.bytes_to_peer.assign(static_cast<size_t>(context.size), 0);
   poller_.watch(abort_bell_.descriptor(), EPOLLIN);
   poller_.watch(deaths_.descriptor(), EPOLLIN);
@@ -244,7 +244,7 @@ void UcxTransport::goodbye(double seconds) noexcept {
 // all memory back.
 void UcxTransport::leave() noexcept {
   try {
-    given_up().store(true);
+    give_up_all();
     const auto patience = Deadline::after(0.2);
     for (const auto& peer : peers_) {
       if (!peer || !peer->open || leaving_ || peer->address.empty() || !peer->broken.empty())
@@ -270,7 +270,10 @@ void UcxTransport::leave() noexcept {
       if (peer) peer->open = false;
     arrivals_.for_each([&](UcxArrival* arrival) { forget_arrival(arrival); });
     for (const auto& peer : peers_)
-      if (peer) close_endpoint(*peer);
+      if (peer) {
+        close_endpoint(*peer);
+        drop_old_keys(*peer);
+      }
     const auto limit = Deadline::after(2);
     while (closing_ > 0 && !is_frozen_ && !limit.passed()) ucp_worker_progress(worker_.get());
   } catch (const std::exception&) {

@@ -16,7 +16,9 @@ namespace tutti {
 ///   eager       a whole message of moderate size; costs credit
 ///   rendezvous  a message whose bytes wait at the sender, who calls it `ticket`, until they are
 ///               received or refused; UCX tells the sender of either
-///   announce    the same where the sender can put: its bytes wait for places
+///   announce    the same where the sender can put: its bytes wait for places; if `region` is not
+///               0 they can also be read where they are, at `address` in that region of the sender,
+///               whose remote key comes along when it is new
 ///   place       `length` more bytes of the announced message `ticket` may be put at `address` in
 ///               the receiver's region `key`, whose remote key comes along when it is new; the
 ///               receiver calls the receive `tag`
@@ -60,6 +62,7 @@ struct UcxHeader {
   uint32_t from = 0;
   uint32_t key = 0;
   uint32_t verdict = 0;
+  uint32_t region = 0;
   uint64_t length = 0;
   uint64_t tag = 0;
   uint64_t ticket = 0;
@@ -76,11 +79,14 @@ struct UcxTransfer {
     queued,   // send: waits for its turn
     running,  // UCX, or a peer, uses the memory
     posted,   // receive: not matched
+    lent,     // receive: the user reads it where the sender has it
     done,
     failed
   };
 
-  bool over() const { return stage == Stage::done || stage == Stage::failed; }
+  bool over() const {
+    return stage == Stage::done || stage == Stage::failed || stage == Stage::lent;
+  }
   Ticket ticket() const { return Ticket{generation} << 32 | (index + 1); }
 
   uint32_t index = 0;
@@ -105,6 +111,8 @@ struct UcxTransfer {
   size_t landed = 0;                         // that are there
   uint32_t parts = 0;                        // that have a place and are not there
   uint32_t region = 0;                       // receive: of the target; 0: none
+  bool may_view = false;                     // receive: the user would read it at the sender
+  const std::byte* view = nullptr;           // receive: does so, here
   uint64_t remote = 0;                       // receive: what the sender calls the message
   std::array<uint32_t, kMostParts> slots{};  // receive: of the parts, oldest first
   UcxHeader header;                          // UCX reads it until the message is sent
@@ -122,6 +130,8 @@ struct UcxArrival {
   uint32_t verdict = 0;
   size_t bytes = 0;
   uint64_t ticket = 0;
+  uint64_t address = 0;  // of the bytes in the sender's
+  uint32_t region = 0;
   bool is_rendezvous = false;
   bool is_put = false;
   void* descriptor = nullptr;   // of a rendezvous, until it is received

@@ -73,6 +73,7 @@ ucs_status_t UcxTransport::handle(const UcxHeader& message, std::byte* data, siz
       if (!is_rendezvous || (message.length != bytes && message.length != 0)) break;
       return message_came(peer, message, data);
     case Type::announce:
+      if (!take_key(peer, message.region, data, bytes)) return UCS_OK;
       return message_came(peer, message, nullptr);
     case Type::place:
       place_came(peer, message, data, bytes);
@@ -142,7 +143,8 @@ ucs_status_t UcxTransport::message_came(Peer& peer, const UcxHeader& message, st
     if (receive->verdict != 0) vetoed_.push_back(receive);
     const bool fits = receive->bytes == message.length;
     if (fits && is_put && receive->bytes > 0) {
-      receive_put(receive, message.ticket);
+      if (!show(receive, message.ticket, message.region, message.address))
+        receive_put(receive, message.ticket);
       return UCS_OK;
     }
     if (fits && is_rendezvous && receive->bytes > 0) {
@@ -165,6 +167,8 @@ ucs_status_t UcxTransport::message_came(Peer& peer, const UcxHeader& message, st
   arrival->verdict = message.verdict;
   arrival->bytes = message.length;
   arrival->ticket = message.ticket;
+  arrival->address = message.address;
+  arrival->region = message.region;
   arrival->is_rendezvous = is_rendezvous;
   arrival->is_put = is_put;
   arrival->descriptor = is_rendezvous ? data : nullptr;
@@ -242,6 +246,7 @@ void UcxTransport::settle_ends() {
 void UcxTransport::lose(Peer& peer, const std::string& detail) {
   if (!peer.open) return;
   peer.open = false;
+  given_up(peer.rank).store(true);
   const auto kind = peer.said_goodbye ? PeerEvent::Kind::left : PeerEvent::Kind::lost;
   events_.push_back({peer.rank, kind, peer.said_goodbye ? "it said goodbye" : detail});
   fail_all(peer);
@@ -276,7 +281,7 @@ void UcxTransport::abort(const Error&) noexcept {
 
 void UcxTransport::handle_abort() {
   aborted_ = true;
-  given_up().store(true);
+  give_up_all();
   abort_bell_.silence();
   // Where UCX uses memory the endpoint closes, and later it could no longer be said why.
   last_word_ = Deadline::after(0.1);

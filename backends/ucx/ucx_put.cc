@@ -30,18 +30,26 @@ uint64_t address_of(const std::byte* data) { return reinterpret_cast<uintptr_t>(
 
 // --- regions ------------------------------------------------------------------------------------
 
-// Before the slots lies the sign by which peers see that nothing may be put any more.
-void UcxTransport::make_slots() {
-  constexpr size_t kSignBytes = Region::kAlignment;
-  slots_ = memory_->allocate(kSignBytes + kSlots * kSlotBytes);
-  new (slots_->data()) std::atomic<bool>(false);
-  first_slot_ = slots_->data() + kSignBytes;
+// Before the slots lie signs, one for each peer, by which it sees that nothing may be put any more,
+// and that what it reads here means nothing.
+void UcxTransport::make_slots(int peers) {
+  const auto signs = static_cast<size_t>(peers) * sizeof(std::atomic<bool>);
+  const size_t before = (signs + Region::kAlignment - 1) / Region::kAlignment * Region::kAlignment;
+  slots_ = memory_->allocate(before + kSlots * kSlotBytes);
+  for (int peer = 0; peer < peers; ++peer)
+    new (slots_->data() + static_cast<size_t>(peer) * sizeof(std::atomic<bool>))
+        std::atomic<bool>(false);
+  first_slot_ = slots_->data() + before;
   slots_region_ = memory_->find({slots_->data(), slots_->bytes()});
   for (uint32_t slot = 0; slot < kSlots; ++slot) free_slots_.push_back(slot);
 }
 
-std::atomic<bool>& UcxTransport::given_up() const {
-  return *std::launder(reinterpret_cast<std::atomic<bool>*>(slots_->data()));
+std::atomic<bool>& UcxTransport::given_up(int peer) const {
+  return std::launder(reinterpret_cast<std::atomic<bool>*>(slots_->data()))[peer];
+}
+
+void UcxTransport::give_up_all() {
+  for (int peer = 0; peer < size(); ++peer) given_up(peer).store(true);
 }
 
 // The first word to a peer, which sees from it whether it can put.
@@ -49,8 +57,8 @@ void UcxTransport::offer_memory(Peer& peer) {
   const auto key = slots_region_ == 0 ? std::string() : memory_->key(slots_region_);
   if (!key.empty()) peer.told.insert(slots_region_);
   peer.was_offered = true;
-  tell(peer, {.type = Type::hello, .key = slots_region_, .address = address_of(slots_->data())},
-       key);
+  const auto* sign = reinterpret_cast<const std::byte*>(&given_up(peer.rank));
+  tell(peer, {.type = Type::hello, .key = slots_region_, .address = address_of(sign)}, key);
 }
 
 void UcxTransport::hello_came(Peer& peer, const UcxHeader& message, const std::byte* key,
@@ -79,15 +87,26 @@ ucs_status_t UcxTransport::attach(Peer& peer, uint32_t region, const std::byte* 
   return status;
 }
 
+// The remote key that came along with a message, if any. Memory of who has given up may be gone, and
+// nothing is done with it any more.
+bool UcxTransport::take_key(Peer& peer, uint32_t region, const std::byte* key, size_t bytes) {
+  if (bytes == 0 || (peer.has_given_up && peer.has_given_up->load())) return true;
+  const auto status = attach(peer, region, key);
+  if (status == UCS_OK) return true;
+  peer.broken = fmt::format("UCX cannot attach its memory: {}", ucs_status_string(status));
+  has_ends_ = true;
+  return false;
+}
+
 void UcxTransport::detach(Peer& peer, uint32_t region) {
   const auto key = peer.keys.find(region);
   if (key == peer.keys.end()) return;
-  ucp_rkey_destroy(key->second);
+  drop_key(peer, key->second);
   peer.keys.erase(key);
 }
 
 void UcxTransport::detach_all(Peer& peer) {
-  for (const auto& [region, key] : peer.keys) ucp_rkey_destroy(key);
+  for (const auto& [region, key] : peer.keys) drop_key(peer, key);
   peer.keys.clear();
   peer.has_given_up = nullptr;
 }
@@ -190,13 +209,7 @@ void UcxTransport::give_up_places() {
 
 void UcxTransport::place_came(Peer& peer, const UcxHeader& message, const std::byte* key,
                               size_t bytes) {
-  const bool is_over = peer.has_given_up && peer.has_given_up->load();
-  if (bytes > 0 && !is_over)
-    if (const auto status = attach(peer, message.key, key); status != UCS_OK) {
-      peer.broken = fmt::format("UCX cannot attach its memory: {}", ucs_status_string(status));
-      has_ends_ = true;
-      return;
-    }
+  if (!take_key(peer, message.key, key, bytes)) return;
   UcxTransfer* send = find(message.ticket);
   const auto remote = peer.keys.find(message.key);
   const bool is_wanted = send && send->is_send && send->is_put && send->peer == peer.rank &&

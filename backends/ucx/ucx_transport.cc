@@ -34,6 +34,8 @@ UcxTransfer* UcxTransport::make_transfer(int peer, uint64_t tag, uint32_t key, b
   transfer->tag = tag;
   transfer->key = key;
   transfer->verdict = 0;
+  transfer->may_view = false;
+  transfer->view = nullptr;
   transfer->source = nullptr;
   transfer->target = nullptr;
   transfer->bytes = bytes;
@@ -52,9 +54,14 @@ TransferState UcxTransport::test(Ticket ticket, uint32_t* verdict) {
   UcxTransfer* transfer = find(ticket);
   if (!transfer) return TransferState::failed;
   if (!transfer->over()) return TransferState::pending;
+  if (transfer->stage == Stage::lent) return TransferState::done;
   const bool done = transfer->stage == Stage::done;
   if (done && !transfer->is_send && verdict) *verdict |= transfer->verdict;
   if (!transfer->is_send && transfer->verdict != 0) std::erase(vetoed_, transfer);
+  if (done && transfer->view) {
+    transfer->stage = Stage::lent;
+    return TransferState::done;
+  }
   transfer->stage = Stage::unused;
   transfers_.give_back(transfer);
   return done ? TransferState::done : TransferState::failed;
@@ -113,7 +120,10 @@ bool UcxTransport::try_send(Peer& peer, UcxTransfer* send) {
     counters_.bytes_to_peer[static_cast<size_t>(peer.rank)] += send->bytes;
     send->is_put = true;
     send->header.type = Type::announce;
-    tell(peer, send->header);
+    std::string key;
+    send->header.region = region_for(peer, {send->source, send->bytes}, key);
+    send->header.address = reinterpret_cast<uintptr_t>(send->source);
+    tell(peer, send->header, key);
     return true;
   }
   const void* source = send->source;
@@ -188,8 +198,18 @@ void UcxTransport::settle(UcxTransfer* transfer, bool went_well) {
 // --- receiving ----------------------------------------------------------------------------------
 
 Ticket UcxTransport::irecv(int from, uint64_t tag, uint32_t key, std::span<std::byte> bytes) {
+  return receive(from, tag, key, bytes, false);
+}
+
+Ticket UcxTransport::irecv_view(int from, uint64_t tag, uint32_t key, std::span<std::byte> bytes) {
+  return receive(from, tag, key, bytes, true);
+}
+
+Ticket UcxTransport::receive(int from, uint64_t tag, uint32_t key, std::span<std::byte> bytes,
+                             bool may_view) {
   Peer& peer = peer_at(from);
   UcxTransfer* receive = make_transfer(from, tag, key, false, bytes.size());
+  receive->may_view = may_view;
   receive->target = bytes.data();
   const Ticket ticket = receive->ticket();
   if (aborted_) return ticket;
@@ -206,7 +226,9 @@ Ticket UcxTransport::irecv(int from, uint64_t tag, uint32_t key, std::span<std::
   if (fits && receive->bytes > 0 && arrival->descriptor) {
     receive_rendezvous(receive, std::exchange(arrival->descriptor, nullptr));
   } else if (fits && receive->bytes > 0 && arrival->is_put) {
-    receive_put(receive, std::exchange(arrival->ticket, 0));
+    const auto announced = std::exchange(arrival->ticket, 0);
+    if (!show(receive, announced, arrival->region, arrival->address))
+      receive_put(receive, announced);
   } else {
     if (fits && receive->bytes > 0) std::memcpy(receive->target, arrival->buffer, receive->bytes);
     receive->stage = fits ? Stage::done : Stage::failed;

@@ -43,6 +43,9 @@ class UcxTransport final : public Transport {
   int size() const override { return static_cast<int>(peers_.size()); }
   Ticket isend(int peer, const MessageHeader& header, std::span<const std::byte> bytes) override;
   Ticket irecv(int peer, uint64_t tag, uint32_t key, std::span<std::byte> bytes) override;
+  Ticket irecv_view(int peer, uint64_t tag, uint32_t key, std::span<std::byte> bytes) override;
+  const std::byte* view(Ticket ticket) override;
+  bool give_back(Ticket ticket) override;
   TransferState test(Ticket ticket, uint32_t* verdict) override;
   void cancel(Ticket ticket) override;
   void discard(uint64_t first, uint64_t last) override;
@@ -82,10 +85,12 @@ class UcxTransport final : public Transport {
     uint64_t control_queued = 0;
     uint64_t control_owed = 0;
     uint32_t announced = 0;  // messages to it whose bytes wait here
-    /// In its memory: whether it has given up what it receives. Null: it cannot be addressed from
-    /// here, and takes no puts.
+    /// In its memory: whether it has taken back what this side may put into or read. Null: it
+    /// cannot be addressed from here, and takes no puts.
     const std::atomic<bool>* has_given_up = nullptr;
     std::map<uint32_t, ucp_rkey_h> keys;  // of its regions
+    std::vector<ucp_rkey_h> old_keys;     // of regions that are gone, but may be viewed just now
+    uint32_t views = 0;                   // that the user has of its memory
     std::set<uint32_t> told;              // regions of this side whose keys it has
     NodeQueue<UcxTransfer> sends;         // that wait for their turn
     NodeQueue<UcxNote> controls;          // that wait for theirs
@@ -123,6 +128,7 @@ class UcxTransport final : public Transport {
   Peer& peer_at(int rank);
   UcxTransfer* make_transfer(int peer, uint64_t tag, uint32_t key, bool is_send, size_t bytes);
   UcxTransfer* find(Ticket ticket);
+  Ticket receive(int peer, uint64_t tag, uint32_t key, std::span<std::byte> bytes, bool may_view);
   bool try_send(Peer& peer, UcxTransfer* send);
   void flush_sends(Peer& peer);
   void tell(Peer& peer, const UcxHeader& header, std::string_view bytes = {});
@@ -139,11 +145,13 @@ class UcxTransport final : public Transport {
   void note_ran(UcxNote* note);
 
   // ucx_put.cc: messages that the sender puts.
-  void make_slots();
-  std::atomic<bool>& given_up() const;
+  void make_slots(int peers);
+  std::atomic<bool>& given_up(int peer) const;
+  void give_up_all();
   void offer_memory(Peer& peer);
   void hello_came(Peer& peer, const UcxHeader& header, const std::byte* key, size_t bytes);
   ucs_status_t attach(Peer& peer, uint32_t region, const std::byte* key);
+  bool take_key(Peer& peer, uint32_t region, const std::byte* key, size_t bytes);
   void detach(Peer& peer, uint32_t region);
   void detach_all(Peer& peer);
   void receive_put(UcxTransfer* receive, uint64_t ticket);
@@ -160,6 +168,12 @@ class UcxTransport final : public Transport {
   void taken_came(Peer& peer, const UcxHeader& header);
   void end_put_send(UcxTransfer* send, bool is_good);
   void fail_put(Peer& peer, UcxTransfer& transfer);
+
+  // ucx_view.cc: messages that the receiver reads at the sender.
+  uint32_t region_for(Peer& peer, std::span<const std::byte> bytes, std::string& key);
+  bool show(UcxTransfer* receive, uint64_t ticket, uint32_t region, uint64_t address);
+  void drop_key(Peer& peer, ucp_rkey_h key);
+  void drop_old_keys(Peer& peer);
 
   const int rank_;
   const uint64_t credit_;  // of each pair, each way

@@ -1,0 +1,71 @@
+#include <utility>
+
+#include "tutti/backends/ucx/limits.h"
+#include "tutti/backends/ucx/ucx_transport.h"
+
+// Messages that the receiver reads where the sender has them, in a region that both have mapped.
+// Their sender hears that it is done with them as if it had refused them: by `taken`.
+
+namespace tutti {
+
+using Stage = UcxTransfer::Stage;
+using Type = UcxMessageType;
+
+// The region in which these bytes lie, if the peer may know it; its key, if that is new to the
+// peer.
+uint32_t UcxTransport::region_for(Peer& peer, std::span<const std::byte> bytes, std::string& key) {
+  const uint32_t region = bytes.empty() ? 0 : memory_->find(bytes);
+  if (region == 0 || peer.told.count(region) != 0) return region;
+  if (peer.told.size() >= kMostAttached) return 0;
+  key = memory_->key(region);
+  if (key.empty()) return 0;
+  peer.told.insert(region);
+  return region;
+}
+
+// False: it must be put.
+bool UcxTransport::show(UcxTransfer* receive, uint64_t ticket, uint32_t region, uint64_t address) {
+  Peer& peer = peer_at(receive->peer);
+  const auto key = peer.keys.find(region);
+  void* here = nullptr;
+  if (!receive->may_view || region == 0 || key == peer.keys.end() ||
+      ucp_rkey_ptr(key->second, address, &here) != UCS_OK)
+    return false;
+  receive->view = static_cast<const std::byte*>(here);
+  receive->remote = ticket;
+  receive->stage = Stage::done;
+  ++peer.views;
+  return true;
+}
+
+const std::byte* UcxTransport::view(Ticket ticket) {
+  const UcxTransfer* receive = find(ticket);
+  return receive && receive->stage == Stage::lent ? receive->view : nullptr;
+}
+
+// A sender that gives this rank up, or all, says so in its memory before it takes back what is read
+// here. What is mapped stays so until the last view is over.
+bool UcxTransport::give_back(Ticket ticket) {
+  UcxTransfer* receive = find(ticket);
+  if (!receive || receive->stage != Stage::lent) return false;
+  Peer& peer = peer_at(receive->peer);
+  const bool was_there = peer.open && !aborted_ && peer.has_given_up && !peer.has_given_up->load();
+  if (peer.open) tell(peer, {.type = Type::taken, .ticket = receive->remote});
+  receive->stage = Stage::unused;
+  transfers_.give_back(receive);
+  if (--peer.views == 0) drop_old_keys(peer);
+  return was_there;
+}
+
+void UcxTransport::drop_key(Peer& peer, ucp_rkey_h key) {
+  if (peer.views == 0)
+    ucp_rkey_destroy(key);
+  else
+    peer.old_keys.push_back(key);
+}
+
+void UcxTransport::drop_old_keys(Peer& peer) {
+  for (const auto key : std::exchange(peer.old_keys, {})) ucp_rkey_destroy(key);
+}
+
+}  // namespace tutti
