@@ -110,7 +110,7 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   bool pending() const;
   /// Spins, then sleeps until something can move or the deadline passed.
   void rest(Deadline deadline, int& idle_rounds);
-  static void spin(int round);
+  static void spin(int round, int looks_between_yields);
   void drive_until_done(WorkState& work, Deadline deadline);
   void take_token();
   void put_token_back();

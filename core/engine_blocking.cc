@@ -40,7 +40,8 @@ bool Engine::run_now(std::string_view name, const Collective& collective) {
     for (int round = 0; operation && (state = operation->advance()) == OperationState::pending;
          ++round) {
       if (spin_rounds_ > 0 && round < kBlockingSpins) {
-        spin(round);
+        constexpr int kLooksBetweenYields = 64;
+        spin(round, kLooksBetweenYields);
       } else if (spin_rounds_ == 0 && round < kBlockingYields) {
         ::sched_yield();
       } else {

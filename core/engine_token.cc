@@ -98,9 +98,8 @@ void Engine::leave_to_background() {
 
 // The system may have put the rank that is waited for on the same core, and leaves it there while
 // both seem busy: what takes 0.3 ms took 5 ms.
-void Engine::spin(int round) {
-  constexpr int kLooksBetweenYields = 64;
-  if (round % kLooksBetweenYields == kLooksBetweenYields - 1)
+void Engine::spin(int round, int looks_between_yields) {
+  if (round % looks_between_yields == looks_between_yields - 1)
     ::sched_yield();
   else
     __builtin_ia32_pause();
@@ -108,7 +107,8 @@ void Engine::spin(int round) {
 
 void Engine::rest(Deadline deadline, int& idle_rounds) {
   if (idle_rounds < spin_rounds_ && !backend_->works_elsewhere()) {
-    spin(idle_rounds++);
+    constexpr int kLooksBetweenYields = 16;  // each is a whole step
+    spin(idle_rounds++, kLooksBetweenYields);
     return;
   }
   // Ranks that share cores give theirs away first: to sleep and to be woken costs both sides more.

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <sys/epoll.h>
 #include <sys/syscall.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -59,6 +60,9 @@ UcxTransport::UcxTransport(const Context& context)
   poller_.watch(abort_bell_.descriptor(), EPOLLIN);
   poller_.watch(deaths_.descriptor(), EPOLLIN);
   poller_.watch(worker_.descriptor(), EPOLLIN);
+  timer_.reset(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
+  if (!timer_) throw system_error("timerfd_create", errno);
+  poller_.watch(timer_.get(), EPOLLIN);
   for (int i = 0; i < context.size; ++i) {
     peers_.push_back(i == rank_ ? nullptr : std::make_unique<Peer>(i));
     if (i == rank_) continue;

@@ -1,4 +1,5 @@
 #include <sys/epoll.h>
+#include <sys/timerfd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -31,6 +32,7 @@ bool UcxTransport::progress() {
     settle_ends();
     moved = true;
   }
+  moved_ |= moved;
   // Who spins looks for deaths now and then, who slept may have been woken by one.
   constexpr uint32_t kOften = 256;
   if (!moved && (std::exchange(slept_, false) || ++idle_rounds_ % kOften == 0))
@@ -43,8 +45,37 @@ bool UcxTransport::arm() {
   if (is_frozen_) return true;
   // UCX closes in rounds of progress that nothing wakes it for.
   if (has_ends_ || closing_ > 0 || !through_.empty()) return false;
-  slept_ = ucp_worker_arm(worker_.get()) == UCS_OK;
+  slept_ = lingers() || ucp_worker_arm(worker_.get()) == UCS_OK;
   return slept_;
+}
+
+// Between two operations nothing that comes is urgent. To arm UCX each time costs more than a small
+// operation, here and at the peers, which would have to wake this rank's other thread. So whoever
+// sleeps looks again after a while, and arms UCX if nothing moved in it. The timer is left alone
+// while it runs: to set one costs as much.
+bool UcxTransport::lingers() {
+  constexpr auto kWhile = std::chrono::microseconds(500);
+  constexpr auto kTalk = std::chrono::milliseconds(10);
+  const auto now = Clock::now();
+  const bool has_fired = timer_runs_ && now >= timer_due_;
+  const bool is_quiet = open_transfers_ == 0 && now - last_talk_ > kTalk;
+  const bool lingers = is_quiet && (moved_ || (timer_runs_ && !has_fired));
+  if (lingers == watches_worker_) {
+    if (lingers)
+      poller_.forget(worker_.descriptor());
+    else
+      poller_.watch(worker_.descriptor(), EPOLLIN);
+    watches_worker_ = !lingers;
+  }
+  if (timer_runs_ ? has_fired : lingers) {
+    itimerspec once{};
+    if (lingers) once.it_value.tv_nsec = std::chrono::nanoseconds(kWhile).count();
+    ::timerfd_settime(timer_.get(), 0, &once, nullptr);
+    timer_runs_ = lingers;
+    timer_due_ = now + kWhile;
+    moved_ = false;
+  }
+  return lingers;
 }
 
 // --- messages -----------------------------------------------------------------------------------
@@ -102,6 +133,7 @@ ucs_status_t UcxTransport::handle(const UcxHeader& message, std::byte* data, siz
       return UCS_OK;
     case Type::control:
       if (message.length != bytes) break;
+      last_talk_ = Clock::now();
       if (!aborted_) inbox_.push_back({peer.rank, std::vector<std::byte>(data, data + bytes)});
       return UCS_OK;
     case Type::hello:
@@ -300,8 +332,8 @@ void UcxTransport::handle_abort() {
   give_up_places();
   if (!in_use()) return;
   is_frozen_ = true;
-  poller_.forget(worker_.descriptor());
-  poller_.forget(deaths_.descriptor());
+  for (const int fd : {worker_.descriptor(), deaths_.descriptor(), timer_.get()})
+    poller_.forget(fd);
 }
 
 }  // namespace tutti

@@ -25,6 +25,7 @@ UcxTransfer* UcxTransport::make_transfer(int peer, uint64_t tag, uint32_t key, b
                                          size_t bytes) {
   UcxTransfer* transfer = transfers_.take();
   ++transfer->generation;
+  ++open_transfers_;
   transfer->stage = Stage::failed;
   transfer->is_send = is_send;
   transfer->is_rendezvous = transfer->is_put = transfer->is_starved = false;
@@ -62,6 +63,7 @@ TransferState UcxTransport::test(Ticket ticket, uint32_t* verdict) {
     transfer->stage = Stage::lent;
     return TransferState::done;
   }
+  --open_transfers_;
   transfer->stage = Stage::unused;
   transfers_.give_back(transfer);
   return done ? TransferState::done : TransferState::failed;
@@ -293,6 +295,7 @@ void UcxTransport::post(int to, std::span<const std::byte> message) {
   TUTTI_CHECK(message.size() <= kMaxControlBytes);
   Peer& peer = peer_at(to);
   if (!peer.open || aborted_) return;
+  last_talk_ = Clock::now();
   if (peer.control_queued + message.size() > kMostQueuedControl)
     return lose(peer, "it does not take its control messages");
   UcxNote* note = notes_.take();

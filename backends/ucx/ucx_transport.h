@@ -118,6 +118,7 @@ class UcxTransport final : public Transport {
   void forget_freed_regions();
   void withdraw_came(Peer& peer, const UcxHeader& header);
   void answer_came(Peer& peer, const UcxHeader& header);
+  bool lingers();
   bool look_for_deaths();
   void lose(Peer& peer, const std::string& detail);
   void fail_all(Peer& peer);
@@ -181,11 +182,17 @@ class UcxTransport final : public Transport {
   Poller poller_;
   Poller deaths_;  // of processes on this host
   Bell abort_bell_;
+  Descriptor timer_;
   std::atomic<bool> abort_asked_{false};
   bool aborted_ = false;
   bool is_frozen_ = false;  // UCX is not called to move anything any more
   bool leaving_ = false;
   bool slept_ = false;
+  bool watches_worker_ = true;
+  bool moved_ = false;  // something, since the timer was set
+  bool timer_runs_ = false;
+  Clock::time_point timer_due_, last_talk_;  // of control messages
+  uint32_t open_transfers_ = 0;
   bool has_ends_ = false;  // there is work for settle_ends()
   uint32_t idle_rounds_ = 0;
   Deadline last_word_ = Deadline::never();  // for what is to be told before an endpoint closes

@@ -51,6 +51,7 @@ bool UcxTransport::give_back(Ticket ticket) {
   Peer& peer = peer_at(receive->peer);
   const bool was_there = peer.open && !aborted_ && peer.has_given_up && !peer.has_given_up->load();
   if (peer.open) tell(peer, {.type = Type::taken, .ticket = receive->remote});
+  --open_transfers_;
   receive->stage = Stage::unused;
   transfers_.give_back(receive);
   if (--peer.views == 0) drop_old_keys(peer);

@@ -205,6 +205,39 @@ TEST_P(TransportConformance, VerdictsRideOnMessages) {
   }
 }
 
+TEST_P(TransportConformance, ViewsShowWhatWasSentUntilTheyAreGivenBack) {
+  open(2);
+  for (const size_t bytes : {0, 100, 20'000, 1'100'000}) {
+    for (const bool receive_first : {false, true}) {
+      const auto sent = pattern(bytes, bytes);
+      const auto region = end(0).allocate(bytes + 1);
+      std::copy(sent.begin(), sent.end(), region->data());
+      std::vector<std::byte> received(bytes, std::byte{0x55});
+      Ticket recv = 0;
+      if (receive_first) recv = end(1).irecv_view(0, 7, 3, received);
+      const Ticket send =
+          end(0).isend(1, {.tag = 7, .key = 3, .verdict = 4}, {region->data(), bytes});
+      if (!receive_first) {
+        settle();
+        recv = end(1).irecv_view(0, 7, 3, received);
+      }
+      uint32_t verdict = 1;
+      EXPECT_EQ(finish(end(1), recv, &verdict), TransferState::done) << bytes;
+      EXPECT_EQ(verdict, 5u);
+      EXPECT_FALSE(end(1).has_veto(7));
+      if (const auto* view = end(1).view(recv)) {
+        settle();
+        EXPECT_EQ(end(0).test(send), TransferState::pending) << bytes;
+        EXPECT_TRUE(std::equal(sent.begin(), sent.end(), view)) << bytes;
+        EXPECT_TRUE(end(1).give_back(recv));
+      } else {
+        EXPECT_TRUE(sent == received) << bytes;
+      }
+      EXPECT_EQ(finish(end(0), send), TransferState::done) << bytes;
+    }
+  }
+}
+
 TEST_P(TransportConformance, CancelledReceiveLetsItsMessageGo) {
   open(2);
   for (const size_t bytes : {100, 1'100'000, 6'000'000}) {

@@ -81,6 +81,17 @@ class TransportConformance : public testing::TestWithParam<TransportMaker> {
     poller.watch(transport.descriptor(), 1 /* EPOLLIN */);
     ASSERT_TRUE(poller.wait(static_cast<int>(kPatience * 1000))) << "woken by nobody";
   }
+  /// Whether it sleeps soundly; once it may look again before.
+  bool comes_to_rest(Transport& transport) {
+    Poller poller;
+    poller.watch(transport.descriptor(), 1 /* EPOLLIN */);
+    for (int looks = 0; looks < 2; ++looks) {
+      if (!until([&] { return transport.arm(); })) return false;
+      if (!poller.wait(20)) return true;
+      transport.progress();
+    }
+    return false;
+  }
   static TransferState sleep_until_over(Transport& transport, Ticket ticket,
                                         uint32_t* verdict = nullptr) {
     while (true) {

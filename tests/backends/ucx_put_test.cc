@@ -1,4 +1,5 @@
-// Messages that are put into the receiver's mapped memory, or through its slots.
+// Messages that are put into the receiver's mapped memory, or through its slots, or read where the
+// sender has them.
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
@@ -214,6 +215,107 @@ TEST_P(UcxPut, AbortEndsWhatHasPlaces) {
   for (const auto send : sends) EXPECT_NE(finish(end(0), send), TransferState::pending);
 }
 
+class UcxView : public TransportConformance {
+ protected:
+  // Rank 1 views a message of rank 0, which is in the region.
+  void lend() {
+    open(2);
+    region_ = end(0).allocate(sent_.size());
+    std::copy(sent_.begin(), sent_.end(), region_->data());
+    send_ = end(0).isend(1, {.tag = 1, .key = 0}, {region_->data(), sent_.size()});
+    recv_ = end(1).irecv_view(0, 1, 0, received_);
+    ASSERT_EQ(finish(end(1), recv_), TransferState::done);
+    view_ = end(1).view(recv_);
+    ASSERT_NE(view_, nullptr);
+    ASSERT_TRUE(is_there());
+  }
+  bool is_there() const { return std::equal(sent_.begin(), sent_.end(), view_); }
+
+  const std::vector<std::byte> sent_ = pattern(kPartBytes + 3, 1);
+  std::vector<std::byte> received_ = std::vector<std::byte>(sent_.size(), std::byte{0x55});
+  std::unique_ptr<Region> region_;
+  Ticket send_ = 0, recv_ = 0;
+  const std::byte* view_ = nullptr;
+};
+
+TEST_P(UcxView, CopiesNothing) {
+  lend();
+  region_->data()[0] ^= std::byte{1};
+  EXPECT_EQ(view_[0], region_->data()[0]);
+  EXPECT_TRUE(end(1).give_back(recv_));
+  EXPECT_EQ(finish(end(0), send_), TransferState::done);
+  EXPECT_EQ(std::count(received_.begin(), received_.end(), std::byte{0x55}),
+            static_cast<std::ptrdiff_t>(received_.size()));
+}
+
+TEST_P(UcxView, OtherMemoryIsPut) {
+  open(2);
+  const auto send = end(0).isend(1, {.tag = 1, .key = 0}, sent_);
+  const auto recv = end(1).irecv_view(0, 1, 0, received_);
+  EXPECT_EQ(finish(end(1), recv), TransferState::done);
+  EXPECT_EQ(end(1).view(recv), nullptr);
+  EXPECT_EQ(finish(end(0), send), TransferState::done);
+  EXPECT_TRUE(sent_ == received_);
+}
+
+TEST_P(UcxView, ACancelledSendWaitsForItsReader) {
+  lend();
+  end(0).cancel(send_);
+  settle();
+  EXPECT_EQ(end(0).test(send_), TransferState::pending);
+  EXPECT_TRUE(end(1).give_back(recv_));
+  EXPECT_NE(finish(end(0), send_), TransferState::pending);
+}
+
+TEST_P(UcxView, StaysMappedWhenItsSenderIsLost) {
+  const int before = attached();
+  lend();
+  close(0);
+  region_.reset();
+  EXPECT_EQ(wait_event(end(1))->peer, 0);
+  EXPECT_TRUE(is_there());
+  EXPECT_FALSE(end(1).give_back(recv_));
+  close(1);
+  EXPECT_EQ(attached(), before);
+}
+
+// Its reader, which stands still, learns of it without any message.
+TEST_P(UcxView, MeansNothingOnceItsSenderAborted) {
+  lend();
+  end(0).abort(Error(ErrorCode::peer_lost, "test"));
+  EXPECT_EQ(end(0).test(send_), TransferState::pending);
+  for (int i = 0; i < 100; ++i) end(0).progress();
+  EXPECT_EQ(end(0).test(send_), TransferState::failed);
+  EXPECT_FALSE(end(1).give_back(recv_));
+}
+
+TEST_P(UcxView, MeansNothingToWhoWasGivenUp) {
+  lend();
+  // Rank 1 says that it leaves, and its view is not over.
+  end(1).goodbye(0);
+  EXPECT_EQ(wait_event(end(0))->peer, 1);
+  EXPECT_EQ(end(0).test(send_), TransferState::failed);
+  EXPECT_FALSE(end(1).give_back(recv_));
+}
+
+TEST_P(UcxView, TakesRegionsThatComeAndGo) {
+  open(2);
+  const int before = attached();
+  for (int round = 0; round < 5; ++round) {
+    auto region = end(0).allocate(sent_.size());
+    std::copy(sent_.begin(), sent_.end(), region->data());
+    const auto recv = end(1).irecv_view(0, 1, 0, received_);
+    const auto send = end(0).isend(1, {.tag = 1, .key = 0}, {region->data(), sent_.size()});
+    ASSERT_EQ(finish(end(1), recv), TransferState::done);
+    ASSERT_NE(end(1).view(recv), nullptr);
+    EXPECT_TRUE(end(1).give_back(recv));
+    EXPECT_EQ(finish(end(0), send), TransferState::done);
+    EXPECT_EQ(attached(), before + 2);
+    region.reset();
+    EXPECT_TRUE(until([&] { return attached() == before; }));
+  }
+}
+
 TransportMaker maker(const std::string& name, const std::string& transports) {
   return {name, "", [transports](int size) {
             ::setenv("UCX_TLS", transports.c_str(), 1);
@@ -227,6 +329,9 @@ TransportMaker maker(const std::string& name, const std::string& transports) {
           }};
 }
 
+INSTANTIATE_TEST_SUITE_P(Ucx, UcxView,
+                         testing::Values(maker("Sysv", "sysv"), maker("Posix", "posix")),
+                         [](const auto& info) { return info.param.name; });
 INSTANTIATE_TEST_SUITE_P(Ucx, UcxPut,
                          testing::Values(maker("Sysv", "sysv"), maker("Posix", "posix")),
                          [](const auto& info) { return info.param.name; });

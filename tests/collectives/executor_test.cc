@@ -363,6 +363,53 @@ TEST(Executor, AFailedTransferFailsTheOperation) {
   EXPECT_TRUE(job.finish());
 }
 
+TEST(Executor, ReducesWhatStaysAtItsSender) {
+  for (const auto* name : {"two_shot", "ring", "halving_doubling", "hierarchical"}) {
+    Job job(4, kSeed);
+    Job::Setting setting;
+    setting.counts = {500};
+    setting.in_place = true;
+    job.prepare(setting);
+    job.run(find_algorithm(CollectiveKind::allreduce, name), {256, 2});
+    EXPECT_GT(job.network.views, 0) << name;
+    for (int64_t i = 0; i < 500; ++i)
+      ASSERT_EQ(job.members[3].result(i), sum_of_samples(4, i)) << name;
+  }
+}
+
+// All ranks write to what all send: nobody could begin.
+TEST(Executor, ViewsNothingThatItsReductionsOverwrite) {
+  for (const auto* name : {"one_shot", "recursive_doubling"}) {
+    Job job(4, kSeed);
+    Job::Setting setting;
+    setting.counts = {500};
+    setting.in_place = true;
+    job.prepare(setting);
+    job.run(find_algorithm(CollectiveKind::allreduce, name), {256, 2});
+    EXPECT_EQ(job.network.views, 0) << name;
+  }
+}
+
+TEST(Executor, AViewWhoseSenderTookItBackFailsTheOperation) {
+  Job job(2, kSeed);
+  Job::Setting setting;
+  setting.counts = {500};
+  job.prepare(setting);
+  job.network.take_back_one();
+  job.start(find_algorithm(CollectiveKind::allreduce, "two_shot"), {64, 2});
+  const auto has_failed = [](auto state) { return state == OperationState::failed; };
+  for (int i = 0; i < 1000 && std::ranges::none_of(job.states, has_failed); ++i) {
+    job.network.step();
+    for (size_t rank = 0; rank < 2; ++rank)
+      if (job.states[rank] == OperationState::pending)
+        job.states[rank] = job.operations[rank]->advance();
+  }
+  ASSERT_TRUE(std::ranges::any_of(job.states, has_failed));
+  for (auto& operation : job.operations) operation->cancel();
+  EXPECT_TRUE(job.finish());
+  for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(job.network.transport(rank).tickets(), 0u);
+}
+
 TEST(Executor, AverageDividesByTheContributors) {
   Job job(3, kSeed);
   Job::Setting setting;

@@ -28,7 +28,10 @@ class QueueNetwork {
   bool step();
   /// The next event fails a ticket that waits at this rank.
   void fail_one(int rank) { failing_rank_ = rank; }
+  /// The next view that is given back was nothing.
+  void take_back_one() { takes_back_ = true; }
 
+  int views = 0;               // that receives had
   bool has_tampering = false;  // sent bytes changed before the send was done
   int most_waiting = 0;        // the most receives that one rank had posted at once
 
@@ -44,6 +47,9 @@ class QueueNetwork {
     std::vector<std::byte> copy;  // sends: the bytes when they were posted
     TransferState state = TransferState::pending;
     bool is_send, is_cancelled = false, is_taken = false;
+    bool may_view = false;
+    std::vector<std::byte> view = {};  // receives: what the sender has, if they view it
+    std::shared_ptr<Transfer> viewed = {};
   };
   using TransferPointer = std::shared_ptr<Transfer>;
 
@@ -56,7 +62,9 @@ class QueueNetwork {
   std::mt19937_64 random_;
   std::vector<TransferPointer> sends_, recvs_;
   std::vector<std::unique_ptr<QueueTransport>> transports_;
+  std::vector<std::vector<std::byte>> read_;  // views that are over
   int failing_rank_ = -1;
+  bool takes_back_ = false;
 };
 
 class QueueTransport final : public Transport {
@@ -81,6 +89,25 @@ class QueueTransport final : public Transport {
     network_.recvs_.push_back(transfer);
     return add(transfer);
   }
+  Ticket irecv_view(int peer, uint64_t tag, uint32_t key, std::span<std::byte> bytes) override {
+    const Ticket ticket = irecv(peer, tag, key, bytes);
+    tickets_.at(ticket)->may_view = true;
+    return ticket;
+  }
+  const std::byte* view(Ticket ticket) override {
+    const auto found = tickets_.find(ticket);
+    const bool has_view = found != tickets_.end() && found->second->viewed;
+    return has_view ? found->second->view.data() : nullptr;
+  }
+  bool give_back(Ticket ticket) override {
+    auto& transfer = *tickets_.at(ticket);
+    network_.settle(*transfer.viewed, TransferState::done);
+    // Whoever reads on reads nonsense.
+    std::ranges::fill(transfer.view, std::byte{0xee});
+    network_.read_.push_back(std::move(transfer.view));
+    tickets_.erase(ticket);
+    return !std::exchange(network_.takes_back_, false);
+  }
   TransferState test(Ticket ticket, uint32_t* verdict) override {
     const auto found = tickets_.find(ticket);
     if (found == tickets_.end()) throw std::logic_error("a ticket that is not there");
@@ -88,6 +115,7 @@ class QueueTransport final : public Transport {
     if (state == TransferState::pending) return state;
     if (!found->second->is_send && state == TransferState::done && verdict != nullptr)
       *verdict |= found->second->verdict;
+    if (state == TransferState::done && found->second->viewed) return state;
     tickets_.erase(found);
     return state;
   }
@@ -157,6 +185,16 @@ inline bool QueueNetwork::step() {
       if (send->is_cancelled || !matches(*send, *recv)) continue;
       events.push_back([&] {
         const bool fits = send->count == recv->count;
+        if (fits && recv->may_view && recv->count > 0 && random_() % 2 == 0 &&
+            send->state == TransferState::pending) {
+          ++views;
+          recv->view = send->copy;
+          recv->viewed = send;
+          recv->verdict = send->verdict;
+          recv->state = TransferState::done;
+          send->is_taken = recv->is_taken = true;
+          return;
+        }
         if (fits && recv->count > 0) std::memcpy(recv->bytes, send->copy.data(), recv->count);
         recv->verdict = send->verdict;
         settle(*send, TransferState::done);
