@@ -54,7 +54,7 @@ Layout pairs(int size) {
   return layout;
 }
 
-INSTANTIATE_TEST_SUITE_P(NcclLevels, BackendConformance,
+INSTANTIATE_TEST_SUITE_P(NcclTcp, BackendConformance,
                          testing::Values(BackendMaker{"DeviceMemory",
                                                       [](int size) {
                                                         auto ends =
