@@ -317,10 +317,9 @@ class Programs:
         add("gloo", "gloo.raw", "allreduce", ("allreduce",))
         for over, transports in ways.items():
             for case in ("broadcast", "sendrecv", "allreduce"):
-                add("ucx", "ucx.raw", f"{case}.{over}", (case, "--variant", over),
+                way = ("--way", "arena") if case == "allreduce" else ()
+                add("ucx", "ucx.raw", f"{case}.{over}", (case, "--variant", over, *way),
                     {"UCX_TLS": transports})
-            add("ucx", "ucx.raw", f"allreduce.{over}.arena",
-                ("allreduce", "--variant", over, "--way", "arena"), {"UCX_TLS": transports})
 
     def _steady(self):
         for backend in ("shm", "tcp"):
