@@ -13,10 +13,12 @@
 #include <mutex>
 #include <numeric>
 #include <set>
+#include <thread>
 
 #include "tutti/backends/choice/choice.h"
 #include "tutti/backends/plugins.h"
 #include "tutti/base/text.h"
+#include "tutti/core/death.h"
 #include "tutti/core/version.h"
 #include "tutti/core/watched_store.h"
 
@@ -214,6 +216,41 @@ std::vector<const BackendPlugin*> load_wanted_backends(const Options& options, S
 
 namespace {
 
+// Who could not connect, and because of whom: "rank code text".
+std::string failure_key(int rank) { return fmt::format("connect/failure/{}", rank); }
+
+// A rank that gives up because of another one ends too, and a third may see that end first. So each
+// says why it gives up, and who blames another looks what that one has said.
+Error find_cause(const Context& context, const Membership& membership, const Error& seen) {
+  const bool blames = seen.code() == ErrorCode::peer_lost || seen.code() == ErrorCode::unavailable;
+  const int blamed = seen.rank();
+  if (!blames || blamed < 0 || blamed == context.rank) return seen;
+  try {
+    auto& store = *membership.store;
+    store.set(failure_key(context.rank),
+              fmt::format("{} {} {}", blamed, static_cast<int>(seen.code()), seen.what()));
+    const auto death = death_key(membership.world_ranks[static_cast<size_t>(blamed)]);
+    for (const auto deadline = Deadline::after(0.3); !deadline.passed();
+         std::this_thread::sleep_for(std::chrono::milliseconds(5))) {
+      // In this order: it says so before it ends.
+      const bool is_dead = membership.root->try_get(death).has_value();
+      const auto told = store.try_get(failure_key(blamed));
+      if (!told && is_dead) return seen;
+      if (!told) continue;
+      const auto words = split_text(*told, ' ');
+      const auto rank = parse_integer(words[0], 0, context.size - 1);
+      const auto code = words.size() < 3 ? std::nullopt : parse_integer(words[1], 1, 16);
+      if (!rank || !code || *rank == context.rank) return seen;
+      return Error(static_cast<ErrorCode>(*code),
+                   told->substr(words[0].size() + words[1].size() + 2))
+          .with_rank(static_cast<int>(*rank));
+    }
+  } catch (const Error&) {
+    // The store died with that rank.
+  }
+  return seen;
+}
+
 // How often this process has joined this job as this rank. The ranks of a job make their
 // communicators in one order, and each needs keys of its own in a store that keeps the old ones.
 int count_joining(const Options& options) {
@@ -281,7 +318,12 @@ std::shared_ptr<Engine> make_engine(const Options& options, const Membership& me
   };
   context.name =
       options.backend == "auto" ? choose_backend(context.places, options) : options.backend;
-  auto backend = connect_choice(context);
+  std::unique_ptr<Backend> backend;
+  try {
+    backend = connect_choice(context);
+  } catch (const Error& error) {
+    throw find_cause(context, membership, error);
+  }
   context.plugins = {};
   context.inheritance = nullptr;
   return std::make_shared<Engine>(options, std::move(context), std::move(backend), membership.root);
