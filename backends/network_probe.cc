@@ -25,7 +25,7 @@ namespace tutti {
 namespace {
 
 // No operation's: those count from 1, and plans' tags begin with the number of the plan.
-constexpr uint64_t kTag = ~uint64_t{0} - 1;
+constexpr uint64_t kProbeTag = ~uint64_t{0} - 1;
 
 constexpr int64_t kEnd = -1;  // the command after which nothing follows
 constexpr int64_t kFirstBytes = 64 << 10, kLargeBytes = 1 << 20;
@@ -62,7 +62,7 @@ class Conversation {
     if (command == kEnd) {
       wait({told});
     } else {
-      wait({told, sent, transport_.irecv(peer_, kTag, next_key_, as_bytes(word_))});
+      wait({told, sent, transport_.irecv(peer_, kProbeTag, next_key_, as_bytes(word_))});
     }
     next_key_ += 2;
     return seconds_since(begin);
@@ -71,12 +71,12 @@ class Conversation {
   /// A turn of the other one; false after the last.
   bool answer() {
     int64_t command = 0;
-    wait({transport_.irecv(peer_, kTag, next_key_, as_bytes(command))});
+    wait({transport_.irecv(peer_, kProbeTag, next_key_, as_bytes(command))});
     if (command == kEnd) return false;
     if (command < 0 || command > kLargeBytes)
       throw Error(ErrorCode::corrupt_data,
                   fmt::format("rank {} asked for {} bytes", peer_, command));
-    if (command > 0) wait({transport_.irecv(peer_, kTag, next_key_ + 1, bulk(command))});
+    if (command > 0) wait({transport_.irecv(peer_, kProbeTag, next_key_ + 1, bulk(command))});
     wait({send(as_bytes(word_), next_key_)});
     next_key_ += 2;
     return true;
@@ -91,7 +91,7 @@ class Conversation {
     return std::span(bulk_).first(static_cast<size_t>(bytes));
   }
   Ticket send(std::span<const std::byte> bytes, uint32_t key) {
-    return transport_.isend(peer_, {.tag = kTag, .key = key}, bytes);
+    return transport_.isend(peer_, {.tag = kProbeTag, .key = key}, bytes);
   }
 
   void wait(std::array<Ticket, 3> tickets) {
@@ -101,7 +101,7 @@ class Conversation {
     for (const auto ticket : tickets)
       if (ticket != 0) transport_.cancel(ticket);
     const bool settled = settle(tickets, failed, last_);
-    transport_.discard(kTag, kTag);
+    transport_.discard(kProbeTag, kProbeTag);
     // Else a message is still under way in memory that is about to go.
     if (!settled)
       throw Error(ErrorCode::peer_silent,
