@@ -17,6 +17,9 @@ else()
     if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
       # A100, H100 and H200; what comes later compiles what is here for itself.
       set(CMAKE_CUDA_ARCHITECTURES 80-real 90)
+      if(TUTTI_QUICK_BUILD)
+        set(CMAKE_CUDA_ARCHITECTURES 80)  # H100 and H200 compile it for themselves too
+      endif()
     endif()
     include(CheckLanguage)
     check_language(CUDA)
