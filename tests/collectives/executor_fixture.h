@@ -30,6 +30,13 @@ inline void set_number(DataType dtype, std::byte* data, int64_t i, double value)
 /// A small whole number that each (rank, element) has in every test.
 inline double sample(int rank, int64_t i) { return static_cast<double>((rank * 5 + i * 3) % 8); }
 
+/// The sum over ranks of what sample() gives each.
+inline double sum_of_samples(int size, int64_t i) {
+  double sum = 0;
+  for (int rank = 0; rank < size; ++rank) sum += sample(rank, i);
+  return sum;
+}
+
 /// What one rank brings to a collective and finds afterwards. With a bucket it works through edges:
 /// `input` is packed into the bucket and the bucket is unpacked into `output`; without one, into
 /// memory of the executor, but what lies in the direct part of the elements is used where it is.

@@ -15,17 +15,12 @@ namespace {
 using test::Counts;
 using test::Job;
 using test::sample;
+using test::sum_of_samples;
 
 constexpr uint64_t kSeed = 20261121;
 
 int64_t sum_before(const Counts& counts, int rank) {
   return std::accumulate(counts.begin(), counts.begin() + rank, int64_t{0});
-}
-
-double sum_of_samples(int size, int64_t i) {
-  double sum = 0;
-  for (int rank = 0; rank < size; ++rank) sum += sample(rank, i);
-  return sum;
 }
 
 // Element i of what `rank` must find: the model in plain arithmetic.
@@ -361,53 +356,6 @@ TEST(Executor, AFailedTransferFailsTheOperation) {
   job.operations[0]->cancel();
   job.operations[2]->cancel();
   EXPECT_TRUE(job.finish());
-}
-
-TEST(Executor, ReducesWhatStaysAtItsSender) {
-  for (const auto* name : {"two_shot", "ring", "halving_doubling", "hierarchical"}) {
-    Job job(4, kSeed);
-    Job::Setting setting;
-    setting.counts = {500};
-    setting.in_place = true;
-    job.prepare(setting);
-    job.run(find_algorithm(CollectiveKind::allreduce, name), {256, 2});
-    EXPECT_GT(job.network.views, 0) << name;
-    for (int64_t i = 0; i < 500; ++i)
-      ASSERT_EQ(job.members[3].result(i), sum_of_samples(4, i)) << name;
-  }
-}
-
-// All ranks write to what all send: nobody could begin.
-TEST(Executor, ViewsNothingThatItsReductionsOverwrite) {
-  for (const auto* name : {"one_shot", "recursive_doubling"}) {
-    Job job(4, kSeed);
-    Job::Setting setting;
-    setting.counts = {500};
-    setting.in_place = true;
-    job.prepare(setting);
-    job.run(find_algorithm(CollectiveKind::allreduce, name), {256, 2});
-    EXPECT_EQ(job.network.views, 0) << name;
-  }
-}
-
-TEST(Executor, AViewWhoseSenderTookItBackFailsTheOperation) {
-  Job job(2, kSeed);
-  Job::Setting setting;
-  setting.counts = {500};
-  job.prepare(setting);
-  job.network.take_back_one();
-  job.start(find_algorithm(CollectiveKind::allreduce, "two_shot"), {64, 2});
-  const auto has_failed = [](auto state) { return state == OperationState::failed; };
-  for (int i = 0; i < 1000 && std::ranges::none_of(job.states, has_failed); ++i) {
-    job.network.step();
-    for (size_t rank = 0; rank < 2; ++rank)
-      if (job.states[rank] == OperationState::pending)
-        job.states[rank] = job.operations[rank]->advance();
-  }
-  ASSERT_TRUE(std::ranges::any_of(job.states, has_failed));
-  for (auto& operation : job.operations) operation->cancel();
-  EXPECT_TRUE(job.finish());
-  for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(job.network.transport(rank).tickets(), 0u);
 }
 
 TEST(Executor, AverageDividesByTheContributors) {

@@ -1,0 +1,62 @@
+// Reductions that read what other ranks send where these have it.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/collectives/executor_fixture.h"
+
+namespace tutti {
+namespace {
+
+using test::Job;
+
+constexpr uint64_t kSeed = 20261121;
+
+// An allreduce of four ranks in place, its results checked; how often one read at another.
+int64_t views_of(const char* algorithm) {
+  constexpr int64_t kCount = 500;
+  Job job(4, kSeed);
+  Job::Setting setting;
+  setting.counts = {kCount};
+  setting.in_place = true;
+  job.prepare(setting);
+  job.run(find_algorithm(CollectiveKind::allreduce, algorithm), {256, 2});
+  for (int rank = 0; rank < 4; ++rank)
+    for (int64_t i = 0; i < kCount; ++i)
+      EXPECT_EQ(job.members[static_cast<size_t>(rank)].result(i), test::sum_of_samples(4, i))
+          << algorithm << " on rank " << rank;
+  return job.network.views;
+}
+
+TEST(ExecutorViews, ReducesWhatStaysAtItsSender) {
+  for (const auto* name : {"two_shot", "ring", "halving_doubling", "hierarchical"})
+    EXPECT_GT(views_of(name), 0) << name;
+}
+
+// All ranks write to what all send: nobody could begin.
+TEST(ExecutorViews, NoneOfWhatReductionsOverwrite) {
+  for (const auto* name : {"one_shot", "recursive_doubling"}) EXPECT_EQ(views_of(name), 0) << name;
+}
+
+TEST(ExecutorViews, AViewWhoseSenderTookItBackFailsTheOperation) {
+  Job job(2, kSeed);
+  Job::Setting setting;
+  setting.counts = {500};
+  job.prepare(setting);
+  job.network.take_back_one();
+  job.start(find_algorithm(CollectiveKind::allreduce, "two_shot"), {64, 2});
+  const auto has_failed = [](auto state) { return state == OperationState::failed; };
+  for (int i = 0; i < 1000 && std::ranges::none_of(job.states, has_failed); ++i) {
+    job.network.step();
+    for (size_t rank = 0; rank < 2; ++rank)
+      if (job.states[rank] == OperationState::pending)
+        job.states[rank] = job.operations[rank]->advance();
+  }
+  ASSERT_TRUE(std::ranges::any_of(job.states, has_failed));
+  for (auto& operation : job.operations) operation->cancel();
+  EXPECT_TRUE(job.finish());
+  for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(job.network.transport(rank).tickets(), 0u);
+}
+
+}  // namespace
+}  // namespace tutti
