@@ -212,43 +212,56 @@ std::vector<const BackendPlugin*> load_wanted_backends(const Options& options, S
   }
 }
 
-}  // namespace
-
-namespace {
-
 // Who could not connect, and because of whom: "rank code text".
 std::string failure_key(int rank) { return fmt::format("connect/failure/{}", rank); }
 
+struct Failure {
+  int rank = -1;
+  ErrorCode code = ErrorCode::internal;
+  std::string text;
+};
+
+std::optional<Failure> parse_failure(const std::string& told, int size) {
+  const auto words = split_text(told, ' ');
+  if (words.size() < 3) return std::nullopt;
+  const auto rank = parse_integer(words[0], 0, size - 1);
+  const auto code = parse_integer(words[1], 1, 16);
+  if (!rank || !code) return std::nullopt;
+  return Failure{static_cast<int>(*rank), static_cast<ErrorCode>(*code),
+                 told.substr(words[0].size() + words[1].size() + 2)};
+}
+
 // A rank that gives up because of another one ends too, and a third may see that end first. So each
-// says why it gives up, and who blames another looks what that one has said.
+// says why it gives up, and who blames another looks whom that one has blamed, and so on.
 Error find_cause(const Context& context, const Membership& membership, const Error& seen) {
   const bool blames = seen.code() == ErrorCode::peer_lost || seen.code() == ErrorCode::unavailable;
-  const int blamed = seen.rank();
-  if (!blames || blamed < 0 || blamed == context.rank) return seen;
+  if (!blames || seen.rank() < 0 || seen.rank() == context.rank) return seen;
+  Error cause = seen;
   try {
     auto& store = *membership.store;
     store.set(failure_key(context.rank),
-              fmt::format("{} {} {}", blamed, static_cast<int>(seen.code()), seen.what()));
-    const auto death = death_key(membership.world_ranks[static_cast<size_t>(blamed)]);
-    for (const auto deadline = Deadline::after(0.3); !deadline.passed();
-         std::this_thread::sleep_for(std::chrono::milliseconds(5))) {
+              fmt::format("{} {} {}", seen.rank(), static_cast<int>(seen.code()), seen.what()));
+    const auto deadline = Deadline::after(0.3);
+    for (int links = 0; links < context.size && !deadline.passed();) {
+      const auto death = death_key(membership.world_ranks[static_cast<size_t>(cause.rank())]);
       // In this order: it says so before it ends.
       const bool is_dead = membership.root->try_get(death).has_value();
-      const auto told = store.try_get(failure_key(blamed));
-      if (!told && is_dead) return seen;
-      if (!told) continue;
-      const auto words = split_text(*told, ' ');
-      const auto rank = parse_integer(words[0], 0, context.size - 1);
-      const auto code = words.size() < 3 ? std::nullopt : parse_integer(words[1], 1, 16);
-      if (!rank || !code || *rank == context.rank) return seen;
-      return Error(static_cast<ErrorCode>(*code),
-                   told->substr(words[0].size() + words[1].size() + 2))
-          .with_rank(static_cast<int>(*rank));
+      const auto told = store.try_get(failure_key(cause.rank()));
+      if (told) {
+        const auto failure = parse_failure(*told, context.size);
+        if (!failure || failure->rank == context.rank) return cause;
+        cause = Error(failure->code, failure->text).with_rank(failure->rank);
+        ++links;
+      } else if (is_dead) {
+        return cause;
+      } else {
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      }
     }
   } catch (const Error&) {
     // The store died with that rank.
   }
-  return seen;
+  return cause;
 }
 
 // How often this process has joined this job as this rank. The ranks of a job make their

@@ -15,8 +15,8 @@ class Liveness {
   void heard(int peer, Clock::time_point now);
   struct Result {
     std::vector<int> ping;
-    /// Once a peer did not answer within peer_timeout: all that are overdue, quiet for longest
-    /// first. A rank that nothing reaches any more finds several, of which one is the cause.
+    /// Once a peer did not answer within peer_timeout: it and all that were quiet for half of that,
+    /// longest first. A rank that nothing reaches any more finds several, one of them the cause.
     std::vector<int> silent;
     Clock::time_point next = Clock::time_point::max();
   };
