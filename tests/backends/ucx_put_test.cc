@@ -5,9 +5,8 @@
 #include <fstream>
 #include <random>
 
-#include "tests/backends/transport_conformance.h"
+#include "tests/backends/ucx_ends.h"
 #include "tutti/backends/ucx/limits.h"
-#include "tutti/backends/ucx/ucx_transport.h"
 
 namespace tutti::test {
 // Its cases run over UCX in another program.
@@ -316,24 +315,11 @@ TEST_P(UcxView, TakesRegionsThatComeAndGo) {
   }
 }
 
-TransportMaker maker(const std::string& name, const std::string& transports) {
-  return {name, "", [transports](int size) {
-            ::setenv("UCX_TLS", transports.c_str(), 1);
-            const auto store = make_memory_store();
-            Transports ends(static_cast<size_t>(size));
-            run_ranks(size, [&](int rank) {
-              ends[static_cast<size_t>(rank)] =
-                  std::make_unique<UcxTransport>(thread_context(rank, size, store));
-            });
-            return ends;
-          }};
-}
-
 INSTANTIATE_TEST_SUITE_P(Ucx, UcxView,
-                         testing::Values(maker("Sysv", "sysv"), maker("Posix", "posix")),
+                         testing::Values(ucx_ends("Sysv", "sysv"), ucx_ends("Posix", "posix")),
                          [](const auto& info) { return info.param.name; });
 INSTANTIATE_TEST_SUITE_P(Ucx, UcxPut,
-                         testing::Values(maker("Sysv", "sysv"), maker("Posix", "posix")),
+                         testing::Values(ucx_ends("Sysv", "sysv"), ucx_ends("Posix", "posix")),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace
