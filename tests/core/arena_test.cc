@@ -79,10 +79,8 @@ void small_buckets(Options& options) {
 }
 
 TEST(Arena, ThreadsInAnyOrder) {
-  for (const int size : {1, 2, 3, 4}) {
-    test::run_threads(size, reduce_in_any_order);
-    test::run_threads(size, reduce_in_any_order, small_buckets);
-  }
+  test::run_threads(2, reduce_in_any_order);
+  for (const int size : {1, 2, 3, 4}) test::run_threads(size, reduce_in_any_order, small_buckets);
 }
 
 TEST(Arena, ProcessesInAnyOrder) { test::run_processes(3, reduce_in_any_order, small_buckets); }
