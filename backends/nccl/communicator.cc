@@ -78,6 +78,7 @@ void NcclCommunicator::abort() noexcept {
   library_->ncclCommAbort(native_);
   // Which ended the splitting, too.
   if (split_ != nullptr) library_->ncclCommAbort(split_);
+  has_ended_ = true;
 }
 
 void NcclCommunicator::abort_apart(std::shared_ptr<NcclCommunicator> communicator,
@@ -88,6 +89,12 @@ void NcclCommunicator::abort_apart(std::shared_ptr<NcclCommunicator> communicato
   }).detach();
 }
 
+bool NcclCommunicator::await_end(Deadline deadline) const noexcept {
+  while (!has_ended_.load() && !deadline.passed())
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  return has_ended_.load();
+}
+
 void NcclCommunicator::close(Deadline deadline) noexcept {
   const auto await = [&] {
     while (state_ == State::busy && !is_over() && !deadline.passed() && state() == State::busy)
@@ -95,11 +102,17 @@ void NcclCommunicator::close(Deadline deadline) noexcept {
   };
   await();
   take_split();  // nobody waited for it
-  if (is_aborting_.load() || state_ != State::ready) return abort();
-  call(false, [this](ncclComm_t comm) { return library_->ncclCommFinalize(comm); });
-  await();
-  if (state_ != State::ready || is_aborting_.exchange(true)) return abort();
+  if (state_ == State::ready && !is_aborting_.load()) {
+    call(false, [this](ncclComm_t comm) { return library_->ncclCommFinalize(comm); });
+    await();
+  }
+  if (state_ != State::ready) abort();
+  if (is_aborting_.exchange(true)) {
+    await_end(deadline);
+    return;
+  }
   library_->ncclCommDestroy(native_);
+  has_ended_ = true;
 }
 
 }  // namespace tutti

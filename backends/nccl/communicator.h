@@ -42,7 +42,10 @@ class NcclCommunicator {
                           std::function<void()> done);
   /// Aborted, about to be, or closed.
   bool is_over() const { return is_aborting_; }
-  /// Ends it in order, after its last operation; aborts if that takes too long.
+  /// Waits for whoever aborts it; false if NCCL still hangs in that.
+  bool await_end(Deadline deadline) const noexcept;
+  /// Ends it in order, after its last operation; aborts if that takes too long. If it is being
+  /// aborted, waits for that: a process that ends in the middle of it crashes.
   void close(Deadline deadline) noexcept;
 
  private:
@@ -56,6 +59,7 @@ class NcclCommunicator {
   std::string failure_;
   std::atomic<bool> is_inside_{false};
   std::atomic<bool> is_aborting_{false};
+  std::atomic<bool> has_ended_{false};
 };
 
 }  // namespace tutti

@@ -153,11 +153,11 @@ StreamQueue::StreamQueue(const NcclPlace& place, std::shared_ptr<NcclCommunicato
       event_(place.runtime->create_event(place.device)) {}
 
 StreamQueue::~StreamQueue() {
-  if (abort_asked_ || busy_ > static_cast<int>(fillers_.size()))
-    abort();
-  else
-    communicator_->close(Deadline::after(kCloseSeconds));
-  drain(breaking_off_.value_or(Deadline::after(kDrainSeconds)));
+  if (busy_ > static_cast<int>(fillers_.size())) abort();
+  if (!abort_asked_) communicator_->close(Deadline::after(kCloseSeconds));
+  const auto deadline = breaking_off_.value_or(Deadline::after(kDrainSeconds));
+  drain(deadline);
+  communicator_->await_end(deadline);
   place_.runtime->destroy_event(event_);
   place_.runtime->destroy_stream(stream_);
   place_.runtime->destroy_stream(telling_);

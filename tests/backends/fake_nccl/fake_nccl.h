@@ -20,6 +20,8 @@ class FakeNccl {
     std::chrono::microseconds most_call_delay{200};
     /// So long may a rank's results come after they are computed.
     std::chrono::microseconds most_result_delay{200};
+    /// So long may a communicator take to end.
+    std::chrono::microseconds most_end_delay{5000};
     /// Ranks of one world on one device are refused, as by NCCL without NCCL_HOSTID.
     bool refuse_shared_device = false;
     /// Of ranks that are processes: a folder of this job alone, through which their data goes. All
@@ -51,7 +53,7 @@ class FakeNccl {
   /// What each communicator was told, as "min_ctas=4 net_name=Socket"; as much of it as this
   /// version reads.
   static std::vector<std::string> configs();
-  /// Communicators that were neither destroyed nor aborted; unique ids that were given out; calls
+  /// Communicators that are neither destroyed nor aborted to the end; unique ids that were given out; calls
   /// of ncclCommSplit, and those without a color, over all ranks.
   static int64_t living();
   static int64_t unique_ids();

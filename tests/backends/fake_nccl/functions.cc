@@ -110,6 +110,11 @@ void end(FakeComm& comm) {
   std::unique_lock lock(comm.world->mutex);
   comm.world->changed.notify_all();
   comm.world->changed.wait(lock, [&] { return comm.running.load() == 0; });
+  lock.unlock();
+  auto& state = FakeState::instance();
+  std::this_thread::sleep_for(std::chrono::microseconds(
+      state.random(static_cast<int>(state.settings().most_end_delay.count()))));
+  comm.is_gone = true;
 }
 
 }  // namespace

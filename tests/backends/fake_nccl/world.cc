@@ -167,7 +167,7 @@ void FakeState::for_each_comm(int rank, const std::function<void(FakeComm&)>& f)
 int64_t FakeState::living() {
   const std::lock_guard lock(mutex_);
   return std::count_if(comms_.begin(), comms_.end(),
-                       [](const auto& comm) { return !comm->is_over.load(); });
+                       [](const auto& comm) { return !comm->is_gone.load(); });
 }
 
 // As NCCL does: of a struct of another version, what this one knows.

@@ -81,7 +81,8 @@ struct FakeComm {
   int rank = 0;
   int root_rank = 0;  // in the communicator that was made by an id and of which it is a part
   std::atomic<int> threads_inside{0};
-  std::atomic<bool> is_over{false};  // aborted or destroyed
+  std::atomic<bool> is_over{false};  // being aborted or destroyed, or gone
+  std::atomic<bool> is_gone{false};
   std::atomic<bool> is_hanging{false};
   std::atomic<int> error{ncclSuccess};
   std::atomic<int> running{0};      // groups of calls on streams
