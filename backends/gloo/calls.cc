@@ -2,7 +2,6 @@
 
 #include <gloo/allgatherv.h>
 #include <gloo/allreduce.h>
-#include <gloo/allreduce_halving_doubling.h>
 #include <gloo/alltoallv.h>
 #include <gloo/barrier.h>
 #include <gloo/broadcast.h>
@@ -10,12 +9,9 @@
 #include <gloo/types.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
-#include <climits>
 #include <cstring>
 #include <deque>
-#include <list>
 #include <memory>
 #include <numeric>
 #include <utility>
@@ -51,28 +47,6 @@ void reduce_two(DataType dtype, ReduceOp op, void* output, const void* a, const 
                 size_t count) {
   const std::byte* inputs[] = {static_cast<const std::byte*>(a), static_cast<const std::byte*>(b)};
   reduce(dtype, sum_of(op), static_cast<std::byte*>(output), inputs, static_cast<int64_t>(count));
-}
-
-// For Gloo's older algorithms: plain functions without a word of their own.
-template <class Number, int dtype, int op>
-void reduce_into(Number* output, const Number* input, size_t count) {
-  reduce_two(static_cast<DataType>(dtype), static_cast<ReduceOp>(op), output, output, input, count);
-}
-
-template <class Number>
-using Reducer = void (*)(Number*, const Number*, size_t);
-
-template <class Number, int... numbers>
-constexpr auto make_reducers(std::integer_sequence<int, numbers...>) {
-  return std::array<Reducer<Number>, sizeof...(numbers)>{
-      &reduce_into<Number, numbers / kReduceOpCount, numbers % kReduceOpCount>...};
-}
-
-template <class Number>
-Reducer<Number> reducer_of(DataType dtype, ReduceOp op) {
-  static constexpr auto kReducers =
-      make_reducers<Number>(std::make_integer_sequence<int, kDataTypeCount * kReduceOpCount>());
-  return kReducers[static_cast<size_t>(dtype) * kReduceOpCount + static_cast<size_t>(op)];
 }
 
 size_t sum(std::span<const int64_t> counts) {
@@ -136,16 +110,10 @@ class GlooCaller::Implementation {
     const bool in_place = what_->input == what_->output;
     const auto n = count();
     if (n == 0) return;
+    if (algorithm == GlooAllreduce::halving_doubling) return halving_doubling();
     with_number_of(static_cast<int64_t>(element_), [&](auto number) {
       using Number = decltype(number);
       auto* output = reinterpret_cast<Number*>(what_->output);
-      if (algorithm == GlooAllreduce::halving_doubling && n * element_ <= kMostKept)
-        return run_kept<Number>();
-      if (algorithm == GlooAllreduce::halving_doubling && n * element_ <= INT_MAX) {
-        if (!in_place) std::memcpy(output, what_->input, n * element_);
-        hold(make<Number>(output, n)).run();
-        return;
-      }
       gloo::AllreduceOptions options(mesh_);
       if (!in_place) options.setInput(reinterpret_cast<Number*>(input()), n);
       options.setOutput(output, n);
@@ -156,66 +124,114 @@ class GlooCaller::Implementation {
     });
   }
 
-  // Gloo's older algorithms are objects, bound to their connections, memory and a plain function.
-  struct Algorithm {
-    virtual ~Algorithm() noexcept(false) = default;  // as Gloo's are
-    virtual void run() = 0;
-  };
-  template <class Number>
-  struct HalvingDoubling final : Algorithm {
-    HalvingDoubling(Reducer<Number> reducer, const std::shared_ptr<GlooMesh>& mesh, Number* data,
-                    size_t n)
-        : function(gloo::CUSTOM, reducer),
-          algorithm(mesh, std::vector<Number*>{data}, static_cast<int>(n), &function) {}
-    void run() override { algorithm.run(); }
-    const gloo::ReductionFunction<Number> function;
-    gloo::AllreduceHalvingDoubling<Number> algorithm;
-  };
-  template <class Number>
-  std::unique_ptr<Algorithm> make(Number* data, size_t n) const {
-    return std::make_unique<HalvingDoubling<Number>>(reducer_of<Number>(what_->dtype, what_->op),
-                                                     mesh_, data, n);
-  }
-  // Its last notifications to the others may not have left yet.
-  Algorithm& hold(std::unique_ptr<Algorithm> algorithm) {
-    held_.push_back(std::move(algorithm));
-    if (held_.size() > kMostHeld) held_.pop_front();
-    return *held_.back();
+  // Recursive vector halving, then doubling (Rabenseifner, "Optimization of collective reduction
+  // operations", 2004), in pieces, so that one is reduced while the next is on its way. All is
+  // received where it belongs: a part of the output comes from a rank that has received the same
+  // part of this one's input, so both may be one memory. Ranks beyond a power of two have a host.
+  void halving_doubling() {
+    const int rank = mesh_->rank;
+    const int power = std::bit_floor(static_cast<unsigned>(mesh_->size));
+    const auto bytes = count() * element_;
+    if (rank >= power) {
+      send(rank - power, input(), bytes);
+      return recv(rank - power, what_->output, bytes);
+    }
+    const bool has_guest = rank + power < mesh_->size;
+    if (shares_.size() < bytes) shares_.resize(bytes);
+    std::byte* source = input();
+    if (has_guest) {
+      recv(rank + power, shares_.data(), bytes);
+      reduce_two(what_->dtype, what_->op, what_->output, source, shares_.data(), count());
+      source = what_->output;
+    }
+
+    struct Step {
+      Part kept, given;
+      std::byte* share;  // where the partner's numbers for what is kept arrive
+      Pieces halving_in, halving_out, doubling;
+    };
+    std::deque<Step> steps;
+    const uint64_t slot = gloo::Slot::build(kPointToPoint, number_);
+    Part part{0, bytes};
+    std::byte* share = shares_.data();
+    for (int distance = power / 2; distance > 0; distance /= 2) {
+      const auto half = part.bytes / element_ / 2 * element_;
+      const Part lower{part.offset, half}, upper{part.offset + half, part.bytes - half};
+      const bool keeps_lower = (rank & distance) == 0;
+      part = keeps_lower ? lower : upper;
+      const int partner = rank ^ distance;
+      auto& step = steps.emplace_back(
+          Step{part,
+               keeps_lower ? upper : lower,
+               share,
+               {*mesh_, share, part.bytes, partner, slot + 1},
+               {*mesh_, steps.empty() ? source : what_->output, bytes, partner, slot + 1},
+               {*mesh_, what_->output, bytes, partner, slot + 2}});
+      step.halving_in.recv({0, part.bytes});
+      step.doubling.recv(step.given);
+      share += part.bytes;
+    }
+
+    for (auto& step : steps) {
+      step.halving_out.send(step.given);
+      const bool is_last = &step == &steps.back();
+      in_pieces(step.kept, [&](Part piece) {
+        step.halving_in.await();
+        reduce_two(what_->dtype, what_->op, what_->output + piece.offset, source + piece.offset,
+                   step.share + (piece.offset - step.kept.offset), piece.bytes / element_);
+        if (is_last) step.doubling.send(piece);
+      });
+      source = what_->output;
+    }
+    for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+      if (step != steps.rbegin()) step->doubling.send(step->kept);
+      in_pieces(step->given, [&](Part) { step->doubling.await(); });
+    }
+    for (auto& step : steps) {
+      step.halving_out.await_sent();
+      step.doubling.await_sent();
+    }
+    if (has_guest) send(rank + power, what_->output, bytes);
   }
 
-  // One that is used again, in memory of its own. All ranks have the same ones at the same call:
-  // what they are made for is nothing but what the ranks agree on.
-  struct Kept {
-    DataType dtype;
-    ReduceOp op;
-    size_t bytes;
-    std::unique_ptr<std::byte[]> memory;
-    std::unique_ptr<Algorithm> algorithm;
+  struct Part {
+    size_t offset, bytes;
   };
-  template <class Number>
-  void run_kept() {
-    const auto used = count() * element_;
-    // A few sizes serve all.
-    const auto step = std::max<size_t>(kLeastKept, std::bit_floor(used) / 8);
-    const auto bytes = (used + step - 1) / step * step;
-    const auto found = std::find_if(kept_.begin(), kept_.end(), [&](const Kept& one) {
-      return one.dtype == what_->dtype && one.op == what_->op && one.bytes == bytes;
-    });
-    if (found != kept_.end()) {
-      kept_.splice(kept_.begin(), kept_, found);
-    } else {
-      auto memory = std::make_unique<std::byte[]>(bytes);
-      auto algorithm = make(reinterpret_cast<Number*>(memory.get()), bytes / element_);
-      kept_.push_front({what_->dtype, what_->op, bytes, std::move(memory), std::move(algorithm)});
-      kept_bytes_ += bytes;
-      for (; kept_bytes_ > kMostKeptBytes; kept_.pop_back()) kept_bytes_ -= kept_.back().bytes;
-    }
-    auto& one = kept_.front();
-    std::memcpy(one.memory.get(), what_->input, used);
-    std::memset(one.memory.get() + used, 0, bytes - used);
-    one.algorithm->run();
-    std::memcpy(what_->output, one.memory.get(), used);
+  static constexpr size_t kPieceBytes = 512 << 10;
+  template <class Function>
+  static void in_pieces(Part part, Function&& function) {
+    for (size_t at = 0; at < part.bytes; at += kPieceBytes)
+      function(Part{part.offset + at, std::min(kPieceBytes, part.bytes - at)});
   }
+
+  // Memory whose parts come from one rank and go there in pieces, in order. One rank only: Gloo
+  // says whose piece came for the last one only.
+  class Pieces {
+   public:
+    Pieces(GlooMesh& mesh, std::byte* data, size_t bytes, int peer, uint64_t slot)
+        : buffer_(mesh.createUnboundBuffer(data, bytes)), peer_(peer), slot_(slot) {}
+
+    void send(Part part) {
+      in_pieces(part, [&](Part piece) {
+        buffer_->send(peer_, slot_, piece.offset, piece.bytes);
+        ++sent_;
+      });
+    }
+    void recv(Part part) {
+      in_pieces(part, [&](Part piece) { buffer_->recv(peer_, slot_, piece.offset, piece.bytes); });
+    }
+    /// Until the next piece is there.
+    void await() { buffer_->waitRecv(); }
+    void await_sent() {
+      for (; sent_ > 0; --sent_) buffer_->waitSend();
+    }
+
+   private:
+    std::unique_ptr<gloo::transport::UnboundBuffer> buffer_;
+    int peer_;
+    uint64_t slot_;
+    int sent_ = 0;
+  };
 
   void reduce() {
     const auto n = count();
@@ -365,11 +381,8 @@ class GlooCaller::Implementation {
     buffer->waitRecv();
   }
 
-  static constexpr size_t kLeastKept = 64, kMostHeld = 2, kMostKeptBytes = 4 * kMostKept;
   const std::shared_ptr<GlooMesh> mesh_;
-  std::deque<std::unique_ptr<Algorithm>> held_;
-  std::list<Kept> kept_;  // the one used last in front
-  size_t kept_bytes_ = 0;
+  std::vector<std::byte> shares_;  // of other ranks, in an allreduce
   const Collective* what_ = nullptr;
   uint32_t number_ = 0;
   size_t element_ = 0;

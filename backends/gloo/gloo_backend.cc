@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -28,6 +29,9 @@ namespace tutti {
 namespace {
 
 constexpr size_t kMostOperations = 1024;
+// Of allreduces by halving_doubling, in bytes; fewer where some ranks must send all of it to
+// others.
+constexpr int64_t kMostHalved = 4 << 20, kMostFolded = 64 << 10;
 // What Gloo sees of a peer's end it may see before our own channels do, which know whose it was.
 constexpr auto kGrace = std::chrono::milliseconds(500);
 
@@ -110,7 +114,8 @@ class GlooBackend final : public Backend {
       if (name == "ring") return GlooAllreduce::ring;
       if (name == "halving_doubling") return GlooAllreduce::halving_doubling;
     }
-    return bytes <= kMostKept ? GlooAllreduce::halving_doubling : GlooAllreduce::ring;
+    const auto most = std::has_single_bit(static_cast<unsigned>(size_)) ? kMostHalved : kMostFolded;
+    return bytes <= most ? GlooAllreduce::halving_doubling : GlooAllreduce::ring;
   }
 
   struct Place {

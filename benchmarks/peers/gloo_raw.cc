@@ -1,4 +1,4 @@
-// Allreduce over backend gloo beside Gloo called directly: the same algorithm on the same
+// Allreduce over backend gloo beside Gloo called directly, by the same kind of algorithm on the same
 // interface in the same processes.
 #include <gloo/allreduce.h>
 #include <gloo/allreduce_halving_doubling.h>
@@ -53,7 +53,7 @@ void run_allreduce(const Flags& flags, ForkTeam& team, const std::string& folder
     const int64_t count = bytes / 4;
     const auto data = make_buffer(count);
     const std::span values(data.get(), static_cast<size_t>(count));
-    // What our backend chooses at this size.
+    // What our backend chooses at this size; Gloo's own object for it where there is one.
     auto algorithm = flags.text("algorithm");
     if (algorithm == "same") algorithm = bytes <= 4 << 20 ? "halving_doubling" : "ring";
     const auto raw = make_raw(algorithm, context, data.get(), count);

@@ -29,8 +29,7 @@ INSTANTIATE_TEST_SUITE_P(Gloo, BackendConformance,
                                                     "allreduce:0-inf=halving_doubling")),
                          name_of);
 
-// Small allreduces run in memory that is prepared once: more of them than are kept, in any memory.
-TEST(Gloo, PreparedAllreducesComeAndGo) {
+TEST(Gloo, AllreducesOfManySizesOneAfterAnother) {
   auto ends = make_backends(find_backend("gloo"), 3);
   uint64_t tag = 0;
   for (int round = 0; round < 3; ++round)
