@@ -19,7 +19,6 @@ Worker::~Worker() {
 }
 
 void Worker::post(Job& job) {
-  ++unfinished_;
   {
     const std::lock_guard lock(mutex_);
     jobs_.push_back(&job);
@@ -34,7 +33,6 @@ void Worker::abandon(Job& job) {
   if (found == jobs_.end()) return;
   if (found != jobs_.begin()) {
     jobs_.erase(found);
-    --unfinished_;
   } else {
     changed_.wait(lock, [&] { return jobs_.empty() || jobs_.front() != &job; });
   }
@@ -56,7 +54,6 @@ void Worker::work() {
     }
     lock.lock();
     jobs_.pop_front();
-    --unfinished_;
     job.is_over.store(true, std::memory_order_release);
     lock.unlock();
     changed_.notify_all();

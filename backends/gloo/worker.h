@@ -28,8 +28,6 @@ class Worker {
   ~Worker();
 
   void post(Job& job);
-  /// Something posted is not over. Any thread.
-  bool is_busy() const { return unfinished_.load(std::memory_order_relaxed) > 0; }
   /// Returns when the job is over, or will never run.
   void abandon(Job& job);
 
@@ -38,7 +36,6 @@ class Worker {
 
   const std::function<void()> tell_;
   const std::function<void()> failed_;
-  std::atomic<int> unfinished_{0};
   std::mutex mutex_;  // guards the following
   std::condition_variable changed_;
   std::deque<Job*> jobs_;

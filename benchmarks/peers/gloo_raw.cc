@@ -1,5 +1,5 @@
-// Allreduce over backend gloo beside Gloo called directly, by the same kind of algorithm on the same
-// interface in the same processes.
+// Allreduce over backend gloo beside Gloo called directly, by the same kind of algorithm on the
+// same interface in the same processes.
 #include <gloo/allreduce.h>
 #include <gloo/allreduce_halving_doubling.h>
 #include <gloo/math.h>

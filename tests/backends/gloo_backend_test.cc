@@ -29,6 +29,30 @@ INSTANTIATE_TEST_SUITE_P(Gloo, BackendConformance,
                                                     "allreduce:0-inf=halving_doubling")),
                          name_of);
 
+// One allreduce over all of `ends`.
+void run_allreduce(Backends& ends, CaseMaker& maker, uint64_t tag, DataType dtype, ReduceOp op,
+                   int64_t count, bool in_place = false) {
+  SCOPED_TRACE(testing::Message() << ends.size() << " ranks, count " << count);
+  auto test = maker.make(CollectiveKind::allreduce, dtype, op, count);
+  if (in_place) test.outputs = test.inputs;
+  std::vector<OperationPtr> operations;
+  for (size_t rank = 0; rank < ends.size(); ++rank) {
+    auto collective = test.of(static_cast<int>(rank));
+    if (in_place) collective.input = collective.output;
+    operations.push_back(ends[rank]->start(collective, launch_of(tag)));
+  }
+  const auto deadline = Deadline::after(20);
+  for (auto& operation : operations) {
+    auto state = OperationState::pending;
+    while (state == OperationState::pending && !deadline.passed()) {
+      for (auto& end : ends) end->progress();
+      state = operation->advance();
+    }
+    ASSERT_EQ(state, OperationState::done);
+  }
+  test.check();
+}
+
 TEST(Gloo, AllreducesOfManySizesOneAfterAnother) {
   auto ends = make_backends(find_backend("gloo"), 3);
   uint64_t tag = 0;
@@ -37,23 +61,25 @@ TEST(Gloo, AllreducesOfManySizesOneAfterAnother) {
       for (int64_t count = 1; count <= 4096; count = count * 2 + round)
         for (const auto op : {ReduceOp::sum, ReduceOp::max}) {
           CaseMaker maker(3, ++tag);
-          auto test = maker.make(CollectiveKind::allreduce, dtype, op, count);
-          std::vector<OperationPtr> operations;
-          for (int rank = 0; rank < 3; ++rank)
-            operations.push_back(
-                ends[static_cast<size_t>(rank)]->start(test.of(rank), launch_of(tag)));
-          const auto deadline = Deadline::after(20);
-          for (auto& operation : operations) {
-            auto state = OperationState::pending;
-            while (state == OperationState::pending && !deadline.passed()) {
-              for (auto& end : ends) end->progress();
-              state = operation->advance();
-            }
-            ASSERT_EQ(state, OperationState::done) << "count " << count;
-          }
-          test.check();
-          ASSERT_FALSE(testing::Test::HasFailure()) << "count " << count;
+          run_allreduce(ends, maker, tag, dtype, op, count);
+          ASSERT_FALSE(testing::Test::HasFailure());
         }
+}
+
+// Several pieces in each step, and ranks beyond a power of two.
+TEST(Gloo, HalvingAndDoublingInPieces) {
+  for (const int size : {2, 3, 4, 6}) {
+    auto ends = make_backends(find_backend("gloo"), size, [](Context& context) {
+      context.algorithms = "allreduce:0-inf=halving_doubling";
+    });
+    uint64_t tag = 0;
+    for (const int64_t count : {1, 5, 300'001, 1'000'003})
+      for (const bool in_place : {false, true}) {
+        CaseMaker maker(size, ++tag);
+        run_allreduce(ends, maker, tag, DataType::f32, ReduceOp::average, count, in_place);
+        ASSERT_FALSE(testing::Test::HasFailure());
+      }
+  }
 }
 
 // Gloo cannot be told to give a call up; its connections and waits can be ended under it, as the

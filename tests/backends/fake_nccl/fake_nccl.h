@@ -53,8 +53,8 @@ class FakeNccl {
   /// What each communicator was told, as "min_ctas=4 net_name=Socket"; as much of it as this
   /// version reads.
   static std::vector<std::string> configs();
-  /// Communicators that are neither destroyed nor aborted to the end; unique ids that were given out; calls
-  /// of ncclCommSplit, and those without a color, over all ranks.
+  /// Communicators that are neither destroyed nor aborted to the end; unique ids that were given
+  /// out; calls of ncclCommSplit, and those without a color, over all ranks.
   static int64_t living();
   static int64_t unique_ids();
   static int64_t splits();
