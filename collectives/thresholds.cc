@@ -140,7 +140,9 @@ Thresholds derive_thresholds(const NetworkFigures& figures, std::span<const int>
     one_shot =
         std::min(one_shot, limit(model.one_shot(), model.recursive_doubling()).value_or(kMost));
   thresholds.one_shot_below = bounded(one_shot);
-  // Where a ring has no fewer bytes than halving, the model knows no limit, and the table's stays.
+  // Where a ring has no fewer bytes than these, the model knows no limit, and the table's stays.
+  if (const auto two_shot = limit(model.two_shot(), model.ring()))
+    thresholds.two_shot_below = bounded(*two_shot);
   if (const auto halving = limit(model.halving_doubling(), model.ring()))
     thresholds.halving_doubling_below = bounded(*halving);
 
@@ -160,8 +162,9 @@ std::string to_text(const Thresholds& thresholds) {
     if (*bytes == Thresholds::kNever) return fmt::format("{} nothing", name);
     return fmt::format("{} {} bytes", name, *bytes);
   };
-  return fmt::format("{}, {}, {}, {}", part("one_shot below", thresholds.one_shot_below),
+  return fmt::format("{}, {}, {}, {}, {}", part("one_shot below", thresholds.one_shot_below),
                      part("recursive_doubling below", thresholds.recursive_doubling_below),
+                     part("two_shot below", thresholds.two_shot_below),
                      part("halving_doubling below", thresholds.halving_doubling_below),
                      part("two levels from", thresholds.two_levels_from));
 }

@@ -29,6 +29,7 @@ struct Thresholds {
 
   std::optional<int64_t> one_shot_below = {};            // allreduce
   std::optional<int64_t> recursive_doubling_below = {};  // allreduce
+  std::optional<int64_t> two_shot_below = {};            // allreduce, where the table has it
   std::optional<int64_t> halving_doubling_below = {};    // allreduce; from there on ring
   std::optional<int64_t> two_levels_from = {};  // several hosts; kNever: ranks are as if alone
   bool operator==(const Thresholds&) const = default;

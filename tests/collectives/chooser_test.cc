@@ -73,6 +73,11 @@ TEST(Chooser, GoesByMeasuredThresholdsWhereThereAreSome) {
   EXPECT_EQ(choice(rounds, allreduce, 4 << 20, 16, 16), "ring");
   EXPECT_EQ(choice(choose({.halving_doubling_below = 1 << 20}), allreduce, 1 << 20, 16, 16),
             "ring");
+  const auto pairs = choose({.two_shot_below = 1 << 20,
+                             .halving_doubling_below = 400'000,
+                             .two_levels_from = Thresholds::kNever});
+  EXPECT_EQ(choice(pairs, allreduce, (1 << 20) - 1, 4, 2), "two_shot");
+  EXPECT_EQ(choice(pairs, allreduce, 1 << 20, 4, 2), "ring");
 
   const auto flat = choose({.two_levels_from = Thresholds::kNever});
   const auto levels = choose({.two_levels_from = 1 << 20});
