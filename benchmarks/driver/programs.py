@@ -281,12 +281,10 @@ class Programs:
             words = ("allreduce", "--bytes", bytes_, "--algorithm", algorithms, *where)
             self._gloo(topic, group, ranks, words, **more)
             self._gloo(topic, group, ranks, words, CUBIC, **more)
-        for congestion, sockets in (("", 1), (CUBIC, 1), (CUBIC, 2)):
-            chosen = ("--congestion", congestion) if congestion else ()
-            self._limit(topic, group,
-                        ("sockets", "--ranks", ranks, "--bytes", bytes_, "--sockets", sockets,
-                         *chosen, *where),
-                        f"{congestion or 'system'}x{sockets}", **more)
+        # As ours: the congestion control that they choose, one socket for two ranks.
+        self._limit(topic, group,
+                    ("sockets", "--ranks", ranks, "--bytes", bytes_, "--congestion", CUBIC, *where),
+                    f"{CUBIC}x1", **more)
 
     def _ranks_in_namespaces(self, words, names, hosts):
         """tutti-bench's ranks one by one: no launcher reaches into namespaces."""
