@@ -16,29 +16,33 @@ namespace tutti {
 
 namespace {
 
-// Where this rank is among hosts that all have equally many.
-struct Grid {
-  std::vector<int> inner;  // the ranks of its host
-  std::vector<int> cross;  // those of its number on their hosts
-};
+// Those of this host.
+const std::vector<int>& inner_ranks(const LevelsGrid& grid) {
+  return grid.ranks[static_cast<size_t>(grid.host)];
+}
+
+// Those of this number on their hosts.
+std::vector<int> cross_ranks(const LevelsGrid& grid) {
+  std::vector<int> ranks;
+  for (int host = 0; host < static_cast<int>(grid.ranks.size()); ++host)
+    ranks.push_back(grid.of(host));
+  return ranks;
+}
 
 // Nothing if the hosts have unequal numbers of ranks.
-std::optional<Grid> grid_of(const Context& context) {
+std::optional<LevelsGrid> grid_of(const Context& context) {
   const auto host_of = context.hosts();
-  std::vector<std::vector<int>> hosts;
+  LevelsGrid grid;
   for (int rank = 0; rank < context.size; ++rank) {
     const auto host = static_cast<size_t>(host_of[static_cast<size_t>(rank)]);
-    if (host == hosts.size()) hosts.emplace_back();
-    hosts[host].push_back(rank);
+    if (host == grid.ranks.size()) grid.ranks.emplace_back();
+    grid.ranks[host].push_back(rank);
   }
-  Grid grid;
-  grid.inner = hosts[static_cast<size_t>(host_of[static_cast<size_t>(context.rank)])];
-  const auto number =
-      std::find(grid.inner.begin(), grid.inner.end(), context.rank) - grid.inner.begin();
-  for (const auto& host : hosts) {
-    if (host.size() != grid.inner.size()) return {};
-    grid.cross.push_back(host[static_cast<size_t>(number)]);
-  }
+  for (const auto& host : grid.ranks)
+    if (host.size() != grid.ranks.front().size()) return {};
+  grid.host = host_of[static_cast<size_t>(context.rank)];
+  const auto& own = inner_ranks(grid);
+  grid.number = static_cast<int>(std::find(own.begin(), own.end(), context.rank) - own.begin());
   return grid;
 }
 
@@ -74,16 +78,13 @@ void announce(const Context& context, const std::string& failure) {
 
 class DeviceLevels final : public Backend {
  public:
-  DeviceLevels(const Context& context, Grid grid, std::unique_ptr<Backend> inner,
+  DeviceLevels(const Context& context, LevelsGrid grid, std::unique_ptr<Backend> inner,
                std::unique_ptr<Backend> cross, std::unique_ptr<Backend> control)
-      : grid_(std::move(grid)),
-        transport_(parts_of(grid_, *inner, *cross, *control)),
-        capabilities_(describe(context.name, *inner, *cross, *control)) {
+      : transport_(parts_of(grid, *inner, *cross, *control)),
+        capabilities_(describe(context.name, grid, *inner, *cross, *control)) {
     place_.device = capabilities_.devices.front().device;
     place_.runtime = &device_runtime(place_.device.kind);
-    place_.inner_size = static_cast<int>(grid_.inner.size());
-    place_.inner_rank = static_cast<int>(
-        std::find(grid_.inner.begin(), grid_.inner.end(), context.rank) - grid_.inner.begin());
+    place_.grid = std::move(grid);
     place_.size = context.size;
     for (const auto* backend : {inner.get(), cross.get(), control.get()})
       poller_.watch(backend->descriptor(), EPOLLIN);
@@ -168,49 +169,52 @@ class DeviceLevels final : public Backend {
     auto sum = place_.control->counters();
     auto across = place_.cross->counters();
     const auto to_cross = std::exchange(across.bytes_to_peer, {});
+    const auto ranks = cross_ranks(place_.grid);
     add(sum, across);
     sum.bytes_to_peer.resize(static_cast<size_t>(place_.size));
     for (size_t i = 0; i < to_cross.size(); ++i)
-      sum.bytes_to_peer[static_cast<size_t>(grid_.cross[i])] += to_cross[i];
+      sum.bytes_to_peer[static_cast<size_t>(ranks[i])] += to_cross[i];
     return sum;
   }
   // The part's ranks on this host are the color's ranks on it.
   std::shared_ptr<Inheritance> split(const Context& context, int color, int key) override {
-    return place_.inner->split(context_among(context, grid_.inner, "inner"), color, key);
+    return place_.inner->split(context_among(context, inner_ranks(place_.grid), "inner"), color,
+                               key);
   }
 
  private:
-  static std::vector<JointTransport::Part> parts_of(const Grid& grid, Backend& inner,
+  static std::vector<JointTransport::Part> parts_of(const LevelsGrid& grid, Backend& inner,
                                                     Backend& cross, Backend& control) {
     std::vector<JointTransport::Part> parts{{control.transport()}};
-    if (auto* transport = cross.transport()) parts.push_back({transport, grid.cross});
-    if (auto* transport = inner.transport()) parts.push_back({transport, grid.inner});
+    if (auto* transport = cross.transport()) parts.push_back({transport, cross_ranks(grid)});
+    if (auto* transport = inner.transport()) parts.push_back({transport, inner_ranks(grid)});
     return parts;
   }
   // Of devices, what both levels serve together.
-  static Capabilities describe(const std::string& name, const Backend& inner, const Backend& cross,
-                               const Backend& control) {
+  static Capabilities describe(const std::string& name, const LevelsGrid& grid,
+                               const Backend& inner, const Backend& cross, const Backend& control) {
     const auto near = inner.capabilities(), far = cross.capabilities();
     auto capabilities = control.capabilities();
     capabilities.name = name;
     capabilities.across_hosts = true;
     capabilities.route = fmt::format("{} within a host, {} between hosts", near.route,
                                      far.route.empty() ? far.name : far.route);
-    for (const auto& service : near.devices) {
-      DeviceService both{service.device};
-      if (std::find(service.kinds.begin(), service.kinds.end(), CollectiveKind::allreduce) !=
-          service.kinds.end())
-        both.kinds = {CollectiveKind::allreduce};
-      for (const auto dtype : service.dtypes)
-        if (far.serves(CollectiveKind::allreduce, dtype, ReduceOp::sum))
-          both.dtypes.push_back(dtype);
-      both.ops = service.ops;
-      capabilities.devices.push_back(std::move(both));
+    std::vector<CollectiveKind> kinds{CollectiveKind::allreduce, CollectiveKind::broadcast};
+    if (grid.is_in_blocks())
+      kinds.insert(kinds.end(), {CollectiveKind::allgather, CollectiveKind::reduce_scatter});
+    for (auto service : near.devices) {
+      std::erase_if(service.kinds, [&](CollectiveKind kind) {
+        return std::find(kinds.begin(), kinds.end(), kind) == kinds.end();
+      });
+      if (service.kinds.empty()) continue;
+      std::erase_if(service.dtypes, [&](DataType dtype) {
+        return !far.serves(service.kinds.front(), dtype, ReduceOp::sum);
+      });
+      capabilities.devices.push_back(std::move(service));
     }
     return capabilities;
   }
 
-  const Grid grid_;
   JointTransport transport_;
   const Capabilities capabilities_;
   LevelsPlace place_;
@@ -232,9 +236,9 @@ std::unique_ptr<Backend> connect_device_levels(
                               context.name));
     return connect_control();
   }
-  auto near = context_among(context, grid->inner, inner.name);
+  auto near = context_among(context, inner_ranks(*grid), inner.name);
   near.inheritance = context.inheritance;
-  if (grid->cross.size() == 1) return inner.connect(near);
+  if (grid->ranks.size() == 1) return inner.connect(near);
   std::unique_ptr<Backend> within;
   std::string failure;
   try {
@@ -243,7 +247,7 @@ std::unique_ptr<Backend> connect_device_levels(
     failure = error.what();
   }
   announce(context, failure);
-  auto between = cross.connect(context_among(context, grid->cross, cross.name));
+  auto between = cross.connect(context_among(context, cross_ranks(*grid), cross.name));
   return std::make_unique<DeviceLevels>(context, std::move(*grid), std::move(within),
                                         std::move(between), connect_control());
 }

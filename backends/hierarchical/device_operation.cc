@@ -10,16 +10,18 @@ namespace tutti {
 
 namespace {
 
-// For the second of two operations of the inner level that belong to one bucket.
-constexpr uint64_t kGatherTag = uint64_t{1} << 63;
+// Tags are counted up from 1; above them, the number of a call among those of its operation.
+constexpr int kCallShift = 48;
 constexpr double kDrainSeconds = 3;
 
 }  // namespace
 
-std::unique_ptr<LevelsScratch> LevelsPlace::take(size_t bytes) {
+std::unique_ptr<LevelsScratch> LevelsPlace::take(size_t bytes, size_t device_bytes) {
   const auto wanted = std::bit_ceil(std::max<size_t>(bytes, 4096));
-  const auto fitting =
-      std::find_if(free.begin(), free.end(), [&](const auto& one) { return one->bytes == wanted; });
+  const auto needs_device = device_bytes == 0 ? 0 : std::bit_ceil(device_bytes);
+  const auto fitting = std::find_if(free.begin(), free.end(), [&](const auto& one) {
+    return one->bytes == wanted && one->device_bytes == needs_device;
+  });
   if (fitting != free.end()) {
     auto found = std::move(*fitting);
     free.erase(fitting);
@@ -29,6 +31,8 @@ std::unique_ptr<LevelsScratch> LevelsPlace::take(size_t bytes) {
   auto made = std::make_unique<LevelsScratch>();
   made->pinned = static_cast<std::byte*>(runtime->allocate_host(wanted));
   made->bytes = wanted;
+  if (needs_device > 0) made->device = inner->allocate(needs_device, device);
+  made->device_bytes = needs_device;
   made->word = runtime->take_word();
   made->event = runtime->create_event(device);
   return made;
@@ -43,16 +47,12 @@ LevelsOperation::LevelsOperation(LevelsPlace& place, const LevelsStreams& stream
       tag_(launch.tag),
       contributors_(launch.contributors > 0 ? launch.contributors : place.size),
       is_bucket_(!device_.inputs.empty() || !device_.outputs.empty()),
-      count_(collective.send_counts[0]) {
-  const int64_t n = place_.inner_size;
-  for (int64_t i = 0; i < n; ++i) shares_.push_back(count_ / n + (i < count_ % n ? 1 : 0));
-  for (int i = 0; i < place_.inner_rank; ++i)
-    share_offset_ += shares_[static_cast<size_t>(i)] * size_of(collective_.dtype);
+      plan_(plan_levels(collective, place.grid)) {
   if (collective_.op == ReduceOp::average) {
     collective_.op = ReduceOp::sum;
-    collective_.scale.divisor *= contributors_;
+    if (reduces(collective_.kind)) collective_.scale.divisor *= contributors_;
   }
-  scratch_ = place_.take(share_bytes());
+  scratch_ = place_.take(bytes_of(plan_.pinned), bytes_of(plan_.scratch));
   if (device_.agreed) {
     pack();
   } else {
@@ -138,12 +138,11 @@ bool LevelsOperation::step() {
       return true;
     case Stage::packing:
       if (!has_passed(kPacked)) return false;
-      stage_ = Stage::reducing;
-      start_inner(CollectiveKind::reduce_scatter, {});
+      stage_ = Stage::before;
       return true;
-    case Stage::reducing:
-      if (!is_part_done()) return stage_ == Stage::over;
-      fetch();
+    case Stage::before:
+      if (part_ && !is_part_done()) return stage_ == Stage::over;
+      if (!start_next(plan_.before, {})) fetch();
       return true;
     case Stage::fetching:
       if (!has_passed(kFetched)) return false;
@@ -151,11 +150,11 @@ bool LevelsOperation::step() {
       return true;
     case Stage::crossing:
       if (part_ && !is_part_done()) return stage_ == Stage::over;
-      gather();
+      put();
       return true;
-    case Stage::gathering:
-      if (!is_part_done()) return stage_ == Stage::over;
-      unpack();
+    case Stage::after:
+      if (part_ && !is_part_done()) return stage_ == Stage::over;
+      if (!start_next(plan_.after, {&scratch_->event, 1})) unpack();
       return true;
     case Stage::unpacking:
       return has_passed(kUnpacked) && end(OperationState::done);
@@ -186,70 +185,93 @@ void LevelsOperation::pack() {
   for (void* event : device_.ready)
     if (event != nullptr) runtime.wait_event(streams_.packing, event);
   if (is_bucket_)
-    runtime.pack({collective_.output, collective_.dtype, count_, 0, 0, false}, device_.inputs,
-                 device_.prescale, false, streams_.packing);
+    runtime.pack({collective_.output, collective_.dtype, plan_.reduced, 0, 0, false},
+                 device_.inputs, device_.prescale, false, streams_.packing);
   tell(streams_.packing, kPacked);
 }
 
-void LevelsOperation::start_inner(CollectiveKind kind, std::span<void* const> ready) {
-  const bool gathers = kind == CollectiveKind::allgather;
-  Collective collective;
-  collective.kind = kind;
-  collective.dtype = collective_.dtype;
-  collective.op = collective_.op;
-  collective.input = gathers ? share() : is_bucket_ ? collective_.output : collective_.input;
-  collective.output = gathers ? collective_.output : share();
-  collective.send_counts = shares_;
+bool LevelsOperation::start_next(const std::vector<LevelsPlan::Call>& calls,
+                                 std::span<void* const> ready) {
+  if (next_ == calls.size()) return false;
   DeviceLaunch device;
   device.ready = ready;
   device.agreed = true;
   Launch launch;
-  launch.tag = gathers ? tag_ ^ kGatherTag : tag_;
+  launch.tag = tag_ | ++made_ << kCallShift;
   launch.device = &device;
-  part_ = place_.inner->start(collective, launch);
+  part_ = place_.inner->start(collective_of(calls[next_++]), launch);
+  return true;
+}
+
+Collective LevelsOperation::collective_of(const LevelsPlan::Call& call) const {
+  Collective collective;
+  collective.kind = call.kind;
+  collective.dtype = collective_.dtype;
+  collective.op = collective_.op;
+  collective.root = call.root;
+  collective.input = memory_of(call.input);
+  collective.output = memory_of(call.output);
+  collective.send_counts = call.counts;
+  return collective;
+}
+
+std::byte* LevelsOperation::memory_of(const LevelsPlan::Spot& spot) const {
+  const auto base = [&]() -> std::byte* {
+    switch (spot.memory) {
+      case LevelsPlan::Memory::pinned:
+        return scratch_->pinned;
+      case LevelsPlan::Memory::scratch:  // none if this rank has no part
+        return scratch_->device ? scratch_->device->data() : nullptr;
+      case LevelsPlan::Memory::input:
+        // Nobody writes to it.
+        if (!is_bucket_) return const_cast<std::byte*>(collective_.input);
+        break;
+      case LevelsPlan::Memory::output:
+        break;
+    }
+    return collective_.output;
+  }();
+  return base == nullptr ? nullptr : base + bytes_of(spot.at);
 }
 
 void LevelsOperation::fetch() {
   stage_ = Stage::fetching;
-  const auto bytes = share_bytes();
-  if (bytes > 0) place_.runtime->copy(scratch_->pinned, share(), bytes, streams_.copying);
+  next_ = 0;
+  for (const auto& copy : plan_.fetch)
+    if (copy.count > 0)
+      place_.runtime->copy(scratch_->pinned + bytes_of(copy.pinned), memory_of(copy.device),
+                           bytes_of(copy.count), streams_.copying);
   tell(streams_.copying, kFetched);
 }
 
-// Every rank of the same number on its host has as many elements.
 void LevelsOperation::cross() {
   stage_ = Stage::crossing;
-  const auto count = std::span(shares_).subspan(static_cast<size_t>(place_.inner_rank), 1);
-  if (count[0] == 0) return;
-  Collective collective;
-  collective.kind = CollectiveKind::allreduce;
-  collective.dtype = collective_.dtype;
-  collective.op = collective_.op;
-  collective.input = collective.output = scratch_->pinned;
-  collective.send_counts = count;
+  if (!plan_.cross) return;
   Launch launch;
   launch.tag = tag_;
-  part_ = place_.cross->start(collective, launch);
+  part_ = place_.cross->start(collective_of(*plan_.cross), launch);
 }
 
-void LevelsOperation::gather() {
+void LevelsOperation::put() {
   auto& runtime = *place_.runtime;
-  stage_ = Stage::gathering;
-  const auto bytes = share_bytes();
-  if (bytes > 0) runtime.copy(share(), scratch_->pinned, bytes, streams_.copying);
+  stage_ = Stage::after;
+  for (const auto& copy : plan_.put)
+    if (copy.count > 0)
+      runtime.copy(memory_of(copy.device), scratch_->pinned + bytes_of(copy.pinned),
+                   bytes_of(copy.count), streams_.copying);
   runtime.record(scratch_->event, streams_.copying);
-  start_inner(CollectiveKind::allgather, {&scratch_->event, 1});
 }
 
 void LevelsOperation::unpack() {
   stage_ = Stage::unpacking;
-  Piece whole{collective_.output, collective_.dtype, 0, count_};
+  const Piece whole{collective_.output, collective_.dtype, 0, plan_.reduced};
   auto outputs = is_bucket_ ? device_.outputs : std::span<const Piece>(&whole, 1);
-  if (is_cancelled_ || (!is_bucket_ && collective_.scale.is_one())) outputs = {};
+  if (is_cancelled_ || (!is_bucket_ && (collective_.scale.is_one() || plan_.reduced == 0)))
+    outputs = {};
   const DeviceOutcome outcome{scratch_->word, mark(kUnpacked), mark(kUnpacked),
                               is_cancelled_ ? std::span<uint64_t* const>() : device_.gates};
   auto& runtime = *place_.runtime;
-  runtime.unpack({collective_.output, collective_.dtype, count_, 0, 0, false}, outputs,
+  runtime.unpack({collective_.output, collective_.dtype, plan_.reduced, 0, 0, false}, outputs,
                  collective_.scale, outcome, streams_.copying);
   runtime.host_function(streams_.copying, [bell = place_.bell] {
     bell->bell.ring();

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tutti/backends/backend.h"
+#include "tutti/backends/hierarchical/device_plan.h"
 #include "tutti/base/descriptor.h"
 #include "tutti/tensor/device_runtime.h"
 
@@ -25,10 +26,13 @@ struct LevelsStreams {
   StreamRef packing, copying;
 };
 
-/// Pinned memory, a word and an event for one operation, used again by later ones.
+/// Pinned memory, a word and an event for one operation, used again by later ones; and memory of
+/// the device for operations that need some.
 struct LevelsScratch {
   std::byte* pinned = nullptr;
   size_t bytes = 0;
+  std::unique_ptr<Region> device;
+  size_t device_bytes = 0;
   uint64_t* word = nullptr;
   uint64_t turn = 0;
   void* event = nullptr;
@@ -42,20 +46,21 @@ struct LevelsPlace {
   DeviceRuntime* runtime = nullptr;
   Device device;
   std::unique_ptr<Backend> inner, cross, control;
-  int inner_rank = 0, inner_size = 1, size = 1;
+  LevelsGrid grid;
+  int size = 1;
   std::shared_ptr<LevelsBell> bell = std::make_shared<LevelsBell>();
   std::atomic<bool> is_aborted{false};
   std::vector<std::unique_ptr<LevelsScratch>> free;
   std::vector<LevelsOperation*> running;
   std::optional<Deadline> breaking_off;  // until when, after an abort
 
-  std::unique_ptr<LevelsScratch> take(size_t bytes);
+  std::unique_ptr<LevelsScratch> take(size_t bytes, size_t device_bytes);
 };
 
-/// An allreduce over both levels: all ranks agree, then a bucket is packed; the ranks of a host
-/// reduce and scatter it, each brings its share to host memory, reduces it with the ranks of its
-/// number on the other hosts and brings it back; the ranks of a host gather it, and it is unpacked.
-/// As no data moves before all ranks agree, a veto leaves nothing behind on any device.
+/// A collective over both levels, by its LevelsPlan: all ranks agree, then a bucket is packed; what
+/// the ranks of a host do before; each brings its share to host memory, where the ranks of its
+/// number on all hosts do theirs, and brings it back; what the ranks of a host do after, and it is
+/// unpacked. As no data moves before all ranks agree, a veto leaves nothing behind on any device.
 class LevelsOperation final : public Operation {
  public:
   LevelsOperation(LevelsPlace& place, const LevelsStreams& streams, const Collective& collective,
@@ -71,7 +76,7 @@ class LevelsOperation final : public Operation {
   void open_gates();
 
  private:
-  enum class Stage { agreeing, packing, reducing, fetching, crossing, gathering, unpacking, over };
+  enum class Stage { agreeing, packing, before, fetching, crossing, after, unpacking, over };
   // The lower bits of the word.
   enum Mark : uint64_t { kPacked = 1, kFetched = 2, kUnpacked = 3, kMarks = 4 };
 
@@ -81,18 +86,18 @@ class LevelsOperation final : public Operation {
   bool end(OperationState state);
   /// `part_` is over: true if it is done; else this operation is over, too.
   bool is_part_done();
-  void start_inner(CollectiveKind kind, std::span<void* const> ready);
+  /// The next call of the ranks of this host; false if there is none.
+  bool start_next(const std::vector<LevelsPlan::Call>& calls, std::span<void* const> ready);
+  Collective collective_of(const LevelsPlan::Call& call) const;
+  std::byte* memory_of(const LevelsPlan::Spot& spot) const;
+  size_t bytes_of(int64_t count) const {
+    return static_cast<size_t>(count * size_of(collective_.dtype));
+  }
   void pack();
   void fetch();
   void cross();
-  void gather();
+  void put();
   void unpack();
-  /// What this rank drives between the hosts.
-  std::byte* share() const { return collective_.output + share_offset_; }
-  size_t share_bytes() const {
-    return static_cast<size_t>(shares_[static_cast<size_t>(place_.inner_rank)] *
-                               size_of(collective_.dtype));
-  }
 
   LevelsPlace& place_;
   const LevelsStreams streams_;
@@ -101,9 +106,9 @@ class LevelsOperation final : public Operation {
   const uint64_t tag_;
   const int contributors_;
   const bool is_bucket_;
-  int64_t count_ = 0;
-  std::vector<int64_t> shares_;  // elements, of each rank of the host
-  int64_t share_offset_ = 0;     // bytes
+  const LevelsPlan plan_;
+  size_t next_ = 0;    // of the calls of this stage
+  uint64_t made_ = 0;  // calls of the ranks of this host, for their tags
   std::unique_ptr<LevelsScratch> scratch_;
   Stage stage_ = Stage::agreeing;
   bool is_on_streams_ = false;

@@ -130,61 +130,116 @@ TEST_P(NcclLevelsOver, AllreduceOfEveryOp) {
       [&](Options& options) { options.backend = name; });
 }
 
-// What leaves a host is 2 (h - 1) / h of the data, whatever the number of its ranks.
+// Runs one collective of f32 on all ends, from and into ones, and checks the first element of every
+// output; returns the bytes that each host sent to others.
+std::vector<int64_t> bytes_that_leave(const Layout& layout, CollectiveKind kind,
+                                      const std::vector<int64_t>& counts, float expected) {
+  auto ends = level_backends("nccl+tcp", layout, 1 << 20);
+  std::vector<std::vector<uint64_t>> before;
+  for (auto& end : ends) before.push_back(end->counters().bytes_to_peer);
+  const int64_t all = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  std::vector<Tensor> inputs, outputs;
+  std::vector<OperationPtr> running;
+  DeviceLaunch device;
+  device.agreed = true;
+  Launch launch;
+  launch.tag = 1;
+  launch.device = &device;
+  for (auto& end : ends) {
+    auto& input = inputs.emplace_back(Shape{all}, DataType::f32, kFake);
+    auto& output = outputs.emplace_back(Shape{all}, DataType::f32, kFake);
+    std::fill_n(input.as<float>(), all, 1.0f);
+    running.push_back(end->start(
+        {kind, DataType::f32, ReduceOp::sum, 0, input.data(), output.data(), counts, {}, {}},
+        launch));
+  }
+  const auto deadline = Deadline::after(30);
+  size_t done = 0;
+  while (done < ends.size() && !deadline.passed()) {
+    for (auto& end : ends) end->progress();
+    done = static_cast<size_t>(std::count_if(running.begin(), running.end(), [](auto& one) {
+      return one->advance() == OperationState::done;
+    }));
+  }
+  EXPECT_EQ(done, ends.size());
+  running.clear();
+  for (const auto& output : outputs) EXPECT_EQ(output.as<float>()[0], expected);
+  std::vector<int64_t> sent(ends.size());
+  for (size_t rank = 0; rank < ends.size(); ++rank) {
+    const auto after = ends[rank]->counters().bytes_to_peer;
+    for (size_t peer = 0; peer < ends.size(); ++peer)
+      if (layout[peer] != layout[rank])
+        sent[static_cast<size_t>(layout[rank])] +=
+            static_cast<int64_t>(after[peer] - (before[rank].empty() ? 0 : before[rank][peer]));
+  }
+  sent.resize(static_cast<size_t>(*std::max_element(layout.begin(), layout.end())) + 1);
+  return sent;
+}
+
+// What leaves a host is 2 (h - 1) / h of the data of an allreduce, whatever the number of its
+// ranks; of all else, what the other hosts do not have yet.
 TEST(NcclLevels, CrossHostBytesAreTheLeastThereCanBe) {
   constexpr int64_t kCount = 600'000;
+  const auto expect_near = [](const std::vector<int64_t>& sent, int64_t least) {
+    for (const auto bytes : sent) {
+      EXPECT_GE(bytes, least - 64 * static_cast<int64_t>(sent.size()));
+      EXPECT_LE(bytes, least + least / 100);
+    }
+  };
   for (const auto& layout : {kTwoByTwo, kMixed}) {
-    auto ends = level_backends("nccl+tcp", layout, 1 << 20);
-    std::vector<std::vector<uint64_t>> before;
-    for (auto& end : ends) before.push_back(end->counters().bytes_to_peer);
-    std::vector<Tensor> tensors;
-    std::vector<OperationPtr> running;
-    DeviceLaunch device;
-    device.agreed = true;
-    Launch launch;
-    launch.tag = 1;
-    launch.device = &device;
-    for (auto& end : ends) {
-      auto& tensor = tensors.emplace_back(Shape{kCount}, DataType::f32, kFake);
-      std::fill_n(tensor.as<float>(), kCount, 1.0f);
-      running.push_back(end->start({CollectiveKind::allreduce,
-                                    DataType::f32,
-                                    ReduceOp::sum,
-                                    0,
-                                    tensor.data(),
-                                    tensor.data(),
-                                    {&kCount, 1},
-                                    {},
-                                    {}},
-                                   launch));
-    }
-    const auto deadline = Deadline::after(30);
-    size_t done = 0;
-    while (done < ends.size() && !deadline.passed()) {
-      for (auto& end : ends) end->progress();
-      done = static_cast<size_t>(std::count_if(running.begin(), running.end(), [](auto& one) {
-        return one->advance() == OperationState::done;
-      }));
-    }
-    ASSERT_EQ(done, ends.size());
-    running.clear();
-    for (const auto& tensor : tensors)
-      ASSERT_THAT(tensor.span<float>(), testing::Each(static_cast<float>(layout.size())));
-    const int h = *std::max_element(layout.begin(), layout.end()) + 1;
-    const int64_t least = 2 * kCount * 4 * (h - 1) / h;
-    for (int host = 0; host < h; ++host) {
-      int64_t sent = 0;
-      for (size_t rank = 0; rank < ends.size(); ++rank) {
-        if (layout[rank] != host) continue;
-        const auto after = ends[rank]->counters().bytes_to_peer;
-        for (size_t peer = 0; peer < ends.size(); ++peer)
-          if (layout[peer] != host)
-            sent +=
-                static_cast<int64_t>(after[peer] - (before[rank].empty() ? 0 : before[rank][peer]));
+    const auto ranks = static_cast<float>(layout.size());
+    const auto sent = bytes_that_leave(layout, CollectiveKind::allreduce, {kCount}, ranks);
+    const auto hosts = static_cast<int64_t>(sent.size());
+    expect_near(sent, 2 * kCount * 4 * (hosts - 1) / hosts);
+  }
+  for (const auto& layout : {kTwoByTwo, kTwoByThree}) {
+    const auto size = layout.size();
+    const auto broadcast = bytes_that_leave(layout, CollectiveKind::broadcast, {kCount}, 1);
+    expect_near({broadcast.front()}, kCount * 4);
+    EXPECT_LE(broadcast.back(), 4096);
+    const std::vector<int64_t> counts(size, kCount / static_cast<int64_t>(size));
+    expect_near(bytes_that_leave(layout, CollectiveKind::allgather, counts, 1), kCount * 4 / 2);
+    expect_near(
+        bytes_that_leave(layout, CollectiveKind::reduce_scatter, counts, static_cast<float>(size)),
+        kCount * 4 / 2);
+  }
+}
+
+// Of every root and with unequal parts.
+TEST(NcclLevels, BroadcastAllgatherAndReduceScatterOnEveryLayout) {
+  for (const auto& layout : {kTwoByTwo, kMixed, kThreeByOne, kTwoByThree}) {
+    run_levels(layout, [](Communicator& comm) {
+      UserStream stream;
+      const int rank = comm.rank(), size = comm.size();
+      for (int root = 0; root < size; ++root)
+        for (const int64_t count : {1, 7, 1000}) {
+          const auto value = stream.make(Shape{count}, DataType::f32,
+                                         [&](int64_t i) { return value_of(rank, i); });
+          comm.broadcast(fmt::format("b{}.{}", root, count), stream.view(value), root)
+              .wait_on(stream.get());
+          stream.expect(value, [&](int64_t i) { return value_of(root, i); });
+        }
+      const auto part =
+          stream.make(Shape{3 * rank}, DataType::i64, [&](int64_t i) { return 100 * rank + i; });
+      auto gathered = comm.allgather("parts", stream.view(part));
+      gathered.wait_on(stream.get());
+      std::vector<double> all;
+      for (int other = 0; other < size; ++other)
+        for (int i = 0; i < 3 * other; ++i) all.push_back(100 * other + i);
+      stream.expect(gathered.output(), [&](int64_t i) { return all[static_cast<size_t>(i)]; });
+      for (const int64_t count : {int64_t{1}, int64_t{size}, int64_t{5 * size + 2}}) {
+        const auto whole =
+            stream.make(Shape{count}, DataType::f32, [&](int64_t i) { return value_of(rank, i); });
+        auto reduced_part = comm.reduce_scatter(fmt::format("r{}", count), stream.view(whole),
+                                                {.op = ReduceOp::average});
+        reduced_part.wait_on(stream.get());
+        const int64_t begin = rank * (count / size) + std::min<int64_t>(rank, count % size);
+        stream.expect(reduced_part.output(),
+                      [&](int64_t i) { return reduced(size, ReduceOp::average, begin + i); });
       }
-      EXPECT_GE(sent, least - 64 * h) << "host " << host;
-      EXPECT_LE(sent, least + least / 100) << "host " << host;
-    }
+      comm.barrier("end").wait();
+    });
+    if (HasFailure()) return;
   }
 }
 
@@ -295,16 +350,15 @@ TEST(NcclLevels, WhatBothLevelsDoNotServeGoesThroughHostMemory) {
         UserStream stream;
         const int rank = comm.rank();
         const auto value = stream.make(Shape{9}, DataType::f32, [&](int64_t) { return rank; });
-        for (int i = 0; i < 2; ++i)
-          comm.broadcast(fmt::format("b{}", i), stream.view(value), 2).wait_on(stream.get());
-        stream.expect(value, [](int64_t) { return 2; });
-        auto work = comm.allgather("g", stream.view(value));
-        EXPECT_EQ(work.output().count(), 36);
-        work.wait();
+        for (int i = 0; i < 2; ++i) {
+          auto work = comm.gather(fmt::format("g{}", i), stream.view(value), 2);
+          work.wait();
+          EXPECT_EQ(work.output().count(), rank == 2 ? 36 : 0);
+        }
         comm.barrier("end").wait();
       },
       listen);
-  EXPECT_EQ(count("does not run broadcast of f32 on fake:0: it goes through host memory"), 1);
+  EXPECT_EQ(count("does not run gather of f32 on fake:0: it goes through host memory"), 1);
   lines.clear();
   // Hosts with unequal numbers of ranks.
   run_levels(
