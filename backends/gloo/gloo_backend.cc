@@ -31,7 +31,7 @@ namespace {
 constexpr size_t kMostOperations = 1024;
 // Of allreduces by halving_doubling, in bytes; fewer where some ranks must send all of it to
 // others.
-constexpr int64_t kMostHalved = 4 << 20, kMostFolded = 64 << 10;
+constexpr int64_t kHalvedBelow = 8 << 20, kFoldedBelow = 64 << 10;
 // What Gloo sees of a peer's end it may see before our own channels do, which know whose it was.
 constexpr auto kGrace = std::chrono::milliseconds(500);
 
@@ -115,8 +115,9 @@ class GlooBackend final : public Backend {
       if (name == "ring") return GlooAllreduce::ring;
       if (name == "halving_doubling") return GlooAllreduce::halving_doubling;
     }
-    const auto most = std::has_single_bit(static_cast<unsigned>(size_)) ? kMostHalved : kMostFolded;
-    return bytes <= most ? GlooAllreduce::halving_doubling : GlooAllreduce::ring;
+    const auto below =
+        std::has_single_bit(static_cast<unsigned>(size_)) ? kHalvedBelow : kFoldedBelow;
+    return bytes < below ? GlooAllreduce::halving_doubling : GlooAllreduce::ring;
   }
 
   struct Place {

@@ -55,7 +55,7 @@ void run_allreduce(const Flags& flags, ForkTeam& team, const std::string& folder
     const std::span values(data.get(), static_cast<size_t>(count));
     // What our backend chooses at this size; Gloo's own object for it where there is one.
     auto algorithm = flags.text("algorithm");
-    if (algorithm == "same") algorithm = bytes <= 4 << 20 ? "halving_doubling" : "ring";
+    if (algorithm == "same") algorithm = bytes < 8 << 20 ? "halving_doubling" : "ring";
     const auto raw = make_raw(algorithm, context, data.get(), count);
     const auto name = "x" + std::to_string(bytes);
     const auto ours = [&] {
