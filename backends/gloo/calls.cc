@@ -137,7 +137,9 @@ class GlooCaller::Implementation {
       return recv(rank - power, what_->output, bytes);
     }
     const bool has_guest = rank + power < mesh_->size;
-    if (shares_.size() < bytes) shares_.resize(bytes);
+    // A half of an odd number may be the larger one, in every step.
+    const auto room = bytes + static_cast<size_t>(std::bit_width(unsigned(power))) * element_;
+    if (shares_.size() < room) shares_.resize(room);
     std::byte* source = input();
     if (has_guest) {
       recv(rank + power, shares_.data(), bytes);
