@@ -49,7 +49,7 @@ class Scope:
         self.tcp_latency = [4, 4 * K] if quick else [4, 64, 512, 4 * K]
         self.four_large = [M, 16 * M] if quick else [M, 4 * M, 16 * M, 64 * M]
         self.shaped = [4 * M]
-        self.repetitions = 2 if quick else 3
+        self.repetitions = 2  # a round: the figure is the median of many
         self.steady_steps = {"names": 1000 if quick else 10_000, "true": 20 if quick else 200}
         # From a bucket's size on: before, agreeing on a call takes longer than the call.
         self.beside = [4 * M, 16 * M] if quick else [4 * M, 16 * M, 64 * M]
