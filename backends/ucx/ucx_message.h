@@ -70,7 +70,7 @@ struct UcxHeader {
 };
 
 /// Parts of one message that may be put at once.
-inline constexpr size_t kMostParts = 2;
+inline constexpr size_t kMostParts = 4;
 
 /// One isend or irecv, from the call until test() released it.
 struct UcxTransfer {
