@@ -195,7 +195,6 @@ void Engine::fault(const Error& error, bool tell_others) {
     const std::lock_guard lock(submit_mutex_);
     if (broken_) return;
     broken_ = error;
-    usable_ = false;
   }
   const bool idle = scheduler_->idle();
   if (idle) log(LogLevel::error, error.what());
@@ -214,6 +213,11 @@ void Engine::fault(const Error& error, bool tell_others) {
   backend_->progress();
   fail_all(error);
   left_ = error;
+  {
+    // Only now: who is refused frees memory, which operations before may have worked on until here.
+    const std::lock_guard lock(submit_mutex_);
+    usable_ = false;
+  }
   take_submissions();
 }
 

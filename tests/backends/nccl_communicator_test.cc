@@ -354,6 +354,33 @@ TEST(NcclCommunicator, ARankThatHangsAndLeavesIsNamed) {
   EXPECT_GT(FakeNccl::aborts(), 0);
 }
 
+// Whom a broken communicator refuses may free its tensors: nothing works on them any more.
+TEST(NcclCommunicator, WhoIsRefusedHasNothingUnderWay) {
+  run_nccl(2, [](Communicator& comm) {
+    UserStream stream;
+    const auto tensor = stream.make(Shape{200'000}, DataType::f32, [](int64_t) { return 1; });
+    comm.allreduce("first", stream.view(tensor)).wait();
+    comm.barrier("all are here").wait();
+    if (comm.rank() == 0) FakeNccl::hang(1);
+    comm.barrier("it hangs").wait();
+    auto stuck = comm.allreduce("stuck", stream.view(tensor), ReduceOp::sum);
+    if (comm.rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      return;
+    }
+    const auto deadline = Deadline::after(10);
+    try {
+      for (int i = 0; !deadline.passed(); ++i) {
+        comm.barrier(fmt::format("b{}", i));
+        std::this_thread::sleep_for(std::chrono::microseconds(200));
+      }
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& error) {
+      EXPECT_TRUE(stuck.done()) << error.what();
+    }
+  });
+}
+
 TEST(NcclCommunicator, AnAsynchronousErrorEndsTheCommunicator) {
   run_nccl(2, [](Communicator& comm) {
     UserStream stream;
