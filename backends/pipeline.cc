@@ -210,8 +210,7 @@ void Pipeline::fill() {
     tell_places(chunk, run.windows[0].data, run.update);
     bytes = 0;
   } else if (run.verdict == 0 && run.algorithm == kOneShot) {
-    run.fill(range, bytes <= ChunkLine::kPayload ? line.payload
-                                                 : own().slots + slot_of(chunk) * kChunkBytes);
+    run.fill(range, small_place(own(), chunk, bytes));
   } else if (run.verdict == 0) {
     auto* slot = own().slots + slot_of(chunk) * kChunkBytes;
     const Range mine = share_of(rank_, size(), range, run.element);

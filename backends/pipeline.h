@@ -135,6 +135,7 @@ class Pipeline {
   void publish_filled(uint64_t chunk);
   void reduce();
   void drain();
+  static std::byte* small_place(const Peer& peer, uint64_t chunk, size_t bytes);
   void reduce_all(Run& run, uint64_t chunk);
   void reduce_share(Run& run, uint64_t chunk);
   bool reduce_direct(Run& run, uint64_t chunk);

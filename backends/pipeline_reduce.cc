@@ -12,6 +12,16 @@ namespace {
 constexpr int64_t kBlockBytes = 16 << 10;   // stays in the first cache
 constexpr int64_t kBytesPerCall = 1 << 20;  // between two looks at other things
 
+// Takes a line away from those who read it, before it is written. A store would do so too, but all
+// later stores would wait for it.
+inline void fetch_for_writing(const void* line) {
+#if defined(__x86_64__)
+  asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(line)));
+#else
+  __builtin_prefetch(line, 1);
+#endif
+}
+
 }  // namespace
 
 void Pipeline::reduce() {
@@ -48,13 +58,17 @@ Pipeline::Places Pipeline::places_of(size_t rank, uint64_t chunk) const {
   return places;
 }
 
+// Where a rank's elements of a small operation are.
+std::byte* Pipeline::small_place(const Peer& peer, uint64_t chunk, size_t bytes) {
+  return bytes <= ChunkLine::kPayload ? peer.lines[slot_of(chunk)].payload
+                                      : peer.slots + slot_of(chunk) * kChunkBytes;
+}
+
 void Pipeline::reduce_all(Run& run, uint64_t chunk) {
   const Range whole{0, run.count};
   if (run.count == 0) return;
-  const bool in_line = run.bytes(run.count) <= ChunkLine::kPayload;
   for (size_t rank = 0; rank < peers_.size(); ++rank)
-    inputs_[rank] = in_line ? peers_[rank].lines[slot_of(chunk)].payload
-                            : peers_[rank].slots + slot_of(chunk) * kChunkBytes;
+    inputs_[rank] = small_place(peers_[rank], chunk, run.bytes(run.count));
   if (auto* output = run.output_view(whole)) {
     tutti::reduce(run.dtype, run.op, output, inputs_, run.count, run.scale);
     return;
@@ -142,30 +156,48 @@ bool Pipeline::reduce_direct(Run& run, uint64_t chunk) {
   return run.reduced_elements == mine.count;
 }
 
-// An allreduce of shared memory for a caller that waits: what progress() does for it, in one piece
-// and without an Operation. False: one is needed from here on, for the chunk that was begun if one
-// was (end_ has grown).
+// An allreduce that is small, or of shared memory, for a caller that waits: what progress() does
+// for it, in one piece and without an Operation. False: one is needed from here on, for the chunk
+// that was begun if one was (end_ has grown).
 bool Pipeline::run_here(const Collective& collective, const Launch& launch) {
   const int64_t count = collective.send_counts[0], element = size_of(collective.dtype);
-  if (launch.windows.size() != 1 || launch.update != nullptr || launch.verdict != 0 ||
-      count * element > kBytesPerCall)
+  const auto whole = static_cast<size_t>(count * element);
+  const bool is_direct = launch.windows.size() == 1;
+  const bool is_short = count * element <= (is_direct ? kBytesPerCall : one_shot_bytes(size()));
+  if (!is_short || launch.windows.size() > 1 || launch.update != nullptr || launch.verdict != 0 ||
+      launch.edges.fill != nullptr || launch.edges.drain != nullptr)
     return false;
   if (!operations_.empty() || drained_ != end_ || is_void_ || aborted_ || !has_free_slot())
     return false;
 
   const uint64_t chunk = end_++;
   const size_t slot = slot_of(chunk);
-  auto* const elements = launch.windows[0].data;
-  own().lines[slot].call.tell(collective.dtype, collective.op, kDirect, count,
-                              subject_of(collective, launch), 0);
+  own().lines[slot].call.tell(collective.dtype, collective.op, is_direct ? kDirect : kOneShot,
+                              count, subject_of(collective, launch), 0);
   tell_name(chunk, launch.name);
-  tell_places(chunk, elements, nullptr);
+  auto* const elements = is_direct ? launch.windows[0].data : nullptr;
+  if (is_direct) {
+    tell_places(chunk, elements, nullptr);
+  } else if (count > 0) {
+    std::memcpy(small_place(own(), chunk, whole), collective.input, whole);
+    bytes_ += whole;
+  }
   publish_filled(chunk);
+  if (!is_direct) fetch_for_writing(&own().lines[slot_of(chunk + 1)]);
   const Range mine = share_of(rank_, size(), {0, count}, element);
+  const auto op = op_of(collective);
+  const auto scale = scale_of(collective, launch, size());
   if (!await(launch.spins, [&](const Peer& peer) { return peer.lines[slot].in > chunk; }) ||
       !is_agreed(chunk))
     return false;
 
+  if (!is_direct) {
+    for (size_t rank = 0; rank < peers_.size(); ++rank)
+      inputs_[rank] = small_place(peers_[rank], chunk, whole);
+    if (count > 0) tutti::reduce(collective.dtype, op, collective.output, inputs_, count, scale);
+    drained_ = ++reduced_;
+    return true;
+  }
   if (mine.count > 0) {
     const auto offset = mine.begin * element, bytes = mine.count * element;
     try {
@@ -181,15 +213,12 @@ bool Pipeline::run_here(const Collective& collective, const Launch& launch) {
     } catch (const Error&) {
       return false;  // progress() meets it again and ends the queue
     }
-    // The line is fetched for writing while the sums are made.
-    own().progress->retired.store(drained_, std::memory_order_release);
-    tutti::reduce(collective.dtype, op_of(collective), outputs_, inputs_, mine.count,
-                  scale_of(collective, launch, size()), Destination::cache);
+    fetch_for_writing(own().progress);
+    tutti::reduce(collective.dtype, op, outputs_, inputs_, mine.count, scale, Destination::cache);
     bytes_ += static_cast<uint64_t>(bytes) * (peers_.size() - 1);
   }
   publish_reduced(chunk);
-  // And so is the next call's, while this rank waits: its last chunk is retired by now.
-  own().lines[slot_of(chunk + 1)].retired.store(drained_, std::memory_order_release);
+  fetch_for_writing(&own().lines[slot_of(chunk + 1)]);
   if (!await(launch.spins, [&](const Peer& peer) { return peer.progress->out > chunk; }))
     return false;
   ++drained_;
