@@ -42,7 +42,10 @@ std::string_view Pipeline::algorithm(int64_t bytes, int size) {
 
 Pipeline::Pipeline(int rank, SharedMemory& memory, std::vector<std::byte*> blocks,
                    std::vector<SleepLine*> sleepers)
-    : rank_(rank), memory_(memory), sleepers_(std::move(sleepers)) {
+    : rank_(rank),
+      order_(rank % 2 == 0 ? Order::descending : Order::ascending),
+      memory_(memory),
+      sleepers_(std::move(sleepers)) {
   for (auto* block : blocks) {
     auto& peer = peers_.emplace_back();
     peer.lines = reinterpret_cast<ChunkLine*>(block);

@@ -9,6 +9,7 @@
 
 #include "tutti/backends/shared_memory.h"
 #include "tutti/collectives/executor.h"
+#include "tutti/kernels/reduce.h"
 
 namespace tutti {
 
@@ -153,6 +154,7 @@ class Pipeline {
   bool await(int looks, Came came);
 
   const int rank_;
+  const Order order_;  // of each two neighbours one begins where their shares meet
   SharedMemory& memory_;
   std::vector<Peer> peers_;
   const std::vector<SleepLine*> sleepers_;

@@ -139,7 +139,8 @@ bool Pipeline::reduce_direct(Run& run, uint64_t chunk) {
         inputs_[rank] = outputs_[rank];
       }
       if (update == nullptr) {
-        tutti::reduce(run.dtype, run.op, outputs_, inputs_, count, run.scale, Destination::cache);
+        tutti::reduce(run.dtype, run.op, outputs_, inputs_, count, run.scale, Destination::cache,
+                      order_);
       } else {
         const int64_t offset = elements - update->inputs;
         tutti::reduce(run.dtype, run.op, block_.data(), inputs_, count, run.scale);
@@ -214,7 +215,8 @@ bool Pipeline::run_here(const Collective& collective, const Launch& launch) {
       return false;  // progress() meets it again and ends the queue
     }
     fetch_for_writing(own().progress);
-    tutti::reduce(collective.dtype, op, outputs_, inputs_, mine.count, scale, Destination::cache);
+    tutti::reduce(collective.dtype, op, outputs_, inputs_, mine.count, scale, Destination::cache,
+                  order_);
     bytes_ += static_cast<uint64_t>(bytes) * (peers_.size() - 1);
   }
   publish_reduced(chunk);

@@ -208,33 +208,43 @@ HWY_NOINLINE void ReduceTail(Outputs outputs, Inputs inputs, int64_t i, int64_t 
   for (std::byte* output : outputs) std::memcpy(At<T>(output, i), part, bytes);
 }
 
-// Elements [begin, end). Containers of fixed size make loops without branches in them.
+// Elements [begin, end), and which of them come first.
+struct Elements {
+  int64_t begin = 0, end = 0;
+  Order order = Order::ascending;
+};
+
+// Containers of fixed size make loops without branches in them.
 template <class T, class Op, class To, class From>
-HWY_INLINE void ReduceLoop(const To& outputs, const From& inputs, int64_t begin, int64_t end,
+HWY_INLINE void ReduceLoop(const To& outputs, const From& inputs, const Elements& elements,
                            Scale scale) {
   using Lane = typename Lanes<T>::Lane;
   const auto width = static_cast<int64_t>(hn::Lanes(typename Lanes<T>::D()));
   const auto by = static_cast<Lane>(multiplier(scale));
   const bool is_scaled = !scale.is_one();
-  int64_t i = begin;
-  for (; i + 4 * width <= end; i += 4 * width)
+  const auto [begin, end, order] = elements;
+  const int64_t step = 4 * width, middle = begin + (end - begin) / step * step;
+  const bool descends = order == Order::descending;
+  int64_t i = descends ? middle - step : begin;
+  for (int64_t left = middle - begin; left > 0; left -= step, i += descends ? -step : step)
     ReducePairs<T, Op, 2, Stores::kCached>(outputs, inputs, i, by, is_scaled);
-  for (; i + width <= end; i += width) ReduceVector<T, Op>(outputs, inputs, i, by, is_scaled);
+  for (i = middle; i + width <= end; i += width)
+    ReduceVector<T, Op>(outputs, inputs, i, by, is_scaled);
   if (i < end) ReduceTail<T, Op>(outputs, inputs, i, end, by, is_scaled);
 }
 
 template <class T, class Op>
-void ReduceRange(Outputs outputs, Inputs inputs, int64_t begin, int64_t end, Scale scale) {
+void ReduceRange(Outputs outputs, Inputs inputs, const Elements& elements, Scale scale) {
   if constexpr (kIsFloat<T> && std::is_same_v<Op, Sum>) {
     // Two ranks, in place or not: short sums out of the first cache, where branches show.
     if (inputs.size() == 2 && outputs.size() <= 2) {
       const std::array<const std::byte*, 2> from{inputs[0], inputs[1]};
       if (outputs.size() == 1)
-        return ReduceLoop<T, Op>(std::array{outputs[0]}, from, begin, end, scale);
-      return ReduceLoop<T, Op>(std::array{outputs[0], outputs[1]}, from, begin, end, scale);
+        return ReduceLoop<T, Op>(std::array{outputs[0]}, from, elements, scale);
+      return ReduceLoop<T, Op>(std::array{outputs[0], outputs[1]}, from, elements, scale);
     }
   }
-  ReduceLoop<T, Op>(outputs, inputs, begin, end, scale);
+  ReduceLoop<T, Op>(outputs, inputs, elements, scale);
 }
 
 // The same past the cache. False, with nothing done, where that is not possible.
@@ -253,11 +263,11 @@ bool StreamSums(Outputs outputs, Inputs inputs, int64_t count, Scale scale) {
     const bool is_scaled = !scale.is_one();
     const auto step = 2 * static_cast<int64_t>(hn::Lanes(typename Lanes<T>::D()));
     int64_t i = std::min(count, (kLine - past_line) % kLine / kSize);
-    ReduceRange<T, Sum>(outputs, inputs, 0, i, scale);
+    ReduceRange<T, Sum>(outputs, inputs, {0, i}, scale);
     for (; i + step <= count; i += step)
       ReducePairs<T, Sum, 1, Stores::kStreamed>(outputs, inputs, i, by, is_scaled);
     hwy::FlushStream();
-    ReduceRange<T, Sum>(outputs, inputs, i, count, scale);
+    ReduceRange<T, Sum>(outputs, inputs, {i, count}, scale);
     return true;
   }
   return false;
@@ -272,48 +282,50 @@ bool StreamSumsOnTarget(DataType dtype, Outputs outputs, Inputs inputs, int64_t 
 
 // Sum and product wrap, so signed types share the unsigned loops; and and or are bytewise.
 template <class T>
-void ReduceNumbers(ReduceOp op, Outputs outputs, Inputs inputs, int64_t begin, int64_t end,
+void ReduceNumbers(ReduceOp op, Outputs outputs, Inputs inputs, const Elements& elements,
                    Scale scale) {
   if constexpr (kIsFloat<T>) {
     switch (op) {
       case ReduceOp::min:
-        return ReduceRange<T, Min>(outputs, inputs, begin, end, scale);
+        return ReduceRange<T, Min>(outputs, inputs, elements, scale);
       case ReduceOp::max:
-        return ReduceRange<T, Max>(outputs, inputs, begin, end, scale);
+        return ReduceRange<T, Max>(outputs, inputs, elements, scale);
       case ReduceOp::product:
-        return ReduceRange<T, Product>(outputs, inputs, begin, end, scale);
+        return ReduceRange<T, Product>(outputs, inputs, elements, scale);
       default:
-        return ReduceRange<T, Sum>(outputs, inputs, begin, end, scale);
+        return ReduceRange<T, Sum>(outputs, inputs, elements, scale);
     }
   } else {
     using Bits = std::make_unsigned_t<T>;
     const auto size = static_cast<int64_t>(sizeof(T));
+    const Elements bytes{elements.begin * size, elements.end * size, elements.order};
     switch (op) {
       case ReduceOp::min:
-        return ReduceRange<T, Min>(outputs, inputs, begin, end, {});
+        return ReduceRange<T, Min>(outputs, inputs, elements, {});
       case ReduceOp::max:
-        return ReduceRange<T, Max>(outputs, inputs, begin, end, {});
+        return ReduceRange<T, Max>(outputs, inputs, elements, {});
       case ReduceOp::product:
-        return ReduceRange<Bits, Product>(outputs, inputs, begin, end, {});
+        return ReduceRange<Bits, Product>(outputs, inputs, elements, {});
       case ReduceOp::band:
-        return ReduceRange<uint8_t, And>(outputs, inputs, begin * size, end * size, {});
+        return ReduceRange<uint8_t, And>(outputs, inputs, bytes, {});
       case ReduceOp::bor:
-        return ReduceRange<uint8_t, Or>(outputs, inputs, begin * size, end * size, {});
+        return ReduceRange<uint8_t, Or>(outputs, inputs, bytes, {});
       default:
-        return ReduceRange<Bits, Sum>(outputs, inputs, begin, end, {});
+        return ReduceRange<Bits, Sum>(outputs, inputs, elements, {});
     }
   }
 }
 
 void ReduceOnTarget(DataType dtype, ReduceOp op, Outputs outputs, Inputs inputs, int64_t begin,
-                    int64_t end, Scale scale) {
+                    int64_t end, Order order, Scale scale) {
+  const Elements elements{begin, end, order};
   visit_dtype(dtype, [&]<class T>(std::type_identity<T>) {
     if constexpr (std::is_same_v<T, Boolean>) {
       const bool is_and = op == ReduceOp::min || op == ReduceOp::product || op == ReduceOp::band;
-      ReduceNumbers<uint8_t>(is_and ? ReduceOp::band : ReduceOp::bor, outputs, inputs, begin, end,
+      ReduceNumbers<uint8_t>(is_and ? ReduceOp::band : ReduceOp::bor, outputs, inputs, elements,
                              {});
     } else {
-      ReduceNumbers<T>(op, outputs, inputs, begin, end, scale);
+      ReduceNumbers<T>(op, outputs, inputs, elements, scale);
     }
   });
 }
@@ -329,7 +341,7 @@ HWY_EXPORT(StreamSumsOnTarget);
 
 void reduce(DataType dtype, ReduceOp op, std::span<std::byte* const> outputs,
             std::span<const std::byte* const> inputs, int64_t count, Scale scale,
-            Destination destination) {
+            Destination destination, Order order) {
   TUTTI_CHECK(!inputs.empty() && !outputs.empty() && scale.divisor > 0 && can_reduce(dtype, op));
   if (op == ReduceOp::average) scale.divisor *= static_cast<int64_t>(inputs.size());
   // More than a core's share of the last cache. (Systems tell sizes of caches; virtual machines
@@ -345,14 +357,14 @@ void reduce(DataType dtype, ReduceOp op, std::span<std::byte* const> outputs,
     return;
   const auto reduce_range = HWY_DYNAMIC_DISPATCH(ReduceOnTarget);
   if (is_float(dtype) || scale.is_one()) {
-    reduce_range(dtype, op, outputs, inputs, 0, count, scale);
+    reduce_range(dtype, op, outputs, inputs, 0, count, order, scale);
     return;
   }
   // Integers are scaled in a second pass, over a piece that is still in the first-level cache.
   const int64_t width = size_of(dtype), piece = 8192 / width;
   for (int64_t begin = 0; begin < count; begin += piece) {
     const int64_t end = std::min(begin + piece, count);
-    reduce_range(dtype, op, outputs, inputs, begin, end, {});
+    reduce_range(dtype, op, outputs, inputs, begin, end, order, {});
     for (std::byte* output : outputs)
       tutti::scale(dtype, output + begin * width, end - begin, scale);
   }
@@ -360,8 +372,8 @@ void reduce(DataType dtype, ReduceOp op, std::span<std::byte* const> outputs,
 
 void reduce(DataType dtype, ReduceOp op, std::byte* output,
             std::span<const std::byte* const> inputs, int64_t count, Scale scale,
-            Destination destination) {
-  reduce(dtype, op, {&output, 1}, inputs, count, scale, destination);
+            Destination destination, Order order) {
+  reduce(dtype, op, {&output, 1}, inputs, count, scale, destination, order);
 }
 
 }  // namespace tutti

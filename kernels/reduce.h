@@ -21,6 +21,11 @@ enum class Destination : uint8_t {
             // each byte of the result once, not twice
 };
 
+/// Which elements reduce() visits first; the result is the same. Prefetchers go on beyond the last
+/// ones, so two ranks that write neighbouring parts of memory begin where the parts meet: else the
+/// one takes lines from the other that it does not need.
+enum class Order : uint8_t { ascending, descending };
+
 /// output[i] = scale(op over j of inputs[j][i]), for `count` elements, j in ascending order.
 ///
 /// 16-bit floats accumulate in f32, f32 in f32, f64 in f64; the result is scaled, then rounded once
@@ -33,12 +38,12 @@ enum class Destination : uint8_t {
 /// is ordered like any other store for whoever reads it next.
 void reduce(DataType dtype, ReduceOp op, std::byte* output,
             std::span<const std::byte* const> inputs, int64_t count, Scale scale = {},
-            Destination destination = Destination::by_size);
+            Destination destination = Destination::by_size, Order order = Order::ascending);
 
 /// The same into several outputs at once, each of which may be the same pointer as one input.
 void reduce(DataType dtype, ReduceOp op, std::span<std::byte* const> outputs,
             std::span<const std::byte* const> inputs, int64_t count, Scale scale = {},
-            Destination destination = Destination::by_size);
+            Destination destination = Destination::by_size, Order order = Order::ascending);
 
 /// The plain loop that defines reduce().
 void reduce_reference(DataType dtype, ReduceOp op, std::byte* output,

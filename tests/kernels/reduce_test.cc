@@ -39,6 +39,11 @@ void expect_equal_to_reference(DataType dtype, ReduceOp op, int64_t count, int i
   reduce(dtype, op, streamed.data(), pointers, count, scale, Destination::memory);
   ASSERT_EQ(first_difference(dtype, streamed.data(), expected.data(), count), -1)
       << where() << " past the caches";
+  Buffer backwards(dtype, count, random() % 17);
+  reduce(dtype, op, backwards.data(), pointers, count, scale, Destination::cache,
+         Order::descending);
+  ASSERT_EQ(first_difference(dtype, backwards.data(), expected.data(), count), -1)
+      << where() << " from the last to the first";
   // In place, over one input after the other.
   const size_t in_place = random() % static_cast<uint64_t>(input_count);
   reduce(dtype, op, inputs[in_place].data(), pointers, count, scale);
@@ -48,7 +53,8 @@ void expect_equal_to_reference(DataType dtype, ReduceOp op, int64_t count, int i
   std::vector<std::byte*> outputs = {got.data()};
   for (auto& input : inputs) outputs.push_back(input.data());
   reduce_reference(dtype, op, expected.data(), pointers, count, scale);
-  reduce(dtype, op, outputs, pointers, count, scale);
+  const auto order = random() % 2 == 0 ? Order::ascending : Order::descending;
+  reduce(dtype, op, outputs, pointers, count, scale, Destination::cache, order);
   for (const auto* output : outputs)
     ASSERT_EQ(first_difference(dtype, output, expected.data(), count), -1)
         << where() << " into all of them";
