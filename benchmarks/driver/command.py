@@ -33,12 +33,12 @@ class Command:
     ways_flag: str = ""  # what is followed by the ways that it measures; "": it has one
 
     def text(self):
-        """What a reader can type."""
+        """What a reader can type in the folder in which this runs."""
         words = []
         for process in self.processes:
             settings = [f"{name}={value}" for name, value in sorted(process.env.items())]
             words.append(" ".join(settings + list(process.argv)))
-        return " & ".join(words)
+        return " & ".join(words).replace(f"{os.getcwd()}/", "")
 
     def narrowed(self, ways):
         """The same for these of its ways only."""

@@ -152,6 +152,12 @@ class Figures(unittest.TestCase):
             one = Command("k", "openmpi", "t", "", (Process(argv),), ways_flag="--way")
             self.assertEqual(one.narrowed({"b", "a"}).text(), "peer --bytes 4 --way a,b")
 
+    def test_a_command_is_told_for_the_folder_in_which_this_runs(self):
+        here = Path.cwd()
+        one = Command("k", "tutti", "t", "", (Process(
+            (f"{here}/build/peer", "--set", f"{here}/data"), {"LD_PRELOAD": f"{here}/x.so"}),))
+        self.assertEqual(one.text(), "LD_PRELOAD=x.so build/peer --set data")
+
 
 class Bounds(unittest.TestCase):
     def test_the_bound_holds_the_median_and_repeats(self):
