@@ -154,7 +154,7 @@ class Pipeline {
   bool await(int looks, Came came);
 
   const int rank_;
-  const Order order_;  // of each two neighbours one begins where their shares meet
+  const Order order_;  // in caches: of each two neighbours one begins where their shares meet
   SharedMemory& memory_;
   std::vector<Peer> peers_;
   const std::vector<SleepLine*> sleepers_;

@@ -139,8 +139,7 @@ bool Pipeline::reduce_direct(Run& run, uint64_t chunk) {
         inputs_[rank] = outputs_[rank];
       }
       if (update == nullptr) {
-        tutti::reduce(run.dtype, run.op, outputs_, inputs_, count, run.scale, Destination::cache,
-                      order_);
+        tutti::reduce(run.dtype, run.op, outputs_, inputs_, count, run.scale, Destination::cache);
       } else {
         const int64_t offset = elements - update->inputs;
         tutti::reduce(run.dtype, run.op, block_.data(), inputs_, count, run.scale);
