@@ -181,16 +181,19 @@ void Execution::choose_input(Lane& lane) {
   if (fills) edges.fill(edges.self, input, lane.bucket);
 }
 
+// Where the user wants a segment's output, if that is one place; else null.
+std::byte* Execution::final_place(const Lane& lane) const {
+  const Range output = part_of(lane.segment, whole_output_);
+  const auto& edges = launch_.edges;
+  if (output.count == 0) return nullptr;
+  if (edges.drain == nullptr) return collective_.output + output.begin * element_bytes_;
+  return edges.output != nullptr ? edges.output(edges.self, output) : nullptr;
+}
+
 // The verdict of all ranks is clean: nothing need wait any more.
 void Execution::write_directly(Lane& lane) {
-  const Range output = part_of(lane.segment, whole_output_);
-  if (!is_staged_ || lane.is_direct || verdict_ != 0 || output.count == 0) return;
-  const auto& edges = launch_.edges;
-  std::byte* place = nullptr;
-  if (edges.drain == nullptr)
-    place = collective_.output + output.begin * element_bytes_;
-  else if (edges.output != nullptr)
-    place = edges.output(edges.self, output);
+  if (!is_staged_ || lane.is_direct || verdict_ != 0) return;
+  auto* place = final_place(lane);
   if (place == nullptr) return;
   lane.output = place;
   lane.is_direct = true;
@@ -201,6 +204,13 @@ std::byte* Execution::at(const Lane& lane, Slot slot, int64_t element) const {
                     : slot == Slot::output ? lane.output
                                            : const_cast<std::byte*>(lane.input);
   return base == nullptr ? nullptr : base + element * element_bytes_;
+}
+
+// Whether the results of what a step sends may be written over it.
+bool Execution::may_lend(const Lane& lane, const Step& step) const {
+  const auto number = static_cast<size_t>(&step - lane.plan->schedule.steps.data());
+  return lane.plan->comes_back[number] && input_is_readable_ && verdict_ == 0 &&
+         lane.input != nullptr && lane.input == final_place(lane);
 }
 
 void Execution::post_round(Lane& lane) {
@@ -230,8 +240,12 @@ void Execution::post_round(Lane& lane) {
     const auto* source = step.from == Slot::input && !input_is_readable_
                              ? blank_.data()
                              : at(lane, step.from, step.source.begin);
-    lane.sends.push_back(
-        transport.isend(step.peer, {launch_.tag, key, verdict_}, {source, size(step.source)}));
+    MessageHeader header{launch_.tag, key, verdict_};
+    header.is_lent = may_lend(lane, step);
+    for (const auto& returned : lane.returned)
+      if (step.from == Slot::output && returned.peer == step.peer && returned.range == step.source)
+        header.place = returned.place;
+    lane.sends.push_back(transport.isend(step.peer, header, {source, size(step.source)}));
   }
 }
 
@@ -243,7 +257,7 @@ bool Execution::has_received(Lane& lane) {
     has_failed_ |= state == TransferState::failed;
     if (state == TransferState::done)
       if (const auto* data = transport.view(receive.ticket))
-        lane.views.push_back({receive.ticket, receive.step->target, data});
+        lane.views.push_back({receive.ticket, receive.step->peer, receive.step->target, data});
     return state != TransferState::pending;
   });
   return lane.receives.empty();
@@ -292,8 +306,9 @@ const std::byte* Execution::operand(const Lane& lane, int64_t element) const {
   return at(lane, Slot::scratch, element);
 }
 
-void Execution::reduce_step(const Lane& lane, const Step& step) {
+void Execution::reduce_step(Lane& lane, const Step& step) {
   pool_.operands.clear();
+  pool_.results.assign(1, at(lane, step.to, step.target.begin));
   int64_t other = step.operands.begin;
   for (int i = 0; i < step.operands.count; ++i) {
     if (i == step.operands.own) {
@@ -303,9 +318,21 @@ void Execution::reduce_step(const Lane& lane, const Step& step) {
       other += step.operands.stride;
     }
   }
+  // What the ranks lent for their results is written at once. None has vetoed.
+  const auto number = static_cast<size_t>(&step - lane.plan->schedule.steps.data());
+  for (const auto& view : lane.views) {
+    const auto& peers = lane.plan->goes_back_to[number];
+    if (!has_heard_all_ || std::ranges::find(peers, view.peer) == peers.end()) continue;
+    if (std::ranges::find(pool_.operands, view.data) == pool_.operands.end() ||
+        view.range.count != step.source.count)
+      continue;
+    const auto loan = pool_.transport.loan(view.ticket);
+    if (loan.data == nullptr) continue;
+    pool_.results.push_back(loan.data);
+    lane.returned.push_back({view.peer, step.target, loan.place});
+  }
   const Scale scale = lane.plan->schedule.scales_at_owner ? scale_ : Scale{};
-  reduce(collective_.dtype, op_, at(lane, step.to, step.target.begin), pool_.operands,
-         step.source.count, scale);
+  reduce(collective_.dtype, op_, pool_.results, pool_.operands, step.source.count, scale);
 }
 
 void Execution::end_segment(Lane& lane) {

@@ -25,6 +25,8 @@ struct Plan {
   std::vector<bool> is_viewable;  // of each step: a receive that is read once, by its own round's
                                   // reductions, which write to nothing that is being sent
   int64_t sent_elements = 0;
+  std::vector<bool> comes_back;  // of each step: a send to where its elements' results come from
+  std::vector<std::vector<int>> goes_back_to;  // of each reduction: peers that get its result
 };
 
 /// A receive that is posted.
@@ -36,8 +38,16 @@ struct Receive {
 /// Received elements that stay at their sender until they are reduced.
 struct View {
   Ticket ticket = 0;
+  int peer = -1;
   Range range;  // of scratch, in which they would lie
   const std::byte* data = nullptr;
+};
+
+/// Results that were written to where they were lent from.
+struct Returned {
+  int peer = -1;
+  Range range;  // of the output
+  uint64_t place = 0;
 };
 
 /// A segment in flight: its memory, and where it stands. Reused, the last one first, because its
@@ -49,6 +59,7 @@ struct Lane {
   std::vector<Receive> receives;
   std::vector<Ticket> sends;
   std::vector<View> views;
+  std::vector<Returned> returned;
   bool has_acted = false;  // the running round's copies and reductions are done
   std::byte* scratch = nullptr;
   std::byte* bucket = nullptr;  // packed elements, and outputs that wait for the verdict
@@ -82,6 +93,7 @@ class ExecutionPool {
   uint64_t allocations = 0;
   LaneQueue queues[kQueues];
   std::vector<const std::byte*> operands;  // of the reduction that runs just now
+  std::vector<std::byte*> results;         // and where it writes
 
   std::shared_ptr<const Plan> plan(const Algorithm& algorithm, const Problem& problem);
   std::unique_ptr<Lane> take_lane(const Plan& plan, size_t scratch_bytes, size_t bucket_bytes);
@@ -128,14 +140,16 @@ class Execution final : public Operation {
   void begin_segments();
   void begin_segment();
   void choose_input(Lane& lane);
+  std::byte* final_place(const Lane& lane) const;
   void write_directly(Lane& lane);
+  bool may_lend(const Lane& lane, const Step& step) const;
   void post_round(Lane& lane);
   bool has_received(Lane& lane);
   bool has_sent(Lane& lane);
   void give_views_back(Lane& lane);
   const std::byte* operand(const Lane& lane, int64_t element) const;
   void act(Lane& lane);
-  void reduce_step(const Lane& lane, const Step& step);
+  void reduce_step(Lane& lane, const Step& step);
   void end_segment(Lane& lane);
   bool advance_lane(Lane& lane);
   void drop(std::unique_ptr<Lane> lane);

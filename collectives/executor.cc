@@ -70,6 +70,46 @@ bool may_be_viewed(const std::vector<Step>& steps, const Step& step, CollectiveK
          is_only_reduced(steps, step) && !writes_what_it_sends(steps, step.round);
 }
 
+bool writes_to_output(const Step& step, const Range& range) {
+  return step.action != Action::send && step.to == Slot::output && overlaps(step.target, range);
+}
+
+// Whether the results of what a step sends come from where it goes, and nothing touches their place
+// meanwhile. Input and output are the same memory.
+bool has_results_come_back(const std::vector<Step>& steps, const Step& sent) {
+  if (sent.action != Action::send || sent.from != Slot::input || sent.source.count == 0)
+    return false;
+  const auto back = std::ranges::find_if(steps, [&](const Step& step) {
+    return step.action == Action::recv && step.peer == sent.peer && step.round > sent.round &&
+           step.to == Slot::output && step.target == sent.source;
+  });
+  if (back == steps.end()) return false;
+  return std::ranges::none_of(steps, [&](const Step& step) {
+    if (&step == &sent || &step == &*back || step.round < sent.round || step.round > back->round)
+      return false;
+    const bool reads = step.action != Action::recv && step.from != Slot::scratch &&
+                       overlaps(step.source, sent.source);
+    return reads || writes_to_output(step, sent.source);
+  });
+}
+
+// The peers to which the result of a reduction is sent as it is.
+std::vector<int> receivers_of_result(const std::vector<Step>& steps, const Step& reduced) {
+  std::vector<int> peers;
+  if (reduced.action != Action::reduce || reduced.to != Slot::output) return peers;
+  for (const auto& sent : steps) {
+    if (sent.action != Action::send || sent.from != Slot::output || sent.round <= reduced.round ||
+        sent.source != reduced.target)
+      continue;
+    const bool is_changed = std::ranges::any_of(steps, [&](const Step& step) {
+      return &step != &reduced && step.round >= reduced.round && step.round < sent.round &&
+             writes_to_output(step, sent.source);
+    });
+    if (!is_changed) peers.push_back(sent.peer);
+  }
+  return peers;
+}
+
 size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 }  // namespace
@@ -78,6 +118,7 @@ ExecutionPool::ExecutionPool(Transport& used, std::vector<int> host_of,
                              const ExecutorOptions& wanted)
     : transport(used), hosts(std::move(host_of)), options(wanted) {
   operands.reserve(static_cast<size_t>(transport.size()));
+  results.reserve(static_cast<size_t>(transport.size()));
 }
 
 ExecutionPool::~ExecutionPool() = default;
@@ -106,8 +147,13 @@ Plan::Plan(const Algorithm& planned_by, const Problem& wanted)
     }
     longest = std::max(longest, step.source.count);
   }
-  for (const auto& step : schedule.steps)
+  const bool is_allreduce = wanted.kind == CollectiveKind::allreduce;
+  for (const auto& step : schedule.steps) {
     is_viewable.push_back(may_be_viewed(schedule.steps, step, wanted.kind));
+    comes_back.push_back(is_allreduce && has_results_come_back(schedule.steps, step));
+    goes_back_to.push_back(is_allreduce ? receivers_of_result(schedule.steps, step)
+                                        : std::vector<int>());
+  }
 }
 
 bool Plan::solves(const Algorithm& wanted, const Problem& other) const {
@@ -156,6 +202,7 @@ std::unique_ptr<Lane> ExecutionPool::take_lane(const Plan& plan, size_t scratch_
   lane->receives.clear();
   lane->sends.clear();
   lane->views.clear();
+  lane->returned.clear();
   lane->scratch = lane->memory->data();
   lane->bucket = lane->scratch + aligned(scratch_bytes);
   return lane;
@@ -172,6 +219,7 @@ void ExecutionPool::fit(Lane& lane, size_t bytes) {
     ++allocations;
     lane.receives.reserve(lane_tickets_);
     lane.views.reserve(lane_tickets_);
+    lane.returned.reserve(lane_tickets_);
     lane.sends.reserve(lane_tickets_);
   }
 }

@@ -32,6 +32,14 @@ struct MessageHeader {
   uint64_t tag = 0;      // the operation, equal on all ranks
   uint32_t key = 0;      // segment and round within the operation
   uint32_t verdict = 0;  // OR of the verdicts of all ranks whose data is in it; 0 is go
+  bool is_lent = false;  // who views the bytes may write there what it will send back; see Loan
+  uint64_t place = 0;    // of a Loan of the receiver's to which the bytes were written; 0: none
+};
+
+/// Viewed bytes that the viewer may overwrite.
+struct Loan {
+  std::byte* data = nullptr;  // null: it may not
+  uint64_t place = 0;         // for MessageHeader::place
 };
 
 using Ticket = uint64_t;  // 0 is no ticket
@@ -81,6 +89,9 @@ class Transport : public Progressive {
     return irecv(peer, tag, key, bytes);
   }
   virtual const std::byte* view(Ticket) { return nullptr; }
+  /// Whether what is viewed may be overwritten now, with what is then sent to its sender: a message
+  /// of as many bytes for that very memory, which need not be moved any more.
+  virtual Loan loan(Ticket) { return {}; }
   /// False: the sender took its memory back before now, and what was read there means nothing.
   virtual bool give_back(Ticket) { return true; }
   /// done and failed release the ticket (but see irecv_view). For a receive that is done *verdict

@@ -3,6 +3,7 @@
 #include <ucp/api/ucp.h>
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -18,7 +19,8 @@ namespace tutti {
 ///               received or refused; UCX tells the sender of either
 ///   announce    the same where the sender can put: its bytes wait for places; if `region` is not
 ///               0 they can also be read where they are, at `address` in that region of the sender,
-///               whose remote key comes along when it is new
+///               whose remote key comes along when it is new, and written if they are lent; if they
+///               have been written, then to memory that the receiver lent, at its `address`
 ///   place       `length` more bytes of the announced message `ticket` may be put at `address` in
 ///               the receiver's region `key`, whose remote key comes along when it is new; the
 ///               receiver calls the receive `tag`
@@ -56,6 +58,8 @@ enum class UcxMessageType : uint32_t {
   gone
 };
 
+enum class UcxLoan : uint32_t { none, lent, written };
+
 /// Ranks of one communicator run the same build on machines of one kind (UCX asks for as much).
 struct UcxHeader {
   UcxMessageType type = UcxMessageType::gone;
@@ -63,10 +67,19 @@ struct UcxHeader {
   uint32_t key = 0;
   uint32_t verdict = 0;
   uint32_t region = 0;
+  UcxLoan loan = UcxLoan::none;
   uint64_t length = 0;
   uint64_t tag = 0;
   uint64_t ticket = 0;
   uint64_t address = 0;
+};
+
+/// What a rank tells one peer in mapped memory: whether it has taken back what the peer may put
+/// into or read, and how many of the peer's loans it is writing to. Either the peer sees that it
+/// writes, and waits, or it sees that the peer has given it up, and does not write.
+struct UcxSign {
+  std::atomic<bool> has_given_up{false};
+  std::atomic<uint32_t> writes{0};
 };
 
 /// Parts of one message that may be put at once.
@@ -99,6 +112,8 @@ struct UcxTransfer {
   bool doomed = false;         // fails, whatever UCX says
   bool awaits_answer = false;  // send: to a withdraw
   bool is_sent = false;        // UCX is done with it while the answer is awaited
+  bool is_lent = false;        // receive: what is viewed may be overwritten,
+  bool writes = false;         // and is
   int peer = -1;
   uint64_t tag = 0;
   uint32_t key = 0;
@@ -113,7 +128,8 @@ struct UcxTransfer {
   uint32_t region = 0;                       // receive: of the target; 0: none
   bool may_view = false;                     // receive: the user would read it at the sender
   const std::byte* view = nullptr;           // receive: does so, here
-  uint64_t remote = 0;                       // receive: what the sender calls the message
+  uint64_t remote = 0;                       // receive: what the sender calls the message,
+  uint64_t place = 0;                        // and where it has the bytes
   std::array<uint32_t, kMostParts> slots{};  // receive: of the parts, oldest first
   UcxHeader header;                          // UCX reads it until the message is sent
   class UcxTransport* owner = nullptr;
@@ -129,9 +145,8 @@ struct UcxArrival {
   uint32_t key = 0;
   uint32_t verdict = 0;
   size_t bytes = 0;
-  uint64_t ticket = 0;
-  uint64_t address = 0;  // of the bytes in the sender's
-  uint32_t region = 0;
+  uint64_t ticket = 0;  // 0: somebody is at it
+  UcxHeader header;     // of what waits at the sender
   bool is_rendezvous = false;
   bool is_put = false;
   void* descriptor = nullptr;   // of a rendezvous, until it is received

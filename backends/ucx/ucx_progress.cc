@@ -175,8 +175,7 @@ ucs_status_t UcxTransport::message_came(Peer& peer, const UcxHeader& message, st
     if (receive->verdict != 0) vetoed_.push_back(receive);
     const bool fits = receive->bytes == message.length;
     if (fits && is_put && receive->bytes > 0) {
-      if (!show(receive, message.ticket, message.region, message.address))
-        receive_put(receive, message.ticket);
+      receive_announced(receive, message);
       return UCS_OK;
     }
     if (fits && is_rendezvous && receive->bytes > 0) {
@@ -199,8 +198,7 @@ ucs_status_t UcxTransport::message_came(Peer& peer, const UcxHeader& message, st
   arrival->verdict = message.verdict;
   arrival->bytes = message.length;
   arrival->ticket = message.ticket;
-  arrival->address = message.address;
-  arrival->region = message.region;
+  arrival->header = message;
   arrival->is_rendezvous = is_rendezvous;
   arrival->is_put = is_put;
   arrival->descriptor = is_rendezvous ? data : nullptr;
@@ -278,7 +276,7 @@ void UcxTransport::settle_ends() {
 void UcxTransport::lose(Peer& peer, const std::string& detail) {
   if (!peer.open) return;
   peer.open = false;
-  given_up(peer.rank).store(true);
+  sign_for(peer.rank).has_given_up.store(true);
   const auto kind = peer.said_goodbye ? PeerEvent::Kind::left : PeerEvent::Kind::lost;
   events_.push_back({peer.rank, kind, peer.said_goodbye ? "it said goodbye" : detail});
   fail_all(peer);
@@ -327,8 +325,12 @@ void UcxTransport::handle_abort() {
   // cannot give up a rendezvous that has begun to receive; it is never moved again.
   const auto uses_memory = [](const auto& peer) { return peer && peer->transfers > 0; };
   const auto in_use = [&] { return std::any_of(peers_.begin(), peers_.end(), uses_memory); };
+  const auto is_written = [](const auto& peer) {
+    return peer && peer->open && peer->sign && peer->sign->writes.load() != 0;
+  };
   const auto patience = Deadline::after(0.2);
-  while (in_use() && !patience.passed()) progress();
+  while ((in_use() || std::any_of(peers_.begin(), peers_.end(), is_written)) && !patience.passed())
+    progress();
   give_up_places();
   if (!in_use()) return;
   is_frozen_ = true;

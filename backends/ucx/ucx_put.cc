@@ -33,23 +33,22 @@ uint64_t address_of(const std::byte* data) { return reinterpret_cast<uintptr_t>(
 // Before the slots lie signs, one for each peer, by which it sees that nothing may be put any more,
 // and that what it reads here means nothing.
 void UcxTransport::make_slots(int peers) {
-  const auto signs = static_cast<size_t>(peers) * sizeof(std::atomic<bool>);
+  const auto signs = static_cast<size_t>(peers) * sizeof(UcxSign);
   const size_t before = (signs + Region::kAlignment - 1) / Region::kAlignment * Region::kAlignment;
   slots_ = memory_->allocate(before + kSlots * kSlotBytes);
   for (int peer = 0; peer < peers; ++peer)
-    new (slots_->data() + static_cast<size_t>(peer) * sizeof(std::atomic<bool>))
-        std::atomic<bool>(false);
+    new (slots_->data() + static_cast<size_t>(peer) * sizeof(UcxSign)) UcxSign;
   first_slot_ = slots_->data() + before;
   slots_region_ = memory_->find({slots_->data(), slots_->bytes()});
   for (uint32_t slot = 0; slot < kSlots; ++slot) free_slots_.push_back(slot);
 }
 
-std::atomic<bool>& UcxTransport::given_up(int peer) const {
-  return std::launder(reinterpret_cast<std::atomic<bool>*>(slots_->data()))[peer];
+UcxSign& UcxTransport::sign_for(int peer) const {
+  return std::launder(reinterpret_cast<UcxSign*>(slots_->data()))[peer];
 }
 
 void UcxTransport::give_up_all() {
-  for (int peer = 0; peer < size(); ++peer) given_up(peer).store(true);
+  for (int peer = 0; peer < size(); ++peer) sign_for(peer).has_given_up.store(true);
 }
 
 // The first word to a peer, which sees from it whether it can put.
@@ -57,7 +56,7 @@ void UcxTransport::offer_memory(Peer& peer) {
   const auto key = slots_region_ == 0 ? std::string() : memory_->key(slots_region_);
   if (!key.empty()) peer.told.insert(slots_region_);
   peer.was_offered = true;
-  const auto* sign = reinterpret_cast<const std::byte*>(&given_up(peer.rank));
+  const auto* sign = reinterpret_cast<const std::byte*>(&sign_for(peer.rank));
   tell(peer, {.type = Type::hello, .key = slots_region_, .address = address_of(sign)}, key);
 }
 
@@ -67,7 +66,7 @@ void UcxTransport::hello_came(Peer& peer, const UcxHeader& message, const std::b
   if (bytes > 0 && attach(peer, message.key, key) == UCS_OK) {
     void* here = nullptr;
     if (ucp_rkey_ptr(peer.keys.at(message.key), message.address, &here) == UCS_OK)
-      peer.has_given_up = static_cast<const std::atomic<bool>*>(here);
+      peer.sign = static_cast<const UcxSign*>(here);
     else
       detach(peer, message.key);
   }
@@ -90,7 +89,7 @@ ucs_status_t UcxTransport::attach(Peer& peer, uint32_t region, const std::byte* 
 // The remote key that came along with a message, if any. Memory of who has given up may be gone,
 // and nothing is done with it any more.
 bool UcxTransport::take_key(Peer& peer, uint32_t region, const std::byte* key, size_t bytes) {
-  if (bytes == 0 || (peer.has_given_up && peer.has_given_up->load())) return true;
+  if (bytes == 0 || (peer.sign && peer.sign->has_given_up.load())) return true;
   const auto status = attach(peer, region, key);
   if (status == UCS_OK) return true;
   peer.broken = fmt::format("UCX cannot attach its memory: {}", ucs_status_string(status));
@@ -108,7 +107,7 @@ void UcxTransport::detach(Peer& peer, uint32_t region) {
 void UcxTransport::detach_all(Peer& peer) {
   for (const auto& [region, key] : peer.keys) drop_key(peer, key);
   peer.keys.clear();
-  peer.has_given_up = nullptr;
+  peer.sign = nullptr;
 }
 
 void UcxTransport::forget_freed_regions() {
@@ -213,8 +212,8 @@ void UcxTransport::place_came(Peer& peer, const UcxHeader& message, const std::b
   UcxTransfer* send = find(message.ticket);
   const auto remote = peer.keys.find(message.key);
   const bool is_wanted = send && send->is_send && send->is_put && send->peer == peer.rank &&
-                         send->stage == Stage::running && !send->doomed && !aborted_ &&
-                         peer.has_given_up && !peer.has_given_up->load() &&
+                         send->stage == Stage::running && !send->doomed && !aborted_ && peer.sign &&
+                         !peer.sign->has_given_up.load() &&
                          message.length <= send->bytes - send->placed && remote != peer.keys.end();
   if (!is_wanted) return tell(peer, {.type = Type::landed, .ticket = message.tag});
   UcxNote* note = notes_.take();

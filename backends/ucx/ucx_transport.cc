@@ -35,7 +35,7 @@ UcxTransfer* UcxTransport::make_transfer(int peer, uint64_t tag, uint32_t key, b
   transfer->tag = tag;
   transfer->key = key;
   transfer->verdict = 0;
-  transfer->may_view = false;
+  transfer->may_view = transfer->is_lent = transfer->writes = false;
   transfer->view = nullptr;
   transfer->source = nullptr;
   transfer->target = nullptr;
@@ -101,7 +101,12 @@ Ticket UcxTransport::isend(int to, const MessageHeader& header, std::span<const 
                   .verdict = header.verdict,
                   .length = bytes.size(),
                   .tag = header.tag,
-                  .ticket = ticket};
+                  .ticket = ticket,
+                  .address = header.place};
+  if (header.place != 0)
+    send->header.loan = UcxLoan::written;
+  else if (header.is_lent)
+    send->header.loan = UcxLoan::lent;
   if (peer.sends.empty() && try_send(peer, send)) return ticket;
   send->stage = Stage::queued;
   peer.sends.push(send);
@@ -118,13 +123,15 @@ bool UcxTransport::try_send(Peer& peer, UcxTransfer* send) {
   send->stage = Stage::running;
   send->is_rendezvous = !is_eager;
   if (!is_eager) ++peer.announced;
-  if (!is_eager && peer.has_given_up) {
+  if (!is_eager && peer.sign) {
     counters_.bytes_to_peer[static_cast<size_t>(peer.rank)] += send->bytes;
     send->is_put = true;
     send->header.type = Type::announce;
     std::string key;
-    send->header.region = region_for(peer, {send->source, send->bytes}, key);
-    send->header.address = reinterpret_cast<uintptr_t>(send->source);
+    if (send->header.loan != UcxLoan::written) {
+      send->header.region = region_for(peer, {send->source, send->bytes}, key);
+      send->header.address = reinterpret_cast<uintptr_t>(send->source);
+    }
     tell(peer, send->header, key);
     return true;
   }
@@ -228,9 +235,8 @@ Ticket UcxTransport::receive(int from, uint64_t tag, uint32_t key, std::span<std
   if (fits && receive->bytes > 0 && arrival->descriptor) {
     receive_rendezvous(receive, std::exchange(arrival->descriptor, nullptr));
   } else if (fits && receive->bytes > 0 && arrival->is_put) {
-    const auto announced = std::exchange(arrival->ticket, 0);
-    if (!show(receive, announced, arrival->region, arrival->address))
-      receive_put(receive, announced);
+    arrival->ticket = 0;
+    receive_announced(receive, arrival->header);
   } else {
     if (fits && receive->bytes > 0) std::memcpy(receive->target, arrival->buffer, receive->bytes);
     receive->stage = fits ? Stage::done : Stage::failed;

@@ -45,6 +45,7 @@ class UcxTransport final : public Transport {
   Ticket irecv(int peer, uint64_t tag, uint32_t key, std::span<std::byte> bytes) override;
   Ticket irecv_view(int peer, uint64_t tag, uint32_t key, std::span<std::byte> bytes) override;
   const std::byte* view(Ticket ticket) override;
+  Loan loan(Ticket ticket) override;
   bool give_back(Ticket ticket) override;
   TransferState test(Ticket ticket, uint32_t* verdict) override;
   void cancel(Ticket ticket) override;
@@ -85,9 +86,8 @@ class UcxTransport final : public Transport {
     uint64_t control_queued = 0;
     uint64_t control_owed = 0;
     uint32_t announced = 0;  // messages to it whose bytes wait here
-    /// In its memory: whether it has taken back what this side may put into or read. Null: it
-    /// cannot be addressed from here, and takes no puts.
-    const std::atomic<bool>* has_given_up = nullptr;
+    /// In its memory. Null: it cannot be addressed from here, and takes no puts.
+    const UcxSign* sign = nullptr;
     std::map<uint32_t, ucp_rkey_h> keys;  // of its regions
     std::vector<ucp_rkey_h> old_keys;     // of regions that are gone, but may be viewed just now
     uint32_t views = 0;                   // that the user has of its memory
@@ -147,7 +147,7 @@ class UcxTransport final : public Transport {
 
   // ucx_put.cc: messages that the sender puts.
   void make_slots(int peers);
-  std::atomic<bool>& given_up(int peer) const;
+  UcxSign& sign_for(int peer) const;
   void give_up_all();
   void offer_memory(Peer& peer);
   void hello_came(Peer& peer, const UcxHeader& header, const std::byte* key, size_t bytes);
@@ -172,7 +172,8 @@ class UcxTransport final : public Transport {
 
   // ucx_view.cc: messages that the receiver reads at the sender.
   uint32_t region_for(Peer& peer, std::span<const std::byte> bytes, std::string& key);
-  bool show(UcxTransfer* receive, uint64_t ticket, uint32_t region, uint64_t address);
+  void receive_announced(UcxTransfer* receive, const UcxHeader& header);
+  bool show(UcxTransfer* receive, const UcxHeader& header);
   void drop_key(Peer& peer, ucp_rkey_h key);
   void drop_old_keys(Peer& peer);
 

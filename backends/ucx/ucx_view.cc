@@ -23,16 +23,30 @@ uint32_t UcxTransport::region_for(Peer& peer, std::span<const std::byte> bytes, 
   return region;
 }
 
+// A message whose bytes wait at the sender, or have been written here already.
+void UcxTransport::receive_announced(UcxTransfer* receive, const UcxHeader& header) {
+  const bool is_here = header.loan == UcxLoan::written &&
+                       header.address == reinterpret_cast<uintptr_t>(receive->target);
+  if (is_here) {
+    tell(peer_at(receive->peer), {.type = Type::taken, .ticket = header.ticket});
+    receive->stage = Stage::done;
+  } else if (!show(receive, header)) {
+    receive_put(receive, header.ticket);
+  }
+}
+
 // False: it must be put.
-bool UcxTransport::show(UcxTransfer* receive, uint64_t ticket, uint32_t region, uint64_t address) {
+bool UcxTransport::show(UcxTransfer* receive, const UcxHeader& header) {
   Peer& peer = peer_at(receive->peer);
-  const auto key = peer.keys.find(region);
+  const auto key = peer.keys.find(header.region);
   void* here = nullptr;
-  if (!receive->may_view || region == 0 || key == peer.keys.end() ||
-      ucp_rkey_ptr(key->second, address, &here) != UCS_OK)
+  if (!receive->may_view || header.region == 0 || key == peer.keys.end() ||
+      ucp_rkey_ptr(key->second, header.address, &here) != UCS_OK)
     return false;
   receive->view = static_cast<const std::byte*>(here);
-  receive->remote = ticket;
+  receive->remote = header.ticket;
+  receive->place = header.address;
+  receive->is_lent = header.loan == UcxLoan::lent;
   receive->stage = Stage::done;
   ++peer.views;
   return true;
@@ -43,13 +57,27 @@ const std::byte* UcxTransport::view(Ticket ticket) {
   return receive && receive->stage == Stage::lent ? receive->view : nullptr;
 }
 
+// Said first that this rank writes, then looked whether it still may; see UcxSign.
+Loan UcxTransport::loan(Ticket ticket) {
+  UcxTransfer* receive = find(ticket);
+  if (!receive || receive->stage != Stage::lent || !receive->is_lent || aborted_) return {};
+  const Peer& peer = peer_at(receive->peer);
+  auto& writes = sign_for(peer.rank).writes;
+  if (!receive->writes) writes.fetch_add(1);
+  receive->writes = peer.open && peer.sign && !peer.sign->has_given_up.load();
+  if (receive->writes) return {const_cast<std::byte*>(receive->view), receive->place};
+  writes.fetch_sub(1);
+  return {};
+}
+
 // A sender that gives this rank up, or all, says so in its memory before it takes back what is read
 // here. What is mapped stays so until the last view is over.
 bool UcxTransport::give_back(Ticket ticket) {
   UcxTransfer* receive = find(ticket);
   if (!receive || receive->stage != Stage::lent) return false;
   Peer& peer = peer_at(receive->peer);
-  const bool was_there = peer.open && !aborted_ && peer.has_given_up && !peer.has_given_up->load();
+  if (receive->writes) sign_for(peer.rank).writes.fetch_sub(1);
+  const bool was_there = peer.open && !aborted_ && peer.sign && !peer.sign->has_given_up.load();
   if (peer.open) tell(peer, {.type = Type::taken, .ticket = receive->remote});
   --open_transfers_;
   receive->stage = Stage::unused;

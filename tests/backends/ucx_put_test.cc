@@ -1,9 +1,11 @@
 // Messages that are put into the receiver's mapped memory, or through its slots, or read where the
 // sender has them.
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <fstream>
 #include <random>
+#include <thread>
 
 #include "tests/backends/ucx_ends.h"
 #include "tutti/backends/ucx/limits.h"
@@ -217,11 +219,11 @@ TEST_P(UcxPut, AbortEndsWhatHasPlaces) {
 class UcxView : public TransportConformance {
  protected:
   // Rank 1 views a message of rank 0, which is in the region.
-  void lend() {
+  void lend(bool for_results = false) {
     open(2);
     region_ = end(0).allocate(sent_.size());
     std::copy(sent_.begin(), sent_.end(), region_->data());
-    send_ = end(0).isend(1, {.tag = 1, .key = 0}, {region_->data(), sent_.size()});
+    send_ = end(0).isend(1, {.tag = 1, .is_lent = for_results}, {region_->data(), sent_.size()});
     recv_ = end(1).irecv_view(0, 1, 0, received_);
     ASSERT_EQ(finish(end(1), recv_), TransferState::done);
     view_ = end(1).view(recv_);
@@ -245,6 +247,54 @@ TEST_P(UcxView, CopiesNothing) {
   EXPECT_EQ(finish(end(0), send_), TransferState::done);
   EXPECT_EQ(std::count(received_.begin(), received_.end(), std::byte{0x55}),
             static_cast<std::ptrdiff_t>(received_.size()));
+}
+
+TEST_P(UcxView, ResultsLieWhereTheyWereLentFrom) {
+  lend(true);
+  const auto loan = end(1).loan(recv_);
+  ASSERT_EQ(loan.data, view_);
+  std::fill_n(loan.data, sent_.size(), std::byte{0x11});
+  EXPECT_TRUE(end(1).give_back(recv_));
+  EXPECT_EQ(finish(end(0), send_), TransferState::done);
+  // The message says that it is there, and is not moved; elsewhere it is.
+  for (const bool is_there : {true, false}) {
+    std::vector<std::byte> other(sent_.size());
+    const std::span target(is_there ? region_->data() : other.data(), sent_.size());
+    const auto send = end(1).isend(0, {.tag = 2, .place = loan.place}, sent_);
+    const auto recv = end(0).irecv(1, 2, 0, target);
+    EXPECT_EQ(finish(end(0), recv), TransferState::done);
+    EXPECT_EQ(finish(end(1), send), TransferState::done);
+    const auto wanted = is_there ? std::vector(sent_.size(), std::byte{0x11}) : sent_;
+    EXPECT_TRUE(std::equal(target.begin(), target.end(), wanted.begin())) << is_there;
+  }
+}
+
+TEST_P(UcxView, MayNotBeOverwrittenUnasked) {
+  lend();
+  EXPECT_EQ(end(1).loan(recv_).data, nullptr);
+}
+
+TEST_P(UcxView, MayNotBeOverwrittenOnceItsSenderAborted) {
+  lend(true);
+  end(0).abort(Error(ErrorCode::peer_lost, "test"));
+  end(0).progress();
+  EXPECT_EQ(end(1).loan(recv_).data, nullptr);
+  EXPECT_FALSE(end(1).give_back(recv_));
+}
+
+TEST_P(UcxView, WhoAbortsWaitsForWhoWrites) {
+  lend(true);
+  ASSERT_NE(end(1).loan(recv_).data, nullptr);
+  end(0).abort(Error(ErrorCode::peer_lost, "test"));
+  std::atomic<bool> has_ended{false};
+  std::thread aborting([&] {
+    end(0).progress();
+    has_ended = true;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_FALSE(has_ended);
+  EXPECT_FALSE(end(1).give_back(recv_));
+  aborting.join();
 }
 
 TEST_P(UcxView, OtherMemoryIsPut) {

@@ -12,30 +12,44 @@ using test::Job;
 
 constexpr uint64_t kSeed = 20261121;
 
-// An allreduce of four ranks in place, its results checked; how often one read at another.
-int64_t views_of(const char* algorithm) {
+struct Count {
+  int64_t views = 0, returns = 0;
+};
+
+// An allreduce of four ranks, its results checked; how often one read at another, and how often
+// results were written to where they had been read.
+Count count_of(const char* algorithm, bool in_place = true) {
   constexpr int64_t kCount = 500;
   Job job(4, kSeed);
   Job::Setting setting;
   setting.counts = {kCount};
-  setting.in_place = true;
+  setting.in_place = in_place;
   job.prepare(setting);
   job.run(find_algorithm(CollectiveKind::allreduce, algorithm), {256, 2});
   for (int rank = 0; rank < 4; ++rank)
     for (int64_t i = 0; i < kCount; ++i)
       EXPECT_EQ(job.members[static_cast<size_t>(rank)].result(i), test::sum_of_samples(4, i))
           << algorithm << " on rank " << rank;
-  return job.network.views;
+  EXPECT_FALSE(job.network.has_tampering) << algorithm;
+  return {job.network.views, job.network.returns};
 }
 
 TEST(ExecutorViews, ReducesWhatStaysAtItsSender) {
   for (const auto* name : {"two_shot", "ring", "halving_doubling", "hierarchical"})
-    EXPECT_GT(views_of(name), 0) << name;
+    EXPECT_GT(count_of(name).views, 0) << name;
 }
 
 // All ranks write to what all send: nobody could begin.
 TEST(ExecutorViews, NoneOfWhatReductionsOverwrite) {
-  for (const auto* name : {"one_shot", "recursive_doubling"}) EXPECT_EQ(views_of(name), 0) << name;
+  for (const auto* name : {"one_shot", "recursive_doubling"})
+    EXPECT_EQ(count_of(name).views, 0) << name;
+}
+
+// The owner of a chunk writes its result into the memory of all.
+TEST(ExecutorViews, ResultsAreWrittenWhereTheirElementsWere) {
+  EXPECT_GT(count_of("two_shot").returns, 0);
+  EXPECT_EQ(count_of("two_shot", false).returns, 0);  // the results go elsewhere
+  EXPECT_EQ(count_of("ring").returns, 0);             // they come from another neighbour
 }
 
 TEST(ExecutorViews, AViewWhoseSenderTookItBackFailsTheOperation) {

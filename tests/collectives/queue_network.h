@@ -18,7 +18,8 @@ class QueueTransport;
 
 /// Ranks in one thread whose messages are delivered one at a time, in random order, when step() is
 /// called. A send is done at delivery or, at random, some time before; canceled tickets are let go
-/// some time later. Bytes that change while they belong to a send are an error.
+/// some time later. Bytes that change while they belong to a send are an error, unless they are
+/// lent; so are bytes that are said to have been written there and were not.
 class QueueNetwork {
  public:
   QueueNetwork(int size, uint64_t seed);
@@ -32,6 +33,7 @@ class QueueNetwork {
   void take_back_one() { takes_back_ = true; }
 
   int views = 0;               // that receives had
+  int returns = 0;             // messages that were where they go already, written to a loan
   bool has_tampering = false;  // sent bytes changed before the send was done
   int most_waiting = 0;        // the most receives that one rank had posted at once
 
@@ -48,7 +50,9 @@ class QueueNetwork {
     TransferState state = TransferState::pending;
     bool is_send, is_cancelled = false, is_taken = false;
     bool may_view = false;
-    std::vector<std::byte> view = {};  // receives: what the sender has, if they view it
+    bool is_lent = false, is_written = false;  // sends: the receiver may write there, and did
+    uint64_t place = 0;                        // sends: where the bytes are already
+    std::vector<std::byte> view = {};          // receives: what the sender has, if they view it
     std::shared_ptr<Transfer> viewed = {};
   };
   using TransferPointer = std::shared_ptr<Transfer>;
@@ -79,6 +83,8 @@ class QueueTransport final : public Transport {
         rank_, peer, header.tag, header.key, header.verdict, const_cast<std::byte*>(bytes.data()),
         bytes.size(), std::vector<std::byte>(bytes.begin(), bytes.end()), TransferState::pending,
         true});
+    transfer->is_lent = header.is_lent;
+    transfer->place = header.place;
     network_.sends_.push_back(transfer);
     ++counters_.messages_sent;
     return add(transfer);
@@ -98,6 +104,13 @@ class QueueTransport final : public Transport {
     const auto found = tickets_.find(ticket);
     const bool has_view = found != tickets_.end() && found->second->viewed;
     return has_view ? found->second->view.data() : nullptr;
+  }
+  // Not every time, as a transport that cannot.
+  Loan loan(Ticket ticket) override {
+    auto& lent = *tickets_.at(ticket)->viewed;
+    if (!lent.is_lent || network_.random_() % 4 == 0) return {};
+    lent.is_written = true;
+    return {lent.bytes, reinterpret_cast<uintptr_t>(lent.bytes)};
   }
   bool give_back(Ticket ticket) override {
     auto& transfer = *tickets_.at(ticket);
@@ -157,6 +170,7 @@ inline QueueNetwork::QueueNetwork(int size, uint64_t seed) : random_(seed) {
 
 inline void QueueNetwork::settle(Transfer& transfer, TransferState state) {
   if (transfer.is_send && transfer.state == TransferState::pending && transfer.count > 0 &&
+      !transfer.is_written &&
       std::memcmp(transfer.bytes, transfer.copy.data(), transfer.count) != 0)
     has_tampering = true;
   if (transfer.state == TransferState::pending) transfer.state = state;
@@ -195,7 +209,13 @@ inline bool QueueNetwork::step() {
           send->is_taken = recv->is_taken = true;
           return;
         }
-        if (fits && recv->count > 0) std::memcpy(recv->bytes, send->copy.data(), recv->count);
+        const bool is_there = send->place == reinterpret_cast<uintptr_t>(recv->bytes);
+        if (fits && recv->count > 0 && is_there) {
+          ++returns;
+          has_tampering |= std::memcmp(recv->bytes, send->copy.data(), recv->count) != 0;
+        } else if (fits && recv->count > 0) {
+          std::memcpy(recv->bytes, send->copy.data(), recv->count);
+        }
         recv->verdict = send->verdict;
         settle(*send, TransferState::done);
         settle(*recv, fits ? TransferState::done : TransferState::failed);
