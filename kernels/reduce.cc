@@ -223,13 +223,18 @@ HWY_INLINE void ReduceLoop(const To& outputs, const From& inputs, const Elements
   const auto by = static_cast<Lane>(multiplier(scale));
   const bool is_scaled = !scale.is_one();
   const auto [begin, end, order] = elements;
-  const int64_t step = 4 * width, middle = begin + (end - begin) / step * step;
-  const bool descends = order == Order::descending;
-  int64_t i = descends ? middle - step : begin;
-  for (int64_t left = middle - begin; left > 0; left -= step, i += descends ? -step : step)
+  const int64_t step = 4 * width;
+  int64_t i = begin;
+  // Where branches show, the order does too.
+  if (!std::is_same_v<From, Inputs> && order == Order::descending) {
+    const int64_t middle = begin + (end - begin) / step * step;
+    for (i = middle - step; i >= begin; i -= step)
+      ReducePairs<T, Op, 2, Stores::kCached>(outputs, inputs, i, by, is_scaled);
+    i = middle;
+  }
+  for (; i + step <= end; i += step)
     ReducePairs<T, Op, 2, Stores::kCached>(outputs, inputs, i, by, is_scaled);
-  for (i = middle; i + width <= end; i += width)
-    ReduceVector<T, Op>(outputs, inputs, i, by, is_scaled);
+  for (; i + width <= end; i += width) ReduceVector<T, Op>(outputs, inputs, i, by, is_scaled);
   if (i < end) ReduceTail<T, Op>(outputs, inputs, i, end, by, is_scaled);
 }
 

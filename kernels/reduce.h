@@ -21,9 +21,9 @@ enum class Destination : uint8_t {
             // each byte of the result once, not twice
 };
 
-/// Which elements reduce() visits first; the result is the same. Prefetchers go on beyond the last
-/// ones, so two ranks that write neighbouring parts of memory begin where the parts meet: else the
-/// one takes lines from the other that it does not need.
+/// Which elements reduce() visits first in sums of two inputs; the result is the same. Prefetchers
+/// go on beyond the last ones, so two ranks that write neighbouring parts of memory begin where the
+/// parts meet: else the one takes lines from the other that it does not need.
 enum class Order : uint8_t { ascending, descending };
 
 /// output[i] = scale(op over j of inputs[j][i]), for `count` elements, j in ascending order.
