@@ -44,21 +44,28 @@ bool writes_what_it_sends(const std::vector<Step>& steps, int round) {
   });
 }
 
-// Whether nobody reads what a step receives but the reductions of its round.
+// Whether nobody reads what a step receives but the reductions of its round. The last of them may
+// write to where it would lie.
 bool is_only_reduced(const std::vector<Step>& steps, const Step& received) {
   const Range& place = received.target;
+  bool is_replaced = false;
   for (const auto& step : steps) {
     if (step.round < received.round || &step == &received) continue;
     const bool is_later = step.round > received.round;
+    if (is_later && is_replaced) return true;
     if (step.action != Action::recv && step.from == Slot::scratch && overlaps(step.source, place))
       return false;
     int64_t begin = step.operands.begin;
     for (int other = 1; other < step.operands.count; ++other, begin += step.operands.stride) {
       const Range operand{begin, step.source.count};
-      if (overlaps(operand, place) && (is_later || !covers(place, operand))) return false;
+      if (!overlaps(operand, place)) continue;
+      if (is_later || is_replaced || !covers(place, operand)) return false;
     }
-    if (step.action != Action::send && step.to == Slot::scratch && overlaps(step.target, place))
-      return is_later && covers(step.target, place);  // then others lie there
+    if (step.action == Action::send || step.to != Slot::scratch || !overlaps(step.target, place))
+      continue;
+    if (!covers(step.target, place)) return false;
+    if (is_later) return true;  // then others lie there
+    is_replaced = true;
   }
   return true;
 }

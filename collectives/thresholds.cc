@@ -69,6 +69,7 @@ class Model {
     return {(rounds + folds()) * alpha_,
             (rounds_of(layout_.count) * m_ + folds()) * beta_ + (rounds + folds() / 2) * kGamma};
   }
+  // As if all partners were on other hosts.
   Cost halving_doubling() const {
     const double rounds = std::bit_width(static_cast<unsigned>(core_of(layout_.ranks))) - 1;
     return {(2 * rounds + folds()) * alpha_,
@@ -132,7 +133,7 @@ Thresholds derive_thresholds(const NetworkFigures& figures, std::span<const int>
   const Cost large = layout.ranks <= 3 ? model.two_shot() : model.halving_doubling();
   const auto until_large = [&](const Cost& few) {
     const double bytes = limit(few, large).value_or(kMost);
-    return layout.ranks <= 4 ? bytes : std::min(bytes, limit(few, model.ring()).value_or(kMost));
+    return layout.ranks <= 3 ? bytes : std::min(bytes, limit(few, model.ring()).value_or(kMost));
   };
   thresholds.recursive_doubling_below = bounded(until_large(model.recursive_doubling()));
   double one_shot = until_large(model.one_shot());
@@ -140,9 +141,7 @@ Thresholds derive_thresholds(const NetworkFigures& figures, std::span<const int>
     one_shot =
         std::min(one_shot, limit(model.one_shot(), model.recursive_doubling()).value_or(kMost));
   thresholds.one_shot_below = bounded(one_shot);
-  // Where a ring has no fewer bytes than these, the model knows no limit, and the table's stays.
-  if (const auto two_shot = limit(model.two_shot(), model.ring()))
-    thresholds.two_shot_below = bounded(*two_shot);
+  // Where a ring has no fewer bytes, the model knows no limit, and the table's stays.
   if (const auto halving = limit(model.halving_doubling(), model.ring()))
     thresholds.halving_doubling_below = bounded(*halving);
 
@@ -162,9 +161,8 @@ std::string to_text(const Thresholds& thresholds) {
     if (*bytes == Thresholds::kNever) return fmt::format("{} nothing", name);
     return fmt::format("{} {} bytes", name, *bytes);
   };
-  return fmt::format("{}, {}, {}, {}, {}", part("one_shot below", thresholds.one_shot_below),
+  return fmt::format("{}, {}, {}, {}", part("one_shot below", thresholds.one_shot_below),
                      part("recursive_doubling below", thresholds.recursive_doubling_below),
-                     part("two_shot below", thresholds.two_shot_below),
                      part("halving_doubling below", thresholds.halving_doubling_below),
                      part("two levels from", thresholds.two_levels_from));
 }

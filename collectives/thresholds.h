@@ -29,7 +29,6 @@ struct Thresholds {
 
   std::optional<int64_t> one_shot_below = {};            // allreduce
   std::optional<int64_t> recursive_doubling_below = {};  // allreduce
-  std::optional<int64_t> two_shot_below = {};            // allreduce, where the table has it
   std::optional<int64_t> halving_doubling_below = {};    // allreduce; from there on ring
   std::optional<int64_t> two_levels_from = {};  // several hosts; kNever: ranks are as if alone
   bool operator==(const Thresholds&) const = default;
@@ -53,7 +52,8 @@ bool are_alike(const NetworkFigures& figures);
 ///   Rabenseifner's       2 lg p alpha + 2 (p-1)/p n beta + (p-1)/p n gamma
 ///   ring                 2 (p-1) alpha + 2 (p-1)/p n beta + (p-1)/p n gamma
 /// except that n beta counts the bytes that leave the busiest host, because its ranks share the
-/// link. Every threshold but two_levels_from grows with the latency. Pure: equal on all ranks.
+/// link (Rabenseifner's: at most, whatever the ranks' numbers). Every threshold but two_levels_from
+/// grows with the latency. Pure: equal on all ranks.
 Thresholds derive_thresholds(const NetworkFigures& figures, std::span<const int> hosts,
                              TwoLevels two_levels);
 

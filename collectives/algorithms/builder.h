@@ -9,6 +9,12 @@
 
 namespace tutti {
 
+/// An element of a slot.
+struct Place {
+  Slot slot = Slot::input;
+  int64_t element = 0;
+};
+
 /// A range cut into `parts` consecutive ranges whose lengths differ by at most one element.
 std::vector<Range> cut(Range range, int parts);
 /// Ranges of these lengths, one after another from 0.

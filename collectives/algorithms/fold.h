@@ -21,16 +21,16 @@ class Fold {
   int core() const { return core_; }
   bool is_in_core() const { return rank_ < core_; }
 
-  /// One round. Returns where this rank's operand stands from now on.
-  Slot fold(Builder& builder) const {
-    Slot operand = Slot::input;
+  /// One round. Returns where this rank's operand begins from now on.
+  Place fold(Builder& builder) const {
+    Place operand{Slot::input, 0};
     if (!is_in_core()) {
       builder.send(partner_, Slot::input, all_);
     } else if (has_partner_) {
       const int64_t received = builder.scratch(all_.count);
       builder.recv(partner_, Slot::scratch, {received, all_.count});
-      builder.reduce(Slot::input, all_, right_from(received), Slot::output, 0);
-      operand = Slot::output;
+      builder.reduce(Slot::input, all_, right_from(received), Slot::scratch, received);
+      operand = {Slot::scratch, received};
     }
     builder.next_round();
     return operand;

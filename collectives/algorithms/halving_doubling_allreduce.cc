@@ -6,13 +6,15 @@
 
 namespace tutti {
 
-// Rabenseifner's: a reduce-scatter by halving the range at halving distance, then an allgather back
-// along the same way. A ring's bytes in 2 log2(n) rounds.
+// Rabenseifner's: a reduce-scatter by halving the range with a partner, then an allgather back
+// along the same way. A ring's bytes in 2 log2(n) rounds. Neighbours come first, because they have
+// the most to exchange, and are on one host if ranks are numbered host by host. Sums stay in
+// scratch until all ranks are heard.
 Schedule halving_doubling_allreduce(const Problem& problem) {
   if (problem.size == 1) return copy_through(problem);
   Builder builder;
   const Fold fold(problem);
-  Slot operand = fold.fold(builder);
+  Place operand = fold.fold(builder);  // of the first element of `range`
   const int rounds = std::countr_zero(static_cast<unsigned>(fold.core()));
   if (!fold.is_in_core()) {
     builder.next_round(2 * rounds);
@@ -26,19 +28,23 @@ Schedule halving_doubling_allreduce(const Problem& problem) {
   };
   std::vector<Halving> halvings;
   Range range{0, problem.counts[0]};
-  const int64_t received = builder.scratch(range.count - range.count / 2);
-  for (int distance = fold.core() / 2; distance > 0; distance /= 2) {
+  for (int distance = 1; distance < fold.core(); distance *= 2) {
     const int peer = problem.rank ^ distance;
     const auto halves = cut(range, 2);
     const bool is_lower = problem.rank < peer;
     const Range kept = halves[is_lower ? 0 : 1], given = halves[is_lower ? 1 : 0];
-    builder.send(peer, operand, given);
-    builder.recv(peer, Slot::scratch, {received, kept.count});
-    builder.reduce(operand, kept, is_lower ? right_from(received) : left_from(received),
-                   Slot::output, kept.begin);
+    const auto own = [&](const Range& half) {
+      return Range{operand.element + half.begin - range.begin, half.count};
+    };
+    const int64_t sum = builder.scratch(kept.count);
+    const bool is_last = 2 * distance == fold.core();
+    builder.send(peer, operand.slot, own(given));
+    builder.recv(peer, Slot::scratch, {sum, kept.count});
+    builder.reduce(operand.slot, own(kept), is_lower ? right_from(sum) : left_from(sum),
+                   is_last ? Slot::output : Slot::scratch, is_last ? kept.begin : sum);
     builder.next_round();
-    operand = Slot::output;
     halvings.push_back({peer, kept, given});
+    operand = {Slot::scratch, sum};
     range = kept;
   }
   for (; !halvings.empty(); halvings.pop_back()) {
@@ -48,7 +54,9 @@ Schedule halving_doubling_allreduce(const Problem& problem) {
     builder.next_round();
   }
   fold.unfold(builder);
-  return builder.take();
+  auto schedule = builder.take();
+  schedule.heard_all = rounds;  // the first is the fold's
+  return schedule;
 }
 
 }  // namespace tutti

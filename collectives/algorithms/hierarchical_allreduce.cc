@@ -21,8 +21,9 @@ Schedule hierarchical_allreduce(const Problem& problem) {
     for (int other = 0; other < hosts.count(); ++other)
       across.ranks.push_back(hosts.members(other)[place]);
     const auto chunks = cut(rails[place], hosts.count());
-    ring_reduce_scatter(builder, across, chunks, Slot::output);
-    ring_allgather(builder, across, chunks, Slot::output, chunks[static_cast<size_t>(host)]);
+    const Range own = chunks[static_cast<size_t>(host)];
+    ring_reduce_scatter(builder, across, chunks, Slot::output, own.begin);
+    ring_allgather(builder, across, chunks, Slot::output, own);
   } else {
     builder.next_round(2 * (hosts.count() - 1));
   }

@@ -12,17 +12,19 @@ Schedule recursive_doubling_allreduce(const Problem& problem) {
   Builder builder;
   const Fold fold(problem);
   const Range all{0, problem.counts[0]};
-  Slot operand = fold.fold(builder);
+  Place operand = fold.fold(builder);
   const int rounds = std::countr_zero(static_cast<unsigned>(fold.core()));
   if (fold.is_in_core()) {
     const int64_t received = builder.scratch(all.count);
     for (int distance = 1; distance < fold.core(); distance *= 2) {
       const int peer = problem.rank ^ distance;
-      builder.send(peer, operand, all);
+      const Range own{operand.element, all.count};
+      builder.send(peer, operand.slot, own);
       builder.recv(peer, Slot::scratch, {received, all.count});
-      builder.reduce(operand, all, peer < problem.rank ? left_from(received) : right_from(received),
-                     Slot::output, 0);
-      operand = Slot::output;
+      builder.reduce(operand.slot, own,
+                     peer < problem.rank ? left_from(received) : right_from(received), Slot::output,
+                     0);
+      operand = {Slot::output, 0};
       builder.next_round();
     }
   } else {

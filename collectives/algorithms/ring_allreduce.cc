@@ -11,9 +11,12 @@ Schedule ring_allreduce(const Problem& problem) {
   Builder builder;
   const Group group = everyone(problem);
   const auto chunks = cut({0, problem.counts[0]}, problem.size);
-  ring_reduce_scatter(builder, group, chunks, Slot::input);
-  ring_allgather(builder, group, chunks, Slot::output, chunks[static_cast<size_t>(problem.rank)]);
-  return builder.take();
+  const Range own = chunks[static_cast<size_t>(problem.rank)];
+  ring_reduce_scatter(builder, group, chunks, Slot::input, own.begin);
+  ring_allgather(builder, group, chunks, Slot::output, own);
+  auto schedule = builder.take();
+  schedule.heard_all = problem.size - 2;
+  return schedule;
 }
 
 }  // namespace tutti

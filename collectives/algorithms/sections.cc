@@ -43,15 +43,21 @@ void direct_allgather(Builder& builder, const Group& group, std::span<const Rang
 }
 
 void ring_reduce_scatter(Builder& builder, const Group& group, std::span<const Range> chunks,
-                         Slot from) {
-  const int self = group.self;
-  const int64_t received = builder.scratch(longest(chunks));
-  for (int k = 0; k < group.size() - 1; ++k) {
-    const Range sent = chunks[group.wrapped(self - 1 - k)];
-    const Range next = chunks[group.wrapped(self - 2 - k)];
-    builder.send(group.at(self + 1), k == 0 ? from : Slot::output, sent);
-    builder.recv(group.at(self - 1), Slot::scratch, {received, next.count});
-    builder.reduce(from, next, left_from(received), Slot::output, next.begin);
+                         Slot from, int64_t target) {
+  const int64_t sums[2] = {builder.scratch(longest(chunks)), builder.scratch(longest(chunks))};
+  const int rounds = group.size() - 1;
+  for (int k = 0; k < rounds; ++k) {
+    const Range sent = chunks[group.wrapped(group.self - 1 - k)];
+    const Range next = chunks[group.wrapped(group.self - 2 - k)];
+    if (k == 0)
+      builder.send(group.at(group.self + 1), from, sent);
+    else
+      builder.send(group.at(group.self + 1), Slot::scratch, {sums[(k - 1) % 2], sent.count});
+    const int64_t sum = sums[k % 2];
+    builder.recv(group.at(group.self - 1), Slot::scratch, {sum, next.count});
+    const bool is_last = k == rounds - 1;
+    builder.reduce(from, next, left_from(sum), is_last ? Slot::output : Slot::scratch,
+                   is_last ? target : sum);
     builder.next_round();
   }
 }

@@ -32,10 +32,11 @@ void direct_reduce_scatter(Builder& builder, const Group& group, std::span<const
 /// Member j, the owner of output[ranges[j]], sends it to all others. One round.
 void direct_allgather(Builder& builder, const Group& group, std::span<const Range> ranges);
 
-/// Around the ring: member i ends with chunks[i] of all members' `from` reduced in output.
-/// size - 1 rounds; as many chunks as members.
+/// Around the ring: member i ends with chunks[i] of all members' `from` reduced in output at
+/// `target`, which only the last round writes. Partial sums travel through two buffers in turn: one
+/// is sent while the other receives. size - 1 rounds; as many chunks as members.
 void ring_reduce_scatter(Builder& builder, const Group& group, std::span<const Range> chunks,
-                         Slot from);
+                         Slot from, int64_t target);
 /// Around the ring: output[chunks[i]] of each member i reaches all. `own` is where the own chunk is
 /// sent from. size - 1 rounds.
 void ring_allgather(Builder& builder, const Group& group, std::span<const Range> chunks, Slot from,

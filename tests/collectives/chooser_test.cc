@@ -51,10 +51,9 @@ TEST(Chooser, GoesBySizeRanksAndHosts) {
   EXPECT_EQ(choice(chooser, allreduce, 1000, 16), "recursive_doubling");
   EXPECT_EQ(choice(chooser, allreduce, 1 << 20, 16), "halving_doubling");
   EXPECT_EQ(choice(chooser, allreduce, 64 << 20, 2), "two_shot");
-  EXPECT_EQ(choice(chooser, allreduce, (512 << 10) - 1, 4), "halving_doubling");
-  EXPECT_EQ(choice(chooser, allreduce, 512 << 10, 4), "two_shot");
-  EXPECT_EQ(choice(chooser, allreduce, 64 << 20, 4), "two_shot");
-  EXPECT_EQ(choice(chooser, allreduce, 64 << 20, 5), "ring");
+  EXPECT_EQ(choice(chooser, allreduce, 64 << 20, 3), "two_shot");
+  EXPECT_EQ(choice(chooser, allreduce, (4 << 20) - 1, 4), "halving_doubling");
+  EXPECT_EQ(choice(chooser, allreduce, 4 << 20, 4), "ring");
   EXPECT_EQ(choice(chooser, allreduce, 64 << 20, 4, 2), "hierarchical");
   EXPECT_EQ(choice(chooser, allreduce, 64 << 20, 8, 8), "ring");
   EXPECT_EQ(choice(chooser, allreduce, 64 << 20, 4, 2, Determinism::rank_order), "two_shot");
@@ -73,10 +72,9 @@ TEST(Chooser, GoesByMeasuredThresholdsWhereThereAreSome) {
   EXPECT_EQ(choice(rounds, allreduce, 4 << 20, 16, 16), "ring");
   EXPECT_EQ(choice(choose({.halving_doubling_below = 1 << 20}), allreduce, 1 << 20, 16, 16),
             "ring");
-  const auto pairs = choose({.two_shot_below = 1 << 20,
-                             .halving_doubling_below = 400'000,
-                             .two_levels_from = Thresholds::kNever});
-  EXPECT_EQ(choice(pairs, allreduce, (1 << 20) - 1, 4, 2), "two_shot");
+  const auto pairs =
+      choose({.halving_doubling_below = 1 << 20, .two_levels_from = Thresholds::kNever});
+  EXPECT_EQ(choice(pairs, allreduce, (1 << 20) - 1, 4, 2), "halving_doubling");
   EXPECT_EQ(choice(pairs, allreduce, 1 << 20, 4, 2), "ring");
 
   const auto flat = choose({.two_levels_from = Thresholds::kNever});

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <functional>
 #include <numeric>
 #include <random>
@@ -219,6 +220,24 @@ TEST(Schedules, CostWhatTheirNamesPromise) {
   EXPECT_EQ(cost("ring", 8), std::pair(14, int64_t{2 * 7 * 32}));
   EXPECT_EQ(cost("recursive_doubling", 8).second, int64_t{3 * 256});
   EXPECT_EQ(cost("halving_doubling", 8).second, int64_t{2 * 7 * 32});
+}
+
+// Where an early round has heard all ranks, results need not wait for the verdict elsewhere. Ranks
+// beyond a power of two hear from all in halving's last round only.
+TEST(Schedules, HearAllBeforeTheyWriteOutput) {
+  for (const int size : {2, 3, 4, 7, 8, 16}) {
+    Case example{CollectiveKind::allreduce, size, 0, {100}, {}, {}};
+    const int core = static_cast<int>(std::bit_floor(static_cast<unsigned>(size)));
+    for (const auto& problem : example.problems()) {
+      const auto heard_all = [&](std::string_view name) {
+        return find_algorithm(example.kind, name).plan(problem).heard_all;
+      };
+      EXPECT_EQ(heard_all("two_shot"), 0) << size;
+      EXPECT_EQ(heard_all("ring"), size - 2) << size;
+      const int halvings = std::countr_zero(static_cast<unsigned>(core));
+      EXPECT_EQ(heard_all("halving_doubling"), problem.rank < core ? halvings : -1) << size;
+    }
+  }
 }
 
 // The validator finds what it is there to find.

@@ -79,7 +79,7 @@ TEST(Thresholds, AreNearTheTableWhereThatWasMeasured) {
 TEST(Thresholds, OfFewerRoundsGrowWithTheLatency) {
   for (const auto& hosts : {layout(2, 1), layout(3, 1), layout(4, 1), layout(6, 1), layout(7, 1),
                             layout(2, 2), layout(3, 3), layout(16, 1), layout(33, 2)}) {
-    Thresholds before{0, 0, 0, 0, {}};
+    Thresholds before{0, 0, 0, {}};
     for (double latency = 1; latency < 10'000; latency *= 1.5) {
       const auto now = derive({latency, 1000}, kMemory, hosts);
       EXPECT_GE(now.one_shot_below, before.one_shot_below) << latency;
@@ -87,11 +87,7 @@ TEST(Thresholds, OfFewerRoundsGrowWithTheLatency) {
       if (now.halving_doubling_below) {
         EXPECT_GE(now.halving_doubling_below, before.halving_doubling_below) << latency;
       }
-      if (now.two_shot_below) {
-        EXPECT_GE(now.two_shot_below, before.two_shot_below) << latency;
-      }
       before = now;
-      if (!before.two_shot_below) before.two_shot_below = 0;
       if (!before.halving_doubling_below) before.halving_doubling_below = 0;
     }
     EXPECT_GT(before.one_shot_below, derive({1, 1000}, kMemory, hosts).one_shot_below);
@@ -105,13 +101,14 @@ TEST(Thresholds, AFasterLinkOfTheSameLatencyBearsLargerRounds) {
   EXPECT_LT(slow.recursive_doubling_below, fast.recursive_doubling_below);
 }
 
-// A ring of two ranks on each of two hosts has one link from host to host, two_shot eight.
+// A ring of two ranks on each of two hosts has one link from host to host.
 TEST(Thresholds, TheRingTakesOverWhereFewerOfItsLinksLeaveTheHost) {
   const auto pairs = derive(kLoopback, {}, layout(2, 2));
-  ASSERT_TRUE(pairs.two_shot_below.has_value());
-  EXPECT_GT(*derive({100, 2500}, {}, layout(2, 2)).two_shot_below, *pairs.two_shot_below);
-  EXPECT_EQ(derive(kLoopback, {}, {0, 1, 0, 1}).two_shot_below, std::nullopt);
-  EXPECT_EQ(derive(kLoopback, {}, layout(4, 1)).two_shot_below, std::nullopt);
+  ASSERT_TRUE(pairs.halving_doubling_below.has_value());
+  EXPECT_GT(*derive({100, 2500}, {}, layout(2, 2)).halving_doubling_below,
+            *pairs.halving_doubling_below);
+  EXPECT_EQ(derive(kLoopback, {}, {0, 1, 0, 1}).halving_doubling_below, std::nullopt);
+  EXPECT_EQ(derive(kLoopback, {}, layout(4, 1)).halving_doubling_below, std::nullopt);
 }
 
 // Halving a number of ranks that is no power of two sends the data twice more: the ring takes over
