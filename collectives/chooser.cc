@@ -46,6 +46,7 @@ constexpr Rule kRules[] = {
     {allreduce, "recursive_doubling", 32_K, kAnySize, false, 0,
      &Thresholds::recursive_doubling_below},
     {allreduce, "two_shot", kNoLimit, 3},
+    {allreduce, "halving_doubling", kNoLimit, 4, false, 0, &Thresholds::halving_doubling_below},
     {allreduce, "halving_doubling", 4_M, kAnySize, false, 0, &Thresholds::halving_doubling_below},
     {allreduce, "ring"},
     {reduce_scatter, "hierarchical", kNoLimit, kAnySize, true, 16_K},

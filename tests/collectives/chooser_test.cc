@@ -52,8 +52,9 @@ TEST(Chooser, GoesBySizeRanksAndHosts) {
   EXPECT_EQ(choice(chooser, allreduce, 1 << 20, 16), "halving_doubling");
   EXPECT_EQ(choice(chooser, allreduce, 64 << 20, 2), "two_shot");
   EXPECT_EQ(choice(chooser, allreduce, 64 << 20, 3), "two_shot");
-  EXPECT_EQ(choice(chooser, allreduce, (4 << 20) - 1, 4), "halving_doubling");
-  EXPECT_EQ(choice(chooser, allreduce, 4 << 20, 4), "ring");
+  EXPECT_EQ(choice(chooser, allreduce, 64 << 20, 4), "halving_doubling");
+  EXPECT_EQ(choice(chooser, allreduce, (4 << 20) - 1, 5), "halving_doubling");
+  EXPECT_EQ(choice(chooser, allreduce, 4 << 20, 5), "ring");
   EXPECT_EQ(choice(chooser, allreduce, 64 << 20, 4, 2), "hierarchical");
   EXPECT_EQ(choice(chooser, allreduce, 64 << 20, 8, 8), "ring");
   EXPECT_EQ(choice(chooser, allreduce, 64 << 20, 4, 2, Determinism::rank_order), "two_shot");
