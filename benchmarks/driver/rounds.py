@@ -14,7 +14,7 @@ GOOD_FLAG_NS = 90
 GOOD_SCALING = 1.7
 QUIET_SHARE = 0.05  # of all cores' time, at most, for what else runs here
 QUIET_LEAST_S = 0.06  # what cannot be told from nothing: a few of the kernel's ticks
-SCREENING = {1: 2.0, 3: 1.4}  # after so many rounds: how far from the best peer is too far
+SCREENING = {1: 2.0, 3: 1.4, 6: 1.2}  # after so many rounds: how far from the best peer is too far
 
 
 class State:
