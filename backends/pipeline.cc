@@ -18,6 +18,16 @@ namespace {
 constexpr size_t kPage = 4096;
 constexpr int kFirstRuns = 8;
 
+// What was stored before is seen by others before anything after is read.
+inline void full_fence() {
+#if defined(__SANITIZE_THREAD__)
+  static std::atomic<int> word;  // tsan knows no fences
+  word.exchange(0, std::memory_order_seq_cst);
+#else
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+#endif
+}
+
 }  // namespace
 
 size_t Pipeline::lines_bytes() {
@@ -160,9 +170,17 @@ bool Pipeline::can_drain() const {
   return true;
 }
 
-// What is published is seen by whoever looks later; who sleeps is woken.
+// What is published is seen by whoever looks later, but not by who sleeps: wake_sleepers() follows
+// before this rank sleeps itself or returns. Its fence holds up all reading until the word has got
+// this core's line back from the peers, so it comes where that costs nothing.
 void Pipeline::publish(std::atomic<uint64_t>& word, uint64_t value) {
-  word.exchange(value, std::memory_order_seq_cst);
+  word.store(value, std::memory_order_release);
+  has_published_ = true;
+}
+
+void Pipeline::wake_sleepers() {
+  if (!std::exchange(has_published_, false)) return;
+  full_fence();
   for (size_t rank = 0; rank < sleepers_.size(); ++rank) {
     auto& sleeps = sleepers_[rank]->sleeps;
     if (sleeps.load(std::memory_order_seq_cst) == 0 || static_cast<int>(rank) == rank_) continue;
@@ -170,9 +188,8 @@ void Pipeline::publish(std::atomic<uint64_t>& word, uint64_t value) {
   }
 }
 
-void Pipeline::tell_name(uint64_t chunk, std::string_view name) {
+void Pipeline::tell_name(uint64_t chunk, uint64_t subject, std::string_view name) {
   const size_t slot = slot_of(chunk);
-  const uint64_t subject = own().lines[slot].call.subject;
   if (name.empty() || subject == named_[slot]) return;
   named_[slot] = subject;
   auto& text = own().names[slot].text;
@@ -181,12 +198,12 @@ void Pipeline::tell_name(uint64_t chunk, std::string_view name) {
   text[length] = 0;
 }
 
-void Pipeline::tell_places(uint64_t chunk, const std::byte* elements, const FusedUpdate* update) {
+Pipeline::Places Pipeline::own_places(const std::byte* elements, const FusedUpdate* update) const {
   Places places;
   places.elements = memory_.place_of(elements, 1).value();
   if (update != nullptr)
     places.outputs = memory_.place_of(update->outputs + (elements - update->inputs), 1).value();
-  std::memcpy(own().lines[slot_of(chunk)].payload, &places, sizeof places);
+  return places;
 }
 
 void Pipeline::publish_filled(uint64_t chunk) {
@@ -206,11 +223,12 @@ void Pipeline::fill() {
   const Range range = run.range_of(chunk);
   if (chunk == run.begin) {
     line.call.tell(run.dtype, run.asked_op, run.algorithm, run.count, run.subject, run.verdict);
-    tell_name(chunk, run.name);
+    tell_name(chunk, run.subject, run.name);
   }
   size_t bytes = run.bytes(range.count);
   if (run.algorithm == kDirect || run.algorithm == kFused) {
-    tell_places(chunk, run.windows[0].data, run.update);
+    const Places places = own_places(run.windows[0].data, run.update);
+    std::memcpy(line.payload, &places, sizeof places);
     bytes = 0;
   } else if (run.verdict == 0 && run.algorithm == kOneShot) {
     run.fill(range, small_place(own(), chunk, bytes));
@@ -320,6 +338,7 @@ bool Pipeline::progress() {
       if (stage == Stage::none) break;
       if (stage == Stage::fill) fill();
       if (stage == Stage::reduce) reduce();
+      wake_sleepers();
       if (stage == Stage::drain) drain();
       moved = true;
       retire_finished();
@@ -338,6 +357,7 @@ bool Pipeline::progress() {
   if (!moved && drained_ != told_retired_) {
     told_retired_ = drained_;
     publish(own().progress->retired, drained_);
+    wake_sleepers();
     moved = true;
   }
   return moved;

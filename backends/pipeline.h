@@ -131,8 +131,8 @@ class Pipeline {
   bool can_reduce() const;
   bool can_drain() const;
   void fill();
-  void tell_name(uint64_t chunk, std::string_view name);
-  void tell_places(uint64_t chunk, const std::byte* elements, const FusedUpdate* update);
+  void tell_name(uint64_t chunk, uint64_t subject, std::string_view name);
+  Places own_places(const std::byte* elements, const FusedUpdate* update) const;
   void publish_filled(uint64_t chunk);
   void reduce();
   void drain();
@@ -148,6 +148,7 @@ class Pipeline {
   std::string describe_disagreement(uint64_t chunk) const;
   static int64_t elements_of_chunk(Algorithm algorithm, DataType dtype, int size);
   void publish(std::atomic<uint64_t>& word, uint64_t value);
+  void wake_sleepers();
   void retire_finished();
   void forget(Run& run);
   template <class Came>
@@ -166,6 +167,7 @@ class Pipeline {
   uint64_t end_ = 0;    // one past the last operation's last chunk
   uint64_t filled_ = 0, reduced_ = 0, drained_ = 0, told_retired_ = 0;
   uint64_t named_[kSlots] = {};  // subjects whose names the own NameLines hold
+  bool has_published_ = false;   // and not looked yet who sleeps
   bool is_void_ = false;  // an operation was cancelled: nothing moves until the queue begins anew
   std::atomic<bool> aborted_{false};
   std::vector<const std::byte*> inputs_;

@@ -11,6 +11,7 @@ namespace {
 
 constexpr int64_t kBlockBytes = 16 << 10;   // stays in the first cache
 constexpr int64_t kBytesPerCall = 1 << 20;  // between two looks at other things
+constexpr int kQuickLooks = 16;             // in which peers come that do not sleep
 
 // Takes a line away from those who read it, before it is written. A store would do so too, but all
 // later stores would wait for it.
@@ -172,30 +173,38 @@ bool Pipeline::run_here(const Collective& collective, const Launch& launch) {
 
   const uint64_t chunk = end_++;
   const size_t slot = slot_of(chunk);
-  own().lines[slot].call.tell(collective.dtype, collective.op, is_direct ? kDirect : kOneShot,
-                              count, subject_of(collective, launch), 0);
-  tell_name(chunk, launch.name);
+  auto& line = own().lines[slot];
+  const auto subject = subject_of(collective, launch);
+  tell_name(chunk, subject, launch.name);
   auto* const elements = is_direct ? launch.windows[0].data : nullptr;
+  Places places;
   if (is_direct) {
-    tell_places(chunk, elements, nullptr);
+    places = own_places(elements, nullptr);
   } else if (count > 0) {
     std::memcpy(small_place(own(), chunk, whole), collective.input, whole);
     bytes_ += whole;
   }
+  // All that the line tells is written at once: a peer that looks between takes it away.
+  line.call.tell(collective.dtype, collective.op, is_direct ? kDirect : kOneShot, count, subject,
+                 0);
+  if (is_direct) std::memcpy(line.payload, &places, sizeof places);
   publish_filled(chunk);
   if (!is_direct) fetch_for_writing(&own().lines[slot_of(chunk + 1)]);
   const Range mine = share_of(rank_, size(), {0, count}, element);
   const auto op = op_of(collective);
   const auto scale = scale_of(collective, launch, size());
   if (!await(launch.spins, [&](const Peer& peer) { return peer.lines[slot].in > chunk; }) ||
-      !is_agreed(chunk))
+      !is_agreed(chunk)) {
+    wake_sleepers();
     return false;
+  }
 
   if (!is_direct) {
     for (size_t rank = 0; rank < peers_.size(); ++rank)
       inputs_[rank] = small_place(peers_[rank], chunk, whole);
     if (count > 0) tutti::reduce(collective.dtype, op, collective.output, inputs_, count, scale);
     drained_ = ++reduced_;
+    wake_sleepers();
     return true;
   }
   if (mine.count > 0) {
@@ -211,6 +220,7 @@ bool Pipeline::run_here(const Collective& collective, const Launch& launch) {
         inputs_[rank] = outputs_[rank];
       }
     } catch (const Error&) {
+      wake_sleepers();
       return false;  // progress() meets it again and ends the queue
     }
     fetch_for_writing(own().progress);
@@ -222,6 +232,7 @@ bool Pipeline::run_here(const Collective& collective, const Launch& launch) {
   fetch_for_writing(&own().lines[slot_of(chunk + 1)]);
   if (!await(launch.spins, [&](const Peer& peer) { return peer.progress->out > chunk; }))
     return false;
+  wake_sleepers();
   ++drained_;
   return true;
 }
@@ -232,6 +243,7 @@ template <class Came>
 bool Pipeline::await(int looks, Came came) {
   for (int look = 0; look < looks; ++look) {
     if (std::all_of(peers_.begin(), peers_.end(), came)) return true;
+    if (look == kQuickLooks) wake_sleepers();
     __builtin_ia32_pause();
   }
   return false;
