@@ -96,11 +96,12 @@ TUTTI_CASE(Barrier, ProcessSets) { in_process_set(comm, check_barrier); }
 
 TUTTI_CASE(Barrier, MixedWithCollectives) {
   for (int i = 0; i < 20; ++i) {
-    std::vector<float> sum(100, 1), word(10, static_cast<float>(comm.rank()));
+    const auto mine = static_cast<float>(comm.rank());
+    std::vector<float> sum(100, 1), word(10, mine), part(10, mine);
     auto a = comm.allreduce("sum", sum, ReduceOp::sum);
     auto b = comm.barrier("between");
     auto c = comm.broadcast("word", word, 1);
-    auto d = comm.allgather("gather", word);
+    auto d = comm.allgather("gather", part);
     c.wait();
     b.wait();
     comm.barrier_blocking();
