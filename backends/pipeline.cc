@@ -82,7 +82,9 @@ OperationPtr Pipeline::start(const Collective& collective, const Launch& launch)
     is_void_ = false;
   }
   const uint64_t begin = end_;
-  if (launch.spins > 0 && run_here(collective, launch)) return nullptr;
+  const bool is_done = launch.spins > 0 && run_here(collective, launch);
+  wake_sleepers();
+  if (is_done) return nullptr;
   return enqueue(collective, launch, begin);
 }
 
@@ -171,7 +173,7 @@ bool Pipeline::can_drain() const {
 }
 
 // What is published is seen by whoever looks later, but not by who sleeps: wake_sleepers() follows
-// before this rank sleeps itself or returns. Its fence holds up all reading until the word has got
+// before this rank sleeps or start() returns. Its fence holds up all reading until the word has got
 // this core's line back from the peers, so it comes where that costs nothing.
 void Pipeline::publish(std::atomic<uint64_t>& word, uint64_t value) {
   word.store(value, std::memory_order_release);

@@ -194,17 +194,14 @@ bool Pipeline::run_here(const Collective& collective, const Launch& launch) {
   const auto op = op_of(collective);
   const auto scale = scale_of(collective, launch, size());
   if (!await(launch.spins, [&](const Peer& peer) { return peer.lines[slot].in > chunk; }) ||
-      !is_agreed(chunk)) {
-    wake_sleepers();
+      !is_agreed(chunk))
     return false;
-  }
 
   if (!is_direct) {
     for (size_t rank = 0; rank < peers_.size(); ++rank)
       inputs_[rank] = small_place(peers_[rank], chunk, whole);
     if (count > 0) tutti::reduce(collective.dtype, op, collective.output, inputs_, count, scale);
     drained_ = ++reduced_;
-    wake_sleepers();
     return true;
   }
   if (mine.count > 0) {
@@ -220,7 +217,6 @@ bool Pipeline::run_here(const Collective& collective, const Launch& launch) {
         inputs_[rank] = outputs_[rank];
       }
     } catch (const Error&) {
-      wake_sleepers();
       return false;  // progress() meets it again and ends the queue
     }
     fetch_for_writing(own().progress);
@@ -232,7 +228,6 @@ bool Pipeline::run_here(const Collective& collective, const Launch& launch) {
   fetch_for_writing(&own().lines[slot_of(chunk + 1)]);
   if (!await(launch.spins, [&](const Peer& peer) { return peer.progress->out > chunk; }))
     return false;
-  wake_sleepers();
   ++drained_;
   return true;
 }

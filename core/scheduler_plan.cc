@@ -109,7 +109,7 @@ bool Scheduler::plan_is_stuck(Clock::time_point now) {
   constexpr auto kGrace = std::chrono::milliseconds(1);
   constexpr auto kPatience = std::chrono::seconds(1);
   if (!replay_->holds_waiting() || !replay_->lacks_some()) return false;
-  // Looked for now and then only: there may be many.
+  // Looked for once in a while: there may be many.
   if (now >= next_look_) {
     stuck_due_ = Clock::time_point::max();
     const bool stuck = replay_->find_waiting([&](const Entry& entry) {

@@ -81,7 +81,7 @@ class Bystanders:
 
     def share(self):
         """Since the beginning, of all cores' time; 0 if it cannot be told from nothing."""
-        wall, everybody, own = (now - then for now, then in zip(
+        wall, everybody, own = (end - begin for end, begin in zip(
             (time.monotonic(), self.all_s(), self.own_s()), self.begin))
         others = everybody - own
         return 0.0 if others < QUIET_LEAST_S else others / (wall * os.cpu_count())
@@ -163,10 +163,10 @@ class Rounds:
         return not (one.fault and round_ > 0)
 
     def run_round(self, round_):
-        todo = [one for one in self.commands if self.is_due(one, round_)]
-        missing = [one for one in todo if not self.state.find(round_, one.key, one.text())]
+        due = [one for one in self.commands if self.is_due(one, round_)]
+        unsampled = [one for one in due if not self.state.find(round_, one.key, one.text())]
         groups = {}
-        for one in missing:
+        for one in unsampled:
             groups.setdefault((one.topic, one.group), []).append(one)
         for group in groups.values():
             # Nobody always goes first.
@@ -174,7 +174,7 @@ class Rounds:
             self.wait_for_good_window()
             for one in group[first:] + group[:first]:
                 self.sample(one, round_)
-        return bool(missing)
+        return bool(unsampled)
 
     def run(self, deadline):
         """Whole rounds until there are enough good pairs or no time for another."""
