@@ -10,6 +10,7 @@
 #include "tutti/backends/pipeline_run.h"
 #include "tutti/base/check.h"
 #include "tutti/base/error.h"
+#include "tutti/kernels/copy.h"
 
 namespace tutti {
 
@@ -64,6 +65,7 @@ Pipeline::Pipeline(int rank, SharedMemory& memory, std::vector<std::byte*> block
     peer.slots = block + lines_bytes();
     peer.results = peer.slots + kSlots * kChunkBytes;
   }
+  block_.resize(kBlockBytes);
   inputs_.resize(peers_.size());
   outputs_.resize(peers_.size());
   // How many run at once varies with time from step to step.
@@ -237,14 +239,63 @@ void Pipeline::fill() {
   } else if (run.verdict == 0) {
     auto* slot = own().slots + slot_of(chunk) * kChunkBytes;
     const Range mine = share_of(rank_, size(), range, run.element);
-    run.fill({range.begin, mine.begin - range.begin}, slot);
-    run.fill({mine.end(), range.end() - mine.end()}, slot + run.bytes(mine.end() - range.begin));
+    const Destination destination = choose_destination();
+    spent_ns_[slot_of(chunk)] = 0;
+    const AddTime time(spent_ns_[slot_of(chunk)]);
+    line.payload[0] = static_cast<std::byte>(destination);
+    leave_input(run, {range.begin, mine.begin - range.begin}, slot, destination);
+    leave_input(run, {mine.end(), range.end() - mine.end()},
+                slot + run.bytes(mine.end() - range.begin), destination);
     if (run.input_view(mine) == nullptr)
       run.fill(mine, own().results + slot_of(chunk) * kChunkBytes);
     bytes -= run.bytes(mine.count);
   }
   bytes_ += bytes;
   publish_filled(chunk);
+}
+
+// What others read, into the own slot.
+void Pipeline::leave_input(const Run& run, Range range, std::byte* place, Destination destination) {
+  if (destination == Destination::cache) {
+    run.fill(range, place);
+    return;
+  }
+  const int64_t step = kBlockBytes / run.element;
+  for (const int64_t end = range.end(); range.begin < end; range.begin += step) {
+    const Range part{range.begin, std::min(step, end - range.begin)};
+    const auto* view = run.input_view(part);
+    if (view == nullptr) {
+      run.fill(part, block_.data());
+      view = block_.data();
+    }
+    copy_past_caches(place, view, run.bytes(part.count));
+    place += run.bytes(part.count);
+  }
+}
+
+Destination Pipeline::choose_destination() {
+  auto& word = peers_[0].progress->destination;
+  const auto said = word.load(std::memory_order_relaxed);
+  if (rank_ != 0) return said;
+  const auto next = destination_.next();
+  if (next != said) word.store(next, std::memory_order_relaxed);
+  return next;
+}
+
+// Where a rank left its part of a chunk that goes in two shots.
+Destination Pipeline::destination_of(size_t rank, uint64_t chunk) const {
+  return static_cast<Destination>(peers_[rank].lines[slot_of(chunk)].payload[0]);
+}
+
+// Of a chunk that is drained, if all ranks left it alike.
+void Pipeline::learn_cost(const Run& run, uint64_t chunk) {
+  if (rank_ != 0) return;
+  const auto first = destination_of(0, chunk);
+  for (size_t rank = 1; rank < peers_.size(); ++rank)
+    if (destination_of(rank, chunk) != first) return;
+  const Range range = run.range_of(chunk);
+  if (range.count == run.chunk_elements)
+    destination_.measured(first, spent_ns_[slot_of(chunk)] / static_cast<float>(kChunkBytes));
 }
 
 // Whether all ranks mean the same operation, and want it.
@@ -304,15 +355,21 @@ void Pipeline::drain() {
   const uint64_t chunk = drained_;
   auto& run = run_of(chunk);
   if (run.algorithm == kTwoShot) {
-    const Range range = run.range_of(chunk);
-    for (size_t rank = 0; rank < peers_.size(); ++rank) {
-      const Range share = share_of(static_cast<int>(rank), size(), range, run.element);
-      // The own share may be there already.
-      if (static_cast<int>(rank) == rank_ && run.output_view(share) != nullptr) continue;
-      run.drain(share, peers_[rank].results + slot_of(chunk) * kChunkBytes);
-    }
+    drain_shares(run, chunk);
+    learn_cost(run, chunk);
   }
   ++drained_;
+}
+
+void Pipeline::drain_shares(const Run& run, uint64_t chunk) {
+  const AddTime time(spent_ns_[slot_of(chunk)]);
+  const Range range = run.range_of(chunk);
+  for (size_t rank = 0; rank < peers_.size(); ++rank) {
+    const Range share = share_of(static_cast<int>(rank), size(), range, run.element);
+    // The own share may be there already.
+    if (static_cast<int>(rank) == rank_ && run.output_view(share) != nullptr) continue;
+    run.drain(share, peers_[rank].results + slot_of(chunk) * kChunkBytes);
+  }
 }
 
 void Pipeline::retire_finished() {

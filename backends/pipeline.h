@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -7,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "tutti/backends/destination_choice.h"
 #include "tutti/backends/shared_memory.h"
 #include "tutti/collectives/executor.h"
 #include "tutti/kernels/reduce.h"
@@ -46,6 +48,8 @@ static_assert(sizeof(ChunkLine) == 128);
 struct alignas(128) ProgressLine {
   std::atomic<uint64_t> out{0};  // one more than the last chunk whose result is there
   std::atomic<uint64_t> retired{0};
+  // Rank 0's word where all leave what others read of a chunk.
+  std::atomic<Destination> destination{Destination::cache};
 };
 
 /// For the message when ranks disagree: the name of the operation that begins with a chunk.
@@ -68,7 +72,7 @@ struct alignas(128) SleepLine {
 /// While one chunk is reduced the next is filled and the one before is drained. A small operation
 /// is one chunk of which every rank reduces everything (no third stage). Memory that is shared
 /// itself is neither packed nor unpacked: its owner-of-share writes the result into all ranks'
-/// memory.
+/// memory. What others read of a chunk is left in the own cache or in memory, as rank 0 finds best.
 ///
 /// Slots are used in turn; one is filled anew when all ranks have retired the chunk that was in it.
 /// Every word has one writer; numbers only grow. The verdict of each rank comes with the first
@@ -131,14 +135,20 @@ class Pipeline {
   bool can_reduce() const;
   bool can_drain() const;
   void fill();
+  void leave_input(const Run& run, Range range, std::byte* place, Destination destination);
+  Destination choose_destination();
+  Destination destination_of(size_t rank, uint64_t chunk) const;
+  void learn_cost(const Run& run, uint64_t chunk);
   void tell_name(uint64_t chunk, uint64_t subject, std::string_view name);
   Places own_places(const std::byte* elements, const FusedUpdate* update) const;
   void publish_filled(uint64_t chunk);
   void reduce();
   void drain();
+  void drain_shares(const Run& run, uint64_t chunk);
   static std::byte* small_place(const Peer& peer, uint64_t chunk, size_t bytes);
   void reduce_all(Run& run, uint64_t chunk);
   void reduce_share(Run& run, uint64_t chunk);
+  void reduce_past_caches(Run& run, Range range, std::byte* result);
   bool reduce_direct(Run& run, uint64_t chunk);
   Places places_of(size_t rank, uint64_t chunk) const;
   void publish_reduced(uint64_t chunk);
@@ -172,7 +182,9 @@ class Pipeline {
   std::atomic<bool> aborted_{false};
   std::vector<const std::byte*> inputs_;
   std::vector<std::byte*> outputs_;
-  std::vector<std::byte> block_;  // reduced elements on their way into an update
+  std::vector<std::byte> block_;  // elements on their way elsewhere, in the first cache
+  DestinationChoice destination_;
+  float spent_ns_[kSlots] = {};  // of each slot's chunk, on all stages
   uint64_t messages_ = 0, bytes_ = 0;
 };
 

@@ -3,13 +3,13 @@
 #include <cstring>
 
 #include "tutti/backends/pipeline_run.h"
+#include "tutti/kernels/copy.h"
 #include "tutti/kernels/reduce.h"
 
 namespace tutti {
 
 namespace {
 
-constexpr int64_t kBlockBytes = 16 << 10;   // stays in the first cache
 constexpr int64_t kBytesPerCall = 1 << 20;  // between two looks at other things
 constexpr int kQuickLooks = 16;             // in which peers come that do not sleep
 
@@ -84,12 +84,15 @@ void Pipeline::reduce_share(Run& run, uint64_t chunk) {
   const Range mine = share_of(rank_, size(), range, run.element);
   auto* result = own().results + slot_of(chunk) * kChunkBytes;
   if (mine.count == 0) return;
+  const AddTime time(spent_ns_[slot_of(chunk)]);
   const auto offset = run.bytes(mine.begin - range.begin);
   for (size_t rank = 0; rank < peers_.size(); ++rank)
     inputs_[rank] = peers_[rank].slots + slot_of(chunk) * kChunkBytes + offset;
   const auto* view = run.input_view(mine);
   inputs_[static_cast<size_t>(rank_)] = view != nullptr ? view : result;
   bytes_ += run.bytes(mine.count);
+  if (destination_of(static_cast<size_t>(rank_), chunk) == Destination::memory)
+    return reduce_past_caches(run, mine, result);
   auto* output = run.output_view(mine);
   if (output == nullptr) {
     tutti::reduce(run.dtype, run.op, result, inputs_, mine.count, run.scale);
@@ -97,6 +100,21 @@ void Pipeline::reduce_share(Run& run, uint64_t chunk) {
   }
   std::byte* const both[] = {result, output};
   tutti::reduce(run.dtype, run.op, both, inputs_, mine.count, run.scale, Destination::cache);
+}
+
+// From inputs_, to where this rank wants it and past the caches to where the others do.
+void Pipeline::reduce_past_caches(Run& run, Range range, std::byte* result) {
+  const int64_t step = kBlockBytes / run.element;
+  for (const int64_t end = range.end(); range.begin < end; range.begin += step) {
+    const Range part{range.begin, std::min(step, end - range.begin)};
+    const auto bytes = run.bytes(part.count);
+    auto* output = run.output_view(part);
+    if (output == nullptr) output = block_.data();
+    tutti::reduce(run.dtype, run.op, output, inputs_, part.count, run.scale, Destination::cache);
+    copy_past_caches(result, output, bytes);
+    result += bytes;
+    for (auto& input : inputs_) input += bytes;
+  }
 }
 
 // A part of what this rank reduces, straight in all ranks' memory; true when all of it is done.
@@ -108,7 +126,6 @@ bool Pipeline::reduce_direct(Run& run, uint64_t chunk) {
   // stripes of the layout, in turns. What is only reduced is divided evenly.
   const Range mine = update != nullptr ? Range{0, run.count}
                                        : share_of(rank_, size(), {0, run.count}, run.element);
-  if (update != nullptr) block_.resize(kBlockBytes);
   int64_t window_begin = 0;
   int64_t budget = kBytesPerCall / run.element;
   for (const auto& window : run.windows) {

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "tutti/backends/pipeline.h"
+#include "tutti/base/deadline.h"
 #include "tutti/base/text.h"
 
 // What the files of Pipeline share; nobody else includes it.
@@ -13,6 +14,25 @@ namespace tutti {
 
 // One-shot up to here: every rank reads all of every rank's data, but waits only once.
 inline int64_t one_shot_bytes(int size) { return (128 << 10) / size; }
+
+// Stays in the first cache.
+inline constexpr int64_t kBlockBytes = 16 << 10;
+
+// Adds to `sum` how many ns its scope takes.
+class AddTime {
+ public:
+  explicit AddTime(float& sum) : sum_(sum) {}
+  ~AddTime() {
+    const std::chrono::duration<float, std::nano> lasted = Clock::now() - begin_;
+    sum_ += lasted.count();
+  }
+  AddTime(const AddTime&) = delete;
+  AddTime& operator=(const AddTime&) = delete;
+
+ private:
+  float& sum_;
+  const Clock::time_point begin_ = Clock::now();
+};
 
 // Of the layout that a FusedUpdate is for, owned by one rank.
 inline constexpr int64_t kStripeBytes = 64 << 10;

@@ -204,6 +204,67 @@ TEST_P(BackendConformance, AVetoOfOneRankIsEverybodys) {
   }
 }
 
+// Longer than what a backend may try out on its first elements before it goes another way.
+TEST_P(BackendConformance, LongAllreducesOfEveryForm) {
+  constexpr int64_t kCount = 1'600'001;
+  for (const int size : {2, 3}) {
+    open(size);
+    CaseMaker maker(size, 11);
+    uint64_t sequence = 0;
+    const auto launch = [&] {
+      Launch launch;
+      launch.queue = 0;
+      launch.tag = sequence;
+      return launch;
+    };
+    const std::pair<DataType, ReduceOp> forms[] = {{DataType::f32, ReduceOp::average},
+                                                   {DataType::f16, ReduceOp::sum},
+                                                   {DataType::i32, ReduceOp::max}};
+    for (const auto& [dtype, op] : forms) {
+      auto test = maker.make(CollectiveKind::allreduce, dtype, op, kCount);
+      std::vector<Running> running;
+      ++sequence;
+      for (int rank = 0; rank < size; ++rank)
+        running.push_back({rank, end(rank).start(test.of(rank), launch())});
+      finish(running, OperationState::done);
+      test.check();
+    }
+    const int64_t counts[] = {kCount};
+    std::vector<Outside> outsides(static_cast<size_t>(size));
+    std::vector<Running> running;
+    ++sequence;
+    for (int rank = 0; rank < size; ++rank) {
+      auto& outside = outsides[static_cast<size_t>(rank)];
+      outside.input.resize(kCount);
+      for (size_t i = 0; i < kCount; ++i)
+        outside.input[i] = static_cast<float>(static_cast<int>(i % 1021) + rank);
+      outside.output.assign(kCount, -1);
+      outside.bucket.assign(kCount, -2);
+      auto whole = launch();
+      whole.edges = Outside::edges(outside);
+      Collective collective{CollectiveKind::allreduce,
+                            DataType::f32,
+                            ReduceOp::sum,
+                            0,
+                            nullptr,
+                            nullptr,
+                            counts,
+                            {},
+                            {}};
+      if (!end(rank).packs_itself(collective, whole)) {
+        collective.output = reinterpret_cast<std::byte*>(outside.bucket.data());
+        collective.input = collective.output;
+      }
+      running.push_back({rank, end(rank).start(collective, whole)});
+    }
+    finish(running, OperationState::done);
+    std::vector<float> expected(kCount);
+    for (size_t i = 0; i < kCount; ++i)
+      expected[i] = static_cast<float>(size * static_cast<int>(i % 1021) + size * (size - 1) / 2);
+    for (const auto& outside : outsides) EXPECT_TRUE(outside.output == expected);
+  }
+}
+
 // Queues promise one order on all ranks, which a backend may use for ways of its own: every size at
 // which such a way may change, many at once, ranks far apart, several queues, vetoes in between.
 TEST_P(BackendConformance, QueuedOperationsInOneOrder) {
