@@ -103,72 +103,37 @@ struct Or {
   }
 };
 
-// Where sums go: to the cache, or past it straight to memory.
-enum class Stores { kCached, kStreamed };
-
-constexpr int64_t kLine = 64;
-
-// Whether a target has stores past the cache.
-#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
-constexpr bool kHasStream = false;
-#else
-constexpr bool kHasStream = true;
-#endif
-
-// The lines of all inputs some way after `bytes` bytes at `begin`. Not for the outer caches: what
-// is larger than they are is read once.
-HWY_INLINE void PrefetchLines(Inputs inputs, int64_t begin, int64_t bytes) {
-  constexpr int64_t kAhead = 4 * kLine;
-  for (const std::byte* input : inputs)
-    for (int64_t at = 0; at < bytes; at += kLine)
-      __builtin_prefetch(input + begin + kAhead + at, 0, 0);
-}
-
-// kPairs pairs of vectors at element i, reduced over all inputs in registers, stored once for each
-// output.
-template <class T, class Op, int kPairs, Stores kStores, class To, class From>
-HWY_INLINE void ReducePairs(const To& outputs, const From& inputs, int64_t i,
-                            typename Lanes<T>::Lane multiplier, bool is_scaled) {
+// Four vectors at element i, reduced over all inputs in registers, stored once for each output.
+template <class T, class Op, class To, class From>
+HWY_INLINE void ReduceFour(const To& outputs, const From& inputs, int64_t i,
+                           typename Lanes<T>::Lane multiplier, bool is_scaled) {
   using L = Lanes<T>;
-  static_assert(kPairs == 1 || kPairs == 2);
   const typename L::D d;
   const auto width = 2 * static_cast<int64_t>(hn::Lanes(d));
   const auto at = [&](size_t j, int pair) {
     return reinterpret_cast<const T*>(inputs[j]) + i + pair * width;
   };
-  if constexpr (kStores == Stores::kStreamed)
-    PrefetchLines(inputs, i * static_cast<int64_t>(sizeof(T)),
-                  kPairs * width * static_cast<int64_t>(sizeof(T)));
   typename L::V a, b, c, e;
   L::LoadTwo(at(0, 0), a, b);
-  if constexpr (kPairs == 2) L::LoadTwo(at(0, 1), c, e);
+  L::LoadTwo(at(0, 1), c, e);
   for (size_t j = 1; j < inputs.size(); ++j) {
     typename L::V other_a, other_b;
     L::LoadTwo(at(j, 0), other_a, other_b);
     a = Op::Combine(d, a, other_a);
     b = Op::Combine(d, b, other_b);
-    if constexpr (kPairs == 2) {
-      L::LoadTwo(at(j, 1), other_a, other_b);
-      c = Op::Combine(d, c, other_a);
-      e = Op::Combine(d, e, other_b);
-    }
+    L::LoadTwo(at(j, 1), other_a, other_b);
+    c = Op::Combine(d, c, other_a);
+    e = Op::Combine(d, e, other_b);
   }
   if constexpr (kIsFloat<T>) {
     if (is_scaled) {
       const auto m = hn::Set(d, multiplier);
-      a = hn::Mul(a, m), b = hn::Mul(b, m);
-      if constexpr (kPairs == 2) c = hn::Mul(c, m), e = hn::Mul(e, m);
+      a = hn::Mul(a, m), b = hn::Mul(b, m), c = hn::Mul(c, m), e = hn::Mul(e, m);
     }
   }
-  const auto store = [&](typename L::V first, typename L::V second, T* to) {
-    if constexpr (kStores == Stores::kStreamed)
-      L::StreamTwo(first, second, to);
-    else
-      L::StoreTwo(first, second, to);
-  };
   for (std::byte* output : outputs) {
-    store(a, b, At<T>(output, i));
-    if constexpr (kPairs == 2) store(c, e, At<T>(output, i + width));
+    L::StoreTwo(a, b, At<T>(output, i));
+    L::StoreTwo(c, e, At<T>(output, i + width));
   }
 }
 
@@ -229,11 +194,10 @@ HWY_INLINE void ReduceLoop(const To& outputs, const From& inputs, const Elements
   if (!std::is_same_v<From, Inputs> && order == Order::descending) {
     const int64_t middle = begin + (end - begin) / step * step;
     for (i = middle - step; i >= begin; i -= step)
-      ReducePairs<T, Op, 2, Stores::kCached>(outputs, inputs, i, by, is_scaled);
+      ReduceFour<T, Op>(outputs, inputs, i, by, is_scaled);
     i = middle;
   }
-  for (; i + step <= end; i += step)
-    ReducePairs<T, Op, 2, Stores::kCached>(outputs, inputs, i, by, is_scaled);
+  for (; i + step <= end; i += step) ReduceFour<T, Op>(outputs, inputs, i, by, is_scaled);
   for (; i + width <= end; i += width) ReduceVector<T, Op>(outputs, inputs, i, by, is_scaled);
   if (i < end) ReduceTail<T, Op>(outputs, inputs, i, end, by, is_scaled);
 }
@@ -252,6 +216,52 @@ void ReduceRange(Outputs outputs, Inputs inputs, const Elements& elements, Scale
   ReduceLoop<T, Op>(outputs, inputs, elements, scale);
 }
 
+constexpr int64_t kLine = 64;
+
+// Whether a target has stores past the cache.
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
+constexpr bool kHasStream = false;
+#else
+constexpr bool kHasStream = true;
+#endif
+
+// How many vectors StreamSum takes at once: a line of memory, as far as they are that long. Several
+// lines of each input at once are slower by a tenth.
+template <class T>
+constexpr int64_t kStreamVectors =
+    std::is_same_v<typename Lanes<T>::Lane, T>&& HWY_LANES(T) * sizeof(T) >= kLine ? 1 : 2;
+
+// The sum over all inputs at element i, past the caches to each output.
+template <class T>
+HWY_INLINE void StreamSum(Outputs outputs, Inputs inputs, int64_t i,
+                          typename Lanes<T>::Lane multiplier, bool is_scaled) {
+  using L = Lanes<T>;
+  const typename L::D d;
+  // Not for the outer caches: what is larger than they are is read once.
+  constexpr int64_t kAhead = 8 * kLine / static_cast<int64_t>(sizeof(T));
+  for (const std::byte* input : inputs)
+    __builtin_prefetch(reinterpret_cast<const T*>(input) + i + kAhead, 0, 0);
+  const auto at = [&](size_t j) { return reinterpret_cast<const T*>(inputs[j]) + i; };
+  const auto by = hn::Set(d, is_scaled ? multiplier : 1);
+  if constexpr (kStreamVectors<T> == 1) {
+    auto sum = L::Load(at(0));
+    for (size_t j = 1; j < inputs.size(); ++j) sum = Sum::Combine(d, sum, L::Load(at(j)));
+    if (is_scaled) sum = hn::Mul(sum, by);
+    for (std::byte* output : outputs) hn::Stream(sum, d, At<T>(output, i));
+  } else {
+    typename L::V a, b;
+    L::LoadTwo(at(0), a, b);
+    for (size_t j = 1; j < inputs.size(); ++j) {
+      typename L::V other_a, other_b;
+      L::LoadTwo(at(j), other_a, other_b);
+      a = Sum::Combine(d, a, other_a);
+      b = Sum::Combine(d, b, other_b);
+    }
+    if (is_scaled) a = hn::Mul(a, by), b = hn::Mul(b, by);
+    for (std::byte* output : outputs) L::StreamTwo(a, b, At<T>(output, i));
+  }
+}
+
 // The same past the cache. False, with nothing done, where that is not possible.
 template <class T>
 bool StreamSums(Outputs outputs, Inputs inputs, int64_t count, Scale scale) {
@@ -266,11 +276,10 @@ bool StreamSums(Outputs outputs, Inputs inputs, int64_t count, Scale scale) {
       if (past(output) != past_line) return false;
     const auto by = static_cast<typename Lanes<T>::Lane>(multiplier(scale));
     const bool is_scaled = !scale.is_one();
-    const auto step = 2 * static_cast<int64_t>(hn::Lanes(typename Lanes<T>::D()));
+    const auto step = kStreamVectors<T> * static_cast<int64_t>(hn::Lanes(typename Lanes<T>::D()));
     int64_t i = std::min(count, (kLine - past_line) % kLine / kSize);
     ReduceRange<T, Sum>(outputs, inputs, {0, i}, scale);
-    for (; i + step <= count; i += step)
-      ReducePairs<T, Sum, 1, Stores::kStreamed>(outputs, inputs, i, by, is_scaled);
+    for (; i + step <= count; i += step) StreamSum<T>(outputs, inputs, i, by, is_scaled);
     hwy::FlushStream();
     ReduceRange<T, Sum>(outputs, inputs, {i, count}, scale);
     return true;

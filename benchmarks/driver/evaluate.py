@@ -98,19 +98,12 @@ class Evaluation:
         wrong = sum(series.wrong for series in ours)
         if wrong and figure.kind != FAULTS:
             return f"{wrong} wrong elements"
-        bandwidths = figure.kind == SHARE and figure.field != "time_us"
-        best = (lambda of: max(of, key=Series.median)) if bandwidths else (
-            lambda of: min(of, key=Series.median))
+        def best(of):
+            return min(of, key=Series.median) if of else None
+
         mine = best(ours)
-        peers = self.candidates(figure.peers, point, numbers["peer"]) if figure.peers else []
-        # Limits at other sizes say nothing, except copies, which have one size of their own.
-        limit_point = {} if bandwidths else dict(point)
-        for name in figure.same:
-            told = field_of(mine.rows[0], name)
-            if told is not None:
-                limit_point[name] = told
-        limits = self.candidates(figure.limit, limit_point, numbers["limit"]) if figure.limit else []
-        peer, limit = best(peers) if peers else None, best(limits) if limits else None
+        peer = best(self.candidates(figure.peers, point, numbers["peer"]) if figure.peers else [])
+        limit = best(self.candidates(figure.limit, point, numbers["limit"]) if figure.limit else [])
         if figure.kind in (SLOWDOWN, SPEEDUP) and not peer:
             return self.reason_for_nothing(figure.peers)
         if figure.kind == SHARE and not limit:
@@ -119,8 +112,7 @@ class Evaluation:
         ratio = {
             SLOWDOWN: lambda own, theirs: own / theirs,
             SPEEDUP: lambda own, theirs: theirs / own,
-            SHARE: (lambda own, theirs: own / theirs) if bandwidths else
-                   (lambda own, theirs: theirs / own),
+            SHARE: lambda own, theirs: theirs / own,
             VALUE: lambda own, _: own,
             FAULTS: lambda own, _: own,
             BESIDE: lambda own, _: own,
@@ -149,9 +141,11 @@ class Evaluation:
         low, high, ours, library = (median(field_of(row, name) for row in mine.rows) for name in (
             "extra.ratio_low", "extra.ratio_high", "time_us", "extra.raw_us"))
         bound = (low, high) if len(values) == 1 else stats.bound_of_median(values)
-        names = {"ours": mine.name, "peer": "the library itself", "limit": None}
-        return Outcome(median(values), bound, ours, library, None, names, len(used), good_only,
-                       point)
+        # What it is beside is a library, unless the row names it as a limit.
+        limit = field_of(mine.rows[0], "extra.limit")
+        names = {"ours": mine.name, "peer": None if limit else "the library itself", "limit": limit}
+        times = (None, library) if limit else (library, None)
+        return Outcome(median(values), bound, ours, *times, names, len(used), good_only, point)
 
     def _numbers(self, figure):
         def time_of(row):
@@ -170,14 +164,6 @@ class Evaluation:
                 value = field_of(row, figure.field)
                 return None if value is None else value * figure.scale
             return {"ours": own, "peer": time_of, "limit": time_of}
-        if figure.field == "moved_gb_per_s":
-            def moved(row):
-                return field_of(row, "extra.moved_gb_per_s")
-
-            def copied(row):  # a copy loads and stores each byte
-                value = field_of(row, "extra.gb_per_s")
-                return None if value is None else 2 * value
-            return {"ours": moved, "peer": time_of, "limit": copied}
         return {"ours": time_of, "peer": time_of, "limit": time_of}
 
     def outcomes(self, figure):

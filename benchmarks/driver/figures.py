@@ -32,7 +32,6 @@ SHARE = "share"  # the limit's time over ours
 VALUE = "value"  # a field of our row
 BESIDE = "beside"  # a ratio that our row tells: of pairs taken inside one program
 FAULTS = "faults"  # what must not happen, counted
-SOCKETS = ("extra.congestion", "extra.sockets")
 UNITS = {SLOWDOWN: "x the peer's time", SPEEDUP: "x faster",
          SHARE: "of the limit", FAULTS: "faults", BESIDE: "of the library's speed"}
 
@@ -52,7 +51,6 @@ class Figure:
     scale: float = 1
     unit: str = ""
     faults: tuple = ()  # (field, right value) pairs, for FAULTS
-    same: tuple = ()  # fields in which a limit must be like our row, where ours tells them
 
     @property
     def better(self):
@@ -173,15 +171,15 @@ def tcp(scope):
         for ranks in (2, 4):
             topic, group, points = f"tcp_{place}", str(ranks), at_bytes(scope.tcp)
             ours = pick(topic, ("tutti",), group, case="allreduce")
-            limit = pick(topic, ("limit",), group, case="sockets")
             where = f"TCP, {place}, {ranks} ranks"
             figures += [
                 Figure(f"tcp.{place}.{ranks}.gloo", f"{where}: Gloo as shipped", SPEEDUP, 2, 1.5,
-                       ours, pick(topic, GLOO, group, ("shipped",)), limit, points),
+                       ours, pick(topic, GLOO, group, ("shipped",)), None, points),
                 Figure(f"tcp.{place}.{ranks}.gloo_cubic", f"{where}: Gloo with cubic", SPEEDUP,
-                       1.2, 1.0, ours, pick(topic, GLOO, group, ("cubic",)), limit, points),
-                Figure(f"tcp.{place}.{ranks}.sockets", f"{where}: plain sockets' ring", SHARE,
-                       *shares[ranks], ours, None, limit, points, same=SOCKETS),
+                       1.2, 1.0, ours, pick(topic, GLOO, group, ("cubic",)), None, points),
+                Figure(f"tcp.{place}.{ranks}.sockets", f"{where}: plain sockets' ring", BESIDE,
+                       *shares[ranks], pick("sockets.raw", ("tutti",), f"{place}.{ranks}"),
+                       points=points, unit=UNITS[SHARE]),
             ]
     for ranks, wanted in ((2, 0.5), (4, 0.7)):
         figures.append(
@@ -191,10 +189,9 @@ def tcp(scope):
     return figures + [
         Figure("tcp.stall", f"TCP: the longest of {scope.stall_calls:,} small calls", VALUE, 20, 20,
                pick("stall", case="latency"), field="max_us", scale=1e-3, unit="ms"),
-        Figure("tcp.shaped", "TCP over a link of 1 Gb/s: plain sockets' goodput", SHARE, 0.97, 0.93,
-               pick("tcp_shaped", case="allreduce"), None,
-               pick("tcp_shaped", ("limit",), case="sockets"), at_bytes(scope.shaped),
-               same=SOCKETS),
+        Figure("tcp.shaped", "TCP over a link of 1 Gb/s: plain sockets' goodput", BESIDE, 0.97, 0.93,
+               pick("sockets.raw", ("tutti",), "shaped.2"), points=at_bytes(scope.shaped),
+               unit=UNITS[SHARE]),
     ]
 
 
@@ -224,14 +221,12 @@ def kernels_and_more():
             # Both sides count bytes loaded and stored: the bandwidth is the share.
             figures.append(
                 Figure(f"kernels.{dtype}.{cores}", f"k-input sum, {dtype}, 256 MiB, {cores} cores",
-                       SHARE, 0.90, 0.80,
-                       pick("kernels", ("tutti",), str(cores), case="kernels", way="vectorised",
-                            op="sum", bytes=256 << 20, dtype=dtype), None,
-                       pick("kernels", ("limit",), str(cores), case="copy"),
-                       two_and_four, "moved_gb_per_s"))
+                       BESIDE, 0.90, 0.80,
+                       pick("kernels", ("tutti",), str(cores), case="sums", dtype=dtype),
+                       points=two_and_four, unit="of the copy's bandwidth"))
     for dtype in ("f16", "bf16"):
-        sums = pick("kernels", ("tutti",), "1", case="kernels", way="vectorised", dtype=dtype)
-        loops = pick("kernels", ("tutti",), "1", case="kernels", way="plain", dtype=dtype)
+        sums = pick("kernels", ("tutti",), "l2", case="kernels", way="vectorised", dtype=dtype)
+        loops = pick("kernels", ("tutti",), "l2", case="kernels", way="plain", dtype=dtype)
         figures.append(Figure(f"kernels.l2.{dtype}", f"{dtype} from L2: plain loops", SPEEDUP, 5, 5,
                               sums, loops, None, tuple(
                                   {"bytes": 128 << 10, "op": op, **inputs}

@@ -3,13 +3,14 @@
 from html import escape
 from math import floor, log2, log10
 
+from .evaluate import field_of
 from .figures import MPI, pick
 
 WIDTH, HEIGHT = 460, 330
 LEFT, RIGHT, TOP, BOTTOM = 58, 12, 34, 46
 COLOURS = ("#0b6e4f", "#54a24b", "#3a5fcd", "#b279a2", "#e07b39", "#777777")
 
-# title, topic, series: name and what it picks; of several candidates the fastest at each size.
+# title, series: name, what it picks (of several the fastest at each size) and the field of its time.
 PANELS = (
     ("2 ranks, shared memory", (
         ("tutti, private memory", pick("shm2", way="blocking")),
@@ -21,7 +22,7 @@ PANELS = (
         ("tutti", pick("tcp_loopback", ("tutti",), "2")),
         ("Gloo as shipped", pick("tcp_loopback", ("gloo",), "2", ("shipped",))),
         ("Gloo with cubic", pick("tcp_loopback", ("gloo",), "2", ("cubic",))),
-        ("plain sockets", pick("tcp_loopback", ("limit",), "2")))),
+        ("plain sockets", pick("sockets.raw", ("tutti",), "loopback.2"), "extra.raw_us"))),
 )
 
 
@@ -32,14 +33,14 @@ def size_label(size):
     return str(size)
 
 
-def line_of(evaluation, selection):
+def line_of(evaluation, selection, field="time_us"):
     """(bytes, GB/s) of the fastest candidate at each size."""
     sizes = {row["bytes"] for key, command in evaluation.commands.items()
              if selection.takes_command(command)
              for sample in evaluation.by_command[key] for row in sample["rows"]}
     points = []
     for size in sorted(sizes):
-        found = evaluation.candidates(selection, {"bytes": size}, lambda row: row["time_us"])
+        found = evaluation.candidates(selection, {"bytes": size}, lambda row: field_of(row, field))
         if found:
             fastest = min(series.median() for series in found)
             if fastest > 0:
@@ -100,7 +101,7 @@ def bandwidths(evaluation, facts):
              f'height="{HEIGHT + 22}" font-family="sans-serif" font-size="11">',
              '<rect width="100%" height="100%" fill="white"/>']
     for index, (title, selections) in enumerate(PANELS):
-        lines = [(name, line_of(evaluation, selection)) for name, selection in selections]
+        lines = [(name, line_of(evaluation, *selection)) for name, *selection in selections]
         parts += panel(title, lines, index * WIDTH)
     words = f"allreduce, f32, in place; {facts['machine']}; commit {facts['commit']}"
     parts.append(f'<text x="8" y="{HEIGHT + 14}" fill="#777">{escape(words)}</text></svg>')

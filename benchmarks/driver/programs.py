@@ -54,6 +54,8 @@ class Scope:
         # From a bucket's size on: before, agreeing on a call takes longer than the call.
         self.beside = [4 * M, 16 * M] if quick else [4 * M, 16 * M, 64 * M]
         self.beside_pairs = 7 if quick else 31
+        # Where memory lies makes a difference that lasts as long as the process.
+        self.limit_pairs, self.limit_rounds = (5, 1) if quick else (9, 5)
         self.stall_calls = 10_000 if quick else 100_000
         self.latency_calls = 5_000 if quick else 20_000
         self.create_jobs = 5 if quick else 11
@@ -258,33 +260,45 @@ class Programs:
                        ("allreduce", "--bytes", sizes, "--algorithm", algorithms))
         self._tutti("stall", "", "latency", ("--calls", scope.stall_calls),
                     backend="tcp", rounds=1, timeout_s=300)
-        self._tcp_group("shaped", 2, scope.shaped, "halving_doubling,ring_chunked", gloo=False)
+        self._beside_sockets("shaped", 2, scope.shaped)
 
-    def _tcp_group(self, place, ranks, sizes, algorithms, gloo=True):
+    def _tcp_group(self, place, ranks, sizes, algorithms):
         topic, group, bytes_ = f"tcp_{place}", str(ranks), sizes_text(sizes)
         # Long enough for several calls: the ranks leave a barrier up to a time slice apart.
         long = ("--repetition-ms", 50)
         ours = ("--place", "in", "--bytes", bytes_, "--way", "blocking", *long) + self._method()
-        where, more = long, {}
+        where, more = self._where(place, ranks)
         if place == "loopback":
             self._tutti(topic, group, "allreduce", ours, ranks=ranks, backend="tcp")
         else:
-            more = {"network": "shaped" if place == "shaped" else "namespaces",
-                    "fault": self.network.fault()}
-            sides = [rank * 2 // ranks for rank in range(ranks)]
-            names = [self.network.names[side] for side in sides]
-            hosts = [ADDRESSES[side] for side in sides]
-            where += ("--namespaces", ",".join(names), "--hosts", ",".join(hosts))
             self._add("tutti", topic, group, (),
-                      processes=self._ranks_in_namespaces(ours, names, hosts), **more)
-        if gloo:
-            words = ("allreduce", "--bytes", bytes_, "--algorithm", algorithms, *where)
-            self._gloo(topic, group, ranks, words, **more)
-            self._gloo(topic, group, ranks, words, CUBIC, **more)
-        # As ours: the congestion control that they choose, one socket for two ranks.
-        self._limit(topic, group,
-                    ("sockets", "--ranks", ranks, "--bytes", bytes_, "--congestion", CUBIC, *where),
-                    f"{CUBIC}x1", **more)
+                      processes=self._ranks_in_namespaces(ours, *self._sides(ranks)), **more)
+        words = ("allreduce", "--bytes", bytes_, "--algorithm", algorithms, *long, *where)
+        self._gloo(topic, group, ranks, words, **more)
+        self._gloo(topic, group, ranks, words, CUBIC, **more)
+        self._beside_sockets(place, ranks, sizes)
+
+    def _beside_sockets(self, place, ranks, sizes):
+        """With the congestion control that ours chooses, and one socket as ours."""
+        where, more = self._where(place, ranks)
+        argv = (self.folder / "raw-sockets", "allreduce", "--ranks", ranks, "--bytes",
+                sizes_text(sizes), "--congestion", CUBIC, "--repetition-ms", 50, "--pairs",
+                self.scope.limit_pairs, *where)
+        self._add("tutti", "sockets.raw", f"{place}.{ranks}", argv, rounds=self.scope.limit_rounds,
+                  timeout_s=180, **more)
+
+    def _sides(self, ranks):
+        """Of each rank the namespace and the address."""
+        sides = [rank * 2 // ranks for rank in range(ranks)]
+        return ([self.network.names[side] for side in sides], [ADDRESSES[side] for side in sides])
+
+    def _where(self, place, ranks):
+        """What tells a program of ours where its ranks are, and what must be set up for that."""
+        if place == "loopback":
+            return (), {}
+        names, hosts = self._sides(ranks)
+        return (("--namespaces", ",".join(names), "--hosts", ",".join(hosts)),
+                {"network": place, "fault": self.network.fault()})
 
     def _ranks_in_namespaces(self, words, names, hosts):
         """tutti-bench's ranks one by one: no launcher reaches into namespaces."""
@@ -333,9 +347,12 @@ class Programs:
 
     def _kernels_and_more(self):
         for cores in (1, 2):
-            self._tutti("kernels", str(cores), "kernels",
-                        ("--bytes", "128K,256M", "--warmup", 1) + self._method(), ranks=cores)
-            self._limit("kernels", str(cores), ("copy", "--ranks", cores, "--bytes", "256M"))
+            self._add("tutti", "kernels", str(cores),
+                      (self.folder / "raw-memory", "sums", "--ranks", cores, "--bytes", "256M",
+                       "--pairs", self.scope.limit_pairs), rounds=self.scope.limit_rounds,
+                      timeout_s=180)
+        self._tutti("kernels", "l2", "kernels", ("--bytes", "128K", "--warmup", 1) + self._method(),
+                    ranks=1)
         self._tutti("optimizer", "", "fused_optimizer",
                     ("--set", "resnet50") + self._method())
         demo = (self.build / "tools" / "tutti-run", "-np", 2, self.build / "examples" / "mnist")

@@ -1,14 +1,12 @@
 // What this machine can do at best, measured in the same run as the programs that are compared with
-// it: copies, two processes adding in each other's memory, plain sockets, and where its cores are.
+// it: two processes adding in each other's memory, and where its cores are.
 #include <cstdio>
 #include <exception>
 #include <functional>
 #include <string>
 
 #include "benchmarks/common/sizes.h"
-#include "benchmarks/common/words.h"
 #include "benchmarks/limits/memory.h"
-#include "benchmarks/limits/sockets.h"
 
 namespace tutti::benchmarks {
 
@@ -19,10 +17,6 @@ int run(int argc, char** argv) {
                     {{"bytes", "4..64M"},
                      {"factor", "4"},
                      {"ranks", "2"},
-                     {"congestion", ""},
-                     {"sockets", "1"},
-                     {"hosts", ""},
-                     {"namespaces", ""},
                      {"repetitions", "5"},
                      {"repetition-ms", "20"},
                      {"warmup", "1"},
@@ -31,13 +25,10 @@ int run(int argc, char** argv) {
   const auto& name = flags.case_name();
   const int ranks = flags.whole("ranks");
   const auto start = [&](const std::function<void(ForkTeam&)>& body) {
-    return ForkTeam::run(ranks, split_words(flags.text("namespaces")),
-                         static_cast<unsigned>(flags.whole("deadline")), true, body);
+    return ForkTeam::run(ranks, {}, static_cast<unsigned>(flags.whole("deadline")), true, body);
   };
-  if (name == "copy") return start([&](ForkTeam& team) { run_copy(flags, team); });
-  if (name == "sockets") return start([&](ForkTeam& team) { run_sockets(flags, team); });
   if (name != "mapped_add" && name != "probe")
-    throw std::invalid_argument("the cases are copy, mapped_add, probe and sockets, not " + name);
+    throw std::invalid_argument("the cases are mapped_add and probe, not " + name);
   if (ranks != 2) throw std::invalid_argument(name + " takes 2 ranks");
   if (name == "probe") {
     SharedMemory shared(4096);

@@ -30,21 +30,6 @@ void wait_for(const Flag& flag, uint64_t value) {
   }
 }
 
-struct Copy {
-  const char* way;
-  void (*loop)(float* to, const float* from, int64_t count);
-};
-// Which one is the best depends on the machine: the limit is the best of all.
-constexpr Copy kCopies[] = {
-    {"copy", copy},
-    {"copy_nt", copy_nt},
-    {"copy_nt_ahead", copy_nt_ahead},
-    {"memcpy",
-     [](float* to, const float* from, int64_t count) {
-       std::memcpy(to, from, static_cast<size_t>(count) * sizeof(float));
-     }},
-};
-
 Method method_of(const Flags& flags) {
   return {flags.whole("repetitions"), flags.number("repetition-ms"), flags.whole("warmup"),
           flags.number("cell-ms")};
@@ -66,30 +51,6 @@ SharedMemory::SharedMemory(size_t bytes) : bytes_(bytes) {
   data_ = static_cast<char*>(memory);
 }
 SharedMemory::~SharedMemory() { ::munmap(data_, bytes_); }
-
-void run_copy(const Flags& flags, ForkTeam& team) {
-  for (const auto bytes : parse_sizes(flags.text("bytes"), flags.whole("factor"))) {
-    const int64_t count = (bytes / 4 + kFloatsPerLine - 1) / kFloatsPerLine * kFloatsPerLine;
-    const auto from = make_buffer(count), to = make_buffer(count);
-    const auto own = Pattern::of_rank(team.rank());
-    own.fill(from.get(), count);
-    for (const auto& [way, loop] : kCopies) {
-      std::memset(to.get(), 0, static_cast<size_t>(count) * sizeof(float));
-      auto row = row_of(flags, team);
-      row.way = way;
-      row.in_place = false;
-      row.bytes = count * 4;
-      row.timing = measure(
-          team, method_of(flags), kNeverOverflows, [] {},
-          [&, copy = loop] { copy(to.get(), from.get(), count); });
-      row.wrong = team.sum(own.count_wrong(to.get(), count));
-      // Payload of all ranks: bytes copied, not loads and stores.
-      row.numbers["gb_per_s"] =
-          static_cast<double>(row.bytes * team.size()) / row.timing.median_us / 1000;
-      if (team.rank() == 0) print(row);
-    }
-  }
-}
 
 void run_mapped_add(const Flags& flags, ForkTeam& team, SharedMemory& shared) {
   // Flags of "my input is there" and "my half is done", then the two buffers.

@@ -7,8 +7,6 @@ namespace tutti::benchmarks {
 
 class SharedMemory;
 
-/// Each rank copies private memory of its own, all at the same time.
-void run_copy(const Flags& flags, ForkTeam& team);
 /// Two processes that map both buffers; each adds one half and writes it into both: the least that
 /// an allreduce in shared memory can do. `shared` was mapped before the ranks were forked.
 void run_mapped_add(const Flags& flags, ForkTeam& team, SharedMemory& shared);

@@ -11,7 +11,7 @@
 #include <exception>
 
 #include "benchmarks/common/sizes.h"
-#include "benchmarks/peers/pairs.h"
+#include "benchmarks/common/pairs.h"
 
 namespace tutti::benchmarks {
 

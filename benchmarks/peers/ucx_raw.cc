@@ -8,7 +8,7 @@
 #include <exception>
 
 #include "benchmarks/common/sizes.h"
-#include "benchmarks/peers/pairs.h"
+#include "benchmarks/common/pairs.h"
 #include "tutti/core/arena.h"
 
 namespace tutti::benchmarks {

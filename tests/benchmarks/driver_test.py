@@ -124,14 +124,14 @@ class Figures(unittest.TestCase):
         self.assertEqual((result["ours"], result["peer"]), (20, 18))
         self.assertEqual((result["holds"], result["reaches_target"]), (True, False))
 
-    def test_a_limit_has_our_settings_where_we_tell_them(self):
-        limits = [row("limit", 4, congestion="cubic"), row("limit", 6, congestion="bbr")]
-        compared = figure(SHARE, 0, 0, same=("extra.congestion",))
-        for ours, wanted in ((row("tutti", 10), 0.4), (row("tutti", 10, congestion="bbr"), 0.6)):
-            samples = [sample(OURS, 0, ours), sample(LIMIT, 0, *(dict(one, way=str(i))
-                                                                 for i, one in enumerate(limits)))]
-            result = Evaluation(COMMANDS, samples, 1).row(compared)
-            self.assertEqual(result["value"], wanted)
+    def test_what_a_row_calls_a_limit_is_none_of_the_peers(self):
+        rows = [row("tutti", 20, ratio=ratio, ratio_low=0, ratio_high=1, raw_us=16, limit="copies")
+                for ratio in (0.7, 0.8, 0.75)]
+        samples = [sample(OURS, i, one) for i, one in enumerate(rows)]
+        result = Evaluation(COMMANDS, samples, 1).row(figure(BESIDE, 0.9, 0.7))
+        self.assertEqual((result["value"], result["low"], result["high"]), (0.75, 0.7, 0.8))
+        self.assertEqual((result["ours"], result["peer"], result["limit"]), (20, None, 16))
+        self.assertEqual(result["names"]["limit"], "copies")
 
     def test_faults_are_counted(self):
         counted = figure(FAULTS, 0, 0, ({},), faults=(("extra.a", 0), ("extra.b", True)))
