@@ -237,10 +237,15 @@ HWY_INLINE void StreamSum(Outputs outputs, Inputs inputs, int64_t i,
                           typename Lanes<T>::Lane multiplier, bool is_scaled) {
   using L = Lanes<T>;
   const typename L::D d;
-  // Not for the outer caches: what is larger than they are is read once.
-  constexpr int64_t kAhead = 8 * kLine / static_cast<int64_t>(sizeof(T));
-  for (const std::byte* input : inputs)
-    __builtin_prefetch(reinterpret_cast<const T*>(input) + i + kAhead, 0, 0);
+  // Far ahead to the second cache and, in time, to the first; not to the outer ones: what is larger
+  // than they are is read once.
+  constexpr int64_t kLineElements = kLine / static_cast<int64_t>(sizeof(T));
+  constexpr int64_t kFar = 24 * kLineElements, kNear = 6 * kLineElements;
+  for (const std::byte* input : inputs) {
+    const auto* next = reinterpret_cast<const T*>(input) + i;
+    __builtin_prefetch(next + kFar, 0, 2);
+    __builtin_prefetch(next + kNear, 0, 0);
+  }
   const auto at = [&](size_t j) { return reinterpret_cast<const T*>(inputs[j]) + i; };
   const auto by = hn::Set(d, is_scaled ? multiplier : 1);
   if constexpr (kStreamVectors<T> == 1) {

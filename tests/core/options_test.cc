@@ -12,6 +12,7 @@
 #include <fstream>
 #include <functional>
 
+#include "tests/support/ports.h"
 #include "tutti/backends/backend.h"
 #include "tutti/base/descriptor.h"
 #include "tutti/base/error.h"
@@ -393,13 +394,12 @@ void expect_meeting(const Environment& base, const char* rank_variable,
 }
 
 TEST(FromEnvironment, TorchrunsRanksMeet) {
-  const auto port = std::to_string(30'000 + ::getpid() % 20'000);
   expect_meeting({{"RANK", ""},
                   {"WORLD_SIZE", "2"},
                   {"LOCAL_RANK", ""},
                   {"LOCAL_WORLD_SIZE", "2"},
                   {"MASTER_ADDR", "127.0.0.1"},
-                  {"MASTER_PORT", port}},
+                  {"MASTER_PORT", test::own_port()}},
                  "RANK", "LOCAL_RANK");
 }
 

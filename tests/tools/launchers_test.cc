@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <sstream>
 
+#include "tests/support/ports.h"
 #include "tests/tools/run_program.h"
 
 namespace tutti::test {
@@ -93,13 +94,12 @@ TEST(Launchers, TuttiRunInsideOthers) {
 
 // What torchrun sets for each process that it starts.
 TEST(Launchers, TorchrunsEnvironment) {
-  const auto port = std::to_string(33'000 + ::getpid() % 15'000);
   const std::string script =
       "for rank in 1 2 0; do RANK=$rank LOCAL_RANK=$rank $0 & pids=\"$pids $!\"; done; for pid in "
       "$pids; do wait $pid || exit 1; done";
   expect_mean(Words{"/bin/sh", "-c", script} + kSample, "1",
-              {"WORLD_SIZE=3", "LOCAL_WORLD_SIZE=3", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port,
-               "TORCHELASTIC_RUN_ID=none"});
+              {"WORLD_SIZE=3", "LOCAL_WORLD_SIZE=3", "MASTER_ADDR=127.0.0.1",
+               "MASTER_PORT=" + own_port(), "TORCHELASTIC_RUN_ID=none"});
 }
 
 // By hand, through a folder that all ranks see.
@@ -115,9 +115,8 @@ TEST(Launchers, AnyOtherByAFolder) {
 
 TEST(Launchers, AStoreOfOnesOwnUnderMpi) {
   if (!is_installed("mpiexec.mpich")) GTEST_SKIP() << "mpiexec.mpich is not installed";
-  const auto port = std::to_string(33'000 + ::getpid() % 15'000);
   expect_mean(mpich() + kSample, "1.5",
-              {"TUTTI_STORE=tcp://127.0.0.1:" + port, "TUTTI_SECRET=hush"});
+              {"TUTTI_STORE=tcp://127.0.0.1:" + own_port(), "TUTTI_SECRET=hush"});
 }
 
 TEST(Launchers, SayWhatIsMissing) {
