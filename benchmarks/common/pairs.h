@@ -89,6 +89,8 @@ inline Row measure_pairs(ForkTeam& team, const Flags& flags, std::function<void(
   std::sort(ratios.begin(), ratios.end());
   const auto [least, most] = std::minmax_element(ours.times.begin(), ours.times.end());
   Row row;
+  row.program = "tutti";
+  row.ranks = team.size();
   row.timing = {median(ours.times), *least, *most, static_cast<int>(ratios.size()), calls};
   row.numbers["raw_us"] = median(raw.times);
   row.numbers["ratio"] = median(ratios);

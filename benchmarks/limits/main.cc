@@ -1,10 +1,9 @@
 // What this machine can do at best, measured in the same run as the programs that are compared with
 // it: two processes adding in each other's memory, and where its cores are.
-#include <cstdio>
-#include <exception>
 #include <functional>
 #include <string>
 
+#include "benchmarks/common/program.h"
 #include "benchmarks/common/sizes.h"
 #include "benchmarks/limits/memory.h"
 
@@ -47,10 +46,5 @@ int run(int argc, char** argv) {
 }  // namespace tutti::benchmarks
 
 int main(int argc, char** argv) {
-  try {
-    return tutti::benchmarks::run(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s: %s\n", argv[0], error.what());
-    return 2;
-  }
+  return tutti::benchmarks::run_program(tutti::benchmarks::run, argc, argv);
 }

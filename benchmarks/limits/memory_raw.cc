@@ -1,11 +1,10 @@
 // Sums of several inputs beside copies, by each rank for itself: of the bytes that the fastest copy
 // loads and stores in a time, how many does the sum?
 #include <array>
-#include <cstdio>
 #include <cstring>
-#include <exception>
 
 #include "benchmarks/common/pairs.h"
+#include "benchmarks/common/program.h"
 #include "benchmarks/common/sizes.h"
 #include "benchmarks/limits/streams.h"
 #include "tutti/kernels/convert.h"
@@ -120,13 +119,11 @@ void run_sums(const Flags& flags, ForkTeam& team) {
         // In bytes, not in calls: a copy moves two times its size.
         for (const char* name : {"ratio", "ratio_low", "ratio_high"})
           row.numbers[name] *= (inputs + 1) / 2.0;
-        row.program = "tutti";
         row.case_name = "sums";
         row.way = "vectorised";
         row.in_place = false;
         row.dtype = to_string(dtype);
         row.bytes = buffers.floats * 4;
-        row.ranks = team.size();
         row.transport = "memory";
         row.numbers["inputs"] = inputs;
         row.numbers["moved_gb_per_s"] =
@@ -156,10 +153,5 @@ int run(int argc, char** argv) {
 }  // namespace tutti::benchmarks
 
 int main(int argc, char** argv) {
-  try {
-    return tutti::benchmarks::run(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s: %s\n", argv[0], error.what());
-    return 2;
-  }
+  return tutti::benchmarks::run_program(tutti::benchmarks::run, argc, argv);
 }

@@ -1,9 +1,8 @@
 // Allreduce over tcp beside plain sockets with a ring's pattern, in the same processes: every rank
 // sends 2(n-1)/n of the bytes to its right and receives as many from its left.
-#include <cstdio>
-#include <exception>
 
 #include "benchmarks/common/pairs.h"
+#include "benchmarks/common/program.h"
 #include "benchmarks/common/sizes.h"
 #include "benchmarks/common/words.h"
 #include "benchmarks/limits/ring.h"
@@ -34,11 +33,9 @@ void run_allreduce(const Flags& flags, ForkTeam& team, const std::string& folder
     const int64_t wrong = reduced.count_wrong(data.get(), count);
     std::fill(values.begin(), values.end(), 0.0f);  // sums stay what they are
     auto row = measure_pairs(team, flags, ours, [&] { ring.exchange(moved); });
-    row.program = "tutti";
     row.case_name = "sockets.allreduce";
     row.way = flags.text("way");
     row.bytes = bytes;
-    row.ranks = team.size();
     row.transport = "tcp";
     row.numbers["sockets"] = sockets;
     row.words["congestion"] = ring.congestion();
@@ -72,10 +69,5 @@ int run(int argc, char** argv) {
 }  // namespace tutti::benchmarks
 
 int main(int argc, char** argv) {
-  try {
-    return tutti::benchmarks::run(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s: %s\n", argv[0], error.what());
-    return 2;
-  }
+  return tutti::benchmarks::run_program(tutti::benchmarks::run, argc, argv);
 }

@@ -7,8 +7,6 @@
 #include <gloo/rendezvous/file_store.h>
 #include <gloo/transport/tcp/device.h>
 
-#include <cstdio>
-#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -18,6 +16,7 @@
 #include "benchmarks/common/flags.h"
 #include "benchmarks/common/fork_team.h"
 #include "benchmarks/common/measure.h"
+#include "benchmarks/common/program.h"
 #include "benchmarks/common/row.h"
 #include "benchmarks/common/scratch_folder.h"
 #include "benchmarks/common/sizes.h"
@@ -170,10 +169,5 @@ int run(int argc, char** argv) {
 }  // namespace tutti::benchmarks
 
 int main(int argc, char** argv) {
-  try {
-    return tutti::benchmarks::run(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s: %s\n", argv[0], error.what());
-    return 2;
-  }
+  return tutti::benchmarks::run_program(tutti::benchmarks::run, argc, argv);
 }

@@ -7,11 +7,9 @@
 #include <gloo/rendezvous/file_store.h>
 #include <gloo/transport/tcp/device.h>
 
-#include <cstdio>
-#include <exception>
-
-#include "benchmarks/common/sizes.h"
 #include "benchmarks/common/pairs.h"
+#include "benchmarks/common/program.h"
+#include "benchmarks/common/sizes.h"
 
 namespace tutti::benchmarks {
 
@@ -73,11 +71,9 @@ void run_allreduce(const Flags& flags, ForkTeam& team, const std::string& folder
     }
     std::fill(values.begin(), values.end(), 0.0f);  // sums stay what they are
     auto row = measure_pairs(team, flags, ours, raw);
-    row.program = "tutti";
     row.case_name = "gloo.allreduce";
     row.way = flags.text("way");
     row.bytes = bytes;
-    row.ranks = team.size();
     row.transport = "tcp";
     row.words["algorithm"] = algorithm;
     row.wrong = team.sum(wrong);
@@ -103,10 +99,5 @@ int run(int argc, char** argv) {
 }  // namespace tutti::benchmarks
 
 int main(int argc, char** argv) {
-  try {
-    return tutti::benchmarks::run(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s: %s\n", argv[0], error.what());
-    return 2;
-  }
+  return tutti::benchmarks::run_program(tutti::benchmarks::run, argc, argv);
 }

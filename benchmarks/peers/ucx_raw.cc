@@ -3,12 +3,11 @@
 // bytes both ways into memory that UCX allocated.
 #include <ucp/api/ucp.h>
 
-#include <cstdio>
 #include <cstring>
-#include <exception>
 
-#include "benchmarks/common/sizes.h"
 #include "benchmarks/common/pairs.h"
+#include "benchmarks/common/program.h"
+#include "benchmarks/common/sizes.h"
 #include "tutti/core/arena.h"
 
 namespace tutti::benchmarks {
@@ -183,11 +182,9 @@ void run_case(const Flags& flags, ForkTeam& team, const std::string& folder) {
     const auto wrong = expected.count_wrong(memory, count);
     std::fill(values.begin(), values.end(), 0.0f);  // sums stay what they are
     auto row = measure_pairs(team, flags, ours, theirs, [&] { raw.meet(); });
-    row.program = "tutti";
     row.case_name = "ucx." + kind;
     row.way = flags.text("way");
     row.bytes = bytes;
-    row.ranks = team.size();
     row.transport = flags.text("variant");
     row.wrong = team.sum(wrong);
     if (is_root) print(row);
@@ -214,10 +211,5 @@ int run(int argc, char** argv) {
 }  // namespace tutti::benchmarks
 
 int main(int argc, char** argv) {
-  try {
-    return tutti::benchmarks::run(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s: %s\n", argv[0], error.what());
-    return 2;
-  }
+  return tutti::benchmarks::run_program(tutti::benchmarks::run, argc, argv);
 }
