@@ -247,7 +247,7 @@ HWY_INLINE void StreamSum(Outputs outputs, Inputs inputs, int64_t i,
     __builtin_prefetch(next + kNear, 0, 0);
   }
   const auto at = [&](size_t j) { return reinterpret_cast<const T*>(inputs[j]) + i; };
-  const auto by = hn::Set(d, is_scaled ? multiplier : 1);
+  const auto by = hn::Set(d, multiplier);
   if constexpr (kStreamVectors<T> == 1) {
     auto sum = L::Load(at(0));
     for (size_t j = 1; j < inputs.size(); ++j) sum = Sum::Combine(d, sum, L::Load(at(j)));
