@@ -158,6 +158,27 @@ struct Outside {
                     static_cast<float>(scale.factor / static_cast<double>(scale.divisor));
             }};
   }
+
+  /// Sums the input of all ranks into the output. A backend that does not pack by itself gets the
+  /// bucket, and `tag_step` onto its tag, since tags of its queues are one sequence then.
+  OperationPtr start_sum(Backend& end, Launch launch, std::span<const int64_t> counts,
+                         uint64_t tag_step = 0) {
+    launch.edges = edges(*this);
+    Collective collective{CollectiveKind::allreduce,
+                          DataType::f32,
+                          ReduceOp::sum,
+                          0,
+                          nullptr,
+                          nullptr,
+                          counts,
+                          {},
+                          {}};
+    if (!end.packs_itself(collective, launch)) {
+      launch.tag += tag_step;
+      collective.input = collective.output = reinterpret_cast<std::byte*>(bucket.data());
+    }
+    return end.start(collective, launch);
+  }
 };
 
 TEST_P(BackendConformance, AVetoOfOneRankIsEverybodys) {
@@ -240,22 +261,7 @@ TEST_P(BackendConformance, LongAllreducesOfEveryForm) {
         outside.input[i] = static_cast<float>(static_cast<int>(i % 1021) + rank);
       outside.output.assign(kCount, -1);
       outside.bucket.assign(kCount, -2);
-      auto whole = launch();
-      whole.edges = Outside::edges(outside);
-      Collective collective{CollectiveKind::allreduce,
-                            DataType::f32,
-                            ReduceOp::sum,
-                            0,
-                            nullptr,
-                            nullptr,
-                            counts,
-                            {},
-                            {}};
-      if (!end(rank).packs_itself(collective, whole)) {
-        collective.output = reinterpret_cast<std::byte*>(outside.bucket.data());
-        collective.input = collective.output;
-      }
-      running.push_back({rank, end(rank).start(collective, whole)});
+      running.push_back({rank, outside.start_sum(end(rank), launch(), counts)});
     }
     finish(running, OperationState::done);
     std::vector<float> expected(kCount);
@@ -301,22 +307,9 @@ TEST_P(BackendConformance, QueuedOperationsInOneOrder) {
         launch.queue = queue;
         launch.tag = ++at;
         launch.verdict = rank == static_cast<int>(at) % size ? one.verdict : 0;
-        launch.edges = Outside::edges(outside);
-        Collective collective{CollectiveKind::allreduce,
-                              DataType::f32,
-                              ReduceOp::sum,
-                              0,
-                              nullptr,
-                              nullptr,
-                              std::span(&one.count, 1),
-                              {},
-                              {}};
-        if (!end(rank).packs_itself(collective, launch)) {
-          launch.tag += static_cast<uint64_t>(queue) * 1000;
-          collective.output = reinterpret_cast<std::byte*>(outside.bucket.data());
-          collective.input = collective.output;
-        }
-        one.running.push_back({rank, end(rank).start(collective, launch)});
+        auto operation = outside.start_sum(end(rank), launch, std::span(&one.count, 1),
+                                           static_cast<uint64_t>(queue) * 1000);
+        one.running.push_back({rank, std::move(operation)});
       };
       const auto deadline = Deadline::after(kPatience);
       size_t over = 0;
