@@ -3,12 +3,14 @@
 how. Called by ./dev bench, which builds what it needs first."""
 
 import argparse
+import fcntl
 import fnmatch
 import json
 import signal
 import subprocess
 import sys
 import time
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,6 +45,17 @@ def commit_of(root):
 
     commit = git("rev-parse", "--short=12", "HEAD") or "unknown"
     return commit + ("-changed" if git("status", "--porcelain", "--untracked-files=no") else "")
+
+
+def claim(folder):
+    """The file whose lock says that nobody else measures in this checkout."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = (folder / "lock").open("w", encoding="ascii")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        sys.exit(f"run.py: another run measures in {folder}: wait until it is done")
+    return file
 
 
 def parse_arguments():
@@ -95,13 +108,15 @@ def main():
     settings.minutes = arguments.minutes or settings.minutes
     if arguments.wait is not None:
         settings.wait_s = arguments.wait
-    network = Network()
+    measured = ROOT / "build" / "bench"
+    lock = claim(measured)  # noqa: F841: held until the end
+    network = Network(f"tutti-{zlib.crc32(str(ROOT).encode()):08x}")
     programs = Programs(ROOT, arguments.build, scope, network)
     for peer, reason in programs.missing.items():
         print(f"left out: {peer}: {reason}")
     commit = commit_of(ROOT)
     mode = "quick" if arguments.quick else "full"
-    state = State(ROOT / "build" / "bench" / commit / mode, build_id_of(arguments.build))
+    state = State(measured / commit / mode, build_id_of(arguments.build))
     if arguments.fresh:
         state.clear()
     elif state.samples:

@@ -13,15 +13,18 @@ def _ip(*words):
 
 
 class Network:
-    """`with Network():` makes it; shape(rate) limits both directions."""
+    """`with Network(name):` makes it; shape(rate) limits both directions. The same name again, the
+    same commands again: an interrupted run knows by them what it measured."""
 
-    def __init__(self):
-        self.names = tuple(f"tb{os.getpid()}{side}" for side in "ab")
+    def __init__(self, name):
+        self.name = name
+        self.names = tuple(f"{name}-{side}" for side in "ab")
 
     def fault(self):
         return "" if os.geteuid() == 0 else "network namespaces need root"
 
     def __enter__(self):
+        self.__exit__()  # what a killed run left
         try:
             for name in self.names:
                 _ip("netns", "add", name)

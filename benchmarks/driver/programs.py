@@ -33,6 +33,7 @@ OPENMPI = {
 }
 MPICH = {"shipped": {}, "malloc": MALLOC}
 CUBIC = "cubic"
+STORE_PORT = 29_500  # in a namespace of its own, where nobody else listens
 
 K, M = 1 << 10, 1 << 20
 
@@ -302,14 +303,12 @@ class Programs:
 
     def _ranks_in_namespaces(self, words, names, hosts):
         """tutti-bench's ranks one by one: no launcher reaches into namespaces."""
-        port = 20_000 + os.getpid() % 10_000
         processes = []
         for rank, (name, host) in enumerate(zip(names, hosts)):
             env = {"TUTTI_RANK": str(rank), "TUTTI_SIZE": str(len(names)),
-                   "TUTTI_STORE": f"tcp://{hosts[0]}:{port}", "TUTTI_SERVE_STORE": "1",
+                   "TUTTI_STORE": f"tcp://{hosts[0]}:{STORE_PORT}", "TUTTI_SERVE_STORE": "1",
                    "TUTTI_LOCAL_RANK": str(rank), "TUTTI_LOCAL_SIZE": str(len(names)),
-                   "TUTTI_INTERFACE": host,
-                   "TUTTI_SECRET": f"benchmark of process {os.getpid()}"}
+                   "TUTTI_INTERFACE": host, "TUTTI_SECRET": self.network.name}
             argv = ("ip", "netns", "exec", name, self.bench, "allreduce", "--backend", "tcp",
                     "--pin", "--json", "-", *words)
             processes.append(Process(tuple(map(str, argv)), env))

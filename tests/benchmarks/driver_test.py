@@ -269,12 +269,21 @@ class Table(unittest.TestCase):
     def test_every_figure_has_commands(self):
         for quick in (False, True):
             scope = Scope(quick)
-            commands = Programs("/nowhere", "/nowhere", scope, Network()).commands
+            commands = Programs("/nowhere", "/nowhere", scope, Network("n")).commands
             keys = [one.key for one in commands]
             self.assertEqual(len(keys), len(set(keys)))
             for one in all_figures(scope):
                 for selection in one.picks():
                     self.assertTrue(any(selection.takes_command(c) for c in commands), one.name)
+
+    def test_another_process_runs_the_same_commands(self):
+        # An interrupted run finds by a command's text that it was measured.
+        def texts(pid):
+            with mock.patch("os.getpid", lambda: pid):
+                programs = Programs("/nowhere", "/nowhere", Scope(False), Network("n"))
+                return [one.text() for one in programs.commands]
+
+        self.assertEqual(texts(1), texts(2))
 
     def test_the_report_shows_every_row(self):
         facts = {"commit": "c", "mode": "quick", "date": "", "machine": "m", "rounds": 1,
