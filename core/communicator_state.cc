@@ -265,8 +265,9 @@ const std::shared_ptr<WorkState>& CommunicatorState::Allreduces::fill(
   const int64_t place = declared == nullptr ? -1 : declared->place;
   auto& request = entry.request;
   auto& signature = request.signature;
+  // The entry is the name's own.
   const bool is_known =
-      request.name == name && signature.kind == CollectiveKind::allreduce &&
+      !request.name.empty() && signature.kind == CollectiveKind::allreduce &&
       signature.dtype == input.dtype() && signature.wire == options_.wire.value_or(input.dtype()) &&
       signature.op == options_.op && signature.prescale == options_.prescale &&
       signature.postscale == options_.postscale && signature.priority == options_.priority &&

@@ -123,9 +123,14 @@ Engine::Submission::~Submission() {
   submitted.resize(before_);
 }
 
-Entry& Engine::Submission::claim(std::string_view key) { return claim(engine_.entries_.at(key)); }
+Entry& Engine::Submission::claim(std::string_view key) { return hold(engine_.entries_.at(key)); }
 
 Entry& Engine::Submission::claim(Entry& entry) {
+  engine_.entries_.again(entry);
+  return hold(entry);
+}
+
+Entry& Engine::Submission::hold(Entry& entry) {
   if (entry.pending)
     throw Error(ErrorCode::duplicate_name,
                 fmt::format("\"{0}\" is pending already on rank {1}: it was submitted twice before "

@@ -58,6 +58,7 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
     void commit(bool ring);
 
    private:
+    Entry& hold(Entry& entry);
     Engine& engine_;
     const std::lock_guard<std::mutex> lock_;
     const size_t before_;

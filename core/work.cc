@@ -33,9 +33,9 @@ bool WorkState::finish_part(const Error* error, std::vector<WorkCallback>& callb
 
 void WorkState::reuse(int parts) {
   const std::lock_guard lock(mutex_);
-  parts_left_ = parts;
-  done_ = false;
-  seen_ = false;
+  parts_left_.store(parts, std::memory_order_relaxed);
+  done_.store(false, std::memory_order_relaxed);
+  seen_.store(false, std::memory_order_relaxed);
   error_.reset();
   outputs_.clear();
   received_.clear();
@@ -57,9 +57,9 @@ std::exception_ptr WorkState::exception() const {
   return error_ ? std::make_exception_ptr(*error_) : nullptr;
 }
 
+// Once it is done, the error is as it stays.
 void WorkState::throw_if_failed() {
-  seen_ = true;
-  const std::lock_guard lock(mutex_);
+  seen_.store(true, std::memory_order_relaxed);
   if (error_) throw Error(*error_);
 }
 
