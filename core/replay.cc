@@ -1,6 +1,8 @@
 #include "tutti/core/replay.h"
 
 #include <algorithm>
+#include <string_view>
+#include <unordered_set>
 #include <utility>
 
 #include "tutti/base/check.h"
@@ -11,16 +13,18 @@ Replay::Replay(Plan plan) : plan_(std::move(plan)) {
   tensors_.resize(plan_.tensors.size());
   std::vector<bool> begun(plan_.tensors.size(), false);
   std::vector<int64_t> needs;
+  std::unordered_set<std::string_view> groups;
   for (size_t b = 0; b < plan_.buckets.size(); ++b) {
     const auto& bucket = plan_.buckets[b];
     needs.clear();
+    groups.clear();
     for (const auto& slice : bucket.slices) {
       const auto tensor = static_cast<size_t>(slice.index);
       ++tensors_[tensor].slices;
       needs.push_back(slice.index);
       // A group is all or none: its first bucket waits for members that come later, too.
       const auto& group = plan_.tensors[tensor].signature.group;
-      if (group.empty()) continue;
+      if (group.empty() || !groups.insert(group).second) continue;
       for (const int64_t member : plan_.groups.at(group))
         if (!begun[static_cast<size_t>(member)]) needs.push_back(member);
     }
