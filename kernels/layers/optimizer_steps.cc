@@ -1,34 +1,166 @@
-#include "tutti/kernels/layers/optimizer_steps.h"
-
+// Compiled once per instruction set by foreach_target.h; the choice is made at run time, once a
+// step. A product is rounded before it is added (-ffp-contract=off, too), so that every instruction
+// set, every place in a vector and the tail give the same bits.
+#include "tutti/kernels/highway_targets.h"
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "tutti/kernels/layers/optimizer_steps.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+//
 #include <cmath>
 
 #include "tutti/base/check.h"
+#include "tutti/kernels/layers/optimizer_steps.h"
 
+#ifndef TUTTI_KERNELS_LAYERS_OPTIMIZER_STEPS
+#define TUTTI_KERNELS_LAYERS_OPTIMIZER_STEPS
 namespace tutti {
 
-// The loops are written for the compiler's vectoriser: no branch inside, no aliasing, invariants
-// hoisted. Nesterov is one formula: w -= rate * (direct * g + carried * v).
+// A step's constants: whatever one of the three needs.
+struct StepFactors {
+  float rate = 0, decay = 0, epsilon = 0;
+  float momentum = 0, direct = 0, carried = 0;                                 // SGD, RMSProp
+  float keep = 0, rest = 0;                                                    // RMSProp
+  float beta1 = 0, beta2 = 0, rest1 = 0, rest2 = 0, correction = 0, kept = 0;  // Adam
+};
+
+struct StepArrays {
+  size_t count;
+  float* value;
+  const float* gradient;
+  float *first, *second;  // the optimizer's state; null: it has none
+};
+
+}  // namespace tutti
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace tutti::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// The processor's own fetching ends at every page, and the arrays of a fused step are walked in
+// pieces: lines are fetched 24 ahead into the second cache and 6 ahead into the first, as those of
+// sums are (reduce.cc).
+HWY_INLINE void FetchAhead(const StepArrays& arrays, size_t i) {
+  constexpr size_t kLine = 16, kFar = 24 * kLine, kNear = 6 * kLine;
+  for (const float* array :
+       {static_cast<const float*>(arrays.value), arrays.gradient,
+        static_cast<const float*>(arrays.first), static_cast<const float*>(arrays.second)}) {
+    if (array == nullptr) continue;
+    __builtin_prefetch(array + i + kFar, 1, 2);
+    __builtin_prefetch(array + i + kNear, 1, 3);
+  }
+}
+
+// Runs `Step` over whole vectors and then over what is left, one by one.
+template <class Step>
+HWY_INLINE void ForEach(const StepFactors& factors, const StepArrays& arrays) {
+  const hn::CappedTag<float, 16> d;
+  const hn::CappedTag<float, 1> one;
+  const size_t lanes = hn::Lanes(d);
+  size_t i = 0;
+  for (; i + lanes <= arrays.count; i += lanes) {
+    FetchAhead(arrays, i);
+    Step::Apply(d, factors, arrays, i);
+  }
+  for (; i < arrays.count; ++i) Step::Apply(one, factors, arrays, i);
+}
+
+// Nesterov is one formula: w -= rate * (direct * g + carried * v).
+struct Sgd {
+  template <class D>
+  static HWY_INLINE void Apply(D d, const StepFactors& factors, const StepArrays& arrays,
+                               size_t i) {
+    const auto w = hn::LoadU(d, arrays.value + i);
+    const auto g =
+        hn::Add(hn::LoadU(d, arrays.gradient + i), hn::Mul(hn::Set(d, factors.decay), w));
+    auto change = g;
+    if (arrays.first != nullptr) {
+      const auto v =
+          hn::Add(hn::Mul(hn::Set(d, factors.momentum), hn::LoadU(d, arrays.first + i)), g);
+      hn::StoreU(v, d, arrays.first + i);
+      change =
+          hn::Add(hn::Mul(hn::Set(d, factors.direct), g), hn::Mul(hn::Set(d, factors.carried), v));
+    }
+    hn::StoreU(hn::Sub(w, hn::Mul(hn::Set(d, factors.rate), change)), d, arrays.value + i);
+  }
+};
+
+struct Adam {
+  template <class D>
+  static HWY_INLINE void Apply(D d, const StepFactors& factors, const StepArrays& arrays,
+                               size_t i) {
+    const auto w = hn::LoadU(d, arrays.value + i);
+    const auto g =
+        hn::Add(hn::LoadU(d, arrays.gradient + i), hn::Mul(hn::Set(d, factors.decay), w));
+    const auto m = hn::Add(hn::Mul(hn::Set(d, factors.beta1), hn::LoadU(d, arrays.first + i)),
+                           hn::Mul(hn::Set(d, factors.rest1), g));
+    const auto v = hn::Add(hn::Mul(hn::Set(d, factors.beta2), hn::LoadU(d, arrays.second + i)),
+                           hn::Mul(hn::Mul(hn::Set(d, factors.rest2), g), g));
+    hn::StoreU(m, d, arrays.first + i);
+    hn::StoreU(v, d, arrays.second + i);
+    const auto divisor =
+        hn::Add(hn::Mul(hn::Sqrt(v), hn::Set(d, factors.correction)), hn::Set(d, factors.epsilon));
+    const auto change = hn::Div(hn::Mul(hn::Set(d, factors.rate), m), divisor);
+    hn::StoreU(hn::Sub(hn::Mul(hn::Set(d, factors.kept), w), change), d, arrays.value + i);
+  }
+};
+
+struct RmsProp {
+  template <class D>
+  static HWY_INLINE void Apply(D d, const StepFactors& factors, const StepArrays& arrays,
+                               size_t i) {
+    const auto w = hn::LoadU(d, arrays.value + i);
+    const auto g =
+        hn::Add(hn::LoadU(d, arrays.gradient + i), hn::Mul(hn::Set(d, factors.decay), w));
+    const auto s = hn::Add(hn::Mul(hn::Set(d, factors.keep), hn::LoadU(d, arrays.first + i)),
+                           hn::Mul(hn::Mul(hn::Set(d, factors.rest), g), g));
+    hn::StoreU(s, d, arrays.first + i);
+    auto change = hn::Div(g, hn::Add(hn::Sqrt(s), hn::Set(d, factors.epsilon)));
+    if (arrays.second != nullptr) {
+      change =
+          hn::Add(hn::Mul(hn::Set(d, factors.momentum), hn::LoadU(d, arrays.second + i)), change);
+      hn::StoreU(change, d, arrays.second + i);
+    }
+    hn::StoreU(hn::Sub(w, hn::Mul(hn::Set(d, factors.rate), change)), d, arrays.value + i);
+  }
+};
+
+void SgdStep(const StepFactors& factors, const StepArrays& arrays) {
+  ForEach<Sgd>(factors, arrays);
+}
+void AdamStep(const StepFactors& factors, const StepArrays& arrays) {
+  ForEach<Adam>(factors, arrays);
+}
+void RmsPropStep(const StepFactors& factors, const StepArrays& arrays) {
+  ForEach<RmsProp>(factors, arrays);
+}
+
+}  // namespace tutti::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace tutti {
+
+HWY_EXPORT(SgdStep);
+HWY_EXPORT(AdamStep);
+HWY_EXPORT(RmsPropStep);
+
 void sgd_step(const SgdSettings& settings, std::span<float> value, std::span<const float> gradient,
               std::span<float> velocity) {
   const size_t count = value.size();
-  TUTTI_CHECK(gradient.size() == count);
-  float* __restrict w = value.data();
-  const float* __restrict g = gradient.data();
-  const float rate = settings.learning_rate, decay = settings.weight_decay;
-  if (settings.momentum == 0) {
-    for (size_t i = 0; i < count; ++i) w[i] -= rate * (g[i] + decay * w[i]);
-    return;
-  }
-  TUTTI_CHECK(velocity.size() == count);
-  float* __restrict v = velocity.data();
-  const float momentum = settings.momentum;
-  const float direct = settings.nesterov ? 1.0f : 0.0f;
-  const float carried = settings.nesterov ? momentum : 1.0f;
-  for (size_t i = 0; i < count; ++i) {
-    const float d = g[i] + decay * w[i];
-    v[i] = momentum * v[i] + d;
-    w[i] -= rate * (direct * d + carried * v[i]);
-  }
+  const bool has_velocity = settings.momentum != 0;
+  TUTTI_CHECK(gradient.size() == count && (!has_velocity || velocity.size() == count));
+  StepFactors factors;
+  factors.rate = settings.learning_rate;
+  factors.decay = settings.weight_decay;
+  factors.momentum = settings.momentum;
+  factors.direct = settings.nesterov ? 1.0f : 0.0f;
+  factors.carried = settings.nesterov ? settings.momentum : 1.0f;
+  HWY_DYNAMIC_DISPATCH(SgdStep)
+  (factors,
+   {count, value.data(), gradient.data(), has_velocity ? velocity.data() : nullptr, nullptr});
 }
 
 void adam_step(const AdamSettings& settings, std::span<float> value,
@@ -37,60 +169,43 @@ void adam_step(const AdamSettings& settings, std::span<float> value,
   const size_t count = value.size();
   TUTTI_CHECK(gradient.size() == count && first_moment.size() == count &&
               second_moment.size() == count && settings.step >= 1);
-  float* __restrict w = value.data();
-  const float* __restrict g = gradient.data();
-  float* __restrict m = first_moment.data();
-  float* __restrict v = second_moment.data();
   const auto t = static_cast<double>(settings.step);
+  StepFactors factors;
   // The corrections of both moments are folded into two factors, so that the loop has one division:
   // rate * m/c1 / (sqrt(v/c2) + eps) = (rate/c1) m / (sqrt(v) / sqrt(c2) + eps).
-  const auto rate =
-      static_cast<float>(settings.learning_rate / (1.0 - std::pow(settings.beta1, t)));
-  const auto correction = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(settings.beta2, t)));
-  const auto beta1 = static_cast<float>(settings.beta1);
-  const auto beta2 = static_cast<float>(settings.beta2);
-  const auto rest1 = static_cast<float>(1.0 - settings.beta1);
-  const auto rest2 = static_cast<float>(1.0 - settings.beta2);
-  const auto epsilon = static_cast<float>(settings.epsilon);
-  const auto coupled = settings.decoupled ? 0.0f : static_cast<float>(settings.weight_decay);
-  const auto kept = settings.decoupled
-                        ? static_cast<float>(1.0 - settings.learning_rate * settings.weight_decay)
-                        : 1.0f;
-  for (size_t i = 0; i < count; ++i) {
-    const float d = g[i] + coupled * w[i];
-    m[i] = beta1 * m[i] + rest1 * d;
-    v[i] = beta2 * v[i] + rest2 * d * d;
-    w[i] = kept * w[i] - rate * m[i] / (std::sqrt(v[i]) * correction + epsilon);
-  }
+  factors.rate = static_cast<float>(settings.learning_rate / (1.0 - std::pow(settings.beta1, t)));
+  factors.correction = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(settings.beta2, t)));
+  factors.beta1 = static_cast<float>(settings.beta1);
+  factors.beta2 = static_cast<float>(settings.beta2);
+  factors.rest1 = static_cast<float>(1.0 - settings.beta1);
+  factors.rest2 = static_cast<float>(1.0 - settings.beta2);
+  factors.epsilon = static_cast<float>(settings.epsilon);
+  factors.decay = settings.decoupled ? 0.0f : static_cast<float>(settings.weight_decay);
+  factors.kept = settings.decoupled
+                     ? static_cast<float>(1.0 - settings.learning_rate * settings.weight_decay)
+                     : 1.0f;
+  HWY_DYNAMIC_DISPATCH(AdamStep)
+  (factors, {count, value.data(), gradient.data(), first_moment.data(), second_moment.data()});
 }
 
 void rms_prop_step(const RmsPropSettings& settings, std::span<float> value,
                    std::span<const float> gradient, std::span<float> mean_square,
                    std::span<float> velocity) {
   const size_t count = value.size();
-  TUTTI_CHECK(gradient.size() == count && mean_square.size() == count);
-  float* __restrict w = value.data();
-  const float* __restrict g = gradient.data();
-  float* __restrict s = mean_square.data();
-  const float rate = settings.learning_rate, keep = settings.decay, rest = 1.0f - settings.decay;
-  const float epsilon = settings.epsilon, decay = settings.weight_decay;
-  if (settings.momentum == 0) {
-    for (size_t i = 0; i < count; ++i) {
-      const float d = g[i] + decay * w[i];
-      s[i] = keep * s[i] + rest * d * d;
-      w[i] -= rate * d / (std::sqrt(s[i]) + epsilon);
-    }
-    return;
-  }
-  TUTTI_CHECK(velocity.size() == count);
-  float* __restrict v = velocity.data();
-  const float momentum = settings.momentum;
-  for (size_t i = 0; i < count; ++i) {
-    const float d = g[i] + decay * w[i];
-    s[i] = keep * s[i] + rest * d * d;
-    v[i] = momentum * v[i] + d / (std::sqrt(s[i]) + epsilon);
-    w[i] -= rate * v[i];
-  }
+  const bool has_velocity = settings.momentum != 0;
+  TUTTI_CHECK(gradient.size() == count && mean_square.size() == count &&
+              (!has_velocity || velocity.size() == count));
+  StepFactors factors;
+  factors.rate = settings.learning_rate;
+  factors.decay = settings.weight_decay;
+  factors.epsilon = settings.epsilon;
+  factors.momentum = settings.momentum;
+  factors.keep = settings.decay;
+  factors.rest = 1.0f - settings.decay;
+  HWY_DYNAMIC_DISPATCH(RmsPropStep)
+  (factors, {count, value.data(), gradient.data(), mean_square.data(),
+             has_velocity ? velocity.data() : nullptr});
 }
 
 }  // namespace tutti
+#endif

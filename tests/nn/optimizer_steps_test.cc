@@ -1,11 +1,12 @@
 // Optimizer steps over whole arrays against the formulas in double: lengths around the vectors'
-// widths, with and without each optional term.
+// widths, with and without each optional term, on every instruction set.
 
 #include "tutti/kernels/layers/optimizer_steps.h"
 
-#include <gtest/gtest.h>
-
+#include "tests/kernels/kernel_test.h"
+//
 #include <cmath>
+#include <cstring>
 #include <functional>
 #include <random>
 #include <vector>
@@ -16,6 +17,9 @@ namespace tutti {
 namespace {
 
 constexpr int kSteps = 20;
+
+class OptimizerSteps : public OnEveryTarget {};
+TUTTI_ON_EVERY_TARGET(OptimizerSteps);
 
 // Runs `step(value, gradient, a, b)` and `formula(w, g, a, b, t)` side by side on arrays of several
 // lengths; a and b are the optimizer's two state arrays, unused ones stay zero.
@@ -39,7 +43,7 @@ void compare(const std::function<void(std::span<float>, std::span<const float>, 
   }
 }
 
-TEST(OptimizerSteps, SgdFollowsItsFormula) {
+TEST_P(OptimizerSteps, SgdFollowsItsFormula) {
   for (const double momentum : {0.0, 0.9})
     for (const double decay : {0.0, 0.05})
       for (const bool nesterov : {false, true})
@@ -56,7 +60,7 @@ TEST(OptimizerSteps, SgdFollowsItsFormula) {
             });
 }
 
-TEST(OptimizerSteps, AdamAndAdamWFollowTheirFormula) {
+TEST_P(OptimizerSteps, AdamAndAdamWFollowTheirFormula) {
   for (const bool decoupled : {false, true})
     for (const double decay : {0.0, 0.05})
       compare(
@@ -82,7 +86,7 @@ TEST(OptimizerSteps, AdamAndAdamWFollowTheirFormula) {
           });
 }
 
-TEST(OptimizerSteps, RmsPropFollowsItsFormula) {
+TEST_P(OptimizerSteps, RmsPropFollowsItsFormula) {
   for (const double momentum : {0.0, 0.5})
     for (const double decay : {0.0, 0.05})
       compare(
@@ -100,7 +104,45 @@ TEST(OptimizerSteps, RmsPropFollowsItsFormula) {
           });
 }
 
-TEST(OptimizerSteps, LengthsMustAgree) {
+// Beside one element at a time on the plainest instruction set: what a vector's width, an element's
+// place in it and contracted operations could change.
+TEST_P(OptimizerSteps, BitsAreThoseOfEveryOtherTarget) {
+  constexpr size_t kCount = 1001, kShift = 3;
+  using Step = std::function<void(std::span<float>, std::span<const float>, std::span<float>,
+                                  std::span<float>)>;
+  const Step steps[] = {
+      [](auto value, auto gradient, auto first, auto) {
+        sgd_step({0.05f, 0.9f, 0.01f, true}, value, gradient, first);
+      },
+      [](auto value, auto gradient, auto first, auto second) {
+        adam_step({.learning_rate = 0.01, .weight_decay = 0.03, .step = 3}, value, gradient, first,
+                  second);
+      },
+      [](auto value, auto gradient, auto first, auto second) {
+        rms_prop_step({0.01f, 0.9f, 1e-6f, 0.5f, 0.03f}, value, gradient, first, second);
+      }};
+  for (const Step& step : steps) {
+    std::mt19937 random(5);
+    std::uniform_real_distribution<float> uniform(0.001f, 1);
+    std::vector<std::vector<float>> whole(4, std::vector<float>(kCount));
+    for (auto& array : whole)
+      for (float& x : array) x = uniform(random);
+    auto single = whole;
+    const auto part = [&](size_t array) { return std::span(whole[array]).subspan(kShift); };
+    step(part(0), part(1), part(2), part(3));
+    hwy::GetChosenTarget().Update(processor_targets().back());
+    for (size_t i = kShift; i < kCount; ++i) {
+      const auto one = [&](size_t array) { return std::span(single[array]).subspan(i, 1); };
+      step(one(0), one(1), one(2), one(3));
+    }
+    hwy::GetChosenTarget().Update(GetParam());
+    for (size_t array = 0; array < whole.size(); ++array)
+      EXPECT_EQ(std::memcmp(whole[array].data(), single[array].data(), kCount * sizeof(float)), 0)
+          << "array " << array << " of step " << &step - steps;
+  }
+}
+
+TEST_P(OptimizerSteps, LengthsMustAgree) {
   std::vector<float> three(3), two(2);
   EXPECT_THROW(sgd_step({}, three, two, {}), Error);
   EXPECT_THROW(sgd_step({.momentum = 0.5f}, three, three, two), Error);
