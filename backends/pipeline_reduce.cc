@@ -162,10 +162,15 @@ bool Pipeline::reduce_direct(Run& run, uint64_t chunk) {
         const int64_t offset = elements - update->inputs;
         tutti::reduce(run.dtype, run.op, block_.data(), inputs_, count, run.scale);
         update->apply(update->self, offset, count, block_.data());
-        for (size_t rank = 0; rank < peers_.size(); ++rank)
-          if (static_cast<int>(rank) != rank_)
-            std::memcpy(theirs(rank, places_of(rank, chunk).outputs), update->outputs + offset,
-                        bytes);
+        const auto* updated = update->outputs + offset;
+        for (size_t rank = 0; rank < peers_.size(); ++rank) {
+          if (static_cast<int>(rank) == rank_) continue;
+          auto* copy = theirs(rank, places_of(rank, chunk).outputs);
+          if (update->bytes < kBeyondCachesBytes)
+            std::memcpy(copy, updated, bytes);
+          else
+            copy_past_caches(copy, updated, bytes);
+        }
       }
       bytes_ += bytes * (peers_.size() - 1);
     }

@@ -59,6 +59,7 @@ struct FusedUpdate {
   void* self = nullptr;
   const std::byte* inputs = nullptr;  // where the layout begins in the memory of the elements
   std::byte* outputs = nullptr;       // and in the memory that is updated
+  int64_t bytes = 0;                  // of the layout
   void (*apply)(void* self, int64_t offset, int64_t count, const std::byte* reduced) = nullptr;
 };
 

@@ -38,8 +38,8 @@ GradientArena::GradientArena(Communicator& communicator, std::vector<Array> arra
   if (apply != nullptr) {
     twins_ = backend.allocate(region_->bytes(), Device{});
     std::memset(twins_->data(), 0, twins_->bytes());
-    update_ =
-        std::make_unique<FusedUpdate>(FusedUpdate{self, region_->data(), twins_->data(), apply});
+    update_ = std::make_unique<FusedUpdate>(
+        FusedUpdate{self, region_->data(), twins_->data(), bytes, apply});
   }
   int64_t offset = 0;
   slots_.reserve(arrays.size());

@@ -15,6 +15,7 @@
 #include <cstring>
 
 #include "tutti/base/check.h"
+#include "tutti/kernels/copy.h"
 #include "tutti/kernels/element.h"
 #include "tutti/kernels/reduce.h"
 #include "tutti/kernels/scaling.h"
@@ -363,10 +364,7 @@ void reduce(DataType dtype, ReduceOp op, std::span<std::byte* const> outputs,
             Destination destination, Order order) {
   TUTTI_CHECK(!inputs.empty() && !outputs.empty() && scale.divisor > 0 && can_reduce(dtype, op));
   if (op == ReduceOp::average) scale.divisor *= static_cast<int64_t>(inputs.size());
-  // More than a core's share of the last cache. (Systems tell sizes of caches; virtual machines
-  // tell wrong ones.)
-  constexpr int64_t kLargeBytes = 32 << 20;
-  if (destination == Destination::by_size && count * size_of(dtype) >= kLargeBytes)
+  if (destination == Destination::by_size && count * size_of(dtype) >= kBeyondCachesBytes)
     destination = Destination::memory;
   // In place the lines are in the cache already.
   if (destination == Destination::memory && (op == ReduceOp::sum || op == ReduceOp::average) &&
