@@ -19,9 +19,10 @@ namespace tutti {
 // A step's constants: whatever one of the three needs.
 struct StepFactors {
   float rate = 0, decay = 0, epsilon = 0;
-  float momentum = 0, direct = 0, carried = 0;                                 // SGD, RMSProp
-  float keep = 0, rest = 0;                                                    // RMSProp
-  float beta1 = 0, beta2 = 0, rest1 = 0, rest2 = 0, correction = 0, kept = 0;  // Adam
+  float kept = 1;                                                    // of the value
+  float momentum = 0, direct = 0, carried = 0;                       // SGD, RMSProp
+  float keep = 0, rest = 0;                                          // RMSProp
+  float beta1 = 0, beta2 = 0, rest1 = 0, rest2 = 0, correction = 0;  // Adam
 };
 
 struct StepArrays {
@@ -53,7 +54,16 @@ HWY_INLINE void FetchAhead(const StepArrays& arrays, size_t i) {
   }
 }
 
-// Runs `Step` over whole vectors and then over what is left, one by one.
+// Lanes from element i on: w = kept * w - what `Step` makes of the gradient with its decay.
+template <class Step, class D>
+HWY_INLINE void Apply(D d, const StepFactors& factors, const StepArrays& arrays, size_t i) {
+  const auto w = hn::LoadU(d, arrays.value + i);
+  const auto g = hn::Add(hn::LoadU(d, arrays.gradient + i), hn::Mul(hn::Set(d, factors.decay), w));
+  const auto change = Step::Change(d, factors, arrays, i, g);
+  hn::StoreU(hn::Sub(hn::Mul(hn::Set(d, factors.kept), w), change), d, arrays.value + i);
+}
+
+// Over whole vectors and then over what is left, one by one.
 template <class Step>
 HWY_INLINE void ForEach(const StepFactors& factors, const StepArrays& arrays) {
   const hn::CappedTag<float, 16> d;
@@ -62,68 +72,54 @@ HWY_INLINE void ForEach(const StepFactors& factors, const StepArrays& arrays) {
   size_t i = 0;
   for (; i + lanes <= arrays.count; i += lanes) {
     FetchAhead(arrays, i);
-    Step::Apply(d, factors, arrays, i);
+    Apply<Step>(d, factors, arrays, i);
   }
-  for (; i < arrays.count; ++i) Step::Apply(one, factors, arrays, i);
+  for (; i < arrays.count; ++i) Apply<Step>(one, factors, arrays, i);
 }
 
-// Nesterov is one formula: w -= rate * (direct * g + carried * v).
+// Nesterov is one formula: rate * (direct * g + carried * v).
 struct Sgd {
-  template <class D>
-  static HWY_INLINE void Apply(D d, const StepFactors& factors, const StepArrays& arrays,
-                               size_t i) {
-    const auto w = hn::LoadU(d, arrays.value + i);
-    const auto g =
-        hn::Add(hn::LoadU(d, arrays.gradient + i), hn::Mul(hn::Set(d, factors.decay), w));
-    auto change = g;
-    if (arrays.first != nullptr) {
-      const auto v =
-          hn::Add(hn::Mul(hn::Set(d, factors.momentum), hn::LoadU(d, arrays.first + i)), g);
-      hn::StoreU(v, d, arrays.first + i);
-      change =
-          hn::Add(hn::Mul(hn::Set(d, factors.direct), g), hn::Mul(hn::Set(d, factors.carried), v));
-    }
-    hn::StoreU(hn::Sub(w, hn::Mul(hn::Set(d, factors.rate), change)), d, arrays.value + i);
+  template <class D, class V = hn::Vec<D>>
+  static HWY_INLINE V Change(D d, const StepFactors& factors, const StepArrays& arrays, size_t i,
+                             V g) {
+    const V rate = hn::Set(d, factors.rate);
+    if (arrays.first == nullptr) return hn::Mul(rate, g);
+    const V v = hn::Add(hn::Mul(hn::Set(d, factors.momentum), hn::LoadU(d, arrays.first + i)), g);
+    hn::StoreU(v, d, arrays.first + i);
+    return hn::Mul(rate, hn::Add(hn::Mul(hn::Set(d, factors.direct), g),
+                                 hn::Mul(hn::Set(d, factors.carried), v)));
   }
 };
 
 struct Adam {
-  template <class D>
-  static HWY_INLINE void Apply(D d, const StepFactors& factors, const StepArrays& arrays,
-                               size_t i) {
-    const auto w = hn::LoadU(d, arrays.value + i);
-    const auto g =
-        hn::Add(hn::LoadU(d, arrays.gradient + i), hn::Mul(hn::Set(d, factors.decay), w));
-    const auto m = hn::Add(hn::Mul(hn::Set(d, factors.beta1), hn::LoadU(d, arrays.first + i)),
-                           hn::Mul(hn::Set(d, factors.rest1), g));
-    const auto v = hn::Add(hn::Mul(hn::Set(d, factors.beta2), hn::LoadU(d, arrays.second + i)),
-                           hn::Mul(hn::Mul(hn::Set(d, factors.rest2), g), g));
+  template <class D, class V = hn::Vec<D>>
+  static HWY_INLINE V Change(D d, const StepFactors& factors, const StepArrays& arrays, size_t i,
+                             V g) {
+    const V m = hn::Add(hn::Mul(hn::Set(d, factors.beta1), hn::LoadU(d, arrays.first + i)),
+                        hn::Mul(hn::Set(d, factors.rest1), g));
+    const V v = hn::Add(hn::Mul(hn::Set(d, factors.beta2), hn::LoadU(d, arrays.second + i)),
+                        hn::Mul(hn::Mul(hn::Set(d, factors.rest2), g), g));
     hn::StoreU(m, d, arrays.first + i);
     hn::StoreU(v, d, arrays.second + i);
-    const auto divisor =
+    const V divisor =
         hn::Add(hn::Mul(hn::Sqrt(v), hn::Set(d, factors.correction)), hn::Set(d, factors.epsilon));
-    const auto change = hn::Div(hn::Mul(hn::Set(d, factors.rate), m), divisor);
-    hn::StoreU(hn::Sub(hn::Mul(hn::Set(d, factors.kept), w), change), d, arrays.value + i);
+    return hn::Div(hn::Mul(hn::Set(d, factors.rate), m), divisor);
   }
 };
 
 struct RmsProp {
-  template <class D>
-  static HWY_INLINE void Apply(D d, const StepFactors& factors, const StepArrays& arrays,
-                               size_t i) {
-    const auto w = hn::LoadU(d, arrays.value + i);
-    const auto g =
-        hn::Add(hn::LoadU(d, arrays.gradient + i), hn::Mul(hn::Set(d, factors.decay), w));
-    const auto s = hn::Add(hn::Mul(hn::Set(d, factors.keep), hn::LoadU(d, arrays.first + i)),
-                           hn::Mul(hn::Mul(hn::Set(d, factors.rest), g), g));
+  template <class D, class V = hn::Vec<D>>
+  static HWY_INLINE V Change(D d, const StepFactors& factors, const StepArrays& arrays, size_t i,
+                             V g) {
+    const V s = hn::Add(hn::Mul(hn::Set(d, factors.keep), hn::LoadU(d, arrays.first + i)),
+                        hn::Mul(hn::Mul(hn::Set(d, factors.rest), g), g));
     hn::StoreU(s, d, arrays.first + i);
-    auto change = hn::Div(g, hn::Add(hn::Sqrt(s), hn::Set(d, factors.epsilon)));
+    V v = hn::Div(g, hn::Add(hn::Sqrt(s), hn::Set(d, factors.epsilon)));
     if (arrays.second != nullptr) {
-      change =
-          hn::Add(hn::Mul(hn::Set(d, factors.momentum), hn::LoadU(d, arrays.second + i)), change);
-      hn::StoreU(change, d, arrays.second + i);
+      v = hn::Add(hn::Mul(hn::Set(d, factors.momentum), hn::LoadU(d, arrays.second + i)), v);
+      hn::StoreU(v, d, arrays.second + i);
     }
-    hn::StoreU(hn::Sub(w, hn::Mul(hn::Set(d, factors.rate), change)), d, arrays.value + i);
+    return hn::Mul(hn::Set(d, factors.rate), v);
   }
 };
 
