@@ -86,9 +86,9 @@ class WorkState {
   std::atomic<bool> done_{false};
   std::atomic<bool> seen_{false};
   DeviceRuntime* runtime_ = nullptr;  // constant once handed out; null: host memory
-  uint64_t* gate_ = nullptr;  // set to 1 when streams may go on: here, or earlier in stream order
-  mutable std::mutex mutex_;  // guards all below
-  std::optional<Error> error_;
+  uint64_t* gate_ = nullptr;    // set to 1 when streams may go on: here, or earlier in stream order
+  mutable std::mutex mutex_;    // guards all below
+  std::optional<Error> error_;  // constant once done
   std::vector<Tensor> outputs_;
   std::vector<int64_t> received_;
   std::vector<WorkCallback> callbacks_;

@@ -49,8 +49,8 @@ HWY_INLINE void FetchAhead(const StepArrays& arrays, size_t i) {
        {static_cast<const float*>(arrays.value), arrays.gradient,
         static_cast<const float*>(arrays.first), static_cast<const float*>(arrays.second)}) {
     if (array == nullptr) continue;
-    __builtin_prefetch(array + i + kFar, 1, 2);
-    __builtin_prefetch(array + i + kNear, 1, 3);
+    __builtin_prefetch(array + i + kFar, 0, 2);
+    __builtin_prefetch(array + i + kNear, 0, 3);
   }
 }
 

@@ -17,7 +17,7 @@ TEST(EntryTable, ANameKeepsItsEntryInWhateverOrderItComes) {
   for (int i = 0; i < kNames; ++i) names.push_back("gradient " + std::to_string(i));
   std::mt19937 random(7);
   for (int step = 0; step < 20; ++step) {
-    // The order of the last step, then another, then once more the same.
+    // Each order comes twice.
     if (step % 2 == 0) std::shuffle(names.begin(), names.end(), random);
     for (const auto& name : names) {
       Entry& entry = table.at(name);
