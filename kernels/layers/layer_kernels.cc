@@ -1,16 +1,14 @@
 #include "tutti/kernels/layers/layer_kernels.h"
 
 #include <fmt/format.h>
-#include <omp.h>
 
 #include <algorithm>
-#include <map>
 #include <oneapi/dnnl/dnnl.hpp>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "tutti/base/error.h"
+#include "tutti/kernels/layers/primitive_cache.h"
 
 namespace tutti {
 namespace {
@@ -19,8 +17,10 @@ using dnnl::algorithm;
 using dnnl::memory;
 using dnnl::prop_kind;
 using Tag = memory::format_tag;
+using Key = PrimitiveCache::Key;
+using Entry = PrimitiveCache::Entry;
 
-// What a cached primitive computes; with the numbers of its shape it is the key of the cache.
+// What a primitive computes; with the numbers of its shape it is its key.
 enum Kind : int64_t {
   kLinearForward,
   kLinearBackwardData,
@@ -35,19 +35,6 @@ enum Kind : int64_t {
   kSoftmaxForward,
   kSoftmaxBackward,
 };
-using Key = std::vector<int64_t>;
-
-// A primitive with its memory objects, whose data pointers are set anew at each call.
-struct Entry {
-  dnnl::primitive primitive;
-  std::unordered_map<int, memory> arguments;
-};
-
-struct Argument {
-  int index;
-  const void* data;
-};
-
 memory::desc dense(const memory::dims& extents, Tag tag) {
   return {extents, memory::data_type::f32, tag};
 }
@@ -60,23 +47,6 @@ void require(bool good, const char* what, const std::string& shape) {
                     "fit into the image",
                     what, shape));
 }
-
-// oneDNN parallelises by OpenMP; the number of threads is the calling thread's own setting, which
-// belongs to the caller and is given back.
-class ThreadLimit {
- public:
-  explicit ThreadLimit(int threads) : before_(omp_get_max_threads()) {
-    if (threads != before_) omp_set_num_threads(threads);
-  }
-  ~ThreadLimit() {
-    if (omp_get_max_threads() != before_) omp_set_num_threads(before_);
-  }
-  ThreadLimit(const ThreadLimit&) = delete;
-  ThreadLimit& operator=(const ThreadLimit&) = delete;
-
- private:
-  const int before_;
-};
 
 struct LinearDescs {
   memory::desc input, weight, bias, output;
@@ -134,140 +104,30 @@ void check_labels(int64_t batch, int64_t classes, const int64_t* labels) {
 
 }  // namespace
 
-class LayerKernels::Implementation {
- public:
-  explicit Implementation(int threads) { set_threads(threads); }
-
-  void set_threads(int threads) {
-    if (threads < 1)
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("layers cannot run on {} threads; expected at least 1", threads));
-    if (threads != threads_) cache_.clear();
-    threads_ = threads;
-  }
-  int threads() const { return threads_; }
-
-  // Finds the entry of `key`, or has make(engine) build it.
-  template <class Make>
-  Entry& entry(const Key& key, Make make) {
-    const auto found = cache_.find(key);
-    if (found != cache_.end()) return found->second;
-    ThreadLimit limit(threads_);
-    try {
-      return cache_.emplace(key, make(engine_)).first->second;
-    } catch (const dnnl::error& error) {
-      throw Error(ErrorCode::internal, fmt::format("oneDNN refused a primitive: {} ({})",
-                                                   error.message, static_cast<int>(error.status)));
-    }
-  }
-
-  void run(Entry& entry, std::initializer_list<Argument> arguments) {
-    ThreadLimit limit(threads_);
-    try {
-      for (const auto& argument : arguments)
-        entry.arguments.at(argument.index).set_data_handle(const_cast<void*>(argument.data));
-      entry.primitive.execute(stream_, entry.arguments);
-      stream_.wait();
-    } catch (const dnnl::error& error) {
-      throw Error(ErrorCode::internal, fmt::format("oneDNN failed: {} ({})", error.message,
-                                                   static_cast<int>(error.status)));
-    }
-  }
-
-  // The memory objects of a primitive, without data as yet.
-  std::unordered_map<int, memory> arguments(
-      std::initializer_list<std::pair<int, memory::desc>> descs) {
-    std::unordered_map<int, memory> all;
-    for (const auto& [index, desc] : descs) all.emplace(index, memory(desc, engine_, nullptr));
-    return all;
-  }
-
-  Entry& pool_forward(const Pool2dShape& s) {
-    check(s);
-    return entry(key(kPoolForward, s), [&](const dnnl::engine& engine) {
-      const auto forward = pool_forward_desc(s, engine);
-      auto all =
-          arguments({{DNNL_ARG_SRC, forward.src_desc()}, {DNNL_ARG_DST, forward.dst_desc()}});
-      if (s.pooling == Pooling::max)
-        all.emplace(DNNL_ARG_WORKSPACE, memory(forward.workspace_desc(), engine, nullptr));
-      return Entry{dnnl::pooling_forward(forward), std::move(all)};
-    });
-  }
-
-  Entry& pool_backward(const Pool2dShape& s) {
-    check(s);
-    return entry(key(kPoolBackward, s), [&](const dnnl::engine& engine) {
-      const auto forward = pool_forward_desc(s, engine);
-      const dnnl::pooling_backward::primitive_desc backward({algorithm_of(s.pooling),
-                                                             forward.src_desc(),
-                                                             forward.dst_desc(),
-                                                             {s.stride, s.stride},
-                                                             {s.kernel, s.kernel},
-                                                             {0, 0},
-                                                             {0, 0}},
-                                                            engine, forward);
-      auto all = arguments(
-          {{DNNL_ARG_DIFF_SRC, forward.src_desc()}, {DNNL_ARG_DIFF_DST, forward.dst_desc()}});
-      if (s.pooling == Pooling::max)
-        all.emplace(DNNL_ARG_WORKSPACE, memory(forward.workspace_desc(), engine, nullptr));
-      return Entry{dnnl::pooling_backward(backward), std::move(all)};
-    });
-  }
-
- private:
-  static Key key(Kind kind, const Pool2dShape& s) {
-    return {
-        kind,    static_cast<int64_t>(s.pooling), s.batch, s.channels, s.height, s.width, s.kernel,
-        s.stride};
-  }
-  static algorithm algorithm_of(Pooling pooling) {
-    return pooling == Pooling::max ? algorithm::pooling_max
-                                   : algorithm::pooling_avg_exclude_padding;
-  }
-  static dnnl::pooling_forward::primitive_desc pool_forward_desc(const Pool2dShape& s,
-                                                                 const dnnl::engine& engine) {
-    return {{prop_kind::forward_training,
-             algorithm_of(s.pooling),
-             dense({s.batch, s.channels, s.height, s.width}, Tag::nchw),
-             dense({s.batch, s.channels, s.output_height(), s.output_width()}, Tag::nchw),
-             {s.stride, s.stride},
-             {s.kernel, s.kernel},
-             {0, 0},
-             {0, 0}},
-            engine};
-  }
-
-  int threads_ = 1;
-  dnnl::engine engine_{dnnl::engine::kind::cpu, 0};
-  dnnl::stream stream_{engine_};
-  std::map<Key, Entry> cache_;
-};
-
-LayerKernels::LayerKernels(int threads)
-    : implementation_(std::make_unique<Implementation>(threads)) {}
+LayerKernels::LayerKernels(int threads) : cache_(std::make_unique<PrimitiveCache>(threads)) {}
 LayerKernels::~LayerKernels() = default;
 
-void LayerKernels::set_threads(int threads) { implementation_->set_threads(threads); }
-int LayerKernels::threads() const { return implementation_->threads(); }
+void LayerKernels::set_threads(int threads) { cache_->set_threads(threads); }
+int LayerKernels::threads() const { return cache_->threads(); }
 
 void LayerKernels::linear_forward(const LinearShape& s, const float* input, const float* weight,
                                   const float* bias, float* output) {
   check(s);
-  auto& entry = implementation_->entry(
+  auto& entry = cache_->entry(
       {kLinearForward, s.batch, s.inputs, s.outputs}, [&](const dnnl::engine& engine) {
         const LinearDescs d(s);
         return Entry{
             dnnl::inner_product_forward(
                 {{prop_kind::forward_training, d.input, d.weight, d.bias, d.output}, engine}),
-            implementation_->arguments({{DNNL_ARG_SRC, d.input},
-                                        {DNNL_ARG_WEIGHTS, d.weight},
-                                        {DNNL_ARG_BIAS, d.bias},
-                                        {DNNL_ARG_DST, d.output}})};
+            cache_->arguments({{DNNL_ARG_SRC, d.input},
+                               {DNNL_ARG_WEIGHTS, d.weight},
+                               {DNNL_ARG_BIAS, d.bias},
+                               {DNNL_ARG_DST, d.output}})};
       });
-  implementation_->run(entry, {{DNNL_ARG_SRC, input},
-                               {DNNL_ARG_WEIGHTS, weight},
-                               {DNNL_ARG_BIAS, bias},
-                               {DNNL_ARG_DST, output}});
+  cache_->run(entry, {{DNNL_ARG_SRC, input},
+                      {DNNL_ARG_WEIGHTS, weight},
+                      {DNNL_ARG_BIAS, bias},
+                      {DNNL_ARG_DST, output}});
 }
 
 void LayerKernels::linear_backward(const LinearShape& s, const float* input, const float* weight,
@@ -278,33 +138,33 @@ void LayerKernels::linear_backward(const LinearShape& s, const float* input, con
     return dnnl::inner_product_forward::primitive_desc(
         {prop_kind::forward_training, d.input, d.weight, d.bias, d.output}, engine);
   };
-  auto& weights = implementation_->entry(
+  auto& weights = cache_->entry(
       {kLinearBackwardWeights, s.batch, s.inputs, s.outputs}, [&](const dnnl::engine& engine) {
         const LinearDescs d(s);
         return Entry{dnnl::inner_product_backward_weights(
                          {{d.input, d.weight, d.bias, d.output}, engine, forward(d, engine)}),
-                     implementation_->arguments({{DNNL_ARG_SRC, d.input},
-                                                 {DNNL_ARG_DIFF_DST, d.output},
-                                                 {DNNL_ARG_DIFF_WEIGHTS, d.weight},
-                                                 {DNNL_ARG_DIFF_BIAS, d.bias}})};
+                     cache_->arguments({{DNNL_ARG_SRC, d.input},
+                                        {DNNL_ARG_DIFF_DST, d.output},
+                                        {DNNL_ARG_DIFF_WEIGHTS, d.weight},
+                                        {DNNL_ARG_DIFF_BIAS, d.bias}})};
       });
-  implementation_->run(weights, {{DNNL_ARG_SRC, input},
-                                 {DNNL_ARG_DIFF_DST, output_gradient},
-                                 {DNNL_ARG_DIFF_WEIGHTS, weight_gradient},
-                                 {DNNL_ARG_DIFF_BIAS, bias_gradient}});
+  cache_->run(weights, {{DNNL_ARG_SRC, input},
+                        {DNNL_ARG_DIFF_DST, output_gradient},
+                        {DNNL_ARG_DIFF_WEIGHTS, weight_gradient},
+                        {DNNL_ARG_DIFF_BIAS, bias_gradient}});
   if (!input_gradient) return;
-  auto& data = implementation_->entry(
+  auto& data = cache_->entry(
       {kLinearBackwardData, s.batch, s.inputs, s.outputs}, [&](const dnnl::engine& engine) {
         const LinearDescs d(s);
         return Entry{dnnl::inner_product_backward_data(
                          {{d.input, d.weight, d.output}, engine, forward(d, engine)}),
-                     implementation_->arguments({{DNNL_ARG_DIFF_DST, d.output},
-                                                 {DNNL_ARG_WEIGHTS, d.weight},
-                                                 {DNNL_ARG_DIFF_SRC, d.input}})};
+                     cache_->arguments({{DNNL_ARG_DIFF_DST, d.output},
+                                        {DNNL_ARG_WEIGHTS, d.weight},
+                                        {DNNL_ARG_DIFF_SRC, d.input}})};
       });
-  implementation_->run(data, {{DNNL_ARG_DIFF_DST, output_gradient},
-                              {DNNL_ARG_WEIGHTS, weight},
-                              {DNNL_ARG_DIFF_SRC, input_gradient}});
+  cache_->run(data, {{DNNL_ARG_DIFF_DST, output_gradient},
+                     {DNNL_ARG_WEIGHTS, weight},
+                     {DNNL_ARG_DIFF_SRC, input_gradient}});
 }
 
 namespace {
@@ -326,86 +186,147 @@ dnnl::convolution_forward::primitive_desc conv_forward_desc(const Conv2dDescs& d
 void LayerKernels::conv2d_forward(const Conv2dShape& s, const float* input, const float* weight,
                                   const float* bias, float* output) {
   check(s);
-  auto& entry = implementation_->entry(conv_key(kConvForward, s), [&](const dnnl::engine& engine) {
+  auto& entry = cache_->entry(conv_key(kConvForward, s), [&](const dnnl::engine& engine) {
     const Conv2dDescs d(s);
     return Entry{dnnl::convolution_forward(conv_forward_desc(d, engine)),
-                 implementation_->arguments({{DNNL_ARG_SRC, d.input},
-                                             {DNNL_ARG_WEIGHTS, d.weight},
-                                             {DNNL_ARG_BIAS, d.bias},
-                                             {DNNL_ARG_DST, d.output}})};
+                 cache_->arguments({{DNNL_ARG_SRC, d.input},
+                                    {DNNL_ARG_WEIGHTS, d.weight},
+                                    {DNNL_ARG_BIAS, d.bias},
+                                    {DNNL_ARG_DST, d.output}})};
   });
-  implementation_->run(entry, {{DNNL_ARG_SRC, input},
-                               {DNNL_ARG_WEIGHTS, weight},
-                               {DNNL_ARG_BIAS, bias},
-                               {DNNL_ARG_DST, output}});
+  cache_->run(entry, {{DNNL_ARG_SRC, input},
+                      {DNNL_ARG_WEIGHTS, weight},
+                      {DNNL_ARG_BIAS, bias},
+                      {DNNL_ARG_DST, output}});
 }
 
 void LayerKernels::conv2d_backward(const Conv2dShape& s, const float* input, const float* weight,
                                    const float* output_gradient, float* input_gradient,
                                    float* weight_gradient, float* bias_gradient) {
   check(s);
-  auto& weights =
-      implementation_->entry(conv_key(kConvBackwardWeights, s), [&](const dnnl::engine& engine) {
-        const Conv2dDescs d(s);
-        return Entry{
-            dnnl::convolution_backward_weights({{algorithm::convolution_direct, d.input, d.weight,
-                                                 d.bias, d.output, d.stride, d.padding, d.padding},
-                                                engine,
-                                                conv_forward_desc(d, engine)}),
-            implementation_->arguments({{DNNL_ARG_SRC, d.input},
-                                        {DNNL_ARG_DIFF_DST, d.output},
-                                        {DNNL_ARG_DIFF_WEIGHTS, d.weight},
-                                        {DNNL_ARG_DIFF_BIAS, d.bias}})};
-      });
-  implementation_->run(weights, {{DNNL_ARG_SRC, input},
-                                 {DNNL_ARG_DIFF_DST, output_gradient},
-                                 {DNNL_ARG_DIFF_WEIGHTS, weight_gradient},
-                                 {DNNL_ARG_DIFF_BIAS, bias_gradient}});
+  auto& weights = cache_->entry(conv_key(kConvBackwardWeights, s), [&](const dnnl::engine& engine) {
+    const Conv2dDescs d(s);
+    return Entry{
+        dnnl::convolution_backward_weights({{algorithm::convolution_direct, d.input, d.weight,
+                                             d.bias, d.output, d.stride, d.padding, d.padding},
+                                            engine,
+                                            conv_forward_desc(d, engine)}),
+        cache_->arguments({{DNNL_ARG_SRC, d.input},
+                           {DNNL_ARG_DIFF_DST, d.output},
+                           {DNNL_ARG_DIFF_WEIGHTS, d.weight},
+                           {DNNL_ARG_DIFF_BIAS, d.bias}})};
+  });
+  cache_->run(weights, {{DNNL_ARG_SRC, input},
+                        {DNNL_ARG_DIFF_DST, output_gradient},
+                        {DNNL_ARG_DIFF_WEIGHTS, weight_gradient},
+                        {DNNL_ARG_DIFF_BIAS, bias_gradient}});
   if (!input_gradient) return;
-  auto& data =
-      implementation_->entry(conv_key(kConvBackwardData, s), [&](const dnnl::engine& engine) {
-        const Conv2dDescs d(s);
-        return Entry{
-            dnnl::convolution_backward_data({{algorithm::convolution_direct, d.input, d.weight,
-                                              d.output, d.stride, d.padding, d.padding},
-                                             engine,
-                                             conv_forward_desc(d, engine)}),
-            implementation_->arguments({{DNNL_ARG_DIFF_DST, d.output},
-                                        {DNNL_ARG_WEIGHTS, d.weight},
-                                        {DNNL_ARG_DIFF_SRC, d.input}})};
-      });
-  implementation_->run(data, {{DNNL_ARG_DIFF_DST, output_gradient},
-                              {DNNL_ARG_WEIGHTS, weight},
-                              {DNNL_ARG_DIFF_SRC, input_gradient}});
+  auto& data = cache_->entry(conv_key(kConvBackwardData, s), [&](const dnnl::engine& engine) {
+    const Conv2dDescs d(s);
+    return Entry{dnnl::convolution_backward_data({{algorithm::convolution_direct, d.input, d.weight,
+                                                   d.output, d.stride, d.padding, d.padding},
+                                                  engine,
+                                                  conv_forward_desc(d, engine)}),
+                 cache_->arguments({{DNNL_ARG_DIFF_DST, d.output},
+                                    {DNNL_ARG_WEIGHTS, d.weight},
+                                    {DNNL_ARG_DIFF_SRC, d.input}})};
+  });
+  cache_->run(data, {{DNNL_ARG_DIFF_DST, output_gradient},
+                     {DNNL_ARG_WEIGHTS, weight},
+                     {DNNL_ARG_DIFF_SRC, input_gradient}});
 }
 
+namespace {
+
+Key pool_key(Kind kind, const Pool2dShape& s) {
+  return {
+      kind,    static_cast<int64_t>(s.pooling), s.batch, s.channels, s.height, s.width, s.kernel,
+      s.stride};
+}
+
+algorithm algorithm_of(Pooling pooling) {
+  return pooling == Pooling::max ? algorithm::pooling_max : algorithm::pooling_avg_exclude_padding;
+}
+
+dnnl::pooling_forward::primitive_desc pool_forward_desc(const Pool2dShape& s,
+                                                        const dnnl::engine& engine) {
+  return {{prop_kind::forward_training,
+           algorithm_of(s.pooling),
+           dense({s.batch, s.channels, s.height, s.width}, Tag::nchw),
+           dense({s.batch, s.channels, s.output_height(), s.output_width()}, Tag::nchw),
+           {s.stride, s.stride},
+           {s.kernel, s.kernel},
+           {0, 0},
+           {0, 0}},
+          engine};
+}
+
+// Where each maximum stood.
+void add_workspace(PrimitiveCache::Arguments& all, const Pool2dShape& s,
+                   const dnnl::pooling_forward::primitive_desc& forward,
+                   const dnnl::engine& engine) {
+  if (s.pooling == Pooling::max)
+    all.emplace(DNNL_ARG_WORKSPACE, memory(forward.workspace_desc(), engine, nullptr));
+}
+
+Entry& pool_forward(PrimitiveCache& cache, const Pool2dShape& s) {
+  check(s);
+  return cache.entry(pool_key(kPoolForward, s), [&](const dnnl::engine& engine) {
+    const auto forward = pool_forward_desc(s, engine);
+    auto all =
+        cache.arguments({{DNNL_ARG_SRC, forward.src_desc()}, {DNNL_ARG_DST, forward.dst_desc()}});
+    add_workspace(all, s, forward, engine);
+    return Entry{dnnl::pooling_forward(forward), std::move(all)};
+  });
+}
+
+Entry& pool_backward(PrimitiveCache& cache, const Pool2dShape& s) {
+  check(s);
+  return cache.entry(pool_key(kPoolBackward, s), [&](const dnnl::engine& engine) {
+    const auto forward = pool_forward_desc(s, engine);
+    const dnnl::pooling_backward::primitive_desc backward({algorithm_of(s.pooling),
+                                                           forward.src_desc(),
+                                                           forward.dst_desc(),
+                                                           {s.stride, s.stride},
+                                                           {s.kernel, s.kernel},
+                                                           {0, 0},
+                                                           {0, 0}},
+                                                          engine, forward);
+    auto all = cache.arguments(
+        {{DNNL_ARG_DIFF_SRC, forward.src_desc()}, {DNNL_ARG_DIFF_DST, forward.dst_desc()}});
+    add_workspace(all, s, forward, engine);
+    return Entry{dnnl::pooling_backward(backward), std::move(all)};
+  });
+}
+
+}  // namespace
+
 size_t LayerKernels::pool2d_workspace_bytes(const Pool2dShape& shape) {
-  const auto& arguments = implementation_->pool_forward(shape).arguments;
+  const auto& arguments = pool_forward(*cache_, shape).arguments;
   const auto workspace = arguments.find(DNNL_ARG_WORKSPACE);
   return workspace == arguments.end() ? 0 : workspace->second.get_desc().get_size();
 }
 
 void LayerKernels::pool2d_forward(const Pool2dShape& shape, const float* input, float* output,
                                   std::byte* workspace) {
-  auto& entry = implementation_->pool_forward(shape);
+  auto& entry = pool_forward(*cache_, shape);
   if (shape.pooling == Pooling::max) {
-    implementation_->run(
-        entry, {{DNNL_ARG_SRC, input}, {DNNL_ARG_DST, output}, {DNNL_ARG_WORKSPACE, workspace}});
+    cache_->run(entry,
+                {{DNNL_ARG_SRC, input}, {DNNL_ARG_DST, output}, {DNNL_ARG_WORKSPACE, workspace}});
   } else {
-    implementation_->run(entry, {{DNNL_ARG_SRC, input}, {DNNL_ARG_DST, output}});
+    cache_->run(entry, {{DNNL_ARG_SRC, input}, {DNNL_ARG_DST, output}});
   }
 }
 
 void LayerKernels::pool2d_backward(const Pool2dShape& shape, const float* output_gradient,
                                    const std::byte* workspace, float* input_gradient) {
-  auto& entry = implementation_->pool_backward(shape);
+  auto& entry = pool_backward(*cache_, shape);
   if (shape.pooling == Pooling::max) {
-    implementation_->run(entry, {{DNNL_ARG_DIFF_DST, output_gradient},
-                                 {DNNL_ARG_DIFF_SRC, input_gradient},
-                                 {DNNL_ARG_WORKSPACE, workspace}});
+    cache_->run(entry, {{DNNL_ARG_DIFF_DST, output_gradient},
+                        {DNNL_ARG_DIFF_SRC, input_gradient},
+                        {DNNL_ARG_WORKSPACE, workspace}});
   } else {
-    implementation_->run(
-        entry, {{DNNL_ARG_DIFF_DST, output_gradient}, {DNNL_ARG_DIFF_SRC, input_gradient}});
+    cache_->run(entry, {{DNNL_ARG_DIFF_DST, output_gradient}, {DNNL_ARG_DIFF_SRC, input_gradient}});
   }
 }
 
@@ -427,20 +348,20 @@ dnnl::eltwise_forward::primitive_desc activation_forward_desc(Activation activat
 void LayerKernels::activation_forward(Activation activation, int64_t count, const float* input,
                                       float* output) {
   if (count == 0) return;
-  auto& entry = implementation_->entry(
+  auto& entry = cache_->entry(
       {kActivationForward, static_cast<int64_t>(activation), count},
       [&](const dnnl::engine& engine) {
         const auto desc = dense({count}, Tag::a);
         return Entry{dnnl::eltwise_forward(activation_forward_desc(activation, desc, engine)),
-                     implementation_->arguments({{DNNL_ARG_SRC, desc}, {DNNL_ARG_DST, desc}})};
+                     cache_->arguments({{DNNL_ARG_SRC, desc}, {DNNL_ARG_DST, desc}})};
       });
-  implementation_->run(entry, {{DNNL_ARG_SRC, input}, {DNNL_ARG_DST, output}});
+  cache_->run(entry, {{DNNL_ARG_SRC, input}, {DNNL_ARG_DST, output}});
 }
 
 void LayerKernels::activation_backward(Activation activation, int64_t count, const float* output,
                                        const float* output_gradient, float* input_gradient) {
   if (count == 0) return;
-  auto& entry = implementation_->entry(
+  auto& entry = cache_->entry(
       {kActivationBackward, static_cast<int64_t>(activation), count},
       [&](const dnnl::engine& engine) {
         const auto desc = dense({count}, Tag::a);
@@ -448,12 +369,12 @@ void LayerKernels::activation_backward(Activation activation, int64_t count, con
             dnnl::eltwise_backward({{algorithm_of(activation), desc, desc, 0.0f, 0.0f},
                                     engine,
                                     activation_forward_desc(activation, desc, engine)}),
-            implementation_->arguments(
+            cache_->arguments(
                 {{DNNL_ARG_DST, desc}, {DNNL_ARG_DIFF_DST, desc}, {DNNL_ARG_DIFF_SRC, desc}})};
       });
-  implementation_->run(entry, {{DNNL_ARG_DST, output},
-                               {DNNL_ARG_DIFF_DST, output_gradient},
-                               {DNNL_ARG_DIFF_SRC, input_gradient}});
+  cache_->run(entry, {{DNNL_ARG_DST, output},
+                      {DNNL_ARG_DIFF_DST, output_gradient},
+                      {DNNL_ARG_DIFF_SRC, input_gradient}});
 }
 
 namespace {
@@ -469,13 +390,12 @@ double LayerKernels::softmax_cross_entropy_forward(int64_t batch, int64_t classe
                                                    const float* logits, const int64_t* labels,
                                                    float* log_probabilities) {
   check_labels(batch, classes, labels);
-  auto& entry =
-      implementation_->entry({kSoftmaxForward, batch, classes}, [&](const dnnl::engine& engine) {
-        const auto desc = dense({batch, classes}, Tag::ab);
-        return Entry{dnnl::logsoftmax_forward(softmax_forward_desc(desc, engine)),
-                     implementation_->arguments({{DNNL_ARG_SRC, desc}, {DNNL_ARG_DST, desc}})};
-      });
-  implementation_->run(entry, {{DNNL_ARG_SRC, logits}, {DNNL_ARG_DST, log_probabilities}});
+  auto& entry = cache_->entry({kSoftmaxForward, batch, classes}, [&](const dnnl::engine& engine) {
+    const auto desc = dense({batch, classes}, Tag::ab);
+    return Entry{dnnl::logsoftmax_forward(softmax_forward_desc(desc, engine)),
+                 cache_->arguments({{DNNL_ARG_SRC, desc}, {DNNL_ARG_DST, desc}})};
+  });
+  cache_->run(entry, {{DNNL_ARG_SRC, logits}, {DNNL_ARG_DST, log_probabilities}});
   double sum = 0;
   for (int64_t n = 0; n < batch; ++n) sum -= log_probabilities[n * classes + labels[n]];
   return sum / static_cast<double>(batch);
@@ -485,23 +405,21 @@ void LayerKernels::softmax_cross_entropy_backward(int64_t batch, int64_t classes
                                                   const float* log_probabilities,
                                                   const int64_t* labels, float* logit_gradient) {
   check_labels(batch, classes, labels);
-  auto& entry =
-      implementation_->entry({kSoftmaxBackward, batch, classes}, [&](const dnnl::engine& engine) {
-        const auto desc = dense({batch, classes}, Tag::ab);
-        return Entry{
-            dnnl::logsoftmax_backward(
-                {{desc, desc, 1}, engine, softmax_forward_desc(desc, engine)}),
-            implementation_->arguments(
-                {{DNNL_ARG_DST, desc}, {DNNL_ARG_DIFF_DST, desc}, {DNNL_ARG_DIFF_SRC, desc}})};
-      });
+  auto& entry = cache_->entry({kSoftmaxBackward, batch, classes}, [&](const dnnl::engine& engine) {
+    const auto desc = dense({batch, classes}, Tag::ab);
+    return Entry{
+        dnnl::logsoftmax_backward({{desc, desc, 1}, engine, softmax_forward_desc(desc, engine)}),
+        cache_->arguments(
+            {{DNNL_ARG_DST, desc}, {DNNL_ARG_DIFF_DST, desc}, {DNNL_ARG_DIFF_SRC, desc}})};
+  });
   // The loss is -log_probability[label] / batch, so its gradient by the log probabilities is a
   // single number per row.
   std::vector<float> one_hot(static_cast<size_t>(batch * classes));
   for (int64_t n = 0; n < batch; ++n)
     one_hot[static_cast<size_t>(n * classes + labels[n])] = -1.0f / static_cast<float>(batch);
-  implementation_->run(entry, {{DNNL_ARG_DST, log_probabilities},
-                               {DNNL_ARG_DIFF_DST, one_hot.data()},
-                               {DNNL_ARG_DIFF_SRC, logit_gradient}});
+  cache_->run(entry, {{DNNL_ARG_DST, log_probabilities},
+                      {DNNL_ARG_DIFF_DST, one_hot.data()},
+                      {DNNL_ARG_DIFF_SRC, logit_gradient}});
 }
 
 }  // namespace tutti

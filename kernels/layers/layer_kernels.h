@@ -8,6 +8,8 @@
 
 namespace tutti {
 
+class PrimitiveCache;
+
 /// Layers, forward and backward, by oneDNN. A primitive is made at the first use of a shape and
 /// kept for the life of the object. One thread at a time uses an object; each model has its own, so
 /// that ranks may be threads of one process. The same shape, thread count and machine give the same
@@ -62,8 +64,7 @@ class LayerKernels {
                                       float* logit_gradient);
 
  private:
-  class Implementation;
-  std::unique_ptr<Implementation> implementation_;
+  const std::unique_ptr<PrimitiveCache> cache_;
 };
 
 }  // namespace tutti
