@@ -79,8 +79,8 @@ OperationPtr Pipeline::start(const Collective& collective, const Launch& launch)
   if (epoch != epoch_) {
     TUTTI_CHECK(operations_.empty());
     epoch_ = epoch;
-    first_ = end_ = filled_ = reduced_ = drained_ = told_retired_ = epoch << kQueueTagBits;
-    for (auto& peer : peers_) peer.retired = first_;
+    retired_ = end_ = filled_ = reduced_ = drained_ = told_retired_ = epoch << kQueueTagBits;
+    for (auto& peer : peers_) peer.retired = retired_;
     is_void_ = false;
   }
   const uint64_t begin = end_;
@@ -138,26 +138,25 @@ Pipeline::Run& Pipeline::run_of(uint64_t chunk) {
   return *operations_.front();
 }
 
-// A slot is free when all ranks have retired the chunk that was in it before.
 bool Pipeline::can_fill() { return filled_ != end_ && has_free_slot(); }
 
-bool Pipeline::has_free_slot() {
-  if (filled_ - first_ < kSlots) return true;
+bool Pipeline::learn_retired() {
   const uint64_t needed = filled_ - kSlots + 1;
-  if (drained_ < needed) return false;
+  retired_ = drained_;
   for (auto& peer : peers_) {
-    if (peer.retired >= needed || &peer == &own()) continue;
+    if (&peer == &own()) continue;
     // Told with whatever the peer published last, which is in most cases what this rank read last.
     const auto look = [&](const std::atomic<uint64_t>& word) {
       peer.retired = std::max(peer.retired, word.load(std::memory_order_seq_cst));
       return peer.retired >= needed;
     };
-    bool is_free = look(peer.lines[slot_of(filled_ - 1)].retired);
-    for (size_t slot = 0; slot < kSlots && !is_free; ++slot)
-      is_free = look(peer.lines[slot].retired);
-    if (!is_free && !look(peer.progress->retired)) return false;
+    bool is_enough = look(peer.lines[slot_of(filled_ - 1)].retired);
+    for (size_t slot = 0; slot < kSlots && !is_enough; ++slot)
+      is_enough = look(peer.lines[slot].retired);
+    if (!is_enough) look(peer.progress->retired);
+    retired_ = std::min(retired_, peer.retired);
   }
-  return true;
+  return retired_ >= needed;
 }
 
 bool Pipeline::can_reduce() const {
@@ -174,14 +173,6 @@ bool Pipeline::can_drain() const {
   return true;
 }
 
-// What is published is seen by whoever looks later, but not by who sleeps: wake_sleepers() follows
-// before this rank sleeps or start() returns. Its fence holds up all reading until the word has got
-// this core's line back from the peers, so it comes where that costs nothing.
-void Pipeline::publish(std::atomic<uint64_t>& word, uint64_t value) {
-  word.store(value, std::memory_order_release);
-  has_published_ = true;
-}
-
 void Pipeline::wake_sleepers() {
   if (!std::exchange(has_published_, false)) return;
   full_fence();
@@ -192,32 +183,14 @@ void Pipeline::wake_sleepers() {
   }
 }
 
-void Pipeline::tell_name(uint64_t chunk, uint64_t subject, std::string_view name) {
-  const size_t slot = slot_of(chunk);
-  if (name.empty() || subject == named_[slot]) return;
-  named_[slot] = subject;
-  auto& text = own().names[slot].text;
-  const size_t length = std::min(name.size(), sizeof text - 1);
-  std::memcpy(text, name.data(), length);
-  text[length] = 0;
-}
-
 Pipeline::Places Pipeline::own_places(const std::byte* elements, const FusedUpdate* update) const {
   Places places;
-  places.elements = memory_.place_of(elements, 1).value();
+  places.elements = memory_.place_of(elements, 1);
   if (update != nullptr)
-    places.outputs = memory_.place_of(update->outputs + (elements - update->inputs), 1).value();
+    places.outputs = memory_.place_of(update->outputs + (elements - update->inputs), 1);
+  TUTTI_CHECK(places.elements != SharedMemory::kNowhere &&
+              places.outputs != SharedMemory::kNowhere);
   return places;
-}
-
-void Pipeline::publish_filled(uint64_t chunk) {
-  auto& line = own().lines[slot_of(chunk)];
-  // Not in the progress line too: peers read that one, and to write it anew would wait for them.
-  line.retired.store(drained_, std::memory_order_release);
-  told_retired_ = drained_;
-  ++messages_;
-  ++filled_;
-  publish(line.in, chunk + 1);
 }
 
 void Pipeline::fill() {
@@ -298,19 +271,11 @@ void Pipeline::learn_cost(const Run& run, uint64_t chunk) {
     destination_.measured(first, spent_ns_[slot_of(chunk)] / static_cast<float>(kChunkBytes));
 }
 
-// Whether all ranks mean the same operation, and want it.
-bool Pipeline::is_agreed(uint64_t chunk) const {
-  const auto& mine = peers_[static_cast<size_t>(rank_)].lines[slot_of(chunk)].call;
-  return mine.verdict == 0 && std::all_of(peers_.begin(), peers_.end(), [&](const Peer& peer) {
-           return peer.lines[slot_of(chunk)].call == mine;
-         });
-}
-
 // False if the operation is over because of what the ranks said.
 bool Pipeline::learn_verdict(Run& run, uint64_t chunk) {
   if (is_agreed(chunk)) return true;
   uint32_t verdict = 0;
-  for (const auto& peer : peers_) verdict |= peer.lines[slot_of(chunk)].call.verdict;
+  for (const auto& peer : peers_) verdict |= peer.lines[slot_of(chunk)].call.verdict();
   run.state = verdict != 0 ? OperationState::vetoed : OperationState::failed;
   if (verdict == 0) {
     run.why =
@@ -321,8 +286,8 @@ bool Pipeline::learn_verdict(Run& run, uint64_t chunk) {
     // The next operation begins behind the longest of what the ranks meant.
     for (const auto& peer : peers_) {
       const auto& call = peer.lines[slot_of(chunk)].call;
-      const int64_t elements = elements_of_chunk(static_cast<Algorithm>(call.algorithm),
-                                                 static_cast<DataType>(call.dtype), size());
+      const int64_t elements =
+          elements_of_chunk(static_cast<Algorithm>(call.algorithm()), call.dtype(), size());
       if (elements > 0)
         run.end = std::max(
             run.end, run.begin + static_cast<uint64_t>((call.count + elements - 1) / elements));
@@ -344,9 +309,9 @@ std::string Pipeline::describe_disagreement(uint64_t chunk) const {
     name[sizeof name - 1] = 0;
     text += fmt::format(
         "{}rank {} called \"{}\" with {}[{}]{} and op {}", rank == 0 ? "" : ", ", rank, name,
-        to_string(static_cast<DataType>(call.dtype)), call.count,
-        call.algorithm == kDirect || call.algorithm == kFused ? " of a GradientArena" : "",
-        to_string(static_cast<ReduceOp>(call.op)));
+        to_string(call.dtype()), call.count,
+        call.algorithm() == kDirect || call.algorithm() == kFused ? " of a GradientArena" : "",
+        to_string(call.op()));
   }
   return text;
 }

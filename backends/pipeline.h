@@ -20,23 +20,28 @@ namespace tutti {
 struct alignas(128) ChunkLine {
   std::atomic<uint64_t> in{0};       // one more than the chunk whose input is here
   std::atomic<uint64_t> retired{0};  // chunks that its rank reads no more from others
-  // The operation that begins with this chunk.
+  // The operation that begins with this chunk. In whole words: what is written in smaller parts
+  // than it is read has to reach the cache in between.
   struct Call {
-    uint32_t verdict = 0;
-    uint8_t kind = 0, dtype = 0, op = 0, algorithm = 0;
+    uint64_t how = 0;  // verdict (32 bits), dtype, op, algorithm (8 each)
     int64_t count = 0;
     uint64_t subject = 0;  // hash of its name and scale, where they are not agreed on already
-    bool operator==(const Call&) const = default;
-    // Field by field, straight into the line: a copy would wait for the small stores.
-    void tell(DataType of, ReduceOp by, uint8_t way, int64_t elements, uint64_t named,
-              uint32_t says) {
-      verdict = says;
-      kind = static_cast<uint8_t>(CollectiveKind::allreduce);
-      dtype = static_cast<uint8_t>(of);
-      op = static_cast<uint8_t>(by);
-      algorithm = way;
+
+    uint32_t verdict() const { return static_cast<uint32_t>(how); }
+    DataType dtype() const { return static_cast<DataType>(how >> 32 & 0xff); }
+    ReduceOp op() const { return static_cast<ReduceOp>(how >> 40 & 0xff); }
+    uint8_t algorithm() const { return static_cast<uint8_t>(how >> 48 & 0xff); }
+    void tell(DataType dtype, ReduceOp op, uint8_t algorithm, int64_t elements, uint64_t named,
+              uint32_t verdict) {
+      how = verdict | static_cast<uint64_t>(dtype) << 32 | static_cast<uint64_t>(op) << 40 |
+            static_cast<uint64_t>(algorithm) << 48;
       count = elements;
       subject = named;
+    }
+    // In one branch: this stands between seeing the peers and reducing.
+    bool operator==(const Call& other) const {
+      return ((how ^ other.how) | static_cast<uint64_t>(count ^ other.count) |
+              (subject ^ other.subject)) == 0;
     }
   } call;
   static constexpr size_t kPayload = 88;
@@ -131,7 +136,9 @@ class Pipeline {
   enum class Stage : uint8_t { none, fill, reduce, drain };
   Stage next_stage();
   bool can_fill();
-  bool has_free_slot();
+  // A slot is free when all ranks have retired the chunk that was in it before.
+  bool has_free_slot() { return filled_ - retired_ < kSlots || learn_retired(); }
+  bool learn_retired();
   bool can_reduce() const;
   bool can_drain() const;
   void fill();
@@ -173,9 +180,9 @@ class Pipeline {
   std::vector<std::unique_ptr<Run>> spare_;
   uint64_t allocations_ = 0;
   uint64_t epoch_ = 0;  // upper bits of the tags
-  uint64_t first_ = 0;  // chunk of this epoch
   uint64_t end_ = 0;    // one past the last operation's last chunk
   uint64_t filled_ = 0, reduced_ = 0, drained_ = 0, told_retired_ = 0;
+  uint64_t retired_ = 0;         // chunks with which all ranks were done when last looked at
   uint64_t named_[kSlots] = {};  // subjects whose names the own NameLines hold
   bool has_published_ = false;   // and not looked yet who sleeps
   bool is_void_ = false;  // an operation was cancelled: nothing moves until the queue begins anew

@@ -45,14 +45,6 @@ void Pipeline::reduce() {
   publish_reduced(chunk);
 }
 
-void Pipeline::publish_reduced(uint64_t chunk) {
-  ++reduced_;
-  own().progress->retired.store(drained_, std::memory_order_release);
-  told_retired_ = drained_;
-  ++messages_;
-  publish(own().progress->out, chunk + 1);
-}
-
 Pipeline::Places Pipeline::places_of(size_t rank, uint64_t chunk) const {
   Places places;
   std::memcpy(&places, peers_[rank].lines[slot_of(chunk)].payload, sizeof places);
@@ -212,42 +204,43 @@ bool Pipeline::run_here(const Collective& collective, const Launch& launch) {
   if (is_direct) std::memcpy(line.payload, &places, sizeof places);
   publish_filled(chunk);
   if (!is_direct) fetch_for_writing(&own().lines[slot_of(chunk + 1)]);
+  // What needs nothing of the peers is done while their lines come.
+  const Reducer reduce(collective.dtype, op_of(collective), scale_of(collective, launch, size()));
   const Range mine = share_of(rank_, size(), {0, count}, element);
-  const auto op = op_of(collective);
-  const auto scale = scale_of(collective, launch, size());
+  const auto offset = mine.begin * element, bytes = mine.count * element;
+  const size_t ranks = peers_.size();
+  if (is_direct) outputs_[static_cast<size_t>(rank_)] = elements + offset;
   if (!await(launch.spins, [&](const Peer& peer) { return peer.lines[slot].in > chunk; }) ||
       !is_agreed(chunk))
     return false;
 
   if (!is_direct) {
-    for (size_t rank = 0; rank < peers_.size(); ++rank)
+    for (size_t rank = 0; rank < ranks; ++rank)
       inputs_[rank] = small_place(peers_[rank], chunk, whole);
-    if (count > 0) tutti::reduce(collective.dtype, op, collective.output, inputs_, count, scale);
+    if (count > 0) reduce({&collective.output, 1}, inputs_, count);
     drained_ = ++reduced_;
     return true;
   }
   if (mine.count > 0) {
-    const auto offset = mine.begin * element, bytes = mine.count * element;
     try {
-      for (size_t rank = 0; rank < peers_.size(); ++rank) {
-        outputs_[rank] =
-            static_cast<int>(rank) == rank_
-                ? elements + offset
-                : memory_.at(static_cast<int>(rank),
-                             places_of(rank, chunk).elements + static_cast<uint64_t>(offset),
-                             static_cast<size_t>(bytes));
+      for (size_t rank = 0; rank < ranks; ++rank) {
+        if (static_cast<int>(rank) != rank_)
+          outputs_[rank] =
+              memory_.at(static_cast<int>(rank),
+                         places_of(rank, chunk).elements + static_cast<uint64_t>(offset),
+                         static_cast<size_t>(bytes));
         inputs_[rank] = outputs_[rank];
       }
     } catch (const Error&) {
       return false;  // progress() meets it again and ends the queue
     }
     fetch_for_writing(own().progress);
-    tutti::reduce(collective.dtype, op, outputs_, inputs_, mine.count, scale, Destination::cache,
-                  order_);
-    bytes_ += static_cast<uint64_t>(bytes) * (peers_.size() - 1);
+    reduce(outputs_, inputs_, mine.count, order_);
+    bytes_ += static_cast<uint64_t>(bytes) * (ranks - 1);
   }
   publish_reduced(chunk);
   fetch_for_writing(&own().lines[slot_of(chunk + 1)]);
+  wake_sleepers();
   if (!await(launch.spins, [&](const Peer& peer) { return peer.progress->out > chunk; }))
     return false;
   ++drained_;
@@ -258,8 +251,13 @@ bool Pipeline::run_here(const Collective& collective, const Launch& launch) {
 // from the peer that is about to write it.
 template <class Came>
 bool Pipeline::await(int looks, Came came) {
+  const auto all_came = [&] {
+    for (const auto& peer : peers_)
+      if (!came(peer)) return false;
+    return true;
+  };
   for (int look = 0; look < looks; ++look) {
-    if (std::all_of(peers_.begin(), peers_.end(), came)) return true;
+    if (all_came()) return true;
     if (look == kQuickLooks) wake_sleepers();
     __builtin_ia32_pause();
   }

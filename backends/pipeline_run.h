@@ -175,4 +175,49 @@ class Pipeline::Run final : public Operation {
   OperationState state = OperationState::pending;
 };
 
+// What is published is seen by whoever looks later, but not by who sleeps: wake_sleepers() follows
+// before this rank sleeps or start() returns. Its fence holds up all reading until the word has got
+// this core's line back from the peers, so it comes where that costs nothing.
+inline void Pipeline::publish(std::atomic<uint64_t>& word, uint64_t value) {
+  word.store(value, std::memory_order_release);
+  has_published_ = true;
+}
+
+inline void Pipeline::tell_name(uint64_t chunk, uint64_t subject, std::string_view name) {
+  const size_t slot = slot_of(chunk);
+  if (name.empty() || subject == named_[slot]) return;
+  named_[slot] = subject;
+  auto& text = own().names[slot].text;
+  const size_t length = std::min(name.size(), sizeof text - 1);
+  std::memcpy(text, name.data(), length);
+  text[length] = 0;
+}
+
+inline void Pipeline::publish_filled(uint64_t chunk) {
+  auto& line = own().lines[slot_of(chunk)];
+  // Not in the progress line too: peers read that one, and to write it anew would wait for them.
+  line.retired.store(drained_, std::memory_order_release);
+  told_retired_ = drained_;
+  ++messages_;
+  ++filled_;
+  publish(line.in, chunk + 1);
+}
+
+inline void Pipeline::publish_reduced(uint64_t chunk) {
+  ++reduced_;
+  own().progress->retired.store(drained_, std::memory_order_release);
+  told_retired_ = drained_;
+  ++messages_;
+  publish(own().progress->out, chunk + 1);
+}
+
+// Whether all ranks mean the same operation, and want it.
+inline bool Pipeline::is_agreed(uint64_t chunk) const {
+  const size_t slot = slot_of(chunk);
+  const auto& mine = peers_[static_cast<size_t>(rank_)].lines[slot].call;
+  for (const auto& peer : peers_)
+    if (!(peer.lines[slot].call == mine)) return false;
+  return mine.verdict() == 0;
+}
+
 }  // namespace tutti

@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 
 #include "tutti/backends/backend.h"
 
@@ -15,12 +14,13 @@ namespace tutti {
 /// time, except place_of(), which any thread may call.
 class SharedMemory {
  public:
+  static constexpr uint64_t kNowhere = ~uint64_t{0};
   virtual ~SharedMemory() = default;
   /// Zeroed, page-aligned memory of this rank. Throws Error(out_of_memory). Every rank's first
   /// region is there before any rank has its SharedMemory: see first().
   virtual std::unique_ptr<Region> allocate(size_t bytes) = 0;
-  /// Where `bytes` bytes at `data` lie; nothing if they are not all in one region of this memory.
-  virtual std::optional<uint64_t> place_of(const std::byte* data, size_t bytes) const = 0;
+  /// Where `bytes` bytes at `data` lie; kNowhere if they are not all in one region of this memory.
+  virtual uint64_t place_of(const std::byte* data, size_t bytes) const = 0;
   /// A peer's memory, or this rank's. Throws Error(corrupt_data) for a place that cannot be.
   virtual std::byte* at(int rank, uint64_t place, size_t bytes) = 0;
   /// The block that every rank has from the start, of the size that its maker was told.

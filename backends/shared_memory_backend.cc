@@ -68,7 +68,7 @@ class SharedMemoryBackend final : public Backend {
     return memory_->allocate(bytes);
   }
   bool shares(const std::byte* data, size_t bytes) const override {
-    return memory_->place_of(data, bytes).has_value();
+    return memory_->place_of(data, bytes) != SharedMemory::kNowhere;
   }
   bool packs_itself(const Collective& collective, const Launch& launch) const override {
     return launch.queue != kNoQueue && collective.kind == CollectiveKind::allreduce &&
@@ -76,8 +76,8 @@ class SharedMemoryBackend final : public Backend {
   }
 
   OperationPtr start(const Collective& collective, const Launch& launch) override {
-    if (!packs_itself(collective, launch) ||
-        !capabilities_.serves(collective.kind, collective.dtype, collective.op))
+    if (!packs_itself(collective, launch) || !is_valid(collective.dtype) ||
+        !can_reduce(collective.dtype, collective.op))
       return rest_->start(collective, launch);
     return pipelines_[static_cast<size_t>(launch.queue)]->start(collective, launch);
   }

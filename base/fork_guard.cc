@@ -26,6 +26,6 @@ ForkGuard::~ForkGuard() {
   if (mark_ != nullptr) ::munmap(const_cast<int*>(mark_), kPage);
 }
 
-bool ForkGuard::forked() const { return mark_ != nullptr ? *mark_ == 0 : ::getpid() != process_; }
+bool ForkGuard::has_other_number() const { return ::getpid() != process_; }
 
 }  // namespace tutti

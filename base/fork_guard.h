@@ -10,9 +10,11 @@ class ForkGuard {
   ~ForkGuard();
   ForkGuard(const ForkGuard&) = delete;
   ForkGuard& operator=(const ForkGuard&) = delete;
-  bool forked() const;
+  bool forked() const { return mark_ != nullptr ? *mark_ == 0 : has_other_number(); }
 
  private:
+  bool has_other_number() const;
+
   volatile int* mark_;  // a page of its own; null where the kernel cannot do it
   int process_;
 };

@@ -299,7 +299,8 @@ Work Communicator::sparse_allreduce(std::string_view name, SparseTensor tensor, 
 
 // --- blocking -----------------------------------------------------------------------------------
 
-void Communicator::allreduce_blocking(std::string_view name, TensorView tensor, ReduceOp op) {
+void Communicator::allreduce_blocking(std::string_view name, const TensorView& tensor,
+                                      ReduceOp op) {
   state_->check_tensor(name, tensor);
   if (!can_reduce(tensor.dtype(), op)) throw op_means_nothing(name, tensor.dtype(), op);
   if (tensor.device().kind == DeviceKind::cpu) {
@@ -317,7 +318,7 @@ void Communicator::allreduce_blocking(std::string_view name, TensorView tensor, 
   state_->submit(std::move(entry), false).wait();
 }
 
-void Communicator::broadcast_blocking(std::string_view name, TensorView tensor, int root) {
+void Communicator::broadcast_blocking(std::string_view name, const TensorView& tensor, int root) {
   state_->check_root(name, root);
   auto entry = state_->entry(name, CollectiveKind::broadcast, tensor, tensor);
   entry->request.signature.root = root;

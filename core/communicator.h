@@ -125,9 +125,9 @@ class Communicator {
   /// For a lone value in the middle of a program. In shared memory nothing is negotiated: every
   /// rank, joined ones too, makes its blocking calls in one order, as with MPI; ranks whose calls
   /// differ in name, count, dtype or op all get Error(mismatch) that says who called what.
-  void allreduce_blocking(std::string_view name, TensorView tensor,
+  void allreduce_blocking(std::string_view name, const TensorView& tensor,
                           ReduceOp op = ReduceOp::average);
-  void broadcast_blocking(std::string_view name, TensorView tensor, int root = 0);
+  void broadcast_blocking(std::string_view name, const TensorView& tensor, int root = 0);
   void barrier_blocking();
   /// Bytes of rank `root`, of whatever length, on every rank.
   std::vector<std::byte> broadcast_bytes(std::string_view name, std::span<const std::byte> bytes,

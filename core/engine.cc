@@ -12,7 +12,8 @@ namespace tutti {
 namespace {
 
 // The engine whose callback this thread is running, so that waiting inside one can be refused.
-thread_local const Engine* callback_of = nullptr;
+// Found without a call, which every blocking collective would make.
+[[gnu::tls_model("initial-exec")]] thread_local const Engine* callback_of = nullptr;
 
 // Spinning pays only if every rank of this machine has a core of its own.
 int spin_rounds(const Context& context) {
@@ -83,8 +84,6 @@ void Engine::start() {
 
 // --- submission: any thread ---------------------------------------------------------------------
 
-bool Engine::forked() const { return fork_guard_.forked(); }
-
 // What ended the whole communicator is told by whatever is waited for next, once.
 void Engine::report(const std::string& line) {
   if (!broken()) log(LogLevel::warning, line);
@@ -93,8 +92,7 @@ void Engine::report(const std::string& line) {
 bool Engine::in_callback() const { return callback_of == this; }
 
 // Before any lock is taken: a fork may have inherited it locked.
-void Engine::check_not_forked(std::string_view name) const {
-  if (!forked()) return;
+void Engine::refuse_in_fork(std::string_view name) const {
   throw Error(ErrorCode::closed,
               fmt::format("\"{}\": this process is a fork of rank {}; a Communicator belongs to "
                           "the process that made it. Make a new one here",

@@ -174,11 +174,7 @@ HWY_NOINLINE void ReduceTail(Outputs outputs, Inputs inputs, int64_t i, int64_t 
   for (std::byte* output : outputs) std::memcpy(At<T>(output, i), part, bytes);
 }
 
-// Elements [begin, end), and which of them come first.
-struct Elements {
-  int64_t begin = 0, end = 0;
-  Order order = Order::ascending;
-};
+using Elements = Reducer::Elements;
 
 // Containers of fixed size make loops without branches in them.
 template <class T, class Op, class To, class From>
@@ -300,52 +296,42 @@ bool StreamSumsOnTarget(DataType dtype, Outputs outputs, Inputs inputs, int64_t 
   });
 }
 
-// Sum and product wrap, so signed types share the unsigned loops; and and or are bytewise.
+// And and or, whatever the type.
+template <class T, class Op>
+void ReduceBytes(Outputs outputs, Inputs inputs, const Elements& elements, Scale) {
+  const auto size = static_cast<int64_t>(sizeof(T));
+  ReduceRange<uint8_t, Op>(outputs, inputs,
+                           {elements.begin * size, elements.end * size, elements.order}, {});
+}
+
+// Sum and product wrap, so signed types share the unsigned loops.
 template <class T>
-void ReduceNumbers(ReduceOp op, Outputs outputs, Inputs inputs, const Elements& elements,
-                   Scale scale) {
-  if constexpr (kIsFloat<T>) {
-    switch (op) {
-      case ReduceOp::min:
-        return ReduceRange<T, Min>(outputs, inputs, elements, scale);
-      case ReduceOp::max:
-        return ReduceRange<T, Max>(outputs, inputs, elements, scale);
-      case ReduceOp::product:
-        return ReduceRange<T, Product>(outputs, inputs, elements, scale);
-      default:
-        return ReduceRange<T, Sum>(outputs, inputs, elements, scale);
-    }
-  } else {
-    using Bits = std::make_unsigned_t<T>;
-    const auto size = static_cast<int64_t>(sizeof(T));
-    const Elements bytes{elements.begin * size, elements.end * size, elements.order};
-    switch (op) {
-      case ReduceOp::min:
-        return ReduceRange<T, Min>(outputs, inputs, elements, {});
-      case ReduceOp::max:
-        return ReduceRange<T, Max>(outputs, inputs, elements, {});
-      case ReduceOp::product:
-        return ReduceRange<Bits, Product>(outputs, inputs, elements, {});
-      case ReduceOp::band:
-        return ReduceRange<uint8_t, And>(outputs, inputs, bytes, {});
-      case ReduceOp::bor:
-        return ReduceRange<uint8_t, Or>(outputs, inputs, bytes, {});
-      default:
-        return ReduceRange<Bits, Sum>(outputs, inputs, elements, {});
-    }
+Reducer::Loop* LoopOfNumbers(ReduceOp op) {
+  using Bits =
+      typename std::conditional_t<kIsFloat<T>, std::type_identity<T>, std::make_unsigned<T>>::type;
+  switch (op) {
+    case ReduceOp::min:
+      return ReduceRange<T, Min>;
+    case ReduceOp::max:
+      return ReduceRange<T, Max>;
+    case ReduceOp::product:
+      return ReduceRange<Bits, Product>;
+    case ReduceOp::band:
+      return ReduceBytes<T, And>;
+    case ReduceOp::bor:
+      return ReduceBytes<T, Or>;
+    default:
+      return ReduceRange<Bits, Sum>;
   }
 }
 
-void ReduceOnTarget(DataType dtype, ReduceOp op, Outputs outputs, Inputs inputs, int64_t begin,
-                    int64_t end, Order order, Scale scale) {
-  const Elements elements{begin, end, order};
-  visit_dtype(dtype, [&]<class T>(std::type_identity<T>) {
+Reducer::Loop* LoopOnTarget(DataType dtype, ReduceOp op) {
+  return visit_dtype(dtype, [&]<class T>(std::type_identity<T>) -> Reducer::Loop* {
     if constexpr (std::is_same_v<T, Boolean>) {
       const bool is_and = op == ReduceOp::min || op == ReduceOp::product || op == ReduceOp::band;
-      ReduceNumbers<uint8_t>(is_and ? ReduceOp::band : ReduceOp::bor, outputs, inputs, elements,
-                             {});
+      return is_and ? ReduceRange<uint8_t, And> : ReduceRange<uint8_t, Or>;
     } else {
-      ReduceNumbers<T>(op, outputs, inputs, elements, scale);
+      return LoopOfNumbers<T>(op);
     }
   });
 }
@@ -356,35 +342,47 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace tutti {
 
-HWY_EXPORT(ReduceOnTarget);
+HWY_EXPORT(LoopOnTarget);
 HWY_EXPORT(StreamSumsOnTarget);
+
+Reducer::Reducer(DataType dtype, ReduceOp op, Scale scale)
+    : dtype_(dtype), scale_(scale), is_scaled_apart_(!is_float(dtype) && !scale.is_one()) {
+  TUTTI_CHECK(scale.divisor > 0 && can_reduce(dtype, op) && op != ReduceOp::average);
+  loop_ = HWY_DYNAMIC_DISPATCH(LoopOnTarget)(dtype, op);
+}
+
+void Reducer::operator()(std::span<std::byte* const> outputs,
+                         std::span<const std::byte* const> inputs, int64_t count,
+                         Order order) const {
+  if (!is_scaled_apart_) return loop_(outputs, inputs, {0, count, order}, scale_);
+  // Integers are scaled in a second pass, over a piece that is still in the first-level cache.
+  const int64_t width = size_of(dtype_), piece = 8192 / width;
+  for (int64_t begin = 0; begin < count; begin += piece) {
+    const int64_t end = std::min(begin + piece, count);
+    loop_(outputs, inputs, {begin, end, order}, {});
+    for (std::byte* output : outputs)
+      tutti::scale(dtype_, output + begin * width, end - begin, scale_);
+  }
+}
 
 void reduce(DataType dtype, ReduceOp op, std::span<std::byte* const> outputs,
             std::span<const std::byte* const> inputs, int64_t count, Scale scale,
             Destination destination, Order order) {
-  TUTTI_CHECK(!inputs.empty() && !outputs.empty() && scale.divisor > 0 && can_reduce(dtype, op));
-  if (op == ReduceOp::average) scale.divisor *= static_cast<int64_t>(inputs.size());
+  TUTTI_CHECK(!inputs.empty() && !outputs.empty() && can_reduce(dtype, op));
+  if (op == ReduceOp::average) {
+    op = ReduceOp::sum;
+    scale.divisor *= static_cast<int64_t>(inputs.size());
+  }
+  const Reducer reducer(dtype, op, scale);
   if (destination == Destination::by_size && count * size_of(dtype) >= kBeyondCachesBytes)
     destination = Destination::memory;
   // In place the lines are in the cache already.
-  if (destination == Destination::memory && (op == ReduceOp::sum || op == ReduceOp::average) &&
+  if (destination == Destination::memory && op == ReduceOp::sum &&
       std::find_first_of(inputs.begin(), inputs.end(), outputs.begin(), outputs.end()) ==
           inputs.end() &&
       HWY_DYNAMIC_DISPATCH(StreamSumsOnTarget)(dtype, outputs, inputs, count, scale))
     return;
-  const auto reduce_range = HWY_DYNAMIC_DISPATCH(ReduceOnTarget);
-  if (is_float(dtype) || scale.is_one()) {
-    reduce_range(dtype, op, outputs, inputs, 0, count, order, scale);
-    return;
-  }
-  // Integers are scaled in a second pass, over a piece that is still in the first-level cache.
-  const int64_t width = size_of(dtype), piece = 8192 / width;
-  for (int64_t begin = 0; begin < count; begin += piece) {
-    const int64_t end = std::min(begin + piece, count);
-    reduce_range(dtype, op, outputs, inputs, begin, end, order, {});
-    for (std::byte* output : outputs)
-      tutti::scale(dtype, output + begin * width, end - begin, scale);
-  }
+  reducer(outputs, inputs, count, order);
 }
 
 void reduce(DataType dtype, ReduceOp op, std::byte* output,

@@ -11,7 +11,21 @@ namespace tutti {
 
 /// Whether `op` means something on `dtype`: sum, average, min, max and product on all numbers; band
 /// and bor on integers and bool; on bool also min and product (and), max and sum (or).
-bool can_reduce(DataType dtype, ReduceOp op) noexcept;
+constexpr bool can_reduce(DataType dtype, ReduceOp op) noexcept {
+  switch (op) {
+    case ReduceOp::sum:
+    case ReduceOp::min:
+    case ReduceOp::max:
+    case ReduceOp::product:
+      return true;
+    case ReduceOp::average:
+      return dtype != DataType::boolean;
+    case ReduceOp::band:
+    case ReduceOp::bor:
+      return !is_float(dtype);
+  }
+  return false;
+}
 
 /// Where reduce() leaves its result.
 enum class Destination : uint8_t {
@@ -44,6 +58,29 @@ void reduce(DataType dtype, ReduceOp op, std::byte* output,
 void reduce(DataType dtype, ReduceOp op, std::span<std::byte* const> outputs,
             std::span<const std::byte* const> inputs, int64_t count, Scale scale = {},
             Destination destination = Destination::by_size, Order order = Order::ascending);
+
+/// reduce() with Destination::cache for one dtype, op (not average) and scale, chosen ahead: for
+/// who waits for data and has work to do the moment it comes.
+class Reducer {
+ public:
+  Reducer(DataType dtype, ReduceOp op, Scale scale);
+  void operator()(std::span<std::byte* const> outputs, std::span<const std::byte* const> inputs,
+                  int64_t count, Order order = Order::ascending) const;
+
+  /// Elements [begin, end), and which of them come first.
+  struct Elements {
+    int64_t begin = 0, end = 0;
+    Order order = Order::ascending;
+  };
+  using Loop = void(std::span<std::byte* const> outputs, std::span<const std::byte* const> inputs,
+                    const Elements& elements, Scale scale);
+
+ private:
+  DataType dtype_;
+  Scale scale_;
+  bool is_scaled_apart_;
+  Loop* loop_;
+};
 
 /// The plain loop that defines reduce().
 void reduce_reference(DataType dtype, ReduceOp op, std::byte* output,

@@ -7,22 +7,6 @@
 
 namespace tutti {
 
-bool can_reduce(DataType dtype, ReduceOp op) noexcept {
-  switch (op) {
-    case ReduceOp::sum:
-    case ReduceOp::min:
-    case ReduceOp::max:
-    case ReduceOp::product:
-      return true;
-    case ReduceOp::average:
-      return dtype != DataType::boolean;
-    case ReduceOp::band:
-    case ReduceOp::bor:
-      return !is_float(dtype);
-  }
-  return false;
-}
-
 namespace {
 
 // A NaN on either side wins; of two equal zeros the first stays.

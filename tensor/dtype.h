@@ -35,9 +35,10 @@ struct BFloat16 {
   bool operator==(const BFloat16&) const = default;
 };
 
+/// Bytes of an element, by DataType. Not within size_of(), which would write it to the stack first.
+inline constexpr int64_t kDataTypeSizes[kDataTypeCount] = {8, 4, 2, 2, 1, 2, 4, 8, 1, 2, 4, 8, 1};
 constexpr int64_t size_of(DataType dtype) noexcept {
-  constexpr int64_t kSizes[kDataTypeCount] = {8, 4, 2, 2, 1, 2, 4, 8, 1, 2, 4, 8, 1};
-  return kSizes[static_cast<int>(dtype)];
+  return kDataTypeSizes[static_cast<int>(dtype)];
 }
 constexpr std::string_view to_string(DataType dtype) noexcept {
   constexpr std::string_view kNames[kDataTypeCount] = {

@@ -40,9 +40,8 @@ class ThreadMemory final : public SharedMemory {
   std::unique_ptr<Region> allocate(size_t bytes) override {
     return std::make_unique<ThreadRegion>(own_, whole_pages(bytes));
   }
-  std::optional<uint64_t> place_of(const std::byte* data, size_t bytes) const override {
-    if (!own_->holds(data, bytes)) return {};
-    return reinterpret_cast<uintptr_t>(data);
+  uint64_t place_of(const std::byte* data, size_t bytes) const override {
+    return own_->holds(data, bytes) ? reinterpret_cast<uintptr_t>(data) : kNowhere;
   }
   std::byte* at(int, uint64_t place, size_t) override {
     return reinterpret_cast<std::byte*>(static_cast<uintptr_t>(place));

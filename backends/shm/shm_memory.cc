@@ -80,15 +80,12 @@ class PlaceTable {
       }
     return {};
   }
-  std::optional<uint64_t> find(const std::byte* data, size_t bytes) const {
+  uint64_t find(const std::byte* data, size_t bytes) const {
     for (;;) {
       const auto before = version_.load(std::memory_order_acquire);
-      uint64_t place = 0;
-      const bool is_there = look_up(data, bytes, place);
+      const uint64_t place = look_up(data, bytes);
       // The rows were read with acquire: this load cannot come before them.
-      if (before % 2 != 0 || version_.load(std::memory_order_relaxed) != before) continue;
-      if (!is_there) return std::nullopt;
-      return place;
+      if (before % 2 == 0 && version_.load(std::memory_order_relaxed) == before) return place;
     }
   }
 
@@ -117,16 +114,15 @@ class PlaceTable {
     row.data.store(span.data, std::memory_order_release);
     version_.store(version + 2, std::memory_order_release);
   }
-  bool look_up(const std::byte* data, size_t bytes, uint64_t& place) const {
+  uint64_t look_up(const std::byte* data, size_t bytes) const {
     for (const auto* block = &first_; block != nullptr;
          block = block->after.load(std::memory_order_acquire))
       for (const auto& row : block->rows) {
         const auto span = read(row);
         if (data < span.data || data + bytes > span.data + span.bytes || span.bytes == 0) continue;
-        place = span.place + static_cast<uint64_t>(data - span.data);
-        return true;
+        return span.place + static_cast<uint64_t>(data - span.data);
       }
-    return false;
+    return SharedMemory::kNowhere;
   }
 
   std::atomic<uint64_t> version_{0};  // odd: a row is being written
@@ -165,9 +161,7 @@ class Heap {
     file_.discard(span->place, span->bytes);
     free_.push_back({span->place, span->bytes, nullptr});
   }
-  std::optional<uint64_t> place_of(const std::byte* data, size_t bytes) const {
-    return places_.find(data, bytes);
-  }
+  uint64_t place_of(const std::byte* data, size_t bytes) const { return places_.find(data, bytes); }
   const SharedFile& file() const { return file_; }
 
  private:
@@ -245,7 +239,7 @@ class ShmMemory final : public SharedMemory {
     heap_->placed({span.place, span.bytes, mapping.data()});
     return std::make_unique<ShmRegion>(heap_, span.place, std::move(mapping));
   }
-  std::optional<uint64_t> place_of(const std::byte* data, size_t bytes) const override {
+  uint64_t place_of(const std::byte* data, size_t bytes) const override {
     return heap_->place_of(data, bytes);
   }
   std::byte* at(int rank, uint64_t place, size_t bytes) override {

@@ -90,11 +90,11 @@ class OnDeviceCommunicator {
   Work barrier(std::string_view name = "barrier") { return inner_->barrier(name); }
   Work join() { return inner_->join(); }
 
-  void allreduce_blocking(std::string_view name, TensorView tensor,
+  void allreduce_blocking(std::string_view name, const TensorView& tensor,
                           ReduceOp op = ReduceOp::average) {
     inner_->allreduce_blocking(name, there(tensor), op);
   }
-  void broadcast_blocking(std::string_view name, TensorView tensor, int root = 0) {
+  void broadcast_blocking(std::string_view name, const TensorView& tensor, int root = 0) {
     inner_->broadcast_blocking(name, there(tensor), root);
   }
   void barrier_blocking() { inner_->barrier_blocking(); }
