@@ -4,9 +4,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 
-#include "tutti/core/communicator_state.h"
+#include "tutti/core/life/communicator_state.h"
+#include "tutti/core/life/membership.h"
 #include "tutti/kernels/reduce.h"
 
 namespace tutti {
@@ -315,22 +317,20 @@ void Communicator::allreduce_blocking(std::string_view name, const TensorView& t
   }
   auto entry = state_->entry(name, CollectiveKind::allreduce, tensor, tensor);
   set_reduction(entry->request, ReduceOptions{.op = op});
-  state_->submit(std::move(entry), false).wait();
+  Work(state_->submit(std::move(entry), false)).wait();
 }
 
 void Communicator::broadcast_blocking(std::string_view name, const TensorView& tensor, int root) {
   state_->check_root(name, root);
   auto entry = state_->entry(name, CollectiveKind::broadcast, tensor, tensor);
   entry->request.signature.root = root;
-  state_->submit(std::move(entry), false).wait();
+  Work(state_->submit(std::move(entry), false)).wait();
 }
 
 void Communicator::barrier_blocking() {
-  state_
-      ->submit(
-          state_->entry("blocking barrier", CollectiveKind::barrier, TensorView(), TensorView()),
-          false)
-      .wait();
+  auto entry =
+      state_->entry("blocking barrier", CollectiveKind::barrier, TensorView(), TensorView());
+  Work(state_->submit(std::move(entry), false)).wait();
 }
 
 std::vector<std::byte> Communicator::broadcast_bytes(std::string_view name,
@@ -386,6 +386,24 @@ void Communicator::stop_timeline() {
 void Communicator::timeline_span(std::string_view name, Clock::time_point begin,
                                  Clock::time_point end) {
   state_->engine->timeline().span("trainer", name, begin, end);
+}
+
+// --- other communicators ------------------------------------------------------------------------
+
+std::unique_ptr<Communicator> Communicator::split(int color, int key) {
+  const SplitChoice mine{color, key};
+  const int number = state_->splits++;
+  const auto all =
+      allgather_bytes(fmt::format("split {}", number), std::as_bytes(std::span(&mine, 1)));
+  std::vector<SplitChoice> choices(all.size());
+  for (size_t rank = 0; rank < all.size(); ++rank)
+    std::memcpy(&choices[rank], all[rank].data(), sizeof(SplitChoice));
+  auto state = tutti::split(*state_, number, choices);
+  return state ? std::unique_ptr<Communicator>(new Communicator(std::move(state))) : nullptr;
+}
+
+std::unique_ptr<Communicator> Communicator::shrink(Deadline deadline) {
+  return std::unique_ptr<Communicator>(new Communicator(tutti::shrink(*state_, deadline)));
 }
 
 }  // namespace tutti

@@ -8,9 +8,9 @@
 #include <string_view>
 #include <vector>
 
-#include "tutti/core/options.h"
-#include "tutti/core/reduce_options.h"
-#include "tutti/core/statistics.h"
+#include "tutti/core/settings/options.h"
+#include "tutti/core/settings/reduce_options.h"
+#include "tutti/core/settings/statistics.h"
 #include "tutti/core/work.h"
 #include "tutti/kernels/reduce_op.h"
 #include "tutti/tensor/tensor.h"

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "tutti/core/work_state.h"
+#include "tutti/core/engine/work_state.h"
 #include "tutti/tensor/device_runtime.h"
 
 namespace tutti {

@@ -19,7 +19,7 @@ class WorkState;
 class Work {
  public:
   Work() = default;
-  explicit Work(std::shared_ptr<WorkState> state) : state_(std::move(state)) {}
+  Work(std::shared_ptr<WorkState> state) : state_(std::move(state)) {}
 
   explicit operator bool() const { return state_ != nullptr; }
   /// Over, well or not; never blocks.

@@ -9,8 +9,8 @@
 #include "tutti/adapters/c/status.h"
 #include "tutti/adapters/c/tutti.h"
 #include "tutti/core/communicator.h"
-#include "tutti/core/option_table.h"
-#include "tutti/core/version.h"
+#include "tutti/core/settings/option_table.h"
+#include "tutti/core/settings/version.h"
 
 struct tutti_comm {
   std::unique_ptr<tutti::Communicator> communicator;

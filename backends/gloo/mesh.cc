@@ -16,8 +16,8 @@
 #include <future>
 
 #include "tutti/backends/gloo/signals.h"
-#include "tutti/backends/network_interface.h"
-#include "tutti/backends/sockets.h"
+#include "tutti/backends/network/network_interface.h"
+#include "tutti/backends/network/sockets.h"
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
 

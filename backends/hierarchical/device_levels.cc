@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tutti/backends/hierarchical/device_operation.h"
-#include "tutti/backends/joint_transport.h"
+#include "tutti/backends/stream/joint_transport.h"
 #include "tutti/base/error.h"
 
 namespace tutti {

@@ -11,7 +11,7 @@
 #include "tutti/backends/backend.h"
 #include "tutti/backends/hierarchical/device_levels.h"
 #include "tutti/backends/hierarchical/mixed_transport.h"
-#include "tutti/backends/network_probe.h"
+#include "tutti/backends/network/network_probe.h"
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
 

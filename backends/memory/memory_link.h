@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "tutti/backends/memory/thread_memory.h"
-#include "tutti/backends/ring_channel.h"
+#include "tutti/backends/stream/ring_channel.h"
 #include "tutti/base/descriptor.h"
 
 namespace tutti {

@@ -4,7 +4,7 @@
 #include <mutex>
 #include <vector>
 
-#include "tutti/backends/shared_memory.h"
+#include "tutti/backends/shared/shared_memory.h"
 
 namespace tutti {
 

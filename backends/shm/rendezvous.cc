@@ -13,9 +13,9 @@
 #include <list>
 #include <string>
 
-#include "tutti/backends/handshake.h"
+#include "tutti/backends/handshake/handshake.h"
+#include "tutti/backends/handshake/wire.h"
 #include "tutti/backends/shm/unix_socket.h"
-#include "tutti/backends/wire.h"
 #include "tutti/base/text.h"
 
 namespace tutti {

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <span>
 
-#include "tutti/backends/ring_buffer.h"
+#include "tutti/backends/stream/ring_buffer.h"
 #include "tutti/base/descriptor.h"
 
 namespace tutti {

@@ -3,8 +3,8 @@
 #include <memory>
 #include <string_view>
 
-#include "tutti/backends/ring_channel.h"
 #include "tutti/backends/shm/shared_rings.h"
+#include "tutti/backends/stream/ring_channel.h"
 #include "tutti/base/descriptor.h"
 
 namespace tutti {

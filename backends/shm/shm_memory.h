@@ -3,7 +3,7 @@
 #include <memory>
 #include <vector>
 
-#include "tutti/backends/shared_memory.h"
+#include "tutti/backends/shared/shared_memory.h"
 #include "tutti/backends/shm/shm_channel.h"
 #include "tutti/base/descriptor.h"
 

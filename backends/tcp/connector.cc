@@ -10,10 +10,10 @@
 #include <optional>
 #include <vector>
 
-#include "tutti/backends/asio.h"
-#include "tutti/backends/handshake_session.h"
-#include "tutti/backends/network_interface.h"
-#include "tutti/backends/sockets.h"
+#include "tutti/backends/handshake/handshake_session.h"
+#include "tutti/backends/network/asio.h"
+#include "tutti/backends/network/network_interface.h"
+#include "tutti/backends/network/sockets.h"
 #include "tutti/base/check.h"
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"

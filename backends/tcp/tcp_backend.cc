@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "tutti/backends/backend.h"
-#include "tutti/backends/network_probe.h"
+#include "tutti/backends/network/network_probe.h"
 #include "tutti/backends/tcp/connector.h"
 #include "tutti/backends/tcp/striped_channel.h"
 

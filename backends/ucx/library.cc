@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tutti/backends/network_interface.h"
+#include "tutti/backends/network/network_interface.h"
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
 

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <utility>
 
-#include "tutti/backends/frame.h"
+#include "tutti/backends/stream/frame.h"
 #include "tutti/backends/ucx/limits.h"
 #include "tutti/backends/ucx/ucx_transport.h"
 #include "tutti/base/deadline.h"

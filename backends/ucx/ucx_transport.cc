@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "tutti/backends/frame.h"
+#include "tutti/backends/stream/frame.h"
 #include "tutti/backends/ucx/limits.h"
 #include "tutti/base/check.h"
 

@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/backends/eager_buffers.h"
-#include "tutti/backends/intrusive.h"
-#include "tutti/backends/tag_set.h"
+#include "tutti/backends/stream/eager_buffers.h"
+#include "tutti/backends/stream/intrusive.h"
+#include "tutti/backends/stream/tag_set.h"
 #include "tutti/backends/ucx/library.h"
 #include "tutti/backends/ucx/ucx_memory.h"
 #include "tutti/backends/ucx/ucx_message.h"

@@ -1,4 +1,4 @@
-#include "tutti/backends/network_probe.h"
+#include "tutti/backends/network/network_probe.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

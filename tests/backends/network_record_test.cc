@@ -1,4 +1,4 @@
-#include "tutti/backends/network_record.h"
+#include "tutti/backends/network/network_record.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

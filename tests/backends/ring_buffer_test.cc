@@ -1,4 +1,4 @@
-#include "tutti/backends/ring_buffer.h"
+#include "tutti/backends/stream/ring_buffer.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tests/backends/world.h"
-#include "tutti/backends/ring_channel.h"
+#include "tutti/backends/stream/ring_channel.h"
 
 namespace tutti::test {
 namespace {

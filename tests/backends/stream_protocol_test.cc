@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tests/backends/world.h"
-#include "tutti/backends/frame.h"
+#include "tutti/backends/stream/frame.h"
 #include "tutti/base/error.h"
 
 // What a StreamTransport makes of a peer that does not keep to the protocol.

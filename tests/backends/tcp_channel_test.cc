@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "tests/backends/tcp_raw_socket.h"
-#include "tutti/backends/asio.h"
 #include "tutti/backends/backend.h"
-#include "tutti/backends/network_interface.h"
-#include "tutti/backends/sockets.h"
+#include "tutti/backends/network/asio.h"
+#include "tutti/backends/network/network_interface.h"
+#include "tutti/backends/network/sockets.h"
 #include "tutti/backends/tcp/connector.h"
 #include "tutti/base/error.h"
 

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "tutti/backends/handshake.h"
+#include "tutti/backends/handshake/handshake.h"
 #include "tutti/base/error.h"
 
 namespace tutti {

@@ -1,4 +1,4 @@
-#include "tutti/backends/tcp_store_protocol.h"
+#include "tutti/backends/store/tcp_store_protocol.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// Holds the house together: includes point down the floors only, the environment is read in one
-// file, and no source grows beyond 600 lines.
+// Holds the house together: includes point down the floors, and down the rooms of a floor, only;
+// the environment is read in one file, and no source grows beyond 600 lines.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +9,7 @@
 #include <fstream>
 #include <optional>
 #include <regex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -36,9 +37,37 @@ std::vector<std::string> path_parts(const fs::path& path) {
   return parts;
 }
 
-// backends/<x>/file: x; empty for a file of the floor itself.
-std::string backend_folder(const std::vector<std::string>& parts) {
-  return parts.size() > 2 && parts[0] == "backends" ? parts[1] : "";
+// A floor's rooms, lowest first; "" is the floor's own folder. Of the backends, it holds the
+// contract; folders that are not named are backends, which stand above all rooms and know nothing
+// of each other.
+constexpr std::array<std::string_view, 6> kBackendRooms = {"",      "network", "handshake",
+                                                           "store", "stream",  "shared"};
+constexpr std::array<std::string_view, 7> kCoreRooms = {"launch", "settings", "agreement", "watch",
+                                                        "engine", "life",     ""};
+
+std::span<const std::string_view> rooms_of(std::string_view floor) {
+  if (floor == "backends") return kBackendRooms;
+  if (floor == "core") return kCoreRooms;
+  return {};
+}
+
+std::string room_of(const std::vector<std::string>& parts) {
+  return parts.size() > 2 ? parts[1] : "";
+}
+
+// What is wrong with an include of `to` in the file `from` of the same floor; empty if nothing is.
+std::string room_fault(const std::vector<std::string>& from, const std::vector<std::string>& to) {
+  const auto rooms = rooms_of(from[0]);
+  if (rooms.empty() || room_of(from) == room_of(to)) return "";
+  const auto height = [&](const std::string& room) {
+    return std::find(rooms.begin(), rooms.end(), room) - rooms.begin();
+  };
+  const auto top = static_cast<std::ptrdiff_t>(rooms.size());
+  const auto from_height = height(room_of(from)), to_height = height(room_of(to));
+  if (from[0] == "backends" && from_height == top && to_height == top)
+    return "points into another backend";
+  if (from_height == top && from[0] != "backends") return "stands in no room";
+  return to_height > from_height ? "points up the rooms" : "";
 }
 
 // What is wrong with an include of `target`, named as the source names it, in the floor's file
@@ -55,10 +84,7 @@ std::string include_fault(const std::vector<std::string>& parts, const std::stri
   const auto to_floor = floor_number(to[0]);
   if (!to_floor) return "is in no floor";
   if (*to_floor > *floor_number(parts[0])) return "points up";
-  const auto from_backend = backend_folder(parts), to_backend = backend_folder(to);
-  if (!from_backend.empty() && !to_backend.empty() && from_backend != to_backend)
-    return "points into another backend";
-  return "";
+  return *to_floor == *floor_number(parts[0]) ? room_fault(parts, to) : "";
 }
 
 std::string without_comment(const std::string& line) { return line.substr(0, line.find("//")); }
@@ -74,8 +100,9 @@ void check_floor_file(const std::string& name, const std::vector<std::string>& p
       const auto fault = include_fault(parts, match[2], match[1] == "\"");
       if (!fault.empty()) faults.push_back(where + "include of " + match[2].str() + " " + fault);
     }
-    if (name != "core/options.cc" && std::regex_search(without_comment(lines[i]), environment))
-      faults.push_back(where + "the environment is read outside core/options.cc");
+    if (name != "core/settings/options.cc" &&
+        std::regex_search(without_comment(lines[i]), environment))
+      faults.push_back(where + "the environment is read outside core/settings/options.cc");
   }
 }
 
@@ -177,6 +204,26 @@ TEST_F(PlantedTree, AnIncludeOfAnotherBackendIsFound) {
                                     "tutti/backends/shm/mapping.h points into another backend"));
 }
 
+TEST_F(PlantedTree, AnIncludeThatPointsUpTheRoomsIsFound) {
+  plant("backends/backend.h", "#include \"tutti/backends/stream/frame.h\"\n");
+  plant("backends/shared/pipeline.h", "#include \"tutti/backends/tcp/connector.h\"\n");
+  plant("backends/tcp/tcp.h", "#include \"tutti/backends/shared/pipeline.h\"\n");
+  plant("core/agreement/plan.h", "#include \"tutti/core/settings/options.h\"\n");
+  plant("core/hall/x.h", "#include \"tutti/core/settings/options.h\"\n");
+  plant("core/settings/options.h", "#include \"tutti/core/agreement/plan.h\"\n");
+  plant("core/life/state.h", "#include \"tutti/tutti.h\"\n");
+  EXPECT_THAT(
+      faults(),
+      ElementsAre(
+          "backends/backend.h:1: include of tutti/backends/stream/frame.h points up the rooms",
+          "backends/shared/pipeline.h:1: include of tutti/backends/tcp/connector.h points up "
+          "the rooms",
+          "core/hall/x.h:1: include of tutti/core/settings/options.h stands in no room",
+          "core/life/state.h:1: include of tutti/tutti.h points up the rooms",
+          "core/settings/options.h:1: include of tutti/core/agreement/plan.h points up the "
+          "rooms"));
+}
+
 TEST_F(PlantedTree, AnIncludeThatHidesItsFloorIsFound) {
   plant("base/a.cc", "#include \"../core/engine.h\"\n");
   plant("base/b.cc", "#include \"tests/x.h\"\n");
@@ -189,14 +236,15 @@ TEST_F(PlantedTree, AnIncludeThatHidesItsFloorIsFound) {
 }
 
 TEST_F(PlantedTree, TheEnvironmentIsReadInOneFileOnly) {
-  plant("core/options.cc", "auto x = std::getenv(\"TUTTI_X\");\n");
-  plant("core/run.cc", "// getenv stands in options.cc; the environment is ours.\n");
+  plant("core/settings/options.cc", "auto x = std::getenv(\"TUTTI_X\");\n");
+  plant("core/engine/run.cc", "// getenv stands in options.cc; the environment is ours.\n");
   plant("backends/store.cc", "\nauto x = std::getenv(\"X\");\n");
   plant("adapters/nn/data.cc", "auto x = secure_getenv(\"X\");\nextern char** environ;\n");
-  EXPECT_THAT(faults(),
-              ElementsAre("adapters/nn/data.cc:1: the environment is read outside core/options.cc",
-                          "adapters/nn/data.cc:2: the environment is read outside core/options.cc",
-                          "backends/store.cc:2: the environment is read outside core/options.cc"));
+  EXPECT_THAT(
+      faults(),
+      ElementsAre("adapters/nn/data.cc:1: the environment is read outside core/settings/options.cc",
+                  "adapters/nn/data.cc:2: the environment is read outside core/settings/options.cc",
+                  "backends/store.cc:2: the environment is read outside core/settings/options.cc"));
 }
 
 TEST_F(PlantedTree, AFileOfMoreThan600LinesIsFound) {

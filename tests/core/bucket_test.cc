@@ -1,4 +1,4 @@
-#include "tutti/core/bucket.h"
+#include "tutti/core/agreement/bucket.h"
 
 #include <gtest/gtest.h>
 

@@ -1,8 +1,8 @@
-#include "tutti/core/coordinator.h"
+#include "tutti/core/agreement/coordinator.h"
 
 #include <gtest/gtest.h>
 
-#include "tutti/core/messages.h"
+#include "tutti/core/agreement/messages.h"
 
 namespace tutti {
 namespace {

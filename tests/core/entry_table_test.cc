@@ -1,4 +1,4 @@
-#include "tutti/core/entry_table.h"
+#include "tutti/core/engine/entry_table.h"
 
 #include <gtest/gtest.h>
 

@@ -12,7 +12,7 @@
 
 #include "tutti/base/descriptor.h"
 #include "tutti/base/error.h"
-#include "tutti/core/exchange.h"
+#include "tutti/core/launch/exchange.h"
 
 namespace tutti {
 namespace {

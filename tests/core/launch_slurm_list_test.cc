@@ -3,7 +3,7 @@
 
 #include <random>
 
-#include "tutti/core/slurm_list.h"
+#include "tutti/core/launch/slurm_list.h"
 
 namespace tutti {
 namespace {

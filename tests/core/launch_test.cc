@@ -1,6 +1,6 @@
 // Environments as each launcher makes them, taken from real runs.
 
-#include "tutti/core/launch.h"
+#include "tutti/core/launch/launch.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "tutti/core/liveness.h"
+#include "tutti/core/watch/liveness.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -6,8 +6,8 @@
 
 #include <csignal>
 
-#include "tutti/core/death.h"
-#include "tutti/core/stall.h"
+#include "tutti/core/watch/death.h"
+#include "tutti/core/watch/stall.h"
 
 namespace tutti {
 namespace {

@@ -1,4 +1,4 @@
-#include "tutti/core/negotiator.h"
+#include "tutti/core/agreement/negotiator.h"
 
 #include <gtest/gtest.h>
 

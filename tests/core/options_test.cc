@@ -1,4 +1,4 @@
-#include "tutti/core/options.h"
+#include "tutti/core/settings/options.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -16,7 +16,7 @@
 #include "tutti/backends/backend.h"
 #include "tutti/base/descriptor.h"
 #include "tutti/base/error.h"
-#include "tutti/core/option_table.h"
+#include "tutti/core/settings/option_table.h"
 
 namespace tutti {
 namespace {
@@ -217,7 +217,7 @@ TEST(Settings, DescribeThemselves) {
 }
 
 TEST(Settings, EveryVariableOfTheHeaderIsARow) {
-  std::ifstream header(TUTTI_SOURCE_DIR "/core/options.h");
+  std::ifstream header(TUTTI_SOURCE_DIR "/core/settings/options.h");
   ASSERT_TRUE(header);
   const std::string text(std::istreambuf_iterator<char>(header), {});
   std::set<std::string> rows, named;

@@ -1,9 +1,9 @@
-#include "tutti/core/plan.h"
+#include "tutti/core/agreement/plan.h"
 
 #include <gtest/gtest.h>
 
-#include "tutti/core/name_cache.h"
-#include "tutti/core/replay.h"
+#include "tutti/core/agreement/name_cache.h"
+#include "tutti/core/engine/replay.h"
 
 namespace tutti {
 namespace {

@@ -1,6 +1,6 @@
 // Operations on the memory of a device whose streams run late.
 
-#include "tutti/core/staging.h"
+#include "tutti/core/engine/staging.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "tutti/core/token.h"
+#include "tutti/core/engine/token.h"
 
 #include <gtest/gtest.h>
 

@@ -15,7 +15,7 @@
 #include "tests/support/network_namespaces.h"
 #include "tests/tools/run_program.h"
 #include "tutti/base/text.h"
-#include "tutti/core/death.h"
+#include "tutti/core/watch/death.h"
 
 namespace tutti::test {
 namespace {

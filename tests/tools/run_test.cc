@@ -10,7 +10,7 @@
 
 #include "tests/tools/run_program.h"
 #include "tutti/base/text.h"
-#include "tutti/core/death.h"
+#include "tutti/core/watch/death.h"
 
 namespace tutti::test {
 namespace {

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "tutti/base/error.h"
-#include "tutti/core/options.h"
+#include "tutti/core/settings/options.h"
 
 int main(int count, char** words) {
   try {

@@ -14,7 +14,7 @@
 #include "tutti/backends/plugins.h"
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
-#include "tutti/core/option_table.h"
+#include "tutti/core/settings/option_table.h"
 #include "tutti/kernels/reduce.h"
 
 namespace tutti::bench {

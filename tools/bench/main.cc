@@ -15,7 +15,7 @@
 #include "tools/run/job.h"
 #include "tools/run/output.h"
 #include "tutti/base/error.h"
-#include "tutti/core/launch.h"
+#include "tutti/core/launch/launch.h"
 
 namespace tutti::bench {
 namespace {

@@ -13,8 +13,8 @@
 #include "tools/run/child.h"
 #include "tutti/backends/plugins.h"
 #include "tutti/base/error.h"
-#include "tutti/core/option_table.h"
-#include "tutti/core/version.h"
+#include "tutti/core/settings/option_table.h"
+#include "tutti/core/settings/version.h"
 
 namespace tutti::doctor {
 namespace {

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/backends/plugins.h"
-#include "tutti/core/options.h"
+#include "tutti/core/settings/options.h"
 
 namespace tutti::doctor {
 

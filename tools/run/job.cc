@@ -10,11 +10,11 @@
 #include <cerrno>
 #include <filesystem>
 
-#include "tutti/backends/network_interface.h"
+#include "tutti/backends/network/network_interface.h"
 #include "tutti/base/error.h"
-#include "tutti/core/death.h"
-#include "tutti/core/meeting.h"
-#include "tutti/core/option_table.h"
+#include "tutti/core/launch/meeting.h"
+#include "tutti/core/settings/option_table.h"
+#include "tutti/core/watch/death.h"
 
 namespace tutti::run {
 

@@ -9,7 +9,7 @@
 #include "tools/run/job.h"
 #include "tools/run/remote_rank.h"
 #include "tutti/base/error.h"
-#include "tutti/core/options.h"
+#include "tutti/core/settings/options.h"
 
 namespace tutti::run {
 namespace {

@@ -1,0 +1,434 @@
+#include "tutti/backends/shared/pipeline.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "tutti/backends/shared/pipeline_run.h"
+#include "tutti/base/check.h"
+#include "tutti/base/error.h"
+#include "tutti/kernels/copy.h"
+
+namespace tutti {
+
+namespace {
+
+constexpr size_t kPage = 4096;
+constexpr int kFirstRuns = 8;
+
+// What was stored before is seen by others before anything after is read.
+inline void full_fence() {
+#if defined(__SANITIZE_THREAD__)
+  static std::atomic<int> word;  // tsan knows no fences
+  word.exchange(0, std::memory_order_seq_cst);
+#else
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+#endif
+}
+
+}  // namespace
+
+size_t Pipeline::lines_bytes() {
+  const size_t lines = kSlots * (sizeof(ChunkLine) + sizeof(NameLine)) + sizeof(ProgressLine);
+  return (lines + kPage - 1) / kPage * kPage;
+}
+
+size_t Pipeline::block_bytes() {
+  return lines_bytes() + 2 * kSlots * static_cast<size_t>(kChunkBytes);
+}
+
+// 0: the whole operation is one chunk.
+int64_t Pipeline::elements_of_chunk(Algorithm algorithm, DataType dtype, int size) {
+  if (algorithm != kTwoShot) return 0;
+  const int64_t unit = size * elements_per_line(size_of(dtype));
+  return kChunkBytes / size_of(dtype) / unit * unit;
+}
+
+std::string_view Pipeline::algorithm(int64_t bytes, int size) {
+  return bytes <= one_shot_bytes(size) ? "one_shot" : "two_shot";
+}
+
+Pipeline::Pipeline(int rank, SharedMemory& memory, std::vector<std::byte*> blocks,
+                   std::vector<SleepLine*> sleepers)
+    : rank_(rank),
+      order_(rank % 2 == 0 ? Order::descending : Order::ascending),
+      memory_(memory),
+      sleepers_(std::move(sleepers)) {
+  for (auto* block : blocks) {
+    auto& peer = peers_.emplace_back();
+    peer.lines = reinterpret_cast<ChunkLine*>(block);
+    peer.progress = reinterpret_cast<ProgressLine*>(block + kSlots * sizeof(ChunkLine));
+    peer.names = reinterpret_cast<NameLine*>(peer.progress + 1);
+    peer.slots = block + lines_bytes();
+    peer.results = peer.slots + kSlots * kChunkBytes;
+  }
+  block_.resize(kBlockBytes);
+  inputs_.resize(peers_.size());
+  outputs_.resize(peers_.size());
+  // How many run at once varies with time from step to step.
+  for (int i = 0; i < kFirstRuns; ++i) spare_.push_back(std::make_unique<Run>(*this));
+}
+
+Pipeline::~Pipeline() = default;
+
+OperationPtr Pipeline::start(const Collective& collective, const Launch& launch) {
+  const uint64_t epoch = launch.tag >> kQueueTagBits;
+  if (epoch != epoch_) {
+    TUTTI_CHECK(operations_.empty());
+    epoch_ = epoch;
+    retired_ = end_ = filled_ = reduced_ = drained_ = told_retired_ = epoch << kQueueTagBits;
+    for (auto& peer : peers_) peer.retired = retired_;
+    is_void_ = false;
+  }
+  const uint64_t begin = end_;
+  const bool is_done = launch.spins > 0 && run_here(collective, launch);
+  wake_sleepers();
+  if (is_done) return nullptr;
+  return enqueue(collective, launch, begin);
+}
+
+OperationPtr Pipeline::enqueue(const Collective& collective, const Launch& launch, uint64_t begin) {
+  if (spare_.empty()) {
+    ++allocations_;
+    spare_.push_back(std::make_unique<Run>(*this));
+  }
+  auto* run = spare_.back().release();
+  spare_.pop_back();
+  OperationPtr operation(run);
+  run->prepare(collective, launch);
+  run->begin = begin;
+  run->end = end_ = begin + run->chunks();
+  operations_.push_back(run);
+  progress();
+  return operation;
+}
+
+Traffic Pipeline::predict(const Collective& collective, const Launch& launch) const {
+  const int64_t element = size_of(collective.dtype), count = collective.send_counts[0];
+  const auto bytes = static_cast<uint64_t>(count * element);
+  const auto peers = static_cast<uint64_t>(size() - 1);
+  if (!launch.windows.empty() && launch.update == nullptr) {
+    const Range mine = share_of(rank_, size(), {0, count}, element);
+    return {2, static_cast<uint64_t>(mine.count * element) * peers};
+  }
+  if (!launch.windows.empty()) {
+    int64_t mine = 0;
+    for (const auto& window : launch.windows) {
+      int64_t at = window.data - launch.update->inputs;
+      for (const int64_t end = at + window.count * element; at < end;) {
+        const int64_t next = std::min(end, (at / kStripeBytes + 1) * kStripeBytes);
+        if (at / kStripeBytes % size() == rank_) mine += next - at;
+        at = next;
+      }
+    }
+    return {2, static_cast<uint64_t>(mine) * peers};
+  }
+  if (count * element <= one_shot_bytes(size())) return {1, bytes};
+  const int64_t each = elements_of_chunk(kTwoShot, collective.dtype, size());
+  return {2 * static_cast<uint64_t>((count + each - 1) / each), bytes};
+}
+
+Pipeline::Run& Pipeline::run_of(uint64_t chunk) {
+  for (auto* run : operations_)
+    if (chunk < run->end) return *run;
+  TUTTI_CHECK(false);
+  return *operations_.front();
+}
+
+bool Pipeline::can_fill() { return filled_ != end_ && has_free_slot(); }
+
+bool Pipeline::learn_retired() {
+  const uint64_t needed = filled_ - kSlots + 1;
+  retired_ = drained_;
+  for (auto& peer : peers_) {
+    if (&peer == &own()) continue;
+    // Told with whatever the peer published last, which is in most cases what this rank read last.
+    const auto look = [&](const std::atomic<uint64_t>& word) {
+      peer.retired = std::max(peer.retired, word.load(std::memory_order_seq_cst));
+      return peer.retired >= needed;
+    };
+    bool is_enough = look(peer.lines[slot_of(filled_ - 1)].retired);
+    for (size_t slot = 0; slot < kSlots && !is_enough; ++slot)
+      is_enough = look(peer.lines[slot].retired);
+    if (!is_enough) look(peer.progress->retired);
+    retired_ = std::min(retired_, peer.retired);
+  }
+  return retired_ >= needed;
+}
+
+bool Pipeline::can_reduce() const {
+  if (reduced_ == filled_) return false;
+  for (const auto& peer : peers_)
+    if (peer.lines[slot_of(reduced_)].in.load(std::memory_order_seq_cst) <= reduced_) return false;
+  return true;
+}
+
+bool Pipeline::can_drain() const {
+  if (drained_ == reduced_) return false;
+  for (const auto& peer : peers_)
+    if (peer.progress->out.load(std::memory_order_seq_cst) <= drained_) return false;
+  return true;
+}
+
+void Pipeline::wake_sleepers() {
+  if (!std::exchange(has_published_, false)) return;
+  full_fence();
+  for (size_t rank = 0; rank < sleepers_.size(); ++rank) {
+    auto& sleeps = sleepers_[rank]->sleeps;
+    if (sleeps.load(std::memory_order_seq_cst) == 0 || static_cast<int>(rank) == rank_) continue;
+    if (sleeps.exchange(0, std::memory_order_seq_cst) != 0) memory_.ring(static_cast<int>(rank));
+  }
+}
+
+Pipeline::Places Pipeline::own_places(const std::byte* elements, const FusedUpdate* update) const {
+  Places places;
+  places.elements = memory_.place_of(elements, 1);
+  if (update != nullptr)
+    places.outputs = memory_.place_of(update->outputs + (elements - update->inputs), 1);
+  TUTTI_CHECK(places.elements != SharedMemory::kNowhere &&
+              places.outputs != SharedMemory::kNowhere);
+  return places;
+}
+
+void Pipeline::fill() {
+  const uint64_t chunk = filled_;
+  auto& run = run_of(chunk);
+  auto& line = own().lines[slot_of(chunk)];
+  const Range range = run.range_of(chunk);
+  if (chunk == run.begin) {
+    line.call.tell(run.dtype, run.asked_op, run.algorithm, run.count, run.subject, run.verdict);
+    tell_name(chunk, run.subject, run.name);
+  }
+  size_t bytes = run.bytes(range.count);
+  if (run.algorithm == kDirect || run.algorithm == kFused) {
+    const Places places = own_places(run.windows[0].data, run.update);
+    std::memcpy(line.payload, &places, sizeof places);
+    bytes = 0;
+  } else if (run.verdict == 0 && run.algorithm == kOneShot) {
+    run.fill(range, small_place(own(), chunk, bytes));
+  } else if (run.verdict == 0) {
+    auto* slot = own().slots + slot_of(chunk) * kChunkBytes;
+    const Range mine = share_of(rank_, size(), range, run.element);
+    const Destination destination = choose_destination();
+    spent_ns_[slot_of(chunk)] = 0;
+    const AddTime time(spent_ns_[slot_of(chunk)]);
+    line.payload[0] = static_cast<std::byte>(destination);
+    leave_input(run, {range.begin, mine.begin - range.begin}, slot, destination);
+    leave_input(run, {mine.end(), range.end() - mine.end()},
+                slot + run.bytes(mine.end() - range.begin), destination);
+    if (run.input_view(mine) == nullptr)
+      run.fill(mine, own().results + slot_of(chunk) * kChunkBytes);
+    bytes -= run.bytes(mine.count);
+  }
+  bytes_ += bytes;
+  publish_filled(chunk);
+}
+
+// What others read, into the own slot.
+void Pipeline::leave_input(const Run& run, Range range, std::byte* place, Destination destination) {
+  if (destination == Destination::cache) {
+    run.fill(range, place);
+    return;
+  }
+  const int64_t step = kBlockBytes / run.element;
+  for (const int64_t end = range.end(); range.begin < end; range.begin += step) {
+    const Range part{range.begin, std::min(step, end - range.begin)};
+    const auto* view = run.input_view(part);
+    if (view == nullptr) {
+      run.fill(part, block_.data());
+      view = block_.data();
+    }
+    copy_past_caches(place, view, run.bytes(part.count));
+    place += run.bytes(part.count);
+  }
+}
+
+Destination Pipeline::choose_destination() {
+  auto& word = peers_[0].progress->destination;
+  const auto said = word.load(std::memory_order_relaxed);
+  if (rank_ != 0) return said;
+  const auto next = destination_.next();
+  if (next != said) word.store(next, std::memory_order_relaxed);
+  return next;
+}
+
+// Where a rank left its part of a chunk that goes in two shots.
+Destination Pipeline::destination_of(size_t rank, uint64_t chunk) const {
+  return static_cast<Destination>(peers_[rank].lines[slot_of(chunk)].payload[0]);
+}
+
+// Of a chunk that is drained, if all ranks left it alike.
+void Pipeline::learn_cost(const Run& run, uint64_t chunk) {
+  if (rank_ != 0) return;
+  const auto first = destination_of(0, chunk);
+  for (size_t rank = 1; rank < peers_.size(); ++rank)
+    if (destination_of(rank, chunk) != first) return;
+  const Range range = run.range_of(chunk);
+  if (range.count == run.chunk_elements)
+    destination_.measured(first, spent_ns_[slot_of(chunk)] / static_cast<float>(kChunkBytes));
+}
+
+// False if the operation is over because of what the ranks said.
+bool Pipeline::learn_verdict(Run& run, uint64_t chunk) {
+  if (is_agreed(chunk)) return true;
+  uint32_t verdict = 0;
+  for (const auto& peer : peers_) verdict |= peer.lines[slot_of(chunk)].call.verdict();
+  run.state = verdict != 0 ? OperationState::vetoed : OperationState::failed;
+  if (verdict == 0) {
+    run.why =
+        Error(ErrorCode::mismatch,
+              fmt::format("{}; blocking calls must come in one order and look alike on all ranks. "
+                          "Nothing was changed.",
+                          describe_disagreement(chunk)));
+    // The next operation begins behind the longest of what the ranks meant.
+    for (const auto& peer : peers_) {
+      const auto& call = peer.lines[slot_of(chunk)].call;
+      const int64_t elements =
+          elements_of_chunk(static_cast<Algorithm>(call.algorithm()), call.dtype(), size());
+      if (elements > 0)
+        run.end = std::max(
+            run.end, run.begin + static_cast<uint64_t>((call.count + elements - 1) / elements));
+    }
+    end_ = std::max(end_, run.end);
+  }
+  reduced_ = drained_ = run.end;
+  filled_ = std::max(filled_, run.end);
+  std::erase(operations_, &run);
+  return false;
+}
+
+std::string Pipeline::describe_disagreement(uint64_t chunk) const {
+  std::string text;
+  for (size_t rank = 0; rank < peers_.size(); ++rank) {
+    const auto& call = peers_[rank].lines[slot_of(chunk)].call;
+    char name[sizeof(NameLine)];
+    std::memcpy(name, peers_[rank].names[slot_of(chunk)].text, sizeof name);
+    name[sizeof name - 1] = 0;
+    text += fmt::format(
+        "{}rank {} called \"{}\" with {}[{}]{} and op {}", rank == 0 ? "" : ", ", rank, name,
+        to_string(call.dtype()), call.count,
+        call.algorithm() == kDirect || call.algorithm() == kFused ? " of a GradientArena" : "",
+        to_string(call.op()));
+  }
+  return text;
+}
+
+void Pipeline::drain() {
+  const uint64_t chunk = drained_;
+  auto& run = run_of(chunk);
+  if (run.algorithm == kTwoShot) {
+    drain_shares(run, chunk);
+    learn_cost(run, chunk);
+  }
+  ++drained_;
+}
+
+void Pipeline::drain_shares(const Run& run, uint64_t chunk) {
+  const AddTime time(spent_ns_[slot_of(chunk)]);
+  const Range range = run.range_of(chunk);
+  for (size_t rank = 0; rank < peers_.size(); ++rank) {
+    const Range share = share_of(static_cast<int>(rank), size(), range, run.element);
+    // The own share may be there already.
+    if (static_cast<int>(rank) == rank_ && run.output_view(share) != nullptr) continue;
+    run.drain(share, peers_[rank].results + slot_of(chunk) * kChunkBytes);
+  }
+}
+
+void Pipeline::retire_finished() {
+  while (!operations_.empty() && operations_.front()->end <= drained_) {
+    operations_.front()->state = OperationState::done;
+    operations_.pop_front();
+  }
+}
+
+bool Pipeline::progress() {
+  if (operations_.empty()) return false;
+  if (aborted_.load(std::memory_order_relaxed)) {
+    for (auto* run : operations_) run->state = OperationState::failed;
+    operations_.clear();
+    is_void_ = true;
+    return true;
+  }
+  if (is_void_) return false;
+  // Bounded, so that whoever drives looks at other things now and then.
+  constexpr int kMostSteps = 16;
+  bool moved = false;
+  try {
+    for (int step = 0; step < kMostSteps && !operations_.empty(); ++step) {
+      const Stage stage = next_stage();
+      if (stage == Stage::none) break;
+      if (stage == Stage::fill) fill();
+      if (stage == Stage::reduce) reduce();
+      wake_sleepers();
+      if (stage == Stage::drain) drain();
+      moved = true;
+      retire_finished();
+    }
+  } catch (const Error& error) {
+    // A peer's memory cannot be reached: nothing of this queue can go on.
+    for (auto* run : operations_) {
+      run->why = error;
+      run->state = OperationState::failed;
+    }
+    operations_.clear();
+    is_void_ = true;
+    return true;
+  }
+  // Others may wait for a slot with which this rank is done, while it waits for them.
+  if (!moved && drained_ != told_retired_) {
+    told_retired_ = drained_;
+    publish(own().progress->retired, drained_);
+    wake_sleepers();
+    moved = true;
+  }
+  return moved;
+}
+
+// A filled chunk in reserve keeps the others busy while this rank reduces.
+Pipeline::Stage Pipeline::next_stage() {
+  const bool fillable = can_fill();
+  if (fillable && filled_ - reduced_ < 2) return Stage::fill;
+  if (can_reduce() && (drained_ == reduced_ || !ends_when_reduced())) return Stage::reduce;
+  if (can_drain()) return Stage::drain;
+  return fillable ? Stage::fill : Stage::none;
+}
+
+// Chunks are drained in order, so what is over with its first stage waits until all before is
+// drained: small operations, and those that the ranks do not want.
+bool Pipeline::ends_when_reduced() {
+  const auto& run = run_of(reduced_);
+  return run.algorithm == kOneShot || (reduced_ == run.begin && !is_agreed(reduced_));
+}
+
+bool Pipeline::may_sleep() {
+  if (operations_.empty() || is_void_) return true;
+  return next_stage() == Stage::none && drained_ == told_retired_;
+}
+
+void Pipeline::forget(Run& run) {
+  const auto found = std::find(operations_.begin(), operations_.end(), &run);
+  if (found == operations_.end()) return;
+  operations_.erase(found);
+  is_void_ = true;
+}
+
+std::vector<int> Pipeline::missing() const {
+  std::vector<int> ranks;
+  if (operations_.empty()) return ranks;
+  const uint64_t chunk = operations_.front()->begin;
+  for (size_t rank = 0; rank < peers_.size(); ++rank)
+    if (peers_[rank].lines[slot_of(chunk)].in.load(std::memory_order_acquire) <= chunk)
+      ranks.push_back(static_cast<int>(rank));
+  return ranks;
+}
+
+void Pipeline::count(TransportCounters& counters) const {
+  counters.messages_sent += messages_;
+  counters.bytes_sent += bytes_;
+  counters.allocations += allocations_;
+}
+
+}  // namespace tutti

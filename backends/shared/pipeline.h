@@ -1,0 +1,198 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "tutti/backends/shared/destination_choice.h"
+#include "tutti/backends/shared/shared_memory.h"
+#include "tutti/collectives/executor.h"
+#include "tutti/kernels/reduce.h"
+
+namespace tutti {
+
+/// What ranks tell each other about one chunk, in memory of the rank that writes it. Nobody else
+/// writes to it. A payload that fits lies here, so that flag and data are one transfer.
+struct alignas(128) ChunkLine {
+  std::atomic<uint64_t> in{0};       // one more than the chunk whose input is here
+  std::atomic<uint64_t> retired{0};  // chunks that its rank reads no more from others
+  // The operation that begins with this chunk. In whole words: what is written in smaller parts
+  // than it is read has to reach the cache in between.
+  struct Call {
+    uint64_t how = 0;  // verdict (32 bits), dtype, op, algorithm (8 each)
+    int64_t count = 0;
+    uint64_t subject = 0;  // hash of its name and scale, where they are not agreed on already
+
+    uint32_t verdict() const { return static_cast<uint32_t>(how); }
+    DataType dtype() const { return static_cast<DataType>(how >> 32 & 0xff); }
+    ReduceOp op() const { return static_cast<ReduceOp>(how >> 40 & 0xff); }
+    uint8_t algorithm() const { return static_cast<uint8_t>(how >> 48 & 0xff); }
+    void tell(DataType dtype, ReduceOp op, uint8_t algorithm, int64_t elements, uint64_t named,
+              uint32_t verdict) {
+      how = verdict | static_cast<uint64_t>(dtype) << 32 | static_cast<uint64_t>(op) << 40 |
+            static_cast<uint64_t>(algorithm) << 48;
+      count = elements;
+      subject = named;
+    }
+    // In one branch: this stands between seeing the peers and reducing.
+    bool operator==(const Call& other) const {
+      return ((how ^ other.how) | static_cast<uint64_t>(count ^ other.count) |
+              (subject ^ other.subject)) == 0;
+    }
+  } call;
+  static constexpr size_t kPayload = 88;
+  std::byte payload[kPayload];
+};
+static_assert(sizeof(ChunkLine) == 128);
+
+/// What a rank tells about its own progress.
+struct alignas(128) ProgressLine {
+  std::atomic<uint64_t> out{0};  // one more than the last chunk whose result is there
+  std::atomic<uint64_t> retired{0};
+  // Rank 0's word where all leave what others read of a chunk.
+  std::atomic<Destination> destination{Destination::cache};
+};
+
+/// For the message when ranks disagree: the name of the operation that begins with a chunk.
+struct alignas(64) NameLine {
+  char text[64] = {};
+};
+
+/// Set by a rank before it sleeps, taken down by who wakes it.
+struct alignas(128) SleepLine {
+  std::atomic<uint32_t> sleeps{0};
+};
+
+/// Allreduces of one queue, in shared memory. Operations are cut into chunks that stay in cache;
+/// the chunks of all operations form one sequence with growing numbers, and each chunk goes through
+/// three stages on every rank:
+///   fill    pack what others reduce into the own slot, publish it
+///   reduce  when all ranks published: reduce the own share of the chunk straight from the peers'
+///           slots, in rank order, publish the result
+///   drain   when all results are there: unpack them
+/// While one chunk is reduced the next is filled and the one before is drained. A small operation
+/// is one chunk of which every rank reduces everything (no third stage). Memory that is shared
+/// itself is neither packed nor unpacked: its owner-of-share writes the result into all ranks'
+/// memory. What others read of a chunk is left in the own cache or in memory, as rank 0 finds best.
+///
+/// Slots are used in turn; one is filled anew when all ranks have retired the chunk that was in it.
+/// Every word has one writer; numbers only grow. The verdict of each rank comes with the first
+/// chunk of an operation, and nothing is written to anyone's memory before all are known.
+class Pipeline {
+ public:
+  static constexpr int kSlots = 4;
+  static constexpr int64_t kChunkBytes = 256 << 10;
+  static size_t block_bytes();
+
+  /// `blocks`: of this queue, one a rank. `sleepers`: of each rank.
+  Pipeline(int rank, SharedMemory& memory, std::vector<std::byte*> blocks,
+           std::vector<SleepLine*> sleepers);
+  ~Pipeline();
+
+  /// Null: it is done; see Launch::spins.
+  OperationPtr start(const Collective& collective, const Launch& launch);
+  /// What start() will count as messages (chunks told to the peers) and bytes (read by them, or
+  /// written into their memory).
+  Traffic predict(const Collective& collective, const Launch& launch) const;
+  bool progress();
+  /// False if progress() would do something.
+  bool may_sleep();
+  bool idle() const { return operations_.empty(); }
+  void abort() { aborted_.store(true); }
+  /// Peers that have not come to the oldest operation.
+  std::vector<int> missing() const;
+  void count(TransportCounters& counters) const;
+
+  static std::string_view algorithm(int64_t bytes, int size);
+
+ private:
+  class Run;
+  enum Algorithm : uint8_t { kOneShot, kTwoShot, kDirect, kFused };
+  // Where a rank's shared memory begins for this operation, as the payload of its first chunk.
+  struct Places {
+    uint64_t elements = 0;
+    uint64_t outputs = 0;
+  };
+  struct Peer {
+    ChunkLine* lines = nullptr;
+    ProgressLine* progress = nullptr;
+    NameLine* names = nullptr;
+    std::byte* slots = nullptr;
+    std::byte* results = nullptr;
+    uint64_t retired = 0;  // as last seen
+  };
+
+  int size() const { return static_cast<int>(peers_.size()); }
+  OperationPtr enqueue(const Collective& collective, const Launch& launch, uint64_t begin);
+  bool run_here(const Collective& collective, const Launch& launch);
+  Peer& own() { return peers_[static_cast<size_t>(rank_)]; }
+  Run& run_of(uint64_t chunk);
+  static size_t slot_of(uint64_t chunk) { return chunk % kSlots; }
+  static size_t lines_bytes();
+  enum class Stage : uint8_t { none, fill, reduce, drain };
+  Stage next_stage();
+  bool can_fill();
+  // A slot is free when all ranks have retired the chunk that was in it before.
+  bool has_free_slot() { return filled_ - retired_ < kSlots || learn_retired(); }
+  bool learn_retired();
+  bool can_reduce() const;
+  bool can_drain() const;
+  void fill();
+  void leave_input(const Run& run, Range range, std::byte* place, Destination destination);
+  Destination choose_destination();
+  Destination destination_of(size_t rank, uint64_t chunk) const;
+  void learn_cost(const Run& run, uint64_t chunk);
+  void tell_name(uint64_t chunk, uint64_t subject, std::string_view name);
+  Places own_places(const std::byte* elements, const FusedUpdate* update) const;
+  void publish_filled(uint64_t chunk);
+  void reduce();
+  void drain();
+  void drain_shares(const Run& run, uint64_t chunk);
+  static std::byte* small_place(const Peer& peer, uint64_t chunk, size_t bytes);
+  void reduce_all(Run& run, uint64_t chunk);
+  void reduce_share(Run& run, uint64_t chunk);
+  void reduce_past_caches(Run& run, Range range, std::byte* result);
+  bool reduce_direct(Run& run, uint64_t chunk);
+  Places places_of(size_t rank, uint64_t chunk) const;
+  void publish_reduced(uint64_t chunk);
+  bool ends_when_reduced();
+  bool is_agreed(uint64_t chunk) const;
+  bool learn_verdict(Run& run, uint64_t chunk);
+  std::string describe_disagreement(uint64_t chunk) const;
+  static int64_t elements_of_chunk(Algorithm algorithm, DataType dtype, int size);
+  void publish(std::atomic<uint64_t>& word, uint64_t value);
+  void wake_sleepers();
+  void retire_finished();
+  void forget(Run& run);
+  template <class Came>
+  bool await(int looks, Came came);
+
+  const int rank_;
+  const Order order_;  // in caches: of each two neighbours one begins where their shares meet
+  SharedMemory& memory_;
+  std::vector<Peer> peers_;
+  const std::vector<SleepLine*> sleepers_;
+  std::deque<Run*> operations_;  // oldest first
+  std::vector<std::unique_ptr<Run>> spare_;
+  uint64_t allocations_ = 0;
+  uint64_t epoch_ = 0;  // upper bits of the tags
+  uint64_t end_ = 0;    // one past the last operation's last chunk
+  uint64_t filled_ = 0, reduced_ = 0, drained_ = 0, told_retired_ = 0;
+  uint64_t retired_ = 0;         // chunks with which all ranks were done when last looked at
+  uint64_t named_[kSlots] = {};  // subjects whose names the own NameLines hold
+  bool has_published_ = false;   // and not looked yet who sleeps
+  bool is_void_ = false;  // an operation was cancelled: nothing moves until the queue begins anew
+  std::atomic<bool> aborted_{false};
+  std::vector<const std::byte*> inputs_;
+  std::vector<std::byte*> outputs_;
+  std::vector<std::byte> block_;  // elements on their way elsewhere, in the first cache
+  DestinationChoice destination_;
+  float spent_ns_[kSlots] = {};  // of each slot's chunk, on all stages
+  uint64_t messages_ = 0, bytes_ = 0;
+};
+
+}  // namespace tutti

@@ -1,0 +1,267 @@
+// The middle stage of the pipeline: arithmetic straight on the peers' memory.
+
+#include <cstring>
+
+#include "tutti/backends/shared/pipeline_run.h"
+#include "tutti/kernels/copy.h"
+#include "tutti/kernels/reduce.h"
+
+namespace tutti {
+
+namespace {
+
+constexpr int64_t kBytesPerCall = 1 << 20;  // between two looks at other things
+constexpr int kQuickLooks = 16;             // in which peers come that do not sleep
+
+// Takes a line away from those who read it, before it is written. A store would do so too, but all
+// later stores would wait for it.
+inline void fetch_for_writing(const void* line) {
+#if defined(__x86_64__)
+  asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(line)));
+#else
+  __builtin_prefetch(line, 1);
+#endif
+}
+
+}  // namespace
+
+void Pipeline::reduce() {
+  const uint64_t chunk = reduced_;
+  auto& run = run_of(chunk);
+  if (chunk == run.begin && run.reduced_elements == 0 && !learn_verdict(run, chunk)) return;
+  switch (run.algorithm) {
+    case kOneShot:
+      reduce_all(run, chunk);
+      drained_ = ++reduced_;
+      return;
+    case kTwoShot:
+      reduce_share(run, chunk);
+      break;
+    case kDirect:
+    case kFused:
+      if (!reduce_direct(run, chunk)) return;
+      break;
+  }
+  publish_reduced(chunk);
+}
+
+Pipeline::Places Pipeline::places_of(size_t rank, uint64_t chunk) const {
+  Places places;
+  std::memcpy(&places, peers_[rank].lines[slot_of(chunk)].payload, sizeof places);
+  return places;
+}
+
+// Where a rank's elements of a small operation are.
+std::byte* Pipeline::small_place(const Peer& peer, uint64_t chunk, size_t bytes) {
+  return bytes <= ChunkLine::kPayload ? peer.lines[slot_of(chunk)].payload
+                                      : peer.slots + slot_of(chunk) * kChunkBytes;
+}
+
+void Pipeline::reduce_all(Run& run, uint64_t chunk) {
+  const Range whole{0, run.count};
+  if (run.count == 0) return;
+  for (size_t rank = 0; rank < peers_.size(); ++rank)
+    inputs_[rank] = small_place(peers_[rank], chunk, run.bytes(run.count));
+  if (auto* output = run.output_view(whole)) {
+    tutti::reduce(run.dtype, run.op, output, inputs_, run.count, run.scale);
+    return;
+  }
+  auto* result = own().results + slot_of(chunk) * kChunkBytes;
+  tutti::reduce(run.dtype, run.op, result, inputs_, run.count, run.scale);
+  run.drain(whole, result);
+}
+
+void Pipeline::reduce_share(Run& run, uint64_t chunk) {
+  const Range range = run.range_of(chunk);
+  const Range mine = share_of(rank_, size(), range, run.element);
+  auto* result = own().results + slot_of(chunk) * kChunkBytes;
+  if (mine.count == 0) return;
+  const AddTime time(spent_ns_[slot_of(chunk)]);
+  const auto offset = run.bytes(mine.begin - range.begin);
+  for (size_t rank = 0; rank < peers_.size(); ++rank)
+    inputs_[rank] = peers_[rank].slots + slot_of(chunk) * kChunkBytes + offset;
+  const auto* view = run.input_view(mine);
+  inputs_[static_cast<size_t>(rank_)] = view != nullptr ? view : result;
+  bytes_ += run.bytes(mine.count);
+  if (destination_of(static_cast<size_t>(rank_), chunk) == Destination::memory)
+    return reduce_past_caches(run, mine, result);
+  auto* output = run.output_view(mine);
+  if (output == nullptr) {
+    tutti::reduce(run.dtype, run.op, result, inputs_, mine.count, run.scale);
+    return;
+  }
+  std::byte* const both[] = {result, output};
+  tutti::reduce(run.dtype, run.op, both, inputs_, mine.count, run.scale, Destination::cache);
+}
+
+// From inputs_, to where this rank wants it and past the caches to where the others do.
+void Pipeline::reduce_past_caches(Run& run, Range range, std::byte* result) {
+  const int64_t step = kBlockBytes / run.element;
+  for (const int64_t end = range.end(); range.begin < end; range.begin += step) {
+    const Range part{range.begin, std::min(step, end - range.begin)};
+    const auto bytes = run.bytes(part.count);
+    auto* output = run.output_view(part);
+    if (output == nullptr) output = block_.data();
+    tutti::reduce(run.dtype, run.op, output, inputs_, part.count, run.scale, Destination::cache);
+    copy_past_caches(result, output, bytes);
+    result += bytes;
+    for (auto& input : inputs_) input += bytes;
+  }
+}
+
+// A part of what this rank reduces, straight in all ranks' memory; true when all of it is done.
+// What is updated goes by blocks that stay in the first cache between being reduced, used and
+// copied.
+bool Pipeline::reduce_direct(Run& run, uint64_t chunk) {
+  const auto* update = run.update;
+  // What is updated has an owner for good, who keeps what the update needs from step to step:
+  // stripes of the layout, in turns. What is only reduced is divided evenly.
+  const Range mine = update != nullptr ? Range{0, run.count}
+                                       : share_of(rank_, size(), {0, run.count}, run.element);
+  int64_t window_begin = 0;
+  int64_t budget = kBytesPerCall / run.element;
+  for (const auto& window : run.windows) {
+    int64_t at = std::max(window_begin, mine.begin + run.reduced_elements);
+    const int64_t last = std::min(window_begin + window.count, mine.end());
+    while (at < last && budget > 0) {
+      auto* elements = window.data + (at - window_begin) * run.element;
+      int64_t count = std::min(last - at, budget);
+      bool is_mine = true;
+      if (update != nullptr) {
+        const int64_t offset = elements - update->inputs;
+        count = std::min({count, kBlockBytes / run.element,
+                          (kStripeBytes - offset % kStripeBytes) / run.element});
+        is_mine = offset / kStripeBytes % size() == rank_;
+      }
+      at += count;
+      run.reduced_elements += count;
+      if (!is_mine) continue;
+      budget -= count;
+      const auto bytes = run.bytes(count);
+      const auto distance = static_cast<uint64_t>(elements - run.windows[0].data);
+      const auto theirs = [&](size_t rank, uint64_t place) {
+        return memory_.at(static_cast<int>(rank), place + distance, bytes);
+      };
+      for (size_t rank = 0; rank < peers_.size(); ++rank) {
+        outputs_[rank] = static_cast<int>(rank) == rank_
+                             ? elements
+                             : theirs(rank, places_of(rank, chunk).elements);
+        inputs_[rank] = outputs_[rank];
+      }
+      if (update == nullptr) {
+        tutti::reduce(run.dtype, run.op, outputs_, inputs_, count, run.scale, Destination::cache);
+      } else {
+        const int64_t offset = elements - update->inputs;
+        tutti::reduce(run.dtype, run.op, block_.data(), inputs_, count, run.scale);
+        update->apply(update->self, offset, count, block_.data());
+        const auto* updated = update->outputs + offset;
+        for (size_t rank = 0; rank < peers_.size(); ++rank) {
+          if (static_cast<int>(rank) == rank_) continue;
+          auto* copy = theirs(rank, places_of(rank, chunk).outputs);
+          if (update->bytes < kBeyondCachesBytes)
+            std::memcpy(copy, updated, bytes);
+          else
+            copy_past_caches(copy, updated, bytes);
+        }
+      }
+      bytes_ += bytes * (peers_.size() - 1);
+    }
+    window_begin += window.count;
+  }
+  return run.reduced_elements == mine.count;
+}
+
+// An allreduce that is small, or of shared memory, for a caller that waits: what progress() does
+// for it, in one piece and without an Operation. False: one is needed from here on, for the chunk
+// that was begun if one was (end_ has grown).
+bool Pipeline::run_here(const Collective& collective, const Launch& launch) {
+  const int64_t count = collective.send_counts[0], element = size_of(collective.dtype);
+  const auto whole = static_cast<size_t>(count * element);
+  const bool is_direct = launch.windows.size() == 1;
+  const bool is_short = count * element <= (is_direct ? kBytesPerCall : one_shot_bytes(size()));
+  if (!is_short || launch.windows.size() > 1 || launch.update != nullptr || launch.verdict != 0 ||
+      launch.edges.fill != nullptr || launch.edges.drain != nullptr)
+    return false;
+  if (!operations_.empty() || drained_ != end_ || is_void_ || aborted_ || !has_free_slot())
+    return false;
+
+  const uint64_t chunk = end_++;
+  const size_t slot = slot_of(chunk);
+  auto& line = own().lines[slot];
+  const auto subject = subject_of(collective, launch);
+  tell_name(chunk, subject, launch.name);
+  auto* const elements = is_direct ? launch.windows[0].data : nullptr;
+  Places places;
+  if (is_direct) {
+    places = own_places(elements, nullptr);
+  } else if (count > 0) {
+    std::memcpy(small_place(own(), chunk, whole), collective.input, whole);
+    bytes_ += whole;
+  }
+  // All that the line tells is written at once: a peer that looks between takes it away.
+  line.call.tell(collective.dtype, collective.op, is_direct ? kDirect : kOneShot, count, subject,
+                 0);
+  if (is_direct) std::memcpy(line.payload, &places, sizeof places);
+  publish_filled(chunk);
+  if (!is_direct) fetch_for_writing(&own().lines[slot_of(chunk + 1)]);
+  // What needs nothing of the peers is done while their lines come.
+  const Reducer reduce(collective.dtype, op_of(collective), scale_of(collective, launch, size()));
+  const Range mine = share_of(rank_, size(), {0, count}, element);
+  const auto offset = mine.begin * element, bytes = mine.count * element;
+  const size_t ranks = peers_.size();
+  if (is_direct) outputs_[static_cast<size_t>(rank_)] = elements + offset;
+  if (!await(launch.spins, [&](const Peer& peer) { return peer.lines[slot].in > chunk; }) ||
+      !is_agreed(chunk))
+    return false;
+
+  if (!is_direct) {
+    for (size_t rank = 0; rank < ranks; ++rank)
+      inputs_[rank] = small_place(peers_[rank], chunk, whole);
+    if (count > 0) reduce({&collective.output, 1}, inputs_, count);
+    drained_ = ++reduced_;
+    return true;
+  }
+  if (mine.count > 0) {
+    try {
+      for (size_t rank = 0; rank < ranks; ++rank) {
+        if (static_cast<int>(rank) != rank_)
+          outputs_[rank] =
+              memory_.at(static_cast<int>(rank),
+                         places_of(rank, chunk).elements + static_cast<uint64_t>(offset),
+                         static_cast<size_t>(bytes));
+        inputs_[rank] = outputs_[rank];
+      }
+    } catch (const Error&) {
+      return false;  // progress() meets it again and ends the queue
+    }
+    fetch_for_writing(own().progress);
+    reduce(outputs_, inputs_, mine.count, order_);
+    bytes_ += static_cast<uint64_t>(bytes) * (ranks - 1);
+  }
+  publish_reduced(chunk);
+  fetch_for_writing(&own().lines[slot_of(chunk + 1)]);
+  wake_sleepers();
+  if (!await(launch.spins, [&](const Peer& peer) { return peer.progress->out > chunk; }))
+    return false;
+  ++drained_;
+  return true;
+}
+
+// Whether all peers come within so many looks. With a pause between them: each look takes the line
+// from the peer that is about to write it.
+template <class Came>
+bool Pipeline::await(int looks, Came came) {
+  const auto all_came = [&] {
+    for (const auto& peer : peers_)
+      if (!came(peer)) return false;
+    return true;
+  };
+  for (int look = 0; look < looks; ++look) {
+    if (all_came()) return true;
+    if (look == kQuickLooks) wake_sleepers();
+    __builtin_ia32_pause();
+  }
+  return false;
+}
+
+}  // namespace tutti

@@ -1,0 +1,223 @@
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+#include "tutti/backends/shared/pipeline.h"
+#include "tutti/base/deadline.h"
+#include "tutti/base/text.h"
+
+// What the files of Pipeline share; nobody else includes it.
+
+namespace tutti {
+
+// One-shot up to here: every rank reads all of every rank's data, but waits only once.
+inline int64_t one_shot_bytes(int size) { return (128 << 10) / size; }
+
+// Stays in the first cache.
+inline constexpr int64_t kBlockBytes = 16 << 10;
+
+// Adds to `sum` how many ns its scope takes.
+class AddTime {
+ public:
+  explicit AddTime(float& sum) : sum_(sum) {}
+  ~AddTime() {
+    const std::chrono::duration<float, std::nano> lasted = Clock::now() - begin_;
+    sum_ += lasted.count();
+  }
+  AddTime(const AddTime&) = delete;
+  AddTime& operator=(const AddTime&) = delete;
+
+ private:
+  float& sum_;
+  const Clock::time_point begin_ = Clock::now();
+};
+
+// Of the layout that a FusedUpdate is for, owned by one rank.
+inline constexpr int64_t kStripeBytes = 64 << 10;
+
+// Whole elements per cache line, so that shares of any dtype begin on lines.
+inline int64_t elements_per_line(int64_t element_bytes) {
+  return std::max<int64_t>(1, 64 / element_bytes);
+}
+
+// What `rank` reduces of the elements `whole`.
+inline Range share_of(int rank, int size, Range whole, int64_t element_bytes) {
+  const int64_t unit = elements_per_line(element_bytes);
+  const int64_t even = (whole.count + size - 1) / size;
+  const int64_t share = (even + unit - 1) / unit * unit;
+  const int64_t begin = std::min<int64_t>(rank * share, whole.count);
+  return {whole.begin + begin, std::min(share, whole.count - begin)};
+}
+
+inline ReduceOp op_of(const Collective& collective) {
+  return collective.op == ReduceOp::average ? ReduceOp::sum : collective.op;
+}
+
+inline Scale scale_of(const Collective& collective, const Launch& launch, int size) {
+  Scale scale = collective.scale;
+  if (collective.op == ReduceOp::average)
+    scale.divisor *= launch.contributors > 0 ? launch.contributors : size;
+  return scale;
+}
+
+// 0: the ranks know already that they mean the same.
+inline uint64_t subject_of(const Collective& collective, const Launch& launch) {
+  if (launch.name.empty()) return 0;
+  uint64_t seed = 0;
+  std::memcpy(&seed, &collective.scale.factor, sizeof seed);
+  return hash_text(launch.name, seed);
+}
+
+/// One operation. Its chunks are numbers [begin, end) of the queue.
+class Pipeline::Run final : public Operation {
+ public:
+  explicit Run(Pipeline& pipeline) : pipeline_(pipeline) {}
+  void prepare(const Collective& collective, const Launch& launch) {
+    const int size = pipeline_.size();
+    dtype = collective.dtype;
+    element = size_of(dtype);
+    asked_op = collective.op;
+    op = op_of(collective);
+    count = collective.send_counts[0];
+    verdict = launch.verdict;
+    edges = launch.edges;
+    input = collective.input;
+    output = collective.output;
+    windows.assign(launch.windows.begin(), launch.windows.end());
+    scale = scale_of(collective, launch, size);
+    update = launch.update;
+    if (!windows.empty())
+      algorithm = update == nullptr ? kDirect : kFused;
+    else
+      algorithm = count * element <= one_shot_bytes(size) ? kOneShot : kTwoShot;
+    chunk_elements = elements_of_chunk(algorithm, dtype, size);
+    name = launch.name;
+    subject = subject_of(collective, launch);
+    reduced_elements = 0;
+    why.reset();
+    state = OperationState::pending;
+  }
+  void release() override {
+    pipeline_.forget(*this);
+    pipeline_.spare_.emplace_back(this);
+  }
+
+  OperationState advance() override {
+    if (state == OperationState::pending) pipeline_.progress();
+    return state;
+  }
+  const Error* failure() const override { return why ? &*why : nullptr; }
+  void cancel() override {
+    if (state != OperationState::pending) return;
+    pipeline_.forget(*this);
+    state = OperationState::failed;
+  }
+
+  uint64_t chunks() const {
+    if (chunk_elements == 0) return 1;
+    return static_cast<uint64_t>((count + chunk_elements - 1) / chunk_elements);
+  }
+  Range range_of(uint64_t chunk) const {
+    if (chunk_elements == 0) return {0, count};
+    const int64_t at = static_cast<int64_t>(chunk - begin) * chunk_elements;
+    return {at, std::min(chunk_elements, count - at)};
+  }
+  size_t bytes(int64_t elements) const { return static_cast<size_t>(elements * element); }
+
+  // The edges, or plain memory.
+  void fill(Range range, std::byte* slot) const {
+    if (range.count == 0 || slot == nullptr) return;
+    if (edges.fill != nullptr)
+      edges.fill(edges.self, range, slot);
+    else
+      std::memcpy(slot, input + range.begin * element, bytes(range.count));
+  }
+  void drain(Range range, const std::byte* result) const {
+    if (range.count == 0) return;
+    if (edges.drain != nullptr)
+      edges.drain(edges.self, range, result, Scale{});
+    else
+      std::memcpy(output + range.begin * element, result, bytes(range.count));
+  }
+  const std::byte* input_view(Range range) const {
+    if (edges.fill == nullptr) return input + range.begin * element;
+    return edges.input == nullptr ? nullptr : edges.input(edges.self, range);
+  }
+  std::byte* output_view(Range range) const {
+    if (edges.drain == nullptr) return output + range.begin * element;
+    return edges.output == nullptr ? nullptr : edges.output(edges.self, range);
+  }
+
+ private:
+  Pipeline& pipeline_;
+
+ public:
+  DataType dtype = DataType::f32;
+  int64_t element = 4;
+  ReduceOp asked_op = ReduceOp::sum, op = ReduceOp::sum;
+  int64_t count = 0;
+  std::string_view name;  // until the verdict is known; borrowed
+  uint64_t subject = 0;
+  std::optional<Error> why;  // it failed
+  uint32_t verdict = 0;
+  Edges edges;
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;
+  std::vector<Window> windows;
+  const FusedUpdate* update = nullptr;
+  Scale scale;
+  Pipeline::Algorithm algorithm = kOneShot;
+  int64_t chunk_elements = 0;  // 0: one chunk
+  uint64_t begin = 0, end = 0;
+  int64_t reduced_elements = 0;  // direct: of the own share
+  OperationState state = OperationState::pending;
+};
+
+// What is published is seen by whoever looks later, but not by who sleeps: wake_sleepers() follows
+// before this rank sleeps or start() returns. Its fence holds up all reading until the word has got
+// this core's line back from the peers, so it comes where that costs nothing.
+inline void Pipeline::publish(std::atomic<uint64_t>& word, uint64_t value) {
+  word.store(value, std::memory_order_release);
+  has_published_ = true;
+}
+
+inline void Pipeline::tell_name(uint64_t chunk, uint64_t subject, std::string_view name) {
+  const size_t slot = slot_of(chunk);
+  if (name.empty() || subject == named_[slot]) return;
+  named_[slot] = subject;
+  auto& text = own().names[slot].text;
+  const size_t length = std::min(name.size(), sizeof text - 1);
+  std::memcpy(text, name.data(), length);
+  text[length] = 0;
+}
+
+inline void Pipeline::publish_filled(uint64_t chunk) {
+  auto& line = own().lines[slot_of(chunk)];
+  // Not in the progress line too: peers read that one, and to write it anew would wait for them.
+  line.retired.store(drained_, std::memory_order_release);
+  told_retired_ = drained_;
+  ++messages_;
+  ++filled_;
+  publish(line.in, chunk + 1);
+}
+
+inline void Pipeline::publish_reduced(uint64_t chunk) {
+  ++reduced_;
+  own().progress->retired.store(drained_, std::memory_order_release);
+  told_retired_ = drained_;
+  ++messages_;
+  publish(own().progress->out, chunk + 1);
+}
+
+// Whether all ranks mean the same operation, and want it.
+inline bool Pipeline::is_agreed(uint64_t chunk) const {
+  const size_t slot = slot_of(chunk);
+  const auto& mine = peers_[static_cast<size_t>(rank_)].lines[slot].call;
+  for (const auto& peer : peers_)
+    if (!(peer.lines[slot].call == mine)) return false;
+  return mine.verdict() == 0;
+}
+
+}  // namespace tutti

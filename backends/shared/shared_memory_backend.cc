@@ -1,0 +1,126 @@
+#include <fmt/format.h>
+
+#include "tutti/backends/shared/pipeline.h"
+#include "tutti/backends/shared/shared_memory.h"
+#include "tutti/base/error.h"
+
+namespace tutti {
+
+namespace {
+
+/// Allreduces that come in queues go through a Pipeline each; the rest goes where it went before.
+class SharedMemoryBackend final : public Backend {
+ public:
+  SharedMemoryBackend(const Context& context, std::unique_ptr<Backend> rest,
+                      std::unique_ptr<SharedMemory> memory)
+      : rest_(std::move(rest)),
+        memory_(std::move(memory)),
+        size_(context.size),
+        capabilities_(rest_->capabilities()),
+        sleeper_(reinterpret_cast<SleepLine*>(memory_->first(context.rank))),
+        is_overridden_(Chooser(context.algorithms).overrides(CollectiveKind::allreduce)) {
+    std::vector<SleepLine*> sleepers;
+    for (int rank = 0; rank < size_; ++rank)
+      sleepers.push_back(reinterpret_cast<SleepLine*>(memory_->first(rank)));
+    for (int queue = 0; queue < kQueues; ++queue) {
+      std::vector<std::byte*> blocks;
+      for (int rank = 0; rank < size_; ++rank)
+        blocks.push_back(memory_->first(rank) + kHeaderBytes +
+                         static_cast<size_t>(queue) * Pipeline::block_bytes());
+      pipelines_.push_back(
+          std::make_unique<Pipeline>(context.rank, *memory_, std::move(blocks), sleepers));
+    }
+  }
+
+  static size_t block_bytes() { return kHeaderBytes + kQueues * Pipeline::block_bytes(); }
+
+  bool progress() override {
+    if (is_asleep_) {
+      sleeper_->sleeps.store(0, std::memory_order_relaxed);
+      is_asleep_ = false;
+    }
+    bool moved = rest_->progress();
+    for (auto& pipeline : pipelines_) moved |= pipeline->progress();
+    return moved;
+  }
+  bool arm() override {
+    if (!rest_->arm()) return false;
+    bool all_idle = true;
+    for (const auto& pipeline : pipelines_) all_idle &= pipeline->idle();
+    if (all_idle) return true;
+    // Said before the last look: either that look sees what a peer publishes, or the peer sees
+    // that this rank sleeps.
+    sleeper_->sleeps.store(1, std::memory_order_seq_cst);
+    is_asleep_ = true;
+    for (const auto& pipeline : pipelines_)
+      if (!pipeline->may_sleep()) return false;
+    return true;
+  }
+  int descriptor() const override { return rest_->descriptor(); }
+  void abort(const Error& error) noexcept override {
+    for (auto& pipeline : pipelines_) pipeline->abort();
+    rest_->abort(error);
+  }
+
+  Capabilities capabilities() const override { return capabilities_; }
+  std::unique_ptr<Region> allocate(size_t bytes, Device device) override {
+    if (device.kind != DeviceKind::cpu) return rest_->allocate(bytes, device);
+    return memory_->allocate(bytes);
+  }
+  bool shares(const std::byte* data, size_t bytes) const override {
+    return memory_->place_of(data, bytes) != SharedMemory::kNowhere;
+  }
+  bool packs_itself(const Collective& collective, const Launch& launch) const override {
+    return launch.queue != kNoQueue && collective.kind == CollectiveKind::allreduce &&
+           !is_overridden_;
+  }
+
+  OperationPtr start(const Collective& collective, const Launch& launch) override {
+    if (!packs_itself(collective, launch) || !is_valid(collective.dtype) ||
+        !can_reduce(collective.dtype, collective.op))
+      return rest_->start(collective, launch);
+    return pipelines_[static_cast<size_t>(launch.queue)]->start(collective, launch);
+  }
+  Traffic predict(const Collective& collective, const Launch& launch) override {
+    if (!packs_itself(collective, launch)) return rest_->predict(collective, launch);
+    return pipelines_[static_cast<size_t>(launch.queue)]->predict(collective, launch);
+  }
+  std::string_view algorithm(const Collective& collective) const override {
+    if (collective.kind != CollectiveKind::allreduce || is_overridden_)
+      return rest_->algorithm(collective);
+    return Pipeline::algorithm(collective.send_counts[0] * size_of(collective.dtype), size_);
+  }
+  std::vector<int> missing(int queue) const override {
+    return pipelines_[static_cast<size_t>(queue)]->missing();
+  }
+  Transport* transport() override { return rest_->transport(); }
+  TransportCounters counters() override {
+    auto counters = rest_->counters();
+    for (const auto& pipeline : pipelines_) pipeline->count(counters);
+    return counters;
+  }
+
+ private:
+  static constexpr size_t kHeaderBytes = 4096;
+
+  const std::unique_ptr<Backend> rest_;
+  const std::unique_ptr<SharedMemory> memory_;
+  const int size_;
+  const Capabilities capabilities_;
+  SleepLine* const sleeper_;
+  bool is_asleep_ = false;
+  const bool is_overridden_;  // somebody wants one of the schedules: then for all sizes
+  std::vector<std::unique_ptr<Pipeline>> pipelines_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_shared_memory_backend(const Context& context,
+                                                    std::unique_ptr<Backend> rest,
+                                                    std::unique_ptr<SharedMemory> memory) {
+  return std::make_unique<SharedMemoryBackend>(context, std::move(rest), std::move(memory));
+}
+
+size_t shared_block_bytes() { return SharedMemoryBackend::block_bytes(); }
+
+}  // namespace tutti

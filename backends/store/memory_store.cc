@@ -1,0 +1,106 @@
+#include <condition_variable>
+#include <mutex>
+#include <unordered_map>
+
+#include "tutti/backends/store.h"
+#include "tutti/backends/store/store_checks.h"
+
+namespace tutti {
+
+namespace {
+
+class MemoryStore final : public Store {
+ public:
+  void set(const std::string& key, std::string_view value) override {
+    check_store_entry(key, value);
+    const std::lock_guard lock(mutex_);
+    values_[key] = value;
+    changed_.notify_all();
+  }
+
+  std::string set_once(const std::string& key, std::string_view value) override {
+    check_store_entry(key, value);
+    const std::lock_guard lock(mutex_);
+    const auto [at, fresh] = values_.try_emplace(key, value);
+    if (fresh) changed_.notify_all();
+    return at->second;
+  }
+
+  std::optional<std::string> try_get(const std::string& key) override {
+    const std::lock_guard lock(mutex_);
+    const auto at = values_.find(key);
+    if (at == values_.end()) return {};
+    return at->second;
+  }
+
+  std::string get(const std::string& key, Deadline deadline) override {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      const auto at = values_.find(key);
+      if (at != values_.end()) return at->second;
+      if (deadline.passed()) throw_store_timeout(key);
+      if (deadline.is_never())
+        changed_.wait(lock);
+      else
+        changed_.wait_until(lock, deadline.when());
+    }
+  }
+
+  int64_t add(const std::string& key, int64_t amount) override {
+    check_store_entry(key);
+    const std::lock_guard lock(mutex_);
+    auto& value = values_[key];
+    const int64_t sum = store_counter(key, value) + amount;
+    value = std::to_string(sum);
+    changed_.notify_all();
+    return sum;
+  }
+
+  void erase(const std::string& key) override {
+    const std::lock_guard lock(mutex_);
+    values_.erase(key);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::unordered_map<std::string, std::string> values_;  // guarded by mutex_
+};
+
+class PrefixStore final : public Store {
+ public:
+  PrefixStore(std::shared_ptr<Store> store, std::string prefix)
+      : store_(std::move(store)), prefix_(std::move(prefix)) {}
+
+  void set(const std::string& key, std::string_view value) override {
+    store_->set(prefix_ + key, value);
+  }
+  std::string set_once(const std::string& key, std::string_view value) override {
+    return store_->set_once(prefix_ + key, value);
+  }
+  std::optional<std::string> try_get(const std::string& key) override {
+    return store_->try_get(prefix_ + key);
+  }
+  std::string get(const std::string& key, Deadline deadline) override {
+    return store_->get(prefix_ + key, deadline);
+  }
+  int64_t add(const std::string& key, int64_t amount) override {
+    return store_->add(prefix_ + key, amount);
+  }
+  void erase(const std::string& key) override { store_->erase(prefix_ + key); }
+  std::string local_address() const override { return store_->local_address(); }
+
+ private:
+  const std::shared_ptr<Store> store_;
+  const std::string prefix_;
+};
+
+}  // namespace
+
+std::shared_ptr<Store> make_memory_store() { return std::make_shared<MemoryStore>(); }
+
+std::shared_ptr<Store> make_prefix_store(std::shared_ptr<Store> store, std::string prefix) {
+  return std::make_shared<PrefixStore>(std::move(store), std::move(prefix));
+}
+
+}  // namespace tutti

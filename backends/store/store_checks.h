@@ -1,0 +1,48 @@
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+
+#include "tutti/backends/store/tcp_store_protocol.h"
+#include "tutti/base/error.h"
+#include "tutti/base/text.h"
+
+// What every Store that keeps its keys itself refuses, in the same words.
+
+namespace tutti {
+
+inline void check_store_entry(std::string_view key, std::string_view value = {}) {
+  if (key.empty() || key.size() > kMaxStoreKeyBytes)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("a store's key has 1 to {} bytes, \"{:.40}...\" has {}",
+                            kMaxStoreKeyBytes, key, key.size()));
+  if (value.size() > kMaxStoreValueBytes)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("a store's value has at most {} bytes, that of \"{:.40}\" has {}",
+                            kMaxStoreValueBytes, key, value.size()));
+}
+
+[[noreturn]] inline void throw_store_timeout(std::string_view key) {
+  throw Error(ErrorCode::timeout,
+              fmt::format("nobody set the store's key \"{}\" before the deadline", key));
+}
+
+/// The value of a counter; an absent one is 0.
+inline int64_t store_counter(std::string_view key, std::string_view value) {
+  if (value.empty()) return 0;
+  constexpr auto kLow = std::numeric_limits<int64_t>::min();
+  constexpr auto kHigh = std::numeric_limits<int64_t>::max();
+  const auto number = parse_integer(value, kLow, kHigh);
+  if (!number)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("the store's key \"{}\" holds \"{:.40}\", which no number can be added "
+                            "to",
+                            key, value));
+  return *number;
+}
+
+}  // namespace tutti

@@ -1,0 +1,245 @@
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <condition_variable>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "tutti/backends/handshake/handshake_session.h"
+#include "tutti/backends/network/asio.h"
+#include "tutti/backends/network/sockets.h"
+#include "tutti/backends/store.h"
+#include "tutti/backends/store/tcp_store_caller.h"
+#include "tutti/backends/store/tcp_store_protocol.h"
+#include "tutti/base/descriptor.h"
+#include "tutti/base/error.h"
+
+namespace tutti {
+
+namespace {
+
+// How much longer than asked the server may take before it counts as gone.
+constexpr double kGraceSeconds = 5;
+
+// One connection for all threads of the process. Requests are written under a lock; of the threads
+// that wait for a reply one reads, for itself and for the others.
+class TcpStoreClient : public StoreCaller {
+ public:
+  TcpStoreClient(Descriptor socket, std::string name, std::string local_address)
+      : socket_(std::move(socket)),
+        name_(std::move(name)),
+        local_address_(std::move(local_address)) {}
+
+  std::string local_address() const override { return local_address_; }
+
+ private:
+  StoreReply call(StoreRequest request, Deadline deadline) override {
+    const auto patience =
+        deadline.is_never()
+            ? deadline
+            : Deadline::at(deadline.when() + std::chrono::duration_cast<Clock::duration>(
+                                                 std::chrono::duration<double>(kGraceSeconds)));
+    std::unique_lock lock(mutex_);
+    const auto id = request.id = ++last_id_;
+    const auto frame = encode(request);
+    const auto reply = replies_.try_emplace(id).first;
+    lock.unlock();
+    try {
+      send(frame, patience);
+      lock.lock();
+      wait_for(reply->second, lock, patience);
+    } catch (...) {
+      if (!lock.owns_lock()) lock.lock();
+      replies_.erase(reply);
+      throw;
+    }
+    auto result = std::move(*reply->second);
+    replies_.erase(reply);
+    return result;
+  }
+
+  void send(std::string_view frame, Deadline deadline) {
+    const std::lock_guard lock(send_mutex_);
+    while (!frame.empty()) {
+      const auto sent =
+          ::send(socket_.get(), frame.data(), frame.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+      if (sent > 0) {
+        frame.remove_prefix(static_cast<size_t>(sent));
+      } else if (errno == EAGAIN) {
+        if (!wait_until_ready(POLLOUT, deadline)) fail("it takes no more requests");
+      } else if (errno != EINTR) {
+        fail(std::strerror(errno));
+      }
+    }
+  }
+
+  void wait_for(std::optional<StoreReply>& reply, std::unique_lock<std::mutex>& lock,
+                Deadline deadline) {
+    while (!reply) {
+      if (!failure_.empty()) throw gone(failure_);
+      if (deadline.passed()) throw gone("it does not answer");
+      if (has_reader_) {
+        if (deadline.is_never()) {
+          changed_.wait(lock);
+        } else {
+          changed_.wait_until(lock, deadline.when());
+        }
+        continue;
+      }
+      has_reader_ = true;
+      lock.unlock();
+      std::string failure;
+      try {
+        read_some(deadline);
+      } catch (const Error& error) {
+        failure = error.what();
+      }
+      lock.lock();
+      has_reader_ = false;
+      if (!failure.empty()) failure_ = failure;
+      deliver();
+      changed_.notify_all();
+    }
+  }
+
+  // By the one reader, without the lock. Returns at the deadline too.
+  void read_some(Deadline deadline) {
+    if (!wait_until_ready(POLLIN, deadline)) return;
+    std::array<char, 65536> bytes;
+    const auto count = ::recv(socket_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+    if (count > 0) {
+      input_.append(bytes.data(), static_cast<size_t>(count));
+    } else if (count == 0) {
+      throw Error(ErrorCode::unavailable, "it closed the connection");
+    } else if (errno != EAGAIN && errno != EINTR) {
+      throw Error(ErrorCode::unavailable, std::strerror(errno));
+    }
+  }
+
+  // Hands out the replies that are complete. A reply that nobody waits for any more is dropped.
+  void deliver() {
+    std::string_view rest = input_;
+    try {
+      while (rest.size() >= kStoreFrameHeader) {
+        const auto length = decode_frame_length(rest);
+        if (rest.size() < kStoreFrameHeader + length) break;
+        auto reply = decode_reply(rest.substr(kStoreFrameHeader, length));
+        const auto found = replies_.find(reply.id);
+        if (found != replies_.end()) found->second = std::move(reply);
+        rest.remove_prefix(kStoreFrameHeader + length);
+      }
+    } catch (const Error& error) {
+      failure_ = error.what();
+    }
+    input_.erase(0, input_.size() - rest.size());
+  }
+
+  bool wait_until_ready(short events, Deadline deadline) {
+    pollfd entry{socket_.get(), events, 0};
+    while (true) {
+      const int ready = ::poll(&entry, 1, deadline.poll_milliseconds());
+      if (ready >= 0) return ready > 0;
+      if (errno != EINTR) throw system_error("cannot wait for the store", errno);
+    }
+  }
+
+  [[noreturn]] void fail(const std::string& reason) {
+    const std::lock_guard lock(mutex_);
+    // Part of a request may be on its way, so nothing sensible can follow it.
+    if (failure_.empty()) failure_ = reason;
+    changed_.notify_all();
+    throw gone(failure_);
+  }
+
+  Error gone(const std::string& reason) const {
+    return {ErrorCode::unavailable,
+            fmt::format("lost the store at {}: {}; the launcher (or rank 0) that held it has "
+                        "probably ended",
+                        name_, reason)};
+  }
+
+  const Descriptor socket_;
+  const std::string name_;
+  const std::string local_address_;
+  std::mutex send_mutex_;  // never taken with mutex_ held
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<uint64_t, std::optional<StoreReply>> replies_;  // of the requests that are waited for
+  uint64_t last_id_ = 0;
+  bool has_reader_ = false;
+  std::string failure_;  // sticky
+  std::string input_;    // of the reader, or under mutex_ while there is none
+};
+
+// One try: resolves, connects, proves. Throws what went wrong.
+std::shared_ptr<Store> try_connect(const std::string& host, int port, const std::string& name,
+                                   const std::string& secret, Deadline deadline) {
+  asio::io_context io(1);
+  const auto endpoints = resolve(io, host, port);
+  tcp::socket socket(io);
+  ErrorStatus status = asio::error::timed_out;
+  asio::async_connect(socket, endpoints,
+                      [&](ErrorStatus result, const tcp::endpoint&) { status = result; });
+  io.run_until(deadline.when());
+  if (status) throw Error(ErrorCode::io, status.message());
+  tune_connection(socket.native_handle());
+
+  tcp::socket greeted(io);
+  std::exception_ptr error;
+  HandshakeTerms terms{.secret = secret,
+                       .scope = std::string(kTcpStoreScope),
+                       .peer_name = fmt::format("the store at {}", name)};
+  async_handshake(std::move(socket), Handshake(HandshakeRole::initiator, std::move(terms)),
+                  deadline, [&](std::exception_ptr failed, tcp::socket done, int) {
+                    error = failed;
+                    greeted = std::move(done);
+                  });
+  io.restart();
+  io.run();
+  if (error) std::rethrow_exception(error);
+  const auto local = greeted.local_endpoint(status).address().to_string();
+  if (status) throw Error(ErrorCode::io, status.message());
+  return std::make_shared<TcpStoreClient>(Descriptor(greeted.release()), name, local);
+}
+
+// What another try may mend: nobody listens yet, or the server was too busy.
+bool is_passing(const Error& error) {
+  return error.code() == ErrorCode::io || error.code() == ErrorCode::timeout ||
+         error.code() == ErrorCode::peer_lost;
+}
+
+}  // namespace
+
+std::shared_ptr<Store> connect_tcp_store(const std::string& host, int port,
+                                         const std::string& secret, Deadline deadline) {
+  const auto name = host.find(':') == host.npos ? fmt::format("{}:{}", host, port)
+                                                : fmt::format("[{}]:{}", host, port);
+  const auto begin = Clock::now();
+  std::chrono::milliseconds pause(10);
+  while (true) {
+    const auto one_try = Deadline::after(kHandshakeSeconds);
+    try {
+      return try_connect(host, port, name, secret,
+                         one_try.when() < deadline.when() ? one_try : deadline);
+    } catch (const Error& error) {
+      if (!is_passing(error)) throw;
+      if (!deadline.is_never() && Clock::now() + pause >= deadline.when())
+        throw Error(ErrorCode::unavailable,
+                    fmt::format("cannot reach the store at {} within {:.1f} s ({}); check that the "
+                                "launcher (or rank 0) runs there, and the address and the port",
+                                name, std::chrono::duration<double>(Clock::now() - begin).count(),
+                                error.what()));
+    }
+    std::this_thread::sleep_for(pause);
+    pause = std::min(pause * 2, std::chrono::milliseconds(500));
+  }
+}
+
+}  // namespace tutti

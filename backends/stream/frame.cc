@@ -1,0 +1,96 @@
+#include "tutti/backends/stream/frame.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+
+namespace tutti {
+
+namespace {
+
+// "TUT" and the version of the protocol.
+constexpr uint32_t kFrameMagic = 0x01545554;
+
+template <class Integer>
+std::byte* put(std::byte* at, Integer value) {
+  for (size_t i = 0; i < sizeof value; ++i)
+    *at++ = static_cast<std::byte>(static_cast<uint64_t>(value) >> (8 * i));
+  return at;
+}
+
+template <class Integer>
+const std::byte* get(const std::byte* at, Integer& value) {
+  uint64_t bits = 0;
+  for (size_t i = 0; i < sizeof value; ++i) bits |= static_cast<uint64_t>(*at++) << (8 * i);
+  value = static_cast<Integer>(bits);
+  return at;
+}
+
+uint64_t longest(FrameType type) {
+  switch (type) {
+    case FrameType::eager:
+      return kMaxEagerBytes;
+    case FrameType::announce:
+      return uint64_t{1} << 62;
+    case FrameType::data:
+      return kMaxDataBytes;
+    case FrameType::credit:
+      return kMostCredit;
+    case FrameType::control:
+      return Transport::kMaxControlBytes;
+    default:
+      return 0;
+  }
+}
+
+}  // namespace
+
+uint64_t eager_credit(int ranks) {
+  constexpr uint64_t kOfAllPeers = 64 << 20, kLeast = 1 << 20;
+  return std::clamp(kOfAllPeers / static_cast<uint64_t>(std::max(ranks, 2)), kLeast, kMostCredit);
+}
+
+uint64_t eager_cost(uint64_t bytes) {
+  constexpr uint64_t kRecord = 128;
+  return kRecord + (bytes == 0 ? 0 : std::bit_ceil(std::max<uint64_t>(bytes, 64)));
+}
+
+FrameBytes encode_frame(const FrameHeader& header) {
+  FrameBytes bytes;
+  auto* at = put(bytes.data(), kFrameMagic);
+  at = put(at, static_cast<uint32_t>(header.type));
+  at = put(at, header.key);
+  at = put(at, header.verdict);
+  at = put(at, header.length);
+  at = put(at, header.tag);
+  put(at, header.ticket);
+  return bytes;
+}
+
+FrameHeader decode_frame(std::span<const std::byte, kFrameBytes> bytes) {
+  uint32_t magic = 0, type = 0;
+  FrameHeader header;
+  const auto* at = get(bytes.data(), magic);
+  at = get(at, type);
+  at = get(at, header.key);
+  at = get(at, header.verdict);
+  at = get(at, header.length);
+  at = get(at, header.tag);
+  get(at, header.ticket);
+  if (magic != kFrameMagic)
+    throw Error(
+        ErrorCode::corrupt_data,
+        fmt::format("it sent {:#010x} where a frame should begin ({:#010x})", magic, kFrameMagic));
+  if (type < static_cast<uint32_t>(FrameType::eager) ||
+      type > static_cast<uint32_t>(FrameType::goodbye))
+    throw Error(ErrorCode::corrupt_data, fmt::format("it sent a frame of unknown type {}", type));
+  header.type = static_cast<FrameType>(type);
+  if (header.length > longest(header.type))
+    throw Error(ErrorCode::corrupt_data,
+                fmt::format("it sent a frame of type {} with length {}; at most {} is allowed",
+                            type, header.length, longest(header.type)));
+  return header;
+}
+
+}  // namespace tutti

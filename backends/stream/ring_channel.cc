@@ -1,0 +1,67 @@
+#include "tutti/backends/stream/ring_channel.h"
+
+#include <sys/epoll.h>
+
+#include <bit>
+#include <string>
+
+namespace tutti {
+
+RingChannel::~RingChannel() { forget_all(); }
+
+size_t RingChannel::write(std::span<const iovec> parts) {
+  const size_t count = out_.write(parts);
+  if (count > 0 && out_.consumer_wants_bell()) peer_.ring();
+  return count;
+}
+
+size_t RingChannel::read(std::span<std::byte> bytes) {
+  size_t count = in_.read(bytes);
+  if (count == 0) {
+    const auto end = look_for_end(false);
+    if (end.empty()) return 0;
+    // What the peer wrote before its end is still here.
+    count = in_.read(bytes);
+    if (count == 0) throw Error(ErrorCode::peer_lost, std::string(end));
+  }
+  if (in_.producer_wants_bell()) peer_.ring();
+  return count;
+}
+
+bool RingChannel::arm(bool wants_write) {
+  // Silenced before looking: a ring that comes after the look makes the bell readable again.
+  own_.silence();
+  if (!in_.arm()) return false;
+  if (wants_write && !out_.arm()) return false;
+  return look_for_end(true).empty();
+}
+
+void RingChannel::watch(Poller& poller) {
+  poller_ = &poller;
+  also_watch(own_.descriptor(), EPOLLIN);
+}
+
+void RingChannel::also_watch(int descriptor, unsigned events) {
+  poller_->watch(descriptor, events);
+  for (int& slot : watched_) {
+    if (slot >= 0) continue;
+    slot = descriptor;
+    return;
+  }
+}
+
+void RingChannel::forget_all() {
+  // Closing is not enough: epoll goes on watching a descriptor that another process holds too.
+  for (int& slot : watched_) {
+    if (slot >= 0) poller_->forget(slot);
+    slot = -1;
+  }
+}
+
+size_t ring_bytes_for(int ranks) {
+  constexpr size_t kTotal = 64 << 20, kLeast = 64 << 10, kMost = 1 << 20;
+  const auto n = static_cast<size_t>(std::max(ranks, 2));
+  return std::clamp(std::bit_floor(kTotal / (n * (n - 1))), kLeast, kMost);
+}
+
+}  // namespace tutti

@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "tutti/backends/stream/frame.h"
+#include "tutti/backends/stream/intrusive.h"
+
+namespace tutti {
+
+/// A message that the user posted: one isend or irecv, from the call until test() released it.
+struct Transfer {
+  enum class Stage : uint8_t {
+    unused,
+    fresh,      // send: not told to the peer yet
+    announced,  // send: waits for the peer's grant
+    granted,    // send: has data to write; receive: waits for data under its ticket
+    closing,    // send: its last frame is being written
+    posted,     // receive: not matched
+    filling,    // receive: an eager message is being read into it
+    done,
+    failed
+  };
+
+  bool over() const { return stage == Stage::done || stage == Stage::failed; }
+  Ticket ticket() const { return Ticket{generation} << 32 | (index + 1); }
+
+  uint32_t index = 0;
+  uint32_t generation = 0;  // of the slot, so that a ticket of an earlier user is known as old
+  Stage stage = Stage::unused;
+  bool is_send = false;
+  bool cancelled = false;  // send: given up while a frame of it was being written
+  int peer = -1;
+  uint64_t tag = 0;
+  uint32_t key = 0;
+  uint32_t verdict = 0;
+  const std::byte* source = nullptr;  // send
+  std::byte* target = nullptr;        // receive
+  size_t bytes = 0;
+  size_t moved = 0;   // bytes of it written or read by finished frames
+  Ticket remote = 0;  // the peer's ticket for the same message, once granted
+  Transfer* next = nullptr;
+  Transfer* before = nullptr;
+};
+
+/// A frame that waits to be written.
+struct OutFrame {
+  uint32_t index = 0;
+  FrameType type = FrameType::control;
+  FrameBytes header{};
+  const std::byte* payload = nullptr;
+  size_t payload_bytes = 0;
+  size_t written = 0;            // of header and payload
+  uint64_t returned = 0;         // credit that rides on it
+  Transfer* transfer = nullptr;  // whose payload it is
+  std::vector<std::byte> copy;   // the payload of a control message
+  OutFrame* next = nullptr;
+  OutFrame* before = nullptr;
+
+  size_t bytes() const { return kFrameBytes + payload_bytes; }
+};
+
+/// A message that arrived, or announced itself, before its receive was posted.
+struct Arrival {
+  uint32_t index = 0;
+  int peer = -1;
+  uint64_t tag = 0;
+  uint32_t key = 0;
+  uint32_t verdict = 0;
+  size_t bytes = 0;
+  bool announced = false;  // it waits at the sender under `remote`
+  bool complete = false;   // all its bytes are in the buffer
+  Ticket remote = 0;
+  std::byte* buffer = nullptr;
+  Arrival* next = nullptr;
+  Arrival* before = nullptr;
+};
+
+}  // namespace tutti

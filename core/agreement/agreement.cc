@@ -1,0 +1,217 @@
+#include "tutti/core/agreement/agreement.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <functional>
+#include <numeric>
+#include <vector>
+
+#include "tutti/base/check.h"
+#include "tutti/base/text.h"
+
+namespace tutti {
+
+namespace {
+
+// "rank 0 sent f32[4], ranks 1-3 sent f32[5]": every variant with the ranks that hold it.
+std::string who_said_what(Voices voices,
+                          const std::function<std::string(const Request&)>& describe) {
+  std::vector<std::pair<std::string, std::vector<int>>> variants;
+  for (const auto& [rank, request] : voices) {
+    const auto text = describe(*request);
+    auto found = std::find_if(variants.begin(), variants.end(),
+                              [&](const auto& variant) { return variant.first == text; });
+    if (found == variants.end()) found = variants.insert(variants.end(), {text, {}});
+    found->second.push_back(rank);
+  }
+  std::string line;
+  for (const auto& [text, ranks] : variants)
+    line += fmt::format("{}{} sent {}", line.empty() ? "" : ", ", format_rank_set(ranks), text);
+  return line;
+}
+
+// The first rank that does not say what the first one says.
+int odd_rank(Voices voices, const std::function<std::string(const Request&)>& describe) {
+  const auto first = describe(*voices.front().second);
+  for (const auto& [rank, request] : voices)
+    if (describe(*request) != first) return rank;
+  return -1;
+}
+
+struct Rule {
+  const char* what;  // "all ranks must submit one ..."
+  bool (*applies)(CollectiveKind);
+  std::string (*describe)(const Request&);
+};
+
+bool always(CollectiveKind) { return true; }
+bool reducing(CollectiveKind kind) {
+  return kind == CollectiveKind::allreduce || kind == CollectiveKind::reduce ||
+         kind == CollectiveKind::reduce_scatter;
+}
+bool rooted(CollectiveKind kind) {
+  return kind == CollectiveKind::broadcast || kind == CollectiveKind::reduce ||
+         kind == CollectiveKind::gather || kind == CollectiveKind::scatter;
+}
+bool whole_shape(CollectiveKind kind) {
+  return reducing(kind) || kind == CollectiveKind::broadcast;
+}
+bool row_shape(CollectiveKind kind) {
+  return kind == CollectiveKind::allgather || kind == CollectiveKind::gather ||
+         kind == CollectiveKind::alltoall;
+}
+// scatter: only the root's tensor counts.
+bool typed(CollectiveKind kind) { return kind != CollectiveKind::scatter; }
+
+// The order in which disagreements are looked for; the first one found is reported.
+constexpr Rule kRules[] = {
+    {"kind of operation", always,
+     [](const Request& r) { return std::string(to_string(r.signature.kind)); }},
+    {"group", always,
+     [](const Request& r) {
+       return r.signature.group.empty()
+                  ? std::string("no group")
+                  : fmt::format("group \"{}\" of {}", r.signature.group, r.signature.group_size);
+     }},
+    {"dtype", typed, [](const Request& r) { return r.signature.describe(); }},
+    {"shape", whole_shape, [](const Request& r) { return r.signature.describe(); }},
+    {"shape but for the first extent", row_shape,
+     [](const Request& r) { return r.signature.describe(); }},
+    {"op", reducing, [](const Request& r) { return std::string(to_string(r.signature.op)); }},
+    {"prescale and postscale", reducing,
+     [](const Request& r) {
+       return fmt::format("scales {} and {}", r.signature.prescale, r.signature.postscale);
+     }},
+    {"wire type", reducing,
+     [](const Request& r) { return fmt::format("wire {}", to_string(r.signature.wire)); }},
+    {"root", rooted, [](const Request& r) { return fmt::format("root {}", r.signature.root); }},
+    {"device", typed,
+     [](const Request& r) {
+       return fmt::format("memory on {}", to_string(Device{r.signature.placement, 0}));
+     }},
+    {"place in a GradientArena", reducing,
+     [](const Request& r) {
+       if (r.signature.place < 0) return std::string("memory of its own");
+       return fmt::format("memory at {} of GradientArena {}",
+                          r.signature.place & ((int64_t{1} << kArenaShift) - 1),
+                          r.signature.place >> kArenaShift);
+     }},
+};
+
+// What must be equal for a rule; mostly the text itself, but dtype and row shapes look at less
+// than they print.
+std::string essence(const Rule& rule, const Request& request) {
+  const std::string_view what(rule.what);
+  if (what == "dtype") return std::string(to_string(request.signature.dtype));
+  if (what == "shape but for the first extent") {
+    const auto& shape = request.signature.shape;
+    return shape.rank() == 0 ? "scalar" : shape.with_rows(0).to_string();
+  }
+  return rule.describe(request);
+}
+
+std::optional<Error> check_rows(const std::string& name, Voices voices, int size) {
+  const auto kind = voices.front().second->signature.kind;
+  const auto sum = [](const std::vector<int64_t>& rows) {
+    return std::accumulate(rows.begin(), rows.end(), int64_t{0});
+  };
+  if (kind == CollectiveKind::allgather) {
+    int64_t total = 0;
+    for (const auto& [rank, request] : voices)
+      total += request->signature.shape.rank() == 0 ? 1 : request->signature.shape[0];
+    for (const auto& [rank, request] : voices)
+      if (request->output_rows >= 0 && request->output_rows != total)
+        return Error(
+                   ErrorCode::mismatch,
+                   fmt::format("\"{}\": rank {} gave an output of {} rows, but all ranks together "
+                               "sent {}; let the library make the output or give {} rows. "
+                               "Nothing was changed.",
+                               name, rank, request->output_rows, total, total))
+            .with_rank(rank);
+  }
+  if (kind == CollectiveKind::reduce_scatter || kind == CollectiveKind::scatter) {
+    const bool only_root = kind == CollectiveKind::scatter;
+    const Request* first = nullptr;
+    for (const auto& [rank, request] : voices) {
+      if (only_root && rank != request->signature.root) continue;
+      if (first == nullptr) first = request;
+      if (request->rows != first->rows) {
+        const auto describe = [](const Request& r) {
+          return fmt::format("rows [{}]", fmt::join(r.rows, ","));
+        };
+        return Error(ErrorCode::mismatch,
+                     fmt::format("\"{}\": {}; all ranks must submit one division of the rows. "
+                                 "Nothing was changed.",
+                                 name, who_said_what(voices, describe)))
+            .with_rank(rank);
+      }
+    }
+    TUTTI_CHECK(first != nullptr);
+    const int64_t rows = first->signature.shape.rank() == 0 ? 1 : first->signature.shape[0];
+    if (!first->rows.empty() &&
+        (static_cast<int>(first->rows.size()) != size || sum(first->rows) != rows))
+      return Error(
+          ErrorCode::mismatch,
+          fmt::format("\"{}\": rows [{}] do not divide {} rows among {} ranks. Nothing was "
+                      "changed.",
+                      name, fmt::join(first->rows, ","), rows, size));
+  }
+  return {};
+}
+
+std::optional<Error> check_pair(const std::string& name, Voices voices) {
+  const auto& a = voices[0].second->signature;
+  const auto& b = voices[1].second->signature;
+  if (a.kind == b.kind)
+    return Error(ErrorCode::mismatch,
+                 fmt::format("\"{}\": ranks {} and {} both called {}; one must send and the other "
+                             "receive. Nothing was changed.",
+                             name, voices[0].first, voices[1].first, to_string(a.kind)));
+  if (a.placement != b.placement)
+    return Error(ErrorCode::mismatch,
+                 fmt::format("\"{}\": rank {} gave memory on {}, rank {} memory on {}; both must "
+                             "give the same kind. Nothing was changed.",
+                             name, voices[0].first, to_string(Device{a.placement, 0}),
+                             voices[1].first, to_string(Device{b.placement, 0})));
+  if (a.dtype != b.dtype || a.shape.count() != b.shape.count()) {
+    const auto verb = [](const Signature& s) {
+      return s.kind == CollectiveKind::send ? "sends" : "expects";
+    };
+    return Error(
+               ErrorCode::mismatch,
+               fmt::format("\"{}\": rank {} {} {}, rank {} {} {}; both must name one dtype and as "
+                           "many elements. Nothing was changed.",
+                           name, voices[0].first, verb(a), a.describe(), voices[1].first, verb(b),
+                           b.describe()))
+        .with_rank(voices[1].first);
+  }
+  return {};
+}
+
+}  // namespace
+
+std::optional<Error> find_disagreement(const std::string& name, Voices voices, int size) {
+  const auto kind = voices.front().second->signature.kind;
+  if (kind == CollectiveKind::send || kind == CollectiveKind::recv) {
+    auto error = check_pair(name, voices);
+    if (error) error->with_tensor(name);
+    return error;
+  }
+  for (const auto& rule : kRules) {
+    if (!rule.applies(kind)) continue;
+    const auto essence_of = [&](const Request& request) { return essence(rule, request); };
+    const int rank = odd_rank(voices, essence_of);
+    if (rank < 0) continue;
+    return Error(ErrorCode::mismatch,
+                 fmt::format("\"{}\": {}; all ranks must submit one {}. Nothing was changed.", name,
+                             who_said_what(voices, rule.describe), rule.what))
+        .with_rank(rank)
+        .with_tensor(name);
+  }
+  auto error = check_rows(name, voices, size);
+  if (error) error->with_tensor(name);
+  return error;
+}
+
+}  // namespace tutti

@@ -1,0 +1,98 @@
+#include "tutti/core/agreement/coordinator.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tutti {
+
+Coordinator::Coordinator(const Options& options, int size, Send send)
+    : options_(options),
+      size_(size),
+      send_(std::move(send)),
+      negotiator_(size),
+      cache_(options.cache_capacity),
+      learner_(options.replay_after),
+      places_(static_cast<size_t>(size), Place::after) {}
+
+void Coordinator::on_requests(int rank, WireReader reader, Clock::time_point now) {
+  std::vector<int64_t> forgotten;
+  while (!reader.at_end()) {
+    Request request;
+    int64_t unknown = -1;
+    if (!decode_request(reader, cache_, request, unknown)) {
+      forgotten.push_back(unknown);
+      continue;
+    }
+    // A rank that has not heard of the plan yet asks for its tensors; when it hears of it, it moves
+    // them into the plan itself.
+    if (plan_ && places_[static_cast<size_t>(rank)] == Place::before &&
+        plan_->index.contains(request.name))
+      continue;
+    negotiator_.add(rank, std::move(request), now);
+  }
+  if (forgotten.empty()) return;
+  auto message = begin_message(MessageType::resend);
+  message.numbers(forgotten);
+  send_(rank, message.bytes());
+}
+
+void Coordinator::on_plan_joined(int rank, WireReader reader) {
+  if (plan_ && reader.get<uint32_t>() == plan_->id)
+    places_[static_cast<size_t>(rank)] = Place::inside;
+}
+
+void Coordinator::on_plan_failed(WireReader reader) {
+  const auto id = reader.get<uint32_t>();
+  const bool reordered = reader.get<uint8_t>() != 0;
+  std::vector<std::string> missing(reader.get<uint16_t>());
+  for (auto& name : missing) name = reader.text();
+  if (!plan_ || plan_->id != id || std::exchange(has_failed_, true)) return;
+  if (reordered)
+    learner_.reordered();
+  else
+    learner_.failed(missing);
+}
+
+void Coordinator::on_plan_left(int rank, WireReader reader) {
+  if (!plan_ || reader.get<uint32_t>() != plan_->id) return;
+  places_[static_cast<size_t>(rank)] = Place::after;
+  if (std::ranges::count(places_, Place::after) == size_) plan_.reset();
+}
+
+void Coordinator::answer() {
+  auto responses = negotiator_.take_ready();
+  if (responses.empty()) return;
+  auto message = begin_message(MessageType::answers);
+  std::optional<std::vector<Plan::Tensor>> locked;
+  const auto in_locked = [&](const std::string& name) {
+    return std::any_of(locked->begin(), locked->end(),
+                       [&](const Plan::Tensor& tensor) { return tensor.name == name; });
+  };
+  for (const auto& response : responses) {
+    // Once the step is complete, what is ready already of the next one belongs to the plan.
+    if (locked && !response.all_joined && in_locked(response.name)) continue;
+    message.put(AnswerType::response);
+    encode_response(message, response, cache_);
+    const bool regular = !response.error && !response.all_joined && response.joined.empty();
+    if (regular) cache_.remember(response.name, response.signature);
+    if (!options_.replay || plan_ || locked) continue;
+    if (!regular)
+      learner_.disturb();
+    else if (response.signature.kind == CollectiveKind::allreduce)
+      locked = learner_.observe(response);
+  }
+  if (locked) lock(std::move(*locked), message);
+  for (int rank = 0; rank < size_; ++rank) send_(rank, message.bytes());
+}
+
+void Coordinator::lock(std::vector<Plan::Tensor> tensors, WireWriter& message) {
+  plan_ = Plan::build(next_plan_++, std::move(tensors), options_.fusion_bytes,
+                      options_.partition_bytes);
+  for (const auto& tensor : plan_->tensors) negotiator_.forget(tensor.name);
+  has_failed_ = false;
+  std::fill(places_.begin(), places_.end(), Place::before);
+  message.put(AnswerType::plan);
+  plan_->encode(message);
+}
+
+}  // namespace tutti

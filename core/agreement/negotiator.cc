@@ -1,0 +1,236 @@
+#include "tutti/core/agreement/negotiator.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tutti/base/check.h"
+#include "tutti/base/text.h"
+#include "tutti/core/agreement/agreement.h"
+
+namespace tutti {
+
+namespace {
+
+bool is_pair(CollectiveKind kind) {
+  return kind == CollectiveKind::send || kind == CollectiveKind::recv;
+}
+
+// Point-to-point names belong to their two ranks; others may use the same name.
+std::string table_key(int rank, const Request& request) {
+  if (!is_pair(request.signature.kind)) return request.name;
+  const int low = std::min(rank, request.signature.root);
+  const int high = std::max(rank, request.signature.root);
+  return fmt::format("{}\n{}-{}", request.name, low, high);
+}
+
+}  // namespace
+
+void Negotiator::add(int rank, Request request, Clock::time_point now) {
+  if (request.join) {
+    TUTTI_CHECK(!joined_[static_cast<size_t>(rank)]);
+    joined_[static_cast<size_t>(rank)] = true;
+    ++joined_count_;
+    last_joined_ = rank;
+    release_complete();
+    return;
+  }
+  const auto key = table_key(rank, request);
+  auto [found, is_new] = table_.try_emplace(key);
+  auto& pending = found->second;
+  if (is_new) {
+    pending.requests.resize(static_cast<size_t>(size_));
+    pending.since = now;
+    pending.order = next_order_++;
+    pending.needed = is_pair(request.signature.kind) ? 2 : size_;
+  }
+  auto& place = pending.requests[static_cast<size_t>(rank)];
+  TUTTI_CHECK(!place.has_value());  // a rank refuses a pending name before it asks
+  place = std::move(request);
+  ++pending.count;
+  if (complete(pending) || hopeless(pending)) finish(key);
+}
+
+void Negotiator::leave(int rank, const Error& error) {
+  gone_[static_cast<size_t>(rank)] = true;
+  if (!left_) left_ = error;
+  std::vector<std::pair<uint64_t, std::string>> keys;
+  for (const auto& [key, pending] : table_)
+    if (hopeless(pending)) keys.emplace_back(pending.order, key);
+  std::sort(keys.begin(), keys.end());
+  for (const auto& [order, key] : keys) finish(key);
+}
+
+// A rank that left did not ask for it before.
+bool Negotiator::hopeless(const Pending& pending) const {
+  if (!left_) return false;
+  const auto first = std::find_if(pending.requests.begin(), pending.requests.end(),
+                                  [](const auto& request) { return request.has_value(); });
+  for (size_t rank = 0; rank < gone_.size(); ++rank) {
+    if (!gone_[rank] || pending.requests[rank] || joined_[rank]) continue;
+    if (pending.needed == size_ || (*first)->signature.root == static_cast<int>(rank)) return true;
+  }
+  return false;
+}
+
+bool Negotiator::complete(const Pending& pending) const {
+  if (pending.needed != size_) return pending.count == pending.needed;
+  if (pending.count + joined_count_ < size_) return false;
+  for (size_t rank = 0; rank < joined_.size(); ++rank)
+    if (!pending.requests[rank] && !joined_[rank]) return false;
+  return true;
+}
+
+// A join can complete names that waited for that rank only; oldest first, so that every run of the
+// same requests answers alike.
+void Negotiator::release_complete() {
+  std::vector<std::pair<uint64_t, std::string>> keys;
+  for (const auto& [key, pending] : table_)
+    if (complete(pending)) keys.emplace_back(pending.order, key);
+  std::sort(keys.begin(), keys.end());
+  for (const auto& [order, key] : keys) finish(key);
+  if (joined_count_ < size_) return;
+  Response response;
+  response.all_joined = true;
+  response.rows = {last_joined_};
+  ready_.push_back(std::move(response));
+  std::fill(joined_.begin(), joined_.end(), false);
+  joined_count_ = 0;
+}
+
+void Negotiator::finish(const std::string& key) {
+  const auto found = table_.find(key);
+  const auto& pending = found->second;
+  const auto first = std::find_if(pending.requests.begin(), pending.requests.end(),
+                                  [](const auto& request) { return request.has_value(); });
+  const std::string name = (*first)->name;
+  Response response = answer(name, pending);
+  const std::string group = (*first)->signature.group;
+  const int group_size = (*first)->signature.group_size;
+  const bool one_group =
+      std::all_of(pending.requests.begin(), pending.requests.end(), [&](const auto& request) {
+        return !request ||
+               (request->signature.group == group && request->signature.group_size == group_size);
+      });
+  table_.erase(found);
+  // Ranks that disagree about the group itself get their error now: such a group never fills.
+  if (group.empty() || !one_group || left_) {
+    ready_.push_back(std::move(response));
+    return;
+  }
+  auto& members = groups_[group].members;
+  members.push_back(std::move(response));
+  if (static_cast<int>(members.size()) < group_size) return;
+  const auto bad = std::find_if(members.begin(), members.end(),
+                                [](const Response& member) { return member.error.has_value(); });
+  if (bad != members.end()) {
+    const Error error = *bad->error;
+    for (auto& member : members) member.error = error;
+  }
+  std::move(members.begin(), members.end(), std::back_inserter(ready_));
+  groups_.erase(group);
+}
+
+Response Negotiator::answer(const std::string& name, const Pending& pending) const {
+  std::vector<std::pair<int, const Request*>> voices;
+  Response response;
+  response.name = name;
+  for (int rank = 0; rank < size_; ++rank) {
+    const auto& request = pending.requests[static_cast<size_t>(rank)];
+    if (request)
+      voices.emplace_back(rank, &*request);
+    else if (pending.needed == size_)
+      response.joined.push_back(rank);
+  }
+  const Request& first = *voices.front().second;
+  response.signature = first.signature;
+  response.error = hopeless(pending) ? left_ : find_disagreement(name, voices, size_);
+  if (response.error) return response;
+
+  const auto kind = first.signature.kind;
+  if (!response.joined.empty() && kind != CollectiveKind::allreduce) {
+    std::vector<int> joined(response.joined.begin(), response.joined.end());
+    response.error =
+        Error(ErrorCode::mismatch,
+              fmt::format(
+                  "\"{}\": {} cannot run while {} has joined (is out of data); only allreduce "
+                  "can. Nothing was changed.",
+                  name, to_string(kind), format_rank_set(joined)))
+            .with_rank(joined.front())
+            .with_tensor(name);
+    return response;
+  }
+  const auto rows_of = [](const Request& request) {
+    return request.signature.shape.rank() == 0 ? 1 : request.signature.shape[0];
+  };
+  switch (kind) {
+    case CollectiveKind::allgather:
+    case CollectiveKind::gather:
+      for (const auto& [rank, request] : voices) response.rows.push_back(rows_of(*request));
+      break;
+    case CollectiveKind::scatter:
+      for (const auto& [rank, request] : voices)
+        if (rank == request->signature.root) {
+          response.signature = request->signature;
+          response.rows = request->rows;
+        }
+      break;
+    case CollectiveKind::reduce_scatter:
+      response.rows = first.rows;
+      break;
+    case CollectiveKind::alltoall:
+      for (const auto& [rank, request] : voices)
+        response.rows.insert(response.rows.end(), request->rows.begin(), request->rows.end());
+      break;
+    case CollectiveKind::send:
+    case CollectiveKind::recv: {
+      // The answer is told as the sender's: kind send, rows = {from, to}.
+      const bool first_sends = kind == CollectiveKind::send;
+      const int a = voices[0].first, b = voices[1].first;
+      response.rows = first_sends ? std::vector<int64_t>{a, b} : std::vector<int64_t>{b, a};
+      response.signature.kind = CollectiveKind::send;
+      break;
+    }
+    default:
+      break;
+  }
+  return response;
+}
+
+std::vector<Response> Negotiator::take_ready() {
+  std::stable_sort(ready_.begin(), ready_.end(), [](const Response& a, const Response& b) {
+    return a.signature.priority > b.signature.priority;
+  });
+  return std::exchange(ready_, {});
+}
+
+void Negotiator::forget(const std::string& name) {
+  table_.erase(name);
+  for (auto group = groups_.begin(); group != groups_.end();) {
+    std::erase_if(group->second.members,
+                  [&](const Response& member) { return member.name == name; });
+    group = group->second.members.empty() ? groups_.erase(group) : std::next(group);
+  }
+}
+
+std::vector<Negotiator::Waiting> Negotiator::waiting() const {
+  std::vector<Waiting> list;
+  for (const auto& [key, pending] : table_) {
+    const auto first = std::find_if(pending.requests.begin(), pending.requests.end(),
+                                    [](const auto& request) { return request.has_value(); });
+    Waiting waiting{(*first)->name, (*first)->signature.kind, pending.since, {}, {}};
+    for (int rank = 0; rank < size_; ++rank) {
+      const auto index = static_cast<size_t>(rank);
+      if (pending.requests[index])
+        waiting.present.push_back(rank);
+      else if (pending.needed == size_ ? !joined_[index] : rank == (*first)->signature.root)
+        waiting.missing.push_back(rank);
+    }
+    list.push_back(std::move(waiting));
+  }
+  std::sort(list.begin(), list.end(),
+            [](const Waiting& a, const Waiting& b) { return a.since < b.since; });
+  return list;
+}
+
+}  // namespace tutti

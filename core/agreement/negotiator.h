@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "tutti/base/deadline.h"
+#include "tutti/core/agreement/request.h"
+
+namespace tutti {
+
+/// Matches the requests of all ranks by name and checks that they agree; the heart of the
+/// coordinator. Pure: no thread, no socket; time comes in as a value. A request is answered once,
+/// as soon as every rank that has not joined made it; a group only when all its members are there.
+class Negotiator {
+ public:
+  explicit Negotiator(int size) : size_(size), joined_(static_cast<size_t>(size), false) {}
+
+  void add(int rank, Request request, Clock::time_point now);
+  /// A rank left: names that it did not ask for, now or later, are answered with this error.
+  void leave(int rank, const Error& error);
+  /// What became ready since the last call: by priority, then in order of completion.
+  std::vector<Response> take_ready();
+  /// Forgets all unanswered requests for a name (they moved into a plan).
+  void forget(const std::string& name);
+
+  /// An unanswered name, for the stall report.
+  struct Waiting {
+    std::string name;
+    CollectiveKind kind;
+    Clock::time_point since;
+    std::vector<int> present;
+    std::vector<int> missing;
+  };
+  std::vector<Waiting> waiting() const;
+  bool idle() const { return table_.empty() && ready_.empty() && groups_.empty(); }
+  int joined_count() const { return joined_count_; }
+
+ private:
+  struct Pending {
+    std::vector<std::optional<Request>> requests;  // one a rank
+    int count = 0;
+    int needed = 0;  // ranks that must ask: 2 for send and recv
+    Clock::time_point since;
+    uint64_t order = 0;
+  };
+  struct Group {
+    std::vector<Response> members;
+  };
+  bool complete(const Pending& pending) const;
+  bool hopeless(const Pending& pending) const;
+  void finish(const std::string& key);
+  void release_complete();
+  Response answer(const std::string& name, const Pending& pending) const;
+
+  const int size_;
+  std::vector<bool> joined_;
+  int joined_count_ = 0;
+  std::vector<bool> gone_ = std::vector<bool>(static_cast<size_t>(size_), false);
+  std::optional<Error> left_;
+  int last_joined_ = -1;
+  uint64_t next_order_ = 0;
+  std::unordered_map<std::string, Pending> table_;
+  std::map<std::string, Group> groups_;
+  std::vector<Response> ready_;
+};
+
+}  // namespace tutti

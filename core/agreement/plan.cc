@@ -1,0 +1,96 @@
+#include "tutti/core/agreement/plan.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tutti {
+
+Plan Plan::build(uint32_t id, std::vector<Tensor> tensors, int64_t fusion_bytes,
+                 int64_t partition_bytes) {
+  Plan plan;
+  plan.id = id;
+  plan.tensors = std::move(tensors);
+  std::vector<Placeable> places;
+  std::vector<int64_t> cuts;
+  for (size_t i = 0; i < plan.tensors.size(); ++i) {
+    const auto& tensor = plan.tensors[i];
+    const auto index = static_cast<int64_t>(i);
+    places.push_back({index, &tensor.signature, {}});
+    if (tensor.cut) cuts.push_back(index);
+    plan.index.emplace(tensor.name, index);
+    if (!tensor.signature.group.empty()) plan.groups[tensor.signature.group].push_back(index);
+  }
+  // The first bucket is small, so that the first bytes move early.
+  constexpr int64_t kFirstPart = 4;
+  plan.buckets =
+      plan_buckets(places, fusion_bytes, partition_bytes, cuts, fusion_bytes / kFirstPart);
+  return plan;
+}
+
+void Plan::encode(WireWriter& writer) const {
+  writer.put(id).put(static_cast<uint32_t>(tensors.size()));
+  for (const auto& tensor : tensors) {
+    writer.text(tensor.name).put(static_cast<uint8_t>(tensor.cut));
+    tutti::encode(writer, tensor.signature);
+  }
+}
+
+Plan Plan::decode(WireReader& reader, int64_t fusion_bytes, int64_t partition_bytes) {
+  const auto id = reader.get<uint32_t>();
+  const auto count = reader.get<uint32_t>();
+  std::vector<Tensor> tensors;
+  for (uint32_t i = 0; i < count; ++i) {
+    Tensor tensor;
+    tensor.name = reader.text();
+    tensor.cut = reader.get<uint8_t>() != 0;
+    tensor.signature = decode_signature(reader);
+    tensors.push_back(std::move(tensor));
+  }
+  return build(id, std::move(tensors), fusion_bytes, partition_bytes);
+}
+
+std::optional<std::vector<Plan::Tensor>> PlanLearner::observe(const Response& response) {
+  if (in_step_.contains(response.name)) {
+    // The name comes again: a step ends here that was not the same as the last one.
+    equal_ = 0;
+    last_.clear();
+    for (const auto& tensor : step_) last_.emplace(tensor.name, tensor.signature);
+    step_.clear();
+    in_step_.clear();
+  }
+  in_step_.emplace(response.name, step_.size());
+  step_.push_back({response.name, response.signature, cuts_.contains(response.name)});
+  step_.back().signature.begin = 0;
+  if (!same_as_last()) return {};
+  ++equal_;
+  auto complete = std::exchange(step_, {});
+  in_step_.clear();
+  if (equal_ < needed_ - 1) return {};
+  equal_ = 0;
+  last_.clear();
+  return complete;
+}
+
+bool PlanLearner::same_as_last() const {
+  if (last_.empty() || step_.size() != last_.size()) return false;
+  return std::all_of(step_.begin(), step_.end(), [&](const Plan::Tensor& tensor) {
+    const auto found = last_.find(tensor.name);
+    return found != last_.end() && found->second == tensor.signature;
+  });
+}
+
+void PlanLearner::disturb() {
+  equal_ = 0;
+  step_.clear();
+  in_step_.clear();
+  last_.clear();
+}
+
+void PlanLearner::failed(const std::vector<std::string>& missing) {
+  disturb();
+  cuts_.insert(missing.begin(), missing.end());
+  constexpr int kMost = 1 << 16;
+  needed_ = std::min(needed_ * 2, std::max(equal_steps_, kMost));
+}
+
+}  // namespace tutti

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "tutti/core/agreement/bucket.h"
+#include "tutti/core/agreement/request.h"
+
+namespace tutti {
+
+/// A step that all ranks agreed to replay: its tensors and their buckets, in launch order. Built by
+/// every rank from the same description, so equal everywhere.
+struct Plan {
+  struct Tensor {
+    std::string name;
+    Signature signature;
+    bool cut = false;  // may not share a bucket with what is before it
+  };
+  uint32_t id = 0;
+  std::vector<Tensor> tensors;
+  std::vector<Bucket> buckets;
+  std::unordered_map<std::string, int64_t> index;
+  std::unordered_map<std::string, std::vector<int64_t>> groups;  // members of each group
+
+  static Plan build(uint32_t id, std::vector<Tensor> tensors, int64_t fusion_bytes,
+                    int64_t partition_bytes);
+  void encode(WireWriter& writer) const;
+  static Plan decode(WireReader& reader, int64_t fusion_bytes, int64_t partition_bytes);
+
+  /// The operation number of the bucket that is launched as number `sequence` since the plan began.
+  uint64_t tag(uint64_t sequence) const { return (uint64_t{id} << kSequenceBits) | sequence; }
+  uint64_t last_tag() const { return tag((uint64_t{1} << kSequenceBits) - 1); }
+  static constexpr int kSequenceBits = 40;
+};
+
+/// Watches the coordinator's answers until the same step came `equal_steps` times, then proposes a
+/// plan. After a plan failed it is more careful: twice as many steps each time, and a tensor that
+/// was missing when it failed begins a bucket of its own. Pure.
+class PlanLearner {
+ public:
+  explicit PlanLearner(int equal_steps) : equal_steps_(equal_steps), needed_(equal_steps) {}
+
+  /// An allreduce that was answered well, with nobody joined. A tensor of the plan if that step is
+  /// now complete and was seen often enough.
+  std::optional<std::vector<Plan::Tensor>> observe(const Response& response);
+  /// Anything that makes the step irregular: errors, joins.
+  void disturb();
+  /// The plan was given up because the order of its tensors changed.
+  void reordered() { disturb(); }
+  /// The plan was given up; `missing` are the tensors that did not come.
+  void failed(const std::vector<std::string>& missing);
+
+ private:
+  bool same_as_last() const;
+
+  const int equal_steps_;
+  int needed_;
+  int equal_ = 0;
+  std::vector<Plan::Tensor> step_;
+  std::unordered_map<std::string, size_t> in_step_;
+  std::unordered_map<std::string, Signature> last_;
+  std::unordered_set<std::string> cuts_;
+};
+
+}  // namespace tutti

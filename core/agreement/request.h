@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tutti/base/error.h"
+#include "tutti/collectives/collective.h"
+#include "tutti/core/agreement/wire.h"
+#include "tutti/tensor/device.h"
+#include "tutti/tensor/shape.h"
+
+namespace tutti {
+
+/// Signature::place is the arena's number above these bits, and the offset in bytes.
+inline constexpr int kArenaShift = 44;
+
+/// What all ranks must agree on for one name (the first extent of gathered kinds excepted).
+struct Signature {
+  CollectiveKind kind = CollectiveKind::allreduce;
+  DataType dtype = DataType::f32;
+  DataType wire = DataType::f32;  // the type in which it travels
+  ReduceOp op = ReduceOp::sum;
+  DeviceKind placement = DeviceKind::cpu;
+  int32_t root = 0;  // or the peer of send and recv
+  int32_t priority = 0;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  int64_t place = -1;  // in the ranks' GradientArena: its number and the offset; -1: in none
+  int64_t begin = 0;   // elements before this one are done already (after a veto)
+  std::string group;   // empty: alone
+  int32_t group_size = 0;
+  Shape shape;
+
+  bool operator==(const Signature&) const = default;
+  /// "f32[6,1,5,5]"
+  std::string describe() const;
+};
+
+/// "I have this tensor": what a rank tells the coordinator.
+struct Request {
+  std::string name;
+  Signature signature;
+  std::vector<int64_t> rows;  // alltoall: rows to each rank; scatter, reduce_scatter: rows of each
+  int64_t output_rows = -1;   // allgather: rows of the caller's output; -1: the library makes it
+  bool join = false;          // "I am out of data": nothing else counts
+};
+
+/// "All ranks have it: run it", or why not. The same on every rank, in the same order.
+struct Response {
+  std::string name;
+  Signature signature;
+  std::vector<int64_t> rows;    // allgather, gather: rows of each rank; scatter and
+                                // reduce_scatter: rows to each; alltoall: [from * size + to]
+  std::vector<int64_t> joined;  // ranks that take part with nothing
+  int64_t id = -1;              // the name's number from now on; -1: not remembered
+  std::optional<Error> error;   // the same error for everybody
+  bool all_joined = false;      // the answer to join; rows = {last rank to join}
+};
+
+void encode(WireWriter& writer, const Signature& signature);
+Signature decode_signature(WireReader& reader);
+void encode(WireWriter& writer, const Error& error);
+Error decode_error(WireReader& reader);
+
+}  // namespace tutti

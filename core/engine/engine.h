@@ -1,0 +1,220 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "tutti/backends/backend.h"
+#include "tutti/base/fork_guard.h"
+#include "tutti/core/agreement/coordinator.h"
+#include "tutti/core/engine/entry_table.h"
+#include "tutti/core/engine/scheduler.h"
+#include "tutti/core/engine/token.h"
+#include "tutti/core/settings/options.h"
+#include "tutti/core/settings/statistics.h"
+#include "tutti/core/watch/liveness.h"
+#include "tutti/core/watch/stall.h"
+#include "tutti/core/watch/timeline.h"
+
+namespace tutti {
+
+/// The coordinator thread's machine. Exactly one thread at a time holds its token and is the
+/// engine: a thread that waits for a Work drives it itself; when nobody waits, the background
+/// thread does. Whoever sleeps, sleeps in one place, the poller. Nothing ticks when idle.
+class Engine final : public Driver, public std::enable_shared_from_this<Engine> {
+ public:
+  /// `deaths`: where a launcher writes them (see core/watch/death.h); may be null.
+  Engine(Options options, Context context, std::unique_ptr<Backend> backend,
+         std::shared_ptr<Store> deaths);
+  ~Engine() override;
+
+  /// Starts the background thread.
+  void start();
+  /// Fails what is pending, says goodbye, ends the thread. Idempotent; has a deadline.
+  void close() noexcept;
+
+  /// Hands operations over, all or none: claim their entries, fill them in, commit. Until then
+  /// nobody else submits; what is not committed never was.
+  class Submission {
+   public:
+    /// Throws if closed, broken or forked; `name` is for that message.
+    Submission(Engine& engine, std::string_view name);
+    ~Submission();
+    Submission(const Submission&) = delete;
+    Submission& operator=(const Submission&) = delete;
+    /// The entry of a name, as its last use left it. Throws Error(duplicate_name) if it is pending.
+    Entry& claim(std::string_view key);
+    /// The same, found before in a table of this generation.
+    Entry& claim(Entry& entry);
+    uint64_t generation() const { return engine_.entries_.generation(); }
+    void count_allocation() { ++engine_.submission_allocations_; }
+    /// `ring`: the caller does not wait at once, so somebody must be woken.
+    void commit(bool ring);
+
+   private:
+    Entry& hold(Entry& entry);
+    Engine& engine_;
+    const std::lock_guard<std::mutex> lock_;
+    const size_t before_;
+    bool committed_ = false;
+  };
+  /// Entries made elsewhere, all or none.
+  void submit(std::vector<std::unique_ptr<Entry>> entries, bool ring);
+  void submit_join(std::unique_ptr<Entry> entry);
+  /// Runs an allreduce that every rank calls at the same place of its program: by this thread
+  /// alone, without negotiation and without waking anyone. False: the backend has no such way;
+  /// submit() it.
+  bool run_now(std::string_view name, const Collective& collective);
+  /// Lets the engine look again at what waits. Any thread; never blocks.
+  void wake();
+  /// Runs `function` soon, as a callback: from whichever thread drives, without the token. At once
+  /// if the engine is closed. Any thread; never blocks.
+  void post(std::function<void()> function);
+
+  void drive(WorkState& work, Deadline deadline) override;
+  void report(const std::string& line) override;
+  bool in_callback() const override;
+  void stream_waits(const std::shared_ptr<WorkState>& work, StreamRef stream) override;
+
+  Statistics statistics();
+  Timeline& timeline() { return timeline_; }
+  const Context& context() const { return context_; }
+  const Options& options() const { return options_; }
+  Backend& backend() { return *backend_; }
+  /// The error that ended this communicator, if one did.
+  std::optional<Error> broken() const;
+  void log(LogLevel level, const std::string& line);
+  bool forked() const { return fork_guard_.forked(); }
+
+ private:
+  // --- token holder only (engine.cc) ---
+  void check_not_forked(std::string_view name) const {
+    if (forked()) refuse_in_fork(name);
+  }
+  [[noreturn]] void refuse_in_fork(std::string_view name) const;
+  /// Throws what ended the communicator, if anything did. With submit_mutex_ held.
+  void check_usable(std::string_view name) const;
+  void find_waits(Entry& entry);
+  bool may_be_quiet();
+  bool step();
+  bool take_submissions();
+  bool hand_over_deferred();
+  void fail_all(const Error& error);
+  void finish(std::span<Entry* const> entries, const Error* error);
+  void finish(Entry* entry, const Error* error) { finish({&entry, 1}, error); }
+  void run_callbacks();
+  void publish_statistics();
+  Clock::time_point next_deadline() const;
+  bool pending() const;
+  /// Spins, then sleeps until something can move or the deadline passed.
+  void rest(Deadline deadline, int& idle_rounds);
+  static void spin(int round, int looks_between_yields);
+  void drive_until_done(WorkState& work, Deadline deadline);
+  void take_token();
+  void put_token_back();
+  void hand_on(std::unique_lock<std::mutex>& lock);
+  /// Before a driver lets go of the token: sees that the background thread wakes for the rest.
+  void leave_to_background();
+  static constexpr int kBlockingSpins = 4096, kBlockingYields = 256;
+  static constexpr int kYields = 32;
+  /// Shared memory smaller than this is reduced as if it were private: a copy costs less.
+  static constexpr int64_t kLeastSharedBytes = 4096;
+  void background();
+
+  // --- token holder only (engine_control.cc) ---
+  bool handle_messages();
+  void handle(int from, std::span<const std::byte> message);
+  void send(int rank, std::span<const std::byte> message);
+  void handle_peer_events();
+  void watch_peers(Clock::time_point now);
+  void report_stalls(Clock::time_point now);
+  void fault(const Error& error, bool tell_others);
+  Error peer_lost_error(int peer, const std::string& detail);
+  std::string in_flight() const;
+  std::string describe_rank(int rank) const;
+  void collect_timelines(double seconds);
+
+  // Constant after construction.
+  const Options options_;
+  const Context context_;
+  const ForkGuard fork_guard_;
+  const int spin_rounds_;
+  const std::unique_ptr<Backend> backend_;
+  Transport& transport_;
+  const std::shared_ptr<Store> deaths_;
+  Timeline timeline_;
+
+  // Only the token's holder touches these.
+  std::unique_ptr<Coordinator> coordinator_;  // on rank 0
+  std::unique_ptr<Scheduler> scheduler_;
+  Liveness liveness_;
+  StallClock stall_clock_;
+  std::unordered_map<std::string, double> stalls_reported_;
+  std::vector<RankStatus> statuses_;
+  std::deque<std::vector<std::byte>> loopback_;
+  std::vector<bool> gone_;     // peers that left or died
+  std::optional<Error> left_;  // somebody left: nothing new can be done
+  std::vector<std::pair<WorkCallback, std::exception_ptr>> callbacks_;
+  std::vector<std::shared_ptr<WorkState>> finishing_;
+  std::vector<WorkCallback> finished_callbacks_;
+  std::vector<Entry*> taken_;
+  std::vector<Entry*> deferred_;  // until what their streams wait for is done
+  std::vector<std::byte> message_;
+  std::vector<std::string> timelines_;  // rank 0, at the end: events of each rank
+  std::vector<bool> timeline_done_;
+  int timelines_missing_ = 0;
+  Clock::time_point control_deadline_ = Clock::time_point::max();
+  Clock::time_point next_stall_check_ = Clock::time_point::min();
+  Statistics counting_;
+  uint64_t negotiation_messages_ = 0;
+  uint64_t blocking_runs_ = 0;
+  std::string_view blocking_;  // what a thread in run_now() waits for; empty: nothing
+  Clock::time_point blocking_since_;
+  bool posted_ = false;
+  bool some_finished_ = false;
+
+  Poller poller_;
+  Bell bell_;
+  std::atomic<bool> bell_rung_{false};
+  std::atomic<bool> closing_{false};
+  std::atomic<bool> usable_{true};  // neither closed nor broken
+  std::atomic<uint64_t> wakeups_{0};
+  std::thread thread_;
+
+  mutable std::mutex submit_mutex_;  // guards the following
+  std::vector<Entry*> submitted_;
+  struct StreamWait {
+    StreamRef stream;
+    std::weak_ptr<WorkState> work;
+  };
+  std::vector<StreamWait> stream_waits_;  // of Works that are not done
+  std::vector<Entry*> joins_;
+  std::vector<std::function<void()>> posted_functions_;
+  EntryTable entries_;
+  uint64_t submission_allocations_ = 0;
+  // While the background thread sleeps in a plan: it need not wake before as many bytes of that
+  // plan came. 0: it wakes for whatever comes.
+  int64_t quiet_bytes_ = 0;
+  uint32_t quiet_plan_ = 0;
+  int64_t submitted_bytes_ = 0;  // since the engine took submissions last
+  std::optional<Error> broken_;
+  bool closed_ = false;
+
+  std::mutex token_mutex_;  // guards the following
+  Token token_;
+  std::condition_variable drivers_;
+  std::condition_variable background_;
+  Clock::time_point sleeping_until_ = Clock::time_point::max();
+
+  std::mutex statistics_mutex_;  // guards the following
+  Statistics published_;
+  std::mutex log_mutex_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,86 @@
+// The part of the engine that runs a collective at once, for a caller that waits for it.
+
+#include <fmt/format.h>
+#include <sched.h>
+
+#include "tutti/core/engine/engine.h"
+
+namespace tutti {
+
+bool Engine::run_now(std::string_view name, const Collective& collective) {
+  Launch launch;
+  launch.queue = kBlockingQueue;
+  launch.name = name;
+  if (!backend_->packs_itself(collective, launch)) return false;
+  check_not_forked(name);
+  if (!usable_) {
+    const std::lock_guard lock(submit_mutex_);
+    check_usable(name);
+  }
+  if (in_callback())
+    throw Error(
+        ErrorCode::callback,
+        fmt::format("\"{}\": a blocking call inside a callback would wait for itself", name))
+        .with_tensor(name);
+  const int64_t bytes = collective.send_counts[0] * size_of(collective.dtype);
+  const Window window{collective.output, collective.send_counts[0]};
+  if (bytes >= kLeastSharedBytes && collective.input == collective.output &&
+      backend_->shares(window.data, static_cast<size_t>(bytes)))
+    launch.windows = {&window, 1};
+
+  take_token();
+  std::optional<Error> error;
+  bool drove = false;
+  try {
+    launch.tag = ++blocking_runs_;
+    ++counting_.caller_runs;
+    launch.spins = spin_rounds_ > 0 ? kBlockingSpins : 0;
+    const auto operation = backend_->start(collective, launch);
+    auto state = OperationState::done;
+    for (int round = 0; operation && (state = operation->advance()) == OperationState::pending;
+         ++round) {
+      if (spin_rounds_ > 0 && round < kBlockingSpins) {
+        constexpr int kLooksBetweenYields = 64;
+        spin(round, kLooksBetweenYields);
+      } else if (spin_rounds_ == 0 && round < kBlockingYields) {
+        ::sched_yield();
+      } else {
+        blocking_ = name;
+        blocking_since_ = Clock::now();
+        drove = true;
+        int idle_rounds = 0;
+        while ((state = operation->advance()) == OperationState::pending) {
+          if (left_) throw Error(*left_);
+          const bool moved = step();
+          run_callbacks();
+          if (moved)
+            idle_rounds = 0;
+          else
+            rest(Deadline::never(), idle_rounds);
+        }
+        break;
+      }
+    }
+    if (state != OperationState::done) {
+      if (broken())
+        error = *broken();
+      else if (operation->failure() != nullptr)
+        error = Error(*operation->failure()).with_tensor(name);
+      else
+        error = Error(ErrorCode::internal,
+                      fmt::format("\"{}\" failed although no rank was lost", name));
+    }
+  } catch (const Error& caught) {
+    error = caught;
+  }
+  blocking_ = {};
+  if (drove) {
+    publish_statistics();
+    leave_to_background();
+  }
+  put_token_back();
+  if (error) throw Error(*error);
+  return true;
+}
+
+}  // namespace tutti

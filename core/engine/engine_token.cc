@@ -1,0 +1,155 @@
+// Who is the engine: threads that wait for their Work, and the background thread.
+
+#include <sched.h>
+
+#include "tutti/core/engine/engine.h"
+
+namespace tutti {
+
+void Engine::drive(WorkState& work, Deadline deadline) {
+  const auto begin = Clock::now();
+  work.waiting_since.store(begin.time_since_epoch().count());
+  work.waiters.fetch_add(1);
+  {
+    std::unique_lock lock(token_mutex_);
+    while (!work.done() && !deadline.passed()) {
+      if (token_.take_or_sleep()) {
+        lock.unlock();
+        drive_until_done(work, deadline);
+        lock.lock();
+        static_cast<void>(token_.put_back());
+        break;
+      }
+      // Another thread drives; it may sleep without knowing of what this one submitted quietly.
+      if (!bell_rung_.exchange(true)) bell_.ring();
+      if (deadline.is_never())
+        drivers_.wait(lock);
+      else
+        drivers_.wait_until(lock, deadline.when());
+      token_.driver_wakes();
+    }
+    hand_on(lock);
+  }
+  work.waiters.fetch_sub(1);
+  const std::lock_guard lock(statistics_mutex_);
+  published_.wait_seconds += std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+void Engine::take_token() {
+  if (token_.take()) return;
+  std::unique_lock lock(token_mutex_);
+  while (!token_.take_or_sleep()) {
+    // The holder may sleep.
+    if (!bell_rung_.exchange(true)) bell_.ring();
+    drivers_.wait(lock);
+    token_.driver_wakes();
+  }
+}
+
+void Engine::put_token_back() {
+  if (token_.put_back()) return;
+  std::unique_lock lock(token_mutex_);
+  hand_on(lock);
+}
+
+void Engine::hand_on(std::unique_lock<std::mutex>&) {
+  switch (token_.next()) {
+    case Token::Wake::a_driver:
+      drivers_.notify_all();
+      break;
+    case Token::Wake::the_background:
+      background_.notify_one();
+      break;
+    case Token::Wake::nobody:
+      break;
+  }
+}
+
+void Engine::drive_until_done(WorkState& work, Deadline deadline) {
+  ++counting_.caller_runs;
+  int idle_rounds = 0;
+  auto last = Clock::now();
+  while (!work.done() && !deadline.passed()) {
+    const bool moved = step();
+    run_callbacks();
+    const auto now = Clock::now();
+    (moved ? counting_.exposed_seconds : counting_.skew_seconds) +=
+        std::chrono::duration<double>(now - last).count();
+    last = now;
+    if (moved) {
+      idle_rounds = 0;
+      continue;
+    }
+    if (work.done()) break;
+    rest(deadline, idle_rounds);
+  }
+  publish_statistics();
+  leave_to_background();
+}
+
+// The background thread sleeps on what it armed before this thread drove; it must be woken for what
+// is still to come.
+void Engine::leave_to_background() {
+  const bool armed = backend_->arm();
+  const auto due = next_deadline();
+  const std::lock_guard lock(token_mutex_);
+  if ((!armed || posted_ || due < sleeping_until_) && !bell_rung_.exchange(true)) bell_.ring();
+}
+
+// The system may have put the rank that is waited for on the same core, and leaves it there while
+// both seem busy: what takes 0.3 ms took 5 ms.
+void Engine::spin(int round, int looks_between_yields) {
+  if (round % looks_between_yields == looks_between_yields - 1)
+    ::sched_yield();
+  else
+    __builtin_ia32_pause();
+}
+
+void Engine::rest(Deadline deadline, int& idle_rounds) {
+  if (idle_rounds < spin_rounds_ && !backend_->works_elsewhere()) {
+    constexpr int kLooksBetweenYields = 16;  // each is a whole step
+    spin(idle_rounds++, kLooksBetweenYields);
+    return;
+  }
+  // Ranks that share cores give theirs away first: to sleep and to be woken costs both sides more.
+  if (spin_rounds_ == 0 && idle_rounds < kYields && !backend_->works_elsewhere()) {
+    ++idle_rounds;
+    ::sched_yield();
+    return;
+  }
+  const auto due = std::min({next_deadline(), scheduler_->next_look(), deadline.when()});
+  if (!backend_->arm() || (closing_ && !left_)) return;
+  poller_.wait(Deadline::at(due).poll_milliseconds());
+  idle_rounds = spin_rounds_ / 2;
+}
+
+void Engine::background() {
+  std::unique_lock lock(token_mutex_);
+  while (!closing_) {
+    if (!token_.take_in_background_or_park()) {
+      background_.wait(lock);
+      token_.background_unparks();
+      continue;
+    }
+    lock.unlock();
+    bool moved = step();
+    run_callbacks();
+    const bool armed = !moved && backend_->arm() && may_be_quiet();
+    const auto due = next_deadline();
+    if (!moved) publish_statistics();
+    lock.lock();
+    static_cast<void>(token_.put_back());
+    hand_on(lock);
+    if (token_.waiting_drivers() > 0) continue;
+    // The last step may have silenced the bell that close() rang.
+    if (!armed || closing_) continue;
+    sleeping_until_ = due;
+    lock.unlock();
+    options_.observe("idle");
+    poller_.wait(Deadline::at(due).poll_milliseconds());
+    lock.lock();
+    ++wakeups_;
+  }
+}
+
+}  // namespace tutti

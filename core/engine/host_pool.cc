@@ -1,0 +1,59 @@
+#include "tutti/core/engine/host_pool.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace tutti {
+
+namespace {
+
+constexpr size_t kGrain = 4096;
+
+}  // namespace
+
+HostPool::~HostPool() {
+  for (const auto& [size, memory] : free_) runtime_.free_host(memory);
+}
+
+std::shared_ptr<void> HostPool::take(size_t bytes) {
+  size_t size = std::max<size_t>(1, (bytes + kGrain - 1) / kGrain) * kGrain;
+  void* memory = find(size);
+  if (memory == nullptr) memory = runtime_.allocate_host(size);
+  return {memory, [pool = shared_from_this(), size](void* used) { pool->give_back(used, size); }};
+}
+
+// Free memory of about this size, or none, and then what is too much is freed. `size` is used from
+// now on.
+void* HostPool::find(size_t& size) {
+  void* memory = nullptr;
+  std::vector<void*> too_much;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = free_.lower_bound(size);
+    // A step asks for the same sizes again and again; a block half unused serves nobody else.
+    if (found != free_.end() && found->first <= 2 * size) {
+      size = found->first;
+      memory = found->second;
+      free_bytes_ -= size;
+      free_.erase(found);
+    }
+    used_bytes_ += size;
+    most_used_bytes_ = std::max(most_used_bytes_, used_bytes_);
+    while (!free_.empty() && free_bytes_ + used_bytes_ > 2 * most_used_bytes_) {
+      too_much.push_back(free_.begin()->second);
+      free_bytes_ -= free_.begin()->first;
+      free_.erase(free_.begin());
+    }
+  }
+  for (void* one : too_much) runtime_.free_host(one);
+  return memory;
+}
+
+void HostPool::give_back(void* memory, size_t size) {
+  const std::lock_guard lock(mutex_);
+  free_.emplace(size, memory);
+  free_bytes_ += size;
+  used_bytes_ -= size;
+}
+
+}  // namespace tutti

@@ -1,0 +1,200 @@
+#include "tutti/core/engine/staging.h"
+
+#include <algorithm>
+#include <atomic>
+#include <deque>
+
+namespace tutti {
+
+namespace {
+
+Tensor tensor_from(HostPool& pool, const Shape& shape, DataType dtype) {
+  auto memory = pool.take(static_cast<size_t>(shape.count() * size_of(dtype)));
+  return {TensorView(memory.get(), shape, dtype), memory};
+}
+
+}  // namespace
+
+// One tensor of an operation: where it lives and its copy in host memory.
+class Staging::StagedTensor final : public Staged {
+ public:
+  StagedTensor(const Entry& entry, DeviceRuntime& runtime, StreamRef stream, HostPool& pool,
+               int64_t partition_bytes)
+      : input_(entry.input),
+        output_(entry.output),
+        runtime_(runtime),
+        stream_(stream),
+        host_input_(tensor_from(pool, input_.shape(), input_.dtype())),
+        travels_in_pieces_(entry.request.signature.kind == CollectiveKind::allreduce) {
+    const bool in_place = output_.data() == input_.data();
+    if (has_output())
+      host_output_ = in_place ? host_input_ : tensor_from(pool, output_.shape(), output_.dtype());
+    // The pieces in which plan_buckets() lets it travel.
+    piece_ = input_.count();
+    if (travels_in_pieces_ && partition_bytes > 0)
+      piece_ = std::max<int64_t>(1, partition_bytes / size_of(entry.request.signature.wire));
+  }
+
+  // --- the engine's side ---
+  bool arrived(int64_t end) const override {
+    return arrived_.load(std::memory_order_acquire) >= end;
+  }
+  void finished(int64_t begin, int64_t count) noexcept override {
+    if (failure_) return;
+    try {
+      copy(begin, count);
+    } catch (const Error& error) {
+      failure_ = error;
+    }
+  }
+
+  const TensorView& input() const { return input_; }
+  const Tensor& host_input() const { return host_input_; }
+  const Tensor& host_output() const { return host_output_; }
+  bool has_output() const { return output_.data() != nullptr; }
+  int64_t piece() const { return piece_; }
+  void arrive(int64_t end) { arrived_.store(end, std::memory_order_release); }
+  // What the engine did not say piece by piece. Throws what it met when it did.
+  void finish() {
+    if (failure_) throw Error(*failure_);
+    if (has_output() && !travels_in_pieces_) copy(0, output_.count());
+  }
+
+ private:
+  void copy(int64_t begin, int64_t count) {
+    const int64_t element = size_of(output_.dtype());
+    runtime_.copy(output_.data() + begin * element, host_output_.data() + begin * element,
+                  static_cast<size_t>(count * element), stream_);
+  }
+
+  const TensorView input_, output_;  // on the device
+  DeviceRuntime& runtime_;
+  const StreamRef stream_;
+  const Tensor host_input_;
+  Tensor host_output_;
+  const bool travels_in_pieces_;
+  int64_t piece_ = 0;
+  std::atomic<int64_t> arrived_{-1};
+  std::optional<Error> failure_;
+};
+
+// One operation on its way: its tensors, and the two Works.
+struct Staging::Job {
+  std::shared_ptr<Engine> engine;
+  std::shared_ptr<WorkState> outer;  // the user's
+  std::shared_ptr<WorkState> inner;  // the engine's
+  std::vector<std::unique_ptr<Entry>> entries;
+  std::deque<StagedTensor> tensors;
+  std::vector<Tensor> sent_back;  // host memory of outputs that the library made
+  size_t outputs = 0;             // how many it makes
+  std::atomic<size_t> left{0};    // first pieces that are not there
+
+  // The user's Work is over. Its callbacks may call the device's runtime, so this is not called in
+  // stream order but by the engine.
+  void finish(const Error* error) {
+    std::vector<WorkCallback> callbacks;
+    outer->finish_part(error, callbacks);
+    const auto exception = outer->exception();
+    for (auto& callback : callbacks) callback(exception);
+  }
+
+  // Once the first piece of every tensor is there; mostly in stream order.
+  static void arrive(const std::shared_ptr<Job>& job) {
+    if (job->left.fetch_sub(1) != 1) return;
+    try {
+      job->engine->submit(std::move(job->entries), true);
+    } catch (const Error& error) {
+      job->engine->post([job, error] { job->finish(&error); });
+    }
+  }
+};
+
+Staging::Staging(std::shared_ptr<Engine> engine, Device device)
+    : engine_(std::move(engine)),
+      runtime_(device_runtime(device.kind)),
+      device_(device),
+      stream_(runtime_.create_stream(device)),
+      pool_(std::make_shared<HostPool>(runtime_)) {}
+
+Staging::~Staging() {
+  runtime_.synchronize(stream_);
+  runtime_.destroy_stream(stream_);
+}
+
+std::shared_ptr<WorkState> Staging::submit(std::string name,
+                                           std::vector<std::unique_ptr<Entry>> entries) {
+  auto job = std::make_shared<Job>();
+  job->engine = engine_;
+  job->outer = std::make_shared<WorkState>(engine_, name, 1);
+  job->outer->gate_streams(runtime_);
+  job->inner = std::make_shared<WorkState>(engine_, name, static_cast<int>(entries.size()));
+  for (auto& entry : entries) prepare(*entry, job);
+  job->inner->then([this, job](std::exception_ptr error) { copy_back(job, error); });
+  job->entries = std::move(entries);
+  // One more for this thread: nothing is submitted unless all copies are under way.
+  job->left = job->tensors.size() + 1;
+  try {
+    for (auto& tensor : job->tensors) copy_out(tensor, job);
+  } catch (...) {
+    job->entries.clear();
+    job->inner.reset();
+    throw;
+  }
+  Job::arrive(job);
+  return job->outer;
+}
+
+void Staging::prepare(Entry& entry, const std::shared_ptr<Job>& job) {
+  auto& tensor = job->tensors.emplace_back(entry, runtime_, stream_, *pool_,
+                                           engine_->options().partition_bytes);
+  entry.staged = &tensor;
+  entry.work = job->inner;
+  entry.input = tensor.host_input();
+  if (tensor.has_output()) entry.output = tensor.host_output();
+  job->outputs += entry.library_output;
+}
+
+void Staging::copy_out(StagedTensor& tensor, const std::shared_ptr<Job>& job) {
+  const auto& input = tensor.input();
+  const int64_t element = size_of(input.dtype());
+  int64_t begin = 0;
+  do {
+    const int64_t end = std::min(begin + tensor.piece(), input.count());
+    runtime_.copy(tensor.host_input().data() + begin * element, input.data() + begin * element,
+                  static_cast<size_t>((end - begin) * element), input.stream());
+    runtime_.host_function(input.stream(), [job, &tensor, is_first = begin == 0, end] {
+      tensor.arrive(end);
+      if (is_first)
+        Job::arrive(job);
+      else
+        job->engine->wake();
+    });
+    begin = end;
+  } while (begin < input.count());
+}
+
+void Staging::copy_back(const std::shared_ptr<Job>& job, std::exception_ptr exception) {
+  std::optional<Error> failed;
+  try {
+    if (exception) std::rethrow_exception(exception);
+    for (auto& tensor : job->tensors) tensor.finish();
+    for (size_t i = 0; i < job->outputs; ++i) {
+      const Tensor host = job->inner->output(i);
+      // This memory is not pinned: its copy may keep the engine a little. Pinning some here could
+      // keep it until the device is idle, which may wait for the engine.
+      const Tensor made(host.shape(), host.dtype(), device_);
+      runtime_.copy(made.data(), host.data(), static_cast<size_t>(host.bytes()), stream_);
+      job->sent_back.push_back(host);
+      job->outer->set_output(i, made);
+    }
+    job->outer->set_received(job->inner->received());
+  } catch (const Error& error) {
+    failed = error;
+  }
+  job->outer->open_gate(stream_);
+  runtime_.host_function(stream_, [job, failed] {
+    job->engine->post([job, failed] { job->finish(failed ? &*failed : nullptr); });
+  });
+}
+
+}  // namespace tutti

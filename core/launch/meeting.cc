@@ -1,0 +1,47 @@
+#include "tutti/core/launch/meeting.h"
+
+#include <fmt/format.h>
+#include <sys/random.h>
+
+#include <cerrno>
+
+#include "tutti/backends/network/network_interface.h"
+#include "tutti/base/error.h"
+#include "tutti/base/text.h"
+
+namespace tutti {
+
+std::string encode_place(const MeetingPlace& place) { return place.store + "," + place.secret; }
+
+MeetingPlace decode_place(const std::string& text) {
+  const auto parts = split_text(text, ',');
+  if (parts.size() != 2 || !parts[0].starts_with("tcp://"))
+    throw Error(ErrorCode::corrupt_data,
+                "the launcher passed on something that is no address from rank 0");
+  return {parts[0], parts[1]};
+}
+
+std::string random_secret() {
+  unsigned char bytes[32];
+  if (::getrandom(bytes, sizeof bytes, 0) != static_cast<ssize_t>(sizeof bytes))
+    throw system_error("cannot make a secret", errno);
+  std::string hex;
+  for (const auto byte : bytes) hex += fmt::format("{:02x}", byte);
+  return hex;
+}
+
+std::string store_url(const std::string& host, int port) {
+  return host.find(':') == host.npos ? fmt::format("tcp://{}:{}", host, port)
+                                     : fmt::format("tcp://[{}]:{}", host, port);
+}
+
+std::string serving_address(const std::string& network_interface, bool one_host) {
+  Context context;
+  context.network_interface = network_interface;
+  context.store = make_memory_store();
+  context.places.assign(2, Place{"here", "", 0, 0});
+  if (!one_host) context.places.back().host = "elsewhere";
+  return choose_address(context, interface_addresses()).to_string();
+}
+
+}  // namespace tutti

@@ -1,0 +1,120 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "tutti/core/engine/engine.h"
+#include "tutti/core/engine/staging.h"
+#include "tutti/core/engine/work_state.h"
+#include "tutti/core/life/bootstrap.h"
+#include "tutti/core/settings/options.h"
+#include "tutti/core/settings/reduce_options.h"
+
+namespace tutti {
+
+class CommunicatorState;
+
+/// A name looked up once: the handle's and the arena's tensors.
+struct DeclaredTensor {
+  const CommunicatorState* owner = nullptr;
+  std::string name;
+  Shape shape;
+  DataType dtype = DataType::f32;
+  int64_t place = -1;   // see Signature::place
+  bool shared = false;  // see Entry::shared
+  const FusedUpdate* update = nullptr;
+  Entry* entry = nullptr;
+  uint64_t generation = 0;  // of the table in which the entry was found
+};
+
+/// What of a request depends on the options of a reduction. Throws Error(invalid_argument).
+void set_reduction(Request& request, const ReduceOptions& options);
+Error op_means_nothing(std::string_view name, DataType dtype, ReduceOp op);
+Error refused(std::string_view name, const std::string& why);
+
+/// What a Communicator owns, and the one way from its calls to the engine.
+class CommunicatorState {
+ public:
+  CommunicatorState(Options options, Membership membership);
+  ~CommunicatorState();
+
+  /// Makes an entry of this communicator; checks what this rank alone can see.
+  std::unique_ptr<Entry> entry(std::string_view name, CollectiveKind kind, TensorView input,
+                               TensorView output) const;
+  void check_tensor(std::string_view name, const TensorView& view) const;
+  std::shared_ptr<WorkState> submit(std::unique_ptr<Entry> entry, bool ring = true);
+  std::shared_ptr<WorkState> submit_group(std::string_view group,
+                                          std::vector<std::unique_ptr<Entry>> entries);
+  void check_root(std::string_view name, int root) const;
+
+  DeclaredTensor& declare(std::string_view name, const Shape& shape, DataType dtype);
+
+  /// Allreduces of host memory that are handed over together: all or none. Names that come again
+  /// with the same shape and options cost a look-up.
+  class Allreduces {
+   public:
+    /// `group`: their group, empty for tensors that only share the call.
+    Allreduces(CommunicatorState& state, std::string_view name, std::string_view group,
+               int group_size, const ReduceOptions& options);
+    /// `work`: of which this is a part; null: the tensor's own, which is returned.
+    const std::shared_ptr<WorkState>& add(std::string_view name, const TensorView& input,
+                                          const TensorView& output,
+                                          std::shared_ptr<WorkState> work = nullptr);
+    const std::shared_ptr<WorkState>& add(DeclaredTensor& declared, const TensorView& tensor,
+                                          std::shared_ptr<WorkState> work = nullptr);
+    void commit(bool ring) { submission_.commit(ring); }
+    /// Makes `work` ready for `parts` parts. The uses of a name have two Works in turn, because the
+    /// engine, or the user, may still hold the last one; a new one if both are held.
+    void renew(std::shared_ptr<WorkState>& work, std::shared_ptr<WorkState>& last,
+               std::string_view name, int parts);
+
+   private:
+    const std::shared_ptr<WorkState>& fill(Entry& entry, std::string_view name,
+                                           const TensorView& input, const TensorView& output,
+                                           const DeclaredTensor* declared,
+                                           std::shared_ptr<WorkState> work);
+    CommunicatorState& state_;
+    const std::string_view group_;
+    const int group_size_;
+    const ReduceOptions& options_;
+    Engine::Submission submission_;
+  };
+
+  const Options options;
+  Membership membership;
+  std::shared_ptr<Engine> engine;
+  int local_rank = 0;
+  int local_size = 1;
+  int hosts = 1;
+  int splits = 0;  // calls of split so far, equal on all ranks
+  int epoch = 0;
+  int arenas = 0;  // made so far, equal on all ranks
+  struct GroupWorks {
+    std::shared_ptr<WorkState> work, last;
+  };
+  std::unordered_map<std::string, GroupWorks> group_works;  // for reuse; guarded by the submission
+  Capabilities capabilities;                                // of the backend
+  std::string path;                                         // of this communicator in the store
+  std::string timeline_file;                                // of start_timeline
+
+ private:
+  Staging& staging(Device device);
+  /// Whether the backend works on this entry's memory where it is. Equal on all ranks for equal
+  /// requests. Throws Error(invalid_argument) for memory of another device than the backend's.
+  bool stays_on_device(const Entry& entry);
+  std::shared_ptr<WorkState> submit_there(std::string name,
+                                          std::vector<std::unique_ptr<Entry>> entries, bool ring);
+
+  mutable std::mutex mutex_;  // guards the following
+  std::vector<std::unique_ptr<DeclaredTensor>> declared_;
+  std::vector<std::pair<Device, std::unique_ptr<Staging>>> stagings_;
+  std::set<std::string> told_;  // what goes through host memory
+};
+
+}  // namespace tutti

@@ -1,0 +1,354 @@
+// Every setting is one row of one table: read_settings and describe_options only walk it.
+
+#include "tutti/core/settings/option_table.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include "tutti/backends/backend.h"
+#include "tutti/backends/nccl_settings.h"
+#include "tutti/base/error.h"
+#include "tutti/base/text.h"
+
+namespace tutti {
+
+namespace {
+
+constexpr int64_t kMostRanks = 1 << 20;
+constexpr int64_t kMostBytes = int64_t{1} << 40;
+constexpr int kMostSockets = 64;
+constexpr double kMostSeconds = 1e7;
+constexpr std::string_view kWantedProbe =
+    "is not one of auto, always, off or a file (want its absolute path, /...)";
+
+// Ranks tell each other their settings in lines, so none may have two.
+bool is_probe(std::string_view text) {
+  return text == "auto" || text == "always" || text == "off" ||
+         (text.starts_with('/') && !text.ends_with('/') && text.find('\n') == text.npos);
+}
+
+struct Setting {
+  std::string variable;
+  std::string unit;
+  std::string meaning;
+  std::string want;  // "is not a size (want digits ...)"
+  // False if the text is none of its kind; the field is then unchanged.
+  std::function<bool(const std::string& text, Options&)> read;
+  std::function<std::string(const Options&)> print;
+};
+
+template <typename Integer>
+Setting count(std::string variable, Integer Options::*field, int64_t low, int64_t high,
+              std::string meaning) {
+  return {std::move(variable),
+          "count",
+          std::move(meaning),
+          fmt::format("is not a number from {} to {}", low, high),
+          [=](const std::string& text, Options& options) {
+            const auto value = parse_integer(text, low, high);
+            if (value) options.*field = static_cast<Integer>(*value);
+            return value.has_value();
+          },
+          [=](const Options& options) { return fmt::format("{}", options.*field); }};
+}
+
+std::string print_size(int64_t bytes) {
+  for (const auto& [shift, letter] : {std::pair{30, 'G'}, {20, 'M'}, {10, 'K'}})
+    if (bytes != 0 && bytes % (int64_t{1} << shift) == 0)
+      return fmt::format("{}{}", bytes >> shift, letter);
+  return fmt::format("{}", bytes);
+}
+
+Setting size(std::string variable, int64_t Options::*field, int64_t low, std::string meaning) {
+  return {std::move(variable),
+          "bytes",
+          std::move(meaning),
+          low == 0 ? "is not a size (want digits and an optional K, M or G)"
+                   : fmt::format("is not a size of at least {} (want digits and an optional K, M "
+                                 "or G)",
+                                 print_size(low)),
+          [=](const std::string& text, Options& options) {
+            const auto value = parse_size(text);
+            if (!value || *value < low || *value > kMostBytes) return false;
+            options.*field = *value;
+            return true;
+          },
+          [=](const Options& options) { return print_size(options.*field); }};
+}
+
+Setting seconds(std::string variable, double Options::*field, double low, std::string meaning) {
+  return {std::move(variable),
+          "seconds",
+          std::move(meaning),
+          fmt::format("is not a time (want seconds from {} to {})", low, kMostSeconds),
+          [=](const std::string& text, Options& options) {
+            const auto value = parse_number(text, low, kMostSeconds);
+            if (value) options.*field = *value;
+            return value.has_value();
+          },
+          [=](const Options& options) { return fmt::format("{}", options.*field); }};
+}
+
+Setting text(std::string variable, std::string Options::*field, std::string meaning) {
+  return {std::move(variable),
+          "text",
+          std::move(meaning),
+          "",
+          [=](const std::string& value, Options& options) {
+            options.*field = value;
+            return true;
+          },
+          [=](const Options& options) { return options.*field; }};
+}
+
+Setting flag(std::string variable, bool Options::*field, std::string meaning) {
+  return {std::move(variable),
+          "0 or 1",
+          std::move(meaning),
+          "is not a switch (want 0 or 1)",
+          [=](const std::string& value, Options& options) {
+            if (value != "0" && value != "1") return false;
+            options.*field = value == "1";
+            return true;
+          },
+          [=](const Options& options) { return options.*field ? "1" : "0"; }};
+}
+
+template <typename Enum>
+Setting choice(std::string variable, Enum Options::*field, std::vector<std::string> words,
+               std::string meaning) {
+  const auto want = fmt::format("is not one of {}", fmt::join(words, ", "));
+  return {std::move(variable),
+          "word",
+          std::move(meaning),
+          want,
+          [=](const std::string& text, Options& options) {
+            for (size_t i = 0; i < words.size(); ++i)
+              if (words[i] == text) return options.*field = static_cast<Enum>(i), true;
+            return false;
+          },
+          [=](const Options& options) { return words.at(static_cast<size_t>(options.*field)); }};
+}
+
+Setting store_address() {
+  auto setting =
+      text("TUTTI_STORE", &Options::store, "where ranks meet: tcp://host:port or file:///folder");
+  setting.want = "is not the address of a store (want tcp://host:port or file:///folder)";
+  setting.read = [](const std::string& text, Options& options) {
+    if (text.starts_with("tcp://")) {
+      const auto colon = text.rfind(':');
+      if (colon < 7 || !parse_integer(text.substr(colon + 1), 1, 65535)) return false;
+    } else if (!text.starts_with("file:///")) {
+      return false;
+    }
+    options.store = text;
+    return true;
+  };
+  return setting;
+}
+
+Setting backend_path() {
+  auto setting = text("TUTTI_BACKEND_PATH", &Options::backend_path,
+                      "folders with plugins, a:b, before that of the library");
+  setting.want = "is not a list of folders (want absolute ones, separated by colons)";
+  setting.read = [](const std::string& text, Options& options) {
+    for (const auto& folder : split_text(text, ':'))
+      if (!text.empty() && !folder.starts_with('/')) return false;
+    options.backend_path = text;
+    return true;
+  };
+  return setting;
+}
+
+Setting network_probe() {
+  auto setting = text("TUTTI_PROBE", &Options::probe,
+                      "figures of the network between hosts: auto (saved, else measured), always "
+                      "(measured), off, or the file to save them in");
+  setting.want = kWantedProbe;
+  setting.read = [](const std::string& text, Options& options) {
+    if (!is_probe(text)) return false;
+    options.probe = text;
+    return true;
+  };
+  return setting;
+}
+
+Setting nccl_config() {
+  auto setting = text("TUTTI_NCCL_CONFIG", &Options::nccl_config,
+                      "what NCCL's communicators are told, like min_ctas=4,net_name=Socket");
+  setting.read = [](const std::string& text, Options& options) {
+    parse_nccl_settings(text);  // says itself what is wrong
+    options.nccl_config = text;
+    return true;
+  };
+  return setting;
+}
+
+// The secret itself is taken out of the environment in options.cc and never printed. It may have
+// come by either variable.
+Setting secret(std::string variable, std::string unit, std::string meaning) {
+  const bool by_descriptor = variable == "TUTTI_SECRET_FD";
+  return {std::move(variable),
+          std::move(unit),
+          std::move(meaning),
+          "",
+          [](const std::string&, Options&) { return true; },
+          [=](const Options& options) {
+            const bool here = options.sources.contains("TUTTI_SECRET_FD") == by_descriptor;
+            return options.secret.empty() || !here ? "" : "(set)";
+          }};
+}
+
+std::vector<Setting> all_settings() {
+  return {
+      count("TUTTI_RANK", &Options::rank, 0, kMostRanks, "this process among all"),
+      count("TUTTI_SIZE", &Options::size, 1, kMostRanks, "how many ranks there are"),
+      count("TUTTI_LOCAL_RANK", &Options::local_rank, 0, kMostRanks,
+            "this process among those of its host"),
+      count("TUTTI_LOCAL_SIZE", &Options::local_size, 1, kMostRanks, "how many ranks its host has"),
+      store_address(),
+      flag("TUTTI_SERVE_STORE", &Options::serve_store,
+           "rank 0 serves the store at TUTTI_STORE itself"),
+      text("TUTTI_JOB", &Options::job, "separates jobs that share a store"),
+      secret("TUTTI_SECRET_FD", "descriptor", "where to read the job's secret; then closed"),
+      secret("TUTTI_SECRET", "text", "the job's secret; then taken out of the environment"),
+      text("TUTTI_INTERFACE", &Options::network_interface,
+           "network interface for this rank, by name or address; empty: chosen"),
+      count("TUTTI_TCP_SOCKETS", &Options::tcp_sockets, 1, kMostSockets,
+            "TCP connections between two ranks; more where a network bounds each"),
+      text("TUTTI_HOST", &Options::host,
+           "ranks with one name here count as one host; empty: found out"),
+      text("TUTTI_BACKEND", &Options::backend,
+           "auto, or a backend: memory, shm, tcp, hierarchical, a plugin, or two levels (shm+ucx)"),
+      backend_path(),
+      text("TUTTI_BACKEND_LIBRARY", &Options::backend_library,
+           "file of the library that the backend loads by itself (nccl); empty: the usual name"),
+      nccl_config(),
+      text("TUTTI_ALGORITHMS", &Options::algorithms,
+           "overrides like allreduce:0-32k=one_shot,32k-inf=ucx/ring"),
+      network_probe(),
+      choice("TUTTI_DETERMINISM", &Options::determinism, {"fastest", "run", "rank_order"},
+             "which promise about bits: fastest, run or rank_order"),
+      size("TUTTI_SEGMENT_BYTES", &Options::segment_bytes, 64, "a pipelined piece of a chunk"),
+      size("TUTTI_FUSION_BYTES", &Options::fusion_bytes, 0, "a bucket; 0: no fusion"),
+      size("TUTTI_PARTITION_BYTES", &Options::partition_bytes, 0,
+           "larger tensors travel in pieces of this; 0: whole"),
+      count("TUTTI_CACHE_CAPACITY", &Options::cache_capacity, 0, 1 << 24,
+            "tensors known by number; 0: none"),
+      flag("TUTTI_REPLAY", &Options::replay, "replay the agreed plan without messages"),
+      count("TUTTI_REPLAY_AFTER", &Options::replay_after, 1, 1'000'000,
+            "equal steps before the plan is locked"),
+      seconds("TUTTI_CONNECT_TIMEOUT", &Options::connect_timeout, 0.001,
+              "until all ranks must have met"),
+      seconds("TUTTI_PEER_TIMEOUT", &Options::peer_timeout, 0.001,
+              "without an answer a rank is silent"),
+      seconds("TUTTI_OPERATION_TIMEOUT", &Options::operation_timeout, 0,
+              "until a late rank is an error; 0: it is only reported"),
+      seconds("TUTTI_STALL_WARNING", &Options::stall_warning, 0.001,
+              "until a late rank is reported first"),
+      seconds("TUTTI_CLOSE_TIMEOUT", &Options::close_timeout, 0, "for goodbye"),
+      text("TUTTI_TIMELINE", &Options::timeline, "file for the Chrome trace; empty: none"),
+      choice("TUTTI_LOG", &Options::log_level, {"error", "warning", "info", "debug"},
+             "what is logged: error, warning, info or debug"),
+  };
+}
+
+Error bad_setting(const std::string& message) {
+  return {ErrorCode::invalid_argument, message + "; see `tutti-run --options`."};
+}
+
+}  // namespace
+
+void read_settings(const Environment& environment, Options& options) {
+  const auto settings = all_settings();
+  std::vector<std::string> names;
+  for (const auto& setting : settings) names.push_back(setting.variable);
+  constexpr std::string_view kPrefix = "TUTTI_";
+  for (auto at = environment.lower_bound(std::string(kPrefix));
+       at != environment.end() && at->first.starts_with(kPrefix); ++at) {
+    const auto& [variable, text] = *at;
+    const auto setting =
+        std::find_if(settings.begin(), settings.end(),
+                     [&name = variable](const Setting& row) { return row.variable == name; });
+    if (setting == settings.end()) {
+      const auto nearest = nearest_word(variable, names);
+      throw bad_setting(fmt::format("{} is no setting of Tutti{}", variable,
+                                    nearest ? fmt::format(" (did you mean {}?)", *nearest) : ""));
+    }
+    if (!setting->read(text, options))
+      throw bad_setting(fmt::format("{}={} {}", variable, text, setting->want));
+    options.sources[variable] = "environment";
+  }
+}
+
+void check_options(const Options& options) {
+  const auto need = [](bool holds, const std::string& message) {
+    if (!holds) throw Error(ErrorCode::invalid_argument, message);
+  };
+  need(options.size >= 1,
+       fmt::format("{} ranks are none; the size must be at least 1", options.size));
+  need(options.rank >= 0 && options.rank < options.size,
+       fmt::format("rank {} is no rank of {} (want 0 to {})", options.rank, options.size,
+                   options.size - 1));
+  need(
+      options.local_size >= 1 && options.local_rank >= 0 && options.local_rank < options.local_size,
+      fmt::format("local rank {} is no rank of the {} on its host (want 0 to {})",
+                  options.local_rank, options.local_size, options.local_size - 1));
+  need(options.local_size <= options.size,
+       fmt::format("{} ranks on one host are more than all {}", options.local_size, options.size));
+  need(options.size == 1 || !options.store.empty() || options.store_object,
+       fmt::format("{} ranks must meet somewhere, but there is no store (tcp://host:port or "
+                   "file:///folder); tutti-run provides one",
+                   options.size));
+  need(!options.serve_store || options.store.starts_with("tcp://"),
+       fmt::format("rank 0 can serve a store at tcp://host:port only, not at \"{}\"",
+                   options.store));
+  need(options.segment_bytes > 0, "the segment size must be at least 1 byte");
+  need(options.tcp_sockets >= 1 && options.tcp_sockets <= kMostSockets,
+       fmt::format("two ranks can have 1 to {} TCP connections, not {}", kMostSockets,
+                   options.tcp_sockets));
+  try {
+    parse_nccl_settings(options.nccl_config);
+  } catch (const Error& error) {
+    need(false, fmt::format("rank {}: {}", options.rank, error.what()));
+  }
+  probe_settings(options);
+  need(!options.job.empty(), "the job's name (TUTTI_JOB) must not be empty");
+}
+
+Probe probe_settings(const Options& options) {
+  if (!is_probe(options.probe))
+    throw Error(ErrorCode::invalid_argument, fmt::format("rank {}: TUTTI_PROBE={} {}", options.rank,
+                                                         options.probe, kWantedProbe));
+  if (options.probe == "off") return {};
+  if (options.probe.starts_with('/')) return {Probe::Mode::when_unknown, options.probe};
+  return {options.probe == "always" ? Probe::Mode::always : Probe::Mode::when_unknown,
+          options.probe_folder.empty() ? "" : options.probe_folder + "/networks"};
+}
+
+std::vector<std::string> backend_folders(const Options& options) {
+  if (options.backend_path.empty()) return {};
+  return split_text(options.backend_path, ':');
+}
+
+std::vector<OptionRow> describe_options(const Options& options) {
+  std::vector<OptionRow> rows;
+  const Options defaults;
+  for (const auto& setting : all_settings()) {
+    OptionRow row{setting.variable,       setting.unit, setting.print(defaults),
+                  setting.print(options), "default",    setting.meaning};
+    const auto source = options.sources.find(setting.variable);
+    if (source != options.sources.end())
+      row.source = source->second;
+    else if (row.value != row.default_value)
+      row.source = "program";
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+}  // namespace tutti

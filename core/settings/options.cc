@@ -1,0 +1,279 @@
+// The only file of the library that reads the environment.
+
+#include "tutti/core/settings/options.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <openssl/crypto.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <new>
+
+#include "tutti/backends/network/asio.h"
+#include "tutti/base/descriptor.h"
+#include "tutti/base/error.h"
+#include "tutti/base/text.h"
+#include "tutti/core/launch/exchange.h"
+#include "tutti/core/launch/meeting.h"
+#include "tutti/core/settings/option_table.h"
+
+namespace tutti {
+
+namespace {
+
+constexpr size_t kLongestSecret = 4096;
+
+// What a process can learn only once, because learning it uses it up: the secret leaves the
+// environment, a descriptor is closed, PMI's exchange cannot be repeated. Like the environment
+// itself it belongs to the whole process.
+struct LearntOnce {
+  std::mutex mutex;
+  std::optional<std::pair<std::string, std::string>> secret;  // and the variable it came by
+  std::optional<MeetingPlace> place;
+  std::shared_ptr<TcpStoreServer> server;  // rank 0's, for all communicators of the process
+  std::unique_ptr<PrivateFile> file;
+  std::unique_ptr<PmixClient> pmix;  // to the end: a client that left cannot come back as MPI
+
+  // OpenSSL cleans up when the process ends, which must come after the server's end: what is set up
+  // first is taken down last.
+  LearntOnce() { ::OPENSSL_init_crypto(OPENSSL_INIT_LOAD_CRYPTO_STRINGS, nullptr); }
+  // A fork that exits has neither the server's thread nor a right to the rest.
+  ~LearntOnce() {
+    if (::getpid() == owner) return;
+    static_cast<void>(new (std::nothrow) std::shared_ptr<TcpStoreServer>(server));
+    static_cast<void>(file.release());
+    static_cast<void>(pmix.release());
+  }
+  const pid_t owner = ::getpid();
+};
+
+LearntOnce& learnt_once() {
+  static LearntOnce learnt;
+  return learnt;
+}
+
+Environment read_environment() {
+  Environment environment;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view line = *entry;
+    if (const auto equals = line.find('='); equals != line.npos)
+      environment.emplace(line.substr(0, equals), line.substr(equals + 1));
+  }
+  return environment;
+}
+
+// Removes a variable, and its value from the memory that /proc/self/environ shows.
+void forget_variable(const char* variable) {
+  if (char* value = std::getenv(variable)) std::fill_n(value, std::strlen(value), '\0');
+  ::unsetenv(variable);
+}
+
+// A file is read from its start, wherever an earlier reader left it; a pipe to its end.
+std::string read_secret(const std::string& word) {
+  const auto refused = [&](const std::string& why) {
+    return Error(
+        ErrorCode::invalid_argument,
+        fmt::format("TUTTI_SECRET_FD={} {}; tutti-run hands over such a descriptor", word, why));
+  };
+  const auto number = parse_integer(word, 0, 1 << 30);
+  if (!number) throw refused("is not a descriptor");
+  const Descriptor descriptor(static_cast<int>(*number));
+  const auto deadline = Deadline::after(5);
+  std::string secret;
+  char bytes[512];
+  while (secret.size() <= kLongestSecret) {
+    auto got = ::pread(descriptor.get(), bytes, sizeof bytes, static_cast<off_t>(secret.size()));
+    if (got < 0 && errno == ESPIPE) {
+      pollfd entry{descriptor.get(), POLLIN, 0};
+      if (::poll(&entry, 1, deadline.poll_milliseconds()) == 0)
+        throw refused("gave no secret within 5 s");
+      got = ::read(descriptor.get(), bytes, sizeof bytes);
+    }
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw refused(fmt::format("cannot be read ({})", std::strerror(errno)));
+    if (got == 0) break;
+    secret.append(bytes, static_cast<size_t>(got));
+  }
+  if (secret.empty() || secret.size() > kLongestSecret)
+    throw refused(
+        fmt::format("held {} bytes, but a secret has 1 to {}", secret.size(), kLongestSecret));
+  return secret;
+}
+
+void take_secret(const Environment& environment, LearntOnce& learnt) {
+  const auto descriptor = environment.find("TUTTI_SECRET_FD");
+  const auto value = environment.find("TUTTI_SECRET");
+  if (descriptor != environment.end())
+    learnt.secret.emplace(read_secret(descriptor->second), descriptor->first);
+  else if (value != environment.end() && value->second.empty())
+    throw Error(ErrorCode::invalid_argument, "TUTTI_SECRET= is no secret (want any text)");
+  else if (value != environment.end())
+    learnt.secret.emplace(value->second, value->first);
+  forget_variable("TUTTI_SECRET_FD");
+  forget_variable("TUTTI_SECRET");
+}
+
+// Where programs keep what they can find out again; empty if the user has no such folder.
+std::string cache_folder(const Environment& environment) {
+  const auto value = [&](const char* name) {
+    const auto found = environment.find(name);
+    return found == environment.end() ? std::string() : found->second;
+  };
+  const auto cache = value("XDG_CACHE_HOME"), home = value("HOME");
+  if (cache.starts_with('/')) return cache + "/tutti";
+  return home.starts_with('/') ? home + "/.cache/tutti" : "";
+}
+
+// Rank 0: serves the store anywhere, under a new secret.
+MeetingPlace open_store(const Options& options, LearntOnce& learnt) {
+  const auto address =
+      serving_address(options.network_interface, options.local_size == options.size);
+  const auto secret = random_secret();
+  learnt.server = std::make_shared<TcpStoreServer>(address, 0, secret);
+  return {store_url(address, learnt.server->port()), secret};
+}
+
+// A host's own name often means loopback to itself, but not to others.
+bool is_loopback_only_here(const std::string& host) {
+  ErrorStatus status;
+  asio::ip::make_address(host, status);
+  if (!status || host == "localhost") return false;
+  asio::io_context io(1);
+  tcp::resolver resolver(io);
+  const auto found = resolver.resolve(host, "", status);
+  return !status && !found.empty() && found.begin()->endpoint().address().is_loopback();
+}
+
+// All ranks know the address, and rank 0 serves there.
+MeetingPlace meet_at_address(const Options& options, const LauncherInfo& launch,
+                             LearntOnce& learnt) {
+  const auto secret = options.secret.empty() ? launch.public_secret : options.secret;
+  if (options.rank != 0) return {store_url(launch.host, launch.port), secret};
+  try {
+    const bool is_useless = options.local_size < options.size && is_loopback_only_here(launch.host);
+    const auto address =
+        is_useless ? serving_address(options.network_interface, false) : launch.host;
+    learnt.server = std::make_shared<TcpStoreServer>(address, launch.port, secret);
+    return {store_url(address, learnt.server->port()), secret};
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("{}; {} leads to this address, TUTTI_STORE to another",
+                                          error.what(), launch.launcher));
+  }
+}
+
+std::string private_folder(const Environment& environment) {
+  const auto home = environment.find("HOME");
+  if (home == environment.end() || home->second.empty())
+    throw Error(
+        ErrorCode::invalid_argument,
+        "HOME is missing, where ranks of a Slurm step meet; set it, use srun --mpi=pmi2, or "
+        "set TUTTI_SECRET");
+  return home->second + "/.tutti";
+}
+
+MeetingPlace meet(const Options& options, const LauncherInfo& launch,
+                  const Environment& environment, LearntOnce& learnt) {
+  const auto deadline = Deadline::after(options.connect_timeout);
+  const auto own = [&] {
+    return options.rank == 0 ? encode_place(open_store(options, learnt)) : std::string();
+  };
+  switch (launch.meeting) {
+    case Meeting::pmix:
+      return decode_place(learnt.pmix->share(own(), deadline));
+    case Meeting::pmi:
+      return decode_place(share_over_pmi(launch.pmi_descriptor, options.rank, own(), deadline));
+    case Meeting::address:
+      return meet_at_address(options, launch, learnt);
+    case Meeting::file: {
+      const auto folder = private_folder(environment);
+      if (options.rank != 0) return decode_place(read_private_file(folder, launch.file, deadline));
+      const auto text = own();
+      learnt.file = std::make_unique<PrivateFile>(folder, launch.file, text);
+      return decode_place(text);
+    }
+    case Meeting::none:
+    case Meeting::given:
+      break;
+  }
+  return {options.store, options.secret};
+}
+
+// TUTTI_STORE was given, so the secret must be too; in a folder that only one user can read, ranks
+// may leave it for each other.
+void need_secret(Options& options) {
+  if (options.size == 1 || !options.secret.empty()) return;
+  if (!options.store.starts_with("file://"))
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("TUTTI_STORE={} needs a secret, but TUTTI_SECRET is missing (any text, "
+                            "the same on every rank)",
+                            options.store));
+  options.secret =
+      make_file_store(options.store.substr(7))->set_once(options.job + "/secret", random_secret());
+  options.sources["TUTTI_SECRET"] = "TUTTI_STORE";
+}
+
+}  // namespace
+
+Options Options::from_environment() {
+  const auto environment = read_environment();
+  auto& learnt = learnt_once();
+  const std::lock_guard lock(learnt.mutex);
+  Options options;
+  read_settings(environment, options);
+  options.probe_folder = cache_folder(environment);
+  auto launch = detect_launcher(environment);
+  take_secret(environment, learnt);
+
+  if ((launch.meeting == Meeting::pmix || launch.sizes_from_pmix) && !learnt.pmix)
+    learnt.pmix = std::make_unique<PmixClient>();
+  if (launch.sizes_from_pmix) {
+    launch.size = learnt.pmix->size();
+    launch.local_rank = learnt.pmix->local_rank();
+    launch.local_size = learnt.pmix->local_size();
+    for (const auto* name : {"TUTTI_SIZE", "TUTTI_LOCAL_RANK", "TUTTI_LOCAL_SIZE"})
+      launch.sources[name] = "PMIx";
+  }
+  options.launcher = launch.launcher;
+  options.rank = launch.rank;
+  options.size = launch.size;
+  options.local_rank = launch.local_rank;
+  options.local_size = launch.local_size;
+  options.sources.insert(launch.sources.begin(), launch.sources.end());
+  if (learnt.secret) {
+    options.secret = learnt.secret->first;
+    options.sources[learnt.secret->second] = "environment";
+  }
+
+  if (launch.meeting == Meeting::given) {
+    // Of all launchers only tutti-run holds the store itself.
+    if (launch.launcher != "tutti-run" && !environment.contains("TUTTI_SERVE_STORE"))
+      options.serve_store = options.store.starts_with("tcp://");
+    need_secret(options);
+  } else if (options.size > 1) {
+    if (!learnt.place) learnt.place = meet(options, launch, environment, learnt);
+    options.store = learnt.place->store;
+    options.secret = learnt.place->secret;
+    options.sources["TUTTI_STORE"] = launch.launcher;
+    options.sources.emplace("TUTTI_SECRET", launch.launcher);
+  }
+  check_options(options);
+  return options;
+}
+
+Options Options::thread_rank(int rank, int size, std::shared_ptr<Store> store) {
+  Options options;
+  options.rank = options.local_rank = rank;
+  options.size = options.local_size = size;
+  options.launcher = "explicit";
+  options.store_object = std::move(store);
+  check_options(options);
+  return options;
+}
+
+}  // namespace tutti
