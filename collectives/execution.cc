@@ -88,7 +88,7 @@ void Execution::lay_out(const Algorithm& algorithm) {
   segments_ = 1;
   segment_count_ = 0;
   if (!is_cut(collective_.kind)) {
-    first_ = last_ = pool_.plan(algorithm, problem);
+    first_ = last_ = pool_.prepare(algorithm, problem);
     return;
   }
   const int64_t whole = collective_.send_counts[0];
@@ -97,9 +97,9 @@ void Execution::lay_out(const Algorithm& algorithm) {
   segments_ = std::max<int64_t>(1, (whole + segment_count_ - 1) / segment_count_);
   const int64_t count = whole - (segments_ - 1) * segment_count_;
   problem.counts = std::span(&count, 1);
-  last_ = pool_.plan(algorithm, problem);
+  last_ = pool_.prepare(algorithm, problem);
   if (segments_ > 1) problem.counts = std::span(&segment_count_, 1);
-  first_ = pool_.plan(algorithm, problem);
+  first_ = pool_.prepare(algorithm, problem);
 }
 
 Range Execution::part_of(int64_t segment, int64_t whole) const {
@@ -141,14 +141,14 @@ void Execution::leave_queue() { std::erase(queue_->waiting, this); }
 
 void Execution::begin_segment() {
   const int64_t segment = next_segment_++;
-  const auto& plan = plan_of(segment);
+  const auto& prepared = prepared_of(segment);
   const Range input = part_of(segment, whole_input_), output = part_of(segment, whole_output_);
   const auto bytes = [&](int64_t count) { return static_cast<size_t>(count * element_bytes_); };
   const int64_t packed = packs() ? std::max(input.count, output.count) : output.count;
   auto& lane = *lanes_.emplace_back(
-      pool_.take_lane(plan, bytes(plan.schedule.scratch), is_staged_ ? bytes(packed) : 0));
+      pool_.take_lane(prepared, bytes(prepared.schedule.scratch), is_staged_ ? bytes(packed) : 0));
   lane.segment = segment;
-  lane.plan = &plan;
+  lane.prepared = &prepared;
   lane.round_begin = lane.round_end = 0;
   lane.is_direct = false;
   lane.bytes = bytes_of(segment);
@@ -208,13 +208,13 @@ std::byte* Execution::at(const Lane& lane, Slot slot, int64_t element) const {
 
 // Whether the results of what a step sends may be written over it.
 bool Execution::may_lend(const Lane& lane, const Step& step) const {
-  const auto number = static_cast<size_t>(&step - lane.plan->schedule.steps.data());
-  return lane.plan->comes_back[number] && input_is_readable_ && verdict_ == 0 &&
+  const auto number = static_cast<size_t>(&step - lane.prepared->schedule.steps.data());
+  return lane.prepared->comes_back[number] && input_is_readable_ && verdict_ == 0 &&
          lane.input != nullptr && lane.input == final_place(lane);
 }
 
 void Execution::post_round(Lane& lane) {
-  const auto& steps = lane.plan->schedule.steps;
+  const auto& steps = lane.prepared->schedule.steps;
   lane.round_begin = lane.round_end;
   lane.has_acted = false;
   if (lane.round_begin == steps.size()) return;
@@ -230,7 +230,7 @@ void Execution::post_round(Lane& lane) {
     if (step.action != Action::recv) continue;
     const std::span target(at(lane, step.to, step.target.begin), size(step.target));
     const auto number = static_cast<size_t>(&step - steps.data());
-    const auto ticket = lane.plan->is_viewable[number]
+    const auto ticket = lane.prepared->is_viewable[number]
                             ? transport.irecv_view(step.peer, launch_.tag, key, target)
                             : transport.irecv(step.peer, launch_.tag, key, target);
     lane.receives.push_back({ticket, &step});
@@ -279,7 +279,7 @@ void Execution::give_views_back(Lane& lane) {
 
 // After a veto the values mean nothing; only the messages still matter.
 void Execution::act(Lane& lane) {
-  const auto& schedule = lane.plan->schedule;
+  const auto& schedule = lane.prepared->schedule;
   if (lane.round_begin == lane.round_end) return;
   if (schedule.steps[lane.round_begin].round == schedule.heard_all) {
     has_heard_all_ = true;
@@ -319,9 +319,9 @@ void Execution::reduce_step(Lane& lane, const Step& step) {
     }
   }
   // What the ranks lent for their results is written at once. None has vetoed.
-  const auto number = static_cast<size_t>(&step - lane.plan->schedule.steps.data());
+  const auto number = static_cast<size_t>(&step - lane.prepared->schedule.steps.data());
   for (const auto& view : lane.views) {
-    const auto& peers = lane.plan->goes_back_to[number];
+    const auto& peers = lane.prepared->goes_back_to[number];
     if (!has_heard_all_ || std::ranges::find(peers, view.peer) == peers.end()) continue;
     if (std::ranges::find(pool_.operands, view.data) == pool_.operands.end() ||
         view.range.count != step.source.count)
@@ -331,7 +331,7 @@ void Execution::reduce_step(Lane& lane, const Step& step) {
     pool_.results.push_back(loan.data);
     lane.returned.push_back({view.peer, step.target, loan.place});
   }
-  const Scale scale = lane.plan->schedule.scales_at_owner ? scale_ : Scale{};
+  const Scale scale = lane.prepared->schedule.scales_at_owner ? scale_ : Scale{};
   reduce(collective_.dtype, op_, pool_.results, pool_.operands, step.source.count, scale);
 }
 
@@ -339,7 +339,7 @@ void Execution::end_segment(Lane& lane) {
   has_heard_all_ = true;
   const Range output = part_of(lane.segment, whole_output_);
   if (verdict_ != 0 || output.count == 0) return;
-  const Scale scale = lane.plan->schedule.scales_at_owner ? Scale{} : scale_;
+  const Scale scale = lane.prepared->schedule.scales_at_owner ? Scale{} : scale_;
   if (launch_.edges.drain != nullptr && !lane.is_direct)
     return launch_.edges.drain(launch_.edges.self, output, lane.output, scale);
   if (!is_staged_) return;
@@ -365,7 +365,7 @@ bool Execution::advance_lane(Lane& lane) {
       lane.has_acted = true;
     }
     if (!has_sent(lane) || has_failed_) return false;
-    if (lane.round_end == lane.plan->schedule.steps.size()) {
+    if (lane.round_end == lane.prepared->schedule.steps.size()) {
       end_segment(lane);
       return true;
     }

@@ -11,8 +11,8 @@
 namespace tutti {
 
 /// A schedule with what the executor wants to know of it, kept under the problem that it solves.
-struct Plan {
-  Plan(const Algorithm& algorithm, const Problem& problem);
+struct PreparedSchedule {
+  PreparedSchedule(const Algorithm& algorithm, const Problem& problem);
   bool solves(const Algorithm& algorithm, const Problem& problem) const;
 
   const Algorithm* const algorithm;
@@ -54,7 +54,7 @@ struct Returned {
 /// memory is still in the cache.
 struct Lane {
   int64_t segment = 0;
-  const Plan* plan = nullptr;
+  const PreparedSchedule* prepared = nullptr;
   size_t round_begin = 0, round_end = 0;  // the steps of the running round
   std::vector<Receive> receives;
   std::vector<Ticket> sends;
@@ -95,15 +95,17 @@ class ExecutionPool {
   std::vector<const std::byte*> operands;  // of the reduction that runs just now
   std::vector<std::byte*> results;         // and where it writes
 
-  std::shared_ptr<const Plan> plan(const Algorithm& algorithm, const Problem& problem);
-  std::unique_ptr<Lane> take_lane(const Plan& plan, size_t scratch_bytes, size_t bucket_bytes);
+  std::shared_ptr<const PreparedSchedule> prepare(const Algorithm& algorithm,
+                                                  const Problem& problem);
+  std::unique_ptr<Lane> take_lane(const PreparedSchedule& prepared, size_t scratch_bytes,
+                                  size_t bucket_bytes);
   void give_back(std::unique_ptr<Lane> lane);
   Execution& take_execution();
   void give_back(Execution* execution) { free_executions_.push_back(execution); }
 
  private:
-  std::vector<std::shared_ptr<const Plan>> plans_;
-  size_t next_plan_ = 0;  // which to forget when there are too many
+  std::vector<std::shared_ptr<const PreparedSchedule>> prepared_;
+  size_t next_prepared_ = 0;  // which to forget when there are too many
   void fit(Lane& lane, size_t bytes);
 
   std::vector<std::unique_ptr<Lane>> free_lanes_;
@@ -133,7 +135,9 @@ class Execution final : public Operation {
   void lay_out(const Algorithm& algorithm);
   // Elements of a segment's input and output within the whole.
   Range part_of(int64_t segment, int64_t whole) const;
-  const Plan& plan_of(int64_t segment) const { return segment == segments_ - 1 ? *last_ : *first_; }
+  const PreparedSchedule& prepared_of(int64_t segment) const {
+    return segment == segments_ - 1 ? *last_ : *first_;
+  }
   int64_t bytes_of(int64_t segment) const;
 
   bool may_begin_segment() const;
@@ -169,7 +173,7 @@ class Execution final : public Operation {
   int64_t whole_input_ = 0, whole_output_ = 0;
   int64_t segments_ = 1;
   int64_t segment_count_ = 0;  // elements of a segment but the last; 0: there is one segment
-  std::shared_ptr<const Plan> first_, last_;  // the last segment may be shorter
+  std::shared_ptr<const PreparedSchedule> first_, last_;  // the last segment may be shorter
 
   std::vector<std::byte> blank_;  // sent instead of an input that must not be read
   std::vector<std::unique_ptr<Lane>> lanes_;

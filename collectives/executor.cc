@@ -15,7 +15,7 @@ namespace tutti {
 namespace {
 
 constexpr int kMostRounds = 1 << 14;  // fit a message's key
-constexpr size_t kMostPlans = 64;
+constexpr size_t kMostPrepared = 64;
 constexpr size_t kFirstExecutions = 8;
 // Memory of a rare large operation is not worth keeping.
 constexpr size_t kMostKeptBytes = 64 << 20;
@@ -132,7 +132,7 @@ ExecutionPool::~ExecutionPool() = default;
 
 // --- plans --------------------------------------------------------------------------------------
 
-Plan::Plan(const Algorithm& planned_by, const Problem& wanted)
+PreparedSchedule::PreparedSchedule(const Algorithm& planned_by, const Problem& wanted)
     : algorithm(&planned_by),
       problem(wanted),
       counts(wanted.counts.begin(), wanted.counts.end()),
@@ -163,34 +163,34 @@ Plan::Plan(const Algorithm& planned_by, const Problem& wanted)
   }
 }
 
-bool Plan::solves(const Algorithm& wanted, const Problem& other) const {
+bool PreparedSchedule::solves(const Algorithm& wanted, const Problem& other) const {
   return algorithm == &wanted && problem.kind == other.kind && problem.root == other.root &&
          problem.in_place == other.in_place && std::ranges::equal(problem.counts, other.counts) &&
          std::ranges::equal(problem.recv_counts, other.recv_counts);
 }
 
-std::shared_ptr<const Plan> ExecutionPool::plan(const Algorithm& algorithm,
-                                                const Problem& problem) {
-  for (const auto& plan : plans_)
-    if (plan->solves(algorithm, problem)) return plan;
+std::shared_ptr<const PreparedSchedule> ExecutionPool::prepare(const Algorithm& algorithm,
+                                                               const Problem& problem) {
+  for (const auto& known : prepared_)
+    if (known->solves(algorithm, problem)) return known;
   ++allocations;
-  auto plan = std::make_shared<const Plan>(algorithm, problem);
-  if (plans_.size() < kMostPlans)
-    plans_.push_back(plan);
+  auto prepared = std::make_shared<const PreparedSchedule>(algorithm, problem);
+  if (prepared_.size() < kMostPrepared)
+    prepared_.push_back(prepared);
   else
-    plans_[next_plan_++ % kMostPlans] = plan;
-  return plan;
+    prepared_[next_prepared_++ % kMostPrepared] = prepared;
+  return prepared;
 }
 
 // --- lanes --------------------------------------------------------------------------------------
 
-std::unique_ptr<Lane> ExecutionPool::take_lane(const Plan& plan, size_t scratch_bytes,
-                                               size_t bucket_bytes) {
+std::unique_ptr<Lane> ExecutionPool::take_lane(const PreparedSchedule& prepared,
+                                               size_t scratch_bytes, size_t bucket_bytes) {
   const size_t total = std::max(kAlignment, aligned(scratch_bytes) + bucket_bytes);
   // All lanes are alike, and more are made than are needed now: how many run at once, and which of
   // them meets a large segment, varies with time from step to step.
   if (total <= kMostAlikeBytes) lane_bytes_ = std::max(lane_bytes_, total);
-  lane_tickets_ = std::max(lane_tickets_, plan.most_in_round);
+  lane_tickets_ = std::max(lane_tickets_, prepared.most_in_round);
   if (free_lanes_.empty()) {
     const size_t more = std::max<size_t>(1, lane_count_);
     lane_count_ += more;

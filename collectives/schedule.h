@@ -81,9 +81,9 @@ struct Schedule {
 /// those that keep the promise of determinism=rank_order: each element is reduced at one owner,
 /// over all ranks in ascending order, or not reduced at all.
 ///
-/// What every algorithm keeps (validate.h checks it): all ranks end with the same bits; where
-/// reduces(kind), and in a barrier, a rank that has run its schedule has heard, directly or not,
-/// from every other rank.
+/// What every algorithm keeps (tests/collectives/validate.h checks it): all ranks end with the same
+/// bits; where reduces(kind), and in a barrier, a rank that has run its schedule has heard,
+/// directly or not, from every other rank.
 struct Algorithm {
   std::string_view name;
   CollectiveKind kind = CollectiveKind::allreduce;

@@ -89,7 +89,8 @@ class GlooBackend final : public Backend {
   }
   bool packs_itself(const Collective& collective, const Launch& launch) const override {
     if (!is_for_gloo(collective, launch.edges)) return rest_->packs_itself(collective, launch);
-    return launch.edges.fill != nullptr && place_of(collective, launch.edges).output != nullptr;
+    return launch.edges.fill != nullptr &&
+           user_memory_of(collective, launch.edges).output != nullptr;
   }
   OperationPtr start(const Collective& collective, const Launch& launch) override;
   std::string_view algorithm(const Collective& collective) const override {
@@ -120,17 +121,17 @@ class GlooBackend final : public Backend {
     return bytes < below ? GlooAllreduce::halving_doubling : GlooAllreduce::ring;
   }
 
-  struct Place {
+  struct UserMemory {
     const std::byte* input = nullptr;
     std::byte* output = nullptr;
   };
   // Where an allreduce may run on the user's own memory, without packing: its verdict is known
   // before it begins. Nothing if it must be packed.
-  static Place place_of(const Collective& collective, const Edges& edges) {
+  static UserMemory user_memory_of(const Collective& collective, const Edges& edges) {
     if (edges.input == nullptr || edges.output == nullptr) return {};
     const Range whole{0, collective.send_counts[0]};
-    const Place place{edges.input(edges.self, whole), edges.output(edges.self, whole)};
-    return place.input != nullptr && place.output != nullptr ? place : Place{};
+    const UserMemory memory{edges.input(edges.self, whole), edges.output(edges.self, whole)};
+    return memory.input != nullptr && memory.output != nullptr ? memory : UserMemory{};
   }
 
   void tell() {
@@ -181,7 +182,7 @@ class GlooOperation final : public Operation {
     if (reduces(collective.kind) && collective.op == ReduceOp::average)
       scale_.divisor *= launch.contributors > 0 ? launch.contributors : backend.size_;
     if (edges_.fill && collective.output == nullptr) {
-      const auto place = GlooBackend::place_of(collective, edges_);
+      const auto place = GlooBackend::user_memory_of(collective, edges_);
       collective_.input = place.input;
       collective_.output = place.output;
       edges_ = {};

@@ -6,9 +6,9 @@
 #include <openssl/hmac.h>
 #include <openssl/rand.h>
 
-#include "tutti/backends/handshake/wire.h"
 #include "tutti/base/check.h"
 #include "tutti/base/error.h"
+#include "tutti/base/little_endian.h"
 
 namespace tutti {
 
@@ -87,10 +87,10 @@ Error refusal(uint8_t reason, const HandshakeTerms& terms, int peer) {
 Handshake::Handshake(HandshakeRole role, HandshakeTerms terms)
     : role_(role), terms_(std::move(terms)) {
   own_hello_ = kMagic;
-  append_integer(own_hello_, terms_.version);
-  append_integer(own_hello_, static_cast<uint8_t>(role_));
-  append_integer(own_hello_, static_cast<int32_t>(terms_.rank));
-  append_integer(own_hello_, static_cast<int32_t>(terms_.peer));
+  append_number(own_hello_, terms_.version);
+  append_number(own_hello_, static_cast<uint8_t>(role_));
+  append_number(own_hello_, static_cast<int32_t>(terms_.rank));
+  append_number(own_hello_, static_cast<int32_t>(terms_.peer));
   // In the clear and without the secret: it only tells a stray connection from a wrong secret.
   own_hello_ += hmac_sha256("", terms_.scope);
   own_hello_ += random_bytes(kNonceBytes);
@@ -128,7 +128,7 @@ void Handshake::take_preamble(std::string_view bytes) {
         fmt::format("{} is not a Tutti process; check the address and the port", terms_.peer_name));
   }
   bytes.remove_prefix(kMagic.size());
-  const auto version = take_integer<uint32_t>(bytes);
+  const auto version = take_number<uint32_t>(bytes);
   if (version != terms_.version)
     throw Error(ErrorCode::version,
                 fmt::format("{} speaks wire version {}, this process {}; run one version of Tutti "
@@ -139,9 +139,9 @@ void Handshake::take_preamble(std::string_view bytes) {
 
 void Handshake::take_hello(std::string_view bytes) {
   peer_hello_ += bytes;
-  const auto role = take_integer<uint8_t>(bytes);
-  const auto rank = take_integer<int32_t>(bytes);
-  const auto wanted = take_integer<int32_t>(bytes);
+  const auto role = take_number<uint8_t>(bytes);
+  const auto rank = take_number<int32_t>(bytes);
+  const auto wanted = take_number<int32_t>(bytes);
   const auto scope = bytes.substr(0, kScopeBytes);
   if (role != static_cast<uint8_t>(opposite(role_))) {
     output_.clear();
@@ -169,13 +169,13 @@ void Handshake::take_hello(std::string_view bytes) {
 
 void Handshake::take_proof(std::string_view bytes) {
   if (!equal_in_constant_time(bytes, proof_of(HandshakeRole::initiator))) refuse(kWrongSecret);
-  append_integer(output_, kWelcome);
+  append_number(output_, kWelcome);
   output_ += proof_of(role_);
   expect(Stage::done, 0);
 }
 
 void Handshake::take_verdict(std::string_view bytes) {
-  const auto reason = take_integer<uint8_t>(bytes);
+  const auto reason = take_number<uint8_t>(bytes);
   if (reason != kWelcome) throw refusal(reason, terms_, peer_);
   if (!equal_in_constant_time(bytes, proof_of(HandshakeRole::acceptor)))
     throw refusal(kWrongSecret, terms_, peer_);
@@ -183,7 +183,7 @@ void Handshake::take_verdict(std::string_view bytes) {
 }
 
 void Handshake::refuse(uint8_t reason) {
-  append_integer(output_, reason);
+  append_number(output_, reason);
   output_ += std::string(kProofBytes, '\0');
   throw refusal(reason, terms_, peer_);
 }
@@ -191,7 +191,7 @@ void Handshake::refuse(uint8_t reason) {
 std::string Handshake::proof_of(HandshakeRole prover) const {
   const bool initiator = role_ == HandshakeRole::initiator;
   std::string transcript = "tutti handshake proof";
-  append_integer(transcript, static_cast<uint8_t>(prover));
+  append_number(transcript, static_cast<uint8_t>(prover));
   transcript += initiator ? own_hello_ : peer_hello_;
   transcript += initiator ? peer_hello_ : own_hello_;
   transcript += terms_.scope;

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <utility>
 
-#include "tutti/backends/shared/pipeline_run.h"
+#include "tutti/backends/shared/pipeline_call.h"
 #include "tutti/base/check.h"
 #include "tutti/base/error.h"
 #include "tutti/kernels/copy.h"
@@ -69,7 +69,7 @@ Pipeline::Pipeline(int rank, SharedMemory& memory, std::vector<std::byte*> block
   inputs_.resize(peers_.size());
   outputs_.resize(peers_.size());
   // How many run at once varies with time from step to step.
-  for (int i = 0; i < kFirstRuns; ++i) spare_.push_back(std::make_unique<Run>(*this));
+  for (int i = 0; i < kFirstRuns; ++i) spare_.push_back(std::make_unique<Call>(*this));
 }
 
 Pipeline::~Pipeline() = default;
@@ -93,7 +93,7 @@ OperationPtr Pipeline::start(const Collective& collective, const Launch& launch)
 OperationPtr Pipeline::enqueue(const Collective& collective, const Launch& launch, uint64_t begin) {
   if (spare_.empty()) {
     ++allocations_;
-    spare_.push_back(std::make_unique<Run>(*this));
+    spare_.push_back(std::make_unique<Call>(*this));
   }
   auto* run = spare_.back().release();
   spare_.pop_back();
@@ -131,7 +131,7 @@ Traffic Pipeline::predict(const Collective& collective, const Launch& launch) co
   return {2 * static_cast<uint64_t>((count + each - 1) / each), bytes};
 }
 
-Pipeline::Run& Pipeline::run_of(uint64_t chunk) {
+Pipeline::Call& Pipeline::run_of(uint64_t chunk) {
   for (auto* run : operations_)
     if (chunk < run->end) return *run;
   TUTTI_CHECK(false);
@@ -228,7 +228,8 @@ void Pipeline::fill() {
 }
 
 // What others read, into the own slot.
-void Pipeline::leave_input(const Run& run, Range range, std::byte* place, Destination destination) {
+void Pipeline::leave_input(const Call& run, Range range, std::byte* place,
+                           Destination destination) {
   if (destination == Destination::cache) {
     run.fill(range, place);
     return;
@@ -261,7 +262,7 @@ Destination Pipeline::destination_of(size_t rank, uint64_t chunk) const {
 }
 
 // Of a chunk that is drained, if all ranks left it alike.
-void Pipeline::learn_cost(const Run& run, uint64_t chunk) {
+void Pipeline::learn_cost(const Call& run, uint64_t chunk) {
   if (rank_ != 0) return;
   const auto first = destination_of(0, chunk);
   for (size_t rank = 1; rank < peers_.size(); ++rank)
@@ -272,7 +273,7 @@ void Pipeline::learn_cost(const Run& run, uint64_t chunk) {
 }
 
 // False if the operation is over because of what the ranks said.
-bool Pipeline::learn_verdict(Run& run, uint64_t chunk) {
+bool Pipeline::learn_verdict(Call& run, uint64_t chunk) {
   if (is_agreed(chunk)) return true;
   uint32_t verdict = 0;
   for (const auto& peer : peers_) verdict |= peer.lines[slot_of(chunk)].call.verdict();
@@ -326,7 +327,7 @@ void Pipeline::drain() {
   ++drained_;
 }
 
-void Pipeline::drain_shares(const Run& run, uint64_t chunk) {
+void Pipeline::drain_shares(const Call& run, uint64_t chunk) {
   const AddTime time(spent_ns_[slot_of(chunk)]);
   const Range range = run.range_of(chunk);
   for (size_t rank = 0; rank < peers_.size(); ++rank) {
@@ -408,7 +409,7 @@ bool Pipeline::may_sleep() {
   return next_stage() == Stage::none && drained_ == told_retired_;
 }
 
-void Pipeline::forget(Run& run) {
+void Pipeline::forget(Call& run) {
   const auto found = std::find(operations_.begin(), operations_.end(), &run);
   if (found == operations_.end()) return;
   operations_.erase(found);

@@ -110,7 +110,7 @@ class Pipeline {
   static std::string_view algorithm(int64_t bytes, int size);
 
  private:
-  class Run;
+  class Call;
   enum Algorithm : uint8_t { kOneShot, kTwoShot, kDirect, kFused };
   // Where a rank's shared memory begins for this operation, as the payload of its first chunk.
   struct Places {
@@ -130,7 +130,7 @@ class Pipeline {
   OperationPtr enqueue(const Collective& collective, const Launch& launch, uint64_t begin);
   bool run_here(const Collective& collective, const Launch& launch);
   Peer& own() { return peers_[static_cast<size_t>(rank_)]; }
-  Run& run_of(uint64_t chunk);
+  Call& run_of(uint64_t chunk);
   static size_t slot_of(uint64_t chunk) { return chunk % kSlots; }
   static size_t lines_bytes();
   enum class Stage : uint8_t { none, fill, reduce, drain };
@@ -142,32 +142,32 @@ class Pipeline {
   bool can_reduce() const;
   bool can_drain() const;
   void fill();
-  void leave_input(const Run& run, Range range, std::byte* place, Destination destination);
+  void leave_input(const Call& run, Range range, std::byte* place, Destination destination);
   Destination choose_destination();
   Destination destination_of(size_t rank, uint64_t chunk) const;
-  void learn_cost(const Run& run, uint64_t chunk);
+  void learn_cost(const Call& run, uint64_t chunk);
   void tell_name(uint64_t chunk, uint64_t subject, std::string_view name);
   Places own_places(const std::byte* elements, const FusedUpdate* update) const;
   void publish_filled(uint64_t chunk);
   void reduce();
   void drain();
-  void drain_shares(const Run& run, uint64_t chunk);
+  void drain_shares(const Call& run, uint64_t chunk);
   static std::byte* small_place(const Peer& peer, uint64_t chunk, size_t bytes);
-  void reduce_all(Run& run, uint64_t chunk);
-  void reduce_share(Run& run, uint64_t chunk);
-  void reduce_past_caches(Run& run, Range range, std::byte* result);
-  bool reduce_direct(Run& run, uint64_t chunk);
+  void reduce_all(Call& run, uint64_t chunk);
+  void reduce_share(Call& run, uint64_t chunk);
+  void reduce_past_caches(Call& run, Range range, std::byte* result);
+  bool reduce_direct(Call& run, uint64_t chunk);
   Places places_of(size_t rank, uint64_t chunk) const;
   void publish_reduced(uint64_t chunk);
   bool ends_when_reduced();
   bool is_agreed(uint64_t chunk) const;
-  bool learn_verdict(Run& run, uint64_t chunk);
+  bool learn_verdict(Call& run, uint64_t chunk);
   std::string describe_disagreement(uint64_t chunk) const;
   static int64_t elements_of_chunk(Algorithm algorithm, DataType dtype, int size);
   void publish(std::atomic<uint64_t>& word, uint64_t value);
   void wake_sleepers();
   void retire_finished();
-  void forget(Run& run);
+  void forget(Call& run);
   template <class Came>
   bool await(int looks, Came came);
 
@@ -176,8 +176,8 @@ class Pipeline {
   SharedMemory& memory_;
   std::vector<Peer> peers_;
   const std::vector<SleepLine*> sleepers_;
-  std::deque<Run*> operations_;  // oldest first
-  std::vector<std::unique_ptr<Run>> spare_;
+  std::deque<Call*> operations_;  // oldest first
+  std::vector<std::unique_ptr<Call>> spare_;
   uint64_t allocations_ = 0;
   uint64_t epoch_ = 0;  // upper bits of the tags
   uint64_t end_ = 0;    // one past the last operation's last chunk

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "tutti/backends/shared/pipeline_run.h"
+#include "tutti/backends/shared/pipeline_call.h"
 #include "tutti/kernels/copy.h"
 #include "tutti/kernels/reduce.h"
 
@@ -57,7 +57,7 @@ std::byte* Pipeline::small_place(const Peer& peer, uint64_t chunk, size_t bytes)
                                       : peer.slots + slot_of(chunk) * kChunkBytes;
 }
 
-void Pipeline::reduce_all(Run& run, uint64_t chunk) {
+void Pipeline::reduce_all(Call& run, uint64_t chunk) {
   const Range whole{0, run.count};
   if (run.count == 0) return;
   for (size_t rank = 0; rank < peers_.size(); ++rank)
@@ -71,7 +71,7 @@ void Pipeline::reduce_all(Run& run, uint64_t chunk) {
   run.drain(whole, result);
 }
 
-void Pipeline::reduce_share(Run& run, uint64_t chunk) {
+void Pipeline::reduce_share(Call& run, uint64_t chunk) {
   const Range range = run.range_of(chunk);
   const Range mine = share_of(rank_, size(), range, run.element);
   auto* result = own().results + slot_of(chunk) * kChunkBytes;
@@ -95,7 +95,7 @@ void Pipeline::reduce_share(Run& run, uint64_t chunk) {
 }
 
 // From inputs_, to where this rank wants it and past the caches to where the others do.
-void Pipeline::reduce_past_caches(Run& run, Range range, std::byte* result) {
+void Pipeline::reduce_past_caches(Call& run, Range range, std::byte* result) {
   const int64_t step = kBlockBytes / run.element;
   for (const int64_t end = range.end(); range.begin < end; range.begin += step) {
     const Range part{range.begin, std::min(step, end - range.begin)};
@@ -112,7 +112,7 @@ void Pipeline::reduce_past_caches(Run& run, Range range, std::byte* result) {
 // A part of what this rank reduces, straight in all ranks' memory; true when all of it is done.
 // What is updated goes by blocks that stay in the first cache between being reduced, used and
 // copied.
-bool Pipeline::reduce_direct(Run& run, uint64_t chunk) {
+bool Pipeline::reduce_direct(Call& run, uint64_t chunk) {
   const auto* update = run.update;
   // What is updated has an owner for good, who keeps what the update needs from step to step:
   // stripes of the layout, in turns. What is only reduced is divided evenly.

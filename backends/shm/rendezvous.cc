@@ -14,8 +14,8 @@
 #include <string>
 
 #include "tutti/backends/handshake/handshake.h"
-#include "tutti/backends/handshake/wire.h"
 #include "tutti/backends/shm/unix_socket.h"
+#include "tutti/base/little_endian.h"
 #include "tutti/base/text.h"
 
 namespace tutti {
@@ -52,10 +52,10 @@ struct Hello {
 
   std::string encode() const {
     std::string bytes(kMagic);
-    append_integer(bytes, version);
-    append_integer(bytes, from);
-    append_integer(bytes, to);
-    append_integer(bytes, ring_bytes);
+    append_number(bytes, version);
+    append_number(bytes, from);
+    append_number(bytes, to);
+    append_number(bytes, ring_bytes);
     return bytes += token;
   }
   static std::optional<Hello> decode(std::span<const std::byte> bytes) {
@@ -63,10 +63,10 @@ struct Hello {
     if (text.size() != kBytes || !text.starts_with(kMagic)) return {};
     text.remove_prefix(kMagic.size());
     Hello hello;
-    hello.version = take_integer<uint32_t>(text);
-    hello.from = take_integer<int>(text);
-    hello.to = take_integer<int>(text);
-    hello.ring_bytes = take_integer<uint64_t>(text);
+    hello.version = take_number<uint32_t>(text);
+    hello.from = take_number<int>(text);
+    hello.to = take_number<int>(text);
+    hello.ring_bytes = take_number<uint64_t>(text);
     hello.token = text;
     return hello;
   }

@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include "tutti/backends/handshake/wire.h"
 #include "tutti/backends/store/store_checks.h"
 #include "tutti/base/error.h"
+#include "tutti/base/little_endian.h"
 
 namespace tutti {
 
@@ -16,7 +16,7 @@ constexpr size_t kReplyBytes = 8 + 1;            // id, status
 std::string framed(std::string body) {
   std::string frame;
   frame.reserve(kStoreFrameHeader + body.size());
-  append_integer(frame, static_cast<uint32_t>(body.size()));
+  append_number(frame, static_cast<uint32_t>(body.size()));
   return frame += body;
 }
 
@@ -29,10 +29,10 @@ std::string framed(std::string body) {
 std::string encode(const StoreRequest& request) {
   check_store_entry(request.key, request.value);
   std::string body;
-  append_integer(body, request.id);
-  append_integer(body, static_cast<uint8_t>(request.op));
-  append_integer(body, request.argument);
-  append_integer(body, static_cast<uint16_t>(request.key.size()));
+  append_number(body, request.id);
+  append_number(body, static_cast<uint8_t>(request.op));
+  append_number(body, request.argument);
+  append_number(body, static_cast<uint16_t>(request.key.size()));
   body += request.key;
   body += request.value;
   return framed(std::move(body));
@@ -40,14 +40,14 @@ std::string encode(const StoreRequest& request) {
 
 std::string encode(const StoreReply& reply) {
   std::string body;
-  append_integer(body, reply.id);
-  append_integer(body, static_cast<uint8_t>(reply.status));
+  append_number(body, reply.id);
+  append_number(body, static_cast<uint8_t>(reply.status));
   body += reply.value;
   return framed(std::move(body));
 }
 
 size_t decode_frame_length(std::string_view header) {
-  const auto length = take_integer<uint32_t>(header);
+  const auto length = take_number<uint32_t>(header);
   if (length > kMaxStoreFrame) refuse(fmt::format("length {}", length));
   return length;
 }
@@ -55,10 +55,10 @@ size_t decode_frame_length(std::string_view header) {
 StoreRequest decode_request(std::string_view frame) {
   if (frame.size() < kRequestBytes) refuse(fmt::format("a request of {} bytes", frame.size()));
   StoreRequest request;
-  request.id = take_integer<uint64_t>(frame);
-  request.op = static_cast<StoreOp>(take_integer<uint8_t>(frame));
-  request.argument = take_integer<uint64_t>(frame);
-  const auto key_bytes = take_integer<uint16_t>(frame);
+  request.id = take_number<uint64_t>(frame);
+  request.op = static_cast<StoreOp>(take_number<uint8_t>(frame));
+  request.argument = take_number<uint64_t>(frame);
+  const auto key_bytes = take_number<uint16_t>(frame);
   if (request.op < StoreOp::set || request.op > StoreOp::erase)
     refuse(fmt::format("operation {}", static_cast<int>(request.op)));
   if (key_bytes == 0 || key_bytes > kMaxStoreKeyBytes || key_bytes > frame.size())
@@ -73,8 +73,8 @@ StoreRequest decode_request(std::string_view frame) {
 StoreReply decode_reply(std::string_view frame) {
   if (frame.size() < kReplyBytes) refuse(fmt::format("a reply of {} bytes", frame.size()));
   StoreReply reply;
-  reply.id = take_integer<uint64_t>(frame);
-  reply.status = static_cast<StoreStatus>(take_integer<uint8_t>(frame));
+  reply.id = take_number<uint64_t>(frame);
+  reply.status = static_cast<StoreStatus>(take_number<uint8_t>(frame));
   if (reply.status > StoreStatus::not_a_number)
     refuse(fmt::format("status {}", static_cast<int>(reply.status)));
   reply.value = frame;

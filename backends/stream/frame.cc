@@ -5,27 +5,14 @@
 #include <algorithm>
 #include <bit>
 
+#include "tutti/base/little_endian.h"
+
 namespace tutti {
 
 namespace {
 
 // "TUT" and the version of the protocol.
 constexpr uint32_t kFrameMagic = 0x01545554;
-
-template <class Integer>
-std::byte* put(std::byte* at, Integer value) {
-  for (size_t i = 0; i < sizeof value; ++i)
-    *at++ = static_cast<std::byte>(static_cast<uint64_t>(value) >> (8 * i));
-  return at;
-}
-
-template <class Integer>
-const std::byte* get(const std::byte* at, Integer& value) {
-  uint64_t bits = 0;
-  for (size_t i = 0; i < sizeof value; ++i) bits |= static_cast<uint64_t>(*at++) << (8 * i);
-  value = static_cast<Integer>(bits);
-  return at;
-}
 
 uint64_t longest(FrameType type) {
   switch (type) {
@@ -58,26 +45,26 @@ uint64_t eager_cost(uint64_t bytes) {
 
 FrameBytes encode_frame(const FrameHeader& header) {
   FrameBytes bytes;
-  auto* at = put(bytes.data(), kFrameMagic);
-  at = put(at, static_cast<uint32_t>(header.type));
-  at = put(at, header.key);
-  at = put(at, header.verdict);
-  at = put(at, header.length);
-  at = put(at, header.tag);
-  put(at, header.ticket);
+  auto* at = put_number(bytes.data(), kFrameMagic);
+  at = put_number(at, static_cast<uint32_t>(header.type));
+  at = put_number(at, header.key);
+  at = put_number(at, header.verdict);
+  at = put_number(at, header.length);
+  at = put_number(at, header.tag);
+  put_number(at, header.ticket);
   return bytes;
 }
 
 FrameHeader decode_frame(std::span<const std::byte, kFrameBytes> bytes) {
   uint32_t magic = 0, type = 0;
   FrameHeader header;
-  const auto* at = get(bytes.data(), magic);
-  at = get(at, type);
-  at = get(at, header.key);
-  at = get(at, header.verdict);
-  at = get(at, header.length);
-  at = get(at, header.tag);
-  get(at, header.ticket);
+  const auto* at = get_number(bytes.data(), magic);
+  at = get_number(at, type);
+  at = get_number(at, header.key);
+  at = get_number(at, header.verdict);
+  at = get_number(at, header.length);
+  at = get_number(at, header.tag);
+  get_number(at, header.ticket);
   if (magic != kFrameMagic)
     throw Error(
         ErrorCode::corrupt_data,

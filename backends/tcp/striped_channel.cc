@@ -45,9 +45,9 @@ StripedChannel::StripedChannel(std::vector<Descriptor> sockets) {
   for (auto& socket : sockets) lanes_.push_back(std::make_unique<TcpChannel>(std::move(socket)));
 }
 
-void StripedChannel::move(Place& place, size_t bytes) {
-  place.left -= bytes;
-  if (place.left == 0) place = {(place.lane + 1) % lanes_.size(), kBlockBytes};
+void StripedChannel::move(Cursor& cursor, size_t bytes) {
+  cursor.left -= bytes;
+  if (cursor.left == 0) cursor = {(cursor.lane + 1) % lanes_.size(), kBlockBytes};
 }
 
 size_t StripedChannel::write(std::span<const iovec> parts) {

@@ -26,15 +26,15 @@ class StripedChannel : public Channel {
 
  private:
   // Where one direction is.
-  struct Place {
+  struct Cursor {
     size_t lane = 0;
     size_t left = kBlockBytes;  // of the block
   };
-  void move(Place& place, size_t bytes);
+  void move(Cursor& cursor, size_t bytes);
   const std::string* failure() const;  // of writing; null: none
 
   std::vector<std::unique_ptr<TcpChannel>> lanes_;
-  Place writing_, reading_;
+  Cursor writing_, reading_;
 };
 
 }  // namespace tutti

@@ -10,7 +10,7 @@
 namespace tutti {
 
 /// An element of a slot.
-struct Place {
+struct SlotElement {
   Slot slot = Slot::input;
   int64_t element = 0;
 };

@@ -22,8 +22,8 @@ class Fold {
   bool is_in_core() const { return rank_ < core_; }
 
   /// One round. Returns where this rank's operand begins from now on.
-  Place fold(Builder& builder) const {
-    Place operand{Slot::input, 0};
+  SlotElement fold(Builder& builder) const {
+    SlotElement operand{Slot::input, 0};
     if (!is_in_core()) {
       builder.send(partner_, Slot::input, all_);
     } else if (has_partner_) {

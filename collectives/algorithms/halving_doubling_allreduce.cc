@@ -14,7 +14,7 @@ Schedule halving_doubling_allreduce(const Problem& problem) {
   if (problem.size == 1) return copy_through(problem);
   Builder builder;
   const Fold fold(problem);
-  Place operand = fold.fold(builder);  // of the first element of `range`
+  SlotElement operand = fold.fold(builder);  // of the first element of `range`
   const int rounds = std::countr_zero(static_cast<unsigned>(fold.core()));
   if (!fold.is_in_core()) {
     builder.next_round(2 * rounds);

@@ -12,7 +12,7 @@ Schedule recursive_doubling_allreduce(const Problem& problem) {
   Builder builder;
   const Fold fold(problem);
   const Range all{0, problem.counts[0]};
-  Place operand = fold.fold(builder);
+  SlotElement operand = fold.fold(builder);
   const int rounds = std::countr_zero(static_cast<unsigned>(fold.core()));
   if (fold.is_in_core()) {
     const int64_t received = builder.scratch(all.count);

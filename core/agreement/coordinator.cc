@@ -12,7 +12,7 @@ Coordinator::Coordinator(const Options& options, int size, Send send)
       negotiator_(size),
       cache_(options.cache_capacity),
       learner_(options.replay_after),
-      places_(static_cast<size_t>(size), Place::after) {}
+      progress_(static_cast<size_t>(size), Progress::after) {}
 
 void Coordinator::on_requests(int rank, WireReader reader, Clock::time_point now) {
   std::vector<int64_t> forgotten;
@@ -25,7 +25,7 @@ void Coordinator::on_requests(int rank, WireReader reader, Clock::time_point now
     }
     // A rank that has not heard of the plan yet asks for its tensors; when it hears of it, it moves
     // them into the plan itself.
-    if (plan_ && places_[static_cast<size_t>(rank)] == Place::before &&
+    if (plan_ && progress_[static_cast<size_t>(rank)] == Progress::before &&
         plan_->index.contains(request.name))
       continue;
     negotiator_.add(rank, std::move(request), now);
@@ -38,7 +38,7 @@ void Coordinator::on_requests(int rank, WireReader reader, Clock::time_point now
 
 void Coordinator::on_plan_joined(int rank, WireReader reader) {
   if (plan_ && reader.get<uint32_t>() == plan_->id)
-    places_[static_cast<size_t>(rank)] = Place::inside;
+    progress_[static_cast<size_t>(rank)] = Progress::inside;
 }
 
 void Coordinator::on_plan_failed(WireReader reader) {
@@ -55,8 +55,8 @@ void Coordinator::on_plan_failed(WireReader reader) {
 
 void Coordinator::on_plan_left(int rank, WireReader reader) {
   if (!plan_ || reader.get<uint32_t>() != plan_->id) return;
-  places_[static_cast<size_t>(rank)] = Place::after;
-  if (std::ranges::count(places_, Place::after) == size_) plan_.reset();
+  progress_[static_cast<size_t>(rank)] = Progress::after;
+  if (std::ranges::count(progress_, Progress::after) == size_) plan_.reset();
 }
 
 void Coordinator::answer() {
@@ -90,7 +90,7 @@ void Coordinator::lock(std::vector<Plan::Tensor> tensors, WireWriter& message) {
                       options_.partition_bytes);
   for (const auto& tensor : plan_->tensors) negotiator_.forget(tensor.name);
   has_failed_ = false;
-  std::fill(places_.begin(), places_.end(), Place::before);
+  std::fill(progress_.begin(), progress_.end(), Progress::before);
   message.put(AnswerType::plan);
   plan_->encode(message);
 }

@@ -48,10 +48,10 @@ class Coordinator {
   PlanLearner learner_;
   uint32_t next_plan_ = 1;
   // How far a rank has come with the plan, by what it has said.
-  enum class Place : uint8_t { before, inside, after };
+  enum class Progress : uint8_t { before, inside, after };
   std::optional<Plan> plan_;  // the last one locked, until all ranks are after it
   bool has_failed_ = false;
-  std::vector<Place> places_;
+  std::vector<Progress> progress_;
 };
 
 }  // namespace tutti

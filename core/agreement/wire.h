@@ -1,28 +1,24 @@
 #pragma once
 
-#include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "tutti/base/error.h"
+#include "tutti/base/little_endian.h"
 
 namespace tutti {
-
-static_assert(std::endian::native == std::endian::little, "the wire format is little-endian");
 
 /// Appends fixed-size little-endian fields to a message.
 class WireWriter {
  public:
-  template <class T>
-  requires std::is_trivially_copyable_v<T> WireWriter& put(T value) {
-    const auto at = bytes_.size();
-    bytes_.resize(at + sizeof value);
-    std::memcpy(bytes_.data() + at, &value, sizeof value);
+  template <WireNumber Number>
+  WireWriter& put(Number number) {
+    const auto bytes = to_little_endian(number);
+    bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
     return *this;
   }
   WireWriter& text(std::string_view text) {
@@ -49,13 +45,12 @@ class WireReader {
  public:
   explicit WireReader(std::span<const std::byte> bytes) : left_(bytes) {}
 
-  template <class T>
-  requires std::is_trivially_copyable_v<T> T get() {
-    need(sizeof(T));
-    T value;
-    std::memcpy(&value, left_.data(), sizeof value);
-    left_ = left_.subspan(sizeof value);
-    return value;
+  template <WireNumber Number>
+  Number get() {
+    need(sizeof(Number));
+    const auto number = from_little_endian<Number>(left_.data());
+    left_ = left_.subspan(sizeof number);
+    return number;
   }
   /// An enumeration whose values are 0 to count - 1.
   template <class Enum>

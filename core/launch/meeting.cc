@@ -11,9 +11,11 @@
 
 namespace tutti {
 
-std::string encode_place(const MeetingPlace& place) { return place.store + "," + place.secret; }
+std::string encode_meeting_place(const MeetingPlace& place) {
+  return place.store + "," + place.secret;
+}
 
-MeetingPlace decode_place(const std::string& text) {
+MeetingPlace decode_meeting_place(const std::string& text) {
   const auto parts = split_text(text, ',');
   if (parts.size() != 2 || !parts[0].starts_with("tcp://"))
     throw Error(ErrorCode::corrupt_data,

@@ -11,9 +11,9 @@ struct MeetingPlace {
 };
 
 /// As one word, for channels that carry no blanks.
-std::string encode_place(const MeetingPlace& place);
+std::string encode_meeting_place(const MeetingPlace& place);
 /// Throws Error(corrupt_data).
-MeetingPlace decode_place(const std::string& text);
+MeetingPlace decode_meeting_place(const std::string& text);
 
 /// 32 random bytes in hexadecimal.
 std::string random_secret();

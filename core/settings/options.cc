@@ -181,21 +181,23 @@ MeetingPlace meet(const Options& options, const LauncherInfo& launch,
                   const Environment& environment, LearntOnce& learnt) {
   const auto deadline = Deadline::after(options.connect_timeout);
   const auto own = [&] {
-    return options.rank == 0 ? encode_place(open_store(options, learnt)) : std::string();
+    return options.rank == 0 ? encode_meeting_place(open_store(options, learnt)) : std::string();
   };
   switch (launch.meeting) {
     case Meeting::pmix:
-      return decode_place(learnt.pmix->share(own(), deadline));
+      return decode_meeting_place(learnt.pmix->share(own(), deadline));
     case Meeting::pmi:
-      return decode_place(share_over_pmi(launch.pmi_descriptor, options.rank, own(), deadline));
+      return decode_meeting_place(
+          share_over_pmi(launch.pmi_descriptor, options.rank, own(), deadline));
     case Meeting::address:
       return meet_at_address(options, launch, learnt);
     case Meeting::file: {
       const auto folder = private_folder(environment);
-      if (options.rank != 0) return decode_place(read_private_file(folder, launch.file, deadline));
+      if (options.rank != 0)
+        return decode_meeting_place(read_private_file(folder, launch.file, deadline));
       const auto text = own();
       learnt.file = std::make_unique<PrivateFile>(folder, launch.file, text);
-      return decode_place(text);
+      return decode_meeting_place(text);
     }
     case Meeting::none:
     case Meeting::given:

@@ -12,8 +12,8 @@
 #include <set>
 
 #include "tests/collectives/every_algorithm.h"
+#include "tests/collectives/validate.h"
 #include "tutti/base/error.h"
-#include "tutti/collectives/validate.h"
 
 namespace tutti {
 namespace {

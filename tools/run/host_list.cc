@@ -60,7 +60,7 @@ std::vector<Host> parse_hosts(std::string_view text) {
   return hosts;
 }
 
-std::vector<Place> place_ranks(const std::vector<Host>& hosts, int ranks) {
+std::vector<Seat> place_ranks(const std::vector<Host>& hosts, int ranks) {
   const auto slots =
       std::accumulate(hosts.begin(), hosts.end(), int64_t{0},
                       [](int64_t sum, const Host& host) { return sum + host.slots; });
@@ -70,7 +70,7 @@ std::vector<Place> place_ranks(const std::vector<Host>& hosts, int ranks) {
                     ? fmt::format("-np {}, but --hosts has room for {}", ranks, slots)
                     : fmt::format("--hosts: {} ranks are more than {}", slots, kMostSlots));
   int left = ranks == 0 ? static_cast<int>(slots) : ranks;
-  std::vector<Place> places;
+  std::vector<Seat> places;
   for (size_t host = 0; host < hosts.size() && left > 0; ++host) {
     const int here = std::min(hosts[host].slots, left);
     for (int local = 0; local < here; ++local)

@@ -16,7 +16,7 @@ struct Host {
 std::vector<Host> parse_hosts(std::string_view text);
 
 /// Where a rank runs.
-struct Place {
+struct Seat {
   int rank = 0;
   int host = 0;  // index into the list of hosts
   int local_rank = 0;
@@ -25,7 +25,7 @@ struct Place {
 
 /// Fills one host after another. `ranks` 0: as many as there are slots. Throws
 /// Error(invalid_argument) if there are more ranks than slots.
-std::vector<Place> place_ranks(const std::vector<Host>& hosts, int ranks);
+std::vector<Seat> place_ranks(const std::vector<Host>& hosts, int ranks);
 
 /// One word for a shell, quoted if it must be.
 std::string shell_quote(std::string_view word);

@@ -72,7 +72,7 @@ Variables shared_variables(const Request& request, const Variables& own) {
   return shared;
 }
 
-void place_variables(Variables& variables, const Place& place, size_t size) {
+void place_variables(Variables& variables, const Seat& place, size_t size) {
   variables["TUTTI_RANK"] = std::to_string(place.rank);
   variables["TUTTI_SIZE"] = std::to_string(size);
   variables["TUTTI_LOCAL_RANK"] = std::to_string(place.local_rank);

@@ -1,4 +1,4 @@
-#include "tutti/collectives/validate.h"
+#include "tests/collectives/validate.h"
 
 #include <fmt/format.h>
 

@@ -71,9 +71,9 @@ inline uint64_t subject_of(const Collective& collective, const Launch& launch) {
 }
 
 /// One operation. Its chunks are numbers [begin, end) of the queue.
-class Pipeline::Run final : public Operation {
+class Pipeline::Call final : public Operation {
  public:
-  explicit Run(Pipeline& pipeline) : pipeline_(pipeline) {}
+  explicit Call(Pipeline& pipeline) : pipeline_(pipeline) {}
   void prepare(const Collective& collective, const Launch& launch) {
     const int size = pipeline_.size();
     dtype = collective.dtype;
