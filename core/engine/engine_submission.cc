@@ -1,0 +1,152 @@
+// Where operations are handed over, by any thread, and where those that come after another's Work
+// in their stream wait for it.
+
+#include <fmt/format.h>
+
+#include "tutti/core/engine/engine.h"
+
+namespace tutti {
+
+namespace {
+
+std::string pending_key(const Entry& entry) { return entry_key(entry.request); }
+
+}  // namespace
+
+Engine::Submission::Submission(Engine& engine, std::string_view name)
+    : engine_((engine.check_not_forked(name), engine)),
+      lock_(engine.submit_mutex_),
+      before_(engine.submitted_.size()) {
+  // Under the lock, so that nothing enters after the end has swept what was pending.
+  engine.check_usable(name);
+}
+
+Engine::Submission::~Submission() {
+  if (committed_) return;
+  auto& submitted = engine_.submitted_;
+  for (size_t i = before_; i < submitted.size(); ++i) submitted[i]->pending = false;
+  submitted.resize(before_);
+}
+
+Entry& Engine::Submission::claim(std::string_view key) { return hold(engine_.entries_.at(key)); }
+
+Entry& Engine::Submission::claim(Entry& entry) {
+  engine_.entries_.again(entry);
+  return hold(entry);
+}
+
+Entry& Engine::Submission::hold(Entry& entry) {
+  if (entry.pending)
+    throw Error(ErrorCode::duplicate_name,
+                fmt::format("\"{0}\" is pending already on rank {1}: it was submitted twice before "
+                            "its Work was done. Wait for the first, or use another name",
+                            entry.request.name, engine_.context_.rank))
+        .with_rank(engine_.context_.rank)
+        .with_tensor(entry.request.name);
+  entry.pending = true;
+  engine_.submitted_.push_back(&entry);
+  return entry;
+}
+
+void Engine::Submission::commit(bool ring) {
+  committed_ = true;
+  const auto now = Clock::now();
+  auto& submitted = engine_.submitted_;
+  for (size_t i = before_; i < submitted.size(); ++i) {
+    auto& entry = *submitted[i];
+    entry.submitted = now;
+    if (entry.ready) engine_.find_waits(entry);
+    engine_.submitted_bytes_ += entry.input.bytes();
+    if (entry.plan_id != engine_.quiet_plan_ || !entry.fits_plan) engine_.quiet_bytes_ = 0;
+  }
+  if (ring && engine_.submitted_bytes_ >= engine_.quiet_bytes_ &&
+      !engine_.bell_rung_.exchange(true))
+    engine_.bell_.ring();
+}
+
+void Engine::submit(std::vector<std::unique_ptr<Entry>> entries, bool ring) {
+  Submission submission(*this, entries.front()->request.name);
+  for (auto& entry : entries) {
+    auto& slot = submission.claim(pending_key(*entry));
+    slot = std::move(*entry);
+    slot.pending = true;
+  }
+  submission.commit(ring);
+}
+
+void Engine::submit_join(std::unique_ptr<Entry> entry) {
+  check_not_forked(entry->request.name);
+  const std::lock_guard lock(submit_mutex_);
+  check_usable(entry->request.name);
+  auto& slot = entries_.at(entry->request.name);
+  if (slot.pending)
+    throw Error(ErrorCode::duplicate_name,
+                fmt::format("rank {} has joined already; wait for that Work first", context_.rank))
+        .with_rank(context_.rank);
+  slot = std::move(*entry);
+  slot.pending = true;
+  slot.submitted = Clock::now();
+  joins_.push_back(&slot);
+  if (!bell_rung_.exchange(true)) bell_.ring();
+}
+
+void Engine::wake() {
+  if (!bell_rung_.exchange(true)) bell_.ring();
+}
+
+void Engine::post(std::function<void()> function) {
+  {
+    const std::lock_guard lock(submit_mutex_);
+    if (!closed_) {
+      posted_functions_.push_back(std::move(function));
+      if (!bell_rung_.exchange(true)) bell_.ring();
+      return;
+    }
+  }
+  function();
+}
+
+// --- tensors behind a stream that waits ---------------------------------------------------------
+
+// A tensor that its stream makes after it has waited for another's Work must not be in one bucket
+// with that one, nor in one before it: the bucket would wait for itself, on the device, where
+// nobody sees it. So it is handed on when that Work is done; before, its own contents cannot be
+// there.
+
+namespace {
+
+bool is_over(const std::weak_ptr<WorkState>& work) {
+  const auto state = work.lock();
+  return !state || state->done();
+}
+
+}  // namespace
+
+void Engine::stream_waits(const std::shared_ptr<WorkState>& work, StreamRef stream) {
+  const std::lock_guard lock(submit_mutex_);
+  std::erase_if(stream_waits_, [](const StreamWait& wait) { return is_over(wait.work); });
+  if (work->done()) return;
+  stream_waits_.push_back({stream, work});
+  // A plan that has both in one bucket is stuck, and this is the evidence.
+  if (work->waiters.fetch_add(1) == 0)
+    work->waiting_since.store(Clock::now().time_since_epoch().count());
+}
+
+void Engine::find_waits(Entry& entry) {
+  for (const auto& wait : stream_waits_)
+    if (wait.stream == entry.input.stream() && !is_over(wait.work))
+      entry.behind.push_back(wait.work);
+}
+
+bool Engine::hand_over_deferred() {
+  const auto count = std::erase_if(deferred_, [this](Entry* entry) {
+    std::erase_if(entry->behind, is_over);
+    if (!entry->behind.empty()) return false;
+    scheduler_->submit(entry);
+    return true;
+  });
+  if (count > 0) scheduler_->flush();
+  return count > 0;
+}
+
+}  // namespace tutti
