@@ -41,10 +41,3 @@ add_dependencies(nccl_api_processes_test tutti_backend_plugins)
 # On a GPU with the real libraries; elsewhere each skips and says why.
 tutti_test(nccl_gpu_test nccl_gpu_test.cc LIBRARIES tutti_test_support TIMEOUT 180)
 add_dependencies(nccl_gpu_test tutti_backend_nccl)
-
-if(NOT TUTTI_SANITIZE)
-  add_test(NAME NcclDefects.EachTurnsTheSuiteRed COMMAND
-    ${CMAKE_CURRENT_LIST_DIR}/nccl_defects/run.sh ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}
-    ${CMAKE_CXX_COMPILER})
-  set_tests_properties(NcclDefects.EachTurnsTheSuiteRed PROPERTIES LABELS full TIMEOUT 900)
-endif()
