@@ -141,13 +141,10 @@ class Heap {
     // What was given up has no pages any more, but its addresses are known to the peers.
     const auto reuse = std::find_if(free_.begin(), free_.end(),
                                     [&](const Span& span) { return span.bytes == bytes; });
-    Span span{0, bytes, nullptr};
-    if (reuse != free_.end()) {
-      span.place = reuse->place;
-      free_.erase(reuse);
-    } else {
-      span.place = file_.grow(bytes);
-    }
+    if (reuse == free_.end()) return {file_.grow(bytes), bytes, nullptr};
+    file_.restore(reuse->place, bytes);
+    const Span span = *reuse;
+    free_.erase(reuse);
     return span;
   }
   void placed(const Span& span) {
@@ -194,9 +191,11 @@ class PeerFile {
   }
   std::byte* first() const { return mappings_.front().data(); }
   std::byte* at(uint64_t place, size_t bytes) {
-    if (place + bytes > mappings_.back().bytes()) {
+    // Without a sum, which a forged place makes wrap.
+    const auto lies_in = [&](size_t size) { return bytes <= size && place <= size - bytes; };
+    if (!lies_in(mappings_.back().bytes())) {
       const size_t now = file_.bytes();
-      if (place + bytes > now || place + bytes < place)
+      if (!lies_in(now))
         throw Error(ErrorCode::corrupt_data,
                     fmt::format("rank {} named {} bytes at {} of its shared memory, which has {}",
                                 rank_, bytes, place, now))
@@ -285,9 +284,14 @@ size_t SharedFile::bytes() const {
   return static_cast<size_t>(status.st_size);
 }
 
-// Allocated now: a page that is missing later would be a SIGBUS in the middle of a copy.
 uint64_t SharedFile::grow(size_t bytes) {
   const auto place = static_cast<uint64_t>(this->bytes());
+  restore(place, bytes);
+  return place;
+}
+
+// Allocated now: a page that is missing later would be a SIGBUS in the middle of a copy.
+void SharedFile::restore(uint64_t place, size_t bytes) {
   if (::fallocate(descriptor(), 0, static_cast<off_t>(place), static_cast<off_t>(bytes)) != 0) {
     const int error = errno;
     if (error != ENOSPC && error != ENOMEM)
@@ -297,7 +301,6 @@ uint64_t SharedFile::grow(size_t bytes) {
                             "limit, or use backend tcp",
                             bytes));
   }
-  return place;
 }
 
 void SharedFile::discard(uint64_t place, size_t bytes) noexcept {

@@ -22,8 +22,12 @@ class SharedFile {
   size_t bytes() const;
   /// Appends zeroed memory, all of it allocated; returns where it begins.
   uint64_t grow(size_t bytes);
-  /// Gives the memory back to the system; its place reads as zeros then.
+  /// Gives the memory back to the system; its place reads as zeros then, and is not to be touched
+  /// before restore().
   void discard(uint64_t place, size_t bytes) noexcept;
+  /// Allocates zeroed memory where some was discarded. Throws Error(out_of_memory), changing
+  /// nothing.
+  void restore(uint64_t place, size_t bytes);
 
  private:
   explicit SharedFile(Descriptor file) : file_(std::move(file)) {}
