@@ -31,7 +31,9 @@ class Store {
 
 /// Ranks as threads of one process share one of these.
 std::shared_ptr<Store> make_memory_store();
-/// Files in a folder that all ranks reach; created if missing (mode 0700).
+/// Files in a folder that all ranks reach; created if missing (mode 0700). Throws
+/// Error(authentication) that names folder, owner and mode if another user owns the folder or could
+/// write into it: he could plant the job's secret, or its addresses.
 std::shared_ptr<Store> make_file_store(const std::string& folder);
 /// A client of a TcpStoreServer; proves that it knows the secret. Waits for the server until the
 /// deadline. Throws Error(authentication | unavailable | timeout) naming host and port.

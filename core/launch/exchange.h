@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "tutti/base/deadline.h"
+#include "tutti/base/private_folder.h"
 
 namespace tutti {
 
@@ -43,17 +44,18 @@ std::string share_over_pmi(int descriptor, int rank, std::string_view text, Dead
 class PrivateFile {
  public:
   /// Appears whole or not at all; replaces what a crashed job may have left under the name. The
-  /// folder is made if it is missing. Throws Error(io).
+  /// folder is made if it is missing. Throws what PrivateFolder does.
   PrivateFile(const std::string& folder, const std::string& name, std::string_view text);
   ~PrivateFile();
   PrivateFile(const PrivateFile&) = delete;
 
  private:
-  std::string path_;
+  const PrivateFolder folder_;
+  const std::string name_;
 };
 
-/// Waits for a PrivateFile of this user. Throws Error(timeout) or, if somebody else could have
-/// written it, Error(authentication).
+/// Waits for a PrivateFile of this user. Throws Error(timeout) and what PrivateFolder does:
+/// Error(authentication) if another user could have written it.
 std::string read_private_file(const std::string& folder, const std::string& name,
                               Deadline deadline);
 

@@ -172,7 +172,15 @@ TEST_F(PrivateFileTest, OthersFilesAreRefused) {
             ErrorCode::authentication);
   std::filesystem::create_symlink("/etc/passwd", folder_ + "/link");
   EXPECT_EQ(refusal([&] { read_private_file(folder_, "link", Deadline::after(1)); }).code,
-            ErrorCode::io);
+            ErrorCode::authentication);
+}
+
+TEST_F(PrivateFileTest, AFolderThatOthersMayWriteIntoIsRefused) {
+  std::filesystem::create_directory(folder_);
+  ASSERT_EQ(::chmod(folder_.c_str(), 0777), 0);
+  EXPECT_EQ(refusal([&] { PrivateFile(folder_, "a", "x"); }).code, ErrorCode::authentication);
+  EXPECT_EQ(refusal([&] { read_private_file(folder_, "a", Deadline::after(1)); }).code,
+            ErrorCode::authentication);
 }
 
 TEST_F(PrivateFileTest, SaysWhereItCannotWrite) {

@@ -13,6 +13,7 @@
 #include <functional>
 
 #include "tests/support/ports.h"
+#include "tests/support/scratch_folder.h"
 #include "tutti/backends/backend.h"
 #include "tutti/base/descriptor.h"
 #include "tutti/base/error.h"
@@ -355,6 +356,28 @@ TEST(FromEnvironment, AFolderHoldsTheSecretToo) {
   EXPECT_EQ(secret.size(), 64u);
   EXPECT_EQ(rank("0"), secret);
   std::filesystem::remove_all(folder);
+}
+
+// Another user makes the folder first and leaves a secret that he knows.
+TEST(FromEnvironment, ASecretThatAnotherUserCouldPlantIsRefused) {
+  const test::ScratchFolder scratch;
+  const auto folder = scratch.path() + "/job";
+  const auto secret = [&] {
+    return in_process(
+        {{"TUTTI_RANK", "0"}, {"TUTTI_SIZE", "2"}, {"TUTTI_STORE", "file://" + folder}},
+        [] { return Options::from_environment().secret; });
+  };
+  std::filesystem::create_directory(folder);
+  std::ofstream(folder + "/kjob%2fsecret") << "planted";
+  std::filesystem::permissions(folder, std::filesystem::perms::all);
+  EXPECT_THAT(secret(), AllOf(HasSubstr(folder), HasSubstr("mode 0777")));
+  std::filesystem::permissions(folder, std::filesystem::perms::owner_all);
+  EXPECT_THAT(secret(), AllOf(HasSubstr(folder + "/kjob%2fsecret"), HasSubstr("mode 0644")));
+  std::filesystem::permissions(folder + "/kjob%2fsecret", std::filesystem::perms::owner_read);
+  EXPECT_EQ(secret(), "planted");  // one's own
+  if (::chown(folder.c_str(), 65534, 65534) == 0) {
+    EXPECT_THAT(secret(), HasSubstr("folder of user 65534"));
+  }
 }
 
 // Both ranks meet at rank 0's store, wherever the launcher put it.
