@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/base/cpp20.h"
 #include "tutti/core/communicator.h"
 #include "tutti/kernels/convert.h"
 

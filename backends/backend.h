@@ -10,6 +10,7 @@
 
 #include "tutti/backends/channel.h"
 #include "tutti/backends/store.h"
+#include "tutti/base/cpp20.h"
 #include "tutti/base/deadline.h"
 #include "tutti/base/log.h"
 #include "tutti/collectives/chooser.h"

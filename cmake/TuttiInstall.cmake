@@ -1,11 +1,14 @@
-# What `cmake --install` lays down: libraries, headers, tools, a CMake package and a pkg-config
-# file. Everything refers to its neighbours by relative paths, so that the tree can be moved.
+# What `cmake --install` lays down: libraries, headers, tools, a CMake package, a pkg-config file,
+# documents and examples. Everything refers to its neighbours by relative paths, so that the tree can
+# be moved.
 include(CMakePackageConfigHelpers)
+include(InstallBuildsFirst)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tutti)
 
 # Each library finds its sisters beside it, each program finds them in the library folder.
 function(tutti_install target)
+  install_builds_first(${target})
   get_target_property(type ${target} TYPE)
   if(type STREQUAL "EXECUTABLE")
     file(RELATIVE_PATH to_libraries /${CMAKE_INSTALL_BINDIR} /${CMAKE_INSTALL_LIBDIR})
@@ -40,6 +43,9 @@ install(FILES ${headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti/adapters)
 install(FILES ${PROJECT_SOURCE_DIR}/core/tutti.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti)
 install(FILES ${PROJECT_SOURCE_DIR}/adapters/c/tutti.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 
+set_target_properties(tutti PROPERTIES EXPORT_NAME c)
+set_target_properties(tutti_cpp PROPERTIES EXPORT_NAME tutti)
+install(TARGETS tutti_cpp EXPORT tutti)
 tutti_install(tutti)
 if(TARGET tutti_nn)
   set_target_properties(tutti_nn PROPERTIES EXPORT_NAME nn)
@@ -50,6 +56,7 @@ endif()
 # Plugins lie beside libtutti.so, which looks for them there; nobody links them.
 get_property(plugins GLOBAL PROPERTY TUTTI_BACKEND_PLUGINS)
 foreach(plugin ${plugins})
+  install_builds_first(${plugin})
   set_target_properties(${plugin} PROPERTIES INSTALL_RPATH $ORIGIN)
   install(TARGETS ${plugin} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endforeach()
@@ -71,3 +78,8 @@ install(FILES ${PROJECT_BINARY_DIR}/tuttiConfig.cmake ${PROJECT_BINARY_DIR}/tutt
 file(RELATIVE_PATH to_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 configure_file(${CMAKE_CURRENT_LIST_DIR}/tutti.pc.in ${PROJECT_BINARY_DIR}/tutti.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/tutti.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+install(FILES ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/LICENSE
+  DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs ${PROJECT_SOURCE_DIR}/examples
+  DESTINATION ${CMAKE_INSTALL_DOCDIR})

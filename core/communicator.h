@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tutti/base/cpp20.h"
 #include "tutti/core/settings/options.h"
 #include "tutti/core/settings/reduce_options.h"
 #include "tutti/core/settings/statistics.h"

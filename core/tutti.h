@@ -4,6 +4,7 @@
 /// calls return; Options (core/settings/options.h) are its settings; Tensor and TensorView
 /// (tensor/tensor.h) are what it moves; Error (base/error.h) is all that it throws.
 
+#include "tutti/base/cpp20.h"
 #include "tutti/base/error.h"
 #include "tutti/core/arena.h"
 #include "tutti/core/communicator.h"

@@ -3,6 +3,7 @@
 # and runs both on 2 ranks.
 set -euo pipefail
 build=$1 libdir=$2 cxx=$3 cc=$4
+readme=$(dirname "${BASH_SOURCE[0]}")/../../README.md
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
@@ -33,12 +34,54 @@ if [[ -e $scratch/consumer/nn_consumer ]]; then
   "$prefix/bin/tutti-run" -np 2 "$scratch/consumer/nn_consumer"
 fi
 
+echo "--- tutti::c, for a project of C and for C++14"
+cmake -S "$here/c_consumer" -B "$scratch/c" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_COMPILER="$cc" \
+  -DCMAKE_CXX_COMPILER="$cxx" >/dev/null
+cmake --build "$scratch/c"
+"$prefix/bin/tutti-run" -np 2 "$scratch/c/c_consumer"
+"$prefix/bin/tutti-run" -np 2 "$scratch/c/cpp14/cpp14_consumer"
+
 echo "--- pkg-config"
 export PKG_CONFIG_PATH=$prefix/$libdir/pkgconfig
 read -ra flags < <(pkg-config --cflags --libs tutti)
-"$cc" -std=c11 -Wall -Wextra -pedantic -Werror "$here/c_consumer.c" -o "$scratch/c_consumer" \
-  "${flags[@]}" -Wl,-rpath,"$prefix/$libdir"
+"$cc" -std=c11 -Wall -Wextra -pedantic -Werror "$here/c_consumer/c_consumer.c" \
+  -o "$scratch/c_consumer" "${flags[@]}"
 "$prefix/bin/tutti-run" -np 2 "$scratch/c_consumer"
+
+echo "--- what the README says to type"
+# It stands in a clone and installs to ~/tutti, which has been done here.
+mkdir "$scratch/home"
+ln -s "$prefix" "$scratch/home/tutti"
+sed -n '/^## Use it/,/^## /{s/^    //p}' "$readme" | grep -v '^./dev install ~/tutti' >"$scratch/typed"
+grep -q pkg-config "$scratch/typed" || fail "the README no longer says how to use pkg-config"
+(
+  unset PKG_CONFIG_PATH
+  export HOME=$scratch/home
+  mkdir "$scratch/clone"
+  ln -s "$here/../../examples" "$scratch/clone/examples"
+  cd "$scratch/clone" && bash -euxo pipefail "$scratch/typed"
+)
+
+echo "--- an older C++"
+"$cxx" -std=c++17 -c "$here/../../examples/ten_lines.cc" -o /dev/null "${flags[@]}" \
+  2>"$scratch/refusal" && fail "C++17 was compiled"
+grep -q 'error: #error "Tutti needs C++20: compile with -std=c++20' "$scratch/refusal" ||
+  fail "$(cat "$scratch/refusal")"
+[[ $(grep -c 'error:' "$scratch/refusal") -le 2 ]] || fail "$(cat "$scratch/refusal")"
+
+echo "--- documents and examples are there and build"
+test -s "$prefix/share/doc/tutti/README.md" && test -s "$prefix/share/doc/tutti/docs/backends.md" ||
+  fail "no documents in $prefix/share/doc/tutti"
+cmake -S "$prefix/share/doc/tutti/examples" -B "$scratch/examples" -DCMAKE_PREFIX_PATH="$prefix" \
+  -DCMAKE_CXX_COMPILER="$cxx" -DCMAKE_C_COMPILER="$cc" >/dev/null
+cmake --build "$scratch/examples" --target c_trainer
+"$prefix/bin/tutti-run" -np 2 "$scratch/examples/c_trainer"
+
+echo "--- a build of some targets can be installed"
+cmake -S "$here/partly_built" -B "$scratch/partly" -DCMAKE_C_COMPILER="$cc" >/dev/null
+cmake --build "$scratch/partly" --target first
+cmake --install "$scratch/partly" --prefix "$scratch/partly_installed"
+"$scratch/partly_installed/bin/second"
 
 echo "--- a backend of somebody else's"
 cmake -S "$here/../../examples/backend_plugin" -B "$scratch/plugin" -DCMAKE_PREFIX_PATH="$prefix" \
