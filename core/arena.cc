@@ -1,6 +1,7 @@
 #include "tutti/core/arena.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstring>
@@ -14,7 +15,40 @@ namespace {
 
 constexpr int64_t kAlignment = 64;
 
+// The flags of arrays that may be left out become 1 where any rank has one.
+const ReduceOptions kAnyRank{.op = ReduceOp::max};
+
 int64_t padded(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+int64_t bytes_of(const GradientArena::Array& array) {
+  constexpr int64_t kMost = int64_t{1} << kArenaShift;
+  int64_t bytes = 0;
+  if (__builtin_mul_overflow(array.shape.count(), size_of(array.dtype), &bytes)) return kMost;
+  return std::min(bytes, kMost);
+}
+
+// What one rank alone can see of an array's description.
+void check(const GradientArena::Array& array, const ReduceOptions& options, bool updates) {
+  const auto what =
+      fmt::format("{}{} of a GradientArena", to_string(array.dtype), array.shape.to_string());
+  if (array.device != Device{})
+    throw refused(array.name, fmt::format("{} shall live on {}; arenas are host memory so far",
+                                          what, to_string(array.device)));
+  if (!array.strides.empty() && !array.shape.is_dense(array.strides))
+    throw refused(array.name,
+                  fmt::format("{} has strides [{}], which leave gaps or overlap; give those of a "
+                              "dense layout, like [{}]",
+                              what, fmt::join(array.strides, ","),
+                              fmt::join(array.shape.row_major_strides(), ",")));
+  if (!array.may_be_left_out) return;
+  if (updates)
+    throw refused(array.name, fmt::format("{} that updates cannot be left out of a step", what));
+  if (options.op != ReduceOp::sum && options.op != ReduceOp::average)
+    throw refused(array.name,
+                  fmt::format("{} can be left out of sum and average, because it takes part with "
+                              "zeros, but not of {}",
+                              what, to_string(options.op)));
+}
 
 }  // namespace
 
@@ -26,9 +60,16 @@ GradientArena::GradientArena(Communicator& communicator, std::vector<Array> arra
                              const ReduceOptions& options, Apply apply, void* self)
     : communicator_(communicator), options_(options) {
   auto& state = *communicator.state_;
-  int64_t bytes = 0;
-  for (const auto& array : arrays)
-    bytes += padded(Shape{array.count}.count() * size_of(array.dtype));
+  int64_t bytes = 0, flags = 0;
+  for (const auto& array : arrays) {
+    check(array, options, apply != nullptr);
+    bytes += padded(bytes_of(array));
+    if (bytes >= int64_t{1} << kArenaShift)
+      throw refused(array.name, "with it the arrays of a GradientArena pass 16 TiB; make two");
+    flags += array.may_be_left_out;
+  }
+  const int64_t flags_begin = bytes;
+  bytes += padded(flags);
   auto& backend = state.engine->backend();
   region_ = backend.allocate(static_cast<size_t>(std::max(bytes, kAlignment)), Device{});
   number_ = state.arenas++;
@@ -46,7 +87,14 @@ GradientArena::GradientArena(Communicator& communicator, std::vector<Array> arra
   for (auto& array : arrays) {
     auto& slot = slots_.emplace_back();
     slot.name = std::move(array.name);
-    slot.view = TensorView(region_->data() + offset, Shape{array.count}, array.dtype);
+    slot.view = TensorView(region_->data() + offset, array.shape, array.dtype);
+    if (!array.strides.empty() && !array.shape.is_row_major(array.strides)) {
+      slot.strides = std::move(array.strides);
+      slot.view = slot.view.with_strides(slot.strides.data());
+    }
+    if (array.may_be_left_out) slot.flag = flags_.count();
+    if (array.may_be_left_out)
+      flags_ = TensorView(region_->data() + flags_begin, Shape{slot.flag + 1}, DataType::u8);
     slot.follower = slots_.size() % arrays.size();
     offset += padded(slot.view.bytes());
     if (!index_.emplace(slot.name, slots_.size() - 1).second)
@@ -65,6 +113,7 @@ void GradientArena::make_blocks(bool shared) {
     const DataType dtype = slots_[first].view.dtype();
     int64_t bytes = 0;
     size_t end = first;
+    uint64_t layout = 1;
     const auto fits = [&](const Slot& slot) {
       return end == first ||
              (slot.view.dtype() == dtype && bytes + slot.view.bytes() <= kBlockBytes);
@@ -72,22 +121,39 @@ void GradientArena::make_blocks(bool shared) {
     for (; end < slots_.size() && fits(slots_[end]); ++end) {
       slots_[end].block = blocks_.size();
       bytes += padded(slots_[end].view.bytes());
+      layout = digest(slots_[end], layout);
     }
     const auto& last = slots_[end - 1];
     auto* const begin = slots_[first].view.data();
     const int64_t count = (last.view.data() - begin) / size_of(dtype) + last.view.count();
-    auto& block = blocks_.emplace_back();
-    block.view = TensorView(begin, Shape{count}, dtype);
-    block.arrays = block.missing = static_cast<int>(end - first);
     const auto name = end - first == 1
                           ? fmt::format("{}: {}", name_, last.name)
                           : fmt::format("{}: {} to {}", name_, slots_[first].name, last.name);
-    block.declared = &communicator_.state_->declare(name, block.view.shape(), dtype);
-    block.declared->place = number_ << kArenaShift | (begin - region_->data());
-    block.declared->shared = shared;
+    auto& block = add_block(name, TensorView(begin, Shape{count}, dtype), layout, shared);
+    block.arrays = block.missing = static_cast<int>(end - first);
     block.declared->update = update_.get();
     first = end;
   }
+  if (flags_.count() > 0)
+    add_block(fmt::format("{}: which arrays were left out", name_), flags_, 1, shared);
+}
+
+GradientArena::Block& GradientArena::add_block(const std::string& name, const TensorView& view,
+                                               uint64_t layout, bool shared) {
+  auto& block = blocks_.emplace_back();
+  block.view = view;
+  block.declared = &communicator_.state_->declare(name, view.shape(), view.dtype());
+  block.declared->place = number_ << kArenaShift | (view.data() - region_->data());
+  block.declared->layout = layout;
+  block.declared->shared = shared;
+  return block;
+}
+
+// Of what all ranks must say alike of an array, apart from its place, size and type.
+uint64_t GradientArena::digest(const Slot& slot, uint64_t before) {
+  const auto text = fmt::format("{} {} [{}] {}", slot.name, slot.view.shape().to_string(),
+                                fmt::join(slot.view.strides(), ","), slot.flag >= 0);
+  return std::max<uint64_t>(1, hash_text(text, before));
 }
 
 GradientArena::~GradientArena() {
@@ -126,28 +192,59 @@ TensorView GradientArena::value(std::string_view name) const {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("\"{}\" has no value in {}, which only reduces gradients", name, name_))
         .with_tensor(name);
-  return TensorView(twins_->data() + (view.data() - region_->data()), view.shape(), view.dtype());
+  return view.at(twins_->data() + (view.data() - region_->data()));
 }
 
 std::byte* GradientArena::values() const { return twins_ ? twins_->data() : nullptr; }
 int64_t GradientArena::bytes() const { return static_cast<int64_t>(region_->bytes()); }
 
-void GradientArena::ready(std::string_view name) {
-  const std::lock_guard lock(mutex_);
-  // Steps are alike, so the next array is most often the one that came next before.
+// Steps are alike, so the next array is most often the one that came next before.
+size_t GradientArena::look_up_next(std::string_view name) {
   size_t index = slots_.empty() ? 0 : slots_[last_].follower;
   if (slots_.empty() || slots_[index].name != name) {
     index = look_up(name);
     slots_[last_].follower = index;
   }
-  auto& slot = slots_[index];
-  if (slot.ready)
+  if (slots_[index].ready)
     throw Error(ErrorCode::duplicate_name,
-                fmt::format("\"{}\" was declared ready twice in one step on rank {}; call wait() "
-                            "between steps",
+                fmt::format("\"{}\" was declared ready or left out twice in one step on rank {}; "
+                            "call wait() between steps",
                             name, communicator_.rank()))
         .with_rank(communicator_.rank())
         .with_tensor(name);
+  return index;
+}
+
+void GradientArena::ready(std::string_view name) {
+  const std::lock_guard lock(mutex_);
+  const size_t index = look_up_next(name);
+  if (const auto& slot = slots_[index]; slot.flag >= 0) flags_.as<uint8_t>()[slot.flag] = 1;
+  count_in(index);
+}
+
+void GradientArena::leave_out(std::string_view name) {
+  const std::lock_guard lock(mutex_);
+  const size_t index = look_up_next(name);
+  const auto& slot = slots_[index];
+  if (slot.flag < 0)
+    throw refused(name, fmt::format("rank {} leaves it out of a step of {}, but it was not "
+                                    "described as one that may be: set Array::may_be_left_out on "
+                                    "all ranks",
+                                    communicator_.rank(), name_))
+        .with_rank(communicator_.rank());
+  if (slot.view.bytes() > 0)
+    std::memset(slot.view.data(), 0, static_cast<size_t>(slot.view.bytes()));
+  flags_.as<uint8_t>()[slot.flag] = 0;
+  count_in(index);
+}
+
+bool GradientArena::used(std::string_view name) const {
+  const std::lock_guard lock(mutex_);
+  return slots_[look_up(name)].used;
+}
+
+void GradientArena::count_in(size_t index) {
+  auto& slot = slots_[index];
   slot.ready = true;
   last_ = index;
   ++ready_;
@@ -157,15 +254,21 @@ void GradientArena::ready(std::string_view name) {
 }
 
 void GradientArena::flush(bool ring) {
-  if (complete_.empty()) return;
-  CommunicatorState::Allreduces allreduces(*communicator_.state_, name_, {}, 0, options_);
-  if (!step_begun_) allreduces.renew(work_, last_work_, name_, static_cast<int>(blocks_.size()));
-  step_begun_ = true;
-  for (const size_t index : complete_)
-    allreduces.add(*blocks_[index].declared, blocks_[index].view, work_);
+  if (!complete_.empty()) {
+    CommunicatorState::Allreduces allreduces(*communicator_.state_, name_, {}, 0, options_);
+    if (!step_begun_) allreduces.renew(work_, last_work_, name_, static_cast<int>(blocks_.size()));
+    step_begun_ = true;
+    for (const size_t index : complete_)
+      allreduces.add(*blocks_[index].declared, blocks_[index].view, work_);
+    allreduces.commit(ring);
+    for (const size_t index : complete_) blocks_[index].submitted = true;
+    complete_.clear();
+  }
+  if (flags_.count() == 0 || ready_ < slots_.size() || blocks_.back().submitted) return;
+  CommunicatorState::Allreduces allreduces(*communicator_.state_, name_, {}, 0, kAnyRank);
+  allreduces.add(*blocks_.back().declared, flags_, work_);
   allreduces.commit(ring);
-  for (const size_t index : complete_) blocks_[index].submitted = true;
-  complete_.clear();
+  blocks_.back().submitted = true;
 }
 
 void GradientArena::wait() {
@@ -178,8 +281,9 @@ void GradientArena::wait() {
         if (!slot.ready)
           throw Error(ErrorCode::invalid_argument,
                       fmt::format("\"{0}\" was never declared ready in this step on rank {1}; "
-                                  "call ready(\"{0}\") and wait() again",
-                                  slot.name, communicator_.rank()))
+                                  "call ready(\"{0}\") and wait() again{2}",
+                                  slot.name, communicator_.rank(),
+                                  slot.flag >= 0 ? ", or leave_out() where there is none" : ""))
               .with_rank(communicator_.rank())
               .with_tensor(slot.name);
     if (slots_.empty()) return;
@@ -188,7 +292,10 @@ void GradientArena::wait() {
   const auto next_step = [&] {
     work.reset();
     const std::lock_guard lock(mutex_);
-    for (auto& slot : slots_) slot.ready = false;
+    for (auto& slot : slots_) {
+      slot.ready = false;
+      if (slot.flag >= 0) slot.used = flags_.as<uint8_t>()[slot.flag] != 0;
+    }
     for (auto& block : blocks_) {
       block.missing = block.arrays;
       block.submitted = false;

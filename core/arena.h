@@ -27,10 +27,16 @@ class GradientArena {
  public:
   struct Array {
     std::string name;
-    int64_t count = 0;  // elements
+    Shape shape;
     DataType dtype = DataType::f32;
+    Device device{};                 // where it shall live: host memory, so far
+    std::vector<int64_t> strides{};  // in elements, one a dimension, of any order of dimensions (as
+                                     // channels_last); empty: row-major
+    bool may_be_left_out = false;    // see leave_out()
   };
-  /// Throws Error(invalid_argument) for a name given twice or a negative count.
+  /// Throws Error(invalid_argument) for a name given twice, a device other than the CPU, strides
+  /// that leave gaps or overlap, and an array that may be left out of an op other than sum and
+  /// average.
   GradientArena(Communicator& communicator, std::vector<Array> arrays,
                 const ReduceOptions& options = {});
   /// An arena whose results are not kept but used: every array has a twin of the same place and
@@ -38,7 +44,7 @@ class GradientArena {
   /// `offset` of the twins on up to date from their `reduced` gradients. Where the ranks share
   /// memory, each does so for its share of every array and the others receive the result; elsewhere
   /// each does it all. Calls of one step never overlap in elements. An array may be declared ready
-  /// when neither its gradient nor its twin is needed any more in this step.
+  /// when neither its gradient nor its twin is needed any more in this step; none can be left out.
   using Apply = void (*)(void* self, int64_t offset, int64_t count, const std::byte* reduced);
   GradientArena(Communicator& communicator, std::vector<Array> arrays, const ReduceOptions& options,
                 Apply apply, void* self);
@@ -47,8 +53,8 @@ class GradientArena {
   GradientArena(const GradientArena&) = delete;
   GradientArena& operator=(const GradientArena&) = delete;
 
-  /// The array's memory, zeroed at birth, 64-byte aligned. Throws for a name that is not there,
-  /// offering the nearest one.
+  /// The array's memory, zeroed at birth, 64-byte aligned, with its shape and strides (which are
+  /// the arena's, as the memory). Throws for a name that is not there, offering the nearest one.
   TensorView operator[](std::string_view name) const;
   /// Its twin, in an arena that updates.
   TensorView value(std::string_view name) const;
@@ -58,17 +64,28 @@ class GradientArena {
   /// This rank's gradient is complete: starts its reduction. Throws Error(duplicate_name) if it was
   /// declared ready already in this step.
   void ready(std::string_view name);
+  /// This rank has no gradient of this array in this step, as a branch of the model was not taken:
+  /// instead of ready(). Others may have one, so the array is filled with zeros and takes part with
+  /// them: an average still divides by all ranks, and all ranks get one result. Throws
+  /// Error(invalid_argument) for an array that was not described as one that may be left out.
+  void leave_out(std::string_view name);
   /// Every array holds the mean over all ranks (or what the options say) and a new step begins. If
   /// an array was not declared ready: Error(invalid_argument) that names it; the step stays open,
   /// so that it can still be declared.
   void wait();
+  /// Whether any rank had a gradient of this array in the last step that wait() ended. What all
+  /// left out holds zeros; an optimizer with momentum or weight decay passes over it.
+  bool used(std::string_view name) const;
 
  private:
   struct Slot {
     std::string name;
     TensorView view;
     size_t block = 0;
+    std::vector<int64_t> strides;  // of the view, unless it is row-major
+    int64_t flag = -1;             // place in the flags; -1: it may not be left out
     bool ready = false;
+    bool used = true;
     size_t follower = 0;  // the array that was declared ready after this one in the last step
   };
   /// Neighbours that are reduced together: one array, or several small ones.
@@ -80,7 +97,13 @@ class GradientArena {
     bool submitted = false;
   };
   void make_blocks(bool shared);
+  Block& add_block(const std::string& name, const TensorView& view, uint64_t layout, bool shared);
+  static uint64_t digest(const Slot& slot, uint64_t before);
+  /// Of the array that is ready (or left out) now; with mutex_ held.
+  void count_in(size_t index);
   size_t look_up(std::string_view name) const;
+  /// The same for the next array of a step; with mutex_ held.
+  size_t look_up_next(std::string_view name);
   /// Hands over the complete blocks that were not handed over; with mutex_ held.
   void flush(bool ring);
 
@@ -95,7 +118,10 @@ class GradientArena {
   int64_t number_ = 0;
   std::vector<Slot> slots_;
   std::unordered_map<std::string_view, size_t> index_;
-  std::mutex mutex_;  // guards the following, and what changes in slots and blocks
+  // One for each array that may be left out: 1 where this rank has it, and after wait() where any
+  // rank had it. Reduced as a block of its own, the last one, with the last array of a step.
+  TensorView flags_;
+  mutable std::mutex mutex_;  // guards the following, and what changes in slots and blocks
   std::vector<Block> blocks_;
   std::shared_ptr<WorkState> work_;  // of the step
   std::shared_ptr<WorkState> last_work_;

@@ -20,6 +20,11 @@ void check_same(std::string_view name, const TensorView& input, const TensorView
     throw refused(name, fmt::format("input {}{} and output {}{} must be alike",
                                     to_string(input.dtype()), input.shape().to_string(),
                                     to_string(output.dtype()), output.shape().to_string()));
+  if (layout_of(input) != layout_of(output))
+    throw refused(name,
+                  fmt::format("input with strides [{}] and output with strides [{}] must be "
+                              "alike",
+                              fmt::join(input.strides(), ","), fmt::join(output.strides(), ",")));
 }
 
 int64_t rows_of(const Shape& shape) { return shape.rank() == 0 ? 1 : shape[0]; }

@@ -96,28 +96,15 @@ Shape shape_of(const DLTensor& tensor) {
   return Shape(std::vector<int64_t>(tensor.shape, tensor.shape + tensor.ndim));
 }
 
-std::vector<int64_t> dense_strides(const Shape& shape) {
-  std::vector<int64_t> strides(static_cast<size_t>(shape.rank()), 1);
-  for (int i = shape.rank() - 1; i > 0; --i) {
-    const auto at = static_cast<size_t>(i);
-    strides[at - 1] = strides[at] * shape[i];
-  }
-  return strides;
-}
-
 void require_dense(const DLTensor& tensor, const Shape& shape) {
-  if (tensor.strides == nullptr || shape.count() == 0) return;
-  const auto dense = dense_strides(shape);
-  for (int i = 0; i < tensor.ndim; ++i) {
-    // The stride of a dimension of one index is never used, and producers leave anything there.
-    if (shape[i] == 1 || tensor.strides[i] == dense[static_cast<size_t>(i)]) continue;
-    throw Error(
-        ErrorCode::invalid_argument,
-        fmt::format("a DLPack tensor of shape {} has strides [{}]; want the dense [{}]: "
-                    "make it contiguous first",
-                    shape.to_string(), fmt::join(tensor.strides, tensor.strides + tensor.ndim, ","),
-                    fmt::join(dense, ",")));
-  }
+  if (tensor.strides == nullptr) return;
+  const std::span strides(tensor.strides, static_cast<size_t>(tensor.ndim));
+  if (shape.is_row_major(strides)) return;
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("a DLPack tensor of shape {} has strides [{}]; want the dense [{}]: "
+                          "make it contiguous first",
+                          shape.to_string(), fmt::join(strides, ","),
+                          fmt::join(shape.row_major_strides(), ",")));
 }
 
 // What the deleter of an exported tensor frees.
@@ -152,7 +139,7 @@ DLManagedTensor* to_dlpack(const Tensor& tensor) {
   auto exported = std::make_unique<Export>();
   exported->tensor = tensor;
   exported->shape.assign(extents.begin(), extents.end());
-  exported->strides = dense_strides(tensor.shape());
+  exported->strides = tensor.shape().row_major_strides();
   exported->managed = {
       .dl_tensor = {.data = tensor.data(),
                     .device = dlpack_device(tensor.device()),

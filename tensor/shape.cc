@@ -40,6 +40,41 @@ Shape Shape::with_rows(int64_t rows) const {
   return Shape(after);
 }
 
+std::vector<int64_t> Shape::row_major_strides() const {
+  std::vector<int64_t> strides(static_cast<size_t>(rank_), 1);
+  for (auto at = strides.size(); at > 1; --at)
+    strides[at - 2] = strides[at - 1] * extents()[at - 1];
+  return strides;
+}
+
+bool Shape::is_row_major(std::span<const int64_t> strides) const {
+  if (static_cast<int>(strides.size()) != rank_) return false;
+  if (count_ == 0) return true;
+  int64_t expected = 1;
+  for (auto at = strides.size(); at > 0; --at) {
+    const int64_t extent = extents()[at - 1];
+    if (extent != 1 && strides[at - 1] != expected) return false;
+    expected *= extent;
+  }
+  return true;
+}
+
+bool Shape::is_dense(std::span<const int64_t> strides) const {
+  if (static_cast<int>(strides.size()) != rank_) return false;
+  if (count_ == 0) return true;
+  // By their strides, the dimensions must be those of a row-major tensor.
+  std::vector<std::pair<int64_t, int64_t>> by_stride;
+  for (size_t i = 0; i < strides.size(); ++i)
+    if (extents()[i] != 1) by_stride.emplace_back(strides[i], extents()[i]);
+  std::sort(by_stride.begin(), by_stride.end());
+  int64_t expected = 1;
+  for (const auto& [stride, extent] : by_stride) {
+    if (stride != expected) return false;
+    expected *= extent;
+  }
+  return true;
+}
+
 std::string Shape::to_string() const { return fmt::format("[{}]", fmt::join(extents(), ",")); }
 
 }  // namespace tutti

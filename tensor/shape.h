@@ -31,6 +31,13 @@ class Shape {
   int64_t row_count() const;
   /// The same shape with another first extent.
   Shape with_rows(int64_t rows) const;
+  /// Elements from one index to the next, of each dimension in row-major order.
+  std::vector<int64_t> row_major_strides() const;
+  /// Whether `strides` (in elements, one a dimension) say row-major order. The stride of a
+  /// dimension of one index is never used, so it may be anything; so may all of an empty tensor.
+  bool is_row_major(std::span<const int64_t> strides) const;
+  /// Whether they reach every element of a block of count() elements, in whatever order.
+  bool is_dense(std::span<const int64_t> strides) const;
   /// "[6,1,5,5]"; "[]" for a scalar.
   std::string to_string() const;
   bool operator==(const Shape& other) const {

@@ -1,6 +1,7 @@
 #include "tutti/tensor/tensor.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstring>
 
@@ -14,7 +15,26 @@ TensorView TensorView::reshaped(Shape shape) const {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("a tensor of shape {} cannot take shape {}: {} elements are not {}",
                             shape_.to_string(), shape.to_string(), count(), shape.count()));
-  return {data_, std::move(shape), dtype_, device_, stream_};
+  if (!is_row_major() && shape != shape_)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("a tensor of shape {} with strides [{}] cannot take shape {}; only "
+                            "row-major ones can",
+                            shape_.to_string(), fmt::join(strides(), ","), shape.to_string()));
+  return TensorView(data_, std::move(shape), dtype_, device_, stream_).with_strides(strides_);
+}
+
+std::vector<int64_t> TensorView::strides() const {
+  if (strides_ == nullptr) return shape_.row_major_strides();
+  return {strides_, strides_ + shape_.rank()};
+}
+
+Tensor::Tensor(TensorView view, std::shared_ptr<void> owner)
+    : view_(std::move(view)), owner_(std::move(owner)) {
+  if (!view_.is_row_major())
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("a Tensor is row-major; one of shape {} with strides [{}] can only be "
+                            "viewed",
+                            view_.shape().to_string(), fmt::join(view_.strides(), ",")));
 }
 
 Tensor::Tensor(Shape shape, DataType dtype, Device device) {

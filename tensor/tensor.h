@@ -4,6 +4,7 @@
 #include <memory>
 #include <ranges>
 #include <span>
+#include <vector>
 
 #include "tutti/tensor/device.h"
 #include "tutti/tensor/dtype.h"
@@ -11,8 +12,11 @@
 
 namespace tutti {
 
-/// A borrowed, dense, row-major tensor: pointer, shape, element type, where it lives and the stream
-/// on which its contents become ready. The memory must outlive every operation on it.
+/// A borrowed, dense tensor: pointer, shape, element type, where it lives and the stream on which
+/// its contents become ready. The memory must outlive every operation on it. It is row-major; only
+/// a GradientArena makes views with other strides. Operations that treat all elements alike
+/// (allreduce, reduce, broadcast) take these in the order of memory, and the strides must be equal
+/// on all ranks; the others refuse them.
 class TensorView {
  public:
   TensorView() = default;
@@ -43,17 +47,35 @@ class TensorView {
     return reinterpret_cast<T*>(data_);
   }
   const Shape& shape() const { return shape_; }
+  bool is_row_major() const { return strides_ == nullptr; }
+  /// Elements from one index to the next, of each dimension.
+  std::vector<int64_t> strides() const;
   DataType dtype() const { return dtype_; }
   Device device() const { return device_; }
   StreamRef stream() const { return stream_; }
   int64_t count() const { return shape_.count(); }
   int64_t bytes() const { return count() * size_of(dtype_); }
-  /// The same memory under another shape of as many elements; throws Error(invalid_argument).
+  /// The same memory under another shape of as many elements; throws Error(invalid_argument), also
+  /// for a view that is not row-major.
   TensorView reshaped(Shape shape) const;
+  /// The same tensor in memory elsewhere.
+  TensorView at(std::byte* data) const {
+    TensorView view = *this;
+    view.data_ = data;
+    return view;
+  }
+  /// The same memory with these strides, one for each dimension, which must live as long; null:
+  /// row-major.
+  TensorView with_strides(const int64_t* strides) const {
+    TensorView view = *this;
+    view.strides_ = strides;
+    return view;
+  }
 
  private:
   std::byte* data_ = nullptr;
   Shape shape_{0};
+  const int64_t* strides_ = nullptr;  // borrowed; null: row-major
   DataType dtype_ = DataType::f32;
   Device device_;
   StreamRef stream_;
@@ -65,9 +87,9 @@ class Tensor {
  public:
   Tensor() = default;
   Tensor(Shape shape, DataType dtype, Device device = {});
-  /// Takes over memory that somebody else made; `owner` keeps it alive.
-  Tensor(TensorView view, std::shared_ptr<void> owner)
-      : view_(std::move(view)), owner_(std::move(owner)) {}
+  /// Takes over row-major memory that the caller made; `owner` keeps it alive. Throws
+  /// Error(invalid_argument) for a view with other strides.
+  Tensor(TensorView view, std::shared_ptr<void> owner);
 
   explicit operator bool() const { return owner_ != nullptr; }
   const TensorView& view() const { return view_; }

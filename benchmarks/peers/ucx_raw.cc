@@ -148,9 +148,9 @@ void run_case(const Flags& flags, ForkTeam& team, const std::string& folder) {
     const auto data = make_buffer(count);
     std::unique_ptr<GradientArena> arena;
     if (is_arena)
-      arena = std::make_unique<GradientArena>(
-          *comm, std::vector<GradientArena::Array>{{name, count, DataType::f32}},
-          ReduceOptions{.op = ReduceOp::sum});
+      arena =
+          std::make_unique<GradientArena>(*comm, std::vector<GradientArena::Array>{{name, {count}}},
+                                          ReduceOptions{.op = ReduceOp::sum});
     auto* const memory = arena ? reinterpret_cast<float*>((*arena)[name].data()) : data.get();
     const std::span values(memory, static_cast<size_t>(count));
     const auto ours = [&] {

@@ -90,12 +90,19 @@ constexpr Rule kRules[] = {
      [](const Request& r) {
        return fmt::format("memory on {}", to_string(Device{r.signature.placement, 0}));
      }},
-    {"place in a GradientArena", reducing,
+    {"place and layout of memory", whole_shape,
      [](const Request& r) {
-       if (r.signature.place < 0) return std::string("memory of its own");
-       return fmt::format("memory at {} of GradientArena {}",
-                          r.signature.place & ((int64_t{1} << kArenaShift) - 1),
-                          r.signature.place >> kArenaShift);
+       const auto& signature = r.signature;
+       if (signature.place >= 0)
+         return fmt::format(
+             "memory at {} of GradientArena {} whose arrays (names, shapes, strides, which may be "
+             "left out) have the digest {:016x}",
+             signature.place & ((int64_t{1} << kArenaShift) - 1), signature.place >> kArenaShift,
+             signature.layout);
+       if (signature.layout != 0)
+         return fmt::format("memory of its own with strides of the digest {:016x}",
+                            signature.layout);
+       return std::string("memory of its own");
      }},
 };
 

@@ -12,7 +12,7 @@ void encode(WireWriter& writer, const Signature& signature) {
   writer.put(signature.kind).put(signature.dtype).put(signature.wire).put(signature.op);
   writer.put(signature.placement).put(signature.root).put(signature.priority);
   writer.put(signature.prescale).put(signature.postscale).put(signature.begin);
-  writer.put(signature.place);
+  writer.put(signature.place).put(signature.layout);
   writer.text(signature.group).put(signature.group_size).numbers(signature.shape.extents());
 }
 
@@ -29,6 +29,7 @@ Signature decode_signature(WireReader& reader) {
   signature.postscale = reader.get<double>();
   signature.begin = reader.get<int64_t>();
   signature.place = reader.get<int64_t>();
+  signature.layout = reader.get<uint64_t>();
   signature.group = reader.text();
   signature.group_size = reader.get<int32_t>();
   signature.shape = Shape(reader.numbers());

@@ -27,9 +27,10 @@ struct Signature {
   int32_t priority = 0;
   double prescale = 1.0;
   double postscale = 1.0;
-  int64_t place = -1;  // in the ranks' GradientArena: its number and the offset; -1: in none
-  int64_t begin = 0;   // elements before this one are done already (after a veto)
-  std::string group;   // empty: alone
+  int64_t place = -1;   // in the ranks' GradientArena: its number and the offset; -1: in none
+  int64_t begin = 0;    // elements before this one are done already (after a veto)
+  uint64_t layout = 0;  // digest of its strides, or of the arrays in the arena; 0: row-major memory
+  std::string group;    // empty: alone
   int32_t group_size = 0;
   Shape shape;
 

@@ -1,10 +1,12 @@
 #include "tutti/core/life/communicator_state.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <new>
 
+#include "tutti/base/text.h"
 #include "tutti/kernels/reduce.h"
 
 namespace tutti {
@@ -15,6 +17,12 @@ Error refused(std::string_view name, const std::string& why) {
 
 Error op_means_nothing(std::string_view name, DataType dtype, ReduceOp op) {
   return refused(name, fmt::format("op {} means nothing on {}", to_string(op), to_string(dtype)));
+}
+
+uint64_t layout_of(const TensorView& view) {
+  if (view.is_row_major()) return 0;
+  const auto strides = view.strides();
+  return hash_bytes(std::as_bytes(std::span(strides)), 1);
 }
 
 void set_reduction(Request& request, const ReduceOptions& options) {
@@ -82,6 +90,12 @@ std::unique_ptr<Entry> CommunicatorState::entry(std::string_view name, Collectiv
   signature.dtype = signature.wire = input.dtype();
   signature.shape = input.shape();
   signature.placement = input.device().kind;
+  signature.layout = layout_of(input);
+  if ((signature.layout != 0 || !output.is_row_major()) && kind != CollectiveKind::allreduce &&
+      kind != CollectiveKind::reduce && kind != CollectiveKind::broadcast)
+    throw refused(name, fmt::format("{} takes row-major tensors, this one {}{} has strides [{}]",
+                                    to_string(kind), to_string(input.dtype()),
+                                    input.shape().to_string(), fmt::join(input.strides(), ",")));
   entry->input = std::move(input);
   entry->output = std::move(output);
   return entry;
@@ -263,6 +277,7 @@ const std::shared_ptr<WorkState>& CommunicatorState::Allreduces::fill(
     Entry& entry, std::string_view name, const TensorView& input, const TensorView& output,
     const DeclaredTensor* declared, std::shared_ptr<WorkState> work) {
   const int64_t place = declared == nullptr ? -1 : declared->place;
+  const uint64_t layout = place >= 0 ? declared->layout : layout_of(input);
   auto& request = entry.request;
   auto& signature = request.signature;
   // The entry is the name's own.
@@ -271,9 +286,9 @@ const std::shared_ptr<WorkState>& CommunicatorState::Allreduces::fill(
       signature.dtype == input.dtype() && signature.wire == options_.wire.value_or(input.dtype()) &&
       signature.op == options_.op && signature.prescale == options_.prescale &&
       signature.postscale == options_.postscale && signature.priority == options_.priority &&
-      signature.begin == 0 && signature.place == place && signature.placement == DeviceKind::cpu &&
-      signature.group_size == group_size_ && signature.group == group_ &&
-      signature.shape == input.shape() && !request.join;
+      signature.begin == 0 && signature.place == place && signature.layout == layout &&
+      signature.placement == DeviceKind::cpu && signature.group_size == group_size_ &&
+      signature.group == group_ && signature.shape == input.shape() && !request.join;
   if (!is_known) {
     state_.check_tensor(name, input);
     Request made;
@@ -283,6 +298,7 @@ const std::shared_ptr<WorkState>& CommunicatorState::Allreduces::fill(
     made.signature.group = group_;
     made.signature.group_size = group_size_;
     made.signature.place = place;
+    made.signature.layout = layout;
     set_reduction(made, options_);
     request = std::move(made);
     entry.plan_id = 0;

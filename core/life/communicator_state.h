@@ -27,12 +27,15 @@ struct DeclaredTensor {
   Shape shape;
   DataType dtype = DataType::f32;
   int64_t place = -1;   // see Signature::place
+  uint64_t layout = 0;  // see Signature::layout
   bool shared = false;  // see Entry::shared
   const FusedUpdate* update = nullptr;
   Entry* entry = nullptr;
   uint64_t generation = 0;  // of the table in which the entry was found
 };
 
+/// See Signature::layout, of memory outside of any arena.
+uint64_t layout_of(const TensorView& view);
 /// What of a request depends on the options of a reduction. Throws Error(invalid_argument).
 void set_reduction(Request& request, const ReduceOptions& options);
 Error op_means_nothing(std::string_view name, DataType dtype, ReduceOp op);

@@ -21,9 +21,9 @@ namespace {
 std::vector<GradientArena::Array> mixed_arrays() {
   std::vector<GradientArena::Array> arrays;
   for (const int64_t count : {1, 3, 16, 17, 0, 1000, 65'535, 65'536, 65'537, 200'001, 5, 64})
-    arrays.push_back({fmt::format("w{}", arrays.size()), count, DataType::f32});
-  arrays.push_back({"wide", 777, DataType::f64});
-  arrays.push_back({"half", 333, DataType::f16});
+    arrays.push_back({fmt::format("w{}", arrays.size()), {count}});
+  arrays.push_back({"wide", {777}, DataType::f64});
+  arrays.push_back({"half", {333}, DataType::f16});
   return arrays;
 }
 
@@ -96,9 +96,9 @@ TEST(Arena, BesideASchedule) {
 
 TEST(Arena, ScaledCastAndByOtherOps) {
   test::run_threads(2, [](Communicator& comm) {
-    GradientArena scaled(comm, {{"a", 1000}}, {.op = ReduceOp::sum, .prescale = 0.5});
-    GradientArena narrow(comm, {{"a", 1000}}, {.op = ReduceOp::sum, .wire = DataType::bf16});
-    GradientArena largest(comm, {{"a", 1000}}, {.op = ReduceOp::max, .postscale = 2.0});
+    GradientArena scaled(comm, {{"a", {1000}}}, {.op = ReduceOp::sum, .prescale = 0.5});
+    GradientArena narrow(comm, {{"a", {1000}}}, {.op = ReduceOp::sum, .wire = DataType::bf16});
+    GradientArena largest(comm, {{"a", {1000}}}, {.op = ReduceOp::max, .postscale = 2.0});
     for (int step = 0; step < 8; ++step) {
       for (auto* arena : {&scaled, &narrow, &largest}) {
         const auto view = (*arena)["a"];
@@ -121,7 +121,7 @@ TEST(Arena, EqualsPrivateTensorsToTheBit) {
       3,
       [](Communicator& comm) {
         constexpr int64_t kCount = 100'003;
-        GradientArena arena(comm, {{"g", kCount}});
+        GradientArena arena(comm, {{"g", {kCount}}});
         std::mt19937 random(static_cast<unsigned>(comm.rank()));
         std::normal_distribution<float> normal;
         std::vector<float> own(kCount);
@@ -137,7 +137,7 @@ TEST(Arena, EqualsPrivateTensorsToTheBit) {
 
 TEST(Arena, BlockingCallsOnItsMemory) {
   test::run_processes(2, [](Communicator& comm) {
-    GradientArena arena(comm, {{"pad", 3}, {"g", 500'000}});
+    GradientArena arena(comm, {{"pad", {3}}, {"g", {500'000}}});
     for (int step = 0; step < 5; ++step) {
       auto* g = arena["g"].as<float>();
       std::fill_n(g, 500'000, static_cast<float>(comm.rank() + step));
@@ -151,7 +151,7 @@ TEST(Arena, BlockingCallsOnItsMemory) {
 // Short ones never become an operation of their own, unless a rank is late.
 void short_blocking_calls(Communicator& comm) {
   constexpr int64_t kMost = 300'100;
-  GradientArena arena(comm, {{"pad", 3}, {"g", kMost}});
+  GradientArena arena(comm, {{"pad", {3}}, {"g", {kMost}}});
   auto* g = arena["g"].as<float>();
   std::mt19937 random(7);  // alike on all ranks
   for (const int64_t count : {1'024, 1'025, 4'096, 4'111, 70'000, 262'144, 262'145, 299'999})
@@ -182,7 +182,7 @@ TEST(Arena, ShortBlockingCallsOfProcesses) { test::run_processes(2, short_blocki
 
 TEST(Arena, BlockingCallsThatDisagreeChangeNothing) {
   test::run_threads(2, [](Communicator& comm) {
-    GradientArena arena(comm, {{"g", 4096}});
+    GradientArena arena(comm, {{"g", {4096}}});
     auto* g = arena["g"].as<float>();
     std::fill_n(g, 4096, 1.0f);
     const auto attempt = [&](std::string_view name, int64_t count, ReduceOp op) {
@@ -210,7 +210,7 @@ TEST(Arena, BlockingCallsThatDisagreeChangeNothing) {
 
 TEST(Arena, RanksThatMakeOtherArenasHearWhy) {
   test::run_threads(2, [](Communicator& comm) {
-    GradientArena arena(comm, {{"a", comm.rank() == 0 ? 100'000 : 100'001}});
+    GradientArena arena(comm, {{"a", {comm.rank() == 0 ? 100'000 : 100'001}}});
     arena.ready("a");
     try {
       arena.wait();
@@ -227,9 +227,9 @@ TEST(Arena, RanksThatMakeOtherArenasHearWhy) {
 
 TEST(Arena, WrongUseIsNamed) {
   test::run_threads(2, [](Communicator& comm) {
-    EXPECT_THROW(GradientArena(comm, {{"a", 1}, {"a", 2}}), Error);
-    EXPECT_THROW(GradientArena(comm, {{"a", -1}}), Error);
-    GradientArena arena(comm, {{"weight", 10}, {"bias", 5}});
+    EXPECT_THROW(GradientArena(comm, {{"a", {1}}, {"a", {2}}}), Error);
+    EXPECT_THROW(GradientArena(comm, {{"a", {-1}}}), Error);
+    GradientArena arena(comm, {{"weight", {10}}, {"bias", {5}}});
     try {
       arena.ready("wieght");
       FAIL();
@@ -247,7 +247,7 @@ TEST(Arena, WrongUseIsNamed) {
 
 TEST(Arena, SteadyStepsAllocateNothingAndSendNoControlMessage) {
   test::run_threads(2, [](Communicator& comm) {
-    GradientArena arena(comm, {{"a", 100'000}, {"b", 50}, {"c", 300'000}});
+    GradientArena arena(comm, {{"a", {100'000}}, {"b", {50}}, {"c", {300'000}}});
     const auto step = [&] {
       for (const char* name : {"c", "b", "a"}) arena.ready(name);
       arena.wait();

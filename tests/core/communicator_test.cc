@@ -356,7 +356,7 @@ TEST(Plan, AnOrderThatChangesForGoodGetsANewPlan) {
 
 TEST(GradientArena, ReducesInItsOwnMemory) {
   run_threads(2, [](Communicator& comm) {
-    GradientArena gradients(comm, {{"w1", 100}, {"b1", 3}});
+    GradientArena gradients(comm, {{"w1", {100}}, {"b1", {3}}});
     for (int step = 0; step < 20; ++step) {
       auto* w1 = gradients["w1"].as<float>();
       std::fill(w1, w1 + 100, static_cast<float>(comm.rank()));

@@ -28,7 +28,7 @@ std::vector<float> gradient_of(int rank, int step, size_t i, int64_t count) {
 
 void equals_separate_steps(Communicator& comm, const Counts& counts, int steps) {
   std::vector<GradientArena::Array> arrays;
-  for (size_t i = 0; i < counts.size(); ++i) arrays.push_back({name_of(i), counts[i]});
+  for (size_t i = 0; i < counts.size(); ++i) arrays.push_back({name_of(i), {counts[i]}});
   const AdamOptions options{.learning_rate = 0.01, .weight_decay = 0.1};
   ShardedAdam sharded(comm, arrays, options);
   std::vector<std::vector<float>> values, first, second;
@@ -82,11 +82,11 @@ TEST(ShardedAdam, WithoutSharedMemory) {
 
 TEST(ShardedAdam, WrongUseIsRefused) {
   test::run_threads(2, [](Communicator& comm) {
-    EXPECT_THROW(ShardedAdam(comm, {{"a", 4, DataType::f16}}, {}), Error);
-    ShardedAdam sharded(comm, {{"a", 4}}, {});
+    EXPECT_THROW(ShardedAdam(comm, {{"a", {4}, DataType::f16}}, {}), Error);
+    ShardedAdam sharded(comm, {{"a", {4}}}, {});
     EXPECT_THROW(sharded.value("b"), Error);
     EXPECT_THROW(sharded.step(), Error);
-    GradientArena plain(comm, {{"a", 4}});
+    GradientArena plain(comm, {{"a", {4}}});
     EXPECT_THROW(plain.value("a"), Error);
   });
 }

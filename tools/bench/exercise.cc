@@ -65,7 +65,7 @@ void Exercise::make_buffers(const Call& call) {
   if (has_input) pattern_.emplace(call.dtype, [&](int64_t i) { return data_.input(rank, i); });
 
   if (call.way == Way::arena) {
-    arena_.emplace(communicator_, std::vector<GradientArena::Array>{{name_, total, call.dtype}},
+    arena_.emplace(communicator_, std::vector<GradientArena::Array>{{name_, {total}, call.dtype}},
                    ReduceOptions{.op = call.op});
     input_ = output_ = (*arena_)[name_];
     return;

@@ -19,7 +19,7 @@ class SeparateAdam {
       : arena_(communicator, arrays), arrays_(arrays) {
     for (const auto& array : arrays)
       for (auto* part : {&values_, &first_, &second_})
-        part->emplace_back(static_cast<size_t>(array.count), 0.0f);
+        part->emplace_back(static_cast<size_t>(array.shape.count()), 0.0f);
   }
   std::span<float> gradient(const std::string& name) {
     const auto view = arena_[name];
@@ -53,7 +53,7 @@ bool run_fused_optimizer(Session& session) {
   std::vector<GradientArena::Array> arrays;
   int64_t bytes = 0;
   for (const auto& gradient : load_gradient_set(settings.set, settings.elements)) {
-    arrays.push_back({gradient.name, gradient.count});
+    arrays.push_back({gradient.name, {gradient.count}});
     bytes += gradient.count * int64_t{sizeof(float)};
   }
   const auto communicator = session.fresh();

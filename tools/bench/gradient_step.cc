@@ -27,7 +27,7 @@ GradientStep::GradientStep(Communicator& communicator, const std::vector<Gradien
       mean_(mean_pattern(communicator)) {
   if (way == Way::arena) {
     std::vector<GradientArena::Array> arrays;
-    for (const auto& [name, count] : gradients) arrays.push_back({name, count, DataType::f32});
+    for (const auto& [name, count] : gradients) arrays.push_back({name, {count}});
     arena_.emplace(communicator, std::move(arrays));
   }
   for (const auto& [name, count] : gradients) {
