@@ -29,6 +29,9 @@ std::optional<int64_t> parse_size(std::string_view text);
 /// Whole-string finite decimal number in [low, high].
 std::optional<double> parse_number(std::string_view text, double low, double high);
 
+/// `text` as JSON writes it: in quotes and on one line; what is no UTF-8 becomes U+FFFD.
+std::string json_string(std::string_view text);
+
 std::vector<std::string> split_text(std::string_view text, char separator);
 
 /// XXH3, 64 bits.

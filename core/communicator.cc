@@ -390,7 +390,7 @@ void Communicator::stop_timeline() {
 
 void Communicator::timeline_span(std::string_view name, Clock::time_point begin,
                                  Clock::time_point end) {
-  state_->engine->timeline().span("trainer", name, begin, end);
+  state_->engine->timeline().nested_span("trainer", name, begin, end);
 }
 
 // --- other communicators ------------------------------------------------------------------------

@@ -13,24 +13,33 @@ namespace tutti {
 
 /// Events of one rank in Chrome's trace format. Off unless started; recording is a few tens of
 /// nanoseconds and bounded: past a million events the rest is counted and dropped. Any thread.
+///
+/// Spans of one row that overlap get rows of their own below it ("negotiated", "negotiated 2"), for
+/// the format knows only spans that follow each other or lie within each other.
 class Timeline {
  public:
   explicit Timeline(int rank) : rank_(rank) {}
   bool on() const { return on_; }
   void start();
-  /// Ends recording and hands out the events, as lines of JSON without commas between them.
+  /// Ends recording and hands out the events, as write_timeline() takes them.
   std::string stop();
 
   /// A span on a named row of this rank.
   void span(std::string_view row, std::string_view name, Clock::time_point begin,
             Clock::time_point end, std::string_view detail = {});
+  /// A span of a program's own, which may lie within another one of its row.
+  void nested_span(std::string_view row, std::string_view name, Clock::time_point begin,
+                   Clock::time_point end);
   void instant(std::string_view row, std::string_view name);
 
  private:
   struct Event {
     std::string row, name, detail;
     Clock::time_point begin, end;
+    bool may_nest;
   };
+  void record(Event event);
+
   const int rank_;
   std::atomic<bool> on_{false};
   std::mutex mutex_;
@@ -38,7 +47,8 @@ class Timeline {
   uint64_t dropped_ = 0;
 };
 
-/// Writes a whole trace of the ranks' events; throws Error(io) that names the file.
+/// Writes a whole trace of the ranks' events, whose times count from the first of them; throws
+/// Error(io) that names the file.
 void write_timeline(const std::string& file, const std::vector<std::string>& ranks);
 
 }  // namespace tutti

@@ -1,0 +1,200 @@
+#include "tutti/core/watch/timeline.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <set>
+#include <thread>
+
+#include "tests/support/ranks.h"
+#include "tutti/core/communicator.h"
+
+// The timeline as a reader of Chrome's format sees it: parsed as JSON, row by row.
+
+namespace tutti {
+namespace {
+
+using nlohmann::json;
+using std::chrono::microseconds;
+
+class TimelineFile : public testing::Test {
+ protected:
+  ~TimelineFile() override { std::filesystem::remove(path_); }
+  json read() const {
+    std::ifstream stream(path_);
+    return json::parse(stream);
+  }
+  json write(const std::vector<std::string>& ranks) const {
+    write_timeline(path_, ranks);
+    return read();
+  }
+
+  const std::string path_ = fmt::format("{}tutti_timeline_{}_{}.json", testing::TempDir(),
+                                        ::getpid(), reinterpret_cast<uintptr_t>(this));
+};
+
+struct Slice {
+  int64_t begin, end;  // ns
+  std::string name;
+};
+using Rows = std::map<std::pair<int, int>, std::vector<Slice>>;  // by rank and row, in time
+
+Rows rows_of(const json& trace) {
+  Rows rows;
+  for (const auto& event : trace) {
+    if (event.at("ph") != "X") continue;
+    const auto begin = std::llround(event.at("ts").get<double>() * 1000);
+    const auto length = std::llround(event.at("dur").get<double>() * 1000);
+    rows[{event.at("pid").get<int>(), event.at("tid").get<int>()}].push_back(
+        {begin, begin + length, event.at("name").get<std::string>()});
+  }
+  for (auto& [row, slices] : rows)
+    std::stable_sort(slices.begin(), slices.end(), [](const Slice& a, const Slice& b) {
+      return a.begin != b.begin ? a.begin < b.begin : a.end > b.end;
+    });
+  return rows;
+}
+
+std::map<std::string, int> row_names(const json& trace, int rank) {
+  std::map<std::string, int> names;
+  for (const auto& event : trace)
+    if (event.at("ph") == "M" && event.at("name") == "thread_name" && event.at("pid") == rank)
+      names[event.at("args").at("name").get<std::string>()] = event.at("tid").get<int>();
+  return names;
+}
+
+// What the format asks for: of two slices of one row either one is over before the other begins, or
+// lies within it.
+void expect_rows_in_order(const Rows& rows) {
+  for (const auto& [row, slices] : rows) {
+    std::vector<Slice> open;
+    for (const auto& slice : slices) {
+      while (!open.empty() && open.back().end <= slice.begin) open.pop_back();
+      EXPECT_TRUE(open.empty() || slice.end <= open.back().end)
+          << "rank " << row.first << " row " << row.second << ": " << slice.name << " at "
+          << slice.begin << "-" << slice.end << " overlaps " << open.back().name << " until "
+          << open.back().end;
+      open.push_back(slice);
+    }
+  }
+}
+
+TEST_F(TimelineFile, NamesOfAnyKindAreReadBackAsTheyWere) {
+  Timeline timeline(3);
+  timeline.start();
+  const auto now = Clock::now();
+  const std::vector<std::string> names = {
+      "C:\\data\\new", "say \"ah\"", "a\\", "tab\tand\nline", "gr\u00fc\u00df \u4e16 \U0001f600",
+      "\x7f"};
+  for (const auto& name : names) timeline.span(name, name, now, now + microseconds(1), name);
+  timeline.span("bytes", "a\xff\xc0\x80z", now, now + microseconds(1));
+  timeline.span("nul", std::string_view("a\0b", 3), now, now + microseconds(1));
+  const auto trace = write({timeline.stop()});
+  std::set<std::string> read, details;
+  for (const auto& event : trace) {
+    if (event.at("ph") != "X") continue;
+    read.insert(event.at("name").get<std::string>());
+    if (event.contains("args")) details.insert(event.at("args").at("detail").get<std::string>());
+  }
+  EXPECT_EQ(details, std::set<std::string>(names.begin(), names.end()));
+  for (const auto& name : names) {
+    EXPECT_TRUE(read.contains(name)) << name;
+    EXPECT_TRUE(row_names(trace, 3).contains(name)) << name;
+  }
+  EXPECT_TRUE(read.contains("a\ufffd\ufffd\ufffdz"));
+  EXPECT_TRUE(read.contains(std::string("a\0b", 3)));
+}
+
+TEST_F(TimelineFile, WhatIsUnderWayTogetherHasRowsOfItsOwn) {
+  Timeline timeline(0);
+  timeline.start();
+  const auto zero = Clock::now();
+  const auto span = [&](const char* name, int begin, int end) {
+    timeline.span("negotiated", name, zero + microseconds(begin), zero + microseconds(end));
+  };
+  span("c", 30, 40);  // recorded as they end
+  span("a", 0, 50);
+  span("b", 20, 60);
+  span("d", 60, 70);
+  const auto nested = [&](const char* name, int begin, int end) {
+    timeline.nested_span("trainer", name, zero + microseconds(begin), zero + microseconds(end));
+  };
+  nested("forward", 1, 10);
+  nested("step", 1, 50);
+  nested("another thread's", 5, 55);
+  const auto trace = write({timeline.stop()});
+  const auto rows = rows_of(trace);
+  expect_rows_in_order(rows);
+  const auto names = row_names(trace, 0);
+  const auto on = [&](const std::string& row) {
+    std::string text;
+    for (const auto& slice : rows.at({0, names.at(row)})) text += slice.name + ' ';
+    return text;
+  };
+  // Also one that lies within the other: it is not a part of it.
+  EXPECT_EQ(on("negotiated"), "a d ");
+  EXPECT_EQ(on("negotiated 2"), "b ");
+  EXPECT_EQ(on("negotiated 3"), "c ");
+  EXPECT_EQ(on("trainer"), "step forward ");
+  EXPECT_EQ(on("trainer 2"), "another thread's ");
+}
+
+// As doubles, times since 1970 are a quarter of a microsecond apart.
+TEST_F(TimelineFile, TimesAreExactToTheNanosecond) {
+  Timeline timeline(0);
+  timeline.start();
+  const auto zero = Clock::now();
+  constexpr int kSpans = 1000;
+  for (int i = 0; i < kSpans; ++i)
+    timeline.span("row", "x", zero + std::chrono::nanoseconds(7 * i),
+                  zero + std::chrono::nanoseconds(7 * i + 7));
+  const auto rows = rows_of(write({timeline.stop()}));
+  ASSERT_EQ(rows.size(), 1u);
+  const auto& slices = rows.begin()->second;
+  ASSERT_EQ(slices.size(), size_t{kSpans});
+  for (int i = 0; i < kSpans; ++i) {
+    ASSERT_EQ(slices[static_cast<size_t>(i)].begin, 7 * i);
+    ASSERT_EQ(slices[static_cast<size_t>(i)].end, 7 * i + 7);
+  }
+}
+
+TEST_F(TimelineFile, BucketsOfTwoRanksDoNotOverlapOnARow) {
+  test::run_threads(
+      2,
+      [&](Communicator& comm) {
+        comm.start_timeline(path_);
+        std::vector<std::vector<float>> tensors(24, std::vector<float>(20'000));
+        std::vector<float> sent(1000);
+        for (int step = 0; step < 12; ++step) {
+          const auto begin = Clock::now();
+          std::vector<Work> works;
+          for (size_t i = 0; i < tensors.size(); ++i)
+            works.push_back(comm.allreduce(fmt::format("layer\\{}", i), tensors[i]));
+          works.push_back(comm.broadcast("sent", sent, 1));
+          for (auto& work : works) work.wait();
+          comm.timeline_span("step", begin, Clock::now());
+        }
+        comm.stop_timeline();
+      },
+      [](Options& options) { options.fusion_bytes = 100'000; });
+  const auto trace = read();
+  const auto rows = rows_of(trace);
+  expect_rows_in_order(rows);
+  std::set<std::string> names;
+  for (const auto& [row, slices] : rows)
+    for (const auto& slice : slices) names.insert(slice.name);
+  EXPECT_TRUE(names.contains("step"));
+  for (const int rank : {0, 1})
+    for (const char* row : {"layer\\0", "layer\\23", "negotiated", "replayed buckets", "trainer"})
+      EXPECT_TRUE(row_names(trace, rank).contains(row)) << row;
+}
+
+}  // namespace
+}  // namespace tutti
