@@ -37,6 +37,11 @@ int64_t DataLoader::steps_per_epoch() const {
 }
 
 void DataLoader::restore(const LoaderPosition& position) {
+  if (position.epoch < 0 || position.step < 0)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("DataLoader: epoch {} and step {} are no position; want 0 and above",
+                            position.epoch, position.step));
+  // What was prepared ahead belongs to the position before.
   if (ahead_.valid()) ahead_.wait();
   ahead_ = {};
   position_ = position;

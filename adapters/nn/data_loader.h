@@ -45,6 +45,7 @@ class DataLoader {
 
   int64_t steps_per_epoch() const;
   LoaderPosition position() const { return position_; }
+  /// Throws Error(invalid_argument) for negative numbers. A step past the epoch's end is its end.
   void restore(const LoaderPosition& position);
 
   /// The next batch of this epoch, or nothing at its end (and the next epoch begins).

@@ -3,15 +3,12 @@
 #include <zlib.h>
 
 #include <cmath>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <set>
 
-#include "tutti/adapters/nn/checkpoint.h"
 #include "tutti/adapters/nn/data_loader.h"
 #include "tutti/adapters/nn/dataset.h"
-#include "tutti/adapters/nn/optimizers.h"
 #include "tutti/base/error.h"
 
 namespace tutti::nn {
@@ -157,51 +154,49 @@ TEST(DataLoader, GoesOnWhereItWas) {
   }
 }
 
+std::vector<int> order_of(DataLoader& loader) {
+  std::vector<int> ids;
+  for (const auto& batch : loader)
+    for (int64_t i = 0; i < batch.labels.count(); ++i) ids.push_back(id_of(batch, i));
+  return ids;
+}
+
+TEST(DataLoader, ShufflesAnewInEachEpoch) {
+  const auto data = numbers(64);
+  DataLoader loader(data, {.batch = 4, .seed = 9});
+  const auto first = order_of(loader), second = order_of(loader);
+  EXPECT_EQ(loader.position().epoch, 2);
+  EXPECT_NE(first, second);
+  EXPECT_EQ(std::set<int>(first.begin(), first.end()).size(), 64u);
+  EXPECT_EQ(std::set<int>(second.begin(), second.end()).size(), 64u);
+  // Another job of the same seed has the same two orders.
+  DataLoader again(data, {.batch = 4, .seed = 9});
+  EXPECT_EQ(order_of(again), first);
+  EXPECT_EQ(order_of(again), second);
+  DataLoader plain(data, {.batch = 4, .shuffle = false});
+  EXPECT_EQ(order_of(plain), order_of(plain));
+}
+
+// The batch that was prepared ahead is not the one of the restored position.
+TEST(DataLoader, RestoringForgetsWhatWasPreparedAhead) {
+  const auto data = numbers(64);
+  DataLoader loader(data, {.batch = 4, .shuffle = false});
+  for (int i = 0; i < 3; ++i) loader.next();
+  loader.restore({0, 9});
+  EXPECT_EQ(id_of(*loader.next(), 0), 36);
+  EXPECT_EQ(id_of(*loader.next(), 0), 40);
+  loader.restore({0, 0});
+  EXPECT_EQ(id_of(*loader.next(), 0), 0);
+  EXPECT_THROW(loader.restore({0, -1}), Error);
+  EXPECT_THROW(loader.restore({-1, 0}), Error);
+  EXPECT_EQ(id_of(*loader.next(), 0), 4);
+}
+
 TEST(DataLoader, RefusesWhatCannotBe) {
   const auto data = numbers(8);
   EXPECT_THROW(DataLoader(data, {.batch = 0}), Error);
   EXPECT_THROW(DataLoader(data, {.batch = 1, .rank = 2, .size = 2}), Error);
   EXPECT_THROW(DataLoader(data, {.batch = 9}), Error);
-}
-
-TEST_F(Files, CheckpointsComeBackToTheBit) {
-  Parameter parameter{"w", Tensor(Shape{3, 2}, DataType::f32), Tensor(Shape{3, 2}, DataType::f32),
-                      std::make_shared<GradientReady>()};
-  for (int i = 0; i < 6; ++i) parameter.value.as<float>()[i] = 0.1f * static_cast<float>(i);
-  for (float& g : parameter.gradient.span<float>()) g = 0.7f;
-  Adam adam({parameter}, {});
-  adam.step();
-  const auto file = folder_ + "checkpoint";
-  save_training(file, adam.parameters(), adam.state(), {3, 14});
-  const auto saved = parameter.value.clone();
-  adam.step();
-  const auto next = parameter.value.clone();
-  const auto position = load_training(file, adam.parameters(), adam.state());
-  EXPECT_EQ(position.epoch, 3);
-  EXPECT_EQ(position.step, 14);
-  EXPECT_EQ(std::memcmp(saved.data(), parameter.value.data(), 24), 0);
-  adam.step();
-  EXPECT_EQ(std::memcmp(next.data(), parameter.value.data(), 24), 0);
-}
-
-TEST_F(Files, DamagedCheckpointsAreRefusedAndChangeNothing) {
-  Checkpoint checkpoint;
-  checkpoint.tensors["parameter.w"] = Tensor(Shape{4}, DataType::f32);
-  const auto file = folder_ + "checkpoint";
-  checkpoint.write(file);
-  std::ifstream in(file, std::ios::binary);
-  const std::string bytes((std::istreambuf_iterator<char>(in)), {});
-  for (const size_t length : {size_t{0}, size_t{7}, size_t{20}, bytes.size() - 1})
-    EXPECT_NE(refusal([&] { Checkpoint::read(write("short", bytes.substr(0, length))); }),
-              "no error");
-  EXPECT_NE(refusal([&] { Checkpoint::read(write("long", std::string(8, '\xff') + "{}")); }),
-            "no error");
-  Parameter other{"w", Tensor(Shape{5}, DataType::f32), Tensor(Shape{5}, DataType::f32),
-                  std::make_shared<GradientReady>()};
-  EXPECT_NE(refusal([&] {
-              load_training(file, {other}, {});
-            }).find("\"parameter.w\" is f32[4], expected f32[5]"),
-            std::string::npos);
 }
 
 }  // namespace
