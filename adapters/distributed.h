@@ -53,6 +53,10 @@ concept HasState = requires(O& optimizer) {
 };
 
 struct DistributedOptions {
+  /// average: right where the trainer's gradient is the mean over its batch, as most are. Where it
+  /// is the sum over the batch (tiny-dnn, plain loops without a division), take sum: averages would
+  /// be smaller by the number of ranks than what one rank with the whole batch computes, and train
+  /// on silently with a learning rate that is too small.
   ReduceOp op = ReduceOp::average;
   /// Backward passes whose gradients add up locally before they are exchanged, once.
   int backward_passes_per_step = 1;
@@ -60,7 +64,8 @@ struct DistributedOptions {
   /// sums of 16-bit wires in range.
   double predivide = 1.0;
   std::optional<DataType> wire = std::nullopt;  // f16 or bf16
-  /// The first step begins with rank 0's parameters, and its optimizer's state, on every rank.
+  /// distributed() gives rank 0's parameters, and its optimizer's state, to every rank, so that the
+  /// first gradients are of equal parameters already.
   bool broadcast_first = true;
 };
 
@@ -142,6 +147,10 @@ class Distributed {
                         "\"; gradients are matched by name, so each needs its own")
             .with_tensor(slot.name);
     }
+    if (options.broadcast_first) {
+      broadcast_parameters(comm, optimizer.parameters());
+      if constexpr (HasState<O>) broadcast_optimizer_state(comm, optimizer);
+    }
     if constexpr (AnnouncesGradients<O>)
       optimizer.on_gradient_ready([this](std::string_view name) { gradient_ready(name); });
   }
@@ -185,7 +194,6 @@ class Distributed {
   /// whose gradient was not announced are exchanged as they are, so that all ranks stay matched.
   void synchronize() {
     if (synchronized_) return;
-    broadcast_first();
     {
       const std::lock_guard lock(mutex_);
       for (auto& slot : slots_)
@@ -240,15 +248,6 @@ class Distributed {
   void submit(Slot& slot) {
     slot.work = comm_.allreduce("gradient " + slot.name, slot.gradient, reduce_);
   }
-  // Parameters go round before the first use of anybody's gradients, so that a forgotten broadcast
-  // cannot make replicas differ. The gradients of the first step were computed from parameters that
-  // differed; from the second step on all is equal.
-  void broadcast_first() {
-    if (broadcast_done_ || !options_.broadcast_first) return;
-    broadcast_done_ = true;
-    broadcast_parameters(comm_, optimizer_.parameters());
-    if constexpr (HasState<O>) broadcast_optimizer_state(comm_, optimizer_);
-  }
 
   Communicator& comm_;
   O& optimizer_;
@@ -258,12 +257,14 @@ class Distributed {
   std::map<std::string, size_t, std::less<>> index_;
   std::mutex mutex_;  // guards slots_ while gradients are announced
   bool synchronized_ = false;
-  bool broadcast_done_ = false;
 };
 
-/// Makes `optimizer` step on the gradients of all ranks: gradients are averaged under the names of
-/// their parameters, while backward still runs if the optimizer announces them. Both must outlive
-/// the result.
+/// Makes `optimizer` step on the gradients of all ranks: gradients are averaged (see
+/// DistributedOptions::op where the trainer sums over its batch) under the names of their
+/// parameters, while backward still runs if the optimizer announces them. Every rank calls it at
+/// the same place, with its parameters made and before their first use: it blocks until all have
+/// rank 0's. Both must outlive the result. Throws what broadcasting throws, and
+/// Error(duplicate_name) for two parameters of one name.
 ///
 ///   auto optimizer = tutti::distributed(*comm, sgd);
 ///   ...

@@ -61,14 +61,50 @@ struct HookedSgd : PlainSgd {
 static_assert(Optimizer<PlainSgd> && !AnnouncesGradients<PlainSgd> && HasState<PlainSgd>);
 static_assert(AnnouncesGradients<HookedSgd>);
 
-TEST(Distributed, FirstStepBeginsWithRankZerosParametersAndAverages) {
+// A gradient that depends on the parameter, as gradients do: of (w - target)^2 / 2.
+TEST(Distributed, TheFirstGradientIsOfRankZerosParametersAlready) {
   run_threads(3, [](Communicator& comm) {
     PlainSgd sgd(static_cast<float>(comm.rank() + 1));
+    auto optimizer = distributed(comm, sgd);
+    EXPECT_EQ(sgd.w(), 1.0f);
+    EXPECT_EQ(sgd.states[0].tensor.as<float>()[0], 1.0f);
+    sgd.set_gradients(sgd.w() - 5, 0);
+    optimizer.step();
+    EXPECT_EQ(sgd.w(), 1 - 0.5f * (1 - 5));
+  });
+}
+
+// The same for announced ones, which travel during the first backward.
+TEST(Distributed, SoIsTheFirstAnnouncedOne) {
+  run_threads(2, [](Communicator& comm) {
+    HookedSgd sgd(static_cast<float>(comm.rank() + 1));
+    auto optimizer = distributed(comm, sgd);
+    sgd.set_gradients(sgd.w() - 5, 0);
+    sgd.ready("w");
+    sgd.ready("b");
+    optimizer.step();
+    EXPECT_EQ(sgd.w(), 1 - 0.5f * (1 - 5));
+  });
+}
+
+// Where gradients are sums over the batch, the sum over ranks is what one rank with it all has.
+TEST(Distributed, SumsForTrainersThatSumOverTheirBatch) {
+  run_threads(4, [](Communicator& comm) {
+    PlainSgd sgd(0);
+    auto optimizer = distributed(comm, sgd, {.op = ReduceOp::sum});
+    sgd.set_gradients(static_cast<float>(comm.rank()), 0);
+    optimizer.step();
+    EXPECT_EQ(sgd.w(), -0.5f * (0 + 1 + 2 + 3));
+  });
+}
+
+TEST(Distributed, StepsAverage) {
+  run_threads(3, [](Communicator& comm) {
+    PlainSgd sgd(1);
     auto optimizer = distributed(comm, sgd);
     sgd.set_gradients(static_cast<float>(comm.rank()), 2);
     optimizer.step();
     EXPECT_EQ(sgd.w(), 1 - 0.5f);
-    EXPECT_EQ(sgd.states[0].tensor.as<float>()[0], 1.0f);
     for (int step = 0; step < 10; ++step) {
       sgd.set_gradients(static_cast<float>(comm.rank()), 2);
       optimizer.step();
