@@ -90,6 +90,8 @@ constexpr Rule kRules[] = {
      [](const Request& r) {
        return fmt::format("memory on {}", to_string(Device{r.signature.placement, 0}));
      }},
+    {"priority", reducing,
+     [](const Request& r) { return fmt::format("priority {}", r.signature.priority); }},
     {"place and layout of memory", whole_shape,
      [](const Request& r) {
        const auto& signature = r.signature;

@@ -31,22 +31,18 @@ class Planner {
     const int64_t piece = partition_bytes_ > 0 ? std::max<int64_t>(1, partition_bytes_ / element)
                                                : signature.shape.count();
     int64_t begin = signature.begin;
+    // What came before a tensor that is cut is not to wait until all its pieces are through.
+    if (signature.shape.count() - begin > piece) close_all();
     for (; signature.shape.count() - begin > piece; begin += piece)
       alone(key, {tensor.index, begin, piece, 0});
     const int64_t count = signature.shape.count() - begin;
     if (begin > signature.begin)
       alone(key, {tensor.index, begin, count, 0});
     else
-      share(key, {tensor.index, begin, count, 0});
+      share(key, {tensor.index, begin, count, 0}, signature.priority);
   }
 
-  void close_all() {
-    std::sort(open_.begin(), open_.end(), [](const Bucket& a, const Bucket& b) {
-      return a.slices.back().index < b.slices.back().index;
-    });
-    std::move(open_.begin(), open_.end(), std::back_inserter(done_));
-    open_.clear();
-  }
+  void close_all() { close(open_.begin()); }
 
   std::vector<Bucket> take() {
     close_all();
@@ -56,23 +52,47 @@ class Planner {
   }
 
  private:
+  // A bucket that takes more tensors of its key.
+  struct Open {
+    Bucket bucket;
+    int32_t priority = 0;  // of its most urgent tensor
+  };
+
+  // Those from `first` on are complete: the most urgent go first, else those that filled first.
+  void close(std::vector<Open>::iterator first) {
+    std::sort(first, open_.end(), [](const Open& a, const Open& b) {
+      return std::pair(-int64_t{a.priority}, a.bucket.slices.back().index) <
+             std::pair(-int64_t{b.priority}, b.bucket.slices.back().index);
+    });
+    for (auto open = first; open != open_.end(); ++open) done_.push_back(std::move(open->bucket));
+    open_.erase(first, open_.end());
+  }
+
   void alone(const BucketKey& key, const BucketSlice& slice) {
     done_.push_back({key, {slice}, slice.count});
   }
 
-  void share(const BucketKey& key, BucketSlice slice) {
-    auto open = std::find_if(open_.begin(), open_.end(),
-                             [&](const Bucket& bucket) { return bucket.key == key; });
-    if (open != open_.end() && (open->count + slice.count) * size_of(key.wire) > limit_) {
+  void share(const BucketKey& key, BucketSlice slice, int32_t priority) {
+    const auto find = [&] {
+      return std::find_if(open_.begin(), open_.end(),
+                          [&](const Open& open) { return open.bucket.key == key; });
+    };
+    auto open = find();
+    if (open != open_.end() && (open->bucket.count + slice.count) * size_of(key.wire) > limit_) {
       limit_ = fusion_bytes_;
-      done_.push_back(std::move(*open));
-      open_.erase(open);
+      // A full bucket overtakes those of other keys that still fill, but none that is more urgent.
+      const int32_t urgency = open->priority;
+      close(std::partition(open_.begin(), open_.end(), [&](const Open& other) {
+        return other.bucket.key != key && other.priority <= urgency;
+      }));
       open = open_.end();
     }
-    if (open == open_.end()) open = open_.insert(open_.end(), {key, {}, 0});
-    slice.offset = open->count;
-    open->count += slice.count;
-    open->slices.push_back(slice);
+    if (open == open_.end()) open = open_.insert(open, {{key, {}, 0}, priority});
+    auto& bucket = open->bucket;
+    slice.offset = bucket.count;
+    bucket.count += slice.count;
+    bucket.slices.push_back(slice);
+    open->priority = std::max(open->priority, priority);
   }
 
   // In an arena neighbours in memory should be neighbours in the bucket.
@@ -93,7 +113,7 @@ class Planner {
   const int64_t fusion_bytes_;
   const int64_t partition_bytes_;
   int64_t limit_;  // of the bucket that is filled now
-  std::vector<Bucket> open_;
+  std::vector<Open> open_;
   std::vector<Bucket> done_;
 };
 

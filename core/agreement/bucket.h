@@ -49,7 +49,8 @@ struct Placeable {
 /// Fuses allreduces, in their order, into buckets of at most `fusion_bytes`; a tensor above
 /// `partition_bytes` is cut into pieces that travel alone. One bucket per key is open at a time, so
 /// mixed types do not cut each other's buckets; buckets come out in the order in which they are
-/// complete. `cuts`: indices that may not share a bucket with anything before them. `first_bytes`:
+/// complete, but nothing overtakes a more urgent tensor, and no piece of a cut one overtakes
+/// anything. `cuts`: indices that may not share a bucket with anything before them. `first_bytes`:
 /// of the first bucket that is shared; 0: like all. Pure, and equal on all ranks for equal input.
 std::vector<Bucket> plan_buckets(std::span<const Placeable> tensors, int64_t fusion_bytes,
                                  int64_t partition_bytes, std::span<const int64_t> cuts = {},

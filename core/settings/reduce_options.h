@@ -13,7 +13,7 @@ struct ReduceOptions {
   double prescale = 1.0;                        // applied before the reduction
   double postscale = 1.0;                       // applied after it (after the division of average)
   std::optional<DataType> wire = std::nullopt;  // f16 or bf16: the type in which f32 and f64 travel
-  int priority = 0;                             // higher goes first among what is ready at once
+  int priority = 0;  // higher goes first among what is ready at once; equal on all ranks
 };
 
 }  // namespace tutti

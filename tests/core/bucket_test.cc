@@ -44,10 +44,48 @@ TEST(PlanBuckets, LooksAheadOverMixedTypes) {
 TEST(PlanBuckets, CutsHugeTensorsIntoPieces) {
   const std::vector<Signature> tensors{signature(10), signature(2500), signature(10)};
   const auto buckets = plan_buckets(places(tensors), 1 << 20, 4000);
+  // What is before the huge one does not wait for its pieces, nor do they wait for what follows.
+  ASSERT_EQ(buckets.size(), 5u);
+  EXPECT_EQ(buckets[0].slices, (std::vector<BucketSlice>{{0, 0, 10, 0}}));
+  EXPECT_EQ(buckets[1].slices, (std::vector<BucketSlice>{{1, 0, 1000, 0}}));
+  EXPECT_EQ(buckets[3].slices, (std::vector<BucketSlice>{{1, 2000, 500, 0}}));
+  EXPECT_EQ(buckets[4].slices, (std::vector<BucketSlice>{{2, 0, 10, 0}}));
+}
+
+TEST(PlanBuckets, PiecesOvertakeNothingOfOtherTypesEither) {
+  const std::vector<Signature> tensors{signature(10), signature(10, DataType::bf16),
+                                       signature(2000), signature(10)};
+  const auto buckets = plan_buckets(places(tensors), 1 << 20, 4000);
+  ASSERT_EQ(buckets.size(), 5u);
+  EXPECT_EQ(buckets[0].slices[0].index, 0);
+  EXPECT_EQ(buckets[1].slices[0].index, 1);
+  EXPECT_EQ(buckets[2].slices[0].index, 2);
+  EXPECT_EQ(buckets[4].slices[0].index, 3);
+}
+
+TEST(PlanBuckets, FullBucketsOvertakeNothingMoreUrgent) {
+  // An urgent one of f32, then more bf16 than one bucket holds.
+  std::vector<Signature> tensors{signature(10)};
+  for (int i = 0; i < 6; ++i) tensors.push_back(signature(100, DataType::bf16));
+  tensors[0].priority = 1;
+  auto buckets = plan_buckets(places(tensors), 500, 1 << 20);
   ASSERT_EQ(buckets.size(), 4u);
-  EXPECT_EQ(buckets[0].slices, (std::vector<BucketSlice>{{1, 0, 1000, 0}}));
-  EXPECT_EQ(buckets[2].slices, (std::vector<BucketSlice>{{1, 2000, 500, 0}}));
-  EXPECT_EQ(buckets[3].slices.size(), 2u);
+  EXPECT_EQ(buckets[0].slices[0].index, 0);
+  // Where none is more urgent than others, it may go on filling.
+  tensors[0].priority = 0;
+  buckets = plan_buckets(places(tensors), 500, 1 << 20);
+  ASSERT_EQ(buckets.size(), 4u);
+  EXPECT_EQ(buckets[0].slices[0].index, 1);
+}
+
+TEST(PlanBuckets, AtTheEndTheMostUrgentGoFirst) {
+  std::vector<Signature> tensors{signature(10), signature(10, DataType::bf16), signature(10)};
+  tensors[0].priority = 2;
+  tensors[1].priority = 1;
+  const auto buckets = plan_buckets(places(tensors), 1 << 20, 1 << 20);
+  ASSERT_EQ(buckets.size(), 2u);
+  EXPECT_EQ(buckets[0].slices.size(), 2u);
+  EXPECT_EQ(buckets[0].slices[0].index, 0);
 }
 
 TEST(PlanBuckets, CutStartsANewBucket) {
@@ -76,11 +114,23 @@ TEST(PlanBuckets, CoversEveryElementOnce) {
     for (unsigned i = 0; i < 1 + random() % 40; ++i) {
       tensors.push_back(signature(random() % 5000, static_cast<DataType>(random() % 4)));
       tensors.back().op = random() % 4 ? ReduceOp::sum : ReduceOp::max;
+      tensors.back().priority = -static_cast<int32_t>(i / 10);
     }
     const int64_t fusion = random() % 20000, partition = 1 + random() % 8000;
     const auto buckets = plan_buckets(places(tensors), fusion, partition);
     std::vector<int64_t> next(tensors.size(), 0);
     for (const auto& bucket : buckets) {
+      // Nothing of a more urgent tensor is left behind that came before all of this bucket, and
+      // nothing at all behind a piece.
+      const auto& last = bucket.slices.back();
+      int32_t urgency = tensors[static_cast<size_t>(bucket.slices.front().index)].priority;
+      const bool is_piece = last.count < tensors[static_cast<size_t>(last.index)].shape.count();
+      for (int64_t i = 0; i < bucket.slices.front().index; ++i) {
+        const auto& before = tensors[static_cast<size_t>(i)];
+        if (before.priority > urgency || is_piece) {
+          EXPECT_EQ(next[static_cast<size_t>(i)], before.shape.count()) << i;
+        }
+      }
       int64_t offset = 0;
       for (const auto& slice : bucket.slices) {
         const auto& tensor = tensors[static_cast<size_t>(slice.index)];

@@ -92,6 +92,11 @@ TEST(Negotiator, EveryDisagreementIsAnError) {
       {"root", CollectiveKind::broadcast, [](Request& r) { r.signature.root = 1; }},
       {"device", CollectiveKind::allreduce,
        [](Request& r) { r.signature.placement = DeviceKind::cuda; }},
+      {"priority", CollectiveKind::allreduce, [](Request& r) { r.signature.priority = 1; }},
+      {"place and layout of memory", CollectiveKind::allreduce,
+       [](Request& r) { r.signature.layout = 7; }},
+      {"place and layout of memory", CollectiveKind::reduce,
+       [](Request& r) { r.signature.place = 64; }},
       {"group", CollectiveKind::allreduce,
        [](Request& r) { r.signature.group = "g", r.signature.group_size = 1; }},
   };
