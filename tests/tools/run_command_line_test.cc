@@ -1,7 +1,9 @@
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tools/run/command_line.h"
+#include "tutti/core/settings/version.h"
 
 namespace tutti::run {
 namespace {
@@ -11,8 +13,13 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 
 TEST(CommandLine, NpInEverySpelling) {
-  for (const auto& words : std::vector<std::vector<std::string>>{
-           {"-np", "4", "a"}, {"-n", "4", "a"}, {"--np", "4", "a"}, {"--np=4", "a"}}) {
+  for (const auto& words : std::vector<std::vector<std::string>>{{"-np", "4", "a"},
+                                                                 {"-np4", "a"},
+                                                                 {"-np=4", "a"},
+                                                                 {"-n4", "a"},
+                                                                 {"-n", "4", "a"},
+                                                                 {"--np", "4", "a"},
+                                                                 {"--np=4", "a"}}) {
     const auto request = parse_command_line(words);
     EXPECT_EQ(request.ranks, 4);
     EXPECT_THAT(request.program, ElementsAre("a"));
@@ -50,6 +57,10 @@ TEST(CommandLine, ErrorsAreOneLineAndCodeTwo) {
       {{"-np", "-1", "p"}, "-np -1 is not a number"},
       {{"-np", "two", "p"}, "-np two is not a number"},
       {{"-np", "2x", "p"}, "-np 2x is not a number"},
+      {{"-np2x", "p"}, "-np 2x is not a number"},
+      {{"-np", "2", "--grace", "soon", "p"}, "--grace soon is not a time"},
+      {{"-np", "2", "--bind-to", "socket", "p"},
+       "--bind-to socket is not known (want core or none)"},
       {{"-np", "99999999999", "p"}, "-np 99999999999 is not a number"},
       {{"-np"}, "--np"},
       {{"-np", "2"}, "which program?"},
@@ -65,6 +76,16 @@ TEST(CommandLine, ErrorsAreOneLineAndCodeTwo) {
       EXPECT_THAT(refusal.text, HasSubstr(text));
       EXPECT_EQ(refusal.text.find('\n'), refusal.text.size() - 1) << refusal.text;
     }
+  }
+}
+
+TEST(CommandLine, VersionIsNoError) {
+  try {
+    parse_command_line({"--version"});
+    FAIL();
+  } catch (const Refusal& refusal) {
+    EXPECT_EQ(refusal.code, 0);
+    EXPECT_EQ(refusal.text, fmt::format("tutti-run {}\n", kVersion));
   }
 }
 

@@ -17,7 +17,7 @@ constexpr End kFailed{.code = 7, .signal = 0};
 constexpr End kKilled{.code = 0, .signal = 9};
 
 TEST(Deaths, AllWell) {
-  Deaths deaths(2, false);
+  Deaths deaths(2, false, 10);
   deaths.ended(0, kDone, at(0));
   EXPECT_FALSE(deaths.all_ended());
   EXPECT_TRUE(deaths.next().is_never());
@@ -29,7 +29,7 @@ TEST(Deaths, AllWell) {
 }
 
 TEST(Deaths, TheOthersGetTime) {
-  Deaths deaths(3, false);
+  Deaths deaths(3, false, 10);
   deaths.ended(1, kKilled, at(0));
   EXPECT_EQ(deaths.next().when(), at(3000));
   EXPECT_EQ(deaths.due(at(2999)), 0);
@@ -43,7 +43,7 @@ TEST(Deaths, TheOthersGetTime) {
 }
 
 TEST(Deaths, TheFirstFailureCounts) {
-  Deaths deaths(4, false);
+  Deaths deaths(4, false, 10);
   deaths.ended(3, kDone, at(0));
   deaths.ended(2, kKilled, at(10));
   deaths.ended(0, kFailed, at(20));
@@ -56,7 +56,7 @@ TEST(Deaths, TheFirstFailureCounts) {
 }
 
 TEST(Deaths, AnEndIsCountedOnce) {
-  Deaths deaths(2, false);
+  Deaths deaths(2, false, 10);
   deaths.ended(0, kFailed, at(0));
   deaths.ended(0, kDone, at(1));
   EXPECT_FALSE(deaths.all_ended());
@@ -64,7 +64,7 @@ TEST(Deaths, AnEndIsCountedOnce) {
 }
 
 TEST(Deaths, KeepGoing) {
-  Deaths deaths(3, true);
+  Deaths deaths(3, true, 10);
   deaths.ended(1, kKilled, at(0));
   EXPECT_TRUE(deaths.next().is_never());
   EXPECT_EQ(deaths.due(at(100'000)), 0);
@@ -75,24 +75,53 @@ TEST(Deaths, KeepGoing) {
 }
 
 TEST(Deaths, AskedToEnd) {
-  Deaths deaths(2, false);
+  Deaths deaths(2, false, 10);
   deaths.asked_to_end(SIGINT, at(0));
-  EXPECT_EQ(deaths.due(at(100'000)), 0);  // they may take their time
-  deaths.ended(0, {.code = 0, .signal = SIGINT}, at(100'000));
-  EXPECT_EQ(deaths.due(at(103'000)), SIGTERM);
-  deaths.ended(1, {.code = 0, .signal = SIGTERM}, at(103'001));
+  // One that obeys does not shorten the time of the others.
+  deaths.ended(0, {.code = 0, .signal = SIGINT}, at(1));
+  EXPECT_EQ(deaths.due(at(9'999)), 0);
+  EXPECT_EQ(deaths.due(at(10'000)), SIGTERM);
+  EXPECT_EQ(deaths.due(at(14'999)), 0);
+  EXPECT_EQ(deaths.due(at(15'000)), SIGKILL);
+  deaths.ended(1, {.code = 0, .signal = SIGKILL}, at(15'001));
+  EXPECT_TRUE(deaths.next().is_never());
   EXPECT_EQ(deaths.exit_code(), 130);
 }
 
+TEST(Deaths, WithoutGraceTheyMayTakeTheirTime) {
+  Deaths deaths(2, false, 0);
+  deaths.asked_to_end(SIGINT, at(0));
+  EXPECT_TRUE(deaths.next().is_never());
+  EXPECT_EQ(deaths.due(at(100'000)), 0);
+}
+
+TEST(Deaths, KnowsWhichEndedWellBefore) {
+  Deaths deaths(4, false, 10);
+  for (const int rank : {2, 1}) deaths.ended(rank, kDone, at(0));
+  deaths.ended(0, kFailed, at(1));
+  deaths.ended(3, kDone, at(2));
+  EXPECT_THAT(deaths.ended_before_failure(), testing::ElementsAre(1, 2));
+}
+
+TEST(Deaths, RanksThatWereNeverStartedAreNotWaitedFor) {
+  Deaths deaths(3, false, 10);
+  deaths.asked_to_end(SIGTERM, at(0));
+  deaths.ended(0, {.code = 0, .signal = SIGTERM}, at(1));
+  for (const int rank : {1, 2}) deaths.left_out(rank);
+  EXPECT_TRUE(deaths.all_ended());
+  EXPECT_EQ(deaths.failures(), 0);
+  EXPECT_EQ(deaths.exit_code(), 143);
+}
+
 TEST(Deaths, AskedTwiceEndsAtOnce) {
-  Deaths deaths(2, false);
+  Deaths deaths(2, false, 10);
   deaths.asked_to_end(SIGINT, at(0));
   deaths.asked_to_end(SIGINT, at(10));
   EXPECT_EQ(deaths.due(at(10)), SIGKILL);
 }
 
 TEST(Deaths, AskedAndObeyedIsNoFailure) {
-  Deaths deaths(1, false);
+  Deaths deaths(1, false, 10);
   deaths.asked_to_end(SIGTERM, at(0));
   deaths.ended(0, kDone, at(1));
   EXPECT_EQ(deaths.exit_code(), 0);

@@ -129,6 +129,43 @@ TEST_F(RemoteTest, RanksDieWithTheLauncher) {
   EXPECT_FALSE(is_running_after(mark, 2));
 }
 
+TEST_F(RemoteTest, RanksDieWithTheLauncherBehindAWrapperToo) {
+  const auto mark = fmt::format("72{:07}", ::getpid() % 10'000'000);
+  Program program(run("a,b", shell(), "(setsid sleep " + mark + " &); echo ready; wait; sleep 60"));
+  ASSERT_TRUE(program.wait_for("[0] ready") && program.wait_for("[1] ready"));
+  program.signal(SIGKILL);
+  EXPECT_EQ(program.finish(), 137);
+  EXPECT_FALSE(is_running_after(mark, 5));
+}
+
+TEST_F(RemoteTest, RankZeroReadsTheLaunchersInput) {
+  // More than all pipes between hold, to a rank that reads it late.
+  auto words = run("a,b", shell(), "sleep 0.5; wc -c");
+  std::string line = "seq 1 100000 |";
+  for (const auto& word : words) line += " '" + word + "'";
+  const auto quote = line.find("it's");
+  line.replace(quote, 4, "its");
+  Program program({"/bin/sh", "-c", line});
+  EXPECT_EQ(program.finish(), 0);
+  EXPECT_THAT(sorted_lines(program.output()), AllOf(Contains("[0] 588895"), Contains("[1] 0")));
+}
+
+TEST_F(RemoteTest, RanksGetTheirShareOfTheirHostsCores) {
+  auto words = run("a:2,b:2", shell(), "echo $OMP_NUM_THREADS; taskset -pc $$");
+  words.insert(words.begin(), {"env", "-u", "OMP_NUM_THREADS", "taskset", "-c", "0"});
+  words.insert(std::find(words.begin(), words.end(), "/bin/sh"), {"--bind-to", "core"});
+  Program program(words);
+  EXPECT_EQ(program.finish(), 0);
+  for (const char* first : {"[0] ", "[3] "})
+    EXPECT_THAT(sorted_lines(program.output()), Contains(first + std::string("1")));
+  EXPECT_THAT(program.output(), HasSubstr("affinity list: 0\n"));
+  auto told = split_text(program.errors(), '\n');
+  std::erase_if(told, [](const auto& line) { return line.find("OMP_NUM") == line.npos; });
+  for (const char* rank : {"[0] ", "[2] "})  // one of each host
+    EXPECT_THAT(told, Contains(testing::StartsWith(std::string(rank) + "tutti-run: OMP_NUM")));
+  EXPECT_EQ(told.size(), 2u) << program.errors();
+}
+
 TEST_F(RemoteTest, LosesNoOutput) {
   Program program(run("a,b", shell(), "seq 1 30000"));
   EXPECT_EQ(program.finish(), 0);
@@ -139,7 +176,7 @@ TEST_F(RemoteTest, LosesNoOutput) {
 TEST_F(RemoteTest, SaysWhatDidNotStart) {
   Program missing({TUTTI_RUN, "--interface", "127.0.0.1", "--hosts", "a", "--rsh", shell(),
                    "./no-such-program"});
-  EXPECT_EQ(missing.finish(), 1);
+  EXPECT_EQ(missing.finish(), 127);
   EXPECT_THAT(missing.errors(), HasSubstr("rank 0 (host a) could not be run: cannot start "
                                           "./no-such-program in "));
   Program unreachable(run("a", script("refuse", "echo no route to $1 >&2; exit 255"), "true"));

@@ -4,11 +4,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 
 #include "tests/tools/run_program.h"
+#include "tutti/base/cores.h"
+#include "tutti/base/deadline.h"
 #include "tutti/base/text.h"
 #include "tutti/core/watch/death.h"
 
@@ -67,11 +72,40 @@ TEST(TuttiRun, UsageErrorsAreOneLineAndCodeTwo) {
   refused({"-np", "2", "--env", "TUTTI_LOG=loud"}, "TUTTI_LOG=loud is not one of");
 }
 
-TEST(TuttiRun, NamesAProgramThatIsNotThere) {
-  Program program({TUTTI_RUN, "-np", "2", "./no-such-program"});
-  EXPECT_EQ(program.finish(), 1);
-  EXPECT_EQ(program.errors(),
-            "tutti-run: cannot start ./no-such-program: No such file or directory\n");
+// A folder with one file in it, which is gone at the end.
+class Folder {
+ public:
+  Folder(const std::string& file, const std::string& text, int mode)
+      : path_(testing::TempDir() + fmt::format("tutti_run_{}_{}", file, ::getpid())) {
+    std::filesystem::create_directories(path_);
+    std::ofstream(path_ + "/" + file) << text;
+    ::chmod((path_ + "/" + file).c_str(), static_cast<mode_t>(mode));
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  const std::string& path() const { return path_; }
+
+ private:
+  const std::string path_;
+};
+
+TEST(TuttiRun, NamesAProgramThatDoesNotStartAndEndsAsAShellWould) {
+  const auto refused = [](const std::string& folder, const std::string& name, int code,
+                          const std::string& why) {
+    Program program({"env", "-C", folder, TUTTI_RUN, "-np", "2", name});
+    EXPECT_EQ(program.finish(), code) << name;
+    EXPECT_EQ(program.errors(), fmt::format("tutti-run: cannot start {}: {}\n", name, why));
+  };
+  refused("/", "./no-such-program", 127, "No such file or directory");
+  refused("/", "no-such-program", 127, "No such file or directory");
+  const Folder good("trainer", "#!/bin/sh\n", 0700);
+  refused(good.path(), "trainer", 127,
+          "No such file or directory; it is not in PATH, but in this folder: write ./trainer");
+  const Folder odd("odd", "#!/no/such/shell\n", 0700);
+  refused(odd.path(), "./odd", 127,
+          "No such file or directory; it is there, but what it needs to run (its interpreter or "
+          "loader) is not");
+  const Folder data("data", "1 2 3\n", 0600);
+  refused(data.path(), "./data", 126, "Permission denied");
 }
 
 TEST(TuttiRun, PassesSettingsAndVariablesOn) {
@@ -181,6 +215,42 @@ TEST(TuttiRun, ForwardsSignals) {
   }
 }
 
+TEST(TuttiRun, SaysWhichRanksHadEndedBeforeTheFirstFailure) {
+  Program program(run(
+      {"-np", "4"}, "case $TUTTI_RANK in 1|2) exit 0;; 3) sleep 1;; 0) sleep 0.5; exit 4;; esac"));
+  EXPECT_EQ(program.finish(), 4);
+  EXPECT_THAT(program.errors(),
+              HasSubstr(") ended with code 4, after ranks 1 2 had ended with code 0"));
+}
+
+TEST(TuttiRun, AnInterruptThatIsIgnoredIsFollowedByWorse) {
+  // Rank 0 obeys, rank 1 ends on SIGTERM, rank 2 on nothing but SIGKILL.
+  Program program(run({"-np", "3", "--grace", "1"},
+                      "case $TUTTI_RANK in 1) trap '' INT; trap 'echo told; exit 0' TERM;; 2) trap "
+                      "'' INT TERM;; esac; echo ready; while :; do sleep 0.1; done"));
+  for (const char* ready : {"[0] ready", "[1] ready", "[2] ready"})
+    ASSERT_TRUE(program.wait_for(ready));
+  program.signal(SIGINT);
+  EXPECT_EQ(program.finish(), 130);
+  EXPECT_GE(program.seconds(), 5.9);
+  EXPECT_LT(program.seconds(), 12);
+  EXPECT_THAT(program.output(), HasSubstr("[1] told"));
+  EXPECT_THAT(program.errors(),
+              AllOf(HasSubstr("tutti-run: SIGINT passed on to ranks 0-2; if it takes them 1 s they "
+                              "get SIGTERM, after 6 s SIGKILL; asked again, at once\n"),
+                    HasSubstr("tutti-run: ranks 1 2 still there: SIGTERM\n"),
+                    HasSubstr("tutti-run: rank 2 still there: SIGKILL\n")));
+}
+
+TEST(TuttiRun, CanBeInterruptedWhileNobodyReadsItsOutput) {
+  // Nothing is read from its pipe, so that it is soon full.
+  Program program(run({"-np", "2"}, fmt::format("while :; do seq {0}00 {0}99; done", mark(7))));
+  ::usleep(500'000);
+  program.signal(SIGINT);
+  EXPECT_FALSE(is_running_after(mark(7), 5));
+  EXPECT_EQ(program.finish(), 130);
+}
+
 TEST(TuttiRun, ASecondInterruptEndsAtOnce) {
   Program program(run({"-np", "2"}, "trap '' INT; echo ready; while :; do sleep 0.1; done"));
   ASSERT_TRUE(program.wait_for("[0] ready") && program.wait_for("[1] ready"));
@@ -206,6 +276,101 @@ TEST(TuttiRun, RanksDieWithIt) {
   program.signal(SIGKILL);
   EXPECT_EQ(program.finish(), 137);
   EXPECT_FALSE(is_running_after(mark(2), 2));
+}
+
+TEST(TuttiRun, RanksDieWithItBehindAWrapperToo) {
+  // In process groups and sessions of their own, and with no parent left.
+  Program program(
+      run({"-np", "2"}, fmt::format("sh -c 'setsid sleep {} & sleep {}; true' & (setsid "
+                                    "sleep {} &); echo ready; wait",
+                                    mark(3), mark(4), mark(5))));
+  ASSERT_TRUE(program.wait_for("[0] ready") && program.wait_for("[1] ready"));
+  ::usleep(200'000);
+  for (const int number : {3, 4, 5}) EXPECT_TRUE(is_running(mark(number))) << number;
+  program.signal(SIGKILL);
+  EXPECT_EQ(program.finish(), 137);
+  for (const int number : {3, 4, 5}) EXPECT_FALSE(is_running_after(mark(number), 5)) << number;
+}
+
+TEST(TuttiRun, RanksDieWithItsKeeperToo) {
+  Program program(run({"-np", "2"}, fmt::format("echo $PPID; sh -c 'sleep {}; true'", mark(6))));
+  ASSERT_TRUE(program.wait_for("[0] ") && program.wait_for("[1] "));
+  const auto keeper = parse_integer(split_text(program.output(), '\n')[0].substr(4), 2, 1 << 30);
+  ASSERT_TRUE(keeper) << program.output();
+  ASSERT_NE(*keeper, program.pid());
+  ::kill(static_cast<pid_t>(*keeper), SIGKILL);
+  EXPECT_EQ(program.finish(), 137);
+  EXPECT_THAT(program.errors(),
+              HasSubstr("was killed by signal 9 (Killed), and so were all ranks"));
+  EXPECT_FALSE(is_running(mark(6)));
+}
+
+TEST(TuttiRun, RankZeroReadsItsInput) {
+  const std::string script = "cat | wc -c";
+  Program program({"/bin/sh", "-c", "seq 1 100000 | " TUTTI_RUN " -np 2 sh -c '" + script + "'"});
+  EXPECT_EQ(program.finish(), 0);
+  EXPECT_THAT(sorted_lines(program.output()), ElementsAre("[0] 588895", "[1] 0"));
+}
+
+TEST(TuttiRun, GivesOpenMpItsShareAndSaysSoOnce) {
+  const std::string script = "echo $OMP_NUM_THREADS";
+  const auto with = [&](std::vector<std::string> before, const std::vector<std::string>& options) {
+    const auto words = run(options, script);
+    before.insert(before.end(), words.begin(), words.end());
+    return before;
+  };
+  Program unset(with({"env", "-u", "OMP_NUM_THREADS", "taskset", "-c", "0"}, {"-np", "3"}));
+  EXPECT_EQ(unset.finish(), 0);
+  EXPECT_THAT(sorted_lines(unset.output()), ElementsAre("[0] 1", "[1] 1", "[2] 1"));
+  EXPECT_EQ(unset.errors(),
+            "tutti-run: OMP_NUM_THREADS=1 for each of the 3 ranks on this host, its share of the "
+            "cores; set it to choose\n");
+  for (const auto& options : {std::vector<std::string>{"-np", "2"},
+                              std::vector<std::string>{"-np", "2", "--env", "OMP_NUM_THREADS=7"}}) {
+    Program given(with({"env", "OMP_NUM_THREADS=7"}, options));
+    EXPECT_EQ(given.finish(), 0);
+    EXPECT_THAT(sorted_lines(given.output()), ElementsAre("[0] 7", "[1] 7"));
+    EXPECT_EQ(given.errors(), "");
+  }
+}
+
+TEST(TuttiRun, BindsRanksToCores) {
+  Program program(run({"-np", "2", "--bind-to", "core"}, "taskset -pc $$ | sed 's/.*: //'"));
+  EXPECT_EQ(program.finish(), 0);
+  const auto lines = sorted_lines(program.output());
+  ASSERT_EQ(lines.size(), 2u);
+  const auto cores = usable_cores();
+  if (cores.size() >= 2) {
+    EXPECT_NE(lines[0].substr(4), lines[1].substr(4));
+  }
+  EXPECT_THAT(lines[0], testing::StartsWith(fmt::format("[0] {}", cores.front())));
+}
+
+TEST(TuttiRun, WritesIntoFilesOrWithoutNumbers) {
+  const Folder folder("empty", "", 0600);
+  const std::string script = "echo out $TUTTI_RANK; echo err $TUTTI_RANK >&2";
+  Program bare(run({"-np", "2", "--no-prefix"}, script));
+  EXPECT_EQ(bare.finish(), 0);
+  EXPECT_THAT(sorted_lines(bare.output()), ElementsAre("out 0", "out 1"));
+  const auto place = folder.path() + "/a/b";
+  Program files(run({"-np", "2", "--output", place}, script));
+  EXPECT_EQ(files.finish(), 0);
+  EXPECT_EQ(files.output() + files.errors(), "");
+  for (const char* name : {"0.out", "1.out", "0.err", "1.err"}) {
+    std::ifstream file(place + "/" + name);
+    const std::string text(std::istreambuf_iterator<char>(file), {});
+    EXPECT_EQ(text, fmt::format("{} {}\n", std::string(name).substr(2), name[0]));
+  }
+}
+
+TEST(TuttiRun, ManyRanksArePrintedAsTheyStart) {
+  Program program(
+      {"sh", "-c", "ulimit -Sn 256; exec " TUTTI_RUN " -np 300 sh -c 'echo here; ulimit -Sn'"});
+  ASSERT_TRUE(program.wait_for("[0] here"));
+  EXPECT_EQ(program.finish(60), 0);
+  EXPECT_EQ(program.errors().find("Too many open files"), std::string::npos);
+  EXPECT_EQ(std::count(program.output().begin(), program.output().end(), '\n'), 600);
+  EXPECT_THAT(program.output(), HasSubstr("[299] 256\n"));  // as without the launcher
 }
 
 TEST(TuttiRun, LosesNoOutput) {

@@ -12,8 +12,10 @@
 #include "tools/bench/command_line.h"
 #include "tools/bench/create_case.h"
 #include "tools/run/child.h"
+#include "tools/run/front.h"
 #include "tools/run/job.h"
 #include "tools/run/output.h"
+#include "tutti/base/cores.h"
 #include "tutti/base/error.h"
 #include "tutti/core/launch/launch.h"
 
@@ -22,19 +24,14 @@ namespace {
 
 // Before the communicator is made, so that its threads have the same place.
 void pin_to_core(int local_rank) {
-  cpu_set_t allowed;
-  if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0)
-    throw system_error("--pin: cannot ask for this process's cores", errno);
-  int wanted = local_rank % CPU_COUNT(&allowed);
-  for (int core = 0; core < CPU_SETSIZE; ++core) {
-    if (!CPU_ISSET(core, &allowed) || wanted-- > 0) continue;
-    cpu_set_t own;
-    CPU_ZERO(&own);
-    CPU_SET(core, &own);
-    if (::sched_setaffinity(0, sizeof own, &own) != 0)
-      throw system_error(fmt::format("--pin: cannot bind rank to core {}", core), errno);
-    return;
-  }
+  const auto cores = usable_cores();
+  if (cores.empty()) throw system_error("--pin: cannot ask for this process's cores", errno);
+  const int core = cores[static_cast<size_t>(local_rank) % cores.size()];
+  cpu_set_t own;
+  CPU_ZERO(&own);
+  CPU_SET(static_cast<size_t>(core), &own);
+  if (::sched_setaffinity(0, sizeof own, &own) != 0)
+    throw system_error(fmt::format("--pin: cannot bind rank to core {}", core), errno);
 }
 
 int run_rank(const Settings& settings) {
@@ -66,8 +63,8 @@ run::Request own_job(const std::vector<std::string>& arguments, int ranks) {
 }
 
 // Fresh processes for each sample, which they leave in a file.
-int run_create_jobs(const std::vector<std::string>& arguments, const Settings& settings,
-                    int ranks) {
+int run_create_jobs(const std::vector<std::string>& arguments, const Settings& settings, int ranks,
+                    const run::Keeper& keeper) {
   std::string sample_file =
       (std::filesystem::temp_directory_path() / "tutti-bench-XXXXXX").string();
   const Descriptor file(::mkstemp(sample_file.data()));
@@ -76,7 +73,7 @@ int run_create_jobs(const std::vector<std::string>& arguments, const Settings& s
   words.insert(words.end(), {"--sample-file", sample_file});
   int code = 0;
   for (int i = 0; i < settings.repetitions && code == 0; ++i)
-    code = run::Job(own_job(words, ranks)).run();
+    code = run::Job(own_job(words, ranks), keeper).run();
 
   Record record;
   std::vector<double> samples;
@@ -99,8 +96,9 @@ int run(const std::vector<std::string>& arguments) {
   const int ranks = settings.ranks > 0 ? settings.ranks : 2;
   if (launched || ranks == 1) return run_rank(settings);
   Report::check_files(settings);
-  if (settings.case_name == "create") return run_create_jobs(arguments, settings, ranks);
-  return run::Job(own_job(arguments, ranks)).run();
+  const auto keeper = run::Keeper::divide();
+  if (settings.case_name == "create") return run_create_jobs(arguments, settings, ranks, keeper);
+  return run::Job(own_job(arguments, ranks), keeper).run();
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 
 #include "tutti/base/error.h"
 
@@ -36,6 +38,7 @@ struct Pipe {
 struct Preparation {
   std::vector<char*> arguments, variables;
   std::vector<std::string> texts;
+  cpu_set_t cores;
 
   explicit Preparation(const Command& command) {
     for (const auto& [name, value] : command.variables)
@@ -44,8 +47,16 @@ struct Preparation {
     for (const auto& word : command.arguments) arguments.push_back(const_cast<char*>(word.data()));
     variables.push_back(nullptr);
     arguments.push_back(nullptr);
+    CPU_ZERO(&cores);
+    for (const int core : command.cores) CPU_SET(static_cast<size_t>(core), &cores);
   }
 };
+
+// The limit of descriptors that this process began with; 0: it was never changed.
+rlimit& own_limit() {
+  static rlimit limit{};
+  return limit;
+}
 
 // In the child. Does not return.
 [[noreturn]] void become(const Command& command, const Preparation& preparation,
@@ -62,6 +73,10 @@ struct Preparation {
     if (::dup2(streams[static_cast<size_t>(stream)], stream) < 0) fail();
   if (command.inherited >= 0) ::fcntl(command.inherited, F_SETFD, 0);
   if (!command.folder.empty() && ::chdir(command.folder.c_str()) != 0) fail();
+  if (!command.cores.empty() &&
+      ::sched_setaffinity(0, sizeof preparation.cores, &preparation.cores) != 0)
+    fail();
+  if (own_limit().rlim_max != 0) ::setrlimit(RLIMIT_NOFILE, &own_limit());
   for (int number = 1; number < NSIG; ++number) ::signal(number, SIG_DFL);
   sigset_t none;
   ::sigemptyset(&none);
@@ -72,7 +87,28 @@ struct Preparation {
   ::_exit(127);
 }
 
+// What a user who meets this reason may have meant.
+std::string advice(const Command& command, int reason) {
+  const auto& program = command.arguments.front();
+  std::error_code status;
+  const auto is_file = [&](const std::filesystem::path& path) {
+    return std::filesystem::is_regular_file(path, status);
+  };
+  if (reason != ENOENT || !is_file(std::filesystem::path(command.folder) / program)) return "";
+  if (program.find('/') == program.npos)
+    return fmt::format("; it is not in PATH, but in this folder: write ./{}", program);
+  return "; it is there, but what it needs to run (its interpreter or loader) is not";
+}
+
 }  // namespace
+
+void allow_many_descriptors() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+  own_limit() = limit;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
 
 Variables own_variables() {
   Variables variables;
@@ -101,10 +137,10 @@ Child::Child(const Command& command) {
   int reason = 0;
   if (::read(failure.reader.get(), &reason, sizeof reason) == sizeof reason) {
     reap();
-    throw Error(
-        ErrorCode::unavailable,
-        fmt::format("cannot start {}{}: {}", command.arguments.front(),
-                    command.folder.empty() ? "" : " in " + command.folder, std::strerror(reason)));
+    throw CannotStart(fmt::format("cannot start {}{}: {}{}", command.arguments.front(),
+                                  command.folder.empty() ? "" : " in " + command.folder,
+                                  std::strerror(reason), advice(command, reason)),
+                      reason == ENOENT ? 127 : 126);
   }
   if (!process_) {
     const int error_number = errno;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <sched.h>
 #include <sys/types.h>
 
 #include <map>
@@ -8,6 +9,7 @@
 
 #include "tools/run/deaths.h"
 #include "tutti/base/descriptor.h"
+#include "tutti/base/error.h"
 
 namespace tutti::run {
 
@@ -23,12 +25,29 @@ struct Command {
   std::string folder;      // empty: this one
   int inherited = -1;      // a descriptor that the program keeps under its number
   bool has_input = false;  // standard input is a pipe; otherwise it is empty
+  std::vector<int> cores;  // that it may run on; empty: all
 };
+
+/// A program that cannot be started, and what a shell would end with: 127 if it is not there, 126
+/// if it cannot be executed.
+class CannotStart : public Error {
+ public:
+  CannotStart(const std::string& text, int exit_code)
+      : Error(ErrorCode::unavailable, text), exit_code_(exit_code) {}
+  int exit_code() const { return exit_code_; }
+
+ private:
+  int exit_code_;
+};
+
+/// Lets this process have as many descriptors as the system allows it; what it starts has no more
+/// than before.
+void allow_many_descriptors();
 
 /// A program that runs in a process group of its own and dies with the thread that started it.
 class Child {
  public:
-  /// Throws Error(io | unavailable) that names the program and the reason.
+  /// Throws Error(io), or CannotStart that names the program and the reason.
   explicit Child(const Command& command);
   Child(Child&&) = default;
   Child& operator=(Child&&) = delete;

@@ -7,6 +7,7 @@
 #include <array>
 
 #include "tutti/base/text.h"
+#include "tutti/core/settings/version.h"
 
 namespace tutti::run {
 
@@ -17,15 +18,19 @@ constexpr int kMostRanks = 65'536;
 // What stands before the program is the launcher's. "-np" is the field's spelling, which a parser
 // of one-letter options would read as "-n p".
 std::vector<std::string> take_own_words(const std::vector<std::string>& arguments, size_t& taken) {
-  constexpr std::array<std::string_view, 7> kWithValue = {
-      "-n", "--np", "--hosts", "--rsh", "--timeline", "--env", "--interface"};
+  constexpr std::array<std::string_view, 10> kWithValue = {
+      "-n",    "--np",        "--hosts",  "--rsh",     "--timeline",
+      "--env", "--interface", "--output", "--bind-to", "--grace"};
   std::vector<std::string> own;
   for (taken = 0; taken < arguments.size() && arguments[taken].starts_with('-'); ++taken) {
     if (arguments[taken] == "--") {
       ++taken;
       break;
     }
-    own.push_back(arguments[taken] == "-np" ? "--np" : arguments[taken]);
+    auto word = arguments[taken];
+    if (word.starts_with("-np")) word = word.size() == 3 ? "--np" : "--np=" + word.substr(3);
+    if (word.starts_with("--np==")) word.erase(4, 1);  // -np=2
+    own.push_back(std::move(word));
     const bool has_value =
         std::find(kWithValue.begin(), kWithValue.end(), own.back()) != kWithValue.end();
     if (has_value && taken + 1 < arguments.size()) own.push_back(arguments[++taken]);
@@ -47,7 +52,7 @@ std::vector<std::string> split_words(std::string_view text) {
 
 Request parse_command_line(const std::vector<std::string>& arguments) {
   Request request;
-  std::string ranks, remote_shell;
+  std::string ranks, remote_shell, bind, grace;
   CLI::App app(
       "Starts a program as several ranks that find each other.\n\n"
       "  tutti-run -np 4 ./train --epochs 3\n"
@@ -75,10 +80,21 @@ Request parse_command_line(const std::vector<std::string>& arguments) {
       ->type_name("VAR[=VALUE]")
       ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  app.add_option("--output", request.output,
+                 "Write each rank's lines into FOLDER/RANK.out and FOLDER/RANK.err, not here")
+      ->type_name("FOLDER");
+  app.add_flag("!--no-prefix", request.prefix, "Print lines without the number of their rank");
+  app.add_option("--bind-to", bind, "core: each rank keeps to its own share of the host's cores")
+      ->type_name("none|core");
+  app.add_option("--grace", grace,
+                 "After Ctrl-C or SIGTERM, which ranks get too: seconds until SIGTERM, 5 s before "
+                 "SIGKILL (default: 10); 0: wait for them. A second one kills at once")
+      ->type_name("SECONDS");
   app.add_flag("--keep-going", request.keep_going,
                "A failed rank does not end the others; the code is that of the last to end");
   app.add_flag("--options", request.print_options,
                "Print every setting with its value and where it came from");
+  app.set_version_flag("--version", fmt::format("tutti-run {}", kVersion));
   app.add_flag("--remote-rank", request.remote_rank)->group("");
 
   size_t taken = 0;
@@ -89,6 +105,8 @@ Request parse_command_line(const std::vector<std::string>& arguments) {
     app.parse(words);
   } catch (const CLI::CallForHelp&) {
     throw Refusal{0, app.help()};
+  } catch (const CLI::CallForVersion& version) {
+    throw Refusal{0, fmt::format("{}\n", version.what())};
   } catch (const CLI::ParseError& error) {
     throw usage_error(error.what());
   }
@@ -106,6 +124,15 @@ Request parse_command_line(const std::vector<std::string>& arguments) {
   }
   if (app.count("--rsh") > 0) request.remote_shell = split_words(remote_shell);
   if (request.remote_shell.empty()) throw usage_error("--rsh is no command");
+  if (app.count("--grace") > 0) {
+    const auto seconds = parse_number(grace, 0, 1e6);
+    if (!seconds)
+      throw usage_error(fmt::format("--grace {} is not a time (want seconds from 0)", grace));
+    request.grace = *seconds;
+  }
+  if (app.count("--bind-to") > 0 && bind != "core" && bind != "none")
+    throw usage_error(fmt::format("--bind-to {} is not known (want core or none)", bind));
+  request.bind = bind == "core";
   for (const auto& variable : request.variables)
     if (variable.empty() || variable.front() == '=')
       throw usage_error(fmt::format("--env {} names no variable", variable));

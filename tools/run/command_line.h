@@ -14,6 +14,10 @@ struct Request {
   std::string network_interface;  // on which the store is served
   std::string timeline;
   std::vector<std::string> variables;  // VAR or VAR=value, for all ranks
+  std::string output;                  // folder for what each rank writes; empty: here
+  bool prefix = true;                  // before each line
+  bool bind = false;                   // each rank to its share of the cores
+  double grace = 10;                   // seconds; 0: without end
   bool keep_going = false;
   bool print_options = false;
   bool remote_rank = false;      // this is the other end of ssh

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <string.h>
 
+#include <algorithm>
 #include <chrono>
 
 namespace tutti::run {
@@ -21,34 +22,53 @@ std::string End::text() const {
   return fmt::format("ended with code {}", code);
 }
 
-Deaths::Deaths(int ranks, bool keep_going)
-    : keep_going_(keep_going), ends_(static_cast<size_t>(ranks)), left_(ranks) {}
+Deaths::Deaths(int ranks, bool keep_going, double grace)
+    : keep_going_(keep_going), grace_(grace), ends_(static_cast<size_t>(ranks)), left_(ranks) {}
 
 void Deaths::ended(int rank, End end, Clock::time_point now) {
   auto& entry = ends_[static_cast<size_t>(rank)];
   if (entry) return;
   entry = last_ = end;
   --left_;
-  if (!end.failed()) return;
+  if (!end.failed()) {
+    if (!first_) ended_well_.push_back(rank);
+    return;
+  }
   if (!ending_) ++failures_;
   if (first_) return;
   first_ = rank;
-  if (!keep_going_ && !kill_at_) term_at_ = now + seconds(kReportSeconds);
+  if (!keep_going_ && !ending_) term_at_ = now + seconds(kReportSeconds);
+}
+
+void Deaths::left_out(int rank) {
+  auto& entry = ends_[static_cast<size_t>(rank)];
+  if (entry) return;
+  entry = End{};
+  --left_;
+}
+
+std::vector<int> Deaths::ended_before_failure() const {
+  auto ranks = ended_well_;
+  std::sort(ranks.begin(), ranks.end());
+  return ranks;
 }
 
 void Deaths::asked_to_end(int signal, Clock::time_point now) {
   if (asked_ != 0) {
     term_at_.reset();
     kill_at_ = now;
+  } else if (grace_ > 0 && !kill_at_) {
+    term_at_ = now + seconds(grace_);
   }
   asked_ = signal;
   ending_ = true;
 }
 
 int Deaths::due(Clock::time_point now) {
+  if (all_ended()) return 0;
   if (term_at_ && now >= *term_at_) {
     term_at_.reset();
-    kill_at_ = now + seconds(kTermSeconds);
+    kill_at_ = now + seconds(asked_ != 0 ? kAskedTermSeconds : kTermSeconds);
     ending_ = true;
     return SIGTERM;
   }
@@ -60,6 +80,7 @@ int Deaths::due(Clock::time_point now) {
 }
 
 Deadline Deaths::next() const {
+  if (all_ended()) return Deadline::never();
   if (term_at_) return Deadline::at(*term_at_);
   return kill_at_ ? Deadline::at(*kill_at_) : Deadline::never();
 }

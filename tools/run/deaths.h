@@ -21,19 +21,23 @@ struct End {
 
 /// Decides, without doing anything itself, what becomes of a job whose ranks end: the first failure
 /// gives the others 3 s to notice and say so themselves, then SIGTERM, then 2 s until SIGKILL,
-/// which is repeated each second. A rank that ends with 0 is no failure.
+/// which is repeated each second. A job that is asked to end has its grace until SIGTERM, then 5 s
+/// until SIGKILL. A rank that ends with 0 is no failure.
 class Deaths {
  public:
   static constexpr double kReportSeconds = 3;
   static constexpr double kTermSeconds = 2;
   static constexpr double kKillSeconds = 1;
+  static constexpr double kAskedTermSeconds = 5;
 
-  /// `keep_going`: ranks that are left go on after a failure.
-  Deaths(int ranks, bool keep_going);
+  /// `keep_going`: ranks that are left go on after a failure. `grace`: seconds; 0: without end.
+  Deaths(int ranks, bool keep_going, double grace);
 
   void ended(int rank, End end, Clock::time_point now);
-  /// A signal that asks the job to end was passed on to the ranks. They may take their time, but
-  /// the second one ends them at once.
+  /// It was not started, because the job is ending.
+  void left_out(int rank);
+  /// A signal that asks the job to end was passed on to the ranks. The second one ends them at
+  /// once.
   void asked_to_end(int signal, Clock::time_point now);
 
   /// The signal that is due for all ranks that are left: SIGTERM or SIGKILL; 0: none.
@@ -41,10 +45,14 @@ class Deaths {
   /// When to ask again.
   Deadline next() const;
 
+  /// True from when the ranks are told to end.
+  bool is_ending() const { return ending_; }
   bool all_ended() const { return left_ == 0; }
   bool has_ended(int rank) const { return ends_[static_cast<size_t>(rank)].has_value(); }
   const std::optional<End>& end_of(int rank) const { return ends_[static_cast<size_t>(rank)]; }
   std::optional<int> first_failure() const { return first_; }
+  /// Ranks that ended well before the first failure, while others still ran; ascending.
+  std::vector<int> ended_before_failure() const;
   /// How many failed before any was told to end.
   int failures() const { return failures_; }
   /// What the launcher itself ends with.
@@ -54,10 +62,12 @@ class Deaths {
 
  private:
   const bool keep_going_;
+  const double grace_;
   std::vector<std::optional<End>> ends_;
   int left_;
   int failures_ = 0;
   std::optional<int> first_;
+  std::vector<int> ended_well_;  // until the first failure
   End last_;
   bool ending_ = false;
   int asked_ = 0;

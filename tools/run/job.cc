@@ -1,17 +1,21 @@
 #include "tools/run/job.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/signalfd.h>
+#include <string.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <utility>
 
+#include "tools/run/share.h"
 #include "tutti/backends/network/network_interface.h"
 #include "tutti/base/error.h"
+#include "tutti/base/text.h"
 #include "tutti/core/launch/meeting.h"
 #include "tutti/core/settings/option_table.h"
 #include "tutti/core/watch/death.h"
@@ -31,18 +35,6 @@ bool is_this_host(const std::string& name) {
   for (const auto& entry : interface_addresses())
     if (entry.address.to_string() == name) return true;
   return false;
-}
-
-// Blocked in all threads, so that they come by the descriptor only.
-Descriptor make_signal_descriptor() {
-  ::signal(SIGPIPE, SIG_IGN);  // a reader that left, like head, is no reason to end
-  sigset_t set;
-  ::sigemptyset(&set);
-  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2}) ::sigaddset(&set, number);
-  ::sigprocmask(SIG_BLOCK, &set, nullptr);
-  Descriptor descriptor(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
-  if (!descriptor) throw system_error("cannot watch signals", errno);
-  return descriptor;
 }
 
 bool is_setting(const std::string& name) { return name.starts_with("TUTTI_"); }
@@ -79,106 +71,218 @@ void place_variables(Variables& variables, const Seat& place, size_t size) {
   variables["TUTTI_LOCAL_SIZE"] = std::to_string(place.local_size);
 }
 
+void make_folder(const std::string& path) {
+  std::error_code status;
+  std::filesystem::create_directories(path, status);
+  if (status)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("--output: cannot make the folder {}: {}", path, status.message()));
+}
+
+std::string signal_name(int number) { return fmt::format("SIG{}", ::sigabbrev_np(number)); }
+
+// Seconds.
+constexpr double kFirstProgressSeconds = 2;
+constexpr double kProgressSeconds = 5;
+constexpr double kLastWordsSeconds = 1;
+constexpr double kForegroundSeconds = 1;
+
 }  // namespace
 
-Job::Job(const Request& request)
-    : secret_(random_secret()),
+Job::Job(const Request& request, const Keeper& keeper)
+    : request_(request),
+      keeper_(keeper),
+      secret_(random_secret()),
       secret_file_(hand_over_secret(secret_)),
-      signals_(make_signal_descriptor()) {
-  auto hosts = parse_hosts(request.hosts);
-  if (!request.hosts_given) hosts.front().slots = request.ranks;
-  std::vector<bool> here;
-  for (const auto& host : hosts) here.push_back(is_this_host(host.name));
-  const bool one_host = std::find(here.begin(), here.end(), false) == here.end();
+      hosts_(parse_hosts(request.hosts)),
+      own_(own_variables()),
+      shared_(shared_variables(request, own_)) {
+  if (!request.hosts_given) hosts_.front().slots = request.ranks;
+  for (const auto& host : hosts_) here_.push_back(is_this_host(host.name));
+  seats_ = place_ranks(hosts_, request.ranks);
+  deaths_ =
+      std::make_unique<Deaths>(static_cast<int>(seats_.size()), request.keep_going, request.grace);
+  if (!request.output.empty()) make_folder(request.output);
+  allow_many_descriptors();
+  const bool one_host = std::find(here_.begin(), here_.end(), false) == here_.end();
   const auto address = serving_address(request.network_interface, one_host);
   server_ = std::make_unique<TcpStoreServer>(address, 0, secret_);
   store_ = server_->local();
-  start_ranks(request, hosts, here, store_url(address, server_->port()));
+  shared_["TUTTI_STORE"] = store_url(address, server_->port());
 }
 
-void Job::start_ranks(const Request& request, const std::vector<Host>& hosts,
-                      const std::vector<bool>& here, const std::string& store) {
-  const auto own = own_variables();
-  auto shared = shared_variables(request, own);
-  const bool colour = ::isatty(STDOUT_FILENO) && !own.contains("NO_COLOR");
-  const auto places = place_ranks(hosts, request.ranks);
-  shared["TUTTI_STORE"] = store;
-  deaths_ = std::make_unique<Deaths>(static_cast<int>(places.size()), request.keep_going);
+// One of them for each round of the loop: what the first ones write, and a signal, need not wait
+// for the last.
+void Job::start_next() {
+  const auto& seat = seats_[ranks_.size()];
+  auto variables = shared_;
+  place_variables(variables, seat, seats_.size());
+  if (here_[static_cast<size_t>(seat.host)])
+    start_local(seat, std::move(variables));
+  else
+    start_remote(seat, std::move(variables));
+}
 
-  for (const auto& place : places) {
-    const auto& host = hosts[static_cast<size_t>(place.host)];
-    auto variables = shared;
-    place_variables(variables, place, places.size());
-    const bool remote = !here[static_cast<size_t>(place.host)];
-    Command command;
-    command.variables = own;
-    if (remote) {
-      command.arguments = request.remote_shell;
-      command.arguments.push_back(host.name);
-      command.arguments.push_back(
-          shell_quote(std::filesystem::read_symlink("/proc/self/exe").string()));
-      command.arguments.push_back("--remote-rank");
-      command.has_input = true;
-    } else {
-      std::erase_if(command.variables, [](const auto& entry) { return is_setting(entry.first); });
-      for (const auto& [name, value] : variables) command.variables[name] = value;
-      command.arguments = request.program;
-      command.inherited = secret_file_.get();
-      command.variables["TUTTI_SECRET_FD"] = std::to_string(secret_file_.get());
-    }
-    const auto prefix =
-        request.bare_first_rank && place.rank == 0 ? "" : rank_prefix(place.rank, colour);
-    ranks_.push_back(std::make_unique<Rank>(place.rank, remote ? host.name : own_host_name(),
-                                            Child(command), remote, prefix));
-    if (!remote) continue;
-    const StartRequest start{secret_, std::filesystem::current_path().string(), variables,
-                             request.program};
-    write_all(ranks_.back()->child().input.get(),
-              encode_frame(FrameKind::start, encode_start(start)), Deadline::after(10));
-  }
+void Job::start_local(const Seat& seat, Variables variables) {
+  Command command;
+  command.variables = std::move(variables);
+  for (const auto& [name, value] : own_)
+    if (!is_setting(name)) command.variables.emplace(name, value);
+  command.arguments = request_.program;
+  command.inherited = secret_file_.get();
+  command.variables["TUTTI_SECRET_FD"] = std::to_string(secret_file_.get());
+  command.has_input = seat.rank == 0;
+  const bool gave_threads = give_share(command, request_.bind);
+  add_rank(seat, own_host_name(), command, false);
+  if (gave_threads && !std::exchange(told_of_threads_, true)) tell(threads_text(command));
+}
+
+void Job::start_remote(const Seat& seat, Variables variables) {
+  const auto& host = hosts_[static_cast<size_t>(seat.host)].name;
+  Command command;
+  command.variables = own_;
+  command.arguments = request_.remote_shell;
+  command.arguments.push_back(host);
+  command.arguments.push_back(
+      shell_quote(std::filesystem::read_symlink("/proc/self/exe").string()));
+  command.arguments.push_back("--remote-rank");
+  command.has_input = true;
+  add_rank(seat, host, command, true);
+  ranks_.back()->start({secret_, std::filesystem::current_path().string(), std::move(variables),
+                        request_.program, seat.rank == 0, request_.bind});
+}
+
+void Job::add_rank(const Seat& seat, std::string host, const Command& command, bool remote) {
+  const bool bare =
+      !request_.prefix || !request_.output.empty() || (request_.bare_first_rank && seat.rank == 0);
+  const bool colour = ::isatty(STDOUT_FILENO) && !own_.contains("NO_COLOR");
+  ranks_.push_back(std::make_unique<Rank>(seat.rank, std::move(host), Child(command), remote,
+                                          bare ? "" : rank_prefix(seat.rank, colour),
+                                          sink(seat, output_, "out"), sink(seat, errors_, "err")));
+}
+
+LineOutput::Sink Job::sink(const Seat& seat, Outlet& outlet, const char* ending) {
+  if (request_.output.empty()) return [&outlet](std::string_view text) { outlet.write(text); };
+  const auto path = fmt::format("{}/{}.{}", request_.output, seat.rank, ending);
+  const auto file = std::make_shared<Descriptor>(
+      ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  if (!*file) throw system_error(fmt::format("--output: cannot write {}", path), errno);
+  return [file](std::string_view text) { write_all(file->get(), text); };
 }
 
 int Job::run() {
-  while (!deaths_->all_ended()) wait_for_events();
-  report();
+  next_progress_ = Deadline::after(kFirstProgressSeconds);
+  while (!is_done()) {
+    if (ranks_.size() < seats_.size()) {
+      if (deaths_->is_ending())
+        for (auto i = ranks_.size(); i < seats_.size(); ++i) deaths_->left_out(seats_[i].rank);
+      else
+        start_next();
+    }
+    wait_for_events();
+  }
   return deaths_->exit_code();
 }
 
+bool Job::is_done() {
+  if (!deaths_->all_ended()) return false;
+  if (!std::exchange(reported_, true)) report();
+  // Who asked for the end does not want to wait for a reader that does not read.
+  if (deaths_->asked_signal() != 0 && last_words_.is_never())
+    last_words_ = Deadline::after(kLastWordsSeconds);
+  return (output_.is_empty() && errors_.is_empty()) || last_words_.passed();
+}
+
+// Of a terminal only its foreground may read; who tries from the background is stopped.
+bool Job::reads_input() const {
+  if (input_ended_ || ranks_.empty() || deaths_->has_ended(0)) return false;
+  if (!ranks_.front()->takes_input()) return false;
+  return !::isatty(STDIN_FILENO) || ::tcgetpgrp(STDIN_FILENO) == ::getpgrp();
+}
+
 void Job::wait_for_events() {
-  std::vector<pollfd> entries{{signals_.get(), POLLIN, 0}};
-  std::vector<Rank*> owners{nullptr};
-  const auto watch = [&](Rank* rank, int descriptor) {
-    entries.push_back({descriptor, POLLIN, 0});
-    owners.push_back(rank);
-  };
+  std::vector<pollfd> entries{{keeper_.orders(), POLLIN, 0},
+                              {keeper_.ends(), POLLIN, 0},
+                              {output_.is_empty() ? -1 : output_.descriptor(), POLLOUT, 0},
+                              {errors_.is_empty() ? -1 : errors_.descriptor(), POLLOUT, 0},
+                              {reads_input() ? STDIN_FILENO : -1, POLLIN, 0}};
+  const auto first_rank = entries.size();
+  // Ranks that write faster than the launcher's reader reads wait for it.
+  const bool full = output_.is_full() || errors_.is_full();
+  std::vector<Rank*> owners;
   for (const auto& rank : ranks_) {
     if (deaths_->has_ended(rank->number())) continue;
     auto& child = rank->child();
-    watch(rank.get(), child.output ? child.output.get() : -1);
-    watch(rank.get(), child.errors ? child.errors.get() : -1);
-    watch(rank.get(), child.descriptor());
+    entries.push_back({child.output && !full ? child.output.get() : -1, POLLIN, 0});
+    entries.push_back({child.errors && !full ? child.errors.get() : -1, POLLIN, 0});
+    entries.push_back({child.descriptor(), POLLIN, 0});
+    entries.push_back({rank->has_unwritten() ? child.input.get() : -1, POLLOUT, 0});
+    owners.push_back(rank.get());
   }
-  if (::poll(entries.data(), entries.size(), deaths_->next().poll_milliseconds()) < 0 &&
-      errno != EINTR)
+  if (::poll(entries.data(), entries.size(), poll_milliseconds()) < 0 && errno != EINTR)
     throw system_error("cannot wait for the ranks", errno);
-  // Three entries for each rank; its end comes after its output.
-  for (size_t i = 1; i < entries.size(); i += 3) {
+  // Four entries for each rank; its end comes after its output.
+  for (size_t i = 0; i < owners.size(); ++i) {
     auto& rank = *owners[i];
-    if (entries[i].revents) rank.take_output();
-    if (entries[i + 1].revents) rank.take_errors();
-    if (entries[i + 2].revents) take_end(rank);
+    const auto* own = &entries[first_rank + 4 * i];
+    if (own[0].revents) rank.take_output();
+    if (own[1].revents) rank.take_errors();
+    if (own[3].revents) rank.write_more();
+    if (own[2].revents) take_end(rank);
   }
-  if (entries[0].revents) take_signals();
-  if (const int number = deaths_->due(Clock::now())) signal_all(number);
+  if (entries[2].revents) output_.flush();
+  if (entries[3].revents) errors_.flush();
+  if (entries[4].revents) take_input();
+  if (entries[0].revents) take_orders();
+  if (entries[1].revents) reap_adopted();
+  escalate();
+  tell_progress();
 }
 
-void Job::take_signals() {
-  signalfd_siginfo info;
-  while (::read(signals_.get(), &info, sizeof info) == sizeof info) {
-    const int number = static_cast<int>(info.ssi_signo);
-    signal_all(number);
-    if (number != SIGUSR1 && number != SIGUSR2) deaths_->asked_to_end(number, Clock::now());
+int Job::poll_milliseconds() const {
+  if (ranks_.size() < seats_.size() && !deaths_->is_ending()) return 0;
+  auto until = std::min(deaths_->next().when(), last_words_.when());
+  // A terminal's foreground comes back without an event.
+  if (!input_ended_ && ::isatty(STDIN_FILENO))
+    until = std::min(until, Deadline::after(kForegroundSeconds).when());
+  return Deadline::at(until).poll_milliseconds();
+}
+
+void Job::take_input() {
+  char bytes[64 << 10];
+  const auto got = ::read(STDIN_FILENO, bytes, sizeof bytes);
+  if (got < 0 && (errno == EINTR || errno == EAGAIN)) return;
+  input_ended_ = got <= 0;
+  ranks_.front()->give_input({bytes, static_cast<size_t>(std::max<ssize_t>(got, 0))});
+}
+
+void Job::take_orders() {
+  while (const auto number = keeper_.next_order()) {
+    signal_all(*number);
+    if (*number == SIGUSR1 || *number == SIGUSR2) continue;
+    const bool again = deaths_->asked_signal() != 0;
+    deaths_->asked_to_end(*number, Clock::now());
+    if (deaths_->all_ended()) continue;
+    if (again)
+      tell(fmt::format("{} again: killing {}", signal_name(*number), names_of_ranks_left()));
+    else if (request_.grace > 0)
+      tell(
+          fmt::format("{} passed on to {}; if it takes them {} s they get SIGTERM, after {} s "
+                      "SIGKILL; asked again, at once",
+                      signal_name(*number), names_of_ranks_left(), request_.grace,
+                      request_.grace + Deaths::kAskedTermSeconds));
+    else
+      tell(fmt::format("{} passed on to {}; ask again to kill them", signal_name(*number),
+                       names_of_ranks_left()));
   }
+}
+
+void Job::reap_adopted() {
+  keeper_.reap_adopted([&](pid_t pid) {
+    return std::any_of(ranks_.begin(), ranks_.end(), [&](const auto& rank) {
+      return !deaths_->has_ended(rank->number()) && rank->child().pid() == pid;
+    });
+  });
 }
 
 void Job::take_end(Rank& rank) {
@@ -199,7 +303,31 @@ void Job::signal_all(int number) {
     if (!deaths_->has_ended(rank->number())) rank->signal(number);
 }
 
-void Job::report() const {
+std::string Job::names_of_ranks_left() const {
+  std::vector<int> left;
+  for (const auto& rank : ranks_)
+    if (!deaths_->has_ended(rank->number())) left.push_back(rank->number());
+  return format_rank_set(left);
+}
+
+void Job::escalate() {
+  const int number = deaths_->due(Clock::now());
+  if (number == 0) return;
+  if (std::exchange(last_told_, number) != number)
+    tell(fmt::format("{} still there: {}", names_of_ranks_left(), signal_name(number)));
+  signal_all(number);
+}
+
+void Job::tell(const std::string& text) { errors_.write(fmt::format("tutti-run: {}\n", text)); }
+
+// Thousands of ranks take their time, and nobody should have to guess what for.
+void Job::tell_progress() {
+  if (ranks_.size() == seats_.size() || !next_progress_.passed()) return;
+  next_progress_ = Deadline::after(kProgressSeconds);
+  tell(fmt::format("{} of {} ranks started", ranks_.size(), seats_.size()));
+}
+
+void Job::report() {
   const auto first = deaths_->first_failure();
   if (!first) return;
   const auto& rank = *ranks_[static_cast<size_t>(*first)];
@@ -212,10 +340,13 @@ void Job::report() const {
               : fmt::format("rank {} (host {}) could not be run: {}", rank.number(), rank.host(),
                             rank.failure());
   if (deaths_->failures() > 1) text += fmt::format(", the first of {}", deaths_->failures());
+  // It may be these that it missed.
+  if (const auto before = deaths_->ended_before_failure(); !before.empty())
+    text += fmt::format(", after {} had ended with code 0", format_rank_set(before));
   const auto lines = rank.last_lines().lines();
   text += lines.empty() ? ". It wrote nothing.\n" : ". Its last lines:\n";
   for (const auto& line : lines) text += fmt::format("  {}\n", line);
-  write_all(STDERR_FILENO, text);
+  errors_.write(text);
 }
 
 }  // namespace tutti::run

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <sys/types.h>
+#include <unistd.h>
 
 #include <memory>
 #include <string>
@@ -8,37 +9,63 @@
 
 #include "tools/run/command_line.h"
 #include "tools/run/deaths.h"
+#include "tools/run/front.h"
+#include "tools/run/host_list.h"
 #include "tools/run/rank.h"
 #include "tutti/backends/store.h"
 
 namespace tutti::run {
 
-/// The ranks of one run, the store in which they meet, and the loop that watches them until the
-/// last has ended. One thread; signals come as events.
+/// The ranks of one run, the store in which they meet, and the loop that starts them and watches
+/// them until the last has ended. One thread; signals come as events; nothing but poll waits.
 class Job {
  public:
-  /// Serves the store and starts the ranks. Throws Error.
-  explicit Job(const Request& request);
+  /// Serves the store. Throws Error.
+  Job(const Request& request, const Keeper& keeper);
 
-  /// Returns the launcher's exit code.
+  /// Returns the launcher's exit code. Throws Error, or CannotStart.
   int run();
 
  private:
-  void start_ranks(const Request& request, const std::vector<Host>& hosts,
-                   const std::vector<bool>& here, const std::string& store);
+  void start_next();
+  void start_local(const Seat& seat, Variables variables);
+  void start_remote(const Seat& seat, Variables variables);
+  LineOutput::Sink sink(const Seat& seat, Outlet& outlet, const char* ending);
+  void add_rank(const Seat& seat, std::string host, const Command& command, bool remote);
+  bool is_done();
+  bool reads_input() const;
   void wait_for_events();
-  void take_signals();
+  int poll_milliseconds() const;
+  void reap_adopted();
+  void take_input();
+  void take_orders();
   void take_end(Rank& rank);
   void signal_all(int number);
-  void report() const;
+  std::string names_of_ranks_left() const;
+  void escalate();
+  void tell(const std::string& text);
+  void tell_progress();
+  void report();
 
+  const Request request_;
+  const Keeper& keeper_;
   std::string secret_;
   Descriptor secret_file_;
-  Descriptor signals_;
   std::unique_ptr<TcpStoreServer> server_;
   std::shared_ptr<Store> store_;
-  std::vector<std::unique_ptr<Rank>> ranks_;
+  std::vector<Host> hosts_;
+  std::vector<bool> here_;  // which of these hosts is this one
+  std::vector<Seat> seats_;
+  Variables own_, shared_;
+  Outlet output_{STDOUT_FILENO}, errors_{STDERR_FILENO};
+  std::vector<std::unique_ptr<Rank>> ranks_;  // those that were started
   std::unique_ptr<Deaths> deaths_;
+  bool input_ended_ = false;
+  bool told_of_threads_ = false;
+  bool reported_ = false;
+  int last_told_ = 0;  // the signal of the last escalation that was told
+  Deadline next_progress_ = Deadline::never();
+  Deadline last_words_ = Deadline::never();  // for the outlets, once the job was asked to end
 };
 
 }  // namespace tutti::run

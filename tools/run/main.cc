@@ -38,7 +38,8 @@ int run(const std::vector<std::string>& arguments) {
   const auto request = parse_command_line(arguments);
   if (request.remote_rank) return serve_remote_rank();
   if (request.print_options) return print_options(), 0;
-  return Job(request).run();
+  const auto keeper = Keeper::divide();
+  return Job(request, keeper).run();
 }
 
 }  // namespace
@@ -50,6 +51,9 @@ int main(int count, char** words) {
   } catch (const tutti::run::Refusal& refusal) {
     tutti::run::write_all(refusal.code == 0 ? STDOUT_FILENO : STDERR_FILENO, refusal.text);
     return refusal.code;
+  } catch (const tutti::run::CannotStart& error) {
+    tutti::run::write_all(STDERR_FILENO, fmt::format("tutti-run: {}\n", error.what()));
+    return error.exit_code();
   } catch (const tutti::Error& error) {
     tutti::run::write_all(STDERR_FILENO, fmt::format("tutti-run: {}\n", error.what()));
     return error.code() == tutti::ErrorCode::invalid_argument ? 2 : 1;

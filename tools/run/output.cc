@@ -1,9 +1,12 @@
 #include "tools/run/output.h"
 
 #include <fmt/format.h>
+#include <limits.h>
 #include <poll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
 namespace tutti::run {
@@ -53,6 +56,37 @@ std::deque<std::string> LastLines::lines() const {
 std::string rank_prefix(int rank, bool colour) {
   if (!colour) return fmt::format("[{}] ", rank);
   return fmt::format("\033[{}m[{}]\033[0m ", 31 + rank % 6, rank);
+}
+
+Outlet::Outlet(int descriptor)
+    : descriptor_(descriptor), piece_([&]() -> size_t {
+        struct stat status {};
+        const bool is_file = ::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode);
+        return is_file ? kFull : PIPE_BUF;
+      }()) {}
+
+void Outlet::write(std::string_view bytes) {
+  pending_ += bytes;
+  flush();
+}
+
+// The descriptor stays blocking, because others share it: the shell, or the ranks of a launcher in
+// a launcher. Therefore it is asked before each piece.
+void Outlet::flush() {
+  while (written_ < pending_.size()) {
+    pollfd entry{descriptor_, POLLOUT, 0};
+    if (::poll(&entry, 1, 0) <= 0) break;
+    const auto count = ::write(descriptor_, pending_.data() + written_,
+                               std::min(piece_, pending_.size() - written_));
+    if (count >= 0)
+      written_ += static_cast<size_t>(count);
+    else if (errno != EINTR && errno != EAGAIN)
+      written_ = pending_.size();  // its reader left
+  }
+  if (written_ == pending_.size() || written_ >= kFull) {
+    pending_.erase(0, written_);
+    written_ = 0;
+  }
 }
 
 void write_all(int descriptor, std::string_view bytes, Deadline deadline) {

@@ -49,6 +49,28 @@ class LastLines {
 /// "[3] ", in a colour of the rank's own if wanted.
 std::string rank_prefix(int rank, bool colour);
 
+/// One of the launcher's own streams. It never waits for its reader: what does not go at once is
+/// kept, and is_full() asks to bring no more.
+class Outlet {
+ public:
+  explicit Outlet(int descriptor);
+
+  void write(std::string_view bytes);
+  /// Writes what goes without waiting.
+  void flush();
+  bool is_empty() const { return pending_.empty(); }
+  bool is_full() const { return pending_.size() >= kFull; }
+  int descriptor() const { return descriptor_; }
+
+  static constexpr size_t kFull = 1 << 20;  // bytes
+
+ private:
+  const int descriptor_;
+  const size_t piece_;  // what a stream that is ready takes without blocking
+  std::string pending_;
+  size_t written_ = 0;  // of these
+};
+
 /// Writes all of it, waiting if need be; gives up without a word when nobody reads any more.
 void write_all(int descriptor, std::string_view bytes, Deadline deadline = Deadline::never());
 

@@ -4,33 +4,61 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <cerrno>
+
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
 
 namespace tutti::run {
 
-namespace {
-
-LineOutput::Sink to(int descriptor) {
-  return [descriptor](std::string_view text) { write_all(descriptor, text); };
-}
-
-}  // namespace
-
-Rank::Rank(int number, std::string host, Child child, bool remote, const std::string& prefix)
+Rank::Rank(int number, std::string host, Child child, bool remote, const std::string& prefix,
+           LineOutput::Sink output, LineOutput::Sink errors)
     : number_(number),
       host_(std::move(host)),
       child_(std::move(child)),
       pid_(remote ? 0 : child_.pid()),
-      output_(prefix, to(STDOUT_FILENO)),
-      errors_(prefix, to(STDERR_FILENO)) {
+      output_(prefix, std::move(output)),
+      errors_(prefix, std::move(errors)) {
   if (remote) reader_.emplace(true);
+}
+
+void Rank::start(const StartRequest& request) {
+  send(encode_frame(FrameKind::start, encode_start(request)));
+}
+
+void Rank::give_input(std::string_view bytes) {
+  input_ended_ = bytes.empty();
+  if (is_remote()) {
+    input_on_its_way_ = true;
+    send(encode_frame(FrameKind::input, bytes));
+  } else if (input_ended_) {
+    child_.input.reset();
+  } else {
+    send(bytes);
+  }
+}
+
+void Rank::send(std::string_view bytes) {
+  to_child_ += bytes;
+  write_more();
+}
+
+void Rank::write_more() {
+  while (has_unwritten()) {
+    const auto count = ::write(child_.input.get(), to_child_.data(), to_child_.size());
+    if (count >= 0) {
+      to_child_.erase(0, static_cast<size_t>(count));
+    } else if (errno == EAGAIN) {
+      return;
+    } else if (errno != EINTR) {
+      child_.input.reset();  // it reads no more
+    }
+  }
 }
 
 void Rank::signal(int number) {
   if (is_remote() && !was_killed_)
-    write_all(child_.input.get(), encode_frame(FrameKind::signal, std::to_string(number)),
-              Deadline::after(1));
+    send(encode_frame(FrameKind::signal, std::to_string(number)));
   else
     child_.signal(number);
   was_killed_ = was_killed_ || number == SIGKILL;
@@ -69,6 +97,9 @@ void Rank::take_frames(std::string_view bytes) {
         case FrameKind::errors:
           print(errors_, frame->payload);
           break;
+        case FrameKind::taken:
+          input_on_its_way_ = false;
+          break;
         case FrameKind::pid:
           pid_ = static_cast<int>(parse_integer(frame->payload, 1, 1 << 30).value_or(0));
           break;
@@ -80,6 +111,7 @@ void Rank::take_frames(std::string_view bytes) {
           break;
         case FrameKind::start:
         case FrameKind::signal:
+        case FrameKind::input:
           throw Error(ErrorCode::corrupt_data, "a frame of the wrong way");
       }
     }

@@ -50,7 +50,7 @@ std::optional<Frame> FrameReader::next() {
   size_t length = 0;
   for (size_t i = 1; i < kHeaderBytes; ++i)
     length = length << 8 | static_cast<unsigned char>(buffer_[i]);
-  constexpr std::string_view kKinds = "RSOEPXF";
+  constexpr std::string_view kKinds = "RSIOTEPXF";
   if (length > kLongestPayload || kKinds.find(buffer_[0]) == kKinds.npos) throw damaged("frame");
   if (buffer_.size() < kHeaderBytes + length) return {};
   Frame frame{static_cast<FrameKind>(buffer_[0]), buffer_.substr(kHeaderBytes, length)};
@@ -65,6 +65,8 @@ std::string encode_start(const StartRequest& request) {
   const auto add = [&](std::string_view word) { (text += word) += '\0'; };
   add(request.secret);
   add(request.folder);
+  add(request.reads ? "reads" : "");
+  add(request.bind ? "bind" : "");
   add(std::to_string(request.variables.size()));
   for (const auto& [name, value] : request.variables) {
     add(name);
@@ -78,6 +80,8 @@ StartRequest decode_start(std::string_view text) {
   StartRequest request;
   request.secret = take_text(text);
   request.folder = take_text(text);
+  request.reads = take_text(text) == "reads";
+  request.bind = take_text(text) == "bind";
   const auto count = parse_integer(take_text(text), 0, 1'000'000);
   if (!count) throw damaged("start request");
   for (int64_t i = 0; i < *count; ++i) {

@@ -16,7 +16,9 @@ namespace tutti::run {
 enum class FrameKind : char {
   start = 'R',   // to the remote side, first: a StartRequest
   signal = 'S',  // to the remote side: a number
+  input = 'I',   // to the remote side: for the rank to read; without a byte: its end
   output = 'O',  // from it: what the rank wrote
+  taken = 'T',   // from it: the rank has read what it was given
   errors = 'E',
   pid = 'P',     // from it: a number
   end = 'X',     // from it, last: "code 1" or "signal 9"
@@ -41,7 +43,7 @@ class FrameReader {
   std::optional<Frame> next();
   std::string take_noise();
 
-  static constexpr std::string_view kPreamble = "\ntutti-run remote rank, protocol 1\n";
+  static constexpr std::string_view kPreamble = "\ntutti-run remote rank, protocol 2\n";
   static constexpr size_t kLongestPayload = 4 << 20;
 
  private:
@@ -56,6 +58,8 @@ struct StartRequest {
   std::string folder;
   Variables variables;  // beside those that are there
   std::vector<std::string> arguments;
+  bool reads = false;  // its standard input comes in frames; otherwise it is empty
+  bool bind = false;   // to its share of that host's cores
 };
 std::string encode_start(const StartRequest& request);
 /// Throws Error(corrupt_data).

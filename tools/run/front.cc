@@ -1,0 +1,168 @@
+#include "tools/run/front.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tools/run/output.h"
+#include "tutti/base/deadline.h"
+#include "tutti/base/error.h"
+#include "tutti/base/text.h"
+
+namespace tutti::run {
+
+namespace {
+
+constexpr int kAsking[] = {SIGINT, SIGTERM, SIGHUP};
+// After a second one of these the keeper has this long, s, to end; then the front ends it.
+constexpr double kKeeperSeconds = 5;
+constexpr double kEndSeconds = 5;  // until killed processes must be gone
+
+Descriptor signals_of(std::initializer_list<int> numbers) {
+  sigset_t set;
+  ::sigemptyset(&set);
+  for (const int number : numbers) ::sigaddset(&set, number);
+  ::sigprocmask(SIG_BLOCK, &set, nullptr);
+  Descriptor descriptor(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!descriptor) throw system_error("cannot watch signals", errno);
+  return descriptor;
+}
+
+// What follows the name in /proc/PID/stat: the state, then the parent.
+bool is_child(const std::filesystem::path& process) {
+  std::ifstream file(process / "stat");
+  std::string line;
+  std::getline(file, line);
+  const auto name_end = line.rfind(") ");
+  if (name_end == line.npos || line.size() < name_end + 4) return false;
+  const auto rest = line.substr(name_end + 4);
+  return rest.substr(0, rest.find(' ')) == std::to_string(::getpid());
+}
+
+std::vector<pid_t> children() {
+  std::vector<pid_t> found;
+  std::error_code status;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", status))
+    if (const auto pid = parse_integer(entry.path().filename().string(), 1, 1 << 30))
+      if (is_child(entry.path())) found.push_back(static_cast<pid_t>(*pid));
+  return found;
+}
+
+// Children of a child that was killed become this process's own, and are killed in the next round.
+// `spared`: children that this process has had from before the job.
+void end_descendants(const std::vector<pid_t>& spared) {
+  const auto deadline = Deadline::after(kEndSeconds);
+  while (!deadline.passed()) {
+    auto found = children();
+    std::erase_if(found, [&](pid_t pid) {
+      return std::find(spared.begin(), spared.end(), pid) != spared.end();
+    });
+    if (found.empty()) return;
+    for (const pid_t pid : found) ::kill(pid, SIGKILL);
+    while (::waitpid(-1, nullptr, WNOHANG) > 0) {
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+bool asks_to_end(int number) {
+  return std::find(std::begin(kAsking), std::end(kAsking), number) != std::end(kAsking);
+}
+
+// The front's whole life. It never writes while the keeper lives, so that nothing can block it.
+[[noreturn]] void be_front(pid_t keeper, const std::vector<pid_t>& spared, const Descriptor& orders,
+                           const Descriptor& signals) {
+  int asked = 0, asking_signal = 0;
+  auto patience = Deadline::never();
+  while (true) {
+    pollfd entry{signals.get(), POLLIN, 0};
+    if (::poll(&entry, 1, patience.poll_milliseconds()) == 0) ::kill(keeper, SIGKILL);
+    signalfd_siginfo info;
+    while (::read(signals.get(), &info, sizeof info) == sizeof info) {
+      const int number = static_cast<int>(info.ssi_signo);
+      if (number == SIGCHLD) continue;
+      ::send(orders.get(), &number, sizeof number, MSG_DONTWAIT | MSG_NOSIGNAL);
+      if (!asks_to_end(number)) continue;
+      asking_signal = number;
+      if (++asked == 2) patience = Deadline::after(kKeeperSeconds);
+    }
+    int status = 0;
+    for (pid_t pid = 0; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) {
+      if (pid != keeper) continue;
+      end_descendants(spared);
+      if (WIFEXITED(status)) ::_exit(WEXITSTATUS(status));
+      if (asked >= 2) ::_exit(128 + asking_signal);
+      write_all(STDERR_FILENO,
+                fmt::format("tutti-run: its process {} was killed by signal {} ({}), and so were "
+                            "all ranks\n",
+                            keeper, WTERMSIG(status), ::strsignal(WTERMSIG(status))),
+                Deadline::after(1));
+      ::_exit(128 + WTERMSIG(status));
+    }
+  }
+}
+
+}  // namespace
+
+Keeper Keeper::divide() {
+  ::signal(SIGPIPE, SIG_IGN);  // a reader that left, like head, is no reason to end
+  // The keeper blocks them too: what reaches its process group reaches the front as well.
+  auto signals = signals_of({SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD});
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
+    throw system_error("cannot make a pair of sockets", errno);
+  Descriptor front_end(ends[0]), keeper_end(ends[1]);
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  // A shell that ran something in the background and then became this process.
+  const auto spared = children();
+  const pid_t keeper = ::fork();
+  if (keeper < 0) throw system_error("cannot start a process", errno);
+  if (keeper > 0) {
+    keeper_end.reset();
+    be_front(keeper, spared, front_end, signals);
+  }
+  // A name of its own: who kills all that is called tutti-run kills the fronts.
+  ::prctl(PR_SET_NAME, "tutti-keeper");
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  front_end.reset();
+  return {std::move(keeper_end), signals_of({SIGCHLD})};
+}
+
+std::optional<int> Keeper::next_order() const {
+  int number = 0;
+  const auto got = ::recv(orders_.get(), &number, sizeof number, MSG_DONTWAIT);
+  if (got == sizeof number) return number;
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return {};
+  end_descendants({});
+  ::_exit(128 + SIGKILL);
+}
+
+void Keeper::reap_adopted(const std::function<bool(pid_t)>& is_rank) const {
+  signalfd_siginfo ignored;
+  while (::read(ends_.get(), &ignored, sizeof ignored) == sizeof ignored) {
+  }
+  while (true) {
+    siginfo_t info{};
+    if (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return;
+    // Behind a rank that is still to be waited for, others are found the next time.
+    if (is_rank(info.si_pid)) return;
+    ::waitpid(info.si_pid, nullptr, WNOHANG);
+  }
+}
+
+}  // namespace tutti::run
