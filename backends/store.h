@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "tutti/base/deadline.h"
+#include "tutti/base/fork_guard.h"
 
 namespace tutti {
 
@@ -42,7 +43,8 @@ std::shared_ptr<Store> connect_tcp_store(const std::string& host, int port,
 /// The same keys under a prefix.
 std::shared_ptr<Store> make_prefix_store(std::shared_ptr<Store> store, std::string prefix);
 
-/// Serves a store on a TCP port from a thread of its own.
+/// Serves a store on a TCP port from a thread of its own. A fork of its process may destroy it, and
+/// nothing happens.
 class TcpStoreServer {
  public:
   /// port 0: any free one. Throws Error(io) that names address and port if it is taken.
@@ -55,7 +57,7 @@ class TcpStoreServer {
 
  private:
   class Implementation;
-  std::unique_ptr<Implementation> implementation_;
+  OwnedWhereMade<Implementation> implementation_;
 };
 
 }  // namespace tutti

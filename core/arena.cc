@@ -60,6 +60,7 @@ GradientArena::GradientArena(Communicator& communicator, std::vector<Array> arra
                              const ReduceOptions& options, Apply apply, void* self)
     : communicator_(communicator), options_(options) {
   auto& state = *communicator.state_;
+  state.engine->check_not_forked("GradientArena");
   int64_t bytes = 0, flags = 0;
   for (const auto& array : arrays) {
     check(array, options, apply != nullptr);
@@ -71,13 +72,14 @@ GradientArena::GradientArena(Communicator& communicator, std::vector<Array> arra
   const int64_t flags_begin = bytes;
   bytes += padded(flags);
   auto& backend = state.engine->backend();
-  region_ = backend.allocate(static_cast<size_t>(std::max(bytes, kAlignment)), Device{});
+  region_.reset(
+      backend.allocate(static_cast<size_t>(std::max(bytes, kAlignment)), Device{}).release());
   number_ = state.arenas++;
   name_ = fmt::format("GradientArena {}", number_);
   // Touched now, so that the first step finds its pages.
   std::memset(region_->data(), 0, region_->bytes());
   if (apply != nullptr) {
-    twins_ = backend.allocate(region_->bytes(), Device{});
+    twins_.reset(backend.allocate(region_->bytes(), Device{}).release());
     std::memset(twins_->data(), 0, twins_->bytes());
     update_ = std::make_unique<FusedUpdate>(
         FusedUpdate{self, region_->data(), twins_->data(), bytes, apply});
@@ -157,6 +159,8 @@ uint64_t GradientArena::digest(const Slot& slot, uint64_t before) {
 }
 
 GradientArena::~GradientArena() {
+  // The step is the parent's, and so is the lock.
+  if (fork_guard_.forked()) return;
   const std::lock_guard lock(mutex_);
   if (!step_begun_) return;
   // What was not handed over never ends by itself.
@@ -168,6 +172,11 @@ GradientArena::~GradientArena() {
   } catch (const Error&) {
     // Whoever wanted the result would have called wait(); here only the memory matters.
   }
+}
+
+// Before the lock, which a fork may have inherited locked.
+void GradientArena::check_not_forked(std::string_view name) const {
+  if (fork_guard_.forked()) communicator_.state_->engine->check_not_forked(name);
 }
 
 size_t GradientArena::look_up(std::string_view name) const {
@@ -216,6 +225,7 @@ size_t GradientArena::look_up_next(std::string_view name) {
 }
 
 void GradientArena::ready(std::string_view name) {
+  check_not_forked(name);
   const std::lock_guard lock(mutex_);
   const size_t index = look_up_next(name);
   if (const auto& slot = slots_[index]; slot.flag >= 0) flags_.as<uint8_t>()[slot.flag] = 1;
@@ -223,6 +233,7 @@ void GradientArena::ready(std::string_view name) {
 }
 
 void GradientArena::leave_out(std::string_view name) {
+  check_not_forked(name);
   const std::lock_guard lock(mutex_);
   const size_t index = look_up_next(name);
   const auto& slot = slots_[index];
@@ -239,6 +250,7 @@ void GradientArena::leave_out(std::string_view name) {
 }
 
 bool GradientArena::used(std::string_view name) const {
+  check_not_forked(name);
   const std::lock_guard lock(mutex_);
   return slots_[look_up(name)].used;
 }
@@ -272,6 +284,7 @@ void GradientArena::flush(bool ring) {
 }
 
 void GradientArena::wait() {
+  check_not_forked(name_);
   std::shared_ptr<WorkState> work;
   {
     const std::lock_guard lock(mutex_);

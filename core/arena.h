@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "tutti/base/fork_guard.h"
 #include "tutti/core/communicator.h"
 
 namespace tutti {
@@ -48,7 +49,9 @@ class GradientArena {
   using Apply = void (*)(void* self, int64_t offset, int64_t count, const std::byte* reduced);
   GradientArena(Communicator& communicator, std::vector<Array> arrays, const ReduceOptions& options,
                 Apply apply, void* self);
-  /// Waits for what is on its way, because it works in this memory.
+  /// Waits for what is on its way, because it works in this memory. A fork of the process may
+  /// destroy it and nothing happens; but the memory is one, so what a fork writes into an array the
+  /// parent reads there.
   ~GradientArena();
   GradientArena(const GradientArena&) = delete;
   GradientArena& operator=(const GradientArena&) = delete;
@@ -101,6 +104,7 @@ class GradientArena {
   static uint64_t digest(const Slot& slot, uint64_t before);
   /// Of the array that is ready (or left out) now; with mutex_ held.
   void count_in(size_t index);
+  void check_not_forked(std::string_view name) const;
   size_t look_up(std::string_view name) const;
   /// The same for the next array of a step; with mutex_ held.
   size_t look_up_next(std::string_view name);
@@ -113,7 +117,8 @@ class GradientArena {
   Communicator& communicator_;
   const ReduceOptions options_;
   std::string name_;
-  std::unique_ptr<Region> region_, twins_;
+  const ForkGuard fork_guard_;
+  OwnedWhereMade<Region> region_, twins_;
   std::unique_ptr<FusedUpdate> update_;
   int64_t number_ = 0;
   std::vector<Slot> slots_;

@@ -373,11 +373,13 @@ TensorHandle Communicator::declare(std::string_view name, Shape shape, DataType 
 Statistics Communicator::statistics() const { return state_->engine->statistics(); }
 
 void Communicator::start_timeline(const std::string& file) {
+  state_->engine->check_not_forked("start_timeline");
   state_->timeline_file = file;
   state_->engine->timeline().start();
 }
 
 void Communicator::stop_timeline() {
+  state_->engine->check_not_forked("stop_timeline");
   const auto events = state_->engine->timeline().stop();
   const auto all = allgather_bytes("timeline\t" + state_->timeline_file,
                                    std::as_bytes(std::span(events.data(), events.size())));
@@ -390,12 +392,14 @@ void Communicator::stop_timeline() {
 
 void Communicator::timeline_span(std::string_view name, Clock::time_point begin,
                                  Clock::time_point end) {
+  state_->engine->check_not_forked("timeline_span");
   state_->engine->timeline().nested_span("trainer", name, begin, end);
 }
 
 // --- other communicators ------------------------------------------------------------------------
 
 std::unique_ptr<Communicator> Communicator::split(int color, int key) {
+  state_->engine->check_not_forked("split");
   const SplitChoice mine{color, key};
   const int number = state_->splits++;
   const auto all =
@@ -408,6 +412,7 @@ std::unique_ptr<Communicator> Communicator::split(int color, int key) {
 }
 
 std::unique_ptr<Communicator> Communicator::shrink(Deadline deadline) {
+  state_->engine->check_not_forked("shrink");
   return std::unique_ptr<Communicator>(new Communicator(tutti::shrink(*state_, deadline)));
 }
 

@@ -13,8 +13,10 @@ WorkState::WorkState(std::shared_ptr<Driver> driver, std::string name, int parts
     : driver_(std::move(driver)), name_(std::move(name)), parts_(parts), parts_left_(parts) {}
 
 WorkState::~WorkState() {
+  const bool is_unseen = error_ && !seen_;
+  if ((gate_ == nullptr && !is_unseen) || driver_->forked()) return;
   if (gate_ != nullptr) runtime_->give_back_word(gate_);
-  if (!error_ || seen_) return;
+  if (!is_unseen) return;
   driver_->report(fmt::format("\"{}\" failed and nobody waited for it: {}", name_, error_->what()));
 }
 
@@ -83,6 +85,7 @@ void WorkState::wait(Deadline deadline) {
 }
 
 void WorkState::then(WorkCallback callback) {
+  driver_->check_not_forked(name_);
   {
     const std::lock_guard lock(mutex_);
     if (!done_) {
@@ -97,6 +100,7 @@ void WorkState::then(WorkCallback callback) {
 
 // The gate must live until the stream has passed it, so the stream holds the state.
 void WorkState::wait_on(const std::shared_ptr<WorkState>& state, StreamRef stream) {
+  state->driver_->check_not_forked(state->name_);
   if (state->runtime_ == nullptr) {
     state->wait(Deadline::never());
     return;
@@ -107,6 +111,7 @@ void WorkState::wait_on(const std::shared_ptr<WorkState>& state, StreamRef strea
 }
 
 Tensor WorkState::output(size_t index) {
+  driver_->check_not_forked(name_);
   const std::lock_guard lock(mutex_);
   if (index >= outputs_.size())
     throw Error(ErrorCode::invalid_argument,
@@ -118,6 +123,7 @@ Tensor WorkState::output(size_t index) {
 }
 
 std::vector<int64_t> WorkState::received() {
+  driver_->check_not_forked(name_);
   const std::lock_guard lock(mutex_);
   return received_;
 }

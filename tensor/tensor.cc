@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "tutti/base/error.h"
+#include "tutti/base/fork_guard.h"
 #include "tutti/tensor/device_runtime.h"
 
 namespace tutti {
@@ -45,8 +46,10 @@ Tensor::Tensor(Shape shape, DataType dtype, Device device) {
                             shape.to_string()));
   auto& runtime = device_runtime(device.kind);
   void* memory = runtime.allocate(static_cast<size_t>(bytes), device);
-  owner_ = std::shared_ptr<void>(
-      memory, [&runtime, device](void* pointer) { runtime.free(pointer, device); });
+  owner_ = std::shared_ptr<void>(memory, [&runtime, device, guard = ForkGuard()](void* pointer) {
+    // A device is the parent's alone, and a fork may have inherited its runtime's locks locked.
+    if (device.kind == DeviceKind::cpu || !guard.forked()) runtime.free(pointer, device);
+  });
   if (device.kind != DeviceKind::cuda) std::memset(memory, 0, static_cast<size_t>(bytes));
   view_ = TensorView(memory, std::move(shape), dtype, device);
 }

@@ -24,8 +24,11 @@ DataLoader::DataLoader(const Dataset& dataset, const LoaderOptions& options)
                              dataset.count(), options.size, options.batch));
 }
 
-DataLoader::~DataLoader() {
-  if (ahead_.valid()) ahead_.wait();
+void DataLoader::check_not_forked() const {
+  if (fork_guard_.forked())
+    throw Error(ErrorCode::closed,
+                "DataLoader: this process is a fork of the one that made it, whose thread prepares "
+                "the batches; make a new one here");
 }
 
 int64_t DataLoader::steps_per_epoch() const {
@@ -37,13 +40,13 @@ int64_t DataLoader::steps_per_epoch() const {
 }
 
 void DataLoader::restore(const LoaderPosition& position) {
+  check_not_forked();
   if (position.epoch < 0 || position.step < 0)
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("DataLoader: epoch {} and step {} are no position; want 0 and above",
                             position.epoch, position.step));
   // What was prepared ahead belongs to the position before.
-  if (ahead_.valid()) ahead_.wait();
-  ahead_ = {};
+  ahead_.reset();
   position_ = position;
 }
 
@@ -77,17 +80,20 @@ Batch DataLoader::make(int64_t epoch, int64_t step) {
 }
 
 void DataLoader::prefetch() {
-  ahead_ = std::async(std::launch::async,
-                      [this, position = position_] { return make(position.epoch, position.step); });
+  ahead_.reset(new std::future<Batch>(std::async(std::launch::async, [this, position = position_] {
+    return make(position.epoch, position.step);
+  })));
 }
 
 std::optional<Batch> DataLoader::next() {
+  check_not_forked();
   if (position_.step >= steps_per_epoch()) {
     position_ = {position_.epoch + 1, 0};
     return {};
   }
-  if (!ahead_.valid()) prefetch();
-  Batch batch = ahead_.get();
+  if (!ahead_) prefetch();
+  const auto ahead = std::move(ahead_);  // gone, even if it failed
+  Batch batch = ahead->get();
   ++position_.step;
   if (position_.step < steps_per_epoch()) prefetch();
   return batch;

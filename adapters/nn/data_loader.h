@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tutti/adapters/nn/dataset.h"
+#include "tutti/base/fork_guard.h"
 #include "tutti/tensor/tensor.h"
 
 namespace tutti::nn {
@@ -35,13 +36,13 @@ struct LoaderPosition {
 /// Deals a dataset to the ranks: in every step rank r gets the r-th part of the step's global batch
 /// (size * batch images), so that the global batches do not depend on how many ranks share them.
 /// One batch is prepared ahead by another thread. Iterating goes through what is left of the
-/// current epoch and then begins the next one.
+/// current epoch and then begins the next one. A fork of the process may destroy it; next() and
+/// restore() throw Error(closed) there, because the thread is the parent's.
 class DataLoader {
  public:
   /// The dataset must outlive the loader. Throws Error(invalid_argument) for a batch below 1, a
   /// rank out of range, or fewer images than one step needs.
   DataLoader(const Dataset& dataset, const LoaderOptions& options);
-  ~DataLoader();
 
   int64_t steps_per_epoch() const;
   LoaderPosition position() const { return position_; }
@@ -73,6 +74,7 @@ class DataLoader {
 
  private:
   Batch make(int64_t epoch, int64_t step);
+  void check_not_forked() const;
   void prefetch();
   void order_epoch(int64_t epoch);
 
@@ -81,7 +83,8 @@ class DataLoader {
   LoaderPosition position_;
   int64_t ordered_epoch_ = -1;
   std::vector<int64_t> order_;
-  std::future<Batch> ahead_;
+  const ForkGuard fork_guard_;
+  OwnedWhereMade<std::future<Batch>> ahead_;  // a fork would wait for a thread that it has not
 };
 
 }  // namespace tutti::nn

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/base/fork_guard.h"
 
 namespace tutti {
 
@@ -152,6 +153,8 @@ class Heap {
     places_.add(span);
   }
   void remove(uint64_t place) noexcept {
+    // The pages of the file are the parent's and its peers', whoever has them mapped.
+    if (fork_guard_.forked()) return;
     const std::lock_guard lock(mutex_);
     const auto span = places_.remove(place);
     if (!span) return;
@@ -162,6 +165,7 @@ class Heap {
   const SharedFile& file() const { return file_; }
 
  private:
+  const ForkGuard fork_guard_;
   SharedFile file_;
   std::mutex mutex_;  // guards the following, except that places_ is read without it
   PlaceTable places_;

@@ -4,6 +4,7 @@
 
 #include "tutti/backends/store.h"
 #include "tutti/backends/store/store_checks.h"
+#include "tutti/base/fork_guard.h"
 
 namespace tutti {
 
@@ -97,7 +98,10 @@ class PrefixStore final : public Store {
 
 }  // namespace
 
-std::shared_ptr<Store> make_memory_store() { return std::make_shared<MemoryStore>(); }
+std::shared_ptr<Store> make_memory_store() {
+  // A fork must not wait for the parent's threads that sleep in it.
+  return {new MemoryStore, DeleteWhereMade<MemoryStore>()};
+}
 
 std::shared_ptr<Store> make_prefix_store(std::shared_ptr<Store> store, std::string prefix) {
   return std::make_shared<PrefixStore>(std::move(store), std::move(prefix));

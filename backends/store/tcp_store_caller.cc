@@ -1,7 +1,6 @@
 #include "tutti/backends/store/tcp_store_caller.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include "tutti/backends/store/store_checks.h"
 #include "tutti/base/error.h"
@@ -16,10 +15,8 @@ constexpr double kReplySeconds = 30;
 
 }  // namespace
 
-StoreCaller::StoreCaller() : owner_(::getpid()) {}
-
 StoreReply StoreCaller::ask(StoreRequest request, Deadline deadline) {
-  if (::getpid() != owner_)
+  if (fork_guard_.forked())
     throw Error(ErrorCode::closed,
                 "this store was opened before a fork; the child must open one of its own");
   return call(std::move(request), deadline);

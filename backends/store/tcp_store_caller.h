@@ -1,20 +1,17 @@
 #pragma once
 
-#include <sys/types.h>
-
 #include <optional>
 #include <string>
 
 #include "tutti/backends/store.h"
 #include "tutti/backends/store/tcp_store_protocol.h"
+#include "tutti/base/fork_guard.h"
 
 namespace tutti {
 
 /// The Store's calls as requests and replies; how they travel is left to call().
 class StoreCaller : public Store {
  public:
-  StoreCaller();
-
   void set(const std::string& key, std::string_view value) override;
   std::string set_once(const std::string& key, std::string_view value) override;
   std::optional<std::string> try_get(const std::string& key) override;
@@ -30,7 +27,7 @@ class StoreCaller : public Store {
  private:
   StoreReply ask(StoreRequest request, Deadline deadline);
 
-  const pid_t owner_;  // the connection belongs to this process, not to its forks
+  const ForkGuard fork_guard_;  // the connection belongs to this process, not to its forks
 };
 
 }  // namespace tutti

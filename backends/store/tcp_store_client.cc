@@ -206,7 +206,9 @@ std::shared_ptr<Store> try_connect(const std::string& host, int port, const std:
   if (error) std::rethrow_exception(error);
   const auto local = greeted.local_endpoint(status).address().to_string();
   if (status) throw Error(ErrorCode::io, status.message());
-  return std::make_shared<TcpStoreClient>(Descriptor(greeted.release()), name, local);
+  // A fork must not wait for the parent's threads that sleep in it, nor speak.
+  return {new TcpStoreClient(Descriptor(greeted.release()), name, local),
+          DeleteWhereMade<TcpStoreClient>()};
 }
 
 // What another try may mend: nobody listens yet, or the server was too busy.

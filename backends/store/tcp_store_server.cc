@@ -204,7 +204,7 @@ class TcpStoreServer::Implementation {
 };
 
 TcpStoreServer::TcpStoreServer(const std::string& address, int port, std::string secret)
-    : implementation_(std::make_unique<Implementation>(address, port, std::move(secret))) {}
+    : implementation_(new Implementation(address, port, std::move(secret))) {}
 TcpStoreServer::~TcpStoreServer() = default;
 int TcpStoreServer::port() const { return implementation_->port(); }
 std::shared_ptr<Store> TcpStoreServer::local() { return implementation_->local(); }

@@ -180,6 +180,7 @@ void Engine::publish_statistics() {
 }
 
 Statistics Engine::statistics() {
+  check_not_forked("statistics");
   {
     // Where nobody drives, the numbers are brought up to date.
     const std::lock_guard lock(token_mutex_);

@@ -90,13 +90,15 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   /// The error that ended this communicator, if one did.
   std::optional<Error> broken() const;
   void log(LogLevel level, const std::string& line);
-  bool forked() const { return fork_guard_.forked(); }
+  /// Throws Error(closed) in a fork of the process that made this. Before any lock is taken: a fork
+  /// may have inherited it locked. `name`: of what is refused.
+  void check_not_forked(std::string_view name) const override {
+    if (forked()) refuse_in_fork(name);
+  }
+  bool forked() const override { return fork_guard_.forked(); }
 
  private:
   // --- token holder only (engine.cc) ---
-  void check_not_forked(std::string_view name) const {
-    if (forked()) refuse_in_fork(name);
-  }
   [[noreturn]] void refuse_in_fork(std::string_view name) const;
   /// Throws what ended the communicator, if anything did. With submit_mutex_ held.
   void check_usable(std::string_view name) const;

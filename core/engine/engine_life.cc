@@ -77,7 +77,6 @@ void Engine::start() {
   thread_ = std::thread([this] { background(); });
 }
 
-// Before any lock is taken: a fork may have inherited it locked.
 void Engine::refuse_in_fork(std::string_view name) const {
   throw Error(ErrorCode::closed,
               fmt::format("\"{}\": this process is a fork of rank {}; a Communicator belongs to "
@@ -108,17 +107,14 @@ void Engine::fail_all(const Error& error) {
 }
 
 void Engine::close() noexcept {
+  // The thread, the token and what is on its way are the parent's.
+  if (forked()) return;
   try {
     {
       const std::lock_guard lock(submit_mutex_);
       if (closed_) return;
       closed_ = true;
       usable_ = false;
-    }
-    if (forked()) {
-      // The thread exists in the parent only; its handle must not be joined here.
-      if (thread_.joinable()) thread_.detach();
-      return;
     }
     closing_ = true;
     bell_.ring();

@@ -7,6 +7,7 @@
 namespace tutti {
 
 void Engine::drive(WorkState& work, Deadline deadline) {
+  check_not_forked(work.name());
   const auto begin = Clock::now();
   work.waiting_since.store(begin.time_since_epoch().count());
   work.waiters.fetch_add(1);

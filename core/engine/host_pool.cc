@@ -12,6 +12,7 @@ constexpr size_t kGrain = 4096;
 }  // namespace
 
 HostPool::~HostPool() {
+  if (fork_guard_.forked()) return;
   for (const auto& [size, memory] : free_) runtime_.free_host(memory);
 }
 
@@ -50,6 +51,7 @@ void* HostPool::find(size_t& size) {
 }
 
 void HostPool::give_back(void* memory, size_t size) {
+  if (fork_guard_.forked()) return;
   const std::lock_guard lock(mutex_);
   free_.emplace(size, memory);
   free_bytes_ += size;

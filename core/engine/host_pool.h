@@ -4,6 +4,7 @@
 #include <memory>
 #include <mutex>
 
+#include "tutti/base/fork_guard.h"
 #include "tutti/tensor/device_runtime.h"
 
 namespace tutti {
@@ -24,6 +25,7 @@ class HostPool : public std::enable_shared_from_this<HostPool> {
   void give_back(void* memory, size_t size);
 
   DeviceRuntime& runtime_;
+  const ForkGuard fork_guard_;         // a fork neither frees nor gives back
   std::mutex mutex_;                   // guards the following
   std::multimap<size_t, void*> free_;  // by size
   size_t free_bytes_ = 0;

@@ -1,5 +1,7 @@
 #include "tutti/core/engine/staging.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
 #include <deque>
@@ -116,8 +118,19 @@ Staging::Staging(std::shared_ptr<Engine> engine, Device device)
       stream_(runtime_.create_stream(device)),
       pool_(std::make_shared<HostPool>(runtime_)) {}
 
+std::shared_ptr<Staging> Staging::make(std::shared_ptr<Engine> engine, Device device) {
+  return {new Staging(std::move(engine), device), DeleteWhereMade<Staging>()};
+}
+
 Staging::~Staging() {
-  runtime_.synchronize(stream_);
+  try {
+    runtime_.synchronize(stream_);
+  } catch (const std::exception& error) {
+    // A device that failed for good says so to every call; what came first is with the Works.
+    engine_->log(LogLevel::warning,
+                 fmt::format("rank {}: the end of {}'s stream was not seen: {}",
+                             engine_->context().rank, to_string(device_), error.what()));
+  }
   runtime_.destroy_stream(stream_);
 }
 
@@ -129,7 +142,9 @@ std::shared_ptr<WorkState> Staging::submit(std::string name,
   job->outer->gate_streams(runtime_);
   job->inner = std::make_shared<WorkState>(engine_, name, static_cast<int>(entries.size()));
   for (auto& entry : entries) prepare(*entry, job);
-  job->inner->then([this, job](std::exception_ptr error) { copy_back(job, error); });
+  job->inner->then([staging = shared_from_this(), job](std::exception_ptr error) {
+    staging->copy_back(job, error);
+  });
   job->entries = std::move(entries);
   // One more for this thread: nothing is submitted unless all copies are under way.
   job->left = job->tensors.size() + 1;

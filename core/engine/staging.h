@@ -15,16 +15,17 @@ namespace tutti {
 /// travel, and at the end it releases the Work and its word (what Work::wait_on makes a stream wait
 /// for). Pieces are those in which an allreduce travels (Options::partition_bytes); other
 /// operations are one piece. One per communicator and device. Any thread.
-class Staging {
+class Staging : public std::enable_shared_from_this<Staging> {
  public:
-  Staging(std::shared_ptr<Engine> engine, Device device);
-  /// Waits until nothing of its stream is left to do.
+  static std::shared_ptr<Staging> make(std::shared_ptr<Engine> engine, Device device);
+  /// Waits until nothing of its stream is left to do. What the device says then is logged.
   ~Staging();
 
   /// Submits `entries` (whose works are not set) as one operation called `name`.
   std::shared_ptr<WorkState> submit(std::string name, std::vector<std::unique_ptr<Entry>> entries);
 
  private:
+  Staging(std::shared_ptr<Engine> engine, Device device);
   struct Job;
   class StagedTensor;
   void prepare(Entry& entry, const std::shared_ptr<Job>& job);

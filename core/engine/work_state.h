@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tutti/base/deadline.h"
@@ -26,6 +27,10 @@ class Driver {
   virtual void drive(class WorkState& work, Deadline deadline) = 0;
   /// An error that nobody asked for, a callback that threw.
   virtual void report(const std::string& line) = 0;
+  /// True in a fork of the process whose driver this is; the other throws Error(closed) there that
+  /// says what was refused.
+  virtual bool forked() const = 0;
+  virtual void check_not_forked(std::string_view what) const = 0;
   /// True in a thread that is running a callback of this driver.
   virtual bool in_callback() const = 0;
   /// What is put on `stream` from now on comes after `work`.

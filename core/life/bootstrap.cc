@@ -329,7 +329,9 @@ std::shared_ptr<Engine> make_engine(const Options& options, const Membership& me
   }
   context.plugins = {};
   context.inheritance = nullptr;
-  return std::make_shared<Engine>(options, std::move(context), std::move(backend), membership.root);
+  // A fork that destroys its last handle leaves the thread, the sockets and the rings alone.
+  return {new Engine(options, std::move(context), std::move(backend), membership.root),
+          DeleteWhereMade<Engine>()};
 }
 
 }  // namespace tutti

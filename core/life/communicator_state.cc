@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <new>
 
 #include "tutti/base/text.h"
 #include "tutti/kernels/reduce.h"
@@ -59,9 +58,6 @@ CommunicatorState::CommunicatorState(Options given, Membership member)
 CommunicatorState::~CommunicatorState() {
   engine->close();
   stagings_.clear();
-  // In a forked child the sockets and rings still belong to the parent's conversation: leave them
-  // untouched. The memory goes with the child.
-  if (engine->forked()) static_cast<void>(new (std::nothrow) std::shared_ptr<Engine>(engine));
 }
 
 void CommunicatorState::check_tensor(std::string_view name, const TensorView& view) const {
@@ -81,6 +77,7 @@ void CommunicatorState::check_tensor(std::string_view name, const TensorView& vi
 
 std::unique_ptr<Entry> CommunicatorState::entry(std::string_view name, CollectiveKind kind,
                                                 TensorView input, TensorView output) const {
+  engine->check_not_forked(name);
   check_tensor(name, input);
   check_tensor(name, output);
   auto entry = std::make_unique<Entry>();
@@ -113,7 +110,7 @@ Staging& CommunicatorState::staging(Device device) {
   const std::lock_guard lock(mutex_);
   for (auto& [known, staging] : stagings_)
     if (known == device) return *staging;
-  stagings_.emplace_back(device, std::make_unique<Staging>(engine, device));
+  stagings_.emplace_back(device, Staging::make(engine, device));
   return *stagings_.back().second;
 }
 
@@ -219,6 +216,7 @@ std::shared_ptr<WorkState> CommunicatorState::submit_group(
 
 DeclaredTensor& CommunicatorState::declare(std::string_view name, const Shape& shape,
                                            DataType dtype) {
+  engine->check_not_forked(name);
   const std::lock_guard lock(mutex_);
   declared_.push_back(std::make_unique<DeclaredTensor>());
   auto& declared = *declared_.back();

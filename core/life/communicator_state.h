@@ -116,7 +116,7 @@ class CommunicatorState {
 
   mutable std::mutex mutex_;  // guards the following
   std::vector<std::unique_ptr<DeclaredTensor>> declared_;
-  std::vector<std::pair<Device, std::unique_ptr<Staging>>> stagings_;
+  std::vector<std::pair<Device, std::shared_ptr<Staging>>> stagings_;
   std::set<std::string> told_;  // what goes through host memory
 };
 

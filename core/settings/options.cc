@@ -6,18 +6,17 @@
 #include <fmt/format.h>
 #include <openssl/crypto.h>
 #include <poll.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
-#include <new>
 
 #include "tutti/backends/network/asio.h"
 #include "tutti/base/descriptor.h"
 #include "tutti/base/error.h"
+#include "tutti/base/fork_guard.h"
 #include "tutti/base/text.h"
 #include "tutti/core/launch/exchange.h"
 #include "tutti/core/launch/meeting.h"
@@ -37,20 +36,12 @@ struct LearntOnce {
   std::optional<std::pair<std::string, std::string>> secret;  // and the variable it came by
   std::optional<MeetingPlace> place;
   std::shared_ptr<TcpStoreServer> server;  // rank 0's, for all communicators of the process
-  std::unique_ptr<PrivateFile> file;
-  std::unique_ptr<PmixClient> pmix;  // to the end: a client that left cannot come back as MPI
+  OwnedWhereMade<PrivateFile> file;
+  OwnedWhereMade<PmixClient> pmix;  // to the end: a client that left cannot come back as MPI
 
   // OpenSSL cleans up when the process ends, which must come after the server's end: what is set up
   // first is taken down last.
   LearntOnce() { ::OPENSSL_init_crypto(OPENSSL_INIT_LOAD_CRYPTO_STRINGS, nullptr); }
-  // A fork that exits has neither the server's thread nor a right to the rest.
-  ~LearntOnce() {
-    if (::getpid() == owner) return;
-    static_cast<void>(new (std::nothrow) std::shared_ptr<TcpStoreServer>(server));
-    static_cast<void>(file.release());
-    static_cast<void>(pmix.release());
-  }
-  const pid_t owner = ::getpid();
 };
 
 LearntOnce& learnt_once() {
@@ -196,7 +187,7 @@ MeetingPlace meet(const Options& options, const LauncherInfo& launch,
       if (options.rank != 0)
         return decode_meeting_place(read_private_file(folder, launch.file, deadline));
       const auto text = own();
-      learnt.file = std::make_unique<PrivateFile>(folder, launch.file, text);
+      learnt.file = OwnedWhereMade<PrivateFile>(new PrivateFile(folder, launch.file, text));
       return decode_meeting_place(text);
     }
     case Meeting::none:
@@ -233,7 +224,7 @@ Options Options::from_environment() {
   take_secret(environment, learnt);
 
   if ((launch.meeting == Meeting::pmix || launch.sizes_from_pmix) && !learnt.pmix)
-    learnt.pmix = std::make_unique<PmixClient>();
+    learnt.pmix = OwnedWhereMade<PmixClient>(new PmixClient);
   if (launch.sizes_from_pmix) {
     launch.size = learnt.pmix->size();
     launch.local_rank = learnt.pmix->local_rank();

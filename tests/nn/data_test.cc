@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <zlib.h>
 
@@ -190,6 +191,33 @@ TEST(DataLoader, RestoringForgetsWhatWasPreparedAhead) {
   EXPECT_THROW(loader.restore({0, -1}), Error);
   EXPECT_THROW(loader.restore({-1, 0}), Error);
   EXPECT_EQ(id_of(*loader.next(), 0), 4);
+}
+
+// The thread that prepares a batch ahead is the parent's: a fork that waited for it would hang.
+TEST(DataLoader, AForkMayDestroyItAndNoMore) {
+  const auto data = numbers(64);
+  auto loader = std::make_unique<DataLoader>(data, LoaderOptions{.batch = 4, .seed = 9});
+  DataLoader whole(data, {.batch = 4, .seed = 9});
+  for (int i = 0; i < 8; ++i) {
+    const auto batch = loader->next();
+    const auto wanted = whole.next();
+    ASSERT_EQ(id_of(*batch, 3), id_of(*wanted, 3));
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::alarm(10);
+      int code = 1;
+      try {
+        loader->next();
+      } catch (const Error& error) {
+        code = error.code() == ErrorCode::closed ? 0 : 2;
+      }
+      loader.reset();
+      ::_exit(code);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+  }
 }
 
 TEST(DataLoader, RefusesWhatCannotBe) {
