@@ -5,15 +5,23 @@
 #include <algorithm>
 #include <cctype>
 #include <cstring>
+#include <deque>
+#include <mutex>
 
+#include "tutti/adapters/c/sized.h"
 #include "tutti/adapters/c/status.h"
 #include "tutti/adapters/c/tutti.h"
 #include "tutti/core/communicator.h"
 #include "tutti/core/settings/option_table.h"
 #include "tutti/core/settings/version.h"
 
+struct tutti_name {
+  tutti::TensorHandle handle;
+};
 struct tutti_comm {
   std::unique_ptr<tutti::Communicator> communicator;
+  std::mutex mutex = {};
+  std::deque<tutti_name> names = {};  // guarded by mutex; they stay where they are
 };
 struct tutti_work {
   tutti::Work work;
@@ -73,19 +81,16 @@ TensorView view_of(const tutti_tensor_t* tensor, const char* what) {
           {tensor->stream}};
 }
 
-ReduceOptions options_from(const tutti_reduce_options_t* options) {
-  if (options == nullptr) return {};
-  if (options->struct_size != sizeof *options)
-    throw refused(
-        fmt::format("struct_size of the options is {} (want {}); start from "
-                    "TUTTI_REDUCE_OPTIONS",
-                    options->struct_size, sizeof *options));
+ReduceOptions options_from(const tutti_reduce_options_t* given) {
+  if (given == nullptr) return {};
+  const auto options = read_sized(given, tutti_reduce_options_t TUTTI_REDUCE_OPTIONS, "the options",
+                                  "TUTTI_REDUCE_OPTIONS");
   ReduceOptions result;
-  result.op = op_from(options->op);
-  result.prescale = options->prescale;
-  result.postscale = options->postscale;
-  result.priority = options->priority;
-  if (options->wire != -1) result.wire = dtype_from(options->wire);
+  result.op = op_from(options.op);
+  result.prescale = options.prescale;
+  result.postscale = options.postscale;
+  result.priority = options.priority;
+  if (options.wire != -1) result.wire = dtype_from(options.wire);
   return result;
 }
 
@@ -227,6 +232,46 @@ int tutti_allreduce(tutti_comm_t comm, const char* name, const tutti_tensor_t* t
                     tutti_work_t* work) {
   return start(comm, name, work, [&](Communicator& communicator) {
     return communicator.allreduce(name, view_of(tensor, "tensor"), op_from(op));
+  });
+}
+
+int tutti_allreduce_blocking(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor,
+                             int op) {
+  return guarded([&] {
+    auto& communicator = communicator_of(comm);
+    need(name, "name");
+    communicator.allreduce_blocking(name, view_of(tensor, "tensor"), op_from(op));
+  });
+}
+
+int tutti_allreduce_value(tutti_comm_t comm, const char* name, double* value, int op) {
+  return guarded([&] {
+    auto& communicator = communicator_of(comm);
+    need(name, "name");
+    need(value, "value");
+    communicator.allreduce_blocking(name, TensorView(value, Shape{1}, DataType::f64), op_from(op));
+  });
+}
+
+int tutti_declare(tutti_comm_t comm, const char* name, const tutti_tensor_t* like,
+                  tutti_name_t* handle) {
+  if (handle != nullptr) *handle = nullptr;
+  return guarded([&] {
+    auto& communicator = communicator_of(comm);
+    need(name, "name");
+    need(handle, "handle");
+    const auto view = view_of(like, "like");
+    const auto declared = communicator.declare(name, view.shape(), view.dtype());
+    const std::lock_guard lock(comm->mutex);
+    *handle = &comm->names.emplace_back(tutti_name{declared});
+  });
+}
+
+int tutti_allreduce_declared(tutti_comm_t comm, tutti_name_t handle, const tutti_tensor_t* tensor,
+                             const tutti_reduce_options_t* options, tutti_work_t* work) {
+  return start(comm, "declared", work, [&](Communicator& communicator) {
+    need(handle, "handle");
+    return communicator.allreduce(handle->handle, view_of(tensor, "tensor"), options_from(options));
   });
 }
 

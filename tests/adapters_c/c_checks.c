@@ -51,6 +51,87 @@ const char* check_reductions(tutti_comm_t comm) {
   return NULL;
 }
 
+/* Structs of programs that were built with an earlier or a later header. */
+const char* check_struct_sizes(tutti_comm_t comm) {
+  const float sum = (float)(tutti_size(comm) * (tutti_size(comm) + 1)) / 2;
+  float value = (float)(tutti_rank(comm) + 1);
+  tutti_tensor_t tensor = tutti_vector(&value, 1, TUTTI_F32);
+
+  /* Earlier: prescale and what follows were not there yet, so that rubbish is behind its end. */
+  tutti_reduce_options_t old;
+  memset(&old, 0x55, sizeof old);
+  old.struct_size = offsetof(tutti_reduce_options_t, prescale);
+  old.op = TUTTI_SUM;
+  old.wire = -1;
+  EXPECT_OK(tutti_allreduce_with(comm, "earlier", &tensor, &tensor, &old, NULL));
+  EXPECT(value == sum);
+
+  /* Later: something new at the end, which is zero unless the program uses it. */
+  struct {
+    tutti_reduce_options_t known;
+    int64_t new_field;
+  } later = {TUTTI_REDUCE_OPTIONS, 0};
+  later.known.struct_size = sizeof later;
+  later.known.op = TUTTI_MAX;
+  EXPECT_OK(tutti_allreduce_with(comm, "later", &tensor, &tensor, &later.known, NULL));
+  EXPECT(value == sum);
+  later.new_field = 7;
+  EXPECT(tutti_allreduce_with(comm, "new", &tensor, &tensor, &later.known, NULL) ==
+         TUTTI_INVALID_ARGUMENT);
+  EXPECT(strstr(tutti_last_error(), "came after version") != NULL);
+
+  /* Never set, or set to what no header has. */
+  const size_t none[] = {0, 3, 11, sizeof old + 1, (size_t)-1};
+  for (size_t i = 0; i < sizeof none / sizeof *none; ++i) {
+    old.struct_size = none[i];
+    EXPECT(tutti_allreduce_with(comm, "none", &tensor, &tensor, &old, NULL) ==
+           TUTTI_INVALID_ARGUMENT);
+    EXPECT(strstr(tutti_last_error(), "start from TUTTI_REDUCE_OPTIONS") != NULL);
+  }
+  return NULL;
+}
+
+const char* check_fast_paths(tutti_comm_t comm) {
+  const int rank = tutti_rank(comm), size = tutti_size(comm);
+  double loss = rank;
+  EXPECT_OK(tutti_allreduce_value(comm, "loss", &loss, TUTTI_AVERAGE));
+  EXPECT(loss == (size - 1) / 2.0);
+  int32_t counts[3] = {rank, 1, -rank};
+  tutti_tensor_t tensor = tutti_vector(counts, 3, TUTTI_I32);
+  EXPECT_OK(tutti_allreduce_blocking(comm, "counts", &tensor, TUTTI_MAX));
+  EXPECT(counts[0] == size - 1 && counts[1] == 1 && counts[2] == 0);
+  EXPECT(tutti_allreduce_value(comm, "loss", NULL, TUTTI_SUM) == TUTTI_INVALID_ARGUMENT);
+  EXPECT(tutti_allreduce_value(NULL, "loss", &loss, TUTTI_SUM) == TUTTI_INVALID_ARGUMENT);
+
+  /* Names that are looked up once, in any order, more than one step. */
+  float values[2][4];
+  tutti_tensor_t tensors[2];
+  tutti_name_t handles[2];
+  const char* names[2] = {"w", "b"};
+  for (int i = 0; i < 2; ++i) {
+    tensors[i] = tutti_vector(NULL, 4, TUTTI_F32);
+    EXPECT_OK(tutti_declare(comm, names[i], &tensors[i], &handles[i]));
+    tensors[i].data = values[i];
+  }
+  for (int step = 0; step < 5; ++step) {
+    tutti_work_t works[2];
+    for (int i = 0; i < 2; ++i) {
+      const int which = (i + rank + step) % 2;
+      for (int k = 0; k < 4; ++k) values[which][k] = (float)(rank + 10 * which);
+      EXPECT_OK(tutti_allreduce_declared(comm, handles[which], &tensors[which], NULL, &works[i]));
+    }
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_OK(tutti_work_wait(works[i]));
+      tutti_work_release(works[i]);
+    }
+    for (int i = 0; i < 2; ++i) EXPECT(values[i][3] == (float)(size - 1) / 2 + (float)(10 * i));
+  }
+  EXPECT(tutti_allreduce_declared(comm, NULL, &tensors[0], NULL, NULL) == TUTTI_INVALID_ARGUMENT);
+  EXPECT(tutti_declare(comm, "w", NULL, &handles[0]) == TUTTI_INVALID_ARGUMENT);
+  EXPECT(handles[0] == NULL);
+  return NULL;
+}
+
 const char* check_moving_data(tutti_comm_t comm) {
   const int rank = tutti_rank(comm), size = tutti_size(comm);
   tutti_work_t work;

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <type_traits>
+
+#include "tutti/base/error.h"
+#include "tutti/core/settings/version.h"
+
+namespace tutti::c {
+
+/// What a program means by a struct that begins with struct_size, which was compiled into it with
+/// the header that it had. An earlier header's struct ends sooner: the rest is as in `defaults`. A
+/// later header's struct is longer: what this library does not know must be zero, because it cannot
+/// do it. `what` and `start_from` are for the texts.
+template <class Struct>
+Struct read_sized(const Struct* given, Struct defaults, const char* what, const char* start_from) {
+  static_assert(std::is_trivially_copyable_v<Struct> && offsetof(Struct, struct_size) == 0);
+  const size_t size = given->struct_size;
+  // More than this no later version has: it is what a struct holds that nobody set.
+  constexpr size_t kLongest = 64 << 10;
+  if (size < sizeof size || size % 4 != 0 || size > kLongest)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("struct_size of {} is {} (want {}); start from {}", what, size,
+                            sizeof *given, start_from));
+  const auto* bytes = reinterpret_cast<const std::byte*>(given);
+  const auto* unknown = std::find_if(bytes + std::min(size, sizeof *given), bytes + size,
+                                     [](std::byte byte) { return byte != std::byte{}; });
+  if (unknown != bytes + size)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{} ask at byte {} of {} for something that came after version {}, "
+                            "which has {} bytes; leave it zero, or use the newer library",
+                            what, unknown - bytes, size, kVersion, sizeof *given));
+  std::memcpy(&defaults, given, std::min(size, sizeof *given));
+  defaults.struct_size = sizeof *given;
+  return defaults;
+}
+
+}  // namespace tutti::c
