@@ -31,6 +31,7 @@ typedef struct tutti_comm* tutti_comm_t;
 typedef struct tutti_work* tutti_work_t;
 typedef struct tutti_store* tutti_store_t;
 typedef struct tutti_name* tutti_name_t;
+typedef struct tutti_arena* tutti_arena_t;
 
 enum tutti_status {
   TUTTI_OK = 0,
@@ -237,6 +238,51 @@ int tutti_work_output(tutti_work_t work, size_t index, tutti_tensor_t* output);
 int tutti_work_received(tutti_work_t work, int64_t* rows, size_t capacity, size_t* count);
 /* Does not cancel. NULL is fine. */
 void tutti_work_release(tutti_work_t work);
+
+/* --- arenas --- */
+
+/* Gradient arrays in one block of the library's memory, for a trainer that keeps no arrays of its
+ * own: where the ranks share memory, each reduces its part of every array straight in the arenas of
+ * all, and nothing is packed or copied. Start from TUTTI_ARRAY, and set what is said before its
+ * strides; the rest may stay as it is. */
+typedef struct tutti_array {
+  size_t struct_size;
+  const char* name;
+  int32_t dtype;      /* enum tutti_dtype */
+  int32_t dimensions; /* 0 to TUTTI_MAX_DIMENSIONS */
+  int64_t shape[TUTTI_MAX_DIMENSIONS];
+  const int64_t* strides; /* in elements, one a dimension, of a dense layout; NULL: row-major */
+  int32_t device;         /* enum tutti_device: TUTTI_CPU, others are refused so far */
+  int32_t device_index;
+  int32_t may_be_left_out; /* 1: see tutti_arena_leave_out */
+  int32_t reserved;        /* 0 */
+} tutti_array_t;
+
+#define TUTTI_ARRAY \
+  { sizeof(tutti_array_t), NULL, TUTTI_F32, 0, {0}, NULL, TUTTI_CPU, 0, 0, 0 }
+
+/* Every rank makes the same arenas in the same order. Texts and numbers are copied. The arrays
+ * begin as zeros. `options`: NULL for the mean. The arena must be destroyed before its
+ * communicator. */
+int tutti_arena_create(tutti_comm_t comm, const tutti_array_t* arrays, size_t count,
+                       const tutti_reduce_options_t* options, tutti_arena_t* arena);
+/* Waits for what is on its way. NULL is fine. */
+void tutti_arena_destroy(tutti_arena_t arena);
+/* An array's memory, 64-byte aligned, good until the arena is destroyed. Its strides are those that
+ * it was described with. */
+int tutti_arena_array(tutti_arena_t arena, const char* name, tutti_tensor_t* array);
+/* This rank's gradient is complete: starts its reduction; not to be written before
+ * tutti_arena_wait. Any order, any thread. */
+int tutti_arena_ready(tutti_arena_t arena, const char* name);
+/* This rank has no gradient of this array in this step: instead of tutti_arena_ready. The array
+ * takes part with zeros, and averages still divide by all ranks. Only for one that
+ * may_be_left_out, of a sum or an average. */
+int tutti_arena_leave_out(tutti_arena_t arena, const char* name);
+/* Every array holds its result, and a new step begins. TUTTI_INVALID_ARGUMENT names an array that
+ * was neither ready nor left out; it can still be. */
+int tutti_arena_wait(tutti_arena_t arena);
+/* *used: 1 if any rank had this array in the last step, 0 if all left it out. */
+int tutti_arena_used(tutti_arena_t arena, const char* name, int* used);
 
 /* --- statistics --- */
 

@@ -5,93 +5,20 @@
 #include <algorithm>
 #include <cctype>
 #include <cstring>
-#include <deque>
-#include <mutex>
 
-#include "tutti/adapters/c/sized.h"
 #include "tutti/adapters/c/status.h"
 #include "tutti/adapters/c/tutti.h"
-#include "tutti/core/communicator.h"
+#include "tutti/adapters/c/values.h"
 #include "tutti/core/settings/option_table.h"
 #include "tutti/core/settings/version.h"
-
-struct tutti_name {
-  tutti::TensorHandle handle;
-};
-struct tutti_comm {
-  std::unique_ptr<tutti::Communicator> communicator;
-  std::mutex mutex = {};
-  std::deque<tutti_name> names = {};  // guarded by mutex; they stay where they are
-};
-struct tutti_work {
-  tutti::Work work;
-  // Outputs that were handed out: their memory lives as long as the handle.
-  std::vector<tutti::Tensor> outputs;
-};
-struct tutti_store {
-  std::shared_ptr<tutti::Store> store;
-};
 
 namespace tutti::c {
 
 namespace {
 
-Error refused(const std::string& message) { return {ErrorCode::invalid_argument, message}; }
-
-template <class Pointer>
-void need(Pointer pointer, const char* what) {
-  if (pointer == nullptr) throw refused(fmt::format("{} must not be NULL", what));
-}
-
-Communicator& communicator_of(tutti_comm_t comm) {
-  need(comm, "comm");
-  return *comm->communicator;
-}
-
 Work& work_of(tutti_work_t work) {
   need(work, "work");
   return work->work;
-}
-
-DataType dtype_from(int dtype) {
-  if (dtype < 0 || dtype >= kDataTypeCount)
-    throw refused(fmt::format("{} is no dtype (want 0 to {})", dtype, kDataTypeCount - 1));
-  return static_cast<DataType>(dtype);
-}
-
-ReduceOp op_from(int op) {
-  if (op < 0 || op >= kReduceOpCount)
-    throw refused(fmt::format("{} is no op (want 0 to {})", op, kReduceOpCount - 1));
-  return static_cast<ReduceOp>(op);
-}
-
-TensorView view_of(const tutti_tensor_t* tensor, const char* what) {
-  need(tensor, what);
-  if (tensor->dimensions < 0 || tensor->dimensions > TUTTI_MAX_DIMENSIONS)
-    throw refused(fmt::format("{} has {} dimensions (want 0 to {})", what, tensor->dimensions,
-                              TUTTI_MAX_DIMENSIONS));
-  if (tensor->device != TUTTI_CPU && tensor->device != TUTTI_CUDA)
-    throw refused(
-        fmt::format("{} lies on device {} (want TUTTI_CPU or TUTTI_CUDA)", what, tensor->device));
-  Shape shape(std::vector<int64_t>(tensor->shape, tensor->shape + tensor->dimensions));
-  return {tensor->data,
-          std::move(shape),
-          dtype_from(tensor->dtype),
-          {static_cast<DeviceKind>(tensor->device), tensor->device_index},
-          {tensor->stream}};
-}
-
-ReduceOptions options_from(const tutti_reduce_options_t* given) {
-  if (given == nullptr) return {};
-  const auto options = read_sized(given, tutti_reduce_options_t TUTTI_REDUCE_OPTIONS, "the options",
-                                  "TUTTI_REDUCE_OPTIONS");
-  ReduceOptions result;
-  result.op = op_from(options.op);
-  result.prescale = options.prescale;
-  result.postscale = options.postscale;
-  result.priority = options.priority;
-  if (options.wire != -1) result.wire = dtype_from(options.wire);
-  return result;
 }
 
 std::span<const int64_t> one_per_rank(const Communicator& communicator, const int64_t* numbers) {
@@ -395,16 +322,7 @@ int tutti_work_output(tutti_work_t work, size_t index, tutti_tensor_t* output) {
   return guarded([&] {
     need(output, "output");
     Tensor tensor = work_of(work).output(index);
-    if (tensor.shape().rank() > TUTTI_MAX_DIMENSIONS)
-      throw refused(fmt::format("output {} has {} dimensions, more than the {} of tutti_tensor_t",
-                                index, tensor.shape().rank(), TUTTI_MAX_DIMENSIONS));
-    *output = {};
-    output->data = tensor.data();
-    output->dtype = static_cast<int32_t>(tensor.dtype());
-    output->dimensions = tensor.shape().rank();
-    std::copy_n(tensor.shape().extents().begin(), tensor.shape().rank(), output->shape);
-    output->device = static_cast<int32_t>(tensor.device().kind);
-    output->device_index = tensor.device().index;
+    *output = tensor_of(tensor);
     if (work->outputs.size() <= index) work->outputs.resize(index + 1);
     work->outputs[index] = std::move(tensor);
   });

@@ -132,6 +132,104 @@ const char* check_fast_paths(tutti_comm_t comm) {
   return NULL;
 }
 
+const char* check_arena(tutti_comm_t comm) {
+  const int rank = tutti_rank(comm), size = tutti_size(comm);
+  const int64_t channels_last[4] = {24, 1, 6, 2};
+  tutti_array_t arrays[3] = {TUTTI_ARRAY, TUTTI_ARRAY, TUTTI_ARRAY};
+  arrays[0].name = "weight";
+  arrays[0].dimensions = 1;
+  arrays[0].shape[0] = 1000;
+  arrays[1].name = "image";
+  arrays[1].dimensions = 4;
+  for (int i = 0; i < 4; ++i) arrays[1].shape[i] = i == 0 ? 5 : i == 1 ? 2 : i == 2 ? 4 : 3;
+  arrays[1].strides = channels_last;
+  arrays[2].name = "branch";
+  arrays[2].dtype = TUTTI_F64;
+  arrays[2].may_be_left_out = 1; /* a scalar */
+
+  tutti_arena_t arena;
+  EXPECT_OK(tutti_arena_create(comm, arrays, 3, NULL, &arena));
+  tutti_tensor_t weight, image, branch;
+  EXPECT_OK(tutti_arena_array(arena, "weight", &weight));
+  EXPECT_OK(tutti_arena_array(arena, "image", &image));
+  EXPECT_OK(tutti_arena_array(arena, "branch", &branch));
+  EXPECT(weight.shape[0] == 1000 && image.dimensions == 4 && branch.dimensions == 0);
+  EXPECT(branch.dtype == TUTTI_F64 && tutti_tensor_bytes(&image) == 480);
+  float *w = weight.data, *picture = image.data;
+  double* b = branch.data;
+  EXPECT(w[0] == 0 && w[999] == 0 && *b == 0);
+  for (int step = 0; step < 6; ++step) {
+    const int all_leave_out = step % 3 == 2;
+    w[999] = (float)(rank + step);
+    picture[119] = (float)(10 * rank);
+    *b = 7;
+    EXPECT_OK(tutti_arena_ready(arena, rank % 2 ? "image" : "weight"));
+    EXPECT_OK(tutti_arena_ready(arena, rank % 2 ? "weight" : "image"));
+    EXPECT(tutti_arena_wait(arena) == TUTTI_INVALID_ARGUMENT);
+    EXPECT(strstr(tutti_last_error(), "branch") != NULL);
+    if (rank == 0 && !all_leave_out) {
+      EXPECT_OK(tutti_arena_ready(arena, "branch"));
+    } else {
+      EXPECT_OK(tutti_arena_leave_out(arena, "branch"));
+    }
+    EXPECT_OK(tutti_arena_wait(arena));
+    int used = -1;
+    EXPECT_OK(tutti_arena_used(arena, "branch", &used));
+    EXPECT(used == !all_leave_out && *b == (all_leave_out ? 0 : 7.0 / size));
+    EXPECT(w[999] == (float)step + (float)(size - 1) / 2 && picture[119] == 5 * (float)(size - 1));
+  }
+
+  EXPECT(tutti_arena_ready(arena, "wieght") == TUTTI_INVALID_ARGUMENT);
+  EXPECT(strstr(tutti_last_error(), "weight") != NULL);
+  EXPECT(tutti_arena_leave_out(arena, "weight") == TUTTI_INVALID_ARGUMENT);
+  EXPECT(tutti_arena_array(arena, NULL, &weight) == TUTTI_INVALID_ARGUMENT);
+  EXPECT(tutti_arena_wait(NULL) == TUTTI_INVALID_ARGUMENT);
+  tutti_arena_destroy(arena);
+  tutti_arena_destroy(NULL);
+
+  /* Each of these is refused in one line, and every rank may go on. */
+  struct {
+    tutti_array_t array;
+    const char* text;
+  } wrong[6] = {{TUTTI_ARRAY, "arenas are host memory"},
+                {TUTTI_ARRAY, "strides"},
+                {TUTTI_ARRAY, "99 is no dtype"},
+                {TUTTI_ARRAY, "dimensions"},
+                {TUTTI_ARRAY, "name"},
+                {TUTTI_ARRAY, "struct_size"}};
+  for (int i = 0; i < 6; ++i) {
+    wrong[i].array.name = "a";
+    wrong[i].array.dimensions = 4;
+    for (int k = 0; k < 4; ++k) wrong[i].array.shape[k] = 2;
+  }
+  wrong[0].array.device = TUTTI_CUDA;
+  wrong[1].array.strides = channels_last;
+  wrong[2].array.dtype = 99;
+  wrong[3].array.dimensions = 9;
+  wrong[4].array.name = NULL;
+  wrong[5].array.struct_size = 0;
+  for (int i = 0; i < 6; ++i) {
+    EXPECT(tutti_arena_create(comm, &wrong[i].array, 1, NULL, &arena) == TUTTI_INVALID_ARGUMENT);
+    EXPECT(arena == NULL && strstr(tutti_last_error(), wrong[i].text) != NULL);
+    EXPECT(strchr(tutti_last_error(), '\n') == NULL);
+  }
+
+  /* A program whose header ended before the strides: its descriptions lie closer together. */
+  enum { kOldSize = offsetof(tutti_array_t, strides) };
+  int64_t old[2 * kOldSize / sizeof(int64_t)];
+  for (int i = 0; i < 2; ++i) {
+    tutti_array_t array = TUTTI_ARRAY;
+    array.struct_size = kOldSize;
+    array.name = i == 0 ? "first" : "second";
+    memcpy((char*)old + i * kOldSize, &array, kOldSize);
+  }
+  EXPECT_OK(tutti_arena_create(comm, (const tutti_array_t*)old, 2, NULL, &arena));
+  EXPECT_OK(tutti_arena_array(arena, "second", &weight));
+  EXPECT(weight.dimensions == 0 && weight.dtype == TUTTI_F32);
+  tutti_arena_destroy(arena);
+  return NULL;
+}
+
 const char* check_moving_data(tutti_comm_t comm) {
   const int rank = tutti_rank(comm), size = tutti_size(comm);
   tutti_work_t work;

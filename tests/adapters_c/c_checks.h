@@ -13,6 +13,7 @@ typedef const char* (*c_check)(tutti_comm_t comm);
 const char* check_reductions(tutti_comm_t comm);
 const char* check_struct_sizes(tutti_comm_t comm);
 const char* check_fast_paths(tutti_comm_t comm);
+const char* check_arena(tutti_comm_t comm);
 const char* check_moving_data(tutti_comm_t comm);
 const char* check_works(tutti_comm_t comm);
 const char* check_split_and_join(tutti_comm_t comm);

@@ -37,6 +37,7 @@ void run_check(c_check check) {
 TEST(CInterface, Reductions) { run_check(check_reductions); }
 TEST(CInterface, StructsOfOldAndNewPrograms) { run_check(check_struct_sizes); }
 TEST(CInterface, BlockingCallsAndDeclaredNames) { run_check(check_fast_paths); }
+TEST(CInterface, Arenas) { run_check(check_arena); }
 TEST(CInterface, MovingData) { run_check(check_moving_data); }
 TEST(CInterface, WorksAndDuplicateNames) { run_check(check_works); }
 TEST(CInterface, SplitAndJoin) {

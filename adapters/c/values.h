@@ -1,0 +1,55 @@
+#pragma once
+
+#include <fmt/format.h>
+
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "tutti/adapters/c/tutti.h"
+#include "tutti/base/error.h"
+#include "tutti/core/communicator.h"
+
+// What stands behind the handles of the C interface, and its values as those of the library.
+
+struct tutti_name {
+  tutti::TensorHandle handle;
+};
+struct tutti_comm {
+  std::unique_ptr<tutti::Communicator> communicator;
+  std::mutex mutex = {};
+  std::deque<tutti_name> names = {};  // guarded by mutex; they stay where they are
+};
+struct tutti_work {
+  tutti::Work work;
+  // Outputs that were handed out: their memory lives as long as the handle.
+  std::vector<tutti::Tensor> outputs;
+};
+struct tutti_store {
+  std::shared_ptr<tutti::Store> store;
+};
+
+namespace tutti::c {
+
+inline Error refused(const std::string& message) { return {ErrorCode::invalid_argument, message}; }
+
+template <class Pointer>
+void need(Pointer pointer, const char* what) {
+  if (pointer == nullptr) throw refused(fmt::format("{} must not be NULL", what));
+}
+
+/// These throw Error(invalid_argument) that says what was given and what is wanted; `what` names
+/// it.
+Communicator& communicator_of(tutti_comm_t comm);
+DataType dtype_from(int dtype);
+ReduceOp op_from(int op);
+Device device_from(int device, int index, const char* what);
+Shape shape_from(const int64_t* extents, int dimensions, const char* what);
+TensorView view_of(const tutti_tensor_t* tensor, const char* what);
+/// NULL: the defaults.
+ReduceOptions options_from(const tutti_reduce_options_t* given);
+/// The other way.
+tutti_tensor_t tensor_of(const TensorView& view);
+
+}  // namespace tutti::c
