@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# `./dev check` in a scratch repository, with programs that stand in for the compiler's tools and
+# write down what they are called for: parts that passed are not run again for the same commit.
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+fail() {
+  echo "parts test: $*" >&2
+  exit 1
+}
+
+mkdir -p "$scratch/bin" "$scratch/tree/cmake" "$scratch/tree/build/release"
+cd "$scratch/tree"
+cp "$root/dev" .
+cp "$root"/cmake/*.awk cmake
+echo '/build/' >.gitignore
+for source in one two three; do
+  echo "// $source" >$source.cc
+  echo "\"file\": \"$scratch/tree/$source.cc\"" >>build/release/compile_commands.json
+done
+
+stand_in() { # name body
+  printf '#!/usr/bin/env bash\nlog=%q\n%s\n' "$scratch/log" "$2" >"$scratch/bin/$1"
+  chmod +x "$scratch/bin/$1"
+}
+stand_in cmake ':'
+stand_in dpkg-query 'echo installed'
+stand_in ccache ':'
+stand_in clang-format 'echo format >>"$log"'
+# Fails where the source says so; only a whole report counts.
+stand_in clang-tidy 'echo "tidy ${*: -1}" >>"$log"; ! grep -q bad "${*: -1}"'
+stand_in ctest '
+while [[ $# -gt 0 ]]; do
+  [[ $1 == --test-dir ]] && preset=${2##*/}
+  [[ $1 == -I ]] && part=$2
+  [[ $1 == --output-junit ]] && report=$2
+  shift
+done
+echo "ctest $preset ${part-}" >>"$log"
+status=run
+[[ -e $(dirname "$log")/stop && $preset == asan+ubsan && $part == 3,* ]] && status=fail
+printf "<testcase name=\"T\" status=\"%s\">\n</testcase>\n" $status >"$report"'
+export PATH=$scratch/bin:$PATH CI=
+git init -q .
+commit() { git add -A && git -c user.name=t -c user.email=t@t commit -qm "$1"; }
+commit first
+
+check() { # what it should do, as lines of the log
+  : >"$scratch/log"
+  ./dev check >"$scratch/output" 2>&1 && code=0 || code=$?
+  diff <(sort "$scratch/log") <(printf '%s\n' "$@" | sed '/^$/d' | sort) ||
+    fail "it did not run the above; it said: $(cat "$scratch/output")"
+}
+sanitized=()
+for part in 1 2 3 4 5 6; do
+  sanitized+=("ctest asan+ubsan $part,,6" "ctest tsan $part,,6")
+done
+
+# A source that clang-tidy refuses is the end; the ones that passed are not looked at again.
+echo '// bad' >two.cc
+commit bad
+check format 'ctest release ' 'tidy one.cc' 'tidy two.cc' 'tidy three.cc'
+[[ $code != 0 ]] || fail "a source that clang-tidy refuses passed"
+check 'tidy two.cc'
+grep -q 'tidy failed' "$scratch/output" || fail "$(cat "$scratch/output")"
+
+# A new commit begins anew. A test that fails in one part does not stop the others.
+echo '// good' >two.cc
+commit good
+touch "$scratch/stop"
+check format 'ctest release ' 'tidy one.cc' 'tidy two.cc' 'tidy three.cc' "${sanitized[@]}"
+[[ $code != 0 ]] || fail "a test that failed passed"
+grep -q '^failed: T' "$scratch/output" || fail "$(cat "$scratch/output")"
+rm "$scratch/stop"
+check 'ctest asan+ubsan 3,,6'
+[[ $code == 0 ]] || fail "all has passed: $(cat "$scratch/output")"
+check ''
+[[ $code == 0 ]] || fail "nothing was left to do: $(cat "$scratch/output")"
+
+# Results belong to a commit.
+echo '// more' >two.cc
+check ''
+grep -q 'commit first' "$scratch/output" || fail "$(cat "$scratch/output")"
