@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 namespace tutti {
@@ -147,6 +148,27 @@ std::string json_string(std::string_view text) {
     text.remove_prefix(length == 0 ? 1 : length);
   }
   return out + '"';
+}
+
+bool is_operation_name(std::string_view text) {
+  if (text.empty() || text.size() > kLongestName) return false;
+  // Eight bytes at a time, for a blocking call takes little longer than a look at each byte: a byte
+  // below 0x20 that gets 0x20 taken away sets its highest bit.
+  constexpr uint64_t kEachByte = 0x0101010101010101;
+  uint64_t found = 0;
+  for (; text.size() >= sizeof(uint64_t); text.remove_prefix(sizeof(uint64_t))) {
+    uint64_t word = 0;
+    std::memcpy(&word, text.data(), sizeof word);
+    found |= (word - 0x20 * kEachByte) & ~word;
+  }
+  for (const char c : text) found |= static_cast<unsigned char>(c) < 0x20 ? 0x80 : 0;
+  return (found & 0x80 * kEachByte) == 0;
+}
+
+std::string shown_name(std::string_view name) {
+  constexpr size_t kShown = 60;
+  if (name.size() <= kLongestName) return json_string(name);
+  return fmt::format("{}... ({} bytes)", json_string(name.substr(0, kShown)), name.size());
 }
 
 std::vector<std::string> split_text(std::string_view text, char separator) {

@@ -32,6 +32,12 @@ std::optional<double> parse_number(std::string_view text, double low, double hig
 /// `text` as JSON writes it: in quotes and on one line; what is no UTF-8 becomes U+FFFD.
 std::string json_string(std::string_view text);
 
+/// What an operation can be called: 1 to kLongestName bytes, none of them a control character.
+inline constexpr size_t kLongestName = 4096;
+bool is_operation_name(std::string_view text);
+/// A name for a message: as json_string(), and only its beginning if it is longer than any name.
+std::string shown_name(std::string_view name);
+
 std::vector<std::string> split_text(std::string_view text, char separator);
 
 /// XXH3, 64 bits.

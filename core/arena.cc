@@ -144,7 +144,8 @@ GradientArena::Block& GradientArena::add_block(const std::string& name, const Te
                                                uint64_t layout, bool shared) {
   auto& block = blocks_.emplace_back();
   block.view = view;
-  block.declared = &communicator_.state_->declare(name, view.shape(), view.dtype());
+  block.declared =
+      std::make_unique<DeclaredTensor>(communicator_.state_, name, view.shape(), view.dtype());
   block.declared->place = number_ << kArenaShift | (view.data() - region_->data());
   block.declared->layout = layout;
   block.declared->shared = shared;

@@ -93,7 +93,7 @@ class GradientArena {
   };
   /// Neighbours that are reduced together: one array, or several small ones.
   struct Block {
-    DeclaredTensor* declared = nullptr;
+    std::unique_ptr<DeclaredTensor> declared;
     TensorView view;
     int arrays = 0;
     int missing = 0;  // of these, in this step

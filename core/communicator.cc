@@ -7,6 +7,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "tutti/base/text.h"
 #include "tutti/core/life/communicator_state.h"
 #include "tutti/core/life/membership.h"
 #include "tutti/kernels/reduce.h"
@@ -91,8 +92,8 @@ Work Communicator::allreduce(std::string_view name, TensorView input, TensorView
 
 Work Communicator::allreduce(const TensorHandle& handle, TensorView tensor,
                              const ReduceOptions& options) {
-  auto* declared = handle.declared_;
-  if (declared == nullptr || declared->owner != state_.get())
+  auto* declared = handle.declared_.get();
+  if (declared == nullptr || !declared->is_of(state_))
     throw Error(ErrorCode::invalid_argument,
                 "this TensorHandle was not made by declare() of this Communicator");
   if (tensor.dtype() != declared->dtype || tensor.count() != declared->shape.count())
@@ -116,7 +117,7 @@ Work Communicator::grouped_allreduce(std::string_view group, std::span<const Nam
   if (on_host && !group.empty() && !tensors.empty()) {
     const int size = static_cast<int>(tensors.size());
     CommunicatorState::Allreduces allreduces(*state_, group, group, size, options);
-    auto& [work, last] = state_->group_works[std::string(group)];
+    auto& [work, last] = state_->group_works(group);
     allreduces.renew(work, last, group, size);
     for (const auto& [name, tensor] : tensors) allreduces.add(name, tensor, tensor, work);
     allreduces.commit(true);
@@ -365,8 +366,9 @@ std::vector<std::vector<std::byte>> Communicator::allgather_bytes(
 }
 
 TensorHandle Communicator::declare(std::string_view name, Shape shape, DataType dtype) {
+  state_->engine->check_not_forked(name);
   TensorHandle handle;
-  handle.declared_ = &state_->declare(name, shape, dtype);
+  handle.declared_ = std::make_shared<DeclaredTensor>(state_, name, shape, dtype);
   return handle;
 }
 
@@ -381,7 +383,7 @@ void Communicator::start_timeline(const std::string& file) {
 void Communicator::stop_timeline() {
   state_->engine->check_not_forked("stop_timeline");
   const auto events = state_->engine->timeline().stop();
-  const auto all = allgather_bytes("timeline\t" + state_->timeline_file,
+  const auto all = allgather_bytes("timeline " + json_string(state_->timeline_file),
                                    std::as_bytes(std::span(events.data(), events.size())));
   if (rank() != 0) return;
   std::vector<std::string> ranks;

@@ -27,14 +27,15 @@ struct NamedTensor {
   TensorView tensor;
 };
 
-/// A name looked up once; see Communicator::declare.
+/// A name looked up once; see Communicator::declare. A copy is the same name. What was looked up
+/// lives as long as a handle does.
 class TensorHandle {
  public:
   TensorHandle() = default;
 
  private:
   friend class Communicator;
-  DeclaredTensor* declared_ = nullptr;
+  std::shared_ptr<DeclaredTensor> declared_;
 };
 
 /// The sparse rows of a larger tensor: `indices` i64[k], `values` [k, ...].

@@ -58,6 +58,7 @@ std::optional<std::vector<Plan::Tensor>> PlanLearner::observe(const Response& re
     step_.clear();
     in_step_.clear();
   }
+  if (step_.size() >= kMostTensors) disturb();
   in_step_.emplace(response.name, step_.size());
   step_.push_back({response.name, response.signature, cuts_.contains(response.name)});
   step_.back().signature.begin = 0;
@@ -88,6 +89,7 @@ void PlanLearner::disturb() {
 
 void PlanLearner::failed(const std::vector<std::string>& missing) {
   disturb();
+  if (cuts_.size() + missing.size() > kMostTensors) cuts_.clear();
   cuts_.insert(missing.begin(), missing.end());
   constexpr int kMost = 1 << 16;
   needed_ = std::min(needed_ * 2, std::max(equal_steps_, kMost));

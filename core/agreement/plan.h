@@ -40,9 +40,11 @@ struct Plan {
 
 /// Watches the coordinator's answers until the same step came `equal_steps` times, then proposes a
 /// plan. After a plan failed it is more careful: twice as many steps each time, and a tensor that
-/// was missing when it failed begins a bucket of its own. Pure.
+/// was missing when it failed begins a bucket of its own. A step of more than kMostTensors is never
+/// one: names that never come again look like a step without end. Pure.
 class PlanLearner {
  public:
+  static constexpr size_t kMostTensors = 1 << 16;
   explicit PlanLearner(int equal_steps) : equal_steps_(equal_steps), needed_(equal_steps) {}
 
   /// An allreduce that was answered well, with nobody joined. A tensor of the plan if that step is
@@ -54,6 +56,8 @@ class PlanLearner {
   void reordered() { disturb(); }
   /// The plan was given up; `missing` are the tensors that did not come.
   void failed(const std::vector<std::string>& missing);
+  /// How many names it keeps: at most 2 * kMostTensors in steps and as many that cut.
+  size_t kept_names() const { return step_.size() + last_.size() + cuts_.size(); }
 
  private:
   bool same_as_last() const;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <set>
 
+#include "tutti/base/text.h"
 #include "tutti/core/engine/engine.h"
 
 namespace tutti {
@@ -79,16 +80,16 @@ void Engine::start() {
 
 void Engine::refuse_in_fork(std::string_view name) const {
   throw Error(ErrorCode::closed,
-              fmt::format("\"{}\": this process is a fork of rank {}; a Communicator belongs to "
+              fmt::format("{}: this process is a fork of rank {}; a Communicator belongs to "
                           "the process that made it. Make a new one here",
-                          name, context_.rank))
-      .with_tensor(name);
+                          shown_name(name), context_.rank))
+      .with_tensor(name.substr(0, kLongestName));
 }
 
 void Engine::check_usable(std::string_view name) const {
   if (usable_) return;
   if (broken_) throw Error(*broken_);
-  throw Error(ErrorCode::closed, fmt::format("\"{}\": this Communicator is closed", name));
+  throw Error(ErrorCode::closed, fmt::format("{}: this Communicator is closed", shown_name(name)));
 }
 
 std::optional<Error> Engine::broken() const {

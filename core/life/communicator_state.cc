@@ -11,7 +11,8 @@
 namespace tutti {
 
 Error refused(std::string_view name, const std::string& why) {
-  return Error(ErrorCode::invalid_argument, fmt::format("\"{}\": {}", name, why)).with_tensor(name);
+  return Error(ErrorCode::invalid_argument, fmt::format("{}: {}", shown_name(name), why))
+      .with_tensor(name.substr(0, kLongestName));
 }
 
 Error op_means_nothing(std::string_view name, DataType dtype, ReduceOp op) {
@@ -60,19 +61,23 @@ CommunicatorState::~CommunicatorState() {
   stagings_.clear();
 }
 
+void CommunicatorState::check_name(std::string_view name) const {
+  if (is_operation_name(name)) return;
+  throw refused(name, name.empty()
+                          ? "an operation needs a name by which the ranks match it"
+                          : fmt::format("a name of {} bytes was given; one has at most {} and no "
+                                        "control characters",
+                                        name.size(), kLongestName))
+      .with_rank(options.rank);
+}
+
 void CommunicatorState::check_tensor(std::string_view name, const TensorView& view) const {
-  const auto refuse = [&](const std::string& why) {
-    return Error(ErrorCode::invalid_argument, fmt::format("\"{}\": {}", name, why))
-        .with_rank(options.rank)
-        .with_tensor(name);
-  };
-  if (name.empty()) throw refuse("an operation needs a name by which the ranks match it");
-  constexpr size_t kLongest = 4096;
-  if (name.size() > kLongest || name.find('\n') != name.npos)
-    throw refuse("a name has at most 4096 bytes and no line break");
+  check_name(name);
   if (view.data() == nullptr && view.count() > 0)
-    throw refuse(fmt::format("the tensor {}{} of rank {} has no memory", to_string(view.dtype()),
-                             view.shape().to_string(), options.rank));
+    throw refused(name,
+                  fmt::format("the tensor {}{} of rank {} has no memory", to_string(view.dtype()),
+                              view.shape().to_string(), options.rank))
+        .with_rank(options.rank);
 }
 
 std::unique_ptr<Entry> CommunicatorState::entry(std::string_view name, CollectiveKind kind,
@@ -100,10 +105,8 @@ std::unique_ptr<Entry> CommunicatorState::entry(std::string_view name, Collectiv
 
 void CommunicatorState::check_root(std::string_view name, int root) const {
   if (root >= 0 && root < options.size) return;
-  throw Error(ErrorCode::invalid_argument,
-              fmt::format("\"{}\": rank {} of {} does not exist; ranks are 0 to {}", name, root,
-                          options.size, options.size - 1))
-      .with_tensor(name);
+  throw refused(name, fmt::format("rank {} of {} does not exist; ranks are 0 to {}", root,
+                                  options.size, options.size - 1));
 }
 
 Staging& CommunicatorState::staging(Device device) {
@@ -183,6 +186,7 @@ std::shared_ptr<WorkState> CommunicatorState::submit_group(
   if (group.empty() || entries.empty())
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("group \"{}\": a group has a name and at least one tensor", group));
+  check_name(group);
   size_t index = 0;
   const Device device = entries.front()->input.device();
   for (auto& entry : entries) {
@@ -214,17 +218,14 @@ std::shared_ptr<WorkState> CommunicatorState::submit_group(
   return work;
 }
 
-DeclaredTensor& CommunicatorState::declare(std::string_view name, const Shape& shape,
-                                           DataType dtype) {
-  engine->check_not_forked(name);
-  const std::lock_guard lock(mutex_);
-  declared_.push_back(std::make_unique<DeclaredTensor>());
-  auto& declared = *declared_.back();
-  declared.owner = this;
-  declared.name = name;
-  declared.shape = shape;
-  declared.dtype = dtype;
-  return declared;
+CommunicatorState::GroupWorks& CommunicatorState::group_works(std::string_view group) {
+  std::string key(group);
+  const auto found = group_works_.find(key);
+  if (found != group_works_.end()) return found->second;
+  // The Works that are not done are held by their entries.
+  if (group_works_.size() >= static_cast<size_t>(std::max<int64_t>(options.cache_capacity, 1024)))
+    group_works_.clear();
+  return group_works_[std::move(key)];
 }
 
 // --- allreduces ---------------------------------------------------------------------------------
@@ -289,6 +290,7 @@ const std::shared_ptr<WorkState>& CommunicatorState::Allreduces::fill(
       signature.group == group_ && signature.shape == input.shape() && !request.join;
   if (!is_known) {
     state_.check_tensor(name, input);
+    if (!group_.empty()) state_.check_name(group_);
     Request made;
     made.name = name;
     made.signature.dtype = made.signature.wire = input.dtype();

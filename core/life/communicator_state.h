@@ -22,10 +22,18 @@ class CommunicatorState;
 
 /// A name looked up once: the handle's and the arena's tensors.
 struct DeclaredTensor {
-  const CommunicatorState* owner = nullptr;
-  std::string name;
-  Shape shape;
-  DataType dtype = DataType::f32;
+  DeclaredTensor(std::weak_ptr<const CommunicatorState> of, std::string_view called, Shape like,
+                 DataType type)
+      : owner(std::move(of)), name(called), shape(std::move(like)), dtype(type) {}
+  /// Also false for a communicator that lies where one did that is gone.
+  bool is_of(const std::shared_ptr<CommunicatorState>& state) const {
+    return !owner.owner_before(state) && !state.owner_before(owner);
+  }
+
+  const std::weak_ptr<const CommunicatorState> owner;
+  const std::string name;
+  const Shape shape;
+  const DataType dtype;
   int64_t place = -1;   // see Signature::place
   uint64_t layout = 0;  // see Signature::layout
   bool shared = false;  // see Entry::shared
@@ -50,13 +58,14 @@ class CommunicatorState {
   /// Makes an entry of this communicator; checks what this rank alone can see.
   std::unique_ptr<Entry> entry(std::string_view name, CollectiveKind kind, TensorView input,
                                TensorView output) const;
+  /// Throw Error(invalid_argument), which shows no more than the beginning of a name that is too
+  /// long.
+  void check_name(std::string_view name) const;
   void check_tensor(std::string_view name, const TensorView& view) const;
   std::shared_ptr<WorkState> submit(std::unique_ptr<Entry> entry, bool ring = true);
   std::shared_ptr<WorkState> submit_group(std::string_view group,
                                           std::vector<std::unique_ptr<Entry>> entries);
   void check_root(std::string_view name, int root) const;
-
-  DeclaredTensor& declare(std::string_view name, const Shape& shape, DataType dtype);
 
   /// Allreduces of host memory that are handed over together: all or none. Names that come again
   /// with the same shape and options cost a look-up.
@@ -101,10 +110,13 @@ class CommunicatorState {
   struct GroupWorks {
     std::shared_ptr<WorkState> work, last;
   };
-  std::unordered_map<std::string, GroupWorks> group_works;  // for reuse; guarded by the submission
-  Capabilities capabilities;                                // of the backend
-  std::string path;                                         // of this communicator in the store
-  std::string timeline_file;                                // of start_timeline
+  /// Of the uses of a group, kept for the next one. To be called and used while an Allreduces
+  /// lives, whose lock guards them. When there are as many groups as the cache has names, all are
+  /// forgotten.
+  GroupWorks& group_works(std::string_view group);
+  Capabilities capabilities;  // of the backend
+  std::string path;           // of this communicator in the store
+  std::string timeline_file;  // of start_timeline
 
  private:
   Staging& staging(Device device);
@@ -115,9 +127,10 @@ class CommunicatorState {
                                           std::vector<std::unique_ptr<Entry>> entries, bool ring);
 
   mutable std::mutex mutex_;  // guards the following
-  std::vector<std::unique_ptr<DeclaredTensor>> declared_;
   std::vector<std::pair<Device, std::shared_ptr<Staging>>> stagings_;
   std::set<std::string> told_;  // what goes through host memory
+
+  std::unordered_map<std::string, GroupWorks> group_works_;
 };
 
 }  // namespace tutti

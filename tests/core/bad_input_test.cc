@@ -1,12 +1,14 @@
 // What is wrong is said in one clear line, the same on every rank, and harms nothing else: after
 // each case a correct allreduce runs on the same communicator.
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
+#include <functional>
 #include <mutex>
 #include <thread>
 
@@ -398,6 +400,65 @@ TEST_F(BadInput, TheLibraryInstallsNoSignalHandler) {
     ::sigaction(signal, nullptr, &after[index]);
     EXPECT_EQ(before[index].sa_handler, after[index].sa_handler) << "signal " << signal;
   }
+}
+
+// A name that is none is refused on its rank, in one short line that can be printed.
+TEST_F(BadInput, NamesThatCannotBe) {
+  run_threads(2, [&](Communicator& comm) {
+    auto& values = memory(comm).floats;
+    const auto other = std::string_view("a\0b", 3);
+    const std::string long_name(20 << 20, 'x'), longest(4096, 'y');
+    const std::vector<std::function<void(std::string_view)>> calls = {
+        [&](std::string_view name) { comm.allreduce(name, values).wait(); },
+        [&](std::string_view name) { comm.allreduce_blocking(name, values); },
+        [&](std::string_view name) { comm.broadcast(name, values).wait(); },
+        [&](std::string_view name) { comm.broadcast(name, values, 7).wait(); },
+        [&](std::string_view name) { comm.send(name, values, 1 - comm.rank()).wait(); },
+        [&](std::string_view name) { comm.barrier(name).wait(); },
+        [&](std::string_view name) {
+          comm.allreduce(comm.declare(name, Shape{64}, DataType::f32), values).wait();
+        },
+        [&](std::string_view name) {
+          const std::vector<NamedTensor> members = {{"member", values}};
+          comm.grouped_allreduce(name, members).wait();
+        },
+        [&](std::string_view name) {
+          const std::vector<NamedTensor> members = {{"member", values}};
+          comm.grouped_allgather(name, members).wait();
+        },
+    };
+    for (size_t i = 0; i < calls.size(); ++i)
+      for (const auto name :
+           {other, std::string_view("line\nbreak"), std::string_view("12345678\t"),
+            std::string_view("1234567\x1f"), std::string_view(long_name)}) {
+        SCOPED_TRACE(fmt::format("call {}, {} bytes", i, name.size()));
+        try {
+          calls[i](name);
+          ADD_FAILURE() << "was accepted";
+        } catch (const Error& error) {
+          const std::string_view text = error.what();
+          EXPECT_EQ(error.code(), ErrorCode::invalid_argument) << text.substr(0, 200);
+          EXPECT_LT(text.size(), 300u);
+          EXPECT_LE(error.tensor().size(), 4096u);
+          for (const char c : text) EXPECT_GE(static_cast<unsigned char>(c), 0x20);
+          if (i == 3) continue;  // the root is wrong as well
+          EXPECT_NE(text.find(fmt::format("a name of {} bytes", name.size())), text.npos) << text;
+        }
+      }
+    try {
+      comm.allreduce(other, values);
+    } catch (const Error& error) {
+      EXPECT_STREQ(
+          error.what(),
+          "\"a\\u0000b\": a name of 3 bytes was given; one has at most 4096 and no control "
+          "characters");
+    }
+    for (const std::string_view good :
+         {std::string_view(longest), std::string_view("gr\u00fc\u00df"),
+          std::string_view(" !\"\\")})
+      comm.allreduce(good, values).wait();
+    still_works(comm);
+  });
 }
 
 TEST_F(BadInput, ArgumentsThatOneRankCanSee) {

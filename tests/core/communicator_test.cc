@@ -1,6 +1,7 @@
 #include "tutti/core/communicator.h"
 
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <atomic>
 #include <barrier>
@@ -266,6 +267,52 @@ TEST(Communicator, WireTypesScalesAndHandles) {
     comm.allreduce("whole", whole).wait();
     EXPECT_EQ(whole[0], -4);  // -9 / 2 toward zero
   });
+}
+
+TEST(Communicator, AHandleIsOfItsCommunicatorAlone) {
+  TensorHandle kept;
+  run_threads(1, [&](Communicator& comm) {
+    std::vector<float> values(8, 1);
+    kept = comm.declare("declared", Shape{8}, DataType::f32);
+    comm.allreduce(kept, values).wait();
+  });
+  // The next one may lie where that one did.
+  for (int i = 0; i < 5; ++i)
+    run_threads(1, [&](Communicator& comm) {
+      std::vector<float> values(8, 1);
+      EXPECT_THROW(comm.allreduce(kept, values), Error);
+      comm.allreduce(comm.declare("declared", Shape{8}, DataType::f32), values).wait();
+    });
+}
+
+// As of a program that numbers its tensors by the step.
+TEST(Communicator, NamesThatNeverComeAgainKeepNoMemory) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "the address sanitizer's memory is not counted";
+#endif
+  run_threads(
+      2,
+      [](Communicator& comm) {
+        std::vector<float> values(8, 1);
+        int step = 0;
+        const auto steps = [&](int count) {
+          for (const int end = step + count; step < end; ++step) {
+            const auto name = "a name of this step alone " + std::to_string(step);
+            const std::vector<NamedTensor> members = {{name, values}};
+            comm.grouped_allreduce("group: " + name, members).wait();
+            comm.allreduce(comm.declare(name + "'s", Shape{8}, DataType::f32), values).wait();
+          }
+          comm.barrier_blocking();
+          return ::mallinfo2().uordblks;
+        };
+        const auto before = steps(2500);
+        const auto after = steps(7500);
+        EXPECT_LT(after, before + (1 << 20)) << "of rank " << comm.rank();
+      },
+      [](Options& options) {
+        options.cache_capacity = 16;
+        options.replay = false;  // its steps have a test of their own
+      });
 }
 
 TEST(Communicator, JoinDividesByThoseThatAreLeft) {

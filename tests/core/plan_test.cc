@@ -35,6 +35,28 @@ TEST(PlanLearner, LocksAfterEqualStepsInAnyOrder) {
   EXPECT_EQ((*plan)[0].name, "b");  // the order in which they really became ready
 }
 
+// Names that never come again, as of a program that numbers its tensors by the step.
+TEST(PlanLearner, NamesThatNeverComeAgainAreForgotten) {
+  PlanLearner learner(3);
+  constexpr size_t kMost = PlanLearner::kMostTensors;
+  for (size_t i = 0; i < 3 * kMost; ++i) {
+    EXPECT_FALSE(learner.observe(answer("step " + std::to_string(i))));
+    ASSERT_LE(learner.kept_names(), 2 * kMost);
+  }
+  for (size_t i = 0; i < 3 * kMost; i += 1000) {
+    std::vector<std::string> missing;
+    for (size_t k = i; k < i + 1000; ++k) missing.push_back("missing " + std::to_string(k));
+    learner.failed(missing);
+    ASSERT_LE(learner.kept_names(), 3 * kMost);
+  }
+  PlanLearner after(3);
+  for (size_t i = 0; i < kMost + 10; ++i) after.observe(answer("step " + std::to_string(i)));
+  EXPECT_FALSE(run_step(after, {"a", "b"}));
+  EXPECT_FALSE(run_step(after, {"a", "b"}));
+  EXPECT_FALSE(run_step(after, {"a", "b"}));
+  EXPECT_TRUE(run_step(after, {"a", "b"}));
+}
+
 TEST(PlanLearner, AChangedStepStartsAgain) {
   PlanLearner learner(3);
   run_step(learner, {"a", "b"});
