@@ -10,24 +10,48 @@
 
 namespace tutti {
 
+namespace {
+
+size_t rounded(size_t bytes) {
+  constexpr size_t kLeast = 4096;
+  const size_t step = std::max(kLeast, std::bit_floor(bytes) / 8);
+  return std::max(kLeast, (bytes + step - 1) / step * step);
+}
+
+}  // namespace
+
 std::unique_ptr<Region> RegionPool::take(size_t bytes, Device device) {
   const size_t lane = device.kind == DeviceKind::cpu ? 0 : kLaneBytes;
-  const size_t wanted = std::bit_ceil(std::max<size_t>(bytes, 4096)) + lane;
-  const auto found = std::find_if(free_.begin(), free_.end(), [&](const Free& free) {
+  const size_t wanted = rounded(bytes) + lane;
+  ++takes_;
+  // From the end: what was used last may still be in the caches.
+  const auto found = std::find_if(free_.rbegin(), free_.rend(), [&](const Free& free) {
     return free.device == device && free.region->bytes() == wanted;
   });
-  if (found == free_.end()) {
+  if (found == free_.rend()) {
     ++allocations_;
     return backend_.allocate(wanted, device);
   }
   auto region = std::move(found->region);
-  free_.erase(found);
+  free_.erase(std::next(found).base());
   return region;
 }
 
 void RegionPool::give_back(std::unique_ptr<Region> region, Device device) {
   constexpr size_t kMost = 64;
-  if (region && free_.size() < kMost) free_.push_back({device, std::move(region)});
+  if (!region) return;
+  free_.push_back({device, std::move(region), takes_});
+  if (free_.size() > kMost) free_.erase(free_.begin());
+  if (takes_ - free_.front().since <= kForgetAfter) return;
+  std::erase_if(free_, [&](const Free& free) {
+    return takes_ - free.since > kForgetAfter && free.device.kind == DeviceKind::cpu;
+  });
+}
+
+size_t RegionPool::free_bytes() const {
+  size_t bytes = 0;
+  for (const auto& free : free_) bytes += free.region->bytes();
+  return bytes;
 }
 
 namespace {

@@ -11,22 +11,31 @@
 
 namespace tutti {
 
-/// Regions that were used before, so that a steady step allocates none.
+/// Regions that were used before, so that a steady step allocates none. Each is at most an eighth
+/// larger than was asked for, or has room for 4 KiB. Bounded: a region of the host's memory that
+/// was not asked for during the last kForgetAfter takes goes back to the backend, and so does the
+/// one unused for longest when there are more than 64. Memory of a device stays, because to free it
+/// waits for all that the device does.
 class RegionPool {
  public:
+  static constexpr uint64_t kForgetAfter = 1024;
   explicit RegionPool(Backend& backend) : backend_(backend) {}
   /// On a device there is room for a veto lane behind `bytes`.
   std::unique_ptr<Region> take(size_t bytes, Device device = {});
   void give_back(std::unique_ptr<Region> region, Device device = {});
   uint64_t allocations() const { return allocations_; }
+  /// Of the regions that nobody uses now.
+  size_t free_bytes() const;
 
  private:
   Backend& backend_;
   struct Free {
     Device device;
     std::unique_ptr<Region> region;
+    uint64_t since = 0;  // how many takes there had been
   };
-  std::vector<Free> free_;
+  std::vector<Free> free_;  // the one unused for longest first
+  uint64_t takes_ = 0;
   uint64_t allocations_ = 0;
 };
 
