@@ -8,6 +8,7 @@
 
 #include "tutti/base/deadline.h"
 #include "tutti/base/fork_guard.h"
+#include "tutti/base/log.h"
 
 namespace tutti {
 
@@ -47,8 +48,10 @@ std::shared_ptr<Store> make_prefix_store(std::shared_ptr<Store> store, std::stri
 /// nothing happens.
 class TcpStoreServer {
  public:
-  /// port 0: any free one. Throws Error(io) that names address and port if it is taken.
-  TcpStoreServer(const std::string& address, int port, std::string secret);
+  /// port 0: any free one. `log` is told, from the server's thread, of connections that could not
+  /// prove themselves: a line each 10 s at most. Throws Error(io) that names address and port if it
+  /// is taken.
+  TcpStoreServer(const std::string& address, int port, std::string secret, LogSink log = nullptr);
   ~TcpStoreServer();
   TcpStoreServer(const TcpStoreServer&) = delete;
   int port() const;

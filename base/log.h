@@ -15,4 +15,7 @@ using LogSink = std::function<void(LogLevel, std::string_view)>;
 /// Writes `tutti: line` to standard error, in one write per line.
 void log_to_stderr(LogLevel level, std::string_view line);
 
+/// Hands on to `sink` (null: standard error) what is at least as grave as `limit`.
+LogSink log_up_to(LogLevel limit, LogSink sink);
+
 }  // namespace tutti

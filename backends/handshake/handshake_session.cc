@@ -14,7 +14,7 @@ namespace tutti {
 
 namespace {
 
-class HandshakeSession : public std::enable_shared_from_this<HandshakeSession> {
+class HandshakeSession : public Stranger, public std::enable_shared_from_this<HandshakeSession> {
  public:
   HandshakeSession(tcp::socket socket, Handshake handshake, HandshakeResult result)
       : socket_(std::move(socket)),
@@ -28,6 +28,13 @@ class HandshakeSession : public std::enable_shared_from_this<HandshakeSession> {
       if (!status) self->fail({ErrorCode::timeout, self->silence()});
     });
     step();
+  }
+
+  const std::string& name() const override { return handshake_.peer_name(); }
+  bool has_spoken() override { return heard_ || has_input(socket_.native_handle()); }
+  void dismiss() override {
+    end();
+    result_ = nullptr;
   }
 
  private:
@@ -58,6 +65,7 @@ class HandshakeSession : public std::enable_shared_from_this<HandshakeSession> {
       return fail(
           {ErrorCode::peer_lost, fmt::format("{} ended the connection during the handshake ({})",
                                              handshake_.peer_name(), status.message())});
+    heard_ = true;
     try {
       handshake_.received({input_.data(), bytes});
     } catch (const Error& error) {
@@ -80,11 +88,15 @@ class HandshakeSession : public std::enable_shared_from_this<HandshakeSession> {
 
   void fail(const Error& error) {
     if (!result_) return;
+    end();
+    std::exchange(result_, nullptr)(std::make_exception_ptr(error), std::move(socket_),
+                                    handshake_.peer());
+  }
+
+  void end() {
     timer_.cancel();
     ErrorStatus ignored;
     socket_.close(ignored);
-    std::exchange(result_, nullptr)(std::make_exception_ptr(error), std::move(socket_),
-                                    handshake_.peer());
   }
 
   std::string silence() const {
@@ -96,29 +108,47 @@ class HandshakeSession : public std::enable_shared_from_this<HandshakeSession> {
   HandshakeResult result_;
   asio::steady_timer timer_;
   std::array<char, 256> input_;
+  bool heard_ = false;
 };
 
 }  // namespace
 
-void async_handshake(tcp::socket socket, Handshake handshake, Deadline deadline,
-                     HandshakeResult result) {
-  std::make_shared<HandshakeSession>(std::move(socket), std::move(handshake), std::move(result))
-      ->start(deadline);
+std::shared_ptr<Stranger> async_handshake(tcp::socket socket, Handshake handshake,
+                                          Deadline deadline, HandshakeResult result) {
+  auto session = std::make_shared<HandshakeSession>(std::move(socket), std::move(handshake),
+                                                    std::move(result));
+  session->start(deadline);
+  return session;
 }
 
-Gate::Gate(tcp::acceptor acceptor, HandshakeTerms terms, Welcome welcome, TurnAway turn_away)
+Gate::Gate(tcp::acceptor acceptor, HandshakeTerms terms, const std::string& keeper, LogSink log,
+           Welcome welcome, TurnAway turn_away)
     : acceptor_(std::move(acceptor)),
       pause_(acceptor_.get_executor()),
       terms_(std::move(terms)),
       welcome_(std::move(welcome)),
-      turn_away_(std::move(turn_away)) {}
+      turn_away_(std::move(turn_away)),
+      admission_(fmt::format("{} at {}", keeper, to_text(acceptor_.local_endpoint())),
+                 std::move(log)) {}
 
 void Gate::open() {
-  if (waiting_ || !acceptor_.is_open() || strangers_ >= kMaxStrangers) return;
+  if (waiting_ || !acceptor_.is_open()) return;
+  const auto now = Clock::now();
+  const auto opening = admission_.next_opening(now);
+  if (opening > now) return open_at(opening);
   waiting_ = true;
   acceptor_.async_wait(tcp::acceptor::wait_read, [self = shared_from_this()](ErrorStatus status) {
     self->waiting_ = false;
     if (!status) self->accept();
+  });
+}
+
+void Gate::open_at(Clock::time_point when) {
+  waiting_ = true;
+  pause_.expires_at(when);
+  pause_.async_wait([self = shared_from_this()](ErrorStatus cancelled) {
+    self->waiting_ = false;
+    if (!cancelled) self->open();
   });
 }
 
@@ -132,18 +162,13 @@ void Gate::accept() {
   if (!acceptor_.is_open()) return;
   ErrorStatus status;
   auto socket = accept_waiting(acceptor_, status);
-  if (!status) {
-    greet(std::move(socket));
-    open();
-  } else if (is_harmless_accept_error(status)) {
+  if (!status) greet(std::move(socket));
+  // Out of descriptors or memory the connection stays in the queue, so asking again at once would
+  // spin, unless a stranger's descriptor can be had.
+  if (!status || is_harmless_accept_error(status) || admission_.make_room(Clock::now())) {
     open();
   } else {
-    // Out of descriptors or memory: the connection stays in the queue, so asking again at once
-    // would spin.
-    pause_.expires_after(std::chrono::milliseconds(100));
-    pause_.async_wait([self = shared_from_this()](ErrorStatus cancelled) {
-      if (!cancelled) self->open();
-    });
+    open_at(Clock::now() + std::chrono::milliseconds(100));
   }
 }
 
@@ -153,21 +178,31 @@ void Gate::greet(tcp::socket socket) {
   if (status) return;  // gone already
   auto terms = terms_;
   terms.peer_name = fmt::format("the connection from {}", to_text(from));
-  ++strangers_;
-  async_handshake(
-      std::move(socket), Handshake(HandshakeRole::acceptor, std::move(terms)),
-      Deadline::after(kHandshakeSeconds),
-      [self = shared_from_this()](std::exception_ptr error, tcp::socket socket, int peer) {
-        --self->strangers_;
-        if (self->acceptor_.is_open()) {
-          if (!error) {
-            self->welcome_(std::move(socket), peer);
-          } else if (self->turn_away_) {
-            self->turn_away_(error, peer);
-          }
-          self->open();
-        }
-      });
+  const auto greet = [&](uint64_t place) {
+    return async_handshake(std::move(socket), Handshake(HandshakeRole::acceptor, std::move(terms)),
+                           Deadline::after(kHandshakeSeconds),
+                           [self = shared_from_this(), place](const std::exception_ptr& error,
+                                                              tcp::socket socket, int peer) {
+                             self->admission_.leave(place);
+                             if (!self->acceptor_.is_open()) return;
+                             if (error)
+                               self->turn_away(error, peer);
+                             else
+                               self->welcome_(std::move(socket), peer);
+                           });
+  };
+  admission_.enter(greet, Clock::now());
+}
+
+void Gate::turn_away(const std::exception_ptr& error, int claimed_peer) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& reason) {
+    const bool silent = reason.code() == ErrorCode::timeout;
+    admission_.turned_away(silent ? Admission::Reason::silent : Admission::Reason::unproved,
+                           reason.what(), Clock::now());
+  }
+  if (turn_away_) turn_away_(error, claimed_peer);
 }
 
 }  // namespace tutti

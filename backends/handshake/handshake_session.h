@@ -3,7 +3,9 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <string>
 
+#include "tutti/backends/handshake/admission.h"
 #include "tutti/backends/handshake/handshake.h"
 #include "tutti/backends/network/asio.h"
 #include "tutti/base/deadline.h"
@@ -16,21 +18,23 @@ using HandshakeResult = std::function<void(std::exception_ptr error, tcp::socket
 
 /// Runs a handshake over a connected socket without blocking the io_context; at the deadline it
 /// closes the connection with Error(timeout). Whatever the other side does, it costs one socket and
-/// less than 1 KiB, until the deadline.
-void async_handshake(tcp::socket socket, Handshake handshake, Deadline deadline,
-                     HandshakeResult result);
+/// less than 1 KiB, until the deadline, or until the Stranger that is returned is dismissed: then
+/// `result` is not called any more.
+std::shared_ptr<Stranger> async_handshake(tcp::socket socket, Handshake handshake,
+                                          Deadline deadline, HandshakeResult result);
 
-/// Accepts connections for ever and lets in those that prove themselves. Of the others at most
-/// kMaxStrangers are there at once; further ones wait in the kernel's queue. Runs on the acceptor's
-/// io_context, kept alive by its own work there until close().
+/// Accepts connections for ever and lets in those that prove themselves. Of the others only so many
+/// are there at once, and none for long (see Admission). Runs on the acceptor's io_context, kept
+/// alive by its own work there until close().
 class Gate : public std::enable_shared_from_this<Gate> {
  public:
-  static constexpr int kMaxStrangers = 64;
   using Welcome = std::function<void(tcp::socket socket, int peer)>;
   using TurnAway = std::function<void(std::exception_ptr error, int claimed_peer)>;
 
-  /// `turn_away` may be null. terms.peer_name is filled in for each connection.
-  Gate(tcp::acceptor acceptor, HandshakeTerms terms, Welcome welcome, TurnAway turn_away);
+  /// `keeper` is whose door it is, for the log ("rank 3"), in which those that were turned away are
+  /// counted; `log` and `turn_away` may be empty. terms.peer_name is filled in for each connection.
+  Gate(tcp::acceptor acceptor, HandshakeTerms terms, const std::string& keeper, LogSink log,
+       Welcome welcome, TurnAway turn_away);
   void open();
   /// Neither function is called any more.
   void close();
@@ -38,13 +42,15 @@ class Gate : public std::enable_shared_from_this<Gate> {
  private:
   void accept();
   void greet(tcp::socket socket);
+  void open_at(Clock::time_point when);
+  void turn_away(const std::exception_ptr& error, int claimed_peer);
 
   tcp::acceptor acceptor_;
   asio::steady_timer pause_;
   const HandshakeTerms terms_;
   const Welcome welcome_;
   const TurnAway turn_away_;
-  int strangers_ = 0;
+  Admission admission_;
   bool waiting_ = false;
 };
 

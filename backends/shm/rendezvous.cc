@@ -11,8 +11,10 @@
 #include <array>
 #include <cerrno>
 #include <list>
+#include <set>
 #include <string>
 
+#include "tutti/backends/handshake/admission.h"
 #include "tutti/backends/handshake/handshake.h"
 #include "tutti/backends/shm/unix_socket.h"
 #include "tutti/base/little_endian.h"
@@ -24,7 +26,8 @@ namespace {
 
 constexpr std::string_view kMagic = "tuttishm";
 constexpr size_t kTokenBytes = 16;
-constexpr size_t kMaxStrangers = 64;
+// How many connections are taken up before the strangers that are here are heard again.
+constexpr int kMostTaken = 256;
 constexpr std::string_view kWelcome = "welcome!";
 constexpr int kLastCode = static_cast<int>(ErrorCode::internal);
 
@@ -88,10 +91,40 @@ Descriptor open_process(pid_t pid) {
   return Descriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
 }
 
+// True if the kernel can say that the process has ended.
+bool has_ended(const Descriptor& process) {
+  pollfd entry{process.get(), POLLIN, 0};
+  return process && ::poll(&entry, 1, 0) > 0;
+}
+
+/// A connection to the own socket, of this user, that has not shown the token yet.
+class Caller final : public Stranger {
+ public:
+  Caller(Descriptor connection, Credentials credentials, uint64_t number)
+      : socket(std::move(connection)),
+        process(credentials),
+        place(number),
+        name_(fmt::format("process {}", process.pid)) {}
+  const std::string& name() const override { return name_; }
+  bool has_spoken() override { return has_input(socket.get()); }
+  void dismiss() override { socket.reset(); }
+
+  Descriptor socket;
+  const Credentials process;
+  const uint64_t place;
+  const Deadline patience = Deadline::after(kHandshakeSeconds);
+
+ private:
+  const std::string name_;
+};
+
 class Rendezvous {
  public:
   Rendezvous(const Context& context, std::span<const int> peers, int memory)
-      : context_(context), store_(*context.store), memory_(memory) {
+      : context_(context),
+        store_(*context.store),
+        memory_(memory),
+        admission_(fmt::format("rank {} at its Unix socket", context.rank), context.log) {
     for (const int peer : peers) {
       if (peer == context.rank) continue;
       missing_.push_back(peer);
@@ -124,10 +157,6 @@ class Rendezvous {
   }
 
  private:
-  struct Stranger {
-    Descriptor socket;
-    Deadline patience;
-  };
   struct Call {
     int peer;
     std::unique_ptr<ShmEnds> ends;
@@ -157,6 +186,10 @@ class Rendezvous {
     bool busy = false;
     Descriptor socket = connect_unix(words[0], busy);
     if (busy) return false;
+    if (!socket && hung_up_.contains(peer)) {
+      look_for_failures();
+      throw_hung_up(peer);
+    }
     if (!socket)
       throw Error(ErrorCode::unavailable,
                   fmt::format("rank {} cannot reach rank {} through shared memory: nobody listens "
@@ -178,7 +211,10 @@ class Rendezvous {
     std::vector<int> descriptors = {ends->rings.descriptor(), ends->peer.descriptor(),
                                     ends->own.descriptor()};
     if (memory_ >= 0) descriptors.push_back(memory_);
-    if (!send_unix(ends->socket.get(), as_bytes(hello.encode()), descriptors)) throw_hung_up(peer);
+    if (!send_unix(ends->socket.get(), as_bytes(hello.encode()), descriptors)) {
+      hung_up(peer, *ends);
+      return false;
+    }
     calls_.push_back({peer, std::move(ends)});
     return true;
   }
@@ -190,6 +226,12 @@ class Rendezvous {
                             "must belong to one user",
                             peer, uid, context_.rank, ::geteuid()))
         .with_rank(peer);
+  }
+
+  // The peer has ended, or other callers crowd its door: then this rank calls again.
+  void hung_up(int peer, const ShmEnds& ends) {
+    if (has_ended(ends.process)) throw_hung_up(peer);
+    hung_up_.insert(peer);
   }
 
   [[noreturn]] void throw_hung_up(int peer) const {
@@ -209,15 +251,19 @@ class Rendezvous {
                       context_.rank, format_rank_set(missing_)))
           .with_rank(missing_.front());
     std::vector<pollfd> watched;
-    if (listener_ && strangers_.size() < kMaxStrangers)
-      watched.push_back({listener_.get(), POLLIN, 0});
-    for (const auto& stranger : strangers_) watched.push_back({stranger.socket.get(), POLLIN, 0});
+    const auto now = Clock::now();
+    const auto opening = admission_.next_opening(now);
+    if (listener_ && opening <= now) watched.push_back({listener_.get(), POLLIN, 0});
+    for (const auto& caller : callers_) watched.push_back({caller->socket.get(), POLLIN, 0});
     for (const auto& call : calls_) watched.push_back({call.ends->socket.get(), POLLIN, 0});
     constexpr int kMostMilliseconds = 50;
     pause_ = uncalled_.empty() ? kMostMilliseconds : std::min(2 * pause_ + 1, kMostMilliseconds);
-    ::poll(watched.data(), watched.size(),
-           std::min(pause_, context_.deadline.is_never() ? kMostMilliseconds
-                                                         : context_.deadline.poll_milliseconds()));
+    int milliseconds = pause_;
+    if (opening > now)
+      milliseconds = std::min(milliseconds, Deadline::at(opening).poll_milliseconds());
+    if (!context_.deadline.is_never())
+      milliseconds = std::min(milliseconds, context_.deadline.poll_milliseconds());
+    ::poll(watched.data(), watched.size(), milliseconds);
   }
 
   void hear_answers() {
@@ -226,7 +272,9 @@ class Rendezvous {
       try {
         answer = receive_unix(call.ends->socket.get(), kWelcome.size());
       } catch (const Error&) {
-        throw_hung_up(call.peer);
+        hung_up(call.peer, *call.ends);
+        uncalled_.push_back(call.peer);
+        return true;
       }
       if (!answer) return false;
       if (!std::ranges::equal(answer->bytes, as_bytes(kWelcome)))
@@ -246,40 +294,72 @@ class Rendezvous {
     std::erase(missing_, peer);
   }
 
-  void hear_strangers() {
-    while (listener_ && strangers_.size() < kMaxStrangers) {
+  // A process of another user is turned away before it has a place.
+  void take_callers() {
+    for (int taken = 0; listener_ && taken < kMostTaken; ++taken) {
+      const auto now = Clock::now();
+      if (admission_.next_opening(now) > now) return;
       Descriptor socket = accept_unix(listener_.get());
-      if (!socket) break;
-      strangers_.push_back({std::move(socket), Deadline::after(kHandshakeSeconds)});
-    }
-    std::erase_if(strangers_, [this](Stranger& stranger) {
-      try {
-        auto message = receive_unix(stranger.socket.get(), Hello::kBytes);
-        if (!message) return stranger.patience.passed();
-        welcome(stranger, std::move(*message));
-      } catch (const Error& error) {
-        // Whoever does not know the token is not worth an error.
-        if (error.rank() >= 0) throw;
+      if (!socket) return;
+      const auto process = peer_credentials(socket.get());
+      if (process.uid != ::geteuid()) {
+        admission_.turned_away(Admission::Reason::other_user,
+                               fmt::format("process {} belongs to user {}, this rank to user {}",
+                                           process.pid, process.uid, ::geteuid()),
+                               now);
+        continue;
       }
+      const auto make = [&](uint64_t place) {
+        return callers_.emplace_back(std::make_shared<Caller>(std::move(socket), process, place));
+      };
+      admission_.enter(make, now);
+    }
+  }
+
+  void hear_strangers() {
+    take_callers();
+    std::erase_if(callers_, [this](const std::shared_ptr<Caller>& caller) {
+      if (!caller->socket) return true;  // dismissed
+      if (is_silent(*caller)) return false;
+      admission_.leave(caller->place);
       return true;
     });
   }
 
-  void welcome(Stranger& stranger, UnixMessage message) {
+  // True if nothing has come yet; otherwise it is a peer now, or was turned away.
+  bool is_silent(Caller& caller) {
+    const auto turn_away = [&](Admission::Reason reason, std::string_view why) {
+      admission_.turned_away(reason, fmt::format("{} {}", caller.name(), why), Clock::now());
+      return false;
+    };
+    try {
+      auto message = receive_unix(caller.socket.get(), Hello::kBytes);
+      if (!message && !caller.patience.passed()) return true;
+      if (!message) return turn_away(Admission::Reason::silent, "said nothing");
+      if (!welcome(caller, std::move(*message)))
+        return turn_away(Admission::Reason::unproved, "does not know the token of this job");
+    } catch (const Error& error) {
+      // Whoever does not know the token is not worth an error.
+      if (error.rank() >= 0) throw;
+      return turn_away(Admission::Reason::unproved, error.what());
+    }
+    return false;
+  }
+
+  // False: it is no rank of this job.
+  bool welcome(Caller& caller, UnixMessage message) {
     const auto hello = Hello::decode(message.bytes);
-    if (!hello || hello->token != token_) return;
+    if (!hello || hello->token != token_) return false;
     const int peer = hello->from;
     if (hello->to != context_.rank || peer <= context_.rank ||
         !std::binary_search(missing_.begin(), missing_.end(), peer))
-      return;
+      return false;
     if (hello->version != kWireVersion)
       throw Error(ErrorCode::version,
                   fmt::format("rank {} speaks version {} of our protocols, rank {} version {}; all "
                               "ranks must run one version",
                               peer, hello->version, context_.rank, kWireVersion))
           .with_rank(peer);
-    const auto credentials = peer_credentials(stranger.socket.get());
-    check_user(peer, credentials.uid);
     if (message.descriptors.size() != (memory_ < 0 ? 3u : 4u) ||
         !SharedRings::is_valid_size(hello->ring_bytes) || !is_eventfd(message.descriptors[1]) ||
         !is_eventfd(message.descriptors[2]))
@@ -292,15 +372,16 @@ class Rendezvous {
                                                   1,
                                                   Bell(std::move(message.descriptors[1])),
                                                   Bell(std::move(message.descriptors[2])),
-                                                  std::move(stranger.socket),
+                                                  std::move(caller.socket),
                                                   {},
                                                   {}});
     if (memory_ >= 0) ends->memory = std::move(message.descriptors[3]);
-    ends->process = open_process(credentials.pid);
+    ends->process = open_process(caller.process.pid);
     if (!send_unix(ends->socket.get(), as_bytes(kWelcome),
                    std::span(&memory_, memory_ < 0 ? 0u : 1u)))
       throw_hung_up(peer);
     connected(peer, std::move(ends));
+    return true;
   }
 
   void look_for_failures() {
@@ -337,7 +418,9 @@ class Rendezvous {
   std::vector<int> missing_;   // ascending
   std::vector<int> uncalled_;  // lower ranks whose address is not known yet
   std::list<Call> calls_;
-  std::list<Stranger> strangers_;
+  std::set<int> hung_up_;  // lower ranks that ended a call before they answered it
+  Admission admission_;
+  std::list<std::shared_ptr<Caller>> callers_;
   std::map<int, std::unique_ptr<ShmEnds>> connected_;
   int pause_ = 0;
   Deadline next_look_ = Deadline::after(0.1);

@@ -157,14 +157,14 @@ class LocalStore : public StoreCaller {
 
 class TcpStoreServer::Implementation {
  public:
-  Implementation(const std::string& address, int port, std::string secret) {
+  Implementation(const std::string& address, int port, std::string secret, LogSink log) {
     auto service = std::make_unique<Service>();
     auto acceptor = listen_on(service->io, resolve(service->io, address, port).front());
     endpoint_ = acceptor.local_endpoint();
     HandshakeTerms terms{
         .secret = std::move(secret), .scope = std::string(kTcpStoreScope), .peer_name = {}};
     service->gate = std::make_shared<Gate>(
-        std::move(acceptor), std::move(terms),
+        std::move(acceptor), std::move(terms), "the store", std::move(log),
         [&table = service->table](tcp::socket socket, int) {
           std::make_shared<StoreConnection>(std::move(socket), table)->read();
         },
@@ -203,8 +203,9 @@ class TcpStoreServer::Implementation {
   std::thread thread_;
 };
 
-TcpStoreServer::TcpStoreServer(const std::string& address, int port, std::string secret)
-    : implementation_(new Implementation(address, port, std::move(secret))) {}
+TcpStoreServer::TcpStoreServer(const std::string& address, int port, std::string secret,
+                               LogSink log)
+    : implementation_(new Implementation(address, port, std::move(secret), std::move(log))) {}
 TcpStoreServer::~TcpStoreServer() = default;
 int TcpStoreServer::port() const { return implementation_->port(); }
 std::shared_ptr<Store> TcpStoreServer::local() { return implementation_->local(); }

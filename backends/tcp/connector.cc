@@ -27,7 +27,6 @@ constexpr std::chrono::milliseconds kRetryPause(50);
 constexpr std::chrono::milliseconds kFailureCheck(200);
 // A rank listens until all its peers are there, so one that refuses for this long has ended.
 constexpr std::chrono::seconds kRefusalPatience(1);
-constexpr int kMaxLoggedStrangers = 8;
 
 constexpr char kFailureKey[] = "tcp/failure";
 // Published in place of an address by a rank that has none to give; kFailureKey says why.
@@ -127,7 +126,6 @@ class Connector {
   std::shared_ptr<Gate> gate_;
   asio::steady_timer failure_check_{io_};
   std::exception_ptr failure_;
-  int strangers_ = 0;
 };
 
 Connector::Connector(const Context& context, std::span<const int> peers, int lane)
@@ -214,7 +212,7 @@ std::string Connector::wait_for_address(const Peer& peer) {
 
 void Connector::open_gate() {
   gate_ = std::make_shared<Gate>(
-      std::move(acceptor_), terms(-1, {}),
+      std::move(acceptor_), terms(-1, {}), fmt::format("rank {}", context_.rank), context_.log,
       [this](tcp::socket socket, int rank) { welcome(std::move(socket), rank); },
       [this](const std::exception_ptr& error, int rank) { turn_away(error, rank); });
   gate_->open();
@@ -227,14 +225,12 @@ void Connector::welcome(tcp::socket socket, int rank) {
 }
 
 void Connector::turn_away(const std::exception_ptr& error, int claimed_rank) {
+  auto* peer = find(claimed_rank);
+  if (peer == nullptr) return;
   try {
     std::rethrow_exception(error);
   } catch (const Error& reason) {
-    if (auto* peer = find(claimed_rank)) peer->seen = reason.what();
-    if (context_.log && strangers_++ < kMaxLoggedStrangers)
-      context_.log(LogLevel::warning,
-                   fmt::format("rank {} turned a connection to {} away: {}", context_.rank,
-                               to_text(own_endpoint_), reason.what()));
+    peer->seen = reason.what();
   }
 }
 

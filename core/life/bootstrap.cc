@@ -279,7 +279,8 @@ Membership join_job(const Options& options) {
   } else {
     const auto address = parse_address(options.store);
     if (options.serve_store && options.rank == 0) {
-      auto server = std::make_shared<TcpStoreServer>(address.host, address.port, options.secret);
+      auto server = std::make_shared<TcpStoreServer>(address.host, address.port, options.secret,
+                                                     log_up_to(options.log_level, options.log));
       membership.root = server->local();
       membership.keeper = server;
     } else {
@@ -315,10 +316,7 @@ std::shared_ptr<Engine> make_engine(const Options& options, const Membership& me
   context.nccl_config = options.nccl_config;
   context.executor.segment_bytes = options.segment_bytes;
   context.plugins = plugins;
-  context.log = [sink = options.log, limit = options.log_level](LogLevel level,
-                                                                std::string_view line) {
-    if (level <= limit) sink ? sink(level, line) : log_to_stderr(level, line);
-  };
+  context.log = log_up_to(options.log_level, options.log);
   context.name =
       options.backend == "auto" ? choose_backend(context.places, options) : options.backend;
   std::unique_ptr<Backend> backend;

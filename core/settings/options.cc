@@ -126,7 +126,8 @@ MeetingPlace open_store(const Options& options, LearntOnce& learnt) {
   const auto address =
       serving_address(options.network_interface, options.local_size == options.size);
   const auto secret = random_secret();
-  learnt.server = std::make_shared<TcpStoreServer>(address, 0, secret);
+  learnt.server =
+      std::make_shared<TcpStoreServer>(address, 0, secret, log_up_to(options.log_level, nullptr));
   return {store_url(address, learnt.server->port()), secret};
 }
 
@@ -150,7 +151,8 @@ MeetingPlace meet_at_address(const Options& options, const LauncherInfo& launch,
     const bool is_useless = options.local_size < options.size && is_loopback_only_here(launch.host);
     const auto address =
         is_useless ? serving_address(options.network_interface, false) : launch.host;
-    learnt.server = std::make_shared<TcpStoreServer>(address, launch.port, secret);
+    learnt.server = std::make_shared<TcpStoreServer>(address, launch.port, secret,
+                                                     log_up_to(options.log_level, nullptr));
     return {store_url(address, learnt.server->port()), secret};
   } catch (const Error& error) {
     throw Error(error.code(), fmt::format("{}; {} leads to this address, TUTTI_STORE to another",

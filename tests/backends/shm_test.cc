@@ -310,6 +310,30 @@ TEST_F(Shm, StrangersAreTurnedAway) {
   EXPECT_TRUE(memory == data);
 }
 
+// The door of rank 0 is crowded: it closes the connection before the caller could say who it is.
+TEST_F(Shm, ACallerThatIsDismissedCallsAgain) {
+  const auto store = make_file_store(folder_.path());
+  const auto name = "tutti-test-" + std::to_string(::getpid());
+  const auto door = listen_unix(name);
+  std::unique_ptr<Transport> one;
+  std::thread rank_1([&] { one = connect(1, 2); });
+  store->set("shm/address/0", name + " " + std::string(32, 't'));
+  Descriptor call;
+  for (int calls = 0; calls < 4; ++calls) {
+    call.reset();
+    const auto deadline = Deadline::after(10);
+    while (!call && !deadline.passed()) {
+      call = accept_unix(door.get());
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    EXPECT_TRUE(call) << "call " << calls;
+  }
+  const std::string word = "welcome!";
+  EXPECT_TRUE(send_unix(call.get(), std::as_bytes(std::span(word))));
+  rank_1.join();
+  EXPECT_TRUE(one);
+}
+
 TEST_F(Shm, RanksOfAnotherUserAreRefused) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   for (const int foreign : {0, 1}) {

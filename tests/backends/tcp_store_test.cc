@@ -317,12 +317,12 @@ TEST(TcpStoreTest, GarbageAndScansHarmNobody) {
   waiter.join();
 }
 
-// Silent connections hold all places of strangers; whoever comes then waits 5 s at most.
-TEST(TcpStoreTest, ASlowLorisDelaysNewcomersOnlyAndEnds) {
+// Silent connections hold all places of strangers: whoever comes then takes one of them.
+TEST(TcpStoreTest, ASlowLorisDelaysNobodyAndEnds) {
   TcpStoreServer server("127.0.0.1", 0, kSecret);
   const auto early = client_of(server);
   std::vector<std::unique_ptr<RawConnection>> silent;
-  for (int i = 0; i < 80; ++i) {
+  for (int i = 0; i < 500; ++i) {
     silent.push_back(std::make_unique<RawConnection>(server.port()));
     if (i % 2) silent.back()->send("TUTTI");
   }
@@ -330,7 +330,7 @@ TEST(TcpStoreTest, ASlowLorisDelaysNewcomersOnlyAndEnds) {
   const auto begin = Clock::now();
   const auto late = connect_tcp_store("127.0.0.1", server.port(), kSecret, Deadline::after(25));
   EXPECT_EQ(late->try_get("key"), "served meanwhile");
-  EXPECT_LT(seconds_since(begin), 12);
+  EXPECT_LT(seconds_since(begin), 3);
   EXPECT_TRUE(silent.front()->ends_within(10));
 }
 

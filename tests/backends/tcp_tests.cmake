@@ -1,3 +1,4 @@
+tutti_test(admission_test admission_test.cc)
 tutti_test(tcp_handshake_test tcp_handshake_test.cc)
 tutti_test(tcp_store_protocol_test tcp_store_protocol_test.cc)
 tutti_test(tcp_store_test WAITS tcp_store_test.cc LABELS tsan)

@@ -72,6 +72,16 @@ TEST(TuttiRun, UsageErrorsAreOneLineAndCodeTwo) {
   refused({"-np", "2", "--env", "TUTTI_LOG=loud"}, "TUTTI_LOG=loud is not one of");
 }
 
+TEST(TuttiRun, SaysWhatKnocksOnItsPort) {
+  Program program({TUTTI_RUN, "-np", "1", "--", "bash", "-c",
+                   "for i in 1 2 3; do exec 3<>/dev/tcp/127.0.0.1/${TUTTI_STORE##*:}; "
+                   "echo 'GET / HTTP/1.1' >&3; cat <&3; done"});
+  EXPECT_EQ(program.finish(), 0);
+  EXPECT_THAT(program.errors(), AllOf(HasSubstr("tutti-run: the store at 127.0.0.1:"),
+                                      HasSubstr("turned a connection away: the connection from"),
+                                      HasSubstr("is not a Tutti process")));
+}
+
 // A folder with one file in it, which is gone at the end.
 class Folder {
  public:

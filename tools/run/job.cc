@@ -106,7 +106,11 @@ Job::Job(const Request& request, const Keeper& keeper)
   allow_many_descriptors();
   const bool one_host = std::find(here_.begin(), here_.end(), false) == here_.end();
   const auto address = serving_address(request.network_interface, one_host);
-  server_ = std::make_unique<TcpStoreServer>(address, 0, secret_);
+  // By the server's thread, which must not wait for a reader either.
+  const auto warn = [](LogLevel, std::string_view line) {
+    Outlet(STDERR_FILENO).write(fmt::format("tutti-run: {}\n", line));
+  };
+  server_ = std::make_unique<TcpStoreServer>(address, 0, secret_, warn);
   store_ = server_->local();
   shared_["TUTTI_STORE"] = store_url(address, server_->port());
 }
