@@ -55,6 +55,7 @@ struct Context {
   std::string secret;             // of the job; empty: none (threads of one process)
   std::string network_interface;  // "" any; a name such as eth0, or an address
   int tcp_sockets = 1;            // between two ranks, equal on all
+  std::string tcp_congestion;     // "" the host's own, but over loopback
   Deadline deadline = Deadline::after(60);
   Determinism determinism = Determinism::fastest;
   std::string algorithms;  // score string for the chooser

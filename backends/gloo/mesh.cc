@@ -114,6 +114,7 @@ void GlooMesh::listen(const tutti::Context& context) {
   } catch (const Error& error) {
     throw Error(error.code(), fmt::format("rank {}: {}", rank, error.what())).with_rank(rank);
   }
+  check_congestion(context.tcp_congestion);
   gloo::transport::tcp::attr attributes;
   attributes.hostname = address_;
   attributes.ai_family = address_.find(':') == address_.npos ? AF_INET : AF_INET6;
@@ -164,6 +165,8 @@ void GlooMesh::connect_all(const tutti::Context& context) {
     }
     connecting.get();
     find_sockets(theirs);
+    for (const auto& socket : sockets_)
+      if (socket) choose_congestion(socket.get(), context.tcp_congestion);
   } catch (const gloo::Exception& error) {
     throw Error(ErrorCode::unavailable,
                 context.store->set_once(

@@ -8,7 +8,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <fstream>
 
+#include "tutti/base/descriptor.h"
 #include "tutti/base/error.h"
 
 namespace tutti {
@@ -17,6 +19,31 @@ namespace {
 
 void set_option(int descriptor, int level, int option, int value) {
   ::setsockopt(descriptor, level, option, &value, sizeof value);
+}
+
+bool set_congestion(int descriptor, const std::string& name) {
+  return ::setsockopt(descriptor, IPPROTO_TCP, TCP_CONGESTION, name.data(),
+                      static_cast<socklen_t>(name.size())) == 0;
+}
+
+// Between two addresses of one host everything goes over loopback, whichever address is called.
+bool goes_over_loopback(int descriptor) {
+  tcp::endpoint own, peer;
+  auto own_length = static_cast<socklen_t>(own.capacity()), peer_length = own_length;
+  if (::getsockname(descriptor, own.data(), &own_length) != 0 ||
+      ::getpeername(descriptor, peer.data(), &peer_length) != 0)
+    return false;
+  own.resize(own_length);
+  peer.resize(peer_length);
+  return own.address() == peer.address() || peer.address().is_loopback();
+}
+
+// "reno bbr cubic"
+std::string congestion_list(const char* which) {
+  std::ifstream file(std::string("/proc/sys/net/ipv4/tcp_") + which + "_congestion_control");
+  std::string line;
+  std::getline(file, line);
+  return line;
 }
 
 }  // namespace
@@ -100,16 +127,33 @@ std::string to_text(const tcp::endpoint& endpoint) {
 void tune_connection(int descriptor) {
   ::fcntl(descriptor, F_SETFD, FD_CLOEXEC);
   set_option(descriptor, IPPROTO_TCP, TCP_NODELAY, 1);
-  // On purpose, whatever the host's default: BBR paces, which costs a third to a half of the rate
-  // on loopback and fast local networks. A kernel without cubic keeps its default.
-  constexpr char kCubic[] = "cubic";
-  ::setsockopt(descriptor, IPPROTO_TCP, TCP_CONGESTION, kCubic, sizeof kCubic - 1);
   // A host that vanished is noticed by the kernel after a minute even if nobody asks for it; who
   // waits for it is told much sooner by the layers above.
   set_option(descriptor, IPPROTO_TCP, TCP_USER_TIMEOUT, 60'000);
   set_option(descriptor, SOL_SOCKET, SO_KEEPALIVE, 1);
   set_option(descriptor, IPPROTO_TCP, TCP_KEEPIDLE, 20);
   set_option(descriptor, IPPROTO_TCP, TCP_KEEPINTVL, 10);
+}
+
+void choose_congestion(int descriptor, const std::string& name) {
+  // BBR paces, which costs a third to a half of the rate on loopback; elsewhere the host's owner
+  // knows the network better than a library does. A kernel without cubic keeps its default.
+  if (!name.empty() || goes_over_loopback(descriptor))
+    set_congestion(descriptor, name.empty() ? "cubic" : name);
+}
+
+void check_congestion(const std::string& name) {
+  if (name.empty()) return;
+  const Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!socket) throw system_error("cannot make a socket", errno);
+  if (set_congestion(socket.get(), name)) return;
+  const bool forbidden = errno == EPERM;
+  throw Error(
+      ErrorCode::invalid_argument,
+      fmt::format("TUTTI_TCP_CONGESTION={} {}; want one of {}, or nothing for the host's own", name,
+                  forbidden ? "needs a privilege (CAP_NET_ADMIN) on this host"
+                            : "is no congestion control of this host's kernel",
+                  congestion_list(forbidden ? "allowed" : "available")));
 }
 
 }  // namespace tutti

@@ -23,8 +23,13 @@ std::vector<tcp::endpoint> resolve(asio::io_context& io, const std::string& host
 /// "10.0.0.3:4711" or "[fd00::3]:4711".
 std::string to_text(const tcp::endpoint& endpoint);
 
-/// What all our connections share: no delay, close-on-exec, cubic congestion control and a bound on
-/// silence.
+/// What all our connections share: no delay, close-on-exec and a bound on silence.
 void tune_connection(int descriptor);
+
+/// Gives a connected socket the congestion control of this name, as far as the kernel lets it; ""
+/// is the host's own, but over loopback cubic.
+void choose_congestion(int descriptor, const std::string& name);
+/// Throws Error(invalid_argument) that lists what there is, if this process cannot have it.
+void check_congestion(const std::string& name);
 
 }  // namespace tutti

@@ -156,11 +156,15 @@ std::map<int, Descriptor> Connector::run() {
   }
   gate_->close();
   std::map<int, Descriptor> sockets;
-  for (auto& peer : peers_) sockets[peer->rank] = Descriptor(peer->socket->release());
+  for (auto& peer : peers_) {
+    choose_congestion(peer->socket->native_handle(), context_.tcp_congestion);
+    sockets[peer->rank] = Descriptor(peer->socket->release());
+  }
   return sockets;
 }
 
 void Connector::publish_address() {
+  check_congestion(context_.tcp_congestion);
   scope_ = agree_on_scope(*context_.store, lane_);
   const auto address = choose_address(context_, interface_addresses());
   acceptor_ = listen_on(io_, {address, 0});

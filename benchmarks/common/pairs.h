@@ -105,17 +105,19 @@ inline Row measure_pairs(ForkTeam& team, const Flags& flags, std::function<void(
 }
 
 /// A communicator of the team's ranks over one backend; over TCP by an interface that this rank
-/// has, "" for any.
+/// has ("" for any) and with this congestion control ("": as Tutti chooses).
 inline std::unique_ptr<Communicator> make_communicator(const ForkTeam& team,
                                                        const std::string& folder,
                                                        const std::string& backend,
-                                                       const std::string& interface = "") {
+                                                       const std::string& interface = "",
+                                                       const std::string& congestion = "") {
   Options options;
   options.rank = options.local_rank = team.rank();
   options.size = options.local_size = team.size();
   options.store = "file://" + folder;
   options.backend = backend;
   options.network_interface = interface;
+  options.tcp_congestion = congestion;
   return Communicator::create(std::move(options));
 }
 

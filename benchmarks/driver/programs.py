@@ -280,7 +280,7 @@ class Programs:
         self._beside_sockets(place, ranks, sizes)
 
     def _beside_sockets(self, place, ranks, sizes):
-        """With the congestion control that ours chooses, and one socket as ours."""
+        """With one congestion control and one socket, as ours."""
         where, more = self._where(place, ranks)
         argv = (self.folder / "raw-sockets", "allreduce", "--ranks", ranks, "--bytes",
                 sizes_text(sizes), "--congestion", CUBIC, "--repetition-ms", 50, "--pairs",
@@ -308,7 +308,8 @@ class Programs:
             env = {"TUTTI_RANK": str(rank), "TUTTI_SIZE": str(len(names)),
                    "TUTTI_STORE": f"tcp://{hosts[0]}:{STORE_PORT}", "TUTTI_SERVE_STORE": "1",
                    "TUTTI_LOCAL_RANK": str(rank), "TUTTI_LOCAL_SIZE": str(len(names)),
-                   "TUTTI_INTERFACE": host, "TUTTI_SECRET": self.network.name}
+                   "TUTTI_INTERFACE": host, "TUTTI_TCP_CONGESTION": CUBIC,
+                   "TUTTI_SECRET": self.network.name}
             argv = ("ip", "netns", "exec", name, self.bench, "allreduce", "--backend", "tcp",
                     "--pin", "--json", "-", *words)
             processes.append(Process(tuple(map(str, argv)), env))

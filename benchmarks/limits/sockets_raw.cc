@@ -19,7 +19,8 @@ void run_allreduce(const Flags& flags, ForkTeam& team, const std::string& folder
   const int sockets = flags.whole("sockets");
   if (sockets < 1 || sockets > 64) throw std::invalid_argument("--sockets must be from 1 to 64");
   Ring ring(team, hosts, sockets, flags.text("congestion"));
-  const auto comm = make_communicator(team, folder, "tcp", hosts[static_cast<size_t>(team.rank())]);
+  const auto comm = make_communicator(team, folder, "tcp", hosts[static_cast<size_t>(team.rank())],
+                                      flags.text("congestion"));
   const auto own = Pattern::of_rank(team.rank()), reduced = Pattern::reduced(team.size());
   for (const auto bytes : parse_sizes(flags.text("bytes"), flags.whole("factor"))) {
     const int64_t count = bytes / 4, moved = 2 * bytes * (team.size() - 1) / team.size();

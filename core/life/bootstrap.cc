@@ -309,6 +309,7 @@ std::shared_ptr<Engine> make_engine(const Options& options, const Membership& me
   context.secret = options.secret;
   context.network_interface = options.network_interface;
   context.tcp_sockets = options.tcp_sockets;
+  context.tcp_congestion = options.tcp_congestion;
   context.determinism = options.determinism;
   context.algorithms = options.algorithms;
   context.library = options.backend_library;

@@ -220,6 +220,8 @@ std::vector<Setting> all_settings() {
            "network interface for this rank, by name or address; empty: chosen"),
       count("TUTTI_TCP_SOCKETS", &Options::tcp_sockets, 1, kMostSockets,
             "TCP connections between two ranks; more where a network bounds each"),
+      text("TUTTI_TCP_CONGESTION", &Options::tcp_congestion,
+           "congestion control between ranks, like bbr; empty: the host's own (loopback: cubic)"),
       text("TUTTI_HOST", &Options::host,
            "ranks with one name here count as one host; empty: found out"),
       text("TUTTI_BACKEND", &Options::backend,

@@ -36,7 +36,10 @@ struct Options {
   std::string secret;             // TUTTI_SECRET_FD (a descriptor) or TUTTI_SECRET, then unset
   std::string network_interface;  // TUTTI_INTERFACE: name or address; empty: chosen
   int tcp_sockets = 1;  // TUTTI_TCP_SOCKETS: between two ranks; more where a network bounds each
-  std::string host;     // TUTTI_HOST: overrides which ranks count as one host
+  // TUTTI_TCP_CONGESTION: congestion control of the connections between ranks, as the kernel names
+  // it ("bbr"); empty: the host's own, but over loopback cubic, which is faster there
+  std::string tcp_congestion;
+  std::string host;  // TUTTI_HOST: overrides which ranks count as one host
 
   std::string backend = "auto";  // TUTTI_BACKEND: auto, what tutti-doctor lists, or shm+ucx
   std::string backend_path;      // TUTTI_BACKEND_PATH: folders of plugins, a:b; then libtutti.so's

@@ -247,6 +247,19 @@ TEST(TcpMeetingTest, AnUnknownInterfaceIsToldToEveryRankWithWhatThereIs) {
   }
 }
 
+TEST(TcpMeetingTest, AnUnknownCongestionControlIsRefusedWithWhatThereIs) {
+  Meeting meeting(2, "");
+  const auto outcomes =
+      meeting.run(all(2), [](Context& context) { context.tcp_congestion = "warp"; });
+  for (const auto& outcome : outcomes) {
+    ASSERT_TRUE(outcome.error);
+    EXPECT_EQ(outcome.error->code(), ErrorCode::invalid_argument);
+    EXPECT_THAT(outcome.error->what(),
+                AllOf(HasSubstr("TUTTI_TCP_CONGESTION=warp"), HasSubstr("reno")));
+    EXPECT_LT(outcome.seconds, 6);
+  }
+}
+
 TEST(TcpMeetingTest, StrangersAtTheDoorAreTurnedAwayAndLogged) {
   Meeting meeting(2, "");
   std::thread stranger([&] {

@@ -1,6 +1,10 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/epoll.h>
 
+#include <fstream>
 #include <list>
 #include <string>
 #include <string_view>
@@ -61,6 +65,42 @@ TEST_F(TcpNamespacesTest, RanksOnSeveralHostsMeetByTheAddressThatReachesTheStore
       return own.starts_with(expected + " ") || complain(context, own);
     });
   }
+}
+
+// What the kernel says of a connection.
+std::string congestion_of(const Descriptor& socket) {
+  char name[32] = "";
+  socklen_t length = sizeof name - 1;
+  ::getsockopt(socket.get(), IPPROTO_TCP, TCP_CONGESTION, name, &length);
+  return name;
+}
+
+TEST_F(TcpNamespacesTest, CongestionControlIsTheHostsOwnUnlessItIsNamed) {
+  NetworkNamespaces hosts(2);
+  const auto expect = [&](const std::string& wanted, const std::string& got) {
+    RankProcesses(hosts, {0, 1}).run([&](Context& context) {
+      context.tcp_congestion = wanted;
+      for (const auto& [peer, socket] : connect_peers(context, others(context)))
+        if (const auto is = congestion_of(socket); is != got)
+          return complain(context, fmt::format("wanted \"{}\", got {}", wanted, is));
+      meet(context, "done");
+      return true;
+    });
+  };
+  for (const int host : {0, 1})
+    hosts.within(host, [] {
+      std::ofstream("/proc/sys/net/ipv4/tcp_congestion_control") << "reno" << std::flush;
+    });
+  expect("", "reno");
+  expect("cubic", "cubic");
+  // Two ranks of one host go over loopback, though they call its address.
+  RankProcesses(hosts, {0, 0}).run([&](Context& context) {
+    context.network_interface = NetworkNamespaces::kInterface;
+    for (const auto& [peer, socket] : connect_peers(context, others(context)))
+      if (congestion_of(socket) != "cubic") return complain(context, congestion_of(socket));
+    meet(context, "done");
+    return true;
+  });
 }
 
 TEST_F(TcpNamespacesTest, TheInterfaceCanBeNamed) {

@@ -45,6 +45,7 @@ TEST(Settings, AreRead) {
   const auto options = read({{"TUTTI_JOB", "j"},
                              {"TUTTI_INTERFACE", "eth0"},
                              {"TUTTI_TCP_SOCKETS", "4"},
+                             {"TUTTI_TCP_CONGESTION", "reno"},
                              {"TUTTI_HOST", "a"},
                              {"TUTTI_BACKEND", "tcp"},
                              {"TUTTI_BACKEND_PATH", "/a:/b c"},
@@ -70,6 +71,7 @@ TEST(Settings, AreRead) {
   EXPECT_EQ(options.job, "j");
   EXPECT_EQ(options.network_interface, "eth0");
   EXPECT_EQ(options.tcp_sockets, 4);
+  EXPECT_EQ(options.tcp_congestion, "reno");
   EXPECT_EQ(options.host, "a");
   EXPECT_EQ(options.backend, "tcp");
   EXPECT_EQ(backend_folders(options), (std::vector<std::string>{"/a", "/b c"}));
