@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -37,6 +38,9 @@ class Channel {
   /// descriptor too.
   virtual void watch(Poller& poller) = 0;
   virtual std::string_view route() const = 0;
+  /// Seconds since the last sign of life of the peer that the network saw, see
+  /// Transport::quiet_seconds; infinity: it tells nothing.
+  virtual double quiet_seconds() { return std::numeric_limits<double>::infinity(); }
 };
 
 }  // namespace tutti

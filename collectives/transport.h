@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -41,6 +42,9 @@ struct Loan {
   std::byte* data = nullptr;  // null: it may not
   uint64_t place = 0;         // for MessageHeader::place
 };
+
+/// What Transport::quiet_seconds says where it knows nothing.
+inline constexpr double kQuietForEver = std::numeric_limits<double>::infinity();
 
 using Ticket = uint64_t;  // 0 is no ticket
 enum class TransferState : uint8_t { pending, done, failed };
@@ -121,6 +125,11 @@ class Transport : public Progressive {
   virtual TransportCounters counters() const = 0;
   /// "memory", "shm", "tcp": how bytes reach this peer.
   virtual std::string_view route(int peer) const = 0;
+  /// Seconds since bytes came from this peer, or since its host took bytes that wait to be taken,
+  /// as far as the network tells: signs of life where messages are large and the link is slow, so
+  /// that its answers come late. Not what its host confirms at once, as it does for a stopped
+  /// process. Asked about once a second.
+  virtual double quiet_seconds(int /*peer*/) { return kQuietForEver; }
 };
 
 }  // namespace tutti

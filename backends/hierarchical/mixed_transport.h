@@ -37,6 +37,9 @@ class MixedTransport final : public Transport {
   void goodbye(double seconds) noexcept override;
   TransportCounters counters() const override;
   std::string_view route(int peer) const override;
+  double quiet_seconds(int peer) override {
+    return way(peer).transport->quiet_seconds(way(peer).peer);
+  }
 
  private:
   struct Way {

@@ -46,6 +46,7 @@ class JointTransport final : public Transport {
   void goodbye(double seconds) noexcept override;
   TransportCounters counters() const override { return own().counters(); }
   std::string_view route(int peer) const override { return own().route(peer); }
+  double quiet_seconds(int peer) override { return own().quiet_seconds(peer); }
 
  private:
   Transport& own() const { return *parts_.front().transport; }

@@ -407,6 +407,11 @@ std::optional<PeerEvent> StreamTransport::take_event() {
   return event;
 }
 
+double StreamTransport::quiet_seconds(int peer) {
+  Peer& asked = peer_at(peer);
+  return asked.channel ? asked.channel->quiet_seconds() : kQuietForEver;
+}
+
 std::string_view StreamTransport::route(int peer) const {
   if (peer == rank_) return "self";
   return peers_.at(static_cast<size_t>(peer))->route;

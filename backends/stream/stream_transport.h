@@ -45,6 +45,7 @@ class StreamTransport final : public Transport, private Inlet::Reader {
   void goodbye(double seconds) noexcept override;
   TransportCounters counters() const override { return counters_; }
   std::string_view route(int peer) const override;
+  double quiet_seconds(int peer) override;
 
  private:
   struct Peer {

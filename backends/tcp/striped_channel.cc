@@ -45,6 +45,12 @@ StripedChannel::StripedChannel(std::vector<Descriptor> sockets) {
   for (auto& socket : sockets) lanes_.push_back(std::make_unique<TcpChannel>(std::move(socket)));
 }
 
+double StripedChannel::quiet_seconds() {
+  double shortest = lanes_.front()->quiet_seconds();
+  for (const auto& lane : lanes_) shortest = std::min(shortest, lane->quiet_seconds());
+  return shortest;
+}
+
 void StripedChannel::move(Cursor& cursor, size_t bytes) {
   cursor.left -= bytes;
   if (cursor.left == 0) cursor = {(cursor.lane + 1) % lanes_.size(), kBlockBytes};

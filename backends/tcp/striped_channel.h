@@ -23,6 +23,7 @@ class StripedChannel : public Channel {
   bool arm(bool wants_write) override;
   void watch(Poller& poller) override;
   std::string_view route() const override { return "tcp"; }
+  double quiet_seconds() override;
 
  private:
   // Where one direction is.

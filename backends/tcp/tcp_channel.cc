@@ -1,7 +1,11 @@
 #include "tutti/backends/tcp/tcp_channel.h"
 
 #include <limits.h>
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -54,6 +58,7 @@ size_t TcpChannel::write(std::span<const iovec> parts) {
     const auto count = ::sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (count >= 0) {
       is_full_ = static_cast<size_t>(count) < total(parts);
+      written_ += static_cast<size_t>(count);
       return static_cast<size_t>(count);
     }
     if (errno == EINTR) continue;
@@ -108,6 +113,22 @@ void TcpChannel::watch(Poller& poller) {
   poller_ = &poller;
   watched_events_ = EPOLLIN;
   poller.watch(socket_.get(), watched_events_);
+}
+
+double TcpChannel::quiet_seconds() {
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  int waiting = 0;
+  if (::getsockopt(socket_.get(), IPPROTO_TCP, TCP_INFO, &info, &length) != 0 ||
+      ::ioctl(socket_.get(), SIOCOUTQ, &waiting) != 0)
+    return std::numeric_limits<double>::infinity();
+  const uint64_t taken = written_ - static_cast<uint64_t>(waiting);
+  // A ping leaves nothing behind: the kernel confirms it at once, also that of a stopped process.
+  // Where that one's buffers are full nothing more is taken, which the look after that sees.
+  const bool takes = std::exchange(taken_, taken) != taken && waiting > 0;
+  const auto milliseconds = takes ? std::min(info.tcpi_last_data_recv, info.tcpi_last_ack_recv)
+                                  : info.tcpi_last_data_recv;
+  return milliseconds / 1000.0;
 }
 
 void TcpChannel::lose(const std::string& seen) {

@@ -22,6 +22,7 @@ class TcpChannel : public Channel {
   bool arm(bool wants_write) override;
   void watch(Poller& poller) override;
   std::string_view route() const override { return "tcp"; }
+  double quiet_seconds() override;
 
   /// What a sleeper wakes up for: EPOLLIN, EPOLLOUT, both or, with 0, not even for its end.
   void arm_for(unsigned events);
@@ -35,6 +36,8 @@ class TcpChannel : public Channel {
   Poller* poller_ = nullptr;
   unsigned watched_events_ = 0;
   std::string write_failure_;
+  uint64_t written_ = 0;  // bytes
+  uint64_t taken_ = 0;    // of these by the peer's host, at the last quiet_seconds()
   // The last call moved less than it could have: the next one need not ask the kernel.
   bool is_dry_ = false;
   bool is_full_ = false;

@@ -230,6 +230,14 @@ void Engine::watch_peers(Clock::time_point now) {
     control_deadline_ = next_stall_check_;
     return;
   }
+  for (int peer = 0; busy && peer < context_.size; ++peer) {
+    if (peer == context_.rank) continue;
+    // Its answers may wait behind data that a slow link brings.
+    const double quiet = transport_.quiet_seconds(peer);
+    if (quiet <= options_.peer_timeout)
+      liveness_.heard(peer, now - std::chrono::duration_cast<Clock::duration>(
+                                      std::chrono::duration<double>(quiet)));
+  }
   const auto result = liveness_.tick(now, busy && context_.size > 1);
   next_stall_check_ = Clock::time_point::max();
   if (!busy) {

@@ -19,7 +19,10 @@ void Liveness::start(Clock::time_point now) {
   next_ping_ = now + interval_;
 }
 
-void Liveness::heard(int peer, Clock::time_point now) { heard_[static_cast<size_t>(peer)] = now; }
+void Liveness::heard(int peer, Clock::time_point when) {
+  auto& last = heard_[static_cast<size_t>(peer)];
+  last = std::max(last, when);
+}
 
 Liveness::Result Liveness::tick(Clock::time_point now, bool pending) {
   Result result;

@@ -12,7 +12,7 @@ class Liveness {
  public:
   Liveness(int rank, int size, double peer_timeout);
 
-  void heard(int peer, Clock::time_point now);
+  void heard(int peer, Clock::time_point when);
   struct Result {
     std::vector<int> ping;
     /// Once a peer did not answer within peer_timeout: it and all that were quiet for half of that,

@@ -279,6 +279,32 @@ TEST(TcpMeetingTest, StrangersAtTheDoorAreTurnedAwayAndLogged) {
                                  HasSubstr("is not a Tutti process")));
 }
 
+// Liveness counts as heard what arrives and what is taken, not what a kernel confirms by itself.
+TEST(TcpChannelTest, QuietIsWhoNeitherSendsNorTakes) {
+  auto [a, b] = make_pair_of_channels();
+  const auto pause = [] { std::this_thread::sleep_for(std::chrono::milliseconds(300)); };
+  std::vector<std::byte> buffer(1 << 20);
+  write_some(*b, "word");
+  while (a->read(buffer) == 0) {
+  }
+  EXPECT_LT(a->quiet_seconds(), 0.2);
+  // The other side does nothing, but its kernel confirms what is small.
+  for (int i = 0; i < 3; ++i) write_some(*a, "ping");
+  pause();
+  EXPECT_GE(a->quiet_seconds(), 0.25);
+  // It does not take what fills its buffers either.
+  const std::string much(1 << 20, 'x');
+  for (int i = 0; i < 64; ++i) write_some(*a, much);
+  pause();
+  a->quiet_seconds();  // saw that the buffers were filled
+  pause();
+  EXPECT_GE(a->quiet_seconds(), 0.25);
+  // Now it takes some of it, and there is more.
+  const auto deadline = Deadline::after(5);
+  while (a->quiet_seconds() >= 0.2 && !deadline.passed()) b->read(buffer);
+  EXPECT_FALSE(deadline.passed());
+}
+
 TEST(TcpChannelTest, BytesArriveInOrderBothWaysUnderBackPressure) {
   auto [a, b] = make_pair_of_channels();
   Poller poller;

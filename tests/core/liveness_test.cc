@@ -100,5 +100,14 @@ TEST(Stall, ReportsAtTwoTenAndEveryMinute) {
   EXPECT_EQ(clock.next(10.1), 70.1);
 }
 
+// What is told late, such as what the network saw, takes nothing back.
+TEST(Liveness, OnlyTheLatestSignOfLifeCounts) {
+  Liveness liveness(0, 2, 4);
+  liveness.tick(kStart, true);
+  liveness.heard(1, kStart + milliseconds(900));
+  liveness.heard(1, kStart + milliseconds(500));
+  EXPECT_NEAR(liveness.quiet_seconds(1, kStart + milliseconds(1000)), 0.1, 1e-9);
+}
+
 }  // namespace
 }  // namespace tutti
