@@ -57,7 +57,7 @@ grep -q pkg-config "$scratch/typed" || fail "the README no longer says how to us
 (
   unset PKG_CONFIG_PATH
   export HOME=$scratch/home
-  mkdir "$scratch/clone"
+  mkdir -p "$scratch/clone/build"
   ln -s "$here/../../examples" "$scratch/clone/examples"
   cd "$scratch/clone" && bash -euxo pipefail "$scratch/typed"
 )

@@ -52,7 +52,8 @@ TEST(CommandLine, HostsAndTheRest) {
 
 TEST(CommandLine, ErrorsAreOneLineAndCodeTwo) {
   const std::vector<std::pair<std::vector<std::string>, const char*>> cases = {
-      {{}, "how many ranks?"},
+      {{}, "how many ranks? Give -np N"},
+      {{"p", "-np", "2"}, "how many ranks? -np stands before the program"},
       {{"-np", "0", "p"}, "-np 0 is not a number of ranks (want 1 to 65536)"},
       {{"-np", "-1", "p"}, "-np -1 is not a number"},
       {{"-np", "two", "p"}, "-np two is not a number"},

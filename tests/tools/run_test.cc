@@ -116,6 +116,7 @@ TEST(TuttiRun, NamesAProgramThatDoesNotStartAndEndsAsAShellWould) {
           "loader) is not");
   const Folder data("data", "1 2 3\n", 0600);
   refused(data.path(), "./data", 126, "Permission denied");
+  refused(data.path(), "data", 127, "No such file or directory");
 }
 
 TEST(TuttiRun, PassesSettingsAndVariablesOn) {

@@ -94,7 +94,8 @@ std::string advice(const Command& command, int reason) {
   const auto is_file = [&](const std::filesystem::path& path) {
     return std::filesystem::is_regular_file(path, status);
   };
-  if (reason != ENOENT || !is_file(std::filesystem::path(command.folder) / program)) return "";
+  const auto file = std::filesystem::path(command.folder) / program;
+  if (reason != ENOENT || !is_file(file) || ::access(file.c_str(), X_OK) != 0) return "";
   if (program.find('/') == program.npos)
     return fmt::format("; it is not in PATH, but in this folder: write ./{}", program);
   return "; it is there, but what it needs to run (its interpreter or loader) is not";

@@ -120,7 +120,11 @@ Request parse_command_line(const std::vector<std::string>& arguments) {
           fmt::format("-np {} is not a number of ranks (want 1 to {})", ranks, kMostRanks));
     request.ranks = static_cast<int>(*number);
   } else if (!request.hosts_given) {
-    throw usage_error("how many ranks? Give -np N or --hosts");
+    const bool late = std::any_of(request.program.begin(), request.program.end(),
+                                  [](const auto& word) { return word.starts_with("-np"); });
+    throw usage_error(late ? "how many ranks? -np stands before the program, as what follows that "
+                             "is the program's own"
+                           : "how many ranks? Give -np N or --hosts");
   }
   if (app.count("--rsh") > 0) request.remote_shell = split_words(remote_shell);
   if (request.remote_shell.empty()) throw usage_error("--rsh is no command");
