@@ -56,6 +56,10 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 
 }  // namespace
 
+std::string format_count(int64_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
 std::optional<std::string> nearest_word(std::string_view word,
                                         std::span<const std::string> candidates) {
   const size_t limit = std::clamp<size_t>(word.size() / 3, 1, 4);

@@ -15,6 +15,9 @@ std::string format_ranks(std::span<const int> ranks);
 /// "rank 3" or "ranks 0-2 5".
 std::string format_rank_set(std::span<const int> ranks);
 
+/// "1 rank", "3 ranks": nouns whose plural ends in s.
+std::string format_count(int64_t count, std::string_view noun);
+
 /// The candidate with the least edit distance to `word`, if it is close enough to be a misspelling
 /// (distance at most a third of the word's length, at least 1, at most 4); first one wins a tie.
 std::optional<std::string> nearest_word(std::string_view word,

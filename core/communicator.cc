@@ -32,7 +32,9 @@ int64_t rows_of(const Shape& shape) { return shape.rank() == 0 ? 1 : shape[0]; }
 
 std::vector<int64_t> checked_rows(std::string_view name, std::span<const int64_t> rows, int size) {
   if (!rows.empty() && static_cast<int>(rows.size()) != size)
-    throw refused(name, fmt::format("{} row counts were given for {} ranks", rows.size(), size));
+    throw refused(name, fmt::format("{} were given for {}",
+                                    format_count(static_cast<int64_t>(rows.size()), "row count"),
+                                    format_count(size, "rank")));
   for (const int64_t count : rows)
     if (count < 0)
       throw refused(name, fmt::format("rows [{}] hold a negative count", fmt::join(rows, ",")));

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "tutti/base/error.h"
+#include "tutti/base/text.h"
 
 namespace tutti::nn {
 
@@ -18,10 +19,11 @@ DataLoader::DataLoader(const Dataset& dataset, const LoaderOptions& options)
   if (options.batch < 1)
     throw refuse(fmt::format("a batch of {} images, want at least 1", options.batch));
   if (options.rank < 0 || options.rank >= options.size)
-    throw refuse(fmt::format("rank {} of {} ranks", options.rank, options.size));
+    throw refuse(fmt::format("rank {} of {}", options.rank, format_count(options.size, "rank")));
   if (steps_per_epoch() == 0)
-    throw refuse(fmt::format("{} images are too few for one step of {} ranks with {} each",
-                             dataset.count(), options.size, options.batch));
+    throw refuse(fmt::format("{} are too few for one step of {} with {} each",
+                             format_count(dataset.count(), "image"),
+                             format_count(options.size, "rank"), options.batch));
 }
 
 void DataLoader::check_not_forked() const {

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "tests/api/case.h"
+#include "tutti/base/text.h"
 
 namespace tutti::test {
 namespace {
@@ -119,10 +120,10 @@ TUTTI_CASE(Alltoall, SplitsErrors) {
                  fmt::format("\"x\": rows [{}] hold a negative count", fmt::join(splits, ",")),
                  [&] { comm.alltoall("x", values, splits); });
   splits.push_back(1);
-  expect_refused(
-      comm,
-      fmt::format("\"x\": {} row counts were given for {} ranks", comm.size() + 1, comm.size()),
-      [&] { comm.alltoall("x", values, splits); });
+  expect_refused(comm,
+                 fmt::format("\"x\": {} row counts were given for {}", comm.size() + 1,
+                             format_count(comm.size(), "rank")),
+                 [&] { comm.alltoall("x", values, splits); });
 }
 
 TUTTI_CASE(Alltoall, ScalarError) {

@@ -14,6 +14,12 @@ using testing::Optional;
 std::string ranks(std::vector<int> list) { return format_ranks(list); }
 std::string rank_set(std::vector<int> list) { return format_rank_set(list); }
 
+TEST(FormatCount, KnowsOne) {
+  EXPECT_EQ(format_count(0, "rank"), "0 ranks");
+  EXPECT_EQ(format_count(1, "rank"), "1 rank");
+  EXPECT_EQ(format_count(2, "row count"), "2 row counts");
+}
+
 TEST(FormatRanks, JoinsRunsOfThreeAndMore) {
   EXPECT_EQ(ranks({}), "none");
   EXPECT_EQ(ranks({3}), "3");

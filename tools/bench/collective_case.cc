@@ -5,6 +5,7 @@
 #include "tools/bench/exercise.h"
 #include "tools/bench/figures.h"
 #include "tutti/base/error.h"
+#include "tutti/base/text.h"
 
 namespace tutti::bench {
 
@@ -89,8 +90,8 @@ bool run_collective(Session& session) {
                             exists(entry.name, way, true) ? "in place" : "out of place"));
 
   auto& report = session.report();
-  report.print(fmt::format("# tutti-bench {} --way {}: {} ranks, {}{}\n", entry.name,
-                           to_string(way), session.size(), session.control().backend(),
+  report.print(fmt::format("# tutti-bench {} --way {}: {}, {}{}\n", entry.name, to_string(way),
+                           format_count(session.size(), "rank"), session.control().backend(),
                            settings.pin ? ", pinned" : ""));
   if (places.size() == 1)
     report.print(fmt::format("# {}\n", is_barrier       ? "no data"
@@ -126,9 +127,9 @@ bool run_collective(Session& session) {
     }
     report.print(row + "\n");
   }
-  report.draw(fmt::format("{} {}{}, {} ranks, {}", entry.name, to_string(settings.dtype),
-                          reduces ? fmt::format(" {}", to_string(settings.op)) : "", session.size(),
-                          session.control().backend()));
+  report.draw(fmt::format("{} {}{}, {}, {}", entry.name, to_string(settings.dtype),
+                          reduces ? fmt::format(" {}", to_string(settings.op)) : "",
+                          format_count(session.size(), "rank"), session.control().backend()));
   return all_wrong == 0;
 }
 

@@ -40,11 +40,11 @@ void report_create(Report& report, Record& record, const std::vector<double>& sa
   record.max_us = timing.max_us;
   record.repetitions = timing.repetitions;
   record.iterations = 1;
-  report.print(
-      fmt::format("# tutti-bench create: {} ranks, {}, {} jobs\n"
-                  "#{:>11} {:>12} {:>12} {:>6}\n {:>11.0f} {:>12.0f} {:>12.0f} {:>6}\n",
-                  record.ranks, record.transport, timing.repetitions, "median (us)", "min", "max",
-                  "#wrong", record.time_us, record.min_us, record.max_us, record.wrong));
+  report.print(fmt::format(
+      "# tutti-bench create: {}, {}, {} jobs\n"
+      "#{:>11} {:>12} {:>12} {:>6}\n {:>11.0f} {:>12.0f} {:>12.0f} {:>6}\n",
+      format_count(record.ranks, "rank"), record.transport, timing.repetitions, "median (us)",
+      "min", "max", "#wrong", record.time_us, record.min_us, record.max_us, record.wrong));
   report.add(record);
 }
 

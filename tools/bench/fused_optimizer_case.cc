@@ -7,6 +7,7 @@
 #include "tools/bench/figures.h"
 #include "tools/bench/gradient_step.h"
 #include "tutti/adapters/nn/sharded_adam.h"
+#include "tutti/base/text.h"
 
 namespace tutti::bench {
 
@@ -103,13 +104,14 @@ bool run_fused_optimizer(Session& session) {
   session.set_timing(record, timing);
   record.extra["separate_us"] = median(wholes);
   record.extra["ratio"] = median(ratios);
-  session.report().print(fmt::format(
-      "# tutti-bench fused_optimizer --set {}: {} ranks, {}{}\n"
-      "#{:>13} {:>13} {:>13} {:>23} {:>9} {:>6}\n"
-      " {:>13.1f} {:>13.1f} {:>13.1f} {:>23.1f} {:>9.3f} {:>6}\n",
-      settings.set, session.size(), record.transport, settings.pin ? ", pinned" : "", "fused (us)",
-      "min", "max", "allreduce + step (us)", "ratio", "#wrong", record.time_us, record.min_us,
-      record.max_us, median(wholes), median(ratios), record.wrong));
+  session.report().print(
+      fmt::format("# tutti-bench fused_optimizer --set {}: {}, {}{}\n"
+                  "#{:>13} {:>13} {:>13} {:>23} {:>9} {:>6}\n"
+                  " {:>13.1f} {:>13.1f} {:>13.1f} {:>23.1f} {:>9.3f} {:>6}\n",
+                  settings.set, format_count(session.size(), "rank"), record.transport,
+                  settings.pin ? ", pinned" : "", "fused (us)", "min", "max",
+                  "allreduce + step (us)", "ratio", "#wrong", record.time_us, record.min_us,
+                  record.max_us, median(wholes), median(ratios), record.wrong));
   session.report().add(record);
   return record.wrong == 0;
 }

@@ -6,6 +6,7 @@
 #include "tools/bench/cases.h"
 #include "tools/bench/exact_data.h"
 #include "tools/bench/sizes.h"
+#include "tutti/base/text.h"
 #include "tutti/kernels/reduce.h"
 #include "tutti/tensor/tensor.h"
 
@@ -70,10 +71,10 @@ class Buffers {
 bool run_kernels(Session& session) {
   auto& report = session.report();
   report.print(
-      fmt::format("# tutti-bench kernels: {} ranks, each by itself\n"
+      fmt::format("# tutti-bench kernels: {}, each by itself\n"
                   "#{:>11} {:>6} {:>8} {:>6} {:>11} {:>12} {:>12} {:>6}\n",
-                  session.size(), "size (B)", "type", "redop", "inputs", "loop", "time (us)",
-                  "moved (GB/s)", "#wrong"));
+                  format_count(session.size(), "rank"), "size (B)", "type", "redop", "inputs",
+                  "loop", "time (us)", "moved (GB/s)", "#wrong"));
   bool right = true;
   for (const int64_t size : session.settings().bytes) {
     const int64_t bytes = (size + 3) / 4 * 4;

@@ -7,6 +7,7 @@
 #include "tools/bench/cases.h"
 #include "tools/bench/exact_data.h"
 #include "tools/bench/figures.h"
+#include "tutti/base/text.h"
 #include "tutti/tensor/tensor.h"
 
 namespace tutti::bench {
@@ -69,13 +70,14 @@ bool run_latency(Session& session) {
   record.extra["p90_us"] = slowest[2];
   record.extra["p99_9_us"] = slowest[4];
   record.extra["polled"] = polled;
-  session.report().print(fmt::format(
-      "# tutti-bench latency --way {}{}: {} ranks, {}, {} allreduces of 4 B\n"
-      "#{:>9} {:>10} {:>10} {:>10} {:>10} {:>10} {:>6}\n"
-      " {:>9.2f} {:>10.2f} {:>10.2f} {:>10.2f} {:>10.2f} {:>10.2f} {:>6}\n",
-      to_string(way), polled ? " --polled" : "", session.size(), record.transport, settings.calls,
-      "min (us)", "median", "p90", "p99", "p99.9", "max", "#wrong", slowest[0], slowest[1],
-      slowest[2], slowest[3], slowest[4], slowest[5], record.wrong));
+  session.report().print(
+      fmt::format("# tutti-bench latency --way {}{}: {}, {}, {} allreduces of 4 B\n"
+                  "#{:>9} {:>10} {:>10} {:>10} {:>10} {:>10} {:>6}\n"
+                  " {:>9.2f} {:>10.2f} {:>10.2f} {:>10.2f} {:>10.2f} {:>10.2f} {:>6}\n",
+                  to_string(way), polled ? " --polled" : "", format_count(session.size(), "rank"),
+                  record.transport, settings.calls, "min (us)", "median", "p90", "p99", "p99.9",
+                  "max", "#wrong", slowest[0], slowest[1], slowest[2], slowest[3], slowest[4],
+                  slowest[5], record.wrong));
   session.report().add(record);
   return record.wrong == 0;
 }

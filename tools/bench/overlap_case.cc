@@ -8,6 +8,7 @@
 #include "tools/bench/cases.h"
 #include "tools/bench/figures.h"
 #include "tools/bench/gradient_step.h"
+#include "tutti/base/text.h"
 
 namespace tutti::bench {
 
@@ -100,13 +101,13 @@ bool run_overlap(Session& session) {
   record.extra["step_us"] = median(steps);
   record.extra["communication_us"] = median(exchanges);
   session.report().print(fmt::format(
-      "# tutti-bench overlap --set {} --way {} --backward-ms {}: {} ranks, {}{}\n"
+      "# tutti-bench overlap --set {} --way {} --backward-ms {}: {}, {}{}\n"
       "#{:>13} {:>13} {:>13} {:>18} {:>13} {:>13} {:>6}\n"
       " {:>13.1f} {:>13.1f} {:>13.1f} {:>18.1f} {:>13.1f} {:>13.1f} {:>6}\n",
-      settings.set, to_string(way), settings.backward_ms, session.size(), record.transport,
-      settings.pin ? ", pinned" : "", "exposed (us)", "min", "max", "communication (us)",
-      "backward (us)", "step (us)", "#wrong", record.time_us, record.min_us, record.max_us,
-      median(exchanges), median(passes), median(steps), record.wrong));
+      settings.set, to_string(way), settings.backward_ms, format_count(session.size(), "rank"),
+      record.transport, settings.pin ? ", pinned" : "", "exposed (us)", "min", "max",
+      "communication (us)", "backward (us)", "step (us)", "#wrong", record.time_us, record.min_us,
+      record.max_us, median(exchanges), median(passes), median(steps), record.wrong));
   session.report().add(record);
   return record.wrong == 0;
 }

@@ -3,6 +3,7 @@
 
 #include "tools/bench/cases.h"
 #include "tools/bench/gradient_step.h"
+#include "tutti/base/text.h"
 
 namespace tutti::bench {
 
@@ -36,9 +37,9 @@ bool run_steady(Session& session) {
   record.op = to_string(ReduceOp::average);
   record.bytes = step.bytes();
   auto& report = session.report();
-  report.print(fmt::format(
-      "# tutti-bench steady --set {} --way {}: {} tensors, {} B, {} ranks, {}\n", settings.set,
-      to_string(way), step.size(), step.bytes(), session.size(), record.transport));
+  report.print(fmt::format("# tutti-bench steady --set {} --way {}: {} tensors, {} B, {}, {}\n",
+                           settings.set, to_string(way), step.size(), step.bytes(),
+                           format_count(session.size(), "rank"), record.transport));
   record.wrong = check_step(session, step);
   const bool locked = run_until_locked(session, *communicator, step);
   record.extra["plan_locked"] = locked;
