@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <random>
 
 namespace tutti {
@@ -86,6 +87,36 @@ TEST(PlanBuckets, AtTheEndTheMostUrgentGoFirst) {
   ASSERT_EQ(buckets.size(), 2u);
   EXPECT_EQ(buckets[0].slices.size(), 2u);
   EXPECT_EQ(buckets[0].slices[0].index, 0);
+}
+
+// The last piece of an exact multiple is a whole one, and no piece is empty.
+TEST(PlanBuckets, AnExactMultipleOfThePartitionSizeIsCutIntoWholePieces) {
+  for (const int64_t pieces : {1, 2, 3}) {
+    const std::vector<Signature> tensors{signature(1000 * pieces)};
+    const auto buckets = plan_buckets(places(tensors), 1 << 20, 4000);
+    ASSERT_EQ(buckets.size(), static_cast<size_t>(pieces));
+    for (int64_t i = 0; i < pieces; ++i)
+      EXPECT_EQ(buckets[static_cast<size_t>(i)].slices,
+                (std::vector<BucketSlice>{{0, 1000 * i, 1000, 0}}));
+  }
+}
+
+TEST(PlanBuckets, WithoutAPartitionSizeNothingIsCutAndSmallOnesAreFused) {
+  const std::vector<Signature> tensors{signature(10), signature(5'000'000), signature(10),
+                                       signature(10)};
+  const auto buckets = plan_buckets(places(tensors), 4000, 0);
+  size_t slices = 0;
+  std::map<int64_t, size_t> bucket_of;
+  for (size_t i = 0; i < buckets.size(); ++i)
+    for (const auto& slice : buckets[i].slices) {
+      EXPECT_EQ(slice.begin, 0);
+      EXPECT_EQ(slice.count, tensors[static_cast<size_t>(slice.index)].shape.count());
+      bucket_of[slice.index] = i;
+      ++slices;
+    }
+  EXPECT_EQ(slices, tensors.size());
+  EXPECT_EQ(bucket_of[2], bucket_of[3]);
+  EXPECT_NE(bucket_of[1], bucket_of[2]);
 }
 
 TEST(PlanBuckets, CutStartsANewBucket) {

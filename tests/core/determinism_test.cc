@@ -1,11 +1,15 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <functional>
+#include <map>
 #include <mutex>
 #include <numeric>
 #include <random>
 
 #include "tests/support/ranks.h"
+#include "tutti/backends/plugins.h"
+#include "tutti/core/arena.h"
 #include "tutti/core/communicator.h"
 
 namespace tutti {
@@ -85,6 +89,99 @@ TEST(Determinism, AllRanksHoldTheSameBits) {
           });
     }
 }
+
+// Of a tensor too long for one shot, every backend cuts, deals and forwards the elements in its own
+// way; the order of the ranks in each sum must not depend on that.
+class DeterminismOver : public testing::TestWithParam<std::string> {
+ protected:
+  static constexpr int kRanks = 3;
+
+  void SetUp() override {
+    try {
+      load_backends(GetParam(), {}, {});
+    } catch (const Error& error) {
+      GTEST_SKIP() << "backend " << GetParam() << " is not built here";
+    }
+#ifdef __SANITIZE_THREAD__
+    if (GetParam() == "ucx") GTEST_SKIP() << "its order of memory accesses is not seen by tsan";
+#endif
+  }
+  // Terms of very different size: each order of adding them gives other bits.
+  static std::vector<float> terms(int rank, size_t count) {
+    std::mt19937 random(static_cast<unsigned>(rank));
+    std::normal_distribution<float> normal;
+    std::vector<float> values(count);
+    for (auto& value : values) value = normal(random) * static_cast<float>(1 << (random() % 12));
+    return values;
+  }
+  // Calls `check` with what every rank got in each call: in place of the terms, blocking and in an
+  // arena.
+  static void sum(size_t count, Determinism determinism,
+                  const std::function<void(int call, const std::vector<float>&)>& check) {
+    std::mutex mutex;
+    test::run_threads(
+        kRanks,
+        [&](Communicator& comm) {
+          const auto own = terms(comm.rank(), count);
+          GradientArena arena(comm, {{"array", Shape{static_cast<int64_t>(count)}}},
+                              {.op = ReduceOp::sum});
+          // Negotiated at first, replayed from a plan later.
+          for (int step = 0; step < 6; ++step) {
+            auto values = own, blocking = own;
+            auto* array = arena["array"].as<float>();
+            std::copy(own.begin(), own.end(), array);
+            auto work = comm.allreduce("tensor", values, ReduceOp::sum);
+            arena.ready("array");
+            arena.wait();
+            work.wait();
+            comm.allreduce_blocking("blocking", blocking, ReduceOp::sum);
+            const std::lock_guard lock(mutex);
+            check(3 * step, values);
+            check(3 * step + 1, blocking);
+            check(3 * step + 2, {array, array + count});
+          }
+        },
+        [&](Options& options) {
+          options.backend = GetParam();
+          options.determinism = determinism;
+          options.fusion_bytes = 64 << 10;
+          options.partition_bytes = 1 << 20;
+          options.segment_bytes = 32 << 10;
+        });
+  }
+};
+
+TEST_P(DeterminismOver, LongTensorsAreSummedInRankOrder) {
+  for (const size_t count : {size_t{100}, size_t{40'000}, size_t{700'001}}) {
+    auto expected = terms(0, count);
+    auto backwards = terms(kRanks - 1, count);
+    for (int rank = 1; rank < kRanks; ++rank) {
+      const auto next = terms(rank, count), last = terms(kRanks - 1 - rank, count);
+      for (size_t i = 0; i < count; ++i) {
+        expected[i] += next[i];
+        backwards[i] += last[i];
+      }
+    }
+    ASSERT_NE(expected, backwards);  // else the order could not be seen
+    sum(count, Determinism::rank_order, [&](int call, const auto& values) {
+      EXPECT_TRUE(values == expected) << "call " << call << " of " << count;
+    });
+  }
+}
+
+TEST_P(DeterminismOver, AllRanksHoldTheSameBitsOfLongTensors) {
+  for (const size_t count : {size_t{40'000}, size_t{700'001}}) {
+    std::map<int, std::vector<float>> first;  // of each call, what came first of any rank
+    sum(count, Determinism::fastest, [&](int call, const auto& values) {
+      EXPECT_TRUE(first.try_emplace(call, values).first->second == values)
+          << "call " << call << " of " << count;
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, DeterminismOver,
+                         testing::Values("memory", "shm", "tcp", "hierarchical", "gloo", "ucx"),
+                         [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace tutti
