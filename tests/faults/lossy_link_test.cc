@@ -152,7 +152,7 @@ int exact_and_measured(Communicator& comm, double loss) {
     std::printf("%g %% loss, %s: %.1f Mb/s each way, plain sockets %.1f, share %.2f\n", 100 * loss,
                 plain.congestion().c_str(), megabits / ours, megabits / theirs, theirs / ours);
     // Cubic had a thirtieth of bbr's rate.
-    if (loss >= 0.1 && plain.congestion() == "bbr" && theirs / ours < 0.2) return 13;
+    if (loss >= 0.1 && plain.congestion() == "bbr" && theirs / ours < 0.1) return 13;
   }
   return 0;
 }
