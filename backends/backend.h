@@ -106,8 +106,8 @@ class Backend : public Progressive {
   /// What this rank would send if start() ran this to its end, known without running it; nothing
   /// where a library keeps that to itself.
   virtual Traffic predict(const Collective&, const Launch&) { return {}; }
-  /// True where what is pending moves on threads of a library: they need the cores, so that whoever
-  /// waits sleeps at once.
+  /// True where what is pending moves on threads of a library: they need the cores, so that a
+  /// thread that waits sleeps at once.
   virtual bool works_elsewhere() const { return false; }
   /// The algorithm that start() would run, for the timeline.
   virtual std::string_view algorithm(const Collective& collective) const = 0;

@@ -171,7 +171,7 @@ GradientArena::~GradientArena() {
   try {
     Work(work_).wait();
   } catch (const Error&) {
-    // Whoever wanted the result would have called wait(); here only the memory matters.
+    // A thread that wanted the result would have called wait(); here only the memory matters.
   }
 }
 

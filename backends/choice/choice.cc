@@ -76,7 +76,7 @@ class ChoiceBackend final : public Backend {
   std::unique_ptr<Region> allocate(size_t bytes, Device device) override {
     return backends_.front()->allocate(bytes, device);
   }
-  // Whoever must know before an operation is agreed on who runs it gets the way that fits all.
+  // Before an operation is agreed on, which backend will run it is not known: the answer fits all.
   bool shares(const std::byte* data, size_t bytes) const override {
     return !is_allreduce_divided_ && backends_.front()->shares(data, bytes);
   }

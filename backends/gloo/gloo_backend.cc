@@ -156,7 +156,7 @@ class GlooBackend final : public Backend {
   Bell bell_;
   Poller poller_;
   std::atomic<bool> has_news_{false};
-  std::atomic<bool> may_sleep_{false};  // who progresses, on the bell
+  std::atomic<bool> may_sleep_{false};  // the thread that progresses, on the bell
   std::atomic<bool> is_broken_{false};
   std::mutex abort_mutex_;  // for aborted_
   std::condition_variable aborted_;

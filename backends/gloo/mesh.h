@@ -13,7 +13,7 @@
 namespace tutti {
 
 /// Gloo's connections to all other ranks, made through our Store. Its own timeouts are a backstop
-/// only: who waits in vain is woken by close().
+/// only: an operation that waits in vain is woken by close().
 class GlooMesh final : public gloo::Context {
  public:
   /// Throws Error(unavailable | timeout) if a rank cannot be reached within the deadline.

@@ -14,7 +14,7 @@ namespace tutti {
 /// when each is over.
 class Worker {
  public:
-  /// Owned by whoever posts it, until it is over.
+  /// Owned by the operation that posts it, until it is over.
   struct Job {
     std::function<void()> run;
     std::string failure;  // what it threw

@@ -30,12 +30,13 @@ bool has_input(int descriptor);
 
 /// Who may wait at a door (the store's port, a rank's TCP port, a rank's Unix socket) until it has
 /// proved itself, so that connections which never do cannot keep a job from starting:
-/// kMostStrangers at once. Whoever comes to a full door takes the place of the one that has been
-/// silent for longest, or else of the one that came first, once that one has had kLeastStay.
+/// kMostStrangers at once. A connection that comes to a full door takes the place of the one that
+/// has been silent for longest, or else of the one that came first, once that one has had
+/// kLeastStay.
 ///
-/// Counts who was turned away and says so in the log: the first at once, then a line each
-/// kBetweenLines while they come, and the rest at the end. One thread at a time; time comes in as a
-/// value.
+/// Counts the connections that were turned away and says so in the log: the first at once, then a
+/// line each kBetweenLines while they come, and the rest at the end. One thread at a time; time
+/// comes in as a value.
 class Admission {
  public:
   static constexpr size_t kMostStrangers = 256;

@@ -30,7 +30,7 @@ struct HandshakeTerms {
 /// over its own role, both hellos and the scope. Fresh nonces defeat replay, the role in each proof
 /// defeats reflection. All frames have a fixed size, so nothing after the handshake is read.
 ///
-/// The proof protects the beginning of a connection, not what follows on it: whoever can alter
+/// The proof protects the beginning of a connection, not what follows on it: a host that can alter
 /// packets on the way is not kept out.
 class Handshake {
  public:

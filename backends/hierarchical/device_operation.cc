@@ -132,7 +132,7 @@ bool LevelsOperation::step() {
   switch (stage_) {
     case Stage::agreeing:
       if (!is_part_done()) return stage_ == Stage::over;
-      // Whoever vetoes hears of nothing else.
+      // A rank that vetoes hears of nothing else.
       if (is_cancelled_) return end(OperationState::failed);
       pack();
       return true;

@@ -19,9 +19,9 @@ struct BucketShape {
   int64_t count = 0;  // elements, without the lane
 };
 
-/// Asks the other ranks to take part, with a veto, in a bucket that they never started: who cancels
-/// one that is on its stream already cannot take it back, and NCCL waits until everybody came. The
-/// holder of the engine's token only.
+/// Asks the other ranks to take part, with a veto, in a bucket that they never started: a rank
+/// that cancels one which is on its stream already cannot take it back, and NCCL waits until all
+/// ranks came. The holder of the engine's token only.
 class CatchUp {
  public:
   struct Request {

@@ -42,7 +42,7 @@ class NcclCommunicator {
                           std::function<void()> done);
   /// Aborted, about to be, or closed.
   bool is_over() const { return is_aborting_; }
-  /// Waits for whoever aborts it; false if NCCL still hangs in that.
+  /// Waits for the thread that aborts it; false if NCCL still hangs in that.
   bool await_end(Deadline deadline) const noexcept;
   /// Ends it in order, after its last operation; aborts if that takes too long. If it is being
   /// aborted, waits for that: a process that ends in the middle of it crashes.

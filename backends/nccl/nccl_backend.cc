@@ -25,7 +25,8 @@ namespace tutti {
 namespace {
 
 constexpr int kStreamQueues = 2;
-// While something is on its way: NCCL's errors, and that it takes calls again, come to who asks.
+// While something is on its way: NCCL's errors, and that it takes calls again, come to the thread
+// that asks.
 constexpr long kAskNanos = 20'000'000, kAskSoonNanos = 500'000;
 
 class SequencedOperation;

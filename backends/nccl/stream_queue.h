@@ -101,7 +101,7 @@ class StreamQueue {
   /// Any thread; returns at once.
   void abort() noexcept;
   /// The communicator broke, or was aborted: nothing that is pending ever ends well. What NCCL
-  /// itself reports is held back for a while, since our own liveness knows who is gone.
+  /// itself reports is held back for a while, since our own liveness knows which rank is gone.
   bool has_failed();
   /// A rank is gone, or left in order: what is pending may end yet, or never.
   void lose_peer() {

@@ -13,7 +13,7 @@ std::string encode(const NetworkFigures& figures);
 std::optional<NetworkFigures> decode_figures(std::string_view text);
 
 /// What earlier starts measured: a file of lines "KEY FIGURES", a network each, the newest last.
-/// Several jobs may use it at once; whoever writes last wins, and no reader sees half a file.
+/// Several jobs may use it at once; the one that writes last wins, and no reader sees half a file.
 class NetworkRecord {
  public:
   explicit NetworkRecord(std::string file) : file_(std::move(file)) {}

@@ -127,8 +127,8 @@ std::string to_text(const tcp::endpoint& endpoint) {
 void tune_connection(int descriptor) {
   ::fcntl(descriptor, F_SETFD, FD_CLOEXEC);
   set_option(descriptor, IPPROTO_TCP, TCP_NODELAY, 1);
-  // A host that vanished is noticed by the kernel after a minute even if nobody asks for it; who
-  // waits for it is told much sooner by the layers above.
+  // A host that vanished is noticed by the kernel after a minute even if no rank asks for it;
+  // ranks that wait for it are told much sooner by the layers above.
   set_option(descriptor, IPPROTO_TCP, TCP_USER_TIMEOUT, 60'000);
   set_option(descriptor, SOL_SOCKET, SO_KEEPALIVE, 1);
   set_option(descriptor, IPPROTO_TCP, TCP_KEEPIDLE, 20);

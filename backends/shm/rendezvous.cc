@@ -241,7 +241,7 @@ class Rendezvous {
         .with_rank(peer);
   }
 
-  // Until somebody calls or answers, or it is time to look into the store again.
+  // Until a peer calls or answers, or it is time to look into the store again.
   void wait() {
     if (context_.deadline.passed())
       throw Error(
@@ -339,7 +339,7 @@ class Rendezvous {
       if (!welcome(caller, std::move(*message)))
         return turn_away(Admission::Reason::unproved, "does not know the token of this job");
     } catch (const Error& error) {
-      // Whoever does not know the token is not worth an error.
+      // A caller that does not know the token is not worth an error.
       if (error.rank() >= 0) throw;
       return turn_away(Admission::Reason::unproved, error.what());
     }

@@ -13,7 +13,7 @@ namespace tutti {
 /// a Unix socket of a random name, which it tells through the store (keys shm/...) together with a
 /// random token; the higher rank of a pair calls the lower one, shows that it knows the token and
 /// sends it memory and doorbells. Only a process of our user and network namespace can come
-/// through; who does not know the token is turned away.
+/// through; a caller that does not know the token is turned away.
 ///
 /// Throws at Context::deadline Error(timeout) that names the missing ranks; before it,
 /// Error(authentication | unavailable | peer_lost) for what waiting cannot mend, also if a peer

@@ -48,8 +48,8 @@ class Mapping {
   size_t bytes_;
 };
 
-/// Where addresses lie, for readers that never wait. It changes seldom; whoever reads meanwhile
-/// reads again. One writer at a time.
+/// Where addresses lie, for readers that never wait. It changes seldom; a thread that reads
+/// meanwhile reads again. One writer at a time.
 class PlaceTable {
  public:
   struct Span {
@@ -106,7 +106,7 @@ class PlaceTable {
     return {row.place.load(std::memory_order_acquire), row.bytes.load(std::memory_order_acquire),
             row.data.load(std::memory_order_acquire)};
   }
-  // Released one by one: who sees any of them sees that the version is odd.
+  // Released one by one: a reader that sees any of them sees that the version is odd.
   void write(Row& row, const Span& span) noexcept {
     const auto version = version_.load(std::memory_order_relaxed);
     version_.store(version + 1, std::memory_order_relaxed);

@@ -183,7 +183,7 @@ class TcpStoreServer::Implementation {
 
   int port() const { return endpoint_.port(); }
   std::shared_ptr<Store> local() {
-    // Who listens everywhere has no one address under which others reach it.
+    // A server that listens everywhere has no one address under which others reach it.
     const auto address = endpoint_.address();
     return std::make_shared<LocalStore>(core_, address.is_unspecified() ? "" : address.to_string());
   }

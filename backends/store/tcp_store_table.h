@@ -11,7 +11,8 @@
 
 namespace tutti {
 
-/// The keys of a TcpStoreServer and who waits for them. One thread: the io_context's.
+/// The keys of a TcpStoreServer and the connections that wait for them. One thread: the
+/// io_context's.
 class StoreTable {
  public:
   using Answer = std::function<void(StoreReply reply)>;

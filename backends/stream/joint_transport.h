@@ -41,7 +41,7 @@ class JointTransport final : public Transport {
   bool take(int& peer, std::vector<std::byte>& message) override {
     return own().take(peer, message);
   }
-  /// A peer that leaves says so by the first one; whoever is lost by any is lost.
+  /// A peer that leaves says so by the first one; a peer that is lost by any is lost.
   std::optional<PeerEvent> take_event() override;
   void goodbye(double seconds) noexcept override;
   TransportCounters counters() const override { return own().counters(); }

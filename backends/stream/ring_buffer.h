@@ -17,9 +17,10 @@ namespace tutti {
 /// mapping that two processes share. Positions count bytes since the beginning and are never reset;
 /// each side's words have a cache line of their own. A zeroed one is an empty ring.
 ///
-/// Who is about to sleep says so in its flag, looks once more, and then sleeps on a doorbell; who
-/// moved its position takes the flag down and rings. Flags and positions are sequentially
-/// consistent: either the sleeper sees the new position, or the mover sees the flag.
+/// The side that is about to sleep says so in its flag, looks once more, and then sleeps on a
+/// doorbell; the side that moved its position takes the other's flag down and rings. Flags and
+/// positions are sequentially consistent: either the sleeper sees the new position, or the mover
+/// sees the flag.
 struct RingControl {
   alignas(64) std::atomic<uint64_t> head{0};             // bytes written; the producer's
   alignas(64) std::atomic<uint64_t> tail{0};             // bytes read; the consumer's

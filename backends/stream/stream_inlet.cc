@@ -9,8 +9,8 @@ namespace tutti {
 
 namespace {
 
-// After so much a pump returns, so that what came is used while it is in the cache and what comes
-// next finds its receive posted.
+// After so much a pump returns, so that the frames it read are used while they are in the cache and
+// the next ones find its receive posted.
 constexpr size_t kEnoughBytes = 64 << 10;
 constexpr size_t kEnoughFrames = 4096;
 

@@ -23,7 +23,7 @@ class Inlet {
     ~Reader() = default;
   };
 
-  /// Reads until the channel is empty, somebody called stop(), or it was enough for once; true if
+  /// Reads until the channel is empty, the reader called stop(), or it was enough for once; true if
   /// something came. Throws what the channel and the reader throw, and Error(corrupt_data).
   bool pump(int peer, Channel& channel, Reader& reader);
   /// The rest of the payload that is being read goes elsewhere: null, or memory for all of it, into

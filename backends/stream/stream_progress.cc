@@ -122,7 +122,7 @@ void StreamTransport::goodbye(double seconds) noexcept {
       if (!moved && arm()) poller_.wait(deadline.poll_milliseconds());
     }
   } catch (const std::exception&) {
-    // Whoever was not told sees the end of the connection instead.
+    // A peer that was not told sees the end of the connection instead.
   }
 }
 

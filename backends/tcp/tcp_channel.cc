@@ -132,7 +132,7 @@ double TcpChannel::quiet_seconds() {
 }
 
 void TcpChannel::lose(const std::string& seen) {
-  // A socket at its end stays readable and would keep waking whoever sleeps.
+  // A socket at its end stays readable and would keep waking the thread that sleeps.
   if (poller_) poller_->forget(socket_.get());
   poller_ = nullptr;
   throw Error(ErrorCode::peer_lost, seen);

@@ -130,10 +130,10 @@ class Config {
 UcxContext::UcxContext(const Context& context) {
   const std::lock_guard lock(setup_mutex());
   Config config(context);
-  // On one host the ends of processes are seen at once without it, and it wakes who sleeps.
+  // On one host the ends of processes are seen at once without it, and it wakes threads that sleep.
   config.set("KEEPALIVE_INTERVAL", all_on_one_host(context) ? "inf" : "1s");
-  // Between hosts of one machine UCX would take memory that they share, in which nobody could wake
-  // who sleeps: that goes through sockets of the network.
+  // Between hosts of one machine UCX would take memory that they share, in which no rank could wake
+  // another's thread that sleeps: that goes through sockets of the network.
   if (are_hosts_on_one_machine(context) && config.get("TLS") == "all") config.set("TLS", "^shm");
   // Without it UCX takes shared memory for unfit to report errors, and silently uses TCP instead.
   // (By this name; here UCX does not know POSIX_ERROR_HANDLING and SYSV_ERROR_HANDLING.) Where

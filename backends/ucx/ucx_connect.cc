@@ -151,7 +151,7 @@ void UcxTransport::await_hellos(const Context& context) {
                               "TUTTI_INTERFACE names a network that they share",
                               rank_, format_rank_set(silent)))
           .with_rank(silent.front());
-    // Somebody who gave up says so in the store.
+    // A rank that gave up says so in the store.
     if (Clock::now() >= look) {
       if (const auto failure = context.store->try_get(kFailedKey))
         throw Error(ErrorCode::unavailable, *failure);
@@ -240,12 +240,12 @@ void UcxTransport::goodbye(double seconds) noexcept {
       if (!moved && arm()) poller_.wait(deadline.poll_milliseconds());
     }
   } catch (const std::exception&) {
-    // Whoever was not told sees the end of the connection instead.
+    // A peer that was not told sees the end of the connection instead.
   }
 }
 
-// The rest, within bounds: what was sent is flushed, who was told nothing is told, and UCX gives
-// all memory back.
+// The rest, within bounds: what was sent is flushed, peers that were told nothing are told,
+// and UCX gives all memory back.
 void UcxTransport::leave() noexcept {
   try {
     give_up_all();

@@ -145,12 +145,12 @@ struct UcxArrival {
   uint32_t key = 0;
   uint32_t verdict = 0;
   size_t bytes = 0;
-  uint64_t ticket = 0;  // 0: somebody is at it
+  uint64_t ticket = 0;  // 0: a transfer is being made for it
   UcxHeader header;     // of what waits at the sender
   bool is_rendezvous = false;
   bool is_put = false;
   void* descriptor = nullptr;   // of a rendezvous, until it is received
-  std::byte* buffer = nullptr;  // of what came eagerly
+  std::byte* buffer = nullptr;  // of the bytes of an eager message
   UcxArrival* next = nullptr;
   UcxArrival* before = nullptr;
 };

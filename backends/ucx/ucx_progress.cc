@@ -33,7 +33,7 @@ bool UcxTransport::progress() {
     moved = true;
   }
   moved_ |= moved;
-  // Who spins looks for deaths now and then, who slept may have been woken by one.
+  // A thread that spins looks for deaths now and then; one that slept may have been woken by one.
   constexpr uint32_t kOften = 256;
   if (!moved && (std::exchange(slept_, false) || ++idle_rounds_ % kOften == 0))
     moved = look_for_deaths();
@@ -50,9 +50,9 @@ bool UcxTransport::arm() {
 }
 
 // Between two operations nothing that comes is urgent. To arm UCX each time costs more than a small
-// operation, here and at the peers, which would have to wake this rank's other thread. So whoever
-// sleeps looks again after a while, and arms UCX if nothing moved in it. The timer is left alone
-// while it runs: to set one costs as much.
+// operation, here and at the peers, which would have to wake this rank's other thread. So the
+// thread that sleeps looks again after a while, and arms UCX if nothing moved in it. The timer is
+// left alone while it runs: to set one costs as much.
 bool UcxTransport::lingers() {
   constexpr auto kWhile = std::chrono::microseconds(500);
   constexpr auto kTalk = std::chrono::milliseconds(10);
@@ -320,9 +320,9 @@ void UcxTransport::handle_abort() {
     fail_all(*peer);
     if (peer->closes) tell(*peer, {.type = Type::gone});
   }
-  // Whoever aborts takes the memory back when this returns, so UCX must be done with it, and so
-  // must the peers that put into it; one that stands still is not waited for any longer. UCX 1.13
-  // cannot give up a rendezvous that has begun to receive; it is never moved again.
+  // The rank that aborts takes its memory back when this returns, so UCX must be done with it, and
+  // so must the peers that put into it; one that stands still is not waited for any longer.
+  // UCX 1.13 cannot give up a rendezvous that has begun to receive; it is never moved again.
   const auto uses_memory = [](const auto& peer) { return peer && peer->transfers > 0; };
   const auto in_use = [&] { return std::any_of(peers_.begin(), peers_.end(), uses_memory); };
   const auto is_written = [](const auto& peer) {

@@ -86,8 +86,8 @@ ucs_status_t UcxTransport::attach(Peer& peer, uint32_t region, const std::byte* 
   return status;
 }
 
-// The remote key that came along with a message, if any. Memory of who has given up may be gone,
-// and nothing is done with it any more.
+// The remote key that came along with a message, if any. Memory of a peer that has given up may be
+// gone, and nothing is done with it any more.
 bool UcxTransport::take_key(Peer& peer, uint32_t region, const std::byte* key, size_t bytes) {
   if (bytes == 0 || (peer.sign && peer.sign->has_given_up.load())) return true;
   const auto status = attach(peer, region, key);

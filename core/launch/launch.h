@@ -32,8 +32,8 @@ struct LauncherInfo {
   int port = 0;
   int pmi_descriptor = -1;  // Meeting::pmi
   std::string file;         // Meeting::file
-  /// Tells one job from another where the launcher has no channel for a random secret. Whoever can
-  /// see the job's environment can guess it: it keeps strangers' mistakes out, not attackers.
+  /// Tells one job from another where the launcher has no channel for a random secret. A process
+  /// that sees the job's environment can guess it: it keeps strangers' mistakes out, not attackers.
   std::string public_secret;
   /// PMIx has the sizes only in its server: ask there.
   bool sizes_from_pmix = false;

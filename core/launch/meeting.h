@@ -4,7 +4,7 @@
 
 namespace tutti {
 
-/// Where the ranks of a job meet and with what secret, as whoever serves the store tells it.
+/// Where the ranks of a job meet and with what secret, as the rank that serves the store tells it.
 struct MeetingPlace {
   std::string store;  // "tcp://10.0.0.3:4711"
   std::string secret;

@@ -30,11 +30,11 @@ Liveness::Result Liveness::tick(Clock::time_point now, bool pending) {
     probing_ = false;
     return result;
   }
-  // Whoever was stopped itself finds a gap: nobody is silent because this rank did not listen.
+  // If this rank itself was stopped it finds a gap: no peer is silent because nobody listened.
   if (!probing_ || now - last_tick_ > interval_ * 3) start(now);
   last_tick_ = now;
   const auto quiet = [&](int peer) { return now - heard_[static_cast<size_t>(peer)]; };
-  // Whoever answers does so after each ping.
+  // A peer that lives answers each ping.
   for (int peer = 0; peer < static_cast<int>(heard_.size()); ++peer)
     if (peer != rank_ && quiet(peer) >= timeout_ / 2) result.silent.push_back(peer);
   std::stable_sort(result.silent.begin(), result.silent.end(),

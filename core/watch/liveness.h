@@ -6,8 +6,8 @@
 
 namespace tutti {
 
-/// Decides whom to ask whether it is alive, and who is silent. Probes run only while something is
-/// pending. Pure: time comes in as a value.
+/// Decides which ranks to ask whether they are alive, and which are silent. Probes run only while
+/// something is pending. Pure: time comes in as a value.
 class Liveness {
  public:
   Liveness(int rank, int size, double peer_timeout);

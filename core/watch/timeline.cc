@@ -161,7 +161,8 @@ std::vector<Line> lines_of(const std::vector<std::string>& ranks) {
 
 }  // namespace
 
-// Times since 1970 would be rounded to a quarter of a microsecond by whoever reads them as doubles.
+// Times since 1970 would be rounded to a quarter of a microsecond by readers that take them as
+// doubles.
 void write_timeline(const std::string& file, const std::vector<std::string>& ranks) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> out(std::fopen(file.c_str(), "w"),
                                                             &std::fclose);
