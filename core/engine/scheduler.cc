@@ -152,6 +152,7 @@ void Scheduler::on_response(const Response& response, std::vector<Response>& all
 // Fuses what was answered together. Every rank does the same with the same answers.
 void Scheduler::launch_allreduces(std::vector<Response>& allreduces) {
   if (allreduces.empty()) return;
+  ++beside_plan_;
   std::vector<Placeable> places;
   std::vector<Entry*> entries;
   for (size_t i = 0; i < allreduces.size(); ++i) {

@@ -121,6 +121,10 @@ class Scheduler {
   uint64_t allocations_ = 0;
   std::string last_submitted_;
 
+  // Answers with allreduces since the plan's last bucket was launched; this many times patience_ of
+  // them say that the program goes on without it.
+  int beside_plan_ = 0;
+  static constexpr int kMostBesidePlan = 4;
   int patience_ = 32;  // steps in another order before a new plan
   std::optional<Replay> replay_;
   std::vector<std::unique_ptr<Run>> idle_runs_;  // of each bucket of the plan, when not under way

@@ -19,6 +19,7 @@ void Scheduler::begin_plan(Plan plan) {
   replay_.emplace(std::move(plan));
   idle_runs_.clear();
   idle_runs_.resize(replay_->plan().buckets.size());
+  beside_plan_ = 0;
   ending_ = false;
   veto_seen_.reset();
   collapsed_.reset();
@@ -64,7 +65,19 @@ bool Scheduler::launch_replay(Clock::time_point now) {
       veto(true);
       return true;
     }
+    if (rank_ == 0 && replay_->next_index() == 0 && !replay_->holds_waiting() &&
+        beside_plan_ >= kMostBesidePlan * patience_) {
+      // The program has gone on to other tensors, which are negotiated as long as this plan is
+      // kept.
+      hooks_.log(fmt::format("plan {}: {} answers came and none of its tensors; a new plan follows",
+                             replay_->plan().id, beside_plan_));
+      patience_ *= 2;
+      beside_plan_ = 0;
+      veto(true);
+      return true;
+    }
     if (!replay_->ready() || !next_arrived()) break;
+    beside_plan_ = 0;
     const uint64_t sequence = replay_->next_sequence();
     auto run = std::move(idle_runs_[replay_->next_index()]);
     if (run) {

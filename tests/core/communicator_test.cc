@@ -372,6 +372,58 @@ TEST(Communicator, AProcessMakesSeveralOneAfterAnother) {
   });
 }
 
+TEST(Communicator, TakesPointersScalarsAndConstantInput) {
+  run_threads(2, [](Communicator& comm) {
+    const float own = static_cast<float>(comm.rank() + 1);
+    float numbers[3] = {own, own, own};
+    comm.allreduce("pointer", &numbers[0], 2, ReduceOp::sum).wait();
+    EXPECT_EQ(numbers[1], 3.0f);
+    EXPECT_EQ(numbers[2], own);
+    comm.allreduce_blocking("pointer", &numbers[1], 2, ReduceOp::sum);
+    EXPECT_EQ(numbers[1], 6.0f);
+    EXPECT_EQ(numbers[2], 3.0f);
+    EXPECT_EQ(comm.allreduce_blocking("mean", own), 1.5f);
+    EXPECT_EQ(comm.allreduce_blocking("sum", int64_t{comm.rank() + 1}, ReduceOp::sum), 3);
+    const std::vector<float> constant(100, own);
+    for (int step = 0; step < 8; ++step) {
+      std::vector<float> result(100, -1.0f);
+      comm.allreduce("constant", constant, result, {.op = ReduceOp::sum}).wait();
+      ASSERT_EQ(result[99], 3.0f);
+      ASSERT_EQ(constant[99], own);
+    }
+  });
+}
+
+// What a program did at first is not kept at the cost of what it does from then on.
+TEST(Plan, TensorsThatComeNoMoreMakeRoomForOthers) {
+  run_threads(2, [](Communicator& comm) {
+    std::vector<float> tensor(100);
+    const auto steps = [&](const char* name, int count) {
+      for (int i = 0; i < count; ++i) {
+        std::fill(tensor.begin(), tensor.end(), 1.0f);
+        comm.allreduce(name, tensor, ReduceOp::sum).wait();
+        ASSERT_EQ(tensor[99], 2.0f);
+      }
+    };
+    steps("first", 20);
+    EXPECT_EQ(comm.statistics().plans_locked, 1u);
+    // A few in between are no reason.
+    for (int i = 0; i < 10; ++i) {
+      steps("first", 1);
+      steps("now and then", 20);
+    }
+    EXPECT_EQ(comm.statistics().plans_locked, 1u);
+    steps("second", 200);
+    const auto before = comm.statistics();
+    EXPECT_EQ(before.plans_locked, 2u);
+    steps("second", 50);
+    const auto after = comm.statistics();
+    EXPECT_EQ(after.plans_locked, 2u);
+    EXPECT_EQ(after.negotiation_messages, before.negotiation_messages);
+    EXPECT_EQ(after.replayed_buckets - before.replayed_buckets, 50u);
+  });
+}
+
 TEST(Plan, AnOrderThatChangesForGoodGetsANewPlan) {
   run_threads(
       2,
