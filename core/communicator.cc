@@ -78,8 +78,9 @@ Work Communicator::allreduce(std::string_view name, TensorView tensor,
   return allreduce(name, tensor, tensor, options);
 }
 
-Work Communicator::allreduce(std::string_view name, TensorView input, TensorView output,
+Work Communicator::allreduce(std::string_view name, ConstTensorView constant, TensorView output,
                              const ReduceOptions& options) {
+  const TensorView& input = constant.view();
   check_same(name, input, output);
   if (input.device().kind == DeviceKind::cpu) {
     CommunicatorState::Allreduces allreduces(*state_, name, {}, 0, options);

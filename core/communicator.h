@@ -71,12 +71,21 @@ class Communicator {
 
   // --- asynchronous: each returns at once; the name is matched over all ranks ---
 
-  /// In place, over all ranks that have not joined. Shape, dtype, op, scales and wire must agree.
+  /// In place, over all ranks that have not joined. Shape, dtype, op, scales, wire and priority
+  /// must agree. `average` is the mean of what the ranks hand in: right for gradients that are
+  /// means over each rank's batch. Where a trainer sums over its batch, take `sum`, or its steps
+  /// become smaller by the number of ranks, silently.
   Work allreduce(std::string_view name, TensorView tensor, ReduceOp op = ReduceOp::average);
   Work allreduce(std::string_view name, TensorView tensor, const ReduceOptions& options);
-  /// Out of place.
-  Work allreduce(std::string_view name, TensorView input, TensorView output,
-                 const ReduceOptions& options);
+  /// `count` elements from `data` on, in place.
+  template <ElementType T>
+  Work allreduce(std::string_view name, T* data, int64_t count, ReduceOp op = ReduceOp::average) {
+    return allreduce(name, TensorView(data, Shape{count}, dtype_of<T>()), op);
+  }
+  /// Out of place: `input` is only read. `output` has its shape and type and is other memory, or
+  /// the same.
+  Work allreduce(std::string_view name, ConstTensorView input, TensorView output,
+                 const ReduceOptions& options = {});
   Work allreduce(const TensorHandle& handle, TensorView tensor, const ReduceOptions& options = {});
   /// All or none: no member is reduced before every member is there on every rank. `group` is
   /// matched like a name. One Work for all.
@@ -129,6 +138,19 @@ class Communicator {
   /// differ in name, count, dtype or op all get Error(mismatch) that says who called what.
   void allreduce_blocking(std::string_view name, const TensorView& tensor,
                           ReduceOp op = ReduceOp::average);
+  /// `count` elements from `data` on, in place.
+  template <ElementType T>
+  void allreduce_blocking(std::string_view name, T* data, int64_t count,
+                          ReduceOp op = ReduceOp::average) {
+    allreduce_blocking(name, TensorView(data, Shape{count}, dtype_of<T>()), op);
+  }
+  /// One number: what all ranks' `value`s come to.
+  template <ElementType T>
+  requires(!std::is_pointer_v<T>) T
+      allreduce_blocking(std::string_view name, T value, ReduceOp op = ReduceOp::average) {
+    allreduce_blocking(name, &value, 1, op);
+    return value;
+  }
   void broadcast_blocking(std::string_view name, const TensorView& tensor, int root = 0);
   void barrier_blocking();
   /// Bytes of rank `root`, of whatever length, on every rank.

@@ -14,8 +14,15 @@ namespace tutti {
 class Shape {
  public:
   Shape() = default;
-  Shape(std::initializer_list<int64_t> extents)
-      : Shape(std::span<const int64_t>(extents.begin(), extents.size())) {}
+  Shape(std::initializer_list<int64_t> extents) {
+    // The shape of a vector is made with every call that is given one.
+    if (extents.size() == 1 && *extents.begin() >= 0) {
+      rank_ = 1;
+      count_ = in_place_[0] = *extents.begin();
+      return;
+    }
+    *this = Shape(std::span<const int64_t>(extents.begin(), extents.size()));
+  }
   /// Throws Error(invalid_argument) for a negative extent or more elements than 64 bits count.
   explicit Shape(std::span<const int64_t> extents);
   explicit Shape(const std::vector<int64_t>& extents) : Shape(std::span<const int64_t>(extents)) {}

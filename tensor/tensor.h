@@ -81,6 +81,29 @@ class TensorView {
   StreamRef stream_;
 };
 
+/// The same of memory that is only read: made of whatever a TensorView is made of, or of a constant
+/// range.
+class ConstTensorView {
+ public:
+  ConstTensorView(TensorView view) : view_(std::move(view)) {}
+  ConstTensorView(const void* data, Shape shape, DataType dtype, Device device = {},
+                  StreamRef stream = {})
+      : view_(const_cast<void*>(data), std::move(shape), dtype, device, stream) {}
+  template <class Range>
+  requires std::ranges::contiguous_range<Range> && std::ranges::sized_range<Range> &&
+      ElementType<std::ranges::range_value_t<Range>>
+      ConstTensorView(Range&& range)
+      : ConstTensorView(std::ranges::data(range),
+                        Shape{static_cast<int64_t>(std::ranges::size(range))},
+                        dtype_of<std::ranges::range_value_t<Range>>()) {}
+
+  /// As the engine takes it, which does not write where the output is elsewhere.
+  const TensorView& view() const { return view_; }
+
+ private:
+  TensorView view_;
+};
+
 /// An owning tensor; copies share the memory (a handle), clone() makes new memory. Zeroed at birth,
 /// 64-byte aligned.
 class Tensor {
@@ -94,6 +117,7 @@ class Tensor {
   explicit operator bool() const { return owner_ != nullptr; }
   const TensorView& view() const { return view_; }
   operator TensorView() const { return view_; }
+  operator ConstTensorView() const { return view_; }
   std::byte* data() const { return view_.data(); }
   template <ElementType T>
   T* as() const {
