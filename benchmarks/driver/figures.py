@@ -75,7 +75,9 @@ def at_bytes(sizes):
 def shared_memory(scope):
     both = scope.small + scope.medium
     ours = pick("shm2", case="allreduce", way="blocking", in_place=True)
-    arena = pick("shm2", case="allreduce", way="arena", in_place=True)
+    arena = pick("shm2", case="allreduce", way="arena_blocking", in_place=True)
+    step, named, vector = (pick("shm2", case="allreduce", way=way, in_place=True)
+                           for way in ("arena", "named", "vector"))
     peers = pick("shm2", PEERS, case="allreduce", in_place=True)
     limit = pick("shm2", ("limit",), case="mapped_add")
     from_16k = [size for size in both if size >= 16 << 10]
@@ -92,6 +94,10 @@ def shared_memory(scope):
                SPEEDUP, 2.5, 1.8, arena, peers, limit, at_bytes(scope.large)),
         Figure("shm2.arena.limit", "From GradientArena, of two processes that add in mapped memory",
                SHARE, 0.80, 0.60, arena, None, limit, at_bytes(from_16k + scope.large)),
+        Figure("shm2.arena.step", "One array of 64 KiB, ready() and wait(): a named allreduce of ours",
+               SLOWDOWN, 1.5, 2.5, step, named, None, at_bytes(scope.small[-1:])),
+        Figure("shm2.vector", "A blocking call of 4 bytes on a vector: the same on a view",
+               SLOWDOWN, 1.25, 1.6, vector, ours, None, at_bytes([4])),
         Figure("shm4.small", "4 ranks on 2 cores, to 64 KiB",
                SLOWDOWN, 1.10, 1.3, four, four_peers, None, at_bytes(scope.small)),
         Figure("shm4.large", "4 ranks on 2 cores, from 1 MiB",

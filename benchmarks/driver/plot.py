@@ -14,7 +14,7 @@ COLOURS = ("#0b6e4f", "#54a24b", "#3a5fcd", "#b279a2", "#e07b39", "#777777")
 PANELS = (
     ("2 ranks, shared memory", (
         ("tutti, private memory", pick("shm2", way="blocking")),
-        ("tutti, arena", pick("shm2", way="arena")),
+        ("tutti, arena", pick("shm2", way="arena_blocking")),
         ("MPI, best", pick("shm2", MPI)),
         ("Gloo, best", pick("shm2", ("gloo",))),
         ("adding in mapped memory", pick("shm2", ("limit",))))),

@@ -195,7 +195,11 @@ class Programs:
             self._limit("shm2", group, ("mapped_add", "--bytes", sizes_text(sizes)))
             self._tutti("shm2", group, "allreduce", ours + ("--way", "blocking"),
                         variant="blocking")
-            self._tutti("shm2", group, "allreduce", ours + ("--way", "arena"), variant="arena")
+            self._tutti("shm2", group, "allreduce", ours + ("--way", "arena_blocking"),
+                        variant="arena_blocking")
+            if group == "small":
+                for way in ("arena", "named", "vector"):
+                    self._tutti("shm2", group, "allreduce", ours + ("--way", way), variant=way)
             for variant in OPENMPI:
                 if group != "small" or "malloc" not in variant:
                     self._openmpi("shm2", group, variant, 2, words)

@@ -15,8 +15,10 @@ std::span<const Case> all_cases() {
       {"allreduce",
        "The reduction of all ranks' buffers, on every rank",
        kReducing,
-       {blocking, named, declared, grouped, arena},
-       run_collective},
+       {blocking, vector, named, declared, grouped, arena, arena_blocking},
+       run_collective,
+       "arena declares one array ready() and waits for it; arena_blocking is the blocking call on\n"
+       "an arena's memory; vector is the blocking call that makes its view of a vector (f32)."},
       {"allgather",
        "All ranks' buffers one after another, on every rank",
        kMoving | kPlacement,

@@ -67,6 +67,8 @@ void check_request(const Session& session, const Case& entry) {
                                                          settings.root, session.size() - 1));
   if (entry.name == "sendrecv" && session.size() == 1)
     throw Error(ErrorCode::invalid_argument, "sendrecv needs at least 2 ranks; give --ranks 2");
+  if (settings.way == Way::vector && settings.dtype != DataType::f32)
+    throw Error(ErrorCode::invalid_argument, "--way vector is measured with f32 only");
 }
 
 }  // namespace

@@ -64,10 +64,15 @@ void Exercise::make_buffers(const Call& call) {
   const bool has_input = !is_one_of(kind, {"scatter", "broadcast"}) || rank == call.root;
   if (has_input) pattern_.emplace(call.dtype, [&](int64_t i) { return data_.input(rank, i); });
 
-  if (call.way == Way::arena) {
+  if (call.way == Way::arena || call.way == Way::arena_blocking) {
     arena_.emplace(communicator_, std::vector<GradientArena::Array>{{name_, {total}, call.dtype}},
                    ReduceOptions{.op = call.op});
     input_ = output_ = (*arena_)[name_];
+    return;
+  }
+  if (call.way == Way::vector) {
+    vector_.resize(static_cast<size_t>(total));
+    input_ = output_ = vector_;
     return;
   }
   makes_output_ = is_one_of(kind, {"gather", "scatter", "reduce_scatter", "alltoall"});
@@ -113,8 +118,17 @@ void Exercise::make_allreduce(const Call& call) {
   const ReduceOptions options{.op = call.op};
   switch (call.way) {
     case Way::blocking:
-    case Way::arena:  // the same call on memory that the ranks share
+    case Way::arena_blocking:  // the same call on memory that the ranks share
       run_ = [this, &comm, op = call.op] { comm.allreduce_blocking(name_, input_, op); };
+      break;
+    case Way::vector:
+      run_ = [this, &comm, op = call.op] { comm.allreduce_blocking(name_, vector_, op); };
+      break;
+    case Way::arena:
+      run_ = [this] {
+        arena_->ready(name_);
+        arena_->wait();
+      };
       break;
     case Way::named:
       run_ = [this, &comm, options] { comm.allreduce(name_, input_, output_, options).wait(); };

@@ -64,6 +64,7 @@ class Exercise {
   const std::string name_;
   const ExactData data_;
   std::optional<GradientArena> arena_;
+  std::vector<float> vector_;
   std::vector<NamedTensor> group_;
   TensorHandle handle_;
   Tensor input_memory_, output_memory_;

@@ -13,17 +13,19 @@ namespace tutti::bench {
 
 /// Which of the library's calls a case measures.
 enum class Way : uint8_t {
-  blocking,  // Communicator::*_blocking
-  named,     // asynchronous calls by name, then Work::wait
-  declared,  // the same by handles of Communicator::declare
-  grouped,   // one grouped_allreduce
-  arena      // GradientArena
+  blocking,        // Communicator::*_blocking on a view that was made before
+  vector,          // the same on a std::vector, whose view is made by each call
+  named,           // asynchronous calls by name, then Work::wait
+  declared,        // the same by handles of Communicator::declare
+  grouped,         // one grouped_allreduce
+  arena,           // GradientArena: ready() of each array, then wait()
+  arena_blocking,  // Communicator::*_blocking on a GradientArena's memory
 };
-inline constexpr int kWayCount = 5;
+inline constexpr int kWayCount = 7;
 
 constexpr std::string_view to_string(Way way) noexcept {
-  constexpr std::string_view kNames[kWayCount] = {"blocking", "named", "declared", "grouped",
-                                                  "arena"};
+  constexpr std::string_view kNames[kWayCount] = {"blocking", "vector", "named",         "declared",
+                                                  "grouped",  "arena",  "arena_blocking"};
   return kNames[static_cast<int>(way)];
 }
 
