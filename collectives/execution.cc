@@ -68,6 +68,7 @@ void Execution::begin(const Algorithm& algorithm, const Collective& collective,
 
   next_segment_ = 0;
   has_heard_all_ = has_failed_ = is_giving_up_ = false;
+  has_received_any_ = !last_->receives_any;
   verdict_ = launch.verdict;
   state_ = OperationState::pending;
   queue_ = launch.queue == kNoQueue ? &own_queue_ : &pool_.queues[launch.queue];
@@ -255,6 +256,7 @@ bool Execution::has_received(Lane& lane) {
   std::erase_if(lane.receives, [&](const Receive& receive) {
     const auto state = transport.test(receive.ticket, &verdict_);
     has_failed_ |= state == TransferState::failed;
+    has_received_any_ |= state == TransferState::done;
     if (state == TransferState::done)
       if (const auto* data = transport.view(receive.ticket))
         lane.views.push_back({receive.ticket, receive.step->peer, receive.step->target, data});

@@ -19,9 +19,10 @@ struct PreparedSchedule {
   Problem problem;  // its counts are the two vectors
   std::vector<int64_t> counts, recv_counts;
   const Schedule schedule;
-  size_t most_in_round = 0;       // messages
-  int64_t longest = 0;            // message, in elements
-  int64_t sends = 0;              // messages in all
+  size_t most_in_round = 0;  // messages
+  int64_t longest = 0;       // message, in elements
+  int64_t sends = 0;         // messages in all
+  bool receives_any = false;
   std::vector<bool> is_viewable;  // of each step: a receive that is read once, by its own round's
                                   // reductions, which write to nothing that is being sent
   int64_t sent_elements = 0;
@@ -129,6 +130,7 @@ class Execution final : public Operation {
     if (state_ == OperationState::pending) give_up();
   }
   void release() override;
+  bool lacks_ranks() const override { return !has_received_any_; }
 
  private:
   void take(const Collective& collective, const Launch& launch);
@@ -182,6 +184,7 @@ class Execution final : public Operation {
   int64_t next_segment_ = 0;
   bool has_heard_all_ = false;  // the verdict is that of all ranks
   uint32_t verdict_ = 0;
+  bool has_received_any_ = false;  // or receives nothing
   bool has_failed_ = false;
   bool is_giving_up_ = false;
   OperationState state_ = OperationState::done;

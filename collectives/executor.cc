@@ -148,6 +148,7 @@ PreparedSchedule::PreparedSchedule(const Algorithm& planned_by, const Problem& w
     round = step.round;
     if (step.action != Action::send && step.action != Action::recv) continue;
     most_in_round = std::max(most_in_round, ++in_round);
+    receives_any |= step.action == Action::recv;
     if (step.action == Action::send) {
       ++sends;
       sent_elements += step.source.count;

@@ -31,6 +31,9 @@ class Operation {
   /// After failed: why, where the operation itself knows it. Error(mismatch): the ranks disagreed,
   /// and all have this text.
   virtual const Error* failure() const { return nullptr; }
+  /// While pending: true where it waits for ranks that have not come to it, as far as this rank can
+  /// tell, and not for data on its way.
+  virtual bool lacks_ranks() const { return false; }
 };
 
 struct OperationRelease {

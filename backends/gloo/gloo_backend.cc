@@ -250,6 +250,8 @@ class GlooOperation final : public Operation {
     is_cancelled_ = true;
   }
   const Error* failure() const override { return failure_ ? &*failure_ : nullptr; }
+  // It is called once all that take part have started it.
+  bool lacks_ranks() const override { return stage_ == Stage::waiting; }
 
  private:
   enum class Stage { waiting, vetoed, dropped, called };

@@ -81,7 +81,7 @@ OperationPtr Pipeline::start(const Collective& collective, const Launch& launch)
     epoch_ = epoch;
     retired_ = end_ = filled_ = reduced_ = drained_ = told_retired_ = epoch << kQueueTagBits;
     for (auto& peer : peers_) peer.retired = retired_;
-    is_void_ = false;
+    void_from_ = kNever;
   }
   const uint64_t begin = end_;
   const bool is_done = launch.spins > 0 && run_here(collective, launch);
@@ -138,7 +138,7 @@ Pipeline::Call& Pipeline::run_of(uint64_t chunk) {
   return *operations_.front();
 }
 
-bool Pipeline::can_fill() { return filled_ != end_ && has_free_slot(); }
+bool Pipeline::can_fill() { return filled_ != end_ && filled_ < void_from_ && has_free_slot(); }
 
 bool Pipeline::learn_retired() {
   const uint64_t needed = filled_ - kSlots + 1;
@@ -160,14 +160,14 @@ bool Pipeline::learn_retired() {
 }
 
 bool Pipeline::can_reduce() const {
-  if (reduced_ == filled_) return false;
+  if (reduced_ == filled_ || reduced_ >= void_from_) return false;
   for (const auto& peer : peers_)
     if (peer.lines[slot_of(reduced_)].in.load(std::memory_order_seq_cst) <= reduced_) return false;
   return true;
 }
 
 bool Pipeline::can_drain() const {
-  if (drained_ == reduced_) return false;
+  if (drained_ == reduced_ || drained_ >= void_from_) return false;
   for (const auto& peer : peers_)
     if (peer.progress->out.load(std::memory_order_seq_cst) <= drained_) return false;
   return true;
@@ -350,10 +350,9 @@ bool Pipeline::progress() {
   if (aborted_.load(std::memory_order_relaxed)) {
     for (auto* run : operations_) run->state = OperationState::failed;
     operations_.clear();
-    is_void_ = true;
+    void_from_ = 0;
     return true;
   }
-  if (is_void_) return false;
   // Bounded, so that whoever drives looks at other things now and then.
   constexpr int kMostSteps = 16;
   bool moved = false;
@@ -375,7 +374,7 @@ bool Pipeline::progress() {
       run->state = OperationState::failed;
     }
     operations_.clear();
-    is_void_ = true;
+    void_from_ = 0;
     return true;
   }
   // Others may wait for a slot with which this rank is done, while it waits for them.
@@ -405,7 +404,7 @@ bool Pipeline::ends_when_reduced() {
 }
 
 bool Pipeline::may_sleep() {
-  if (operations_.empty() || is_void_) return true;
+  if (operations_.empty()) return true;
   return next_stage() == Stage::none && drained_ == told_retired_;
 }
 
@@ -413,7 +412,7 @@ void Pipeline::forget(Call& run) {
   const auto found = std::find(operations_.begin(), operations_.end(), &run);
   if (found == operations_.end()) return;
   operations_.erase(found);
-  is_void_ = true;
+  void_from_ = std::min(void_from_, run.begin);
 }
 
 std::vector<int> Pipeline::missing() const {
@@ -424,6 +423,14 @@ std::vector<int> Pipeline::missing() const {
     if (peers_[rank].lines[slot_of(chunk)].in.load(std::memory_order_acquire) <= chunk)
       ranks.push_back(static_cast<int>(rank));
   return ranks;
+}
+
+bool Pipeline::lacks_ranks() const {
+  if (operations_.empty()) return false;
+  const uint64_t chunk = operations_.front()->begin;
+  return std::any_of(peers_.begin(), peers_.end(), [&](const Peer& peer) {
+    return peer.lines[slot_of(chunk)].in.load(std::memory_order_acquire) <= chunk;
+  });
 }
 
 void Pipeline::count(TransportCounters& counters) const {

@@ -105,6 +105,7 @@ class Pipeline {
   void abort() { aborted_.store(true); }
   /// Peers that have not come to the oldest operation.
   std::vector<int> missing() const;
+  bool lacks_ranks() const;
   void count(TransportCounters& counters) const;
 
   static std::string_view algorithm(int64_t bytes, int size);
@@ -185,7 +186,10 @@ class Pipeline {
   uint64_t retired_ = 0;         // chunks with which all ranks were done when last looked at
   uint64_t named_[kSlots] = {};  // subjects whose names the own NameLines hold
   bool has_published_ = false;   // and not looked yet who sleeps
-  bool is_void_ = false;  // an operation was cancelled: nothing moves until the queue begins anew
+  // An operation that begins here was cancelled: nothing from this chunk on moves until the queue
+  // begins anew. What was started before goes on.
+  static constexpr uint64_t kNever = ~uint64_t{0};
+  uint64_t void_from_ = kNever;
   std::atomic<bool> aborted_{false};
   std::vector<const std::byte*> inputs_;
   std::vector<std::byte*> outputs_;

@@ -109,6 +109,7 @@ class Pipeline::Call final : public Operation {
     return state;
   }
   const Error* failure() const override { return why ? &*why : nullptr; }
+  bool lacks_ranks() const override { return pipeline_.lacks_ranks(); }
   void cancel() override {
     if (state != OperationState::pending) return;
     pipeline_.forget(*this);

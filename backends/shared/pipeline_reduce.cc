@@ -182,7 +182,8 @@ bool Pipeline::run_here(const Collective& collective, const Launch& launch) {
   if (!is_short || launch.windows.size() > 1 || launch.update != nullptr || launch.verdict != 0 ||
       launch.edges.fill != nullptr || launch.edges.drain != nullptr)
     return false;
-  if (!operations_.empty() || drained_ != end_ || is_void_ || aborted_ || !has_free_slot())
+  if (!operations_.empty() || drained_ != end_ || void_from_ != kNever || aborted_ ||
+      !has_free_slot())
     return false;
 
   const uint64_t chunk = end_++;

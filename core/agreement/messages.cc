@@ -97,7 +97,8 @@ Response decode_response(WireReader& reader, const NameCache& cache) {
 
 void encode(WireWriter& writer, const RankStatus& status) {
   writer.text(status.last_submitted).put(status.plan).put(status.next_sequence);
-  writer.put(status.outstanding);
+  writer.put(status.next_tag).put(status.outstanding);
+  writer.put(status.blocking_calls).text(status.blocking).put(static_cast<uint8_t>(status.joined));
 }
 
 RankStatus decode_status(WireReader& reader) {
@@ -105,7 +106,11 @@ RankStatus decode_status(WireReader& reader) {
   status.last_submitted = reader.text();
   status.plan = reader.get<uint32_t>();
   status.next_sequence = reader.get<uint64_t>();
+  status.next_tag = reader.get<uint64_t>();
   status.outstanding = reader.get<uint64_t>();
+  status.blocking_calls = reader.get<uint64_t>();
+  status.blocking = reader.text();
+  status.joined = reader.get<uint8_t>() != 0;
   return status;
 }
 

@@ -24,15 +24,20 @@ enum class MessageType : uint8_t {
   pong = 8,       // where I am, for reports
   fault = 9,      // any rank to all: this error ended it
   timeline = 10,  // any rank to rank 0 when it closes: a part of its events
+  leaving = 11,   // any rank to all: it closes, and how far it went (Farewell)
 };
-inline constexpr int kMessageTypeCount = 11;
+inline constexpr int kMessageTypeCount = 12;
 
 /// Where a rank is, as it tells in a pong.
 struct RankStatus {
-  std::string last_submitted;
+  std::string last_submitted = {};
   uint32_t plan = 0;
-  uint64_t next_sequence = 0;  // buckets of the plan that it has launched
-  uint64_t outstanding = 0;    // operations it waits for
+  uint64_t next_sequence = 0;   // buckets of the plan that it has launched
+  uint64_t next_tag = 0;        // negotiated operations before this one it has launched
+  uint64_t outstanding = 0;     // operations it waits for
+  uint64_t blocking_calls = 0;  // that it has made
+  std::string blocking = {};    // the one in which it has waited for a while; empty: none
+  bool joined = false;          // a thread of it waits until all ranks have joined
 };
 
 struct Veto {

@@ -103,6 +103,7 @@ void Engine::finish(std::span<Entry* const> entries, const Error* error) {
   counting_.operations += entries.size();
   some_finished_ = true;
   finishing_.clear();
+  std::vector<std::string> names;  // of what failed
   {
     // A name may be submitted again before anyone sees that its Work is done.
     const std::lock_guard lock(submit_mutex_);
@@ -111,14 +112,19 @@ void Engine::finish(std::span<Entry* const> entries, const Error* error) {
         finishing_.push_back(entry->work);
       else
         finishing_.push_back(std::move(entry->work));
+      if (error != nullptr) names.push_back(entry->request.name);
       if (entry->made) entry->made = Tensor();
       entry->staged = nullptr;
       entry->ready.reset();
       entry->pending = false;
     }
   }
-  for (auto& work : finishing_) {
-    if (!work->finish_part(error, finished_callbacks_) || finished_callbacks_.empty()) continue;
+  for (size_t i = 0; i < finishing_.size(); ++i) {
+    auto& work = finishing_[i];
+    const auto why = error == nullptr ? std::optional<Error>() : about(*error, names[i]);
+    if (!work->finish_part(why ? &*why : nullptr, finished_callbacks_) ||
+        finished_callbacks_.empty())
+      continue;
     const auto exception = work->exception();
     for (auto& callback : finished_callbacks_)
       callbacks_.emplace_back(std::move(callback), exception);
@@ -168,6 +174,8 @@ void Engine::publish_statistics() {
   const std::lock_guard lock(statistics_mutex_);
   const auto waits = published_.wait_seconds;
   published_ = counting_;
+  published_.operations += blocking_calls_done();
+  published_.tensors += blocking_calls_done();
   published_.wakeups = wakeups_;
   published_.wait_seconds = waits;
   published_.data_messages = counters.messages_sent;

@@ -89,6 +89,8 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   Backend& backend() { return *backend_; }
   /// The error that ended this communicator, if one did.
   std::optional<Error> broken() const;
+  /// The first rank that is gone: it left, died or is silent; -1: none is known to be.
+  int gone_rank() const;
   void log(LogLevel level, const std::string& line);
   /// Throws Error(closed) in a fork of the process that made this. Before any lock is taken: a fork
   /// may have inherited it locked. `name`: of what is refused.
@@ -118,6 +120,15 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   void rest(Deadline deadline, int& idle_rounds);
   static void spin(int round, int looks_between_yields);
   void drive_until_done(WorkState& work, Deadline deadline);
+  /// Where the time of a thread that waits goes.
+  struct WaitAccount {
+    Clock::time_point last;  // charged until here
+    double* rested_for;      // since then it may have slept, for this; null: it has not
+  };
+  void charge(WaitAccount& account, bool moved, bool lacks_ranks);
+  void count_wait(Clock::time_point begin);
+  uint64_t blocking_calls_done() const { return blocking_runs_ - (blocking_.empty() ? 0 : 1); }
+  std::optional<Error> why_never(uint64_t blocking_call) const;
   void take_token();
   void put_token_back();
   void hand_on(std::unique_lock<std::mutex>& lock);
@@ -129,18 +140,36 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   static constexpr int64_t kLeastSharedBytes = 4096;
   void background();
 
-  // --- token holder only (engine_control.cc) ---
+  // --- token holder only: messages (engine_control.cc) ---
   bool handle_messages();
   void handle(int from, std::span<const std::byte> message);
   void send(int rank, std::span<const std::byte> message);
-  void handle_peer_events();
-  void watch_peers(Clock::time_point now);
-  void report_stalls(Clock::time_point now);
-  void fault(const Error& error, bool tell_others);
-  Error peer_lost_error(int peer, const std::string& detail);
-  std::string in_flight() const;
   std::string describe_rank(int rank) const;
   void collect_timelines(double seconds);
+
+  // --- token holder only: how ranks end (engine_leaving.cc) ---
+  RankStatus status() const;
+  Farewell farewell() const;
+  void say_farewell(const Farewell& farewell);
+  void on_farewell(int from, Farewell farewell);
+  void handle_peer_events();
+  Error peer_lost_error(int peer, const std::string& detail);
+  Error blame_for(const Error& lost);
+  void fault(const Error& error, bool tell_others);
+  std::string in_flight() const;
+  std::string how_to_go_on() const;
+  static Error about(const Error& error, std::string_view name);
+
+  // --- token holder only: the watch over what is pending (engine_watch.cc) ---
+  void watch_peers(Clock::time_point now);
+  std::optional<Error> what_never_meets(Clock::time_point now) const;
+  bool end_what_never_meets(Clock::time_point now);
+  bool end_what_is_overdue(Clock::time_point now);
+  void report_stalls(Clock::time_point now);
+  RankKnowledge knowledge_of(int rank, Clock::time_point now) const;
+  bool is_on_this_host(int rank) const;
+  std::string describe_late_ranks(const std::vector<int>& ranks, Clock::time_point now) const;
+  std::vector<int> ranks_behind(const Run& run) const;
 
   // Constant after construction.
   const Options options_;
@@ -158,10 +187,13 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   Liveness liveness_;
   StallClock stall_clock_;
   std::unordered_map<std::string, double> stalls_reported_;
-  std::vector<RankStatus> statuses_;
+  std::vector<std::optional<RankStatus>> statuses_;  // as the others told last
+  std::string never_meets_;                          // what seems never to end, and since when
+  Clock::time_point never_meets_since_;
   std::deque<std::vector<std::byte>> loopback_;
-  std::vector<bool> gone_;     // peers that left or died
-  std::optional<Error> left_;  // somebody left: nothing new can be done
+  std::vector<bool> said_farewell_;  // peers that closed
+  std::vector<bool> gone_;           // peers that left or died
+  std::optional<Error> left_;        // why nothing new can be done: this rank closes, or one left
   std::vector<std::pair<WorkCallback, std::exception_ptr>> callbacks_;
   std::vector<std::shared_ptr<WorkState>> finishing_;
   std::vector<WorkCallback> finished_callbacks_;
@@ -176,7 +208,8 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   Statistics counting_;
   uint64_t negotiation_messages_ = 0;
   uint64_t blocking_runs_ = 0;
-  std::string_view blocking_;  // what a thread in run_now() waits for; empty: nothing
+  uint64_t blocking_failed_ = 0;  // the first that this rank gave up; 0: none
+  std::string_view blocking_;     // what a thread in run_now() waits for; empty: nothing
   Clock::time_point blocking_since_;
   bool posted_ = false;
   bool some_finished_ = false;
@@ -206,6 +239,7 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   uint32_t quiet_plan_ = 0;
   int64_t submitted_bytes_ = 0;  // since the engine took submissions last
   std::optional<Error> broken_;
+  std::optional<Error> departed_;  // the first rank that left
   bool closed_ = false;
 
   std::mutex token_mutex_;  // guards the following

@@ -49,21 +49,24 @@ bool Engine::run_now(std::string_view name, const Collective& collective) {
         blocking_since_ = Clock::now();
         drove = true;
         int idle_rounds = 0;
+        WaitAccount account{blocking_since_, nullptr};
         while ((state = operation->advance()) == OperationState::pending) {
-          if (left_) throw Error(*left_);
+          if (const auto why = why_never(launch.tag)) throw about(*why, name);
           const bool moved = step();
           run_callbacks();
+          charge(account, moved, operation->lacks_ranks());
           if (moved)
             idle_rounds = 0;
           else
             rest(Deadline::never(), idle_rounds);
         }
+        charge(account, true, false);
         break;
       }
     }
     if (state != OperationState::done) {
       if (broken())
-        error = *broken();
+        error = about(*broken(), name);
       else if (operation->failure() != nullptr)
         error = Error(*operation->failure()).with_tensor(name);
       else
@@ -74,13 +77,25 @@ bool Engine::run_now(std::string_view name, const Collective& collective) {
     error = caught;
   }
   blocking_ = {};
+  // The ranks that disagree all know it; any other failure is this rank's, and the others wait.
+  if (error && error->code() != ErrorCode::mismatch && blocking_failed_ == 0)
+    blocking_failed_ = launch.tag;
   if (drove) {
+    count_wait(blocking_since_);
     publish_statistics();
     leave_to_background();
   }
   put_token_back();
   if (error) throw Error(*error);
   return true;
+}
+
+// Why a blocking call can not end any more, if that is so.
+std::optional<Error> Engine::why_never(uint64_t call) const {
+  if (!left_) return {};
+  if (const auto* departure = scheduler_->departure_before_blocking(call)) return *departure;
+  // A rank that left has finished this call, so it will end here.
+  return left_->code() == ErrorCode::peer_left ? std::optional<Error>() : left_;
 }
 
 }  // namespace tutti

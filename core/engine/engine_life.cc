@@ -27,6 +27,13 @@ int spin_rounds(const Context& context) {
   return ranks <= cores.size() && context.size > 1 ? kRounds : 0;
 }
 
+// What is said of a late rank, in a report or an error, must be known by then.
+double probe_interval(const Options& options) {
+  double seconds = options.stall_warning / 2;
+  if (options.operation_timeout > 0) seconds = std::min(seconds, options.operation_timeout / 2);
+  return std::max(seconds, 0.01);
+}
+
 }  // namespace
 
 Engine::Engine(Options options, Context context, std::unique_ptr<Backend> backend,
@@ -38,9 +45,10 @@ Engine::Engine(Options options, Context context, std::unique_ptr<Backend> backen
       transport_(*backend_->transport()),
       deaths_(std::move(deaths)),
       timeline_(context_.rank),
-      liveness_(context_.rank, context_.size, options_.peer_timeout),
+      liveness_(context_.rank, context_.size, options_.peer_timeout, probe_interval(options_)),
       stall_clock_(options_.stall_warning),
       statuses_(static_cast<size_t>(context_.size)),
+      said_farewell_(static_cast<size_t>(context_.size), false),
       gone_(static_cast<size_t>(context_.size), false),
       timelines_(static_cast<size_t>(context_.size)),
       timeline_done_(static_cast<size_t>(context_.size), false),
@@ -88,8 +96,9 @@ void Engine::refuse_in_fork(std::string_view name) const {
 
 void Engine::check_usable(std::string_view name) const {
   if (usable_) return;
-  if (broken_) throw Error(*broken_);
-  throw Error(ErrorCode::closed, fmt::format("{}: this Communicator is closed", shown_name(name)));
+  if (broken_) throw about(*broken_, name);
+  throw Error(ErrorCode::closed, fmt::format("{}: this Communicator is closed", shown_name(name)))
+      .with_tensor(name);
 }
 
 std::optional<Error> Engine::broken() const {
@@ -139,7 +148,9 @@ void Engine::close() noexcept {
         fmt::format("rank {} closed this Communicator while the operation was pending",
                     context_.rank));
     take_submissions();
+    const auto last = farewell();
     fail_all(closed);
+    if (healthy) say_farewell(last);
     {
       const std::lock_guard lock(submit_mutex_);
       entries_.drop_works();

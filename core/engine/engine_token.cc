@@ -32,8 +32,24 @@ void Engine::drive(WorkState& work, Deadline deadline) {
     hand_on(lock);
   }
   work.waiters.fetch_sub(1);
+  count_wait(begin);
+}
+
+void Engine::count_wait(Clock::time_point begin) {
   const std::lock_guard lock(statistics_mutex_);
   published_.wait_seconds += std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+// The time since the last call goes to what this thread rested for before this step, or, if it did
+// not rest, to what the step did.
+void Engine::charge(WaitAccount& account, bool moved, bool lacks_ranks) {
+  const auto now = Clock::now();
+  auto* const waits_for = lacks_ranks ? &counting_.skew_seconds : &counting_.exposed_seconds;
+  auto* to = account.rested_for;
+  if (to == nullptr) to = moved ? &counting_.exposed_seconds : waits_for;
+  *to += std::chrono::duration<double>(now - account.last).count();
+  account.last = now;
+  account.rested_for = moved ? nullptr : waits_for;
 }
 
 void Engine::take_token() {
@@ -69,14 +85,11 @@ void Engine::hand_on(std::unique_lock<std::mutex>&) {
 void Engine::drive_until_done(WorkState& work, Deadline deadline) {
   ++counting_.caller_runs;
   int idle_rounds = 0;
-  auto last = Clock::now();
+  WaitAccount account{Clock::now(), nullptr};
   while (!work.done() && !deadline.passed()) {
     const bool moved = step();
     run_callbacks();
-    const auto now = Clock::now();
-    (moved ? counting_.exposed_seconds : counting_.skew_seconds) +=
-        std::chrono::duration<double>(now - last).count();
-    last = now;
+    charge(account, moved, scheduler_->lacks_ranks());
     if (moved) {
       idle_rounds = 0;
       continue;

@@ -106,6 +106,19 @@ int64_t Replay::missing_bytes() const {
   return bytes;
 }
 
+std::vector<Entry*> Replay::take_waiting() {
+  std::vector<Entry*> entries;
+  for (Entry* entry = oldest_; entry != nullptr; entry = entry->newer)
+    if (entry->waits_in_plan) entries.push_back(entry);
+  for (Entry* entry : entries) {
+    tensors_[static_cast<size_t>(entry->plan_index)].here = nullptr;
+    entry->waits_in_plan = false;
+    release(entry);
+  }
+  waiting_ = 0;
+  return entries;
+}
+
 std::vector<Entry*> Replay::take_all() {
   std::vector<Entry*> entries;
   for (Entry* entry = oldest_; entry != nullptr; entry = entry->newer) {

@@ -53,6 +53,9 @@ class Replay {
       if (entry->waits_in_plan && is_evidence(*entry)) return entry;
     return nullptr;
   }
+  /// The entries that wait for their bucket, submission order; the plan holds them no more. Nothing
+  /// of it can be launched any more.
+  std::vector<Entry*> take_waiting();
   /// Every entry that the plan still holds, submission order: waiting or in launched buckets.
   std::vector<Entry*> take_all();
   /// An entry is over; the plan holds it no more, if it did.

@@ -163,7 +163,7 @@ std::unique_ptr<Run> Run::bucket(uint64_t tag, RegionPool& pool, const Bucket& b
 void Run::repeat(uint64_t tag) {
   tag_ = tag;
   cancelled = false;
-  reported_seconds = 0;
+  doomed_by = -1;
   operation_.reset();
   pool_.give_back(std::move(region_), device_);
   collective_.input = nullptr;

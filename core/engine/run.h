@@ -80,8 +80,8 @@ class Run {
   bool replayed = false;
   uint64_t sequence = 0;
   bool cancelled = false;
+  int doomed_by = -1;  // the rank that left before it finished this, which thus never ends
   Clock::time_point started;
-  double reported_seconds = 0;  // stall reports so far covered this many
 
  private:
   void stage(const Signature& signature, Entry* entry, int64_t input_count, int64_t output_count);

@@ -39,6 +39,7 @@ void Scheduler::submit(Entry* entry) {
 
 void Scheduler::join(Entry* entry) {
   join_ = entry;
+  ++joins_;
   auto message = begin_message(MessageType::requests);
   Request request;
   request.join = true;
@@ -224,7 +225,8 @@ void Scheduler::start(std::unique_ptr<Run> run, uint32_t verdict) {
 
 bool Scheduler::advance(Clock::time_point now) {
   next_deadline_ = Clock::time_point::max();
-  bool moved = launch_replay(now);
+  bool moved = !departures_.empty() && end_what_is_doomed();
+  moved |= launch_replay(now);
   moved |= launch_negotiated();
   for (size_t i = 0; i < runs_.size();) {
     auto& run = *runs_[i];
@@ -242,6 +244,10 @@ bool Scheduler::advance(Clock::time_point now) {
       finish_run(*over);
       if (over->replayed && replay_ && !collapsed_)
         idle_runs_[over->sequence % idle_runs_.size()] = std::move(over);
+      continue;
+    }
+    if (over->doomed_by >= 0) {
+      doom(over->entries(), over->doomed_by);
       continue;
     }
     if (state == OperationState::vetoed) collapse(over->sequence);
@@ -264,7 +270,6 @@ bool Scheduler::advance(Clock::time_point now) {
 
 void Scheduler::finish_run(Run& run) {
   run.finish();
-  ++finished_;
   const auto now = Clock::now();
   if (timeline_.on())
     timeline_.span(
@@ -316,6 +321,7 @@ void Scheduler::fail(const Error& error) {
     for (Entry* entry : replay_->take_all()) add(entry);
   for (const auto& [key, entry] : outstanding_) add(entry);
   if (join_ != nullptr) add(join_);
+  for (const auto& [entry, rank] : doomed_) add(entry);
   runs_.clear();
   waiting_.clear();
   replay_.reset();
@@ -323,17 +329,8 @@ void Scheduler::fail(const Error& error) {
   outstanding_.clear();
   unsent_.clear();
   join_ = nullptr;
+  doomed_.clear();
   running_[0] = running_[1] = 0;
-  hooks_.finish(entries, &error);
-}
-
-void Scheduler::fail_unanswered(const Error& error) {
-  std::vector<Entry*> entries;
-  for (const auto& [key, entry] : outstanding_) entries.push_back(entry);
-  if (join_ != nullptr) entries.push_back(join_);
-  outstanding_.clear();
-  unsent_.clear();
-  join_ = nullptr;
   hooks_.finish(entries, &error);
 }
 
@@ -344,8 +341,32 @@ RankStatus Scheduler::status() const {
     status.plan = replay_->plan().id;
     status.next_sequence = replay_->next_sequence();
   }
+  status.next_tag = waiting_.empty() ? next_tag_ : waiting_.front()->tag();
   status.outstanding = outstanding_.size() + runs_.size();
+  status.joined = join_ != nullptr && join_->work->waiters.load(std::memory_order_acquire) > 0;
   return status;
+}
+
+std::string Scheduler::first_pending() const {
+  if (!waiting_.empty() && !waiting_.front()->entries().empty())
+    return waiting_.front()->entries().front()->request.name;
+  if (held())
+    if (const auto* entry = replay_->find_waiting([](const Entry&) { return true; }))
+      return entry->request.name;
+  return outstanding_.empty() ? std::string() : outstanding_.begin()->second->request.name;
+}
+
+bool Scheduler::is_awaited(std::string_view name) const {
+  const auto is_it = [&](const Entry* entry) {
+    return entry->request.name == name && entry->work->waiters.load(std::memory_order_acquire) > 0;
+  };
+  const auto holds_it = [&](const std::unique_ptr<Run>& run) {
+    return std::ranges::any_of(run->entries(), is_it);
+  };
+  return std::ranges::any_of(outstanding_,
+                             [&](const auto& asked) { return is_it(asked.second); }) ||
+         std::ranges::any_of(waiting_, holds_it) || std::ranges::any_of(runs_, holds_it) ||
+         (held() && replay_->find_waiting([&](const Entry& entry) { return is_it(&entry); }));
 }
 
 std::string Scheduler::describe(const Run& run) {

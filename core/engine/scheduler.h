@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tutti/backends/backend.h"
+#include "tutti/core/agreement/farewell.h"
 #include "tutti/core/agreement/messages.h"
 #include "tutti/core/engine/replay.h"
 #include "tutti/core/engine/run.h"
@@ -55,8 +56,13 @@ class Scheduler {
 
   /// Everything ends with this error; the transport was aborted before.
   void fail(const Error& error);
-  /// The coordinator left: what it has not answered ends, what is on its way may succeed.
-  void fail_unanswered(const Error& error);
+  /// How far this rank went, for the others, before it closes.
+  Farewell farewell() const;
+  /// A rank closed. What it has not finished fails from now on, as soon as nothing touches its
+  /// memory any more; what it did finish goes on.
+  void on_farewell(int rank, Farewell farewell, const Error& error);
+  /// Why a blocking call never ends, if a rank left before it finished it.
+  const Error* departure_before_blocking(uint64_t call) const;
 
   bool idle() const { return runs_.empty() && outstanding_.empty() && waiting_.empty() && !held(); }
   /// While tensors wait for others of their bucket: bytes that must come before anything can be
@@ -69,6 +75,12 @@ class Scheduler {
   Clock::time_point next_look() const { return held() ? next_look_ : Clock::time_point::max(); }
   bool moving() const { return running_[0] + running_[1] > 0; }
   RankStatus status() const;
+  /// The name of an operation that is not on its way yet; empty: there is none.
+  std::string first_pending() const;
+  /// An operation of this name that a thread of this rank waits for.
+  bool is_awaited(std::string_view name) const;
+  /// Whether all that is pending waits for other ranks to come to it.
+  bool lacks_ranks() const { return runs_.empty() || runs_.front()->operation()->lacks_ranks(); }
   /// Operations on their way, for reports.
   const std::vector<std::unique_ptr<Run>>& runs() const { return runs_; }
   /// "bucket 7 (\"fc1.weight\" and 3 more)"
@@ -98,6 +110,15 @@ class Scheduler {
   void finish_run(Run& run);
   void finish_slices(Run& run);
   Entry* take_outstanding(const std::string& key);
+  // --- scheduler_farewell.cc ---
+  struct Departure {
+    int rank;
+    Farewell farewell;
+    Error error;  // for what needs more of that rank
+  };
+  const Departure* departure_that_dooms(const Run& run) const;
+  void doom(std::span<Entry* const> entries, int rank);
+  bool end_what_is_doomed();
 
   const Options& options_;
   Backend& backend_;
@@ -113,11 +134,11 @@ class Scheduler {
   std::unordered_map<std::string, Entry*> outstanding_;  // asked, not answered
   std::vector<Entry*> unsent_;                           // of these, not sent yet
   Entry* join_ = nullptr;
+  uint64_t joins_ = 0;                        // asked for so far
   uint64_t next_tag_ = 1;                     // of negotiated operations
   std::deque<std::unique_ptr<Run>> waiting_;  // answered, not launched
   std::vector<std::unique_ptr<Run>> runs_;
   int running_[2] = {0, 0};  // negotiated, replayed
-  uint64_t finished_ = 0;
   uint64_t allocations_ = 0;
   std::string last_submitted_;
 
@@ -135,6 +156,10 @@ class Scheduler {
   std::optional<uint64_t> veto_seen_;  // another rank vetoes this sequence
   std::optional<Veto> early_veto_;     // of a plan that this rank has not heard of yet
   std::optional<uint64_t> collapsed_;  // buckets from here on are void
+  uint32_t last_plan_ = 0;             // the one before, and where it ended
+  uint64_t last_plan_end_ = 0;
+  std::vector<Departure> departures_;           // in the order in which they were heard of
+  std::vector<std::pair<Entry*, int>> doomed_;  // that never end, because of that rank
   Clock::time_point next_deadline_ = Clock::time_point::max();
 };
 

@@ -185,6 +185,8 @@ void Scheduler::renegotiate() {
   auto message = begin_message(MessageType::plan_left);
   message.put(replay_->plan().id);
   hooks_.send(0, message.bytes());
+  last_plan_ = replay_->plan().id;
+  last_plan_end_ = *collapsed_;
   for (Entry* entry : replay_->take_all()) {
     entry->request.signature.begin = entry->final_end;
     entry->plan_id = 0;

@@ -75,12 +75,12 @@ std::shared_ptr<CommunicatorState> split(const CommunicatorState& parent, int nu
 // to be dead has written, or the settling time passed, the first to notice fixes the list for all.
 std::shared_ptr<CommunicatorState> shrink(const CommunicatorState& parent, Deadline deadline) {
   const int own = parent.options.rank, size = parent.options.size;
-  const auto broken = parent.engine->broken();
   const int epoch = parent.epoch + 1;
   const auto path = fmt::format("{}/epoch{}", parent.path, epoch);
   const auto store = make_prefix_store(parent.membership.root, path + "/");
   const auto alive = [](int rank) { return fmt::format("alive/{}", rank); };
-  const int dead = broken && broken->rank() != own ? broken->rank() : -1;
+  const int gone_rank = parent.engine->gone_rank();
+  const int dead = gone_rank != own ? gone_rank : -1;
   std::string decided;
   try {
     store->set(alive(own), std::to_string(dead));

@@ -7,7 +7,7 @@ namespace tutti {
 
 /// What a Communicator has done since it was made. Counters only grow.
 struct Statistics {
-  uint64_t operations = 0;        // Works that ended, well or not
+  uint64_t operations = 0;        // Works and blocking calls that ended, well or not
   uint64_t tensors = 0;           // tensors that went through allreduce
   uint64_t buckets = 0;           // fused buckets launched
   uint64_t replayed_buckets = 0;  // of these, without negotiation
@@ -23,9 +23,13 @@ struct Statistics {
   uint64_t wakeups = 0;               // times the background thread woke
   uint64_t allocations = 0;           // on the data path
   uint64_t caller_runs = 0;           // waits that drove the engine themselves
-  double wait_seconds = 0;            // time that callers spent in wait()
-  double exposed_seconds = 0;         // of these, while data of this rank was moving
-  double skew_seconds = 0;            // of these, while other ranks were still missing
+  // Time that callers spent in wait(), and in blocking calls for which the peers were so late that
+  // the caller stopped spinning (some 10 us; to look at the clock would cost the others too much).
+  // Of a thread that moved things itself it is either time in which data moved or was on its way,
+  // or time in which other ranks had not come.
+  double wait_seconds = 0;
+  double exposed_seconds = 0;
+  double skew_seconds = 0;
   std::vector<uint64_t> bytes_to_peer;
 };
 

@@ -1,7 +1,10 @@
 #include "tutti/core/watch/death.h"
 
 #include <fmt/format.h>
+#include <signal.h>
+#include <string.h>
 
+#include <cerrno>
 #include <fstream>
 
 #include "tutti/base/text.h"
@@ -39,13 +42,22 @@ std::optional<Death> decode_death(const std::string& text) {
   return death;
 }
 
-bool is_stopped(int pid) {
+std::string describe_death(const Death& death) {
+  return death.signal != 0
+             ? fmt::format("was killed by signal {} ({})", death.signal, ::strsignal(death.signal))
+             : fmt::format("exited with code {}", death.code);
+}
+
+ProcessState process_state(int pid) {
+  if (::kill(pid, 0) != 0 && errno == ESRCH) return ProcessState::ended;
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
   std::string line;
   std::getline(file, line);
   // The state is the letter after the name, which may hold anything and stands in parentheses.
   const auto state = line.find_first_not_of(") ", line.rfind(')'));
-  return state != line.npos && (line[state] == 'T' || line[state] == 't');
+  if (state == line.npos) return ProcessState::runs;
+  if (line[state] == 'T' || line[state] == 't') return ProcessState::stopped;
+  return line[state] == 'Z' || line[state] == 'X' ? ProcessState::ended : ProcessState::runs;
 }
 
 }  // namespace tutti

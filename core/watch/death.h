@@ -23,7 +23,12 @@ std::string encode_death(const Death& death);
 /// Nothing for text that is no such record.
 std::optional<Death> decode_death(const std::string& text);
 
-/// Whether a process of this host stands still (SIGSTOP, a debugger); false if nobody can tell.
-bool is_stopped(int pid);
+/// "was killed by signal 9 (Killed)", "exited with code 1".
+std::string describe_death(const Death& death);
+
+/// What the system shows of a process of this host: it runs, it stands still (SIGSTOP, a debugger),
+/// or it has ended.
+enum class ProcessState { runs, stopped, ended };
+ProcessState process_state(int pid);
 
 }  // namespace tutti

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "tutti/base/text.h"
+#include "tutti/core/watch/liveness.h"
 
 namespace tutti {
 
@@ -16,12 +18,18 @@ double StallClock::next(double reported) const {
 
 namespace {
 
+bool is_alive(const RankKnowledge& known) {
+  return !known.is_stopped && known.heard_seconds <= Liveness::kEvidence;
+}
+
 std::string cause(int rank, const Negotiator::Waiting& waiting,
                   const std::vector<Negotiator::Waiting>& all, const RankKnowledge& known) {
-  constexpr double kQuiet = 2.5;
-  if (known.quiet_seconds > kQuiet)
-    return fmt::format("Rank {} has not answered for {:.1f} s: stopped, or cut off?", rank,
-                       known.quiet_seconds);
+  if (!is_alive(known) || !known.status) return describe_late_rank(rank, known);
+  if (known.status->blocking == waiting.name)
+    return fmt::format(
+        "Rank {} waits in a blocking call of that name: a blocking call and an asynchronous one "
+        "never meet. Call it the same way on all ranks.",
+        rank);
   // Names that this rank has and others lack: one of them may be meant.
   std::vector<std::string> extra;
   for (const auto& other : all)
@@ -31,14 +39,37 @@ std::string cause(int rank, const Negotiator::Waiting& waiting,
   if (const auto nearest = nearest_word(waiting.name, extra))
     return fmt::format("Rank {} is alive and submitted \"{}\", which others lack: a misspelt name?",
                        rank, *nearest);
-  if (known.status.last_submitted.empty())
-    return fmt::format("Rank {} is alive and has submitted nothing yet.", rank);
-  return fmt::format("Rank {} is alive and last submitted \"{}\"{}.", rank,
-                     known.status.last_submitted,
-                     extra.empty() ? "; it is late" : ", which waits for others: another order?");
+  if (extra.empty() || known.status->last_submitted.empty()) return describe_late_rank(rank, known);
+  return fmt::format(
+      "Rank {} is alive and last submitted \"{}\", which waits for others: another order?", rank,
+      known.status->last_submitted);
 }
 
 }  // namespace
+
+std::string describe_late_rank(int rank, const RankKnowledge& known) {
+  if (known.is_stopped) return fmt::format("Rank {} is stopped, by SIGSTOP or a debugger.", rank);
+  if (std::isinf(known.heard_seconds))
+    return fmt::format("Nothing was heard of rank {} yet.", rank);
+  if (!is_alive(known))
+    return fmt::format("Rank {} has not answered for {:.1f} s: stopped, or cut off?", rank,
+                       known.heard_seconds);
+  if (!known.status) return fmt::format("Rank {} is alive and has not said where it is.", rank);
+  const auto& status = *known.status;
+  if (!status.blocking.empty())
+    return fmt::format("Rank {} is alive and waits in the blocking call \"{}\".", rank,
+                       status.blocking);
+  if (status.joined)
+    return fmt::format("Rank {} is alive and has joined: it waits until all ranks have.", rank);
+  const auto calls = status.blocking_calls == 0
+                         ? std::string()
+                         : fmt::format(", after {} blocking call{}", status.blocking_calls,
+                                       status.blocking_calls == 1 ? "" : "s");
+  if (status.last_submitted.empty())
+    return fmt::format("Rank {} is alive and has submitted nothing yet{}.", rank, calls);
+  return fmt::format("Rank {} is alive and last submitted \"{}\"{}; it is late.", rank,
+                     status.last_submitted, calls);
+}
 
 std::string stall_line(const Negotiator::Waiting& waiting,
                        const std::vector<Negotiator::Waiting>& all,

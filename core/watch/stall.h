@@ -1,6 +1,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,9 +12,14 @@ namespace tutti {
 
 /// What is known of a rank when a report is made.
 struct RankKnowledge {
-  RankStatus status;
-  double quiet_seconds = 0;  // since it was heard of
+  std::optional<RankStatus> status;  // as it told last; nothing: it never did
+  double heard_seconds = 0;          // since a message of it came; infinity: none ever did
+  bool is_stopped = false;           // the system shows its process, of this host, as stopped
 };
+
+/// Where a rank is for which others wait: a sentence that calls it alive only if it was heard of
+/// within the last second. Pure.
+std::string describe_late_rank(int rank, const RankKnowledge& known);
 
 /// One line that says for whom a name waits, since when, and the likely cause. Pure.
 std::string stall_line(const Negotiator::Waiting& waiting,

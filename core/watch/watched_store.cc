@@ -50,14 +50,14 @@ class WatchedStore final : public Store {
     for (size_t rank = 0; rank < world_ranks_.size(); ++rank) {
       const auto text = deaths_->try_get(death_key(world_ranks_[rank]));
       const auto death = text ? decode_death(*text) : std::nullopt;
-      if (!death) continue;
-      const auto how = death->signal != 0 ? fmt::format("was killed by signal {}", death->signal)
-                                          : fmt::format("exited with code {}", death->code);
+      // A rank that ended well may have done all that this one still needs it for.
+      if (!death || (death->signal == 0 && death->code == 0)) continue;
       throw Error(
           ErrorCode::peer_lost,
           fmt::format("rank {} (host {}, pid {}) {} while the ranks were connecting. Make a new "
                       "Communicator to go on with {} ranks.",
-                      rank, death->host, death->pid, how, world_ranks_.size() - 1))
+                      rank, death->host, death->pid, describe_death(*death),
+                      world_ranks_.size() - 1))
           .with_rank(static_cast<int>(rank));
     }
   }

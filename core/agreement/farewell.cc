@@ -1,0 +1,45 @@
+#include "tutti/core/agreement/farewell.h"
+
+#include <algorithm>
+
+namespace tutti {
+
+namespace {
+
+bool contains(const std::vector<int64_t>& numbers, uint64_t number) {
+  return std::find(numbers.begin(), numbers.end(), static_cast<int64_t>(number)) != numbers.end();
+}
+
+}  // namespace
+
+bool Farewell::has_finished(uint64_t tag) const {
+  return tag < next_tag && !contains(unfinished, tag);
+}
+
+// Ranks follow one plan after another, and begin one when all are done with the one before.
+bool Farewell::has_finished_bucket(uint32_t of_plan, uint64_t sequence) const {
+  if (of_plan != plan) return of_plan < plan;
+  return sequence < next_sequence && !contains(unfinished_buckets, sequence);
+}
+
+void encode(WireWriter& writer, const Farewell& farewell) {
+  writer.put(farewell.next_tag).numbers(farewell.unfinished);
+  writer.put(farewell.plan).put(farewell.next_sequence).numbers(farewell.unfinished_buckets);
+  writer.put(farewell.blocking_done).put(farewell.joins);
+  writer.put(static_cast<int32_t>(farewell.cause));
+}
+
+Farewell decode_farewell(WireReader& reader) {
+  Farewell farewell;
+  farewell.next_tag = reader.get<uint64_t>();
+  farewell.unfinished = reader.numbers();
+  farewell.plan = reader.get<uint32_t>();
+  farewell.next_sequence = reader.get<uint64_t>();
+  farewell.unfinished_buckets = reader.numbers();
+  farewell.blocking_done = reader.get<uint64_t>();
+  farewell.joins = reader.get<uint64_t>();
+  farewell.cause = reader.get<int32_t>();
+  return farewell;
+}
+
+}  // namespace tutti

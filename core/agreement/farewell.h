@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "tutti/core/agreement/wire.h"
+
+namespace tutti {
+
+/// What a rank that closes its Communicator tells all others: how far it went. What it finished
+/// will end on every rank, because it gave the others all that they need of it; everything else
+/// that needs it never will, and its Work on the other ranks can fail at once. Pure.
+struct Farewell {
+  /// Negotiated operations: the first that it has not launched, and those before that it launched
+  /// and did not finish, by tag.
+  uint64_t next_tag = 0;
+  std::vector<int64_t> unfinished;
+  /// Replayed buckets: the last plan that it followed (0: none), the first bucket of it that it has
+  /// not launched, and those before that it did not finish, by sequence.
+  uint32_t plan = 0;
+  uint64_t next_sequence = 0;
+  std::vector<int64_t> unfinished_buckets;
+  /// Blocking calls that it finished.
+  uint64_t blocking_done = 0;
+  /// Joins that it asked for, finished or not: these need no more of it.
+  uint64_t joins = 0;
+  /// The rank because of whose end it closes, as far as it knows; -1: of its own accord.
+  int cause = -1;
+
+  bool has_finished(uint64_t tag) const;
+  bool has_finished_bucket(uint32_t of_plan, uint64_t sequence) const;
+  bool has_finished_blocking(uint64_t call) const { return call <= blocking_done; }
+};
+
+void encode(WireWriter& writer, const Farewell& farewell);
+/// Throws Error(corrupt_data).
+Farewell decode_farewell(WireReader& reader);
+
+}  // namespace tutti

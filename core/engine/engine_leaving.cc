@@ -1,0 +1,200 @@
+// How ranks end: what this rank tells the others when it closes, what it makes of theirs, and what
+// their deaths and faults do to what is pending.
+
+#include <fmt/format.h>
+
+#include <thread>
+
+#include "tutti/core/engine/engine.h"
+#include "tutti/core/watch/death.h"
+
+namespace tutti {
+
+// --- what is said -------------------------------------------------------------------------------
+
+std::string Engine::in_flight() const {
+  if (!blocking_.empty()) return fmt::format(" while \"{}\" was in flight", blocking_);
+  const auto& runs = scheduler_->runs();
+  if (!runs.empty())
+    return fmt::format(" while {} was in flight", Scheduler::describe(*runs.front()));
+  const auto name = scheduler_->first_pending();
+  return name.empty() ? std::string() : fmt::format(" while \"{}\" waited for all ranks", name);
+}
+
+// What ranks do of which one is gone.
+std::string Engine::how_to_go_on() const {
+  const int left = context_.size - 1;
+  return left == 1
+             ? "shrink() gives the rank that is left a Communicator of its own"
+             : fmt::format("shrink() gives the {} ranks that are left a new Communicator", left);
+}
+
+// An error that ended more than one operation, as one of them tells it.
+Error Engine::about(const Error& error, std::string_view name) {
+  name = name.substr(0, name.find('\n'));  // what is behind keeps kinds of names apart
+  if (!error.tensor().empty() || name.empty()) return error;
+  const bool is_prefixed =
+      error.code() == ErrorCode::peer_left || error.code() == ErrorCode::closed;
+  Error own = is_prefixed ? Error(error.code(), fmt::format("\"{}\": {}", name, error.what()))
+                                .with_rank(error.rank())
+                          : error;
+  return own.with_tensor(name);
+}
+
+// --- a rank that closes -------------------------------------------------------------------------
+
+RankStatus Engine::status() const {
+  auto status = scheduler_->status();
+  status.blocking_calls = blocking_runs_;
+  status.blocking = blocking_;
+  return status;
+}
+
+Farewell Engine::farewell() const {
+  auto farewell = scheduler_->farewell();
+  farewell.blocking_done = blocking_failed_ > 0 ? blocking_failed_ - 1 : blocking_calls_done();
+  const std::lock_guard lock(submit_mutex_);
+  if (departed_) farewell.cause = departed_->rank();
+  return farewell;
+}
+
+void Engine::say_farewell(const Farewell& farewell) {
+  auto message = begin_message(MessageType::leaving);
+  encode(message, farewell);
+  for (int peer = 0; peer < context_.size; ++peer)
+    if (peer != context_.rank) send(peer, message.bytes());
+}
+
+// What it has finished ends here too; for the rest there is no need to wait until its connection
+// ends, which shared memory would not even notice.
+void Engine::on_farewell(int from, Farewell farewell) {
+  const auto index = static_cast<size_t>(from);
+  if (said_farewell_[index] || broken()) return;
+  said_farewell_[index] = true;
+  liveness_.left(from);
+  // A rank that closes because another one closed before is not the cause.
+  const bool has_cause =
+      farewell.cause >= 0 && farewell.cause < context_.size && farewell.cause != context_.rank;
+  const int cause = has_cause ? farewell.cause : from;
+  const auto error =
+      Error(ErrorCode::peer_left,
+            fmt::format("{} closed its Communicator, so nothing that needs all ranks can be done "
+                        "any more. Where ranks have uneven numbers of steps, those that are out of "
+                        "data call join() before they close; {}",
+                        describe_rank(cause), how_to_go_on()))
+          .with_rank(cause);
+  scheduler_->on_farewell(from, std::move(farewell), error);
+  if (coordinator_) coordinator_->on_left(from, error);
+  {
+    const std::lock_guard lock(submit_mutex_);
+    if (!departed_) departed_ = error;
+  }
+  if (!left_) left_ = error;
+}
+
+int Engine::gone_rank() const {
+  const std::lock_guard lock(submit_mutex_);
+  if (departed_) return departed_->rank();
+  // Other errors name ranks that are late, or disagree.
+  const bool is_gone = broken_ && (broken_->code() == ErrorCode::peer_lost ||
+                                   broken_->code() == ErrorCode::peer_silent ||
+                                   broken_->code() == ErrorCode::peer_left);
+  return is_gone ? broken_->rank() : -1;
+}
+
+// --- a rank that is gone ------------------------------------------------------------------------
+
+void Engine::handle_peer_events() {
+  while (const auto event = transport_.take_event()) {
+    posted_ = true;  // answers may follow
+    if (gone_[static_cast<size_t>(event->peer)]) continue;
+    gone_[static_cast<size_t>(event->peer)] = true;
+    liveness_.left(event->peer);
+    if (!timeline_done_[static_cast<size_t>(event->peer)]) {
+      timeline_done_[static_cast<size_t>(event->peer)] = true;
+      --timelines_missing_;
+    }
+    if (broken()) continue;
+    if (event->kind == PeerEvent::Kind::left) {
+      on_farewell(event->peer, {});  // it said so before; a plain goodbye promises nothing
+    } else if (!said_farewell_[static_cast<size_t>(event->peer)]) {
+      const auto error = peer_lost_error(event->peer, event->detail);
+      if (!broken()) fault(blame_for(error), true);
+    }
+  }
+}
+
+// The first cause: a rank that ends because another one closed before is none, unless what pends
+// here still had to come from it.
+Error Engine::blame_for(const Error& lost) {
+  std::optional<Error> before;
+  {
+    const std::lock_guard lock(submit_mutex_);
+    before = departed_;
+  }
+  if (!before) return lost;
+  scheduler_->advance(Clock::now());
+  return scheduler_->idle() ? *before : lost;
+}
+
+// A launcher knows best how a rank ended; it gets a moment to say so. A peer may also have given up
+// because of another rank: then it, or a third one, says so, perhaps after its end was seen.
+Error Engine::peer_lost_error(int peer, const std::string& detail) {
+  const auto& place = context_.places[static_cast<size_t>(peer)];
+  const bool is_here = place.host == context_.places[static_cast<size_t>(context_.rank)].host;
+  std::string how = fmt::format("was lost ({})", detail);
+  const auto key = death_key(place.world_rank);
+  const auto deadline = Deadline::after(deaths_ ? 0.3 : 0.02);
+  try {
+    do {
+      const auto text = deaths_ ? deaths_->try_get(key) : std::nullopt;
+      if (const auto death = text ? decode_death(*text) : std::nullopt) {
+        how = fmt::format("{} without closing its Communicator", describe_death(*death));
+        break;
+      }
+      backend_->progress();
+      handle_messages();
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      if (is_here && process_state(place.pid) == ProcessState::ended)
+        how = "ended without closing its Communicator (its process exited or was killed)";
+    } while (!broken() && !deadline.passed());
+  } catch (const Error&) {
+    // The store died with that rank; what was seen on the wire is all there is to tell.
+  }
+  return Error(ErrorCode::peer_lost,
+               fmt::format("{} {}{}; {}", describe_rank(peer), how, in_flight(), how_to_go_on()))
+      .with_rank(peer);
+}
+
+void Engine::fault(const Error& error, bool tell_others) {
+  {
+    const std::lock_guard lock(submit_mutex_);
+    if (broken_) return;
+    broken_ = error;
+  }
+  const bool idle = scheduler_->idle();
+  if (idle) log(LogLevel::error, error.what());
+  if (tell_others) {
+    auto message = begin_message(MessageType::fault);
+    encode(message, error);
+    for (int peer = 0; peer < context_.size; ++peer)
+      if (peer != context_.rank) send(peer, message.bytes());
+    // What was just posted should get out before the transport is shut, if it can without waiting
+    // for anybody.
+    const auto deadline = Deadline::after(0.02);
+    while (backend_->progress() && !deadline.passed()) {
+    }
+  }
+  backend_->abort(error);
+  backend_->progress();
+  fail_all(error);
+  left_ = error;
+  {
+    // Only now: who is refused frees memory, which operations before may have worked on until here.
+    const std::lock_guard lock(submit_mutex_);
+    usable_ = false;
+  }
+  take_submissions();
+}
+
+}  // namespace tutti

@@ -1,0 +1,66 @@
+#include "tutti/core/agreement/farewell.h"
+
+#include <gtest/gtest.h>
+
+#include "tutti/base/error.h"
+
+namespace tutti {
+namespace {
+
+Farewell a_farewell() {
+  Farewell farewell;
+  farewell.next_tag = 10;
+  farewell.unfinished = {7, 9};
+  farewell.plan = 3;
+  farewell.next_sequence = 100;
+  farewell.unfinished_buckets = {98};
+  farewell.blocking_done = 5;
+  farewell.joins = 2;
+  farewell.cause = 1;
+  return farewell;
+}
+
+TEST(Farewell, SaysWhatItsRankFinished) {
+  const auto farewell = a_farewell();
+  EXPECT_TRUE(farewell.has_finished(6));
+  EXPECT_FALSE(farewell.has_finished(7));
+  EXPECT_TRUE(farewell.has_finished(8));
+  EXPECT_FALSE(farewell.has_finished(10));
+  EXPECT_TRUE(farewell.has_finished_blocking(5));
+  EXPECT_FALSE(farewell.has_finished_blocking(6));
+}
+
+TEST(Farewell, OfEarlierPlansEverythingOfLaterOnesNothing) {
+  const auto farewell = a_farewell();
+  EXPECT_TRUE(farewell.has_finished_bucket(2, 1000));
+  EXPECT_TRUE(farewell.has_finished_bucket(3, 99));
+  EXPECT_FALSE(farewell.has_finished_bucket(3, 98));
+  EXPECT_FALSE(farewell.has_finished_bucket(3, 100));
+  EXPECT_FALSE(farewell.has_finished_bucket(4, 0));
+}
+
+TEST(Farewell, OneThatSaysNothingPromisesNothing) {
+  const Farewell farewell;
+  EXPECT_FALSE(farewell.has_finished(0));
+  EXPECT_FALSE(farewell.has_finished_bucket(1, 0));
+  EXPECT_FALSE(farewell.has_finished_blocking(1));
+}
+
+TEST(Farewell, ComesAsItWasSent) {
+  WireWriter writer;
+  encode(writer, a_farewell());
+  WireReader reader(writer.bytes());
+  const auto farewell = decode_farewell(reader);
+  EXPECT_TRUE(reader.at_end());
+  EXPECT_FALSE(farewell.has_finished(9));
+  EXPECT_TRUE(farewell.has_finished(8));
+  EXPECT_FALSE(farewell.has_finished_bucket(3, 98));
+  EXPECT_EQ(farewell.blocking_done, 5u);
+  EXPECT_EQ(farewell.joins, 2u);
+  EXPECT_EQ(farewell.cause, 1);
+  WireReader cut(writer.bytes().first(writer.size() - 1));
+  EXPECT_THROW(decode_farewell(cut), Error);
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,280 @@
+// Ranks that close while others still need them: what they finished ends everywhere, and everything
+// else fails at once, with the name of the rank that closed and what to do.
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <optional>
+#include <thread>
+#include <tuple>
+
+#include "tests/support/ranks.h"
+#include "tutti/core/communicator.h"
+
+namespace tutti {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::HasSubstr;
+
+constexpr double kAtOnce = 1.0;  // seconds; without evidence it takes the peer timeout, 10
+
+// What was thrown, and how long after `since`.
+struct Heard {
+  std::optional<Error> error;
+  double seconds = 0;
+};
+
+template <class Function>
+Heard hear(Function&& function) {
+  const auto since = Clock::now();
+  Heard heard;
+  try {
+    function();
+  } catch (const Error& error) {
+    heard.error = error;
+  }
+  heard.seconds = std::chrono::duration<double>(Clock::now() - since).count();
+  return heard;
+}
+
+void expect_left(const Heard& heard, int rank, const std::string& tensor) {
+  ASSERT_TRUE(heard.error) << "nothing was thrown";
+  EXPECT_EQ(heard.error->code(), ErrorCode::peer_left) << heard.error->what();
+  EXPECT_EQ(heard.error->rank(), rank) << heard.error->what();
+  EXPECT_EQ(heard.error->tensor(), tensor) << heard.error->what();
+  EXPECT_THAT(heard.error->what(), HasSubstr(fmt::format("rank {} (", rank)));
+  EXPECT_THAT(heard.error->what(), HasSubstr("closed its Communicator"));
+  EXPECT_THAT(heard.error->what(), HasSubstr("join()"));
+  EXPECT_THAT(heard.error->what(), HasSubstr("shrink()"));
+  EXPECT_LT(heard.seconds, kAtOnce) << heard.error->what();
+}
+
+void run_ranks(const std::string& backend, int size, const test::RankFunction& body,
+               const test::Tune& tune = {}) {
+  if (backend == "memory") return test::run_threads(size, body, tune);
+  test::run_processes(size, body, [&](Options& options) {
+    options.backend = backend;
+    if (tune) tune(options);
+  });
+}
+
+enum class Way { replayed, negotiated, blocking };
+
+void one_step(Communicator& comm, Way way, std::vector<float>& values) {
+  if (way == Way::blocking)
+    comm.allreduce_blocking("x", values, ReduceOp::sum);
+  else
+    comm.allreduce("x", values, ReduceOp::sum).wait();
+}
+
+class Leaving : public testing::TestWithParam<std::tuple<const char*, int, Way>> {
+ protected:
+  const std::string backend_ = std::get<0>(GetParam());
+  const int size_ = std::get<1>(GetParam());
+  const Way way_ = std::get<2>(GetParam());
+
+  void run(const test::RankFunction& body) {
+    run_ranks(backend_, size_, body,
+              [this](Options& options) { options.replay = way_ == Way::replayed; });
+  }
+};
+
+std::string name_of(const testing::TestParamInfo<Leaving::ParamType>& info) {
+  const auto [backend, size, way] = info.param;
+  return fmt::format("{}_{}_{}", backend, size,
+                     way == Way::replayed     ? "replayed"
+                     : way == Way::negotiated ? "negotiated"
+                                              : "blocking");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Backends, Leaving,
+    testing::Combine(testing::Values("memory", "shm", "tcp"), testing::Values(2, 3),
+                     testing::Values(Way::replayed, Way::negotiated, Way::blocking)),
+    name_of);
+
+// The commonest mistake of all. Each rank in turn has the fewest steps.
+TEST_P(Leaving, UnevenNumbersOfSteps) {
+  for (int leaver = 0; leaver < size_; ++leaver) {
+    run([&](Communicator& comm) {
+      constexpr int kSteps = 20;
+      std::vector<float> values(1000);
+      for (int step = 0; step < kSteps; ++step) {
+        values.assign(1000, 1.0f);
+        one_step(comm, way_, values);
+        ASSERT_EQ(values[999], static_cast<float>(size_));
+      }
+      if (comm.rank() == leaver) return;
+      expect_left(hear([&] { one_step(comm, way_, values); }), leaver, "x");
+      expect_left(hear([&] { comm.allreduce("y", values).wait(); }), leaver, "y");
+    });
+  }
+}
+
+// Before the others need it, and after: while they are in the middle of something.
+TEST_P(Leaving, InTheMiddleOfAnOperation) {
+  run([&](Communicator& comm) {
+    std::vector<float> values(300'000, 1.0f), more(1000, 1.0f);
+    for (int step = 0; step < 10; ++step) one_step(comm, way_, values);
+    const int leaver = size_ - 1;
+    if (comm.rank() == leaver) {
+      std::this_thread::sleep_for(milliseconds(150));
+      return;
+    }
+    auto other = comm.allreduce("other", more);
+    expect_left(hear([&] { one_step(comm, way_, values); }), leaver, "x");
+    expect_left(hear([&] { other.wait(); }), leaver, "other");
+  });
+}
+
+TEST_P(Leaving, WhoIsLateIsWaitedForHoweverLate) {
+  run_ranks(
+      backend_, size_,
+      [&](Communicator& comm) {
+        std::vector<float> values(1000, 1.0f);
+        for (int step = 0; step < 10; ++step) one_step(comm, way_, values);
+        if (comm.rank() == size_ - 1) std::this_thread::sleep_for(milliseconds(1500));
+        values.assign(1000, 1.0f);
+        one_step(comm, way_, values);
+        EXPECT_EQ(values[0], static_cast<float>(size_));
+      },
+      [&](Options& options) {
+        options.replay = way_ == Way::replayed;
+        options.peer_timeout = 0.8;
+      });
+}
+
+class LeavingOver : public testing::TestWithParam<const char*> {
+ protected:
+  void run(int size, const test::RankFunction& body, const test::Tune& tune = {}) {
+    run_ranks(GetParam(), size, body, tune);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Backends, LeavingOver, testing::Values("memory", "shm", "tcp"),
+                         [](const auto& info) { return std::string(info.param); });
+
+// What it has submitted and does not wait for is not done, nor ever will be.
+TEST_P(LeavingOver, WhatTheLeaverSubmittedAndDidNotWaitForFails) {
+  for (const bool replay : {true, false})
+    for (const int size : {2, 3})
+      run(
+          size,
+          [](Communicator& comm) {
+            std::vector<float> values(300'000, 1.0f);
+            for (int step = 0; step < 10; ++step) comm.allreduce("x", values).wait();
+            if (comm.rank() == 0) {
+              // The engine ends with it pending; the memory outlives both.
+              static std::vector<float> pending(300'000, 1.0f);
+              static_cast<void>(comm.allreduce("x", pending));
+              return;
+            }
+            std::this_thread::sleep_for(milliseconds(50));
+            expect_left(hear([&] { comm.allreduce("x", values).wait(); }), 0, "x");
+          },
+          [&](Options& options) {
+            options.replay = replay;
+            options.log_level = LogLevel::error;  // "failed and nobody waited for it"
+          });
+}
+
+// Not a rank that closes because of it, though that one may be heard of first.
+TEST_P(LeavingOver, TheFirstRankThatLeftIsNamed) {
+  for (const auto way : {Way::replayed, Way::negotiated, Way::blocking})
+    run(
+        3,
+        [&](Communicator& comm) {
+          std::vector<float> values(1000, 1.0f);
+          for (int step = 0; step < 10; ++step) one_step(comm, way, values);
+          if (comm.rank() == 1) return;
+          if (comm.rank() == 2) std::this_thread::sleep_for(milliseconds(200));
+          expect_left(hear([&] { one_step(comm, way, values); }), 1, "x");
+        },
+        [&](Options& options) { options.replay = way == Way::replayed; });
+}
+
+// Whatever it was: the leaver gives the others all that they need of it.
+TEST_P(LeavingOver, WhatTheLeaverFinishedEndsOnTheOthers) {
+  for (int round = 0; round < test::repetitions(12); ++round)
+    run(3, [&](Communicator& comm) {
+      std::vector<float> large(200'000, 1.0f), small(100, 1.0f), from(900, 1.0f), sum(900);
+      std::vector<Work> works;
+      works.push_back(comm.allreduce("large", large, ReduceOp::sum));
+      works.push_back(comm.allreduce("small", small, ReduceOp::sum));
+      works.push_back(comm.reduce("reduce", from, sum, round % 3));
+      works.push_back(comm.allgather("allgather", small));
+      works.push_back(comm.broadcast("broadcast", from, (round + 1) % 3));
+      works.push_back(comm.alltoall("alltoall", from));
+      works.push_back(comm.reduce_scatter("reduce_scatter", from));
+      works.push_back(comm.barrier());
+      if (comm.rank() == round % 2) std::this_thread::sleep_for(milliseconds(2));
+      for (auto& work : works) work.wait();
+      EXPECT_EQ(large[199'999], 3.0f);
+    });
+}
+
+TEST_P(LeavingOver, AJoinThatTheLeaverFinishedEndsAndOneThatItNeverMadeFails) {
+  run(3, [](Communicator& comm) {
+    comm.join().wait();
+    if (comm.rank() == 2) return;
+    if (comm.rank() == 1) std::this_thread::sleep_for(milliseconds(100));
+    expect_left(hear([&] { comm.join().wait(); }), 2, "join");
+  });
+}
+
+TEST_P(LeavingOver, TheOthersGoOnByShrink) {
+  run(3, [](Communicator& comm) {
+    std::vector<float> values(1000, 1.0f);
+    for (int step = 0; step < 10; ++step) comm.allreduce("x", values).wait();
+    if (comm.rank() == 1) return;
+    expect_left(hear([&] { comm.allreduce("x", values).wait(); }), 1, "x");
+    const auto since = Clock::now();
+    const auto rest = comm.shrink();
+    EXPECT_EQ(rest->size(), 2);
+    EXPECT_LT(Clock::now() - since, std::chrono::seconds(3));
+    float one = 1;
+    rest->allreduce("y", std::span(&one, 1), ReduceOp::sum).wait();
+    EXPECT_EQ(one, 2.0f);
+  });
+}
+
+// Without a launcher nobody knows the code, but that the process has ended is seen.
+TEST(LeavingProcesses, WhoExitsWithoutClosingIsNamedAsEnded) {
+  for (const char* backend : {"shm", "tcp"}) {
+    test::run_processes(
+        2,
+        [](Communicator& comm) {
+          std::vector<float> values(1000, 1.0f);
+          for (int step = 0; step < 10; ++step) comm.allreduce("x", values).wait();
+          if (comm.rank() == 1) ::_exit(0);
+          const auto heard = hear([&] { comm.allreduce("x", values).wait(); });
+          ASSERT_TRUE(heard.error);
+          EXPECT_EQ(heard.error->code(), ErrorCode::peer_lost);
+          EXPECT_EQ(heard.error->rank(), 1);
+          EXPECT_EQ(heard.error->tensor(), "x");
+          EXPECT_THAT(heard.error->what(), HasSubstr("ended without closing its Communicator"));
+          EXPECT_THAT(heard.error->what(), HasSubstr("shrink()"));
+          EXPECT_LT(heard.seconds, kAtOnce);
+        },
+        [&](Options& options) { options.backend = backend; });
+  }
+}
+
+TEST(LeavingProcesses, NothingInFlightIsNotTalkedAbout) {
+  test::run_processes(2, [](Communicator& comm) {
+    comm.barrier_blocking();
+    if (comm.rank() == 1) ::_exit(0);
+    std::this_thread::sleep_for(milliseconds(300));
+    float one = 1;
+    const auto heard = hear([&] { comm.allreduce("x", std::span(&one, 1)).wait(); });
+    ASSERT_TRUE(heard.error);
+    EXPECT_THAT(heard.error->what(), testing::Not(HasSubstr("in flight")));
+    EXPECT_EQ(heard.error->tensor(), "x");
+  });
+}
+
+}  // namespace
+}  // namespace tutti

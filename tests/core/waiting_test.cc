@@ -1,0 +1,241 @@
+// What waits for ranks that are late, or for ever: limits, errors that say who and why, and where
+// the time of the waiting went.
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "tests/support/ranks.h"
+#include "tutti/core/communicator.h"
+
+namespace tutti {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::AllOf;
+using testing::HasSubstr;
+
+class Waiting : public testing::TestWithParam<const char*> {
+ protected:
+  void run(int size, const test::RankFunction& body, const test::Tune& tune = {}) {
+    if (std::string(GetParam()) == "memory") return test::run_threads(size, body, tune);
+    test::run_processes(size, body, [&](Options& options) {
+      options.backend = GetParam();
+      if (tune) tune(options);
+    });
+  }
+  bool shares_memory() const { return std::string(GetParam()) != "tcp"; }
+};
+INSTANTIATE_TEST_SUITE_P(Backends, Waiting, testing::Values("memory", "shm", "tcp"),
+                         [](const auto& info) { return std::string(info.param); });
+
+template <class Function>
+Error error_of(Function&& function, double most_seconds) {
+  const auto since = Clock::now();
+  try {
+    function();
+  } catch (const Error& error) {
+    EXPECT_LT(std::chrono::duration<double>(Clock::now() - since).count(), most_seconds);
+    return error;
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return {ErrorCode::internal, "nothing"};
+}
+
+// --- TUTTI_OPERATION_TIMEOUT --------------------------------------------------------------------
+
+constexpr double kLimit = 0.6;
+void limit(Options& options) { options.operation_timeout = kLimit; }
+
+void expect_overdue(const Error& error, int late, const std::string& tensor,
+                    const std::string& last) {
+  EXPECT_EQ(error.code(), ErrorCode::timeout) << error.what();
+  EXPECT_EQ(error.rank(), late) << error.what();
+  EXPECT_EQ(error.tensor(), tensor);
+  EXPECT_THAT(error.what(),
+              AllOf(HasSubstr("TUTTI_OPERATION_TIMEOUT=0.6"),
+                    HasSubstr(fmt::format("waits for rank {}. Rank {} is alive", late, late)),
+                    HasSubstr(last)));
+}
+
+TEST_P(Waiting, ARankThatNeverSubmitsIsNamedWhenTheTimeIsUp) {
+  // Each in turn: rank 0 is the one that matches names.
+  for (const int late : {0, 2}) {
+    run(
+        3,
+        [&](Communicator& comm) {
+          std::vector<float> values(1000, 1.0f);
+          comm.allreduce("before", values).wait();
+          if (comm.rank() == late) {
+            std::this_thread::sleep_for(milliseconds(1500));
+            return;
+          }
+          expect_overdue(error_of([&] { comm.allreduce("x", values).wait(); }, kLimit + 0.6), late,
+                         "x", "last submitted \"before\"");
+        },
+        limit);
+  }
+}
+
+TEST_P(Waiting, ALateRankInAReplayedStepIsNamedWhenTheTimeIsUp) {
+  run(
+      2,
+      [](Communicator& comm) {
+        std::vector<float> a(1000, 1.0f), b(1000, 1.0f);
+        for (int step = 0; step < 10; ++step) {
+          comm.allreduce("a", a).wait();
+          comm.allreduce("b", b).wait();
+        }
+        if (comm.rank() == 1) {
+          std::this_thread::sleep_for(milliseconds(1500));
+          return;
+        }
+        expect_overdue(error_of([&] { comm.allreduce("a", a).wait(); }, kLimit + 0.6), 1, "a",
+                       "last submitted \"b\"");
+      },
+      limit);
+}
+
+TEST_P(Waiting, ALateRankInABlockingCallIsNamedWhenTheTimeIsUp) {
+  run(
+      2,
+      [&](Communicator& comm) {
+        std::vector<float> values(10, 1.0f);
+        for (int step = 0; step < 3; ++step) comm.allreduce_blocking("before", values);
+        if (comm.rank() == 1) {
+          std::this_thread::sleep_for(milliseconds(1500));
+          return;
+        }
+        expect_overdue(error_of([&] { comm.allreduce_blocking("x", values); }, kLimit + 0.6), 1,
+                       "x", shares_memory() ? "after 3 blocking calls" : "before");
+      },
+      limit);
+}
+
+// --- what never meets ---------------------------------------------------------------------------
+
+TEST_P(Waiting, ABlockingAndAnAsynchronousCallOfOneNameEndWithAnErrorThatSaysSo) {
+  run(2, [&](Communicator& comm) {
+    float one = 1;
+    const auto call = [&] {
+      if (comm.rank() == 0)
+        comm.allreduce_blocking("x", std::span(&one, 1), ReduceOp::sum);
+      else
+        comm.allreduce("x", std::span(&one, 1), ReduceOp::sum).wait();
+    };
+    if (!shares_memory()) {
+      call();  // there both are matched by name
+      EXPECT_EQ(one, 2.0f);
+      return;
+    }
+    const auto error = error_of(call, 4);
+    EXPECT_EQ(error.code(), ErrorCode::mismatch) << error.what();
+    EXPECT_EQ(error.tensor(), "x");
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("rank 0 waits in a blocking call"),
+                                    HasSubstr("rank 1 for an asynchronous one"),
+                                    HasSubstr("Call it the same way on all ranks")));
+  });
+}
+
+TEST_P(Waiting, ABlockingCallAgainstARankThatHasJoinedEndsWithAnErrorThatSaysSo) {
+  if (!shares_memory()) GTEST_SKIP() << "there it takes part with nothing";
+  run(2, [](Communicator& comm) {
+    float one = 1;
+    const auto error = error_of(
+        [&] {
+          if (comm.rank() == 0)
+            comm.allreduce_blocking("x", std::span(&one, 1));
+          else
+            comm.join().wait();
+        },
+        4);
+    EXPECT_EQ(error.code(), ErrorCode::mismatch) << error.what();
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("rank 0 waits in a blocking call"),
+                                    HasSubstr("rank 1 has joined"), HasSubstr("wait()")));
+  });
+}
+
+// --- reports ------------------------------------------------------------------------------------
+
+TEST_P(Waiting, ReportsSayWhereTheLateRankIs) {
+  std::mutex mutex;
+  int reports = 0;
+  run(
+      2,
+      [&](Communicator& comm) {
+        std::vector<float> a(1000, 1.0f), b(1000, 1.0f);
+        for (int step = 0; step < 10; ++step) {
+          comm.allreduce("a", a).wait();
+          comm.allreduce("b", b).wait();
+        }
+        if (comm.rank() == 1) std::this_thread::sleep_for(milliseconds(1400));
+        comm.allreduce("a", a).wait();
+        const std::lock_guard lock(mutex);
+        if (comm.rank() == 0) {
+          EXPECT_EQ(reports, 1);
+        }
+      },
+      [&](Options& options) {
+        options.stall_warning = 0.8;
+        options.log = [&, rank = options.rank](LogLevel, std::string_view line) {
+          const std::lock_guard lock(mutex);
+          ++reports;
+          EXPECT_THAT(std::string(line), testing::Not(HasSubstr("submitted \"\"")));
+          EXPECT_THAT(std::string(line),
+                      HasSubstr("Rank 1 is alive and last submitted \"b\"; it is late."));
+          EXPECT_EQ(rank, 0);
+        };
+      });
+}
+
+// --- where the time went ------------------------------------------------------------------------
+
+TEST_P(Waiting, WaitingForALateRankIsSkewAndNotExposed) {
+  for (const bool is_blocking : {false, true}) {
+    run(2, [&](Communicator& comm) {
+      constexpr int kSteps = 30;
+      std::vector<float> values(1000, 1.0f);
+      const auto step = [&] {
+        if (is_blocking)
+          comm.allreduce_blocking("x", values);
+        else
+          comm.allreduce("x", values).wait();
+      };
+      for (int i = 0; i < 5; ++i) step();
+      const auto before = comm.statistics();
+      for (int i = 0; i < kSteps; ++i) {
+        if (comm.rank() == 1) std::this_thread::sleep_for(milliseconds(20));
+        step();
+      }
+      const auto after = comm.statistics();
+      if (comm.rank() == 1) return;
+      const double skew = after.skew_seconds - before.skew_seconds;
+      const double exposed = after.exposed_seconds - before.exposed_seconds;
+      const double waited = after.wait_seconds - before.wait_seconds;
+      EXPECT_GT(skew, 0.7 * kSteps * 0.02) << "of " << waited;
+      EXPECT_LT(exposed, 0.25 * skew) << "of " << waited;
+      EXPECT_GT(waited, 0.9 * (skew + exposed));
+    });
+  }
+}
+
+TEST_P(Waiting, BlockingCallsAreCounted) {
+  run(2, [](Communicator& comm) {
+    std::vector<float> values(2000, 1.0f);
+    comm.allreduce_blocking("x", values);
+    const auto before = comm.statistics();
+    for (int i = 0; i < 10; ++i) comm.allreduce_blocking("x", values);
+    const auto after = comm.statistics();
+    EXPECT_EQ(after.operations - before.operations, 10u);
+    EXPECT_EQ(after.tensors - before.tensors, 10u);
+    EXPECT_GE(after.data_messages - before.data_messages, 10u);
+    EXPECT_GE(after.data_bytes - before.data_bytes, 10u * 8000u);
+  });
+}
+
+}  // namespace
+}  // namespace tutti
