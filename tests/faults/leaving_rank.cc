@@ -1,0 +1,131 @@
+// One rank of the leaving table: steps with the others until a rank of the job ends as it is told
+// to, then says what it heard of that and when.
+//
+//   leaving_rank VICTIM ENDING WAY STAMP
+//
+// ENDING: close, return, exit, kill, stop, late; WAY: negotiated, replayed, blocking. STAMP is a
+// file into which the victim writes its pid and the time just before it happens.
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tutti/core/tutti.h"
+
+namespace {
+
+using namespace tutti;
+
+constexpr int kSteps = 12;
+constexpr double kLate = 2.5;  // seconds, several times the peer timeout of the table
+
+double seconds_now() {
+  return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
+}
+
+void say(const std::string& line) {
+  std::puts(line.c_str());
+  std::fflush(stdout);
+}
+
+class Rank {
+ public:
+  Rank(std::string ending, std::string way, std::string stamp)
+      : ending_(std::move(ending)), way_(std::move(way)), stamp_(std::move(stamp)) {
+    auto options = Options::from_environment();
+    options.probe_folder.clear();  // the user's is no place for what tests measure
+    options.replay = way_ == "replayed";
+    comm_ = Communicator::create(std::move(options));
+  }
+
+  int run(int victim) {
+    for (int step = 0; step < kSteps; ++step) one_step();
+    if (comm_->rank() == victim) return end();
+    try {
+      one_step();
+      say(fmt::format("rank {} goes on after {:.0f} ms", comm_->rank(), since_stamp()));
+    } catch (const Error& error) {
+      say(fmt::format("rank {} heard of rank {} after {:.0f} ms ({}, tensor \"{}\"): {}",
+                      comm_->rank(), error.rank(), since_stamp(), to_string(error.code()),
+                      error.tensor(), error.what()));
+    }
+    int pid = 0;
+    std::ifstream(stamp_) >> pid;
+    if (ending_ == "stop") ::kill(pid, SIGCONT);
+    return 0;
+  }
+
+ private:
+  void one_step() {
+    values_.assign(values_.size(), 1.0f);
+    if (way_ == "blocking")
+      comm_->allreduce_blocking("x", values_, ReduceOp::sum);
+    else
+      comm_->allreduce("x", values_, ReduceOp::sum).wait();
+    if (values_.back() != static_cast<float>(comm_->size())) say("unexpected: a wrong sum");
+  }
+
+  double since_stamp() const {
+    int pid = 0;
+    double when = 0;
+    std::ifstream(stamp_) >> pid >> when;
+    return (seconds_now() - when) * 1000;
+  }
+
+  int end() {
+    // The others wait for it by then.
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    std::ofstream(stamp_) << ::getpid() << ' ' << fmt::format("{:.6f}", seconds_now()) << std::endl;
+    if (ending_ == "close") {
+      comm_.reset();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    } else if (ending_ == "exit") {
+      static_cast<void>(comm_.release());
+      std::exit(0);
+    } else if (ending_ == "kill") {
+      ::kill(::getpid(), SIGKILL);
+    } else if (ending_ == "stop") {
+      ::kill(::getpid(), SIGSTOP);
+      try {
+        // In shared memory what the others had given of the step that they gave up is still there.
+        one_step();
+        one_step();
+        say("unexpected: a rank that was given up goes on");
+      } catch (const Error&) {
+      }
+    } else if (ending_ == "late") {
+      std::this_thread::sleep_for(std::chrono::duration<double>(kLate));
+      one_step();
+    }
+    return 0;
+  }
+
+  const std::string ending_, way_, stamp_;
+  std::vector<float> values_ = std::vector<float>(5000);
+  std::unique_ptr<Communicator> comm_;
+};
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  if (count != 5) {
+    std::fputs("usage: leaving_rank VICTIM ENDING WAY STAMP\n", stderr);
+    return 2;
+  }
+  try {
+    Rank rank(arguments[2], arguments[3], arguments[4]);
+    return rank.run(std::atoi(arguments[1]));
+  } catch (const std::exception& error) {
+    say(fmt::format("unexpected: {}", error.what()));
+    return 1;
+  }
+}
