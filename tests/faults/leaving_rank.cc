@@ -60,7 +60,11 @@ class Rank {
     }
     int pid = 0;
     std::ifstream(stamp_) >> pid;
-    if (ending_ == "stop") ::kill(pid, SIGCONT);
+    if (ending_ == "stop") {
+      // Only once all have heard of it: what it then gives would still count.
+      std::this_thread::sleep_for(std::chrono::milliseconds(500));
+      ::kill(pid, SIGCONT);
+    }
     return 0;
   }
 
