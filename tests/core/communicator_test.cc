@@ -11,6 +11,7 @@
 
 #include "tests/support/ranks.h"
 #include "tutti/core/arena.h"
+#include "tutti/kernels/convert.h"
 
 namespace tutti {
 namespace {
@@ -326,6 +327,50 @@ TEST(Communicator, JoinDividesByThoseThatAreLeft) {
     std::vector<float> values(4, static_cast<float>(comm.rank()));
     comm.allreduce("g", values).wait();
     EXPECT_EQ(values[0], 1.0f);
+  });
+}
+
+// A joined rank takes part with the element that changes nothing, which is 0 for sums only.
+TEST(Communicator, AJoinedRankChangesNoResultOfAnyOp) {
+  run_threads(3, [](Communicator& comm) {
+    if (comm.rank() == 2) {
+      comm.join().wait();
+      return;
+    }
+    const auto reduced = [&](const char* name, ReduceOp op, std::vector<int32_t> values) {
+      comm.allreduce(name, values, op).wait();
+      return values;
+    };
+    const int32_t mine = -5 - comm.rank();
+    using Values = std::vector<int32_t>;
+    EXPECT_EQ(reduced("max", ReduceOp::max, {mine, -1}), (Values{-5, -1}));
+    EXPECT_EQ(reduced("min", ReduceOp::min, {-mine, 1}), (Values{5, 1}));
+    EXPECT_EQ(reduced("product", ReduceOp::product, {mine, 3}), (Values{30, 9}));
+    EXPECT_EQ(reduced("band", ReduceOp::band, {-1, 6}), (Values{-1, 6}));
+    EXPECT_EQ(reduced("bor", ReduceOp::bor, {4, 6}), (Values{4, 6}));
+    std::vector<float> floats{-3.0f, static_cast<float>(mine)};
+    comm.allreduce("floats", floats, ReduceOp::max).wait();
+    EXPECT_EQ(floats, (std::vector<float>{-3.0f, -5.0f}));
+    comm.join().wait();
+  });
+}
+
+// Where scaling before the sum and after it are not the same: integers that are rounded, and sums
+// that only fit scaled.
+TEST(Communicator, PrescaleComesBeforeTheSumAndPostscaleAfterIt) {
+  run_threads(2, [](Communicator& comm) {
+    for (int step = 0; step < 6; ++step) {  // replayed, too
+      std::vector<int32_t> before{3, 3}, after{3, 3};
+      auto first = comm.allreduce("before", before, {.op = ReduceOp::sum, .prescale = 0.5});
+      comm.allreduce("after", after, {.op = ReduceOp::sum, .postscale = 0.5}).wait();
+      first.wait();
+      ASSERT_EQ(before, (std::vector<int32_t>{2, 2})) << step;  // 1 + 1
+      ASSERT_EQ(after, (std::vector<int32_t>{3, 3})) << step;   // 6 / 2
+      std::vector<Float16> large(4, to_float16(60'000.0f));
+      comm.allreduce("large", large, {.op = ReduceOp::sum, .prescale = 0.25, .postscale = 2})
+          .wait();
+      ASSERT_EQ(to_float(large[3]), 60'000.0f) << step;
+    }
   });
 }
 
