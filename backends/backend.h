@@ -25,10 +25,11 @@ struct Place {
   std::string host;       // network namespace and boot id, or what Options::host says
   std::string host_name;  // for people
   int pid = 0;
-  int world_rank = 0;  // in the job; differs from the rank in a split or shrunk communicator
+  int world_rank = 0;  // that it was launched as; differs in a split or shrunk communicator
   std::vector<int> cores = {};  // on which its process may run
   std::string machine = {};     // whose cores these are; several hosts may share them
   int local_rank = -1;  // in the job, among the ranks of its host; -1: as in this communicator
+  int incarnation = 0;  // how often this world rank had been launched before
 };
 
 struct BackendPlugin;
@@ -128,7 +129,7 @@ class Backend : public Progressive {
 };
 
 /// Grows whenever this header, or one that it includes, changes what a plugin was compiled for.
-inline constexpr uint32_t kBackendAbi = 13;
+inline constexpr uint32_t kBackendAbi = 14;
 
 /// What a backend's folder exports: one record. What composites can use it for: `open` makes the
 /// channels to the given peers, `transport` the messages between all ranks; null if it has none.

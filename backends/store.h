@@ -27,6 +27,9 @@ class Store {
   /// Adds to a decimal counter that starts at 0; returns the new value.
   virtual int64_t add(const std::string& key, int64_t amount) = 0;
   virtual void erase(const std::string& key) = 0;
+  /// The same keys for calls that all end by the deadline, with Error(unavailable) if the store
+  /// does not answer; null where no answer comes from another process.
+  virtual std::shared_ptr<Store> until(Deadline) { return nullptr; }
   /// The own address on the way to the store, "10.0.0.3"; empty if it is not reached by network.
   virtual std::string local_address() const { return {}; }
 };
@@ -43,6 +46,8 @@ std::shared_ptr<Store> connect_tcp_store(const std::string& host, int port,
                                          const std::string& secret, Deadline deadline);
 /// The same keys under a prefix.
 std::shared_ptr<Store> make_prefix_store(std::shared_ptr<Store> store, std::string prefix);
+/// Store::until(), or the store itself.
+std::shared_ptr<Store> bounded(std::shared_ptr<Store> store, Deadline deadline);
 
 /// Serves a store on a TCP port from a thread of its own. A fork of its process may destroy it, and
 /// nothing happens.

@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <cstring>
+
+#include "tutti/base/limits.h"
 
 namespace tutti {
 
@@ -45,7 +48,10 @@ std::string_view to_string(ErrorCode code) noexcept {
 }
 
 Error system_error(std::string_view what, int error_number) {
-  return {ErrorCode::io, fmt::format("{}: {}", what, std::strerror(error_number))};
+  // EAGAIN has many meanings; of those that get here none is a limit.
+  const auto advice = error_number == EAGAIN ? std::string() : limit_advice(error_number);
+  return {ErrorCode::io, fmt::format("{}: {}{}{}", what, std::strerror(error_number),
+                                     advice.empty() ? "" : "; ", advice)};
 }
 
 }  // namespace tutti

@@ -51,7 +51,8 @@ class Error : public std::runtime_error {
   std::string tensor_;
 };
 
-/// An Error of code `io` that ends with the text of `error_number` (errno).
+/// An Error of code `io` that ends with the text of `error_number` (errno) and, where that is a
+/// limit of this process, which one and what raises it.
 Error system_error(std::string_view what, int error_number);
 
 }  // namespace tutti

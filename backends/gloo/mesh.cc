@@ -18,6 +18,7 @@
 #include "tutti/backends/gloo/signals.h"
 #include "tutti/backends/network/network_interface.h"
 #include "tutti/backends/network/sockets.h"
+#include "tutti/backends/store/told_failure.h"
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
 
@@ -33,7 +34,6 @@ using Bytes = std::vector<char>;
 
 std::string key(int rank) { return fmt::format("gloo/{}", rank); }
 constexpr char kNoAddress = '\xff';  // before a reason, in place of addresses
-constexpr auto* kFailedKey = "gloo/failed";
 
 // What a rank tells of the address on which it awaits each other rank: its length in one byte, and
 // its bytes.
@@ -147,6 +147,7 @@ void GlooMesh::connect_all(const tutti::Context& context) {
     if (peer != rank)
       theirs[static_cast<size_t>(peer)] =
           address_for(context.store->get(key(peer), context.deadline), rank);
+  const ToldFailure told(*context.store, "gloo", rank, size);
   auto connecting = std::async(std::launch::async, [&] {
     const BrokenPipesIgnored ignored;
     // In ascending order, so that the lowest two that are not connected always meet.
@@ -160,18 +161,18 @@ void GlooMesh::connect_all(const tutti::Context& context) {
                     fmt::format("rank {} waited in vain for Gloo's connections to all ranks; check "
                                 "that TUTTI_INTERFACE names a network that they share",
                                 rank));
-      if (const auto failure = context.store->try_get(kFailedKey))
-        throw Error(ErrorCode::unavailable, *failure);
+      told.look();
     }
     connecting.get();
     find_sockets(theirs);
     for (const auto& socket : sockets_)
       if (socket) choose_congestion(socket.get(), context.tcp_congestion);
   } catch (const gloo::Exception& error) {
-    throw Error(ErrorCode::unavailable,
-                context.store->set_once(
-                    kFailedKey, fmt::format("rank {} cannot reach another rank through Gloo: {}",
-                                            rank, error.what())));
+    const auto own = Error(
+        ErrorCode::unavailable,
+        fmt::format("rank {} cannot reach another rank through Gloo: {}", rank, error.what()));
+    told.fail(own);
+    throw Error(own);
   } catch (...) {
     // Wakes the thread.
     for (int peer = 0; peer < size; ++peer)

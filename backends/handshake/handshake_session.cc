@@ -168,7 +168,10 @@ void Gate::accept() {
   if (!status || is_harmless_accept_error(status) || admission_.make_room(Clock::now())) {
     open();
   } else {
-    open_at(Clock::now() + std::chrono::milliseconds(100));
+    if (turn_away_)
+      turn_away_(
+          std::make_exception_ptr(system_error("cannot accept a connection", status.value())), -1);
+    if (acceptor_.is_open()) open_at(Clock::now() + std::chrono::milliseconds(100));
   }
 }
 

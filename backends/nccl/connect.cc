@@ -13,7 +13,6 @@ namespace tutti {
 namespace {
 
 constexpr std::string_view kFailed = "failed ";
-constexpr const char* kFailureKey = "nccl/failure";
 constexpr const char* kIdKey = "nccl/id";
 
 bool is_taken(ncclResult_t result) { return result == ncclSuccess || result == ncclInProgress; }
@@ -87,7 +86,10 @@ ncclConfig_t make_config(const NcclSettings& settings, const NcclLibrary& librar
 
 NcclConnector::NcclConnector(const Context& context, std::shared_ptr<const NcclLibrary> library,
                              NcclSettings settings)
-    : context_(context), settings_(std::move(settings)), library_(std::move(library)) {}
+    : context_(context),
+      told_(*context.store, "nccl", context.rank, context.size),
+      settings_(std::move(settings)),
+      library_(std::move(library)) {}
 
 void NcclConnector::announce(const std::string& failure) {
   context_.store->set(ready_key(context_.rank), failure.empty()
@@ -147,9 +149,10 @@ ncclUniqueId NcclConnector::exchange_id() {
   return id;
 }
 
-// The others hear of it, too: nobody need wait for this rank.
+// The others hear of it, too: no rank need wait for this one.
 void NcclConnector::fail(const Error& error) {
-  throw Error(error.code(), context_.store->set_once(kFailureKey, error.what()));
+  told_.fail(error);
+  throw Error(error);
 }
 
 void NcclConnector::fail(const std::string& said) {
@@ -180,8 +183,7 @@ void NcclConnector::await(NcclCommunicator& communicator) {
     if (state == State::ready) return;
     if (Clock::now() >= next_look) {
       next_look = Clock::now() + std::chrono::milliseconds(100);
-      if (const auto failure = context_.store->try_get(kFailureKey))
-        throw Error(ErrorCode::unavailable, *failure);
+      told_.look();
     }
     if (context_.deadline.passed())
       fail(Error(ErrorCode::timeout,

@@ -7,6 +7,7 @@
 #include "tutti/backends/nccl/communicator.h"
 #include "tutti/backends/nccl/library.h"
 #include "tutti/backends/nccl_settings.h"
+#include "tutti/backends/store/told_failure.h"
 #include "tutti/tensor/device_runtime.h"
 
 namespace tutti {
@@ -34,6 +35,7 @@ class NcclConnector {
   void await(NcclCommunicator& communicator);
 
   const Context& context_;
+  const ToldFailure told_;
   const NcclSettings settings_;
   const std::shared_ptr<const NcclLibrary> library_;
 };

@@ -123,6 +123,12 @@ address choose_address(const Context& context, const std::vector<InterfaceAddres
     return towards_store;
   if (const auto towards_world = address_of_default_route()) return *towards_world;
   if (const auto any = first(false)) return *any;
+  if (all_on_one_host(context))
+    throw Error(ErrorCode::unavailable,
+                fmt::format("rank {} has no network interface that is up, not even the loopback "
+                            "interface, over which the ranks of one host reach each other; ip link "
+                            "set lo up brings it up, and backend shm needs none",
+                            context.rank));
   throw Error(ErrorCode::unavailable,
               fmt::format("rank {} has no network interface that ranks on other hosts can reach; "
                           "this host has {}",

@@ -17,6 +17,7 @@
 #include "tutti/backends/handshake/admission.h"
 #include "tutti/backends/handshake/handshake.h"
 #include "tutti/backends/shm/unix_socket.h"
+#include "tutti/backends/store/told_failure.h"
 #include "tutti/base/little_endian.h"
 #include "tutti/base/text.h"
 
@@ -29,7 +30,6 @@ constexpr size_t kTokenBytes = 16;
 // How many connections are taken up before the strangers that are here are heard again.
 constexpr int kMostTaken = 256;
 constexpr std::string_view kWelcome = "welcome!";
-constexpr int kLastCode = static_cast<int>(ErrorCode::internal);
 
 std::string random_hex(size_t bytes) {
   std::array<unsigned char, 32> random;
@@ -118,11 +118,18 @@ class Caller final : public Stranger {
   const std::string name_;
 };
 
+// What another process sends cannot make the system refuse anything: that is this rank's own.
+bool is_own_limit(const Error& error) {
+  return error.rank() < 0 &&
+         (error.code() == ErrorCode::io || error.code() == ErrorCode::out_of_memory);
+}
+
 class Rendezvous {
  public:
   Rendezvous(const Context& context, std::span<const int> peers, int memory)
       : context_(context),
         store_(*context.store),
+        told_(store_, "shm", context.rank, context.size),
         memory_(memory),
         admission_(fmt::format("rank {} at its Unix socket", context.rank), context.log) {
     for (const int peer : peers) {
@@ -150,7 +157,7 @@ class Rendezvous {
       store_.erase(address_key(context_.rank));
     } catch (const Error& error) {
       // The peers need not wait for their deadline.
-      if (error.code() != ErrorCode::timeout) tell_failure(error);
+      if (error.code() != ErrorCode::timeout) told_.fail(error);
       throw;
     }
     return std::move(connected_);
@@ -163,7 +170,6 @@ class Rendezvous {
   };
 
   static std::string address_key(int rank) { return fmt::format("shm/address/{}", rank); }
-  static std::string failure_key(int rank) { return fmt::format("shm/failed/{}", rank); }
 
   void listen() {
     if (missing_.empty() || missing_.back() < context_.rank) return;
@@ -271,7 +277,8 @@ class Rendezvous {
       std::optional<UnixMessage> answer;
       try {
         answer = receive_unix(call.ends->socket.get(), kWelcome.size());
-      } catch (const Error&) {
+      } catch (const Error& error) {
+        if (is_own_limit(error)) throw;
         hung_up(call.peer, *call.ends);
         uncalled_.push_back(call.peer);
         return true;
@@ -299,7 +306,13 @@ class Rendezvous {
     for (int taken = 0; listener_ && taken < kMostTaken; ++taken) {
       const auto now = Clock::now();
       if (admission_.next_opening(now) > now) return;
-      Descriptor socket = accept_unix(listener_.get());
+      Descriptor socket;
+      try {
+        socket = accept_unix(listener_.get());
+      } catch (const Error&) {
+        // What strangers hold will be had again.
+        if (callers_.empty()) throw;
+      }
       if (!socket) return;
       const auto process = peer_credentials(socket.get());
       if (process.uid != ::geteuid()) {
@@ -340,7 +353,7 @@ class Rendezvous {
         return turn_away(Admission::Reason::unproved, "does not know the token of this job");
     } catch (const Error& error) {
       // A caller that does not know the token is not worth an error.
-      if (error.rank() >= 0) throw;
+      if (error.rank() >= 0 || is_own_limit(error)) throw;
       return turn_away(Admission::Reason::unproved, error.what());
     }
     return false;
@@ -388,29 +401,12 @@ class Rendezvous {
     constexpr double kSecondsBetween = 0.1;
     if (!next_look_.passed()) return;
     next_look_ = Deadline::after(kSecondsBetween);
-    for (const int peer : missing_) {
-      const auto failure = store_.try_get(failure_key(peer));
-      if (!failure) continue;
-      const auto space = std::min(failure->find(' '), failure->size() - 1);
-      const auto code = parse_integer(failure->substr(0, space), 1, kLastCode);
-      throw Error(code ? static_cast<ErrorCode>(*code) : ErrorCode::unavailable,
-                  fmt::format("rank {} gave up connecting through shared memory: {}", peer,
-                              failure->substr(space + 1)))
-          .with_rank(peer);
-    }
-  }
-
-  void tell_failure(const Error& failure) noexcept {
-    try {
-      store_.set_once(failure_key(context_.rank),
-                      fmt::format("{} {}", static_cast<int>(failure.code()), failure.what()));
-    } catch (const Error&) {
-      // Then they wait for their deadline.
-    }
+    told_.look();
   }
 
   const Context& context_;
   Store& store_;
+  const ToldFailure told_;
   const int memory_;
   size_t ring_bytes_ = 0;
   std::string token_;

@@ -11,6 +11,7 @@
 
 #include "tutti/base/check.h"
 #include "tutti/base/error.h"
+#include "tutti/base/limits.h"
 
 namespace tutti {
 
@@ -60,7 +61,10 @@ Descriptor connect_unix(const std::string& name, bool& busy) {
 }
 
 Descriptor accept_unix(int listener) {
-  return Descriptor(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  Descriptor socket(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (!socket && !limit_advice(errno).empty() && errno != EAGAIN)
+    throw system_error("cannot accept a Unix socket", errno);
+  return socket;
 }
 
 Credentials peer_credentials(int socket) {
@@ -119,6 +123,10 @@ std::optional<UnixMessage> receive_unix(int socket, size_t bytes) {
       result.descriptors.emplace_back(descriptor);
     }
   }
+  // A descriptor that there was no room for is gone; the kernel does not say why. More of them than
+  // any rank sends are cut off, too, but only after the first of them came.
+  if ((message.msg_flags & MSG_CTRUNC) != 0 && result.descriptors.size() < kMostDescriptors)
+    throw system_error("cannot take descriptors from another rank", EMFILE);
   if (count == 0) throw Error(ErrorCode::peer_lost, "end of file");
   result.bytes.resize(static_cast<size_t>(count));
   return result;

@@ -89,6 +89,10 @@ class PrefixStore final : public Store {
     return store_->add(prefix_ + key, amount);
   }
   void erase(const std::string& key) override { store_->erase(prefix_ + key); }
+  std::shared_ptr<Store> until(Deadline deadline) override {
+    auto limited = store_->until(deadline);
+    return limited ? std::make_shared<PrefixStore>(std::move(limited), prefix_) : nullptr;
+  }
   std::string local_address() const override { return store_->local_address(); }
 
  private:
@@ -101,6 +105,11 @@ class PrefixStore final : public Store {
 std::shared_ptr<Store> make_memory_store() {
   // A fork must not wait for the parent's threads that sleep in it.
   return {new MemoryStore, DeleteWhereMade<MemoryStore>()};
+}
+
+std::shared_ptr<Store> bounded(std::shared_ptr<Store> store, Deadline deadline) {
+  auto limited = store->until(deadline);
+  return limited ? limited : store;
 }
 
 std::shared_ptr<Store> make_prefix_store(std::shared_ptr<Store> store, std::string prefix) {

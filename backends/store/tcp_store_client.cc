@@ -27,24 +27,48 @@ namespace {
 // How much longer than asked the server may take before it counts as gone.
 constexpr double kGraceSeconds = 5;
 
+Deadline patience_for(Deadline deadline) {
+  if (deadline.is_never()) return deadline;
+  return Deadline::at(deadline.when() + std::chrono::duration_cast<Clock::duration>(
+                                            std::chrono::duration<double>(kGraceSeconds)));
+}
+
+class TcpStoreClient;
+
+// The same connection for calls that all end by one deadline.
+class LimitedStoreClient final : public StoreCaller {
+ public:
+  LimitedStoreClient(std::shared_ptr<TcpStoreClient> client, Deadline limit)
+      : client_(std::move(client)), limit_(limit) {}
+  std::shared_ptr<Store> until(Deadline deadline) override {
+    return std::make_shared<LimitedStoreClient>(client_, earlier(deadline));
+  }
+  std::string local_address() const override;
+
+ private:
+  Deadline earlier(Deadline other) const { return other.when() < limit_.when() ? other : limit_; }
+  StoreReply call(StoreRequest request, Deadline deadline) override;
+
+  const std::shared_ptr<TcpStoreClient> client_;
+  const Deadline limit_;
+};
+
 // One connection for all threads of the process. Requests are written under a lock; of the threads
 // that wait for a reply one reads, for itself and for the others.
-class TcpStoreClient : public StoreCaller {
+class TcpStoreClient : public StoreCaller, public std::enable_shared_from_this<TcpStoreClient> {
  public:
   TcpStoreClient(Descriptor socket, std::string name, std::string local_address)
       : socket_(std::move(socket)),
         name_(std::move(name)),
         local_address_(std::move(local_address)) {}
 
+  std::shared_ptr<Store> until(Deadline deadline) override {
+    return std::make_shared<LimitedStoreClient>(shared_from_this(), deadline);
+  }
   std::string local_address() const override { return local_address_; }
 
- private:
-  StoreReply call(StoreRequest request, Deadline deadline) override {
-    const auto patience =
-        deadline.is_never()
-            ? deadline
-            : Deadline::at(deadline.when() + std::chrono::duration_cast<Clock::duration>(
-                                                 std::chrono::duration<double>(kGraceSeconds)));
+  /// Asks, and waits for the answer until `patience` ends.
+  StoreReply ask_within(StoreRequest request, Deadline patience) {
     std::unique_lock lock(mutex_);
     const auto id = request.id = ++last_id_;
     const auto frame = encode(request);
@@ -62,6 +86,11 @@ class TcpStoreClient : public StoreCaller {
     auto result = std::move(*reply->second);
     replies_.erase(reply);
     return result;
+  }
+
+ private:
+  StoreReply call(StoreRequest request, Deadline deadline) override {
+    return ask_within(std::move(request), patience_for(deadline));
   }
 
   void send(std::string_view frame, Deadline deadline) {
@@ -177,6 +206,12 @@ class TcpStoreClient : public StoreCaller {
   std::string failure_;  // sticky
   std::string input_;    // of the reader, or under mutex_ while there is none
 };
+
+std::string LimitedStoreClient::local_address() const { return client_->local_address(); }
+
+StoreReply LimitedStoreClient::call(StoreRequest request, Deadline deadline) {
+  return client_->ask_within(std::move(request), earlier(patience_for(deadline)));
+}
 
 // One try: resolves, connects, proves. Throws what went wrong.
 std::shared_ptr<Store> try_connect(const std::string& host, int port, const std::string& name,

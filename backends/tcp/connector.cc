@@ -14,8 +14,10 @@
 #include "tutti/backends/network/asio.h"
 #include "tutti/backends/network/network_interface.h"
 #include "tutti/backends/network/sockets.h"
+#include "tutti/backends/store/told_failure.h"
 #include "tutti/base/check.h"
 #include "tutti/base/error.h"
+#include "tutti/base/limits.h"
 #include "tutti/base/text.h"
 
 namespace tutti {
@@ -28,10 +30,6 @@ constexpr std::chrono::milliseconds kFailureCheck(200);
 // A rank listens until all its peers are there, so one that refuses for this long has ended.
 constexpr std::chrono::seconds kRefusalPatience(1);
 
-constexpr char kFailureKey[] = "tcp/failure";
-// Published in place of an address by a rank that has none to give; kFailureKey says why.
-constexpr std::string_view kNoAddress = "none";
-
 std::string address_key(int lane, int rank) { return fmt::format("tcp/{}/{}", lane, rank); }
 
 Deadline earlier(Deadline a, Deadline b) { return a.when() < b.when() ? a : b; }
@@ -43,35 +41,6 @@ std::string agree_on_scope(Store& store, int lane) {
     throw Error(ErrorCode::io, "the operating system gives no random numbers");
   const auto word = fmt::format("{:02x}", fmt::join(random, ""));
   return "tcp " + store.set_once(fmt::format("tcp/{}/scope", lane), word);
-}
-
-// A failure that ends the connecting of all ranks travels as "rank code text": who died, or who
-// could not go on.
-void tell_failure(const Context& context, int lane, const Error& error) noexcept {
-  try {
-    const bool died = error.code() == ErrorCode::peer_lost && error.rank() >= 0;
-    const auto text =
-        died ? fmt::format("{} {} {}", error.rank(), static_cast<int>(error.code()), error.what())
-             : fmt::format("{0} {1} rank {0} could not connect: {2}", context.rank,
-                           static_cast<int>(error.code()), error.what());
-    context.store->set_once(kFailureKey, text);
-    context.store->set_once(address_key(lane, context.rank), kNoAddress);
-  } catch (const std::exception&) {
-    // Without a store nobody can be told; the error itself goes to the caller.
-  }
-}
-
-void throw_told_failure(const Context& context) {
-  const auto told = context.store->try_get(kFailureKey);
-  if (!told) return;
-  const auto words = split_text(*told, ' ');
-  const auto rank = parse_integer(words.front(), 0, context.size - 1);
-  const auto code = words.size() < 3 ? std::nullopt : parse_integer(words[1], 1, 16);
-  if (!rank || !code)
-    throw Error(ErrorCode::corrupt_data,
-                fmt::format("the store's key {} holds \"{:.60}\"", kFailureKey, *told));
-  throw Error(static_cast<ErrorCode>(*code), told->substr(words[0].size() + words[1].size() + 2))
-      .with_rank(static_cast<int>(*rank));
 }
 
 // The meeting of one rank with its peers; all of it runs in run(), on the caller's thread.
@@ -118,6 +87,7 @@ class Connector {
 
   const Context& context_;
   const int lane_;
+  const ToldFailure told_;
   asio::io_context io_{1};
   std::string scope_;
   tcp::acceptor acceptor_{io_};
@@ -129,7 +99,7 @@ class Connector {
 };
 
 Connector::Connector(const Context& context, std::span<const int> peers, int lane)
-    : context_(context), lane_(lane) {
+    : context_(context), lane_(lane), told_(*context.store, "tcp", context.rank, context.size) {
   for (const int rank : peers) {
     TUTTI_CHECK(rank >= 0 && rank < context.size && rank != context.rank);
     peers_.push_back(std::make_unique<Peer>(rank, io_));
@@ -151,7 +121,7 @@ std::map<int, Descriptor> Connector::run() {
     if (failure_) std::rethrow_exception(failure_);
   } catch (const Error& error) {
     // So that the others need not wait for their deadlines; at those they see for themselves.
-    if (error.code() != ErrorCode::timeout) tell_failure(context_, lane_, error);
+    if (error.code() != ErrorCode::timeout) told_.fail(error);
     throw;
   }
   gate_->close();
@@ -175,7 +145,6 @@ void Connector::publish_address() {
 
 void Connector::look_up(Peer& peer) {
   const auto text = wait_for_address(peer);
-  if (text == kNoAddress) throw_told_failure(context_);
   const auto words = split_text(text, ' ');
   ErrorStatus status;
   const auto address = asio::ip::make_address(words.front(), status);
@@ -194,12 +163,12 @@ std::string Connector::wait_for_address(const Peer& peer) {
   while (true) {
     try {
       return context_.store->get(address_key(lane_, peer.rank),
-                                 earlier(context_.deadline, Deadline::after(0.5)));
+                                 earlier(context_.deadline, Deadline::after(0.2)));
     } catch (const Error& error) {
       if (error.code() != ErrorCode::timeout) throw;
     }
     if (!context_.deadline.passed()) {
-      throw_told_failure(context_);
+      told_.look();
       continue;
     }
     std::vector<int> missing;
@@ -230,11 +199,12 @@ void Connector::welcome(tcp::socket socket, int rank) {
 
 void Connector::turn_away(const std::exception_ptr& error, int claimed_rank) {
   auto* peer = find(claimed_rank);
-  if (peer == nullptr) return;
   try {
     std::rethrow_exception(error);
   } catch (const Error& reason) {
-    peer->seen = reason.what();
+    // Of the system and not of the other side: a limit of this rank's own.
+    if (peer == nullptr && reason.code() == ErrorCode::io) failure_ = error;
+    if (peer != nullptr) peer->seen = reason.what();
   }
 }
 
@@ -246,6 +216,11 @@ void Connector::call(Peer& peer) {
   if (!status && !context_.network_interface.empty() &&
       peer.endpoint.protocol() == own_endpoint_.protocol())
     socket->bind({own_endpoint_.address(), 0}, status);  // leaves by the wanted interface too
+  if (!limit_advice(status.value()).empty() && status != asio::error::try_again) {
+    // A limit of this rank's own, which no other try will lift.
+    failure_ = std::make_exception_ptr(system_error("cannot open a socket", status.value()));
+    return;
+  }
   if (status) return call_again(peer, status.message());
   socket->async_connect(peer.endpoint, [this, &peer, socket](ErrorStatus status) {
     if (!status) return greet(peer, std::move(*socket));
@@ -297,7 +272,7 @@ void Connector::watch_for_failures() {
   failure_check_.expires_after(kFailureCheck);
   failure_check_.async_wait([this](ErrorStatus status) {
     if (status) return;
-    throw_told_failure(context_);
+    told_.look();
     watch_for_failures();
   });
 }

@@ -8,6 +8,7 @@
 #include <array>
 #include <utility>
 
+#include "tutti/backends/store/told_failure.h"
 #include "tutti/backends/stream/frame.h"
 #include "tutti/backends/ucx/limits.h"
 #include "tutti/backends/ucx/ucx_transport.h"
@@ -24,7 +25,6 @@ using Type = UcxMessageType;
 namespace {
 
 std::string key(int rank) { return fmt::format("ucx/{}", rank); }
-constexpr auto* kFailedKey = "ucx/failed";
 constexpr char kNoAddress = '\xff';  // before a reason, in place of an address
 
 // Where there is none, the others wait for an address, and hear why.
@@ -123,8 +123,9 @@ void UcxTransport::meet(const Context& context) {
     }
     await_hellos(context);
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::unavailable) throw;
-    throw Error(error.code(), store.set_once(kFailedKey, error.what())).with_rank(error.rank());
+    if (error.code() == ErrorCode::unavailable)
+      ToldFailure(store, "ucx", rank_, context.size).fail(error);
+    throw;
   }
   for (const auto& peer : peers_)
     if (peer) peer->route = transports_of(peer->endpoint);
@@ -153,8 +154,7 @@ void UcxTransport::await_hellos(const Context& context) {
           .with_rank(silent.front());
     // A rank that gave up says so in the store.
     if (Clock::now() >= look) {
-      if (const auto failure = context.store->try_get(kFailedKey))
-        throw Error(ErrorCode::unavailable, *failure);
+      ToldFailure(*context.store, "ucx", rank_, context.size).look();
       look = Clock::now() + std::chrono::milliseconds(200);
     }
     if (ucp_worker_progress(worker_.get()) == 0 && ucp_worker_arm(worker_.get()) == UCS_OK)

@@ -18,6 +18,7 @@
 #include "tutti/core/engine/token.h"
 #include "tutti/core/settings/options.h"
 #include "tutti/core/settings/statistics.h"
+#include "tutti/core/watch/death.h"
 #include "tutti/core/watch/liveness.h"
 #include "tutti/core/watch/stall.h"
 #include "tutti/core/watch/timeline.h"
@@ -29,13 +30,17 @@ namespace tutti {
 /// thread does. Whoever sleeps, sleeps in one place, the poller. Nothing ticks when idle.
 class Engine final : public Driver, public std::enable_shared_from_this<Engine> {
  public:
-  /// `deaths`: where a launcher writes them (see core/watch/death.h); may be null.
+  /// `deaths`: the store in which a launcher writes them (see core/watch/death.h); may be null.
   Engine(Options options, Context context, std::unique_ptr<Backend> backend,
          std::shared_ptr<Store> deaths);
   ~Engine() override;
 
-  /// Starts the background thread.
+  /// Makes the background thread, which sleeps until start(). Throws std::system_error if the
+  /// system gives no thread.
+  void prepare();
   void start();
+  /// Instead of start(): the peers are not told goodbye, for they never met this engine.
+  void abandon() noexcept;
   /// Fails what is pending, says goodbye, ends the thread. Idempotent; has a deadline.
   void close() noexcept;
 
@@ -154,6 +159,7 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   void on_farewell(int from, Farewell farewell);
   void handle_peer_events();
   Error peer_lost_error(int peer, const std::string& detail);
+  int first_to_fail(const std::vector<Death>& deaths, int peer, std::string& how) const;
   Error blame_for(const Error& lost);
   void fault(const Error& error, bool tell_others);
   std::string in_flight() const;
@@ -217,6 +223,7 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   Poller poller_;
   Bell bell_;
   std::atomic<bool> bell_rung_{false};
+  std::atomic<bool> start_{false};
   std::atomic<bool> closing_{false};
   std::atomic<bool> usable_{true};  // neither closed nor broken
   std::atomic<uint64_t> wakeups_{0};

@@ -137,21 +137,20 @@ Error Engine::blame_for(const Error& lost) {
   return scheduler_->idle() ? *before : lost;
 }
 
-// A launcher knows best how a rank ended; it gets a moment to say so. A peer may also have given up
-// because of another rank: then it, or a third one, says so, perhaps after its end was seen.
+// A launcher knows best how a rank ended; it gets a moment to say so. A peer may also have ended
+// because of another rank: then the launcher saw that one fail first, or a rank says so, perhaps
+// after the peer's end was seen.
 Error Engine::peer_lost_error(int peer, const std::string& detail) {
   const auto& place = context_.places[static_cast<size_t>(peer)];
   const bool is_here = place.host == context_.places[static_cast<size_t>(context_.rank)].host;
   std::string how = fmt::format("was lost ({})", detail);
-  const auto key = death_key(place.world_rank);
+  int lost = -1;
+  DeathLog log(deaths_);
   const auto deadline = Deadline::after(deaths_ ? 0.3 : 0.02);
   try {
     do {
-      const auto text = deaths_ ? deaths_->try_get(key) : std::nullopt;
-      if (const auto death = text ? decode_death(*text) : std::nullopt) {
-        how = fmt::format("{} without closing its Communicator", describe_death(*death));
-        break;
-      }
+      if (deaths_) lost = first_to_fail(log.look(), peer, how);
+      if (lost >= 0) break;
       backend_->progress();
       handle_messages();
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -161,9 +160,27 @@ Error Engine::peer_lost_error(int peer, const std::string& detail) {
   } catch (const Error&) {
     // The store died with that rank; what was seen on the wire is all there is to tell.
   }
+  if (lost < 0) lost = peer;
   return Error(ErrorCode::peer_lost,
-               fmt::format("{} {}{}; {}", describe_rank(peer), how, in_flight(), how_to_go_on()))
-      .with_rank(peer);
+               fmt::format("{} {}{}; {}", describe_rank(lost), how, in_flight(), how_to_go_on()))
+      .with_rank(lost);
+}
+
+// The first member in the launcher's record that failed, or `peer` however it ended; -1: neither.
+// What a rank does after its goodbye is its own affair.
+int Engine::first_to_fail(const std::vector<Death>& deaths, int peer, std::string& how) const {
+  for (const auto& death : deaths) {
+    const auto place =
+        std::find_if(context_.places.begin(), context_.places.end(), [&](const Place& member) {
+          return LaunchedRank{member.world_rank, member.incarnation} == death.who;
+        });
+    const int rank = static_cast<int>(place - context_.places.begin());
+    if (rank >= context_.size || rank == context_.rank) continue;
+    if (rank != peer && (gone_[static_cast<size_t>(rank)] || !death.failed())) continue;
+    how = fmt::format("{} without closing its Communicator", describe_death(death));
+    return rank;
+  }
+  return -1;
 }
 
 void Engine::fault(const Error& error, bool tell_others) {

@@ -82,8 +82,27 @@ Engine::Engine(Options options, Context context, std::unique_ptr<Backend> backen
 
 Engine::~Engine() { close(); }
 
+void Engine::prepare() {
+  thread_ = std::thread([this] {
+    start_.wait(false);
+    background();
+  });
+}
+
 void Engine::start() {
-  thread_ = std::thread([this] { background(); });
+  start_ = true;
+  start_.notify_all();
+}
+
+void Engine::abandon() noexcept {
+  {
+    const std::lock_guard lock(submit_mutex_);
+    closed_ = true;
+    usable_ = false;
+  }
+  closing_ = true;
+  start();
+  if (thread_.joinable()) thread_.join();
 }
 
 void Engine::refuse_in_fork(std::string_view name) const {

@@ -1,26 +1,22 @@
 #include "tutti/core/life/bootstrap.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <fstream>
+#include <atomic>
+#include <climits>
 #include <map>
 #include <mutex>
-#include <numeric>
+#include <new>
 #include <set>
-#include <thread>
+#include <system_error>
 
 #include "tutti/backends/choice/choice.h"
+#include "tutti/backends/network/asio.h"
 #include "tutti/backends/plugins.h"
-#include "tutti/base/cores.h"
+#include "tutti/base/limits.h"
 #include "tutti/base/text.h"
-#include "tutti/core/settings/version.h"
-#include "tutti/core/watch/death.h"
-#include "tutti/core/watch/watched_store.h"
 
 namespace tutti {
 
@@ -48,120 +44,25 @@ Address parse_address(const std::string& url) {
   return {host, static_cast<int>(*port)};
 }
 
-// Ranks of one boot, one network namespace: only those can share memory and a Unix socket.
-std::string boot_id() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string boot;
-  std::getline(file, boot);
-  return boot;
-}
-
-std::string host_identity(const Options& options) {
-  if (!options.host.empty()) return options.host;
-  struct stat status {};
-  const auto space = ::stat("/proc/self/ns/net", &status) == 0 ? status.st_ino : 0;
-  return fmt::format("{}/{}", boot_id(), space);
-}
-
-std::string host_name() {
-  char name[256] = "";
-  ::gethostname(name, sizeof name - 1);
-  return name;
-}
-
-// The settings that must be equal on all ranks, as one text.
-std::string agreement(const Options& options) {
-  return fmt::format(
-      "TUTTI_BACKEND={} TUTTI_ALGORITHMS={} TUTTI_DETERMINISM={} TUTTI_SEGMENT_BYTES={} "
-      "TUTTI_FUSION_BYTES={} TUTTI_PARTITION_BYTES={} TUTTI_CACHE_CAPACITY={} TUTTI_REPLAY={} "
-      "TUTTI_REPLAY_AFTER={} TUTTI_PROBE={} TUTTI_TCP_SOCKETS={} TUTTI_NCCL_CONFIG={}",
-      options.backend, options.algorithms, static_cast<int>(options.determinism),
-      options.segment_bytes, options.fusion_bytes, options.partition_bytes, options.cache_capacity,
-      options.replay, options.replay_after, options.probe, options.tcp_sockets,
-      options.nccl_config);
-}
-
-// In the place of a rank that cannot take part, before the reason: nobody need wait for it.
-constexpr std::string_view kFailed = "failed";
-
-std::string encode_place(const Place& place, const Options& options) {
-  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}", kVersion, agreement(options), place.host,
-                     place.host_name, place.pid, place.world_rank, fmt::join(place.cores, " "),
-                     place.machine);
-}
-
-Place decode_place(int rank, const std::string& text, const Options& options) {
-  const auto lines = split_text(text, '\n');
-  if (lines.at(0) != kVersion)
-    throw Error(
-        ErrorCode::version,
-        fmt::format("rank {} runs version {} of the library, rank {} runs {}; all ranks must "
-                    "run one version",
-                    rank, lines[0], options.rank, kVersion))
-        .with_rank(rank);
-  if (lines.size() == 3 && lines[1] == kFailed)
-    throw Error(ErrorCode::unavailable, fmt::format("rank {}: {}", rank, lines[2])).with_rank(rank);
-  if (lines.size() != 8)
-    throw Error(
-        ErrorCode::corrupt_data,
-        fmt::format("rank {} wrote something into the store that is no rank's place", rank));
-  if (lines[1] != agreement(options)) {
-    const auto theirs = split_text(lines[1], ' '), ours = split_text(agreement(options), ' ');
-    for (size_t i = 0; i < std::min(theirs.size(), ours.size()); ++i)
-      if (theirs[i] != ours[i])
-        throw Error(ErrorCode::mismatch,
-                    fmt::format("rank {} has {}, rank {} has {}; all ranks must have one setting",
-                                rank, theirs[i], options.rank, ours[i]))
-            .with_rank(rank);
-  }
-  Place place{lines[2], lines[3], 0, 0};
-  for (const auto& word : split_text(lines[6], ' '))
-    if (const auto core = parse_integer(word, 0, 1 << 20))
-      place.cores.push_back(static_cast<int>(*core));
-  place.machine = lines[7];
-  place.pid = static_cast<int>(parse_integer(lines[4], 0, 1 << 30).value_or(0));
-  place.world_rank = static_cast<int>(parse_integer(lines[5], 0, 1 << 30).value_or(0));
-  return place;
-}
-
-std::string place_key(int rank) { return fmt::format("place/{}", rank); }
-
-std::vector<Place> exchange_places(const Options& options, const Membership& membership,
-                                   Store& store, Deadline deadline) {
-  const Place own{host_identity(options),
-                  host_name(),
-                  static_cast<int>(::getpid()),
-                  membership.world_ranks[static_cast<size_t>(options.rank)],
-                  usable_cores(),
-                  boot_id()};
-  const auto written = encode_place(own, options);
-  if (store.set_once(place_key(options.rank), written) != written)
-    throw Error(
-        ErrorCode::invalid_argument,
-        fmt::format("two processes say that they are rank {}; give each rank its own number "
-                    "(TUTTI_RANK), or another TUTTI_JOB to a second job on this store",
-                    options.rank))
-        .with_rank(options.rank);
-  std::vector<Place> places;
-  for (int rank = 0; rank < options.size; ++rank) {
-    std::string text;
-    try {
-      text = store.get(place_key(rank), deadline);
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::timeout) throw;
-      std::vector<int> missing;
-      for (int other = rank; other < options.size; ++other)
-        if (!store.try_get(place_key(other))) missing.push_back(other);
-      throw Error(ErrorCode::timeout,
-                  fmt::format("rank {} waited {} s for {} of {} to start; did it die, or is "
-                              "TUTTI_CONNECT_TIMEOUT too short?",
-                              options.rank, options.connect_timeout, format_rank_set(missing),
-                              options.size))
-          .with_rank(missing.empty() ? rank : missing.front());
+void open_store(const Options& options, Membership& membership) {
+  if (options.store_object) {
+    membership.root = options.store_object;
+  } else if (options.size == 1 && options.store.empty()) {
+    membership.root = make_memory_store();
+  } else if (options.store.starts_with("file://")) {
+    membership.root = make_file_store(options.store.substr(7));
+  } else {
+    const auto address = parse_address(options.store);
+    if (options.serve_store && options.rank == 0) {
+      auto server = std::make_shared<TcpStoreServer>(address.host, address.port, options.secret,
+                                                     log_up_to(options.log_level, options.log));
+      membership.root = server->local();
+      membership.keeper = server;
+    } else {
+      membership.root =
+          connect_tcp_store(address.host, address.port, options.secret, membership.deadline);
     }
-    places.push_back(decode_place(rank, text, options));
   }
-  return places;
 }
 
 // Each rank's number among those of its host in the job.
@@ -189,122 +90,157 @@ std::string_view choose_backend(const std::vector<Place>& places, const Options&
   return hosts.size() == places.size() ? "tcp" : "hierarchical";
 }
 
-// The built-in backends and those that are asked for. If this rank lacks one, or cannot read what
-// it is asked for, the others hear why.
-std::vector<const BackendPlugin*> load_wanted_backends(const Options& options, Store& store) {
-  try {
-    return load_backends(options.backend, Chooser(options.algorithms, options.determinism),
-                         backend_folders(options));
-  } catch (const Error& error) {
-    store.set_once(place_key(options.rank),
-                   fmt::format("{}\n{}\n{}", kVersion, kFailed, error.what()));
-    throw;
-  }
+// The round of a job is the number of its attempt. All ranks go through the same ones, because an
+// attempt is over for all of them or for none.
+std::string round_path(const Options& options, int64_t round) {
+  return fmt::format("{}/{}", options.job, round);
 }
 
-// Who could not connect, and because of whom: "rank code text".
-std::string failure_key(int rank) { return fmt::format("connect/failure/{}", rank); }
+// The first round in which this process may still take part as this rank: it has been through all
+// before. Not kept where the store is an object, which may be another one next time.
+class FirstRound {
+ public:
+  explicit FirstRound(const Options& options)
+      : key_(options.store_object
+                 ? std::string()
+                 : fmt::format("{} {} {}", options.store, options.job, options.rank)) {}
+  int64_t get() const {
+    const std::lock_guard lock(mutex_);
+    const auto found = rounds_.find(key_);
+    return found == rounds_.end() ? 0 : found->second;
+  }
+  void set(int64_t round) const {
+    if (key_.empty()) return;
+    const std::lock_guard lock(mutex_);
+    rounds_[key_] = round;
+  }
 
-struct Failure {
-  int rank = -1;
-  ErrorCode code = ErrorCode::internal;
-  std::string text;
+ private:
+  const std::string key_;
+  static inline std::mutex mutex_;
+  static inline std::map<std::string, int64_t> rounds_;  // guarded by mutex_
 };
 
-std::optional<Failure> parse_failure(const std::string& told, int size) {
-  const auto words = split_text(told, ' ');
-  if (words.size() < 3) return std::nullopt;
-  const auto rank = parse_integer(words[0], 0, size - 1);
-  const auto code = parse_integer(words[1], 1, 16);
-  if (!rank || !code) return std::nullopt;
-  return Failure{static_cast<int>(*rank), static_cast<ErrorCode>(*code),
-                 told.substr(words[0].size() + words[1].size() + 2)};
+Error two_processes(int rank) {
+  return Error(ErrorCode::invalid_argument,
+               fmt::format("two processes say that they are rank {}; give each rank its own number "
+                           "(TUTTI_RANK), or another TUTTI_JOB to a second job on this store",
+                           rank))
+      .with_rank(rank);
 }
 
-// A rank that gives up because of another one ends too, and a third may see that end first. So each
-// says why it gives up, and who blames another looks whom that one has blamed, and so on.
-Error find_cause(const Context& context, const Membership& membership, const Error& seen) {
-  const bool blames = seen.code() == ErrorCode::peer_lost || seen.code() == ErrorCode::unavailable;
-  if (!blames || seen.rank() < 0 || seen.rank() == context.rank) return seen;
-  Error cause = seen;
+enum class Holder : uint8_t { this_call, this_process, earlier_incarnation, another };
+
+// Which process has this rank's place in an attempt, after this one has asked for it.
+Holder take_place(const PlaceRecord& own, int rank, Store& store) {
+  const auto written = encode_place(own);
+  const auto stands = store.set_once(Attempt::place_key(rank), written);
+  if (stands == written) return Holder::this_call;
+  PlaceRecord other;
   try {
-    auto& store = *membership.store;
-    store.set(failure_key(context.rank),
-              fmt::format("{} {} {}", seen.rank(), static_cast<int>(seen.code()), seen.what()));
-    const auto deadline = Deadline::after(0.3);
-    for (int links = 0; links < context.size && !deadline.passed();) {
-      const auto death = death_key(membership.world_ranks[static_cast<size_t>(cause.rank())]);
-      // In this order: it says so before it ends.
-      const bool is_dead = membership.root->try_get(death).has_value();
-      const auto told = store.try_get(failure_key(cause.rank()));
-      if (told) {
-        const auto failure = parse_failure(*told, context.size);
-        if (!failure || failure->rank == context.rank) return cause;
-        cause = Error(failure->code, failure->text).with_rank(failure->rank);
-        ++links;
-      } else if (is_dead) {
-        return cause;
-      } else {
-        std::this_thread::sleep_for(std::chrono::milliseconds(5));
-      }
-    }
+    other = decode_place(rank, stands);
   } catch (const Error&) {
-    // The store died with that rank.
+    return Holder::another;
   }
-  return cause;
+  if (other.place.pid == own.place.pid && other.place.host == own.place.host)
+    return Holder::this_process;
+  return other.place.world_rank == own.place.world_rank &&
+                 other.place.incarnation < own.place.incarnation
+             ? Holder::earlier_incarnation
+             : Holder::another;
 }
 
-// How often this process has joined this job as this rank. The ranks of a job make their
-// communicators in one order, and each needs keys of its own in a store that keeps the old ones.
-int count_joining(const Options& options) {
-  static std::mutex mutex;
-  static std::map<std::string, int> counts;
-  const std::lock_guard lock(mutex);
-  return counts[fmt::format("{} {} {}", options.store, options.job, options.rank)]++;
+size_t deaths_in(const Options& options, Store& root, int64_t round) {
+  if (round < 0) return 0;
+  const auto text = root.try_get(round_path(options, round) + "/" + Attempt::kDeathsKey);
+  return static_cast<size_t>(text ? parse_integer(*text, 0, 1 << 30).value_or(0) : 0);
 }
 
-}  // namespace
+// For the ranks that wait in it for the process that this one replaces.
+void end_round(const Options& options, Store& store) {
+  try {
+    ToldFailure(store, "attempt", options.rank, options.size)
+        .fail(Error(ErrorCode::peer_lost,
+                    fmt::format("rank {} ended while the ranks were connecting, and was started "
+                                "again",
+                                options.rank)));
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::unavailable) throw;
+  }
+}
 
-Membership join_job(const Options& options) {
-  check_options(options);
-  Membership membership;
-  membership.world_ranks.resize(static_cast<size_t>(options.size));
-  std::iota(membership.world_ranks.begin(), membership.world_ranks.end(), 0);
-  if (options.store_object) {
-    membership.root = options.store_object;
-  } else if (options.size == 1 && options.store.empty()) {
-    membership.root = make_memory_store();
-  } else if (options.store.starts_with("file://")) {
-    membership.root = make_file_store(options.store.substr(7));
-  } else {
-    const auto address = parse_address(options.store);
-    if (options.serve_store && options.rank == 0) {
-      auto server = std::make_shared<TcpStoreServer>(address.host, address.port, options.secret,
-                                                     log_up_to(options.log_level, options.log));
-      membership.root = server->local();
-      membership.keeper = server;
-    } else {
-      membership.root = connect_tcp_store(address.host, address.port, options.secret,
-                                          Deadline::after(options.connect_timeout));
+// True if no other call of this process, whatever its rank was then, has been in the attempt.
+bool is_new_here(const PlaceRecord& own, Store& store) {
+  const auto key = fmt::format("been/{}/{}", own.place.world_rank, own.place.incarnation);
+  const auto written = fmt::format("{} {}", own.place.pid, own.call);
+  return store.set_once(key, written) == written;
+}
+
+// Whether the attempt is over. Of a failure this process hears once, even if it comes only now:
+// then all ranks call again together. One that the others failed because this rank was missing, or
+// that ended the process that it replaces, is for the others.
+bool is_over(const Options& options, const PlaceRecord& own, Store& store) {
+  try {
+    // As none of its ranks, which may have had other numbers then.
+    return ToldFailure(store, "attempt", -1, INT_MAX).look();
+  } catch (const ToldError& failure) {
+    const bool concerns = own.place.incarnation == 0 && failure.rank() != options.rank;
+    if (concerns && is_new_here(own, store)) throw Error(failure);
+    return true;
+  }
+}
+
+void take_place_in_a_round(const Options& options, Membership& membership) {
+  static std::atomic<int64_t> calls{0};
+  auto& own = membership.own;
+  own.place = own_place(
+      options, {options.launched_as < 0 ? options.rank : options.launched_as, options.incarnation});
+  own.call = calls++;
+  const FirstRound first(options);
+  bool been_through = true;
+  for (auto round = first.get();; ++round) {
+    if (been_through) first.set(round);
+    membership.path = round_path(options, round);
+    const auto store = make_prefix_store(membership.root, membership.path + "/");
+    if (is_over(options, own, *store)) continue;
+    const auto holder = take_place(own, options.rank, *store);
+    if (holder == Holder::another) throw two_processes(options.rank);
+    if (holder == Holder::this_call) {
+      is_new_here(own, *store);
+      membership.first_death = deaths_in(options, *membership.root, round - 1);
+      return;
     }
+    if (holder == Holder::earlier_incarnation) end_round(options, *store);
+    // Else another thread of this process is in there: the ranks make their communicators in one
+    // order.
+    if (holder == Holder::this_process) been_through = false;
   }
-  // Whoever hands over a store of its own decides what is in it.
-  const int number = options.store_object ? 0 : count_joining(options);
-  membership.path = fmt::format("{}/{}", options.job, number);
-  membership.store = make_prefix_store(membership.root, membership.path + "/");
-  return membership;
 }
 
-std::shared_ptr<Engine> make_engine(const Options& options, const Membership& membership) {
+// Why this rank alone cannot go on: a limit of its own.
+Error own_failure(int rank, const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr)
+    return Error(ErrorCode::out_of_memory,
+                 fmt::format("rank {} has no memory left for its connections; {}", rank,
+                             limit_advice(ENOMEM)))
+        .with_rank(rank);
+  int number = 0;
+  if (const auto* of_std = dynamic_cast<const std::system_error*>(&error))
+    number = of_std->code().value();
+  if (const auto* of_asio = dynamic_cast<const boost::system::system_error*>(&error))
+    number = of_asio->code().value();
+  const auto advice = limit_advice(number);
+  return Error(ErrorCode::io, fmt::format("rank {}: {}{}{}", rank, error.what(),
+                                          advice.empty() ? "" : "; ", advice))
+      .with_rank(rank);
+}
+
+// All that a backend is to know before its ranks have met.
+Context make_context(const Options& options, const Membership& membership) {
   Context context;
   context.rank = options.rank;
   context.size = options.size;
-  context.store = make_watched_store(membership.store, membership.root, membership.world_ranks);
-  context.deadline = Deadline::after(options.connect_timeout);
-  const auto plugins = load_wanted_backends(options, *context.store);
-  context.places = exchange_places(options, membership, *context.store, context.deadline);
-  options.observe("rendezvous");
-  number_places(context, membership);
+  context.deadline = membership.deadline;
   context.inheritance = membership.inheritance;
   context.secret = options.secret;
   context.network_interface = options.network_interface;
@@ -316,21 +252,63 @@ std::shared_ptr<Engine> make_engine(const Options& options, const Membership& me
   context.probe = probe_settings(options);
   context.nccl_config = options.nccl_config;
   context.executor.segment_bytes = options.segment_bytes;
-  context.plugins = plugins;
+  context.tcp_congestion = options.tcp_congestion;
   context.log = log_up_to(options.log_level, options.log);
-  context.name =
-      options.backend == "auto" ? choose_backend(context.places, options) : options.backend;
-  std::unique_ptr<Backend> backend;
+  return context;
+}
+
+}  // namespace
+
+Membership join_job(const Options& options) {
+  check_options(options);
+  Membership membership;
+  membership.deadline = Deadline::after(options.connect_timeout);
   try {
-    backend = connect_choice(context);
-  } catch (const Error& error) {
-    throw find_cause(context, membership, error);
+    open_store(options, membership);
+    take_place_in_a_round(options, membership);
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw own_failure(options.rank, error);
   }
-  context.plugins = {};
-  context.inheritance = nullptr;
-  // A fork that destroys its last handle leaves the thread, the sockets and the rings alone.
-  return {new Engine(options, std::move(context), std::move(backend), membership.root),
-          DeleteWhereMade<Engine>()};
+  return membership;
+}
+
+std::shared_ptr<Engine> make_engine(const Options& options, const Membership& membership) {
+  const auto attempt = Attempt::begin(options, membership);
+  std::shared_ptr<Engine> engine;  // outlasts what is told of a failure
+  const auto fail = [&](const Error& error) {
+    if (engine) engine->abandon();
+    attempt->fail(error);
+  };
+  try {
+    auto context = make_context(options, membership);
+    context.store = attempt->store();
+    const auto plugins =
+        load_backends(options.backend, Chooser(options.algorithms, options.determinism),
+                      backend_folders(options));
+    context.plugins = plugins;
+    context.places = attempt->meet();
+    options.observe("rendezvous");
+    number_places(context, membership);
+    context.name =
+        options.backend == "auto" ? choose_backend(context.places, options) : options.backend;
+    auto backend = connect_choice(context);
+    context.plugins = {};
+    context.inheritance = nullptr;
+    // A fork that destroys its last handle leaves the thread, the sockets and the rings alone.
+    engine = {new Engine(options, std::move(context), std::move(backend), membership.root),
+              DeleteWhereMade<Engine>()};
+    engine->prepare();
+    options.observe("connected");
+    attempt->all_connected();
+  } catch (const Error& error) {
+    fail(error);
+  } catch (const std::exception& error) {
+    fail(own_failure(options.rank, error));
+  }
+  engine->start();
+  return engine;
 }
 
 }  // namespace tutti

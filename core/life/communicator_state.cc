@@ -53,7 +53,6 @@ CommunicatorState::CommunicatorState(Options given, Membership member)
   local_rank = static_cast<int>(
       std::count(host.begin(), host.begin() + static_cast<std::ptrdiff_t>(own), host[own]));
   hosts = *std::max_element(host.begin(), host.end()) + 1;
-  engine->start();
 }
 
 CommunicatorState::~CommunicatorState() {

@@ -4,13 +4,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstring>
-#include <set>
-#include <thread>
+#include <string_view>
 
 #include "tutti/base/text.h"
 #include "tutti/core/life/communicator_state.h"
-#include "tutti/core/watch/death.h"
+#include "tutti/core/life/survivors.h"
 
 namespace tutti {
 
@@ -19,27 +17,26 @@ namespace {
 // A communicator of some members of another one: ranks are their places in `members`.
 std::shared_ptr<CommunicatorState> make_child(const CommunicatorState& parent,
                                               const std::vector<int>& members,
-                                              const std::string& path,
+                                              const std::string& path, Deadline deadline,
                                               std::shared_ptr<Inheritance> inheritance) {
   Options options = parent.options;
   const auto own = std::find(members.begin(), members.end(), parent.options.rank);
   options.rank = static_cast<int>(own - members.begin());
   options.size = static_cast<int>(members.size());
   options.timeline.clear();  // the parent's
-  Membership membership = parent.membership;
-  membership.store = make_prefix_store(parent.membership.root, path + "/");
-  membership.world_ranks.clear();
-  membership.local_ranks.clear();
+  Membership membership;
+  membership.root = parent.membership.root;
+  membership.keeper = parent.membership.keeper;
+  membership.path = path;
+  membership.deadline = deadline;
   for (const int member : members) {
     const auto& place = parent.engine->context().places[static_cast<size_t>(member)];
-    membership.world_ranks.push_back(place.world_rank);
+    membership.members.push_back({place.world_rank, place.incarnation});
     membership.local_ranks.push_back(place.local_rank);
   }
+  membership.own.place = own_place(options, membership.members[static_cast<size_t>(options.rank)]);
   membership.inheritance = std::move(inheritance);
-  auto state = std::make_shared<CommunicatorState>(std::move(options), std::move(membership));
-  state->path = path;
-  state->epoch = parent.epoch;
-  return state;
+  return std::make_shared<CommunicatorState>(std::move(options), std::move(membership));
 }
 
 // What the backend leaves to the one of the members of a color; a color < 0 has none.
@@ -50,6 +47,19 @@ std::shared_ptr<Inheritance> inherit(const CommunicatorState& parent, int color,
   context.deadline = Deadline::after(parent.options.connect_timeout);
   const auto own = std::find(members.begin(), members.end(), context.rank);
   return parent.engine->backend().split(context, color, static_cast<int>(own - members.begin()));
+}
+
+// An error of a communicator that did not come to be, in the numbers of the one that the caller
+// holds.
+Error as_seen_from(const std::vector<int>& members, std::string_view what, const Error& error) {
+  const int number = error.rank();
+  if (number < 0 || number >= static_cast<int>(members.size())) return error;
+  const int rank = members[static_cast<size_t>(number)];
+  const auto same = fmt::format(" (there rank {} is rank {} of this one)", number, rank);
+  return Error(error.code(),
+               fmt::format("{}: {}{}", what, error.what(), number == rank ? std::string() : same))
+      .with_rank(rank)
+      .with_tensor(error.tensor());
 }
 
 }  // namespace
@@ -68,75 +78,85 @@ std::shared_ptr<CommunicatorState> split(const CommunicatorState& parent, int nu
   for (const auto& [key, rank] : order) members.push_back(rank);
   auto inheritance = inherit(parent, color, members, path);
   if (color < 0) return nullptr;
-  return make_child(parent, members, fmt::format("{}/{}", path, color), std::move(inheritance));
+  try {
+    auto state =
+        make_child(parent, members, fmt::format("{}/{}", path, color),
+                   Deadline::after(parent.options.connect_timeout), std::move(inheritance));
+    state->path = state->membership.path;
+    return state;
+  } catch (const Error& error) {
+    throw as_seen_from(members, "split", error);
+  }
 }
 
-// Every survivor writes that it lives and whom it knows to be dead. Once everybody who is not known
-// to be dead has written, or the settling time passed, the first to notice fixes the list for all.
-std::shared_ptr<CommunicatorState> shrink(const CommunicatorState& parent, Deadline deadline) {
-  const int own = parent.options.rank, size = parent.options.size;
-  const int epoch = parent.epoch + 1;
-  const auto path = fmt::format("{}/epoch{}", parent.path, epoch);
-  const auto store = make_prefix_store(parent.membership.root, path + "/");
-  const auto alive = [](int rank) { return fmt::format("alive/{}", rank); };
-  const int gone_rank = parent.engine->gone_rank();
-  const int dead = gone_rank != own ? gone_rank : -1;
-  std::string decided;
+namespace {
+
+// Of the first attempt to connect the survivors; each further one may take twice as long. A rank
+// that is stopped meanwhile answers nobody, so it has to be short.
+double patience(const Options& options) { return std::max(5.0, 2 * options.peer_timeout); }
+
+// Why this rank hears nothing of the others.
+Error store_is_gone(const CommunicatorState& parent, const Error& error) {
+  const auto& options = parent.options;
+  const auto why =
+      options.serve_store
+          ? fmt::format(
+                "it lived in rank 0 of the job, which was lost, so the job ends. Start it "
+                "under tutti-run, which holds the store itself")
+          : fmt::format(
+                "rank {} is cut off from it, or what held it has ended. This rank must "
+                "start anew",
+                options.rank);
+  return Error(ErrorCode::unavailable,
+               fmt::format("shrink: the job's store {} does not answer ({}): {}", options.store,
+                           error.what(), why))
+      .with_rank(options.serve_store ? -1 : options.rank);
+}
+
+bool is_store_gone(const CommunicatorState& parent, Deadline deadline) {
   try {
-    store->set(alive(own), std::to_string(dead));
-    const auto settled = Deadline::after(std::max(1.0, parent.options.peer_timeout));
-    while (true) {
-      std::set<int> gone;
-      std::vector<int> here;
-      for (int other = 0; other < size; ++other) {
-        const auto word = store->try_get(alive(other));
-        if (!word) {
-          const auto world = parent.membership.world_ranks[static_cast<size_t>(other)];
-          if (parent.membership.root->try_get(death_key(world))) gone.insert(other);
-          continue;
-        }
-        here.push_back(other);
-        if (const auto number = parse_integer(*word, 0, size))
-          gone.insert(static_cast<int>(*number));
+    bounded(parent.membership.root, deadline)->try_get(parent.path);
+    return false;
+  } catch (const Error& error) {
+    return error.code() == ErrorCode::unavailable;
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<CommunicatorState> shrink(const CommunicatorState& parent, Deadline deadline) {
+  const int own = parent.options.rank;
+  Survivors::Terms terms{.own = own, .settle = std::max(1.0, parent.options.peer_timeout)};
+  for (const auto& place : parent.engine->context().places)
+    terms.launched.push_back({place.world_rank, place.incarnation});
+  if (const int gone = parent.engine->gone_rank(); gone >= 0 && gone != own)
+    terms.given_up.insert(gone);
+  parent.options.observe("shrink");
+  try {
+    Survivors survivors(bounded(parent.membership.root, deadline), parent.path, parent.epoch,
+                        std::move(terms));
+    for (double seconds = patience(parent.options);; seconds *= 2) {
+      const auto members = survivors.agree(deadline);
+      const auto attempt = Deadline::after(seconds);
+      try {
+        auto state = make_child(parent, members, survivors.epoch_path(),
+                                attempt.when() < deadline.when() ? attempt : deadline, nullptr);
+        state->path = parent.path;
+        state->epoch = survivors.epoch();
+        return state;
+      } catch (const Error& error) {
+        const auto seen = as_seen_from(members, "shrink", error);
+        if (error.rank() < 0 || seen.rank() == own) throw seen;
+        survivors.not_connected(error);
+        if (!deadline.passed()) continue;
+        throw Error(ErrorCode::timeout, fmt::format("{}; the deadline has passed", seen.what()))
+            .with_rank(seen.rank());
       }
-      std::erase_if(here, [&](int other) { return gone.contains(other); });
-      const bool everybody = static_cast<int>(here.size() + gone.size()) == size;
-      if (const auto fixed = store->try_get("members")) {
-        decided = *fixed;
-        break;
-      }
-      if (everybody || settled.passed()) {
-        decided = store->set_once("members", fmt::format("{}", fmt::join(here, " ")));
-        break;
-      }
-      if (deadline.passed())
-        throw Error(
-            ErrorCode::timeout,
-            fmt::format("shrink: only {} came before the deadline; every survivor must call it",
-                        format_rank_set(here)));
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
     }
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::unavailable) throw;
-    throw Error(
-        ErrorCode::unavailable,
-        fmt::format("shrink: the job's store is gone ({}); it lived in the rank that was lost, "
-                    "so the job ends. Start it under tutti-run, which holds the store itself",
-                    error.what()));
+    if (error.code() != ErrorCode::unavailable || !is_store_gone(parent, deadline)) throw;
+    throw store_is_gone(parent, error);
   }
-  std::vector<int> members;
-  for (const auto& word : split_text(decided, ' '))
-    members.push_back(static_cast<int>(parse_integer(word, 0, size).value_or(0)));
-  if (std::find(members.begin(), members.end(), own) == members.end())
-    throw Error(
-        ErrorCode::peer_silent,
-        fmt::format("rank {} is not among the survivors ({}): the others gave it up while it "
-                    "was stopped or cut off. It must start anew",
-                    own, format_rank_set(members)))
-        .with_rank(own);
-  auto state = make_child(parent, members, path, nullptr);
-  state->epoch = epoch;
-  return state;
 }
 
 }  // namespace tutti

@@ -18,8 +18,11 @@ struct SplitChoice {
 std::shared_ptr<CommunicatorState> split(const CommunicatorState& parent, int number,
                                          std::span<const SplitChoice> choices);
 
-/// After a loss: the communicator of the survivors of `parent`, in old order. Throws
-/// Error(timeout | unavailable | peer_silent).
+/// After a loss: the communicator of the survivors of `parent`, in old order. If a rank is lost
+/// while they agree or connect, those that are left begin anew, until they are connected or the
+/// deadline passes. Throws Error(timeout) naming who is missing, Error(peer_silent) if the others
+/// gave this rank up, Error(unavailable) if the store is gone, or what keeps this rank alone from
+/// connecting; ranks are those of `parent`.
 std::shared_ptr<CommunicatorState> shrink(const CommunicatorState& parent, Deadline deadline);
 
 }  // namespace tutti

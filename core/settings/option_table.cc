@@ -210,6 +210,8 @@ std::vector<Setting> all_settings() {
       count("TUTTI_LOCAL_RANK", &Options::local_rank, 0, kMostRanks,
             "this process among those of its host"),
       count("TUTTI_LOCAL_SIZE", &Options::local_size, 1, kMostRanks, "how many ranks its host has"),
+      count("TUTTI_INCARNATION", &Options::incarnation, 0, kMostRanks,
+            "how often this rank had been started before"),
       store_address(),
       flag("TUTTI_SERVE_STORE", &Options::serve_store,
            "rank 0 serves the store at TUTTI_STORE itself"),

@@ -235,7 +235,7 @@ Options Options::from_environment() {
       launch.sources[name] = "PMIx";
   }
   options.launcher = launch.launcher;
-  options.rank = launch.rank;
+  options.rank = options.launched_as = launch.rank;
   options.size = launch.size;
   options.local_rank = launch.local_rank;
   options.local_size = launch.local_size;

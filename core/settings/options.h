@@ -20,10 +20,14 @@ struct Probe;  // backends/backend.h
 /// variable, what it said, what it wanted and the nearest name.
 struct Options {
   // Who am I. Set by tutti-run, mpirun, srun or torchrun; alone it is one rank.
-  int rank = 0;                   // TUTTI_RANK
-  int size = 1;                   // TUTTI_SIZE
-  int local_rank = 0;             // TUTTI_LOCAL_RANK
-  int local_size = 1;             // TUTTI_LOCAL_SIZE
+  int rank = 0;        // TUTTI_RANK
+  int size = 1;        // TUTTI_SIZE
+  int local_rank = 0;  // TUTTI_LOCAL_RANK
+  int local_size = 1;  // TUTTI_LOCAL_SIZE
+  // Of this process, whatever rank it takes: the rank that its launcher reports it dead as (-1: its
+  // rank), and how often that had been started before.
+  int launched_as = -1;           // by from_environment
+  int incarnation = 0;            // TUTTI_INCARNATION: by a launcher that replaces a rank
   std::string launcher = "none";  // who said so: "tutti-run", "Open MPI", "explicit" ...
 
   // How ranks find each other. `store` is "tcp://host:port" or "file:///folder" (one that is not

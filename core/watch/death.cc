@@ -5,18 +5,45 @@
 #include <string.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <fstream>
 
 #include "tutti/base/text.h"
 
 namespace tutti {
 
-std::string death_key(int world_rank) { return fmt::format("death/{}", world_rank); }
+namespace {
+
+// Taken by those that write a death, and counting those that are written.
+constexpr auto* kNextKey = "deaths/next";
+constexpr auto* kCountKey = "deaths/count";
+
+std::string death_key(int64_t number) { return fmt::format("deaths/{}", number); }
+
+}  // namespace
+
+void append_death(Store& store, const Death& death) {
+  store.set(death_key(store.add(kNextKey, 1) - 1), encode_death(death));
+  store.add(kCountKey, 1);
+}
+
+const std::vector<Death>& DeathLog::look() {
+  const auto count = store_->try_get(kCountKey);
+  const auto written = count ? parse_integer(*count, 0, INT64_MAX) : std::nullopt;
+  while (written && read_ < *written) {
+    const auto text = store_->try_get(death_key(read_));
+    if (!text) break;  // of two that are being written the later one is there first
+    ++read_;
+    if (auto death = decode_death(*text)) deaths_.push_back(std::move(*death));
+  }
+  return deaths_;
+}
 
 std::string encode_death(const Death& death) {
   const auto how = death.signal != 0 ? fmt::format("signal={}", death.signal)
                                      : fmt::format("code={}", death.code);
-  return fmt::format("rank={} pid={} {} host={}", death.rank, death.pid, how, death.host);
+  return fmt::format("rank={} incarnation={} pid={} {} host={}", death.who.rank,
+                     death.who.incarnation, death.pid, how, death.host);
 }
 
 std::optional<Death> decode_death(const std::string& text) {
@@ -33,12 +60,13 @@ std::optional<Death> decode_death(const std::string& text) {
     const auto number = parse_integer(value, 0, 1 << 30);
     if (!number) return {};
     const int n = static_cast<int>(*number);
-    if (name == "rank") death.rank = n;
+    if (name == "rank") death.who.rank = n;
+    if (name == "incarnation") death.who.incarnation = n;
     if (name == "pid") death.pid = n;
     if (name == "signal") death.signal = n;
     if (name == "code") death.code = n;
   }
-  if (death.rank < 0) return {};
+  if (death.who.rank < 0) return {};
   return death;
 }
 

@@ -1,24 +1,51 @@
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tutti/backends/store.h"
 
 namespace tutti {
 
-/// What a launcher saw of a rank's end, as it writes it into the Store under death_key(world rank):
-/// words of the form name=value, separated by blanks: "rank=3 pid=4711 signal=9 host=b" or
-/// "rank=3 pid=4711 code=1 host=b".
-struct Death {
+/// A process as its launcher names it: the rank that it was started as, and how often that rank
+/// had been started before.
+struct LaunchedRank {
   int rank = -1;
+  int incarnation = 0;
+  bool operator==(const LaunchedRank&) const = default;
+};
+
+/// What a launcher saw of a rank's end.
+struct Death {
+  LaunchedRank who;
   int pid = 0;
   int signal = 0;  // 0: it exited
   int code = 0;
   std::string host;
+  bool failed() const { return signal != 0 || code != 0; }
 };
 
-std::string death_key(int world_rank);
+/// Writes a death into the job's store, after those that are there. Any process.
+void append_death(Store& store, const Death& death);
+
+/// Reads the deaths of a job in the order in which they were seen: one request a look, and one for
+/// each death that is new. What is no record of a death is passed over. One thread at a time.
+class DeathLog {
+ public:
+  explicit DeathLog(std::shared_ptr<Store> store) : store_(std::move(store)) {}
+  /// All so far. Throws Error(unavailable) if the store is gone.
+  const std::vector<Death>& look();
+
+ private:
+  const std::shared_ptr<Store> store_;
+  int64_t read_ = 0;
+  std::vector<Death> deaths_;
+};
+
+/// Words of the form name=value, separated by blanks: "rank=3 incarnation=0 pid=4711 signal=9
+/// host=b" or "... code=1 host=b".
 std::string encode_death(const Death& death);
 /// Nothing for text that is no such record.
 std::optional<Death> decode_death(const std::string& text);

@@ -205,7 +205,7 @@ TEST_F(BadInput, TwoProcessesOfOneRank) {
 
 TEST_F(BadInput, DifferentVersions) {
   const auto store = make_memory_store();
-  store->set("job/0/place/1", "9.9.9\nwhatever a later version writes");
+  store->set("job/0/terms", "9.9.9\n1\nwhatever a later version writes");
   try {
     Communicator::create(Options::thread_rank(0, 2, store));
     FAIL() << "no error";
@@ -213,8 +213,8 @@ TEST_F(BadInput, DifferentVersions) {
     EXPECT_EQ(error.code(), ErrorCode::version);
     EXPECT_STREQ(
         error.what(),
-        "rank 1 runs version 9.9.9 of the library, rank 0 runs 0.1.0; all ranks must run one "
-        "version");
+        "rank 0 runs version 0.1.0 of the library, rank 1 runs version 9.9.9; all ranks must run "
+        "one version");
   }
 }
 
@@ -234,14 +234,10 @@ TEST_F(BadInput, DifferentSettings) {
       }
     });
   for (auto& thread : threads) thread.join();
-  EXPECT_EQ(
-      errors[0],
-      "rank 1 has TUTTI_FUSION_BYTES=2000, rank 0 has TUTTI_FUSION_BYTES=1000; all ranks must "
-      "have one setting");
-  EXPECT_EQ(
-      errors[1],
-      "rank 0 has TUTTI_FUSION_BYTES=1000, rank 1 has TUTTI_FUSION_BYTES=2000; all ranks must "
-      "have one setting");
+  for (const auto& error : errors)
+    EXPECT_EQ(error,
+              "rank 0 has TUTTI_FUSION_BYTES=1000, rank 1 has TUTTI_FUSION_BYTES=2000; all ranks "
+              "must have one setting");
 }
 
 TEST_F(BadInput, AWorkDroppedUnwaited) {

@@ -93,7 +93,7 @@ TEST_F(RemoteTest, GetsTheSecretByStandardInputOnly) {
 
 TEST_F(RemoteTest, DeathsAreToldWithPidAndSignal) {
   Program program(run("a,b", shell(),
-                      "test $TUTTI_RANK = 0 && exec " TUTTI_STORE_PROBE " death/1; echo pid $$; "
+                      "test $TUTTI_RANK = 0 && exec " TUTTI_STORE_PROBE " deaths/0; echo pid $$; "
                       "kill -9 $$"));
   EXPECT_EQ(program.finish(), 137);
   std::string record, pid;
@@ -103,7 +103,7 @@ TEST_F(RemoteTest, DeathsAreToldWithPidAndSignal) {
   }
   const auto death = decode_death(record);
   ASSERT_TRUE(death) << program.output() << program.errors();
-  EXPECT_EQ(death->rank, 1);
+  EXPECT_EQ(death->who.rank, 1);
   EXPECT_EQ(death->signal, 9);
   EXPECT_EQ(death->host, "b");
   EXPECT_EQ(std::to_string(death->pid), pid);
@@ -207,7 +207,7 @@ TEST_F(RemoteTest, RanksOnOtherHostsReachTheStore) {
                    hosts.address(0) + "," + hosts.address(1), "--rsh", enter, "--interface",
                    NetworkNamespaces::kInterface, "/bin/sh", "-c",
                    "echo store $TUTTI_STORE; test $TUTTI_RANK = 0 && { sleep 0.3; exit 3; }; "
-                   "exec " TUTTI_STORE_PROBE " death/0"});
+                   "exec " TUTTI_STORE_PROBE " deaths/0"});
   EXPECT_EQ(program.finish(), 3);
   EXPECT_THAT(program.output(), HasSubstr("[0] store tcp://" + hosts.address(0) + ":"));
   EXPECT_THAT(program.output(), HasSubstr("[1] rank=0 pid="));

@@ -172,7 +172,7 @@ TEST(TuttiRun, AnEarlyEndIsNoFailure) {
 
 TEST(TuttiRun, WritesDeathsIntoTheStore) {
   Program program({TUTTI_RUN, "-np", "2", "/bin/sh", "-c",
-                   "test $TUTTI_RANK = 0 && exec " TUTTI_STORE_PROBE " death/1; echo pid $$; kill "
+                   "test $TUTTI_RANK = 0 && exec " TUTTI_STORE_PROBE " deaths/0; echo pid $$; kill "
                    "-11 $$"});
   EXPECT_EQ(program.finish(), 139);
   std::string record, pid;
@@ -182,7 +182,7 @@ TEST(TuttiRun, WritesDeathsIntoTheStore) {
   }
   const auto death = decode_death(record);
   ASSERT_TRUE(death) << program.output() << program.errors();
-  EXPECT_EQ(death->rank, 1);
+  EXPECT_EQ(death->who.rank, 1);
   EXPECT_EQ(death->signal, 11);
   EXPECT_EQ(std::to_string(death->pid), pid);
   char name[256] = "";

@@ -292,12 +292,11 @@ void Job::reap_adopted() {
 void Job::take_end(Rank& rank) {
   const auto end = rank.finish();
   // Also of a rank that ended with 0: others may still need it, and wonder where it is.
-  const Death death{.rank = rank.number(),
-                    .pid = rank.pid(),
-                    .signal = end.signal,
-                    .code = end.code,
-                    .host = rank.host()};
-  store_->set(death_key(rank.number()), encode_death(death));
+  append_death(*store_, {.who = {.rank = rank.number()},
+                         .pid = rank.pid(),
+                         .signal = end.signal,
+                         .code = end.code,
+                         .host = rank.host()});
   deaths_->ended(rank.number(), end, Clock::now());
 }
 

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tutti/backends/backend.h"
+#include "tutti/backends/store.h"
+#include "tutti/backends/store/told_failure.h"
+#include "tutti/core/life/places.h"
+#include "tutti/core/settings/options.h"
+#include "tutti/core/watch/death.h"
+
+namespace tutti {
+
+/// What a new communicator is made of, beside its options.
+struct Membership {
+  std::shared_ptr<Store> root;   // of the job; may serve others from this process
+  std::shared_ptr<void> keeper;  // the server behind the store, if this process runs it
+  std::string path;              // of this attempt's keys in the root store
+  PlaceRecord own;               // what this rank leaves there
+  Deadline deadline = Deadline::never();
+  // Of members of another communicator: as whom each was launched, in rank order, their numbers
+  // among the ranks of their hosts in the job, and what that one's backend leaves to this one's.
+  std::vector<LaunchedRank> members;
+  std::vector<int> local_ranks;
+  std::shared_ptr<Inheritance> inheritance;
+  // Of a first communicator, whose members nobody knows before they come: the deaths before this
+  // one are of no member.
+  size_t first_death = 0;
+};
+
+/// One attempt of some ranks to become a communicator, under keys of its own in the store. It
+/// succeeds for all of them or fails for all of them, by the word of whichever rank speaks first:
+/// no two ranks come to different ends. A rank that dies meanwhile makes it fail. The calls of one
+/// thread; store() may be asked by any.
+class Attempt {
+ public:
+  static std::shared_ptr<Attempt> begin(const Options& options, const Membership& membership);
+  Attempt(const Attempt&) = delete;
+
+  /// For what the ranks tell each other while they connect: waits end once the attempt has failed.
+  const std::shared_ptr<Store>& store() const { return watched_; }
+  /// Tells the others where this rank runs; where all run, once all are there. Throws
+  /// Error(timeout | version | mismatch | peer_lost | unavailable) that names who is missing, dead
+  /// or different.
+  std::vector<Place> meet();
+  /// This rank has its connections. Returns once all ranks have theirs.
+  void all_connected();
+  /// Ends the attempt for all ranks. Throws the cause: the death that came first, what another rank
+  /// told first, or this error.
+  [[noreturn]] void fail(const Error& error);
+
+  static std::string place_key(int rank);
+  /// In a failed attempt of a first communicator: how many deaths were known then.
+  static constexpr auto* kDeathsKey = "deaths";
+
+ private:
+  Attempt(const Options& options, const Membership& membership);
+  void look();
+  void report();
+  void throw_first_death();
+  int rank_of(const Death& death);
+  void keep_deaths() noexcept;
+  void gather_places();
+  std::vector<int> missing(const char* part) const;
+
+  const Options options_;
+  const Membership membership_;
+  const std::shared_ptr<Store> store_;  // of this attempt alone
+  const ToldFailure failure_;
+  std::shared_ptr<Store> watched_;
+  const Clock::time_point begin_ = Clock::now();
+  // What follows is used by one thread at a time, in look().
+  DeathLog deaths_;
+  std::vector<LaunchedRank> members_;  // empty until they are known
+  double report_after_;                // seconds
+  const char* awaited_ = "place";      // by whichever rank is missing
+};
+
+}  // namespace tutti

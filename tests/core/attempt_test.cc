@@ -1,0 +1,188 @@
+// The first communicator of a job is made in attempts that succeed or fail for all ranks alike:
+// after a failure, whoever's fault it was, all meet again in the next one.
+#include "tutti/core/life/attempt.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <future>
+#include <thread>
+
+#include "tutti/core/communicator.h"
+
+namespace tutti {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+struct Result {
+  std::unique_ptr<Communicator> comm;
+  ErrorCode code{};
+  int rank = -1;
+  std::string text;
+};
+
+Result create(const Options& options) {
+  try {
+    return {.comm = Communicator::create(options), .text = {}};
+  } catch (const Error& error) {
+    return {.comm = nullptr, .code = error.code(), .rank = error.rank(), .text = error.what()};
+  }
+}
+
+class AttemptTest : public testing::Test {
+ protected:
+  std::future<Result> start(const Options& options) {
+    return std::async(std::launch::async, [options] { return create(options); });
+  }
+  Options rank(int number, int size, double patience = 20) {
+    auto options = Options::thread_rank(number, size, store_);
+    options.connect_timeout = patience;
+    options.backend = "tcp";
+    return options;
+  }
+  void expect_sum(std::vector<std::unique_ptr<Communicator>> comms) {
+    std::vector<std::thread> threads;
+    for (auto& comm : comms)
+      threads.emplace_back([&comm, size = comms.size()] {
+        std::vector<float> one{1};
+        comm->allreduce("x", one, ReduceOp::sum).wait();
+        EXPECT_EQ(one[0], static_cast<float>(size));
+        EXPECT_EQ(comm->size(), static_cast<int>(size));
+        comm.reset();
+      });
+    for (auto& thread : threads) thread.join();
+  }
+
+  const std::shared_ptr<Store> store_ = make_memory_store();
+};
+
+TEST_F(AttemptTest, AfterATimeoutOnOneSideTheNextCallMeets) {
+  const auto early = create(rank(0, 2, 0.3));
+  EXPECT_EQ(early.code, ErrorCode::timeout);
+  EXPECT_EQ(early.rank, 1);
+  auto zero = start(rank(0, 2)), one = start(rank(1, 2));
+  std::vector<std::unique_ptr<Communicator>> both;
+  for (auto* result : {&zero, &one}) {
+    auto made = result->get();
+    ASSERT_TRUE(made.comm) << made.text;
+    both.push_back(std::move(made.comm));
+  }
+  expect_sum(std::move(both));
+}
+
+TEST_F(AttemptTest, WhatOneRankLacksAllHearAndTheNextCallMeets) {
+  auto bad = rank(1, 3);
+  bad.network_interface = "eth99";
+  auto zero = start(rank(0, 3)), two = start(rank(2, 3));
+  const auto own = create(bad);
+  EXPECT_THAT(own.text, testing::StartsWith("TUTTI_INTERFACE=eth99 names no interface"));
+  for (auto* result : {&zero, &two}) {
+    const auto heard = result->get();
+    EXPECT_EQ(heard.text, "rank 1: " + own.text);
+    EXPECT_EQ(heard.rank, 1);
+  }
+  std::vector<std::future<Result>> again;
+  for (int number = 0; number < 3; ++number) again.push_back(start(rank(number, 3)));
+  std::vector<std::unique_ptr<Communicator>> all;
+  for (auto& result : again) {
+    auto made = result.get();
+    ASSERT_TRUE(made.comm) << made.text;
+    all.push_back(std::move(made.comm));
+  }
+  expect_sum(std::move(all));
+}
+
+// A launcher saw rank 1 die before it came; a process that comes late hears of it once, too.
+TEST_F(AttemptTest, ADeathIsNamedToEachSurvivorOnceAndAReplacementMeetsThem) {
+  auto zero = start(rank(0, 3));
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  append_death(*store_, {.who = {.rank = 1}, .pid = 4711, .signal = 9, .host = "somewhere"});
+  for (const auto& heard : {zero.get(), create(rank(2, 3))}) {
+    EXPECT_EQ(heard.code, ErrorCode::peer_lost);
+    EXPECT_EQ(heard.rank, 1);
+    EXPECT_THAT(heard.text, AllOf(HasSubstr("rank 1 (host somewhere, pid 4711) was killed by "
+                                            "signal 9 (Killed) while the ranks were connecting"),
+                                  HasSubstr("2 ranks")));
+  }
+  auto replacement = rank(1, 3);
+  replacement.incarnation = 1;
+  std::vector<std::future<Result>> again;
+  again.push_back(start(rank(0, 3)));
+  again.push_back(start(replacement));
+  again.push_back(start(rank(2, 3)));
+  std::vector<std::unique_ptr<Communicator>> all;
+  for (auto& result : again) {
+    auto made = result.get();
+    ASSERT_TRUE(made.comm) << made.text;
+    all.push_back(std::move(made.comm));
+  }
+  expect_sum(std::move(all));
+}
+
+TEST_F(AttemptTest, TheDeathThatCameFirstIsBlamed) {
+  auto zero = start(rank(0, 4));
+  // Rank 2 ended because rank 1 was killed; its own end is seen all the same.
+  append_death(*store_, {.who = {.rank = 1}, .pid = 1, .signal = 9, .host = "h"});
+  append_death(*store_, {.who = {.rank = 2}, .pid = 2, .code = 1, .host = "h"});
+  EXPECT_EQ(zero.get().rank, 1);
+}
+
+TEST_F(AttemptTest, WhoIsMissingIsSaidAfterAWhile) {
+  auto options = rank(0, 3, 6.5);
+  std::vector<std::string> lines;
+  options.log = [&](LogLevel, std::string_view line) { lines.emplace_back(line); };
+  create(options);
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(lines[0], "1 of 3 ranks have started after 5 s; ranks 1 2 are missing");
+}
+
+// What the others know of the failure is what was told first, whatever they saw of it themselves.
+TEST(ToldFailure, TheFirstWordCounts) {
+  const auto store = make_memory_store();
+  const ToldFailure zero(*store, "x", 0, 3), one(*store, "x", 1, 3), two(*store, "x", 2, 3);
+  EXPECT_FALSE(zero.look());
+  const auto killed = Error(ErrorCode::peer_lost, "rank 1 was killed").with_rank(1);
+  EXPECT_THROW(zero.fail(killed), Error);
+  try {
+    two.fail(Error(ErrorCode::peer_lost, "rank 0 ended").with_rank(0));
+    FAIL() << "no error";
+  } catch (const ToldError& error) {
+    EXPECT_EQ(error.rank(), 1);
+    EXPECT_EQ(error.teller(), 0);
+    EXPECT_STREQ(error.what(), "rank 1 was killed");
+  }
+  // Its own failure is this rank's to tell its caller.
+  try {
+    one.fail(Error(ErrorCode::io, "no files left"));
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "no files left");
+  }
+  EXPECT_THROW(one.succeed(), ToldError);
+}
+
+TEST(ToldFailure, AfterSuccessNoRankCanFailIt) {
+  const auto store = make_memory_store();
+  const ToldFailure zero(*store, "x", 0, 2), one(*store, "x", 1, 2);
+  zero.succeed();
+  one.fail(Error(ErrorCode::timeout, "rank 1 waited too long"));
+  EXPECT_TRUE(one.look());
+}
+
+TEST(ToldFailure, GarbageIsNoFailureOfARank) {
+  const auto store = make_memory_store();
+  for (const auto* text : {"", "1", "9 0 4 x", "0 0 99 x", "a b c d"}) {
+    store->set("x/failure", text);
+    try {
+      ToldFailure(*store, "x", 0, 2).look();
+      FAIL() << text;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::corrupt_data) << text;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tutti

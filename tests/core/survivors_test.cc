@@ -1,0 +1,161 @@
+// Who is left after a loss, as the ranks agree on it through the store: the rule itself, and ranks
+// as threads whose deaths and failures are written by the test.
+#include "tutti/core/life/survivors.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <future>
+#include <thread>
+
+#include "tutti/base/error.h"
+
+namespace tutti {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+TEST(ChooseMembers, WhoVotesGoesOn) {
+  EXPECT_THAT(choose_members({{0, {2}}, {1, {2}}, {3, {2}}}, {}), ElementsAre(0, 1, 3));
+}
+
+TEST(ChooseMembers, TheDeadDoNotAndTheirVotesDoNotCount) {
+  EXPECT_THAT(choose_members({{0, {}}, {1, {0}}, {2, {}}}, {1}), ElementsAre(0, 2));
+}
+
+TEST(ChooseMembers, WhomTheOthersGaveUpIsNoMemberThoughItSaysThatItLives) {
+  EXPECT_THAT(choose_members({{0, {2}}, {1, {2}}, {2, {}}, {3, {2}}}, {}), ElementsAre(0, 1, 3));
+}
+
+TEST(ChooseMembers, WhoWasStoppedAndGivesUpAnotherTakesNoneAlong) {
+  EXPECT_THAT(choose_members({{0, {2}}, {1, {2}}, {2, {0}}, {3, {2}}}, {}), ElementsAre(0, 1, 3));
+}
+
+TEST(ChooseMembers, OfTwoThatGaveUpEachOtherOneGoesOn) {
+  EXPECT_THAT(choose_members({{0, {}}, {1, {2}}, {2, {1}}, {3, {}}}, {}), ElementsAre(0, 1, 3));
+}
+
+// Ranks of a broken communicator of four; those in `lost` say nothing.
+class AgreeTest : public testing::Test {
+ protected:
+  Survivors survivors(int own, std::set<int> given_up = {}, double settle = 5) {
+    Survivors::Terms terms{.own = own, .launched = {}, .given_up = given_up, .settle = settle};
+    for (int rank = 0; rank < 4; ++rank) terms.launched.push_back({.rank = rank});
+    return {store_, "job/0", 0, std::move(terms)};
+  }
+  void die(int rank) { append_death(*store_, {.who = {.rank = rank}, .signal = 9, .host = "h"}); }
+
+  // What each of these ranks comes to, all at once.
+  std::vector<std::vector<int>> agree(std::vector<Survivors*> ranks) {
+    std::vector<std::future<std::vector<int>>> results;
+    for (auto* rank : ranks)
+      results.push_back(
+          std::async(std::launch::async, [rank] { return rank->agree(Deadline::after(10)); }));
+    std::vector<std::vector<int>> members;
+    for (auto& result : results) members.push_back(result.get());
+    return members;
+  }
+
+  const std::shared_ptr<Store> store_ = make_memory_store();
+};
+
+TEST_F(AgreeTest, ADeathThatALauncherSawIsNotWaitedFor) {
+  die(2);
+  auto zero = survivors(0), one = survivors(1), three = survivors(3);
+  const auto begin = Clock::now();
+  for (const auto& members : agree({&zero, &one, &three}))
+    EXPECT_THAT(members, ElementsAre(0, 1, 3));
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(2));
+}
+
+TEST_F(AgreeTest, AFurtherDeathLeadsToTheNextEpochAnyNumberOfTimes) {
+  die(2);
+  auto zero = survivors(0), one = survivors(1), three = survivors(3);
+  agree({&zero, &one, &three});
+  // While these three connect, the last of them dies: it is rank 2 there.
+  die(3);
+  const auto lost = Error(ErrorCode::peer_lost, "rank 2 was killed").with_rank(2);
+  for (auto* rank : {&zero, &one}) rank->not_connected(lost);
+  for (const auto& members : agree({&zero, &one})) EXPECT_THAT(members, ElementsAre(0, 1));
+  EXPECT_EQ(zero.epoch(), 2);
+  die(0);
+  one.not_connected(Error(ErrorCode::peer_lost, "rank 0 was killed").with_rank(0));
+  EXPECT_THAT(agree({&one}), ElementsAre(ElementsAre(1)));
+}
+
+TEST_F(AgreeTest, WithoutALauncherARankThatSaysNothingIsLeftBehind) {
+  auto zero = survivors(0, {2}, 0.5), one = survivors(1, {2}, 0.5), three = survivors(3, {2}, 0.5);
+  for (const auto& members : agree({&zero, &one, &three}))
+    EXPECT_THAT(members, ElementsAre(0, 1, 3));
+  for (auto* rank : {&one, &three})
+    rank->not_connected(Error(ErrorCode::timeout, "nothing came from rank 0").with_rank(0));
+  for (const auto& members : agree({&one, &three})) EXPECT_THAT(members, ElementsAre(1, 3));
+}
+
+TEST_F(AgreeTest, ARankThatWasStoppedAndWakesIsToldThatItIsNoMember) {
+  auto zero = survivors(0, {2}), one = survivors(1, {2}), two = survivors(2),
+       three = survivors(3, {2});
+  agree({&zero, &one, &three});
+  try {
+    two.agree(Deadline::after(10));
+    FAIL() << "it was let in";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::peer_silent);
+    EXPECT_EQ(error.rank(), 2);
+    EXPECT_THAT(error.what(), HasSubstr("rank 2 is not among the survivors (ranks 0 1 3)"));
+  }
+}
+
+TEST_F(AgreeTest, ARankThatWakesInTimeToVoteIsNoMemberEither) {
+  auto zero = survivors(0, {2}), one = survivors(1, {2}), two = survivors(2),
+       three = survivors(3, {2});
+  auto woken = std::async(std::launch::async, [&] { return two.agree(Deadline::after(10)); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  for (const auto& members : agree({&zero, &one, &three}))
+    EXPECT_THAT(members, ElementsAre(0, 1, 3));
+  EXPECT_THROW(woken.get(), Error);
+}
+
+TEST_F(AgreeTest, ARankThatGaveItselfUpIsNotWaitedFor) {
+  auto zero = survivors(0), one = survivors(1), two = survivors(2), three = survivors(3);
+  agree({&zero, &one, &two, &three});
+  const Error own = Error(ErrorCode::io, "rank 1: Too many open files").with_rank(1);
+  for (auto* rank : {&zero, &two, &three})
+    rank->not_connected(ToldError(own, 1, "attempt/failure"));
+  EXPECT_THROW(one.not_connected(own), Error);
+  const auto begin = Clock::now();
+  for (const auto& members : agree({&zero, &two, &three}))
+    EXPECT_THAT(members, ElementsAre(0, 2, 3));
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(2));
+}
+
+TEST_F(AgreeTest, TheDeadlineNamesWhoIsMissing) {
+  auto zero = survivors(0);
+  try {
+    zero.agree(Deadline::after(0.3));
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::timeout);
+    EXPECT_EQ(error.rank(), 1);
+    EXPECT_THAT(error.what(), HasSubstr("while ranks 1-3 did not say that they live"));
+  }
+}
+
+TEST(DeathLog, KeepsTheOrderAndTellsIncarnationsApart) {
+  const auto store = make_memory_store();
+  DeathLog log(store);
+  EXPECT_TRUE(log.look().empty());
+  append_death(*store, {.who = {.rank = 3}, .pid = 17, .signal = 9, .host = "a"});
+  append_death(*store, {.who = {.rank = 1, .incarnation = 2}, .pid = 18, .code = 4, .host = "b"});
+  const auto& deaths = log.look();
+  ASSERT_EQ(deaths.size(), 2u);
+  EXPECT_EQ(deaths[0].who, (LaunchedRank{3, 0}));
+  EXPECT_EQ(describe_death(deaths[0]), "was killed by signal 9 (Killed)");
+  EXPECT_EQ(deaths[1].who, (LaunchedRank{1, 2}));
+  EXPECT_EQ(describe_death(deaths[1]), "exited with code 4");
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,131 @@
+// Several ranks die within moments, under tutti-run: while they train, while the others shrink and
+// connect anew, or while all connect at first. Every survivor ends in one communicator of all
+// survivors. FAULT_RUNS sets how many runs each case makes (default 3), FAULT_SEED which.
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <regex>
+#include <string>
+#include <vector>
+
+namespace {
+
+constexpr int kRanks = 5;
+
+int number_from(const char* variable, int otherwise) {
+  const char* text = std::getenv(variable);
+  return text == nullptr ? otherwise : std::max(1, std::atoi(text));
+}
+
+std::string output_of(const std::string& command) {
+  std::string output;
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> pipe(
+      ::popen(("timeout -k 1 60 " + command + " 2>&1").c_str(), "r"), ::pclose);
+  char buffer[4096];
+  for (size_t size; (size = std::fread(buffer, 1, sizeof buffer, pipe.get())) > 0;)
+    output.append(buffer, size);
+  return output;
+}
+
+struct Kill {
+  int rank;
+  int microseconds;
+};
+
+class Deaths : public testing::TestWithParam<std::string> {
+ protected:
+  Deaths()
+      : seed_(static_cast<unsigned>(
+            number_from("FAULT_SEED", static_cast<int>(std::random_device()() & 0x7fffffff)))),
+        random_(seed_) {
+    RecordProperty("seed", std::to_string(seed_));
+    std::printf("seed %u\n", seed_);
+  }
+
+  int draw(int below) { return static_cast<int>(random_() % static_cast<unsigned>(below)); }
+
+  // Different ranks; the first at once or within 100 ms, the others up to 100 ms after it. Every
+  // second time rank 0, which coordinates, is among them.
+  std::vector<Kill> draw_kills(int count, bool rank_zero, int first_within) {
+    std::vector<int> ranks(kRanks);
+    std::iota(ranks.begin(), ranks.end(), 0);
+    std::shuffle(ranks.begin(), ranks.end(), random_);
+    const auto zero = std::find(ranks.begin(), ranks.end(), 0);
+    if (rank_zero) std::iter_swap(zero, ranks.begin() + draw(count));
+    const int first = draw(first_within);
+    std::vector<Kill> kills;
+    for (int i = 0; i < count; ++i)
+      kills.push_back({ranks[static_cast<size_t>(i)], first + (i == 0 ? 0 : draw(100'000))});
+    return kills;
+  }
+
+  // One job; returns what it wrote.
+  std::string check(const std::string& since, const std::vector<Kill>& kills) {
+    std::vector<std::string> words;
+    std::vector<int> survivors(kRanks);
+    std::iota(survivors.begin(), survivors.end(), 0);
+    for (const auto& kill : kills) {
+      words.push_back(fmt::format("{}@{}", kill.rank, kill.microseconds));
+      std::erase(survivors, kill.rank);
+    }
+    const auto arguments = fmt::format("{} {}", since, fmt::join(words, ","));
+    const auto output =
+        output_of(fmt::format("env TUTTI_BACKEND={} TUTTI_HOST={} {} -np {} --keep-going {} {}",
+                              GetParam(), "one", TUTTI_RUN, kRanks, DYING_RANK, arguments));
+    SCOPED_TRACE(fmt::format("dying_rank {}\n{}", arguments, output));
+    EXPECT_EQ(output.find("unexpected"), std::string::npos);
+    const auto members = fmt::format("[{}]", fmt::join(survivors, " "));
+    for (size_t i = 0; i < survivors.size(); ++i)
+      EXPECT_THAT(output, testing::HasSubstr(
+                              fmt::format("rank {} ends as {} of {}\n", survivors[i], i, members)));
+    return output;
+  }
+
+  const unsigned seed_;
+  std::mt19937 random_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Backends, Deaths, testing::Values("shm", "tcp"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(Deaths, TwoAndThreeAtRandomMoments) {
+  const int runs = number_from("FAULT_RUNS", 3);
+  for (int run = 0; run < runs && !HasFailure(); ++run)
+    check("run", draw_kills(2 + run % 2, run / 2 % 2 == 0, 100'000));
+}
+
+// The second dies while the others agree on the first one's death, or connect without it.
+TEST_P(Deaths, TheSecondWhileTheOthersShrink) {
+  const int runs = number_from("FAULT_RUNS", 3);
+  for (int run = 0; run < runs && !HasFailure(); ++run) {
+    auto kills = draw_kills(2 + run % 2, run % 2 == 1, 20'000);
+    for (size_t i = 1; i < kills.size(); ++i)
+      kills[i].microseconds = kills[0].microseconds + draw(15'000);
+    check("run", kills);
+  }
+}
+
+// Each survivor hears of it once, by name, and the call after that works.
+TEST_P(Deaths, OneWhileAllConnectAtFirst) {
+  const int runs = number_from("FAULT_RUNS", 3);
+  for (int run = 0; run < runs && !HasFailure(); ++run) {
+    const auto kills = draw_kills(1, run % 2 == 0, 80'000);
+    const auto output = check("start", kills);
+    const std::regex blame("names (-?\\d+): ");
+    for (std::sregex_iterator match(output.begin(), output.end(), blame), end; match != end;
+         ++match)
+      EXPECT_EQ((*match)[1], std::to_string(kills[0].rank)) << output;
+  }
+}
+
+}  // namespace
