@@ -57,19 +57,21 @@ bool Engine::take_submissions() {
 
 bool Engine::step() {
   posted_ = false;
-  if (closing_ && !left_) left_ = Error(ErrorCode::closed, "this Communicator was closed");
+  if (closing_ && !is_shut_) shut();
   // Taken first: whoever began to wait before it has its submissions taken by now.
   const auto now = Clock::now();
   bool moved = take_submissions();
-  moved |= backend_->progress();
-  moved |= handle_messages();
-  handle_peer_events();
-  moved |= scheduler_->advance(now);
-  if (!deferred_.empty()) moved |= hand_over_deferred();
-  watch_peers(now);
-  if (posted_) {
+  if (!is_dead_) {
+    moved |= backend_->progress();
     moved |= handle_messages();
-    backend_->progress();
+  }
+  if (!is_dead_) handle_peer_events();
+  if (!is_dead_) moved |= scheduler_->advance(now);
+  if (!deferred_.empty()) moved |= hand_over_deferred();
+  if (!is_dead_) watch_peers(now);
+  if (posted_ && !is_dead_) {
+    moved |= handle_messages();
+    if (!is_dead_) backend_->progress();
     moved = true;
   }
   if (some_finished_) {
@@ -87,6 +89,7 @@ bool Engine::pending() const {
 }
 
 Clock::time_point Engine::next_deadline() const {
+  if (is_dead_) return Clock::time_point::max();
   return std::min(scheduler_->next_deadline(), control_deadline_);
 }
 
@@ -103,7 +106,8 @@ void Engine::finish(std::span<Entry* const> entries, const Error* error) {
   counting_.operations += entries.size();
   some_finished_ = true;
   finishing_.clear();
-  std::vector<std::string> names;  // of what failed
+  finishing_.reserve(entries.size());  // once they are moved, nothing may be thrown
+  std::vector<std::string> names;      // of what failed
   {
     // A name may be submitted again before anyone sees that its Work is done.
     const std::lock_guard lock(submit_mutex_);
@@ -189,13 +193,10 @@ void Engine::publish_statistics() {
 
 Statistics Engine::statistics() {
   check_not_forked("statistics");
-  {
-    // Where nobody drives, the numbers are brought up to date.
-    const std::lock_guard lock(token_mutex_);
-    if (token_.take()) {
-      publish_statistics();
-      static_cast<void>(token_.put_back());
-    }
+  // Where nobody drives, the numbers are brought up to date.
+  if (token_.take()) {
+    guarded([&] { publish_statistics(); });
+    put_token_back();
   }
   const std::lock_guard lock(statistics_mutex_);
   auto statistics = published_;
@@ -203,13 +204,15 @@ Statistics Engine::statistics() {
   return statistics;
 }
 
-void Engine::log(LogLevel level, const std::string& line) {
+void Engine::log(LogLevel level, const std::string& line) noexcept {
   if (level > options_.log_level) return;
-  const std::lock_guard lock(log_mutex_);
-  if (options_.log)
-    options_.log(level, line);
-  else
-    log_to_stderr(level, line);
+  try {
+    const std::lock_guard lock(log_mutex_);
+    if (options_.log) return options_.log(level, line);
+  } catch (...) {
+    // A sink that fails loses its lines to standard error.
+  }
+  log_to_stderr(level, line);
 }
 
 }  // namespace tutti

@@ -41,7 +41,8 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   void start();
   /// Instead of start(): the peers are not told goodbye, for they never met this engine.
   void abandon() noexcept;
-  /// Fails what is pending, says goodbye, ends the thread. Idempotent; has a deadline.
+  /// Fails what is pending, says goodbye, ends the thread. Threads that wait hear Error(closed) at
+  /// once. Any thread, callbacks too. Idempotent; has a deadline.
   void close() noexcept;
 
   /// Hands operations over, all or none: claim their entries, fill them in, commit. Until then
@@ -96,7 +97,7 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   std::optional<Error> broken() const;
   /// The first rank that is gone: it left, died or is silent; -1: none is known to be.
   int gone_rank() const;
-  void log(LogLevel level, const std::string& line);
+  void log(LogLevel level, const std::string& line) noexcept;
   /// Throws Error(closed) in a fork of the process that made this. Before any lock is taken: a fork
   /// may have inherited it locked. `name`: of what is refused.
   void check_not_forked(std::string_view name) const override {
@@ -114,7 +115,27 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   bool step();
   bool take_submissions();
   bool hand_over_deferred();
+  /// All that is pending on this rank ends with this error.
   void fail_all(const Error& error);
+  /// Whatever a thread does while it has the token, it does in here. What is thrown there, by us or
+  /// by what the user gave us (an observer, an update), ends the communicator on every rank with an
+  /// Error that says it; the token goes on. False: that happened.
+  template <class Function>
+  bool guarded(Function&& function) {
+    try {
+      function();
+      return true;
+    } catch (...) {
+      break_down();
+      return false;
+    }
+  }
+  [[gnu::cold]] void break_down() noexcept;
+  Error as_error() const;
+  /// False: there is something to do; else what comes wakes the poller.
+  bool arm() { return is_dead_ || backend_->arm(); }
+  /// Another thread closes: what is pending ends now, and the peers hear how far this rank went.
+  void shut();
   void finish(std::span<Entry* const> entries, const Error* error);
   void finish(Entry* entry, const Error* error) { finish({&entry, 1}, error); }
   void run_callbacks();
@@ -134,8 +155,11 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   void count_wait(Clock::time_point begin);
   uint64_t blocking_calls_done() const { return blocking_runs_ - (blocking_.empty() ? 0 : 1); }
   std::optional<Error> why_never(uint64_t blocking_call) const;
-  void take_token();
+  OperationState drive_blocking(Operation& operation, uint64_t call, std::optional<Error>& error);
+  /// What keeps the engine if this had to wait: another thread may close meanwhile. Else null.
+  std::shared_ptr<Engine> take_token();
   void put_token_back();
+  bool take_token_to_close();
   void hand_on(std::unique_lock<std::mutex>& lock);
   /// Before a driver lets go of the token: sees that the background thread wakes for the rest.
   void leave_to_background();
@@ -162,6 +186,7 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   int first_to_fail(const std::vector<Death>& deaths, int peer, std::string& how) const;
   Error blame_for(const Error& lost);
   void fault(const Error& error, bool tell_others);
+  void end(const Error& error);
   std::string in_flight() const;
   std::string how_to_go_on() const;
   static Error about(const Error& error, std::string_view name);
@@ -217,6 +242,8 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   uint64_t blocking_failed_ = 0;  // the first that this rank gave up; 0: none
   std::string_view blocking_;     // what a thread in run_now() waits for; empty: nothing
   Clock::time_point blocking_since_;
+  bool is_dead_ = false;  // broken, and all is over: the backend is not touched any more
+  bool is_shut_ = false;  // all has ended because this rank closes
   bool posted_ = false;
   bool some_finished_ = false;
 
@@ -228,6 +255,7 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   std::atomic<bool> usable_{true};  // neither closed nor broken
   std::atomic<uint64_t> wakeups_{0};
   std::thread thread_;
+  std::shared_ptr<Engine> kept_;  // by itself, for a thread that did not give the token back
 
   mutable std::mutex submit_mutex_;  // guards the following
   std::vector<Entry*> submitted_;

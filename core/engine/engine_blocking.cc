@@ -28,12 +28,16 @@ bool Engine::run_now(std::string_view name, const Collective& collective) {
       backend_->shares(window.data, static_cast<size_t>(bytes)))
     launch.windows = {&window, 1};
 
-  take_token();
+  auto self = take_token();
   std::optional<Error> error;
   bool drove = false;
-  try {
+  const bool went_well = guarded([&] {
     launch.tag = ++blocking_runs_;
     ++counting_.caller_runs;
+    if (is_shut_) {
+      error = about(*left_, name);
+      return;
+    }
     launch.spins = spin_rounds_ > 0 ? kBlockingSpins : 0;
     const auto operation = backend_->start(collective, launch);
     auto state = OperationState::done;
@@ -45,49 +49,63 @@ bool Engine::run_now(std::string_view name, const Collective& collective) {
       } else if (spin_rounds_ == 0 && round < kBlockingYields) {
         ::sched_yield();
       } else {
+        drove = true;
+        self = shared_from_this();
         blocking_ = name;
         blocking_since_ = Clock::now();
-        drove = true;
-        int idle_rounds = 0;
-        WaitAccount account{blocking_since_, nullptr};
-        while ((state = operation->advance()) == OperationState::pending) {
-          if (const auto why = why_never(launch.tag)) throw about(*why, name);
-          const bool moved = step();
-          run_callbacks();
-          charge(account, moved, operation->lacks_ranks());
-          if (moved)
-            idle_rounds = 0;
-          else
-            rest(Deadline::never(), idle_rounds);
-        }
-        charge(account, true, false);
+        state = drive_blocking(*operation, launch.tag, error);
         break;
       }
     }
-    if (state != OperationState::done) {
-      if (broken())
-        error = about(*broken(), name);
-      else if (operation->failure() != nullptr)
-        error = Error(*operation->failure()).with_tensor(name);
-      else
-        error = Error(ErrorCode::internal,
-                      fmt::format("\"{}\" failed although no rank was lost", name));
-    }
-  } catch (const Error& caught) {
-    error = caught;
+    if (state == OperationState::done || error) return;
+    if (broken())
+      error = about(*broken(), name);
+    else if (operation->failure() != nullptr)
+      error = Error(*operation->failure()).with_tensor(name);
+    else
+      error =
+          Error(ErrorCode::internal, fmt::format("\"{}\" failed although no rank was lost", name));
+  });
+  if (!went_well) {
+    self = shared_from_this();
+    error = about(broken().value_or(Error(ErrorCode::internal, "a rank cannot go on")), name);
   }
   blocking_ = {};
   // The ranks that disagree all know it; any other failure is this rank's, and the others wait.
   if (error && error->code() != ErrorCode::mismatch && blocking_failed_ == 0)
     blocking_failed_ = launch.tag;
-  if (drove) {
-    count_wait(blocking_since_);
-    publish_statistics();
-    leave_to_background();
-  }
+  if (drove)
+    guarded([&] {
+      count_wait(blocking_since_);
+      publish_statistics();
+      leave_to_background();
+    });
   put_token_back();
   if (error) throw Error(*error);
   return true;
+}
+
+// Until the operation is over, or never will be: then `error` says why.
+OperationState Engine::drive_blocking(Operation& operation, uint64_t call,
+                                      std::optional<Error>& error) {
+  int idle_rounds = 0;
+  WaitAccount account{blocking_since_, nullptr};
+  auto state = OperationState::pending;
+  while ((state = operation.advance()) == OperationState::pending) {
+    if (const auto why = why_never(call)) {
+      error = about(*why, blocking_);
+      return state;
+    }
+    const bool moved = step();
+    run_callbacks();
+    charge(account, moved, operation.lacks_ranks());
+    if (moved)
+      idle_rounds = 0;
+    else
+      rest(Deadline::never(), idle_rounds);
+  }
+  charge(account, true, false);
+  return state;
 }
 
 // Why a blocking call can not end any more, if that is so.

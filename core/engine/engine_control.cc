@@ -21,7 +21,7 @@ void Engine::send(int rank, std::span<const std::byte> message) {
 bool Engine::handle_messages() {
   bool moved = false;
   int from = -1;
-  while (true) {
+  while (!is_dead_) {
     if (!loopback_.empty()) {
       const auto message = std::move(loopback_.front());
       loopback_.pop_front();
@@ -36,6 +36,7 @@ bool Engine::handle_messages() {
     }
     moved = true;
   }
+  return moved;
 }
 
 void Engine::handle(int from, std::span<const std::byte> message) {
@@ -106,6 +107,8 @@ void Engine::handle(int from, std::span<const std::byte> message) {
       }
     }
   } catch (const Error& error) {
+    // Only what cannot be read is the sender's doing.
+    if (error.code() != ErrorCode::corrupt_data) throw;
     fault(
         Error(ErrorCode::corrupt_data,
               fmt::format("{} sent rank {} a message that cannot be: {}. Do all ranks run the same "
@@ -144,7 +147,7 @@ void Engine::collect_timelines(double seconds) {
     }
     while (timelines_missing_ > 0 && !deadline.passed()) {
       if (step()) continue;
-      if (backend_->arm()) poller_.wait(std::min(deadline.poll_milliseconds(), 100));
+      if (arm()) poller_.wait(std::min(deadline.poll_milliseconds(), 100));
     }
     timelines_[0] = own;
     write_timeline(options_.timeline, timelines_);

@@ -202,10 +202,18 @@ void Engine::fault(const Error& error, bool tell_others) {
     while (backend_->progress() && !deadline.passed()) {
     }
   }
+  end(error);
+}
+
+// Nothing is sent or understood after it, so nothing that the backend still has to say is of use.
+void Engine::end(const Error& error) {
+  left_ = error;
+  is_dead_ = true;
   backend_->abort(error);
   backend_->progress();
+  poller_.forget(backend_->descriptor());
+  loopback_.clear();
   fail_all(error);
-  left_ = error;
   {
     // Only now: who is refused frees memory, which operations before may have worked on until here.
     const std::lock_guard lock(submit_mutex_);

@@ -4,6 +4,7 @@
 #include <sys/epoll.h>
 
 #include <algorithm>
+#include <new>
 #include <set>
 
 #include "tutti/base/text.h"
@@ -83,9 +84,10 @@ Engine::Engine(Options options, Context context, std::unique_ptr<Backend> backen
 Engine::~Engine() { close(); }
 
 void Engine::prepare() {
-  thread_ = std::thread([this] {
-    start_.wait(false);
-    background();
+  // It may be the last to leave: a callback that it runs may destroy the Communicator.
+  thread_ = std::thread([self = shared_from_this()] {
+    self->start_.wait(false);
+    self->background();
   });
 }
 
@@ -130,9 +132,84 @@ void Engine::report(const std::string& line) {
   if (!broken()) log(LogLevel::warning, line);
 }
 
+// All that is pending is in the table, wherever it was on its way; so nothing is forgotten, not
+// even what was on its way between two places when something was thrown.
 void Engine::fail_all(const Error& error) {
-  scheduler_->fail(error);
-  finish(std::exchange(deferred_, {}), &error);
+  scheduler_->drop();
+  deferred_.clear();
+  std::vector<Entry*> pending;
+  {
+    const std::lock_guard lock(submit_mutex_);
+    submitted_.clear();
+    joins_.clear();
+    pending = entries_.pending();
+  }
+  finish(pending, &error);
+}
+
+// --- the end: something was thrown --------------------------------------------------------------
+
+// Of what is being handled.
+Error Engine::as_error() const {
+  const auto because = [&](ErrorCode code, std::string_view text) {
+    return Error(code, fmt::format("rank {} cannot go on{}: {}; make a new Communicator",
+                                   context_.rank, in_flight(), text));
+  };
+  try {
+    throw;
+  } catch (const Error& error) {
+    return because(error.code(), error.what()).with_rank(error.rank()).with_tensor(error.tensor());
+  } catch (const std::bad_alloc&) {
+    return because(ErrorCode::out_of_memory, "it ran out of memory");
+  } catch (const std::exception& error) {
+    return because(ErrorCode::internal, error.what());
+  } catch (...) {
+    return because(ErrorCode::internal, "something was thrown that is no std::exception");
+  }
+}
+
+void Engine::break_down() noexcept {
+  try {
+    fault(as_error(), true);
+  } catch (...) {
+    // The peers see this rank's end instead of reading of it.
+  }
+  try {
+    if (!is_dead_) end(broken().value_or(Error(ErrorCode::internal, "a rank cannot go on")));
+    // Callbacks of what ended are left to whoever has the token next.
+    wake();
+  } catch (...) {
+    usable_ = false;
+  }
+}
+
+// --- the end: the Communicator is destroyed -----------------------------------------------------
+
+void Engine::shut() {
+  is_shut_ = true;
+  take_submissions();
+  const auto last = farewell();
+  const bool healthy = !is_dead_;
+  if (healthy)
+    left_ = Error(ErrorCode::closed,
+                  fmt::format("rank {} closed this Communicator while the operation was pending",
+                              context_.rank));
+  fail_all(*left_);
+  if (healthy) say_farewell(last);
+  const std::lock_guard lock(token_mutex_);
+  drivers_.notify_all();
+}
+
+// The thread that has it ends its step, sees that all is over and leaves. False: it did not.
+bool Engine::take_token_to_close() {
+  std::unique_lock lock(token_mutex_);
+  const auto deadline = Deadline::after(options_.close_timeout);
+  while (!token_.take_or_sleep()) {
+    drivers_.wait_until(lock, deadline.when());
+    token_.driver_wakes();
+    if (deadline.passed()) return false;
+  }
+  return true;
 }
 
 void Engine::close() noexcept {
@@ -151,35 +228,31 @@ void Engine::close() noexcept {
       const std::lock_guard lock(token_mutex_);
       background_.notify_all();
     }
-    if (thread_.joinable()) thread_.join();
-    {
-      std::unique_lock lock(token_mutex_);
-      const auto deadline = Deadline::after(options_.close_timeout);
-      while (!token_.take() && !deadline.passed()) {
-        if (token_.take_or_sleep()) break;
-        drivers_.wait_for(lock, std::chrono::milliseconds(10));
-        token_.driver_wakes();
+    // A callback that the background thread runs cannot wait for that thread's end.
+    if (thread_.get_id() == std::this_thread::get_id())
+      thread_.detach();
+    else if (thread_.joinable())
+      thread_.join();
+    if (!take_token_to_close()) {
+      kept_ = weak_from_this().lock();
+      log(LogLevel::error,
+          fmt::format("rank {}: closing: a thread was still in an update or an observer after "
+                      "TUTTI_CLOSE_TIMEOUT={} s; it is left there, and nobody was told goodbye",
+                      context_.rank, options_.close_timeout));
+      return;
+    }
+    guarded([&] {
+      if (!is_shut_) shut();
+      {
+        const std::lock_guard lock(submit_mutex_);
+        entries_.drop_works();
       }
-    }
-    const bool healthy = !broken();
-    const Error closed(
-        ErrorCode::closed,
-        fmt::format("rank {} closed this Communicator while the operation was pending",
-                    context_.rank));
-    take_submissions();
-    const auto last = farewell();
-    fail_all(closed);
-    if (healthy) say_farewell(last);
-    {
-      const std::lock_guard lock(submit_mutex_);
-      entries_.drop_works();
-    }
-    if (!options_.timeline.empty()) collect_timelines(healthy ? options_.close_timeout : 0);
-    if (healthy) transport_.goodbye(options_.close_timeout);
-    run_callbacks();
-    std::unique_lock lock(token_mutex_);
-    static_cast<void>(token_.put_back());
-    drivers_.notify_all();
+      const bool healthy = !is_dead_;
+      if (!options_.timeline.empty()) collect_timelines(healthy ? options_.close_timeout : 0);
+      if (healthy) transport_.goodbye(options_.close_timeout);
+      run_callbacks();
+    });
+    put_token_back();
   } catch (const std::exception& error) {
     log(LogLevel::error, fmt::format("rank {}: closing: {}", context_.rank, error.what()));
   }

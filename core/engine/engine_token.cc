@@ -16,10 +16,10 @@ void Engine::drive(WorkState& work, Deadline deadline) {
     while (!work.done() && !deadline.passed()) {
       if (token_.take_or_sleep()) {
         lock.unlock();
-        drive_until_done(work, deadline);
+        guarded([&] { drive_until_done(work, deadline); });
         lock.lock();
         static_cast<void>(token_.put_back());
-        break;
+        continue;
       }
       // Another thread drives; it may sleep without knowing of what this one submitted quietly.
       if (!bell_rung_.exchange(true)) bell_.ring();
@@ -52,8 +52,9 @@ void Engine::charge(WaitAccount& account, bool moved, bool lacks_ranks) {
   account.rested_for = moved ? nullptr : waits_for;
 }
 
-void Engine::take_token() {
-  if (token_.take()) return;
+std::shared_ptr<Engine> Engine::take_token() {
+  if (token_.take()) return nullptr;
+  auto self = shared_from_this();
   std::unique_lock lock(token_mutex_);
   while (!token_.take_or_sleep()) {
     // The holder may sleep.
@@ -61,11 +62,14 @@ void Engine::take_token() {
     drivers_.wait(lock);
     token_.driver_wakes();
   }
+  return self;
 }
 
+// Either way whoever closes cannot have the token before this thread is done with the engine.
 void Engine::put_token_back() {
-  if (token_.put_back()) return;
+  if (token_.put_back_unwanted()) return;
   std::unique_lock lock(token_mutex_);
+  static_cast<void>(token_.put_back());
   hand_on(lock);
 }
 
@@ -104,7 +108,7 @@ void Engine::drive_until_done(WorkState& work, Deadline deadline) {
 // The background thread sleeps on what it armed before this thread drove; it must be woken for what
 // is still to come.
 void Engine::leave_to_background() {
-  const bool armed = backend_->arm();
+  const bool armed = arm();
   const auto due = next_deadline();
   const std::lock_guard lock(token_mutex_);
   if ((!armed || posted_ || due < sleeping_until_) && !bell_rung_.exchange(true)) bell_.ring();
@@ -132,7 +136,7 @@ void Engine::rest(Deadline deadline, int& idle_rounds) {
     return;
   }
   const auto due = std::min({next_deadline(), scheduler_->next_look(), deadline.when()});
-  if (!backend_->arm() || (closing_ && !left_)) return;
+  if (!arm() || (closing_ && !is_shut_)) return;
   poller_.wait(Deadline::at(due).poll_milliseconds());
   idle_rounds = spin_rounds_ / 2;
 }
@@ -146,11 +150,16 @@ void Engine::background() {
       continue;
     }
     lock.unlock();
-    bool moved = step();
-    run_callbacks();
-    const bool armed = !moved && backend_->arm() && may_be_quiet();
-    const auto due = next_deadline();
-    if (!moved) publish_statistics();
+    bool armed = false;
+    auto due = Clock::time_point::max();
+    guarded([&] {
+      const bool moved = step();
+      run_callbacks();
+      armed = !moved && arm() && may_be_quiet();
+      due = next_deadline();
+      if (!moved) publish_statistics();
+      if (armed && token_.waiting_drivers() == 0) options_.observe("idle");
+    });
     lock.lock();
     static_cast<void>(token_.put_back());
     hand_on(lock);
@@ -159,7 +168,6 @@ void Engine::background() {
     if (!armed || closing_) continue;
     sleeping_until_ = due;
     lock.unlock();
-    options_.observe("idle");
     poller_.wait(Deadline::at(due).poll_milliseconds());
     lock.lock();
     ++wakeups_;

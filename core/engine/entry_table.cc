@@ -52,6 +52,15 @@ void EntryTable::trim() {
   trim_at_ = std::max(capacity_, 2 * entries_.size());
 }
 
+std::vector<Entry*> EntryTable::pending() const {
+  std::vector<Entry*> entries;
+  for (const auto& [key, entry] : entries_)
+    if (entry->pending) entries.push_back(entry.get());
+  std::sort(entries.begin(), entries.end(),
+            [](const Entry* a, const Entry* b) { return a->submitted < b->submitted; });
+  return entries;
+}
+
 void EntryTable::drop_works() {
   for (auto& [key, entry] : entries_) {
     if (!entry->pending) entry->work.reset();

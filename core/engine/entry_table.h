@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 #include "tutti/core/engine/entry.h"
 
@@ -22,6 +23,8 @@ class EntryTable {
   Entry& at(std::string_view key);
   /// The same for an entry that at() gave, in this generation.
   void again(Entry& entry);
+  /// Those that are pending, in the order in which they were submitted.
+  std::vector<Entry*> pending() const;
   /// Drops the kept Works, which hold the engine.
   void drop_works();
   /// Grows when entries were forgotten: pointers kept from before mean nothing then.

@@ -308,20 +308,7 @@ void Scheduler::finish_slices(Run& run) {
   if (!over_.empty()) hooks_.finish(over_, nullptr);
 }
 
-void Scheduler::fail(const Error& error) {
-  std::vector<Entry*> entries;
-  const auto add = [&](Entry* entry) {
-    if (std::find(entries.begin(), entries.end(), entry) == entries.end()) entries.push_back(entry);
-  };
-  for (const auto& run : runs_)
-    for (Entry* entry : run->entries()) add(entry);
-  for (const auto& run : waiting_)
-    for (Entry* entry : run->entries()) add(entry);
-  if (replay_)
-    for (Entry* entry : replay_->take_all()) add(entry);
-  for (const auto& [key, entry] : outstanding_) add(entry);
-  if (join_ != nullptr) add(join_);
-  for (const auto& [entry, rank] : doomed_) add(entry);
+void Scheduler::drop() {
   runs_.clear();
   waiting_.clear();
   replay_.reset();
@@ -331,7 +318,6 @@ void Scheduler::fail(const Error& error) {
   join_ = nullptr;
   doomed_.clear();
   running_[0] = running_[1] = 0;
-  hooks_.finish(entries, &error);
 }
 
 RankStatus Scheduler::status() const {

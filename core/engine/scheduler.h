@@ -54,8 +54,8 @@ class Scheduler {
   /// When advance() must be called although nothing arrives.
   Clock::time_point next_deadline() const { return next_deadline_; }
 
-  /// Everything ends with this error; the transport was aborted before.
-  void fail(const Error& error);
+  /// Forgets everything, and ends what is on its way; the entries are the engine's to finish.
+  void drop();
   /// How far this rank went, for the others, before it closes.
   Farewell farewell() const;
   /// A rank closed. What it has not finished fails from now on, as soon as nothing touches its

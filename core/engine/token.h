@@ -27,6 +27,14 @@ class Token {
     return (word_.fetch_and(~kHeld, std::memory_order_acq_rel) & ~kHeld) == 0;
   }
 
+  /// The same if nobody else wants it; the caller touches the engine no more then. False: nothing
+  /// was done; put it back with the mutex, and ask next().
+  [[nodiscard]] bool put_back_unwanted() {
+    uint32_t held = kHeld;
+    return word_.compare_exchange_strong(held, 0, std::memory_order_acq_rel,
+                                         std::memory_order_relaxed);
+  }
+
   /// False: a driver did not get it and goes to sleep. With the mutex.
   bool take_or_sleep() {
     auto word = word_.load(std::memory_order_relaxed);
