@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "tutti/base/check.h"
+#include "tutti/core/engine/scheduler.h"
 
 namespace tutti {
 
@@ -39,7 +40,8 @@ Replay::Replay(Plan plan) : plan_(std::move(plan)) {
 bool Replay::offer(Entry* entry) {
   if (entry->plan_id != plan_.id) {
     entry->plan_id = plan_.id;
-    const auto found = plan_.index.find(entry->request.name);
+    // A send or recv of that name is none of the plan: its key is another.
+    const auto found = plan_.index.find(entry_key(entry->request));
     entry->plan_index = found == plan_.index.end() ? -1 : found->second;
     entry->fits_plan =
         entry->plan_index >= 0 &&

@@ -131,7 +131,7 @@ void Scheduler::on_response(const Response& response, std::vector<Response>& all
     } else if (response.error) {
       // The ranks of a pair that disagree: whichever this rank has under that name.
       for (const auto& [candidate, entry] : outstanding_)
-        if (entry->request.name == response.name) key = candidate;
+        if (entry->request.name == response.name && candidate != response.name) key = candidate;
     }
   }
   Entry* entry = take_outstanding(key);

@@ -1,5 +1,20 @@
 // Replaying a plan: buckets start when their tensors are there, and what the plan does not foresee
 // ends it.
+//
+//   no replay_ ---plan in the answers---> following ---veto()---> ending_ --+
+//        ^                                    |                             | a vetoed bucket
+//        |                                    +--another rank's veto comes--+ is over
+//        |                                        before this rank's own    v
+//        +------renegotiate(): nothing of the plan is under way------- collapsed_
+//
+// following   Buckets are launched strictly in order. A veto of another rank for bucket N, which
+//             this rank has heard of (veto_seen_), makes it veto too when N is its next one: until
+//             then all that N's peers need of this rank is still launched.
+// ending_     This rank has launched its next bucket with a veto and launches no more of the plan.
+// collapsed_  The bucket that was vetoed is over, on every rank the same one: it and what was
+//             launched behind it never happened. What is still under way is cancelled.
+// early_veto_ A veto for a plan that this rank has not heard of: the answer that begins the plan is
+//             still on its way from rank 0. begin_plan() makes it veto_seen_.
 
 #include <fmt/format.h>
 
@@ -29,11 +44,11 @@ void Scheduler::begin_plan(Plan plan) {
   // What was asked for already, and will not be answered any more, belongs to the plan.
   std::vector<Entry*> moving;
   for (const auto& [key, entry] : outstanding_)
-    if (replay_->plan().index.contains(entry->request.name)) moving.push_back(entry);
+    if (replay_->plan().index.contains(key)) moving.push_back(entry);
   std::sort(moving.begin(), moving.end(),
             [](const Entry* a, const Entry* b) { return a->submitted < b->submitted; });
   for (Entry* entry : moving) {
-    outstanding_.erase(entry->request.name);
+    outstanding_.erase(entry_key(entry->request));
     std::erase(unsent_, entry);
     replay_->offer(entry);
   }

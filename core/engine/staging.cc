@@ -106,8 +106,14 @@ struct Staging::Job {
     try {
       job->engine->submit(std::move(job->entries), true);
     } catch (const Error& error) {
+      job->forget();
       job->engine->post([job, error] { job->finish(&error); });
     }
+  }
+  // Nothing was submitted. The engine's Work holds this, and this holds that Work and the engine.
+  void forget() {
+    entries.clear();
+    inner.reset();
   }
 };
 
@@ -151,8 +157,7 @@ std::shared_ptr<WorkState> Staging::submit(std::string name,
   try {
     for (auto& tensor : job->tensors) copy_out(tensor, job);
   } catch (...) {
-    job->entries.clear();
-    job->inner.reset();
+    job->forget();
     throw;
   }
   Job::arrive(job);

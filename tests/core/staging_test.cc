@@ -5,10 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <mutex>
 #include <thread>
 
 #include "tests/support/ranks.h"
 #include "tests/tensor/fake_device.h"
+#include "tutti/backends/store.h"
 
 namespace tutti {
 namespace {
@@ -253,6 +255,66 @@ TEST(Staging, AGroupLivesOnOneDevice) {
     const NamedTensor tensors[] = {{"a", here}, {"b", there}};
     EXPECT_THROW(comm.grouped_allreduce("g", tensors), Error);
   });
+}
+
+// Says that the device failed for good, as a GPU does to every call after the first.
+class BrokenDevice final : public FakeDevice {
+ public:
+  void break_for_good() { is_broken_ = true; }
+  void synchronize(StreamRef stream) override {
+    FakeDevice::synchronize(stream);
+    if (is_broken_) throw Error(ErrorCode::unavailable, "an illegal memory access");
+  }
+
+ private:
+  std::atomic<bool> is_broken_{false};
+};
+
+TEST(Staging, ADeviceThatFailedDoesNotEndTheProcess) {
+  BrokenDevice device;
+  std::mutex mutex;
+  std::string log;
+  run_threads(
+      1,
+      [&](Communicator& comm) {
+        const Tensor gradient(Shape{100}, DataType::f32, kFake);
+        comm.allreduce("gradient", on_stream(gradient, {})).wait();
+        device.break_for_good();
+      },
+      [&](Options& options) {
+        options.log = [&](LogLevel, std::string_view line) {
+          const std::lock_guard lock(mutex);
+          log += line;
+        };
+      });
+  EXPECT_NE(log.find("an illegal memory access"), log.npos) << log;
+}
+
+// What comes from its stream after the end of the communicator is refused, and is not kept: what a
+// lost step leaves behind would keep sockets and shared memory.
+TEST(Staging, WhatIsRefusedIsNotKept) {
+  GatedDevice device;
+  const auto stream = device.create_stream(kFake);
+  auto options = Options::thread_rank(0, 1, make_memory_store());
+  auto seen = std::make_shared<int>(0);
+  options.observer = [seen](std::string_view) {};  // lives as long as the engine
+  auto comm = Communicator::create(options);
+  options = {};
+  const Tensor gradient(Shape{100}, DataType::f32, kFake);
+  uint64_t* const gate = device.take_word();
+  device.wait_word(stream, gate, 1);
+  auto work = comm->allreduce("gradient", on_stream(gradient, stream));
+  comm.reset();
+  std::atomic_ref(*gate).store(1, std::memory_order_release);
+  EXPECT_THROW(work.wait(), Error);
+  work = Work();
+  const auto deadline = Deadline::after(5);
+  while (seen.use_count() > 1 && !deadline.passed())
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(seen.use_count(), 1) << "the engine lives on";
+  device.synchronize(stream);
+  device.give_back_word(gate);
+  device.destroy_stream(stream);
 }
 
 }  // namespace

@@ -122,5 +122,30 @@ TEST(Veto, InsideAPartitionedTensor) {
         });
 }
 
+// A name belongs to two ranks where it is sent and received, so all ranks may reduce under it too,
+// in a plan or not.
+TEST(Veto, SendAndReceiveOfAPlannedNameGoTheirOwnWay) {
+  test::run_threads(
+      3,
+      [](Communicator& comm) {
+        for (int step = 0; step < 12; ++step) {
+          std::vector<float> reduced(100, 1.0f), sent(10, static_cast<float>(step)), got(10);
+          std::vector<Work> works;
+          const auto reduce = [&] { works.push_back(comm.allreduce("x", reduced, ReduceOp::sum)); };
+          if (step % 2 == 0) reduce();
+          if (comm.rank() == 0) works.push_back(comm.send("x", sent, 1));
+          if (comm.rank() == 1) works.push_back(comm.recv("x", got, 0));
+          if (step % 2 != 0) reduce();
+          for (auto& work : works) work.wait();
+          ASSERT_EQ(reduced[99], 3.0f);
+          if (comm.rank() == 1) {
+            ASSERT_EQ(got[9], static_cast<float>(step));
+          }
+        }
+        EXPECT_GT(comm.statistics().replayed_buckets, 5u);
+      },
+      [](Options& options) { options.replay_after = 2; });
+}
+
 }  // namespace
 }  // namespace tutti
