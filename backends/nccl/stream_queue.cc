@@ -298,16 +298,22 @@ bool StreamQueue::break_off() {
   return drain(*breaking_off_);
 }
 
-bool StreamQueue::drain(Deadline deadline) {
+bool StreamQueue::drain(Deadline deadline) noexcept {
   auto& runtime = *place_.runtime;
-  for (const auto stream : {stream_, telling_}) {
-    runtime.record(event_, stream);
-    while (!runtime.reached(event_)) {
-      if (deadline.passed()) return false;
-      std::this_thread::sleep_for(std::chrono::microseconds(100));
+  try {
+    for (const auto stream : {stream_, telling_}) {
+      runtime.record(event_, stream);
+      while (!runtime.reached(event_)) {
+        if (deadline.passed()) return false;
+        std::this_thread::sleep_for(std::chrono::microseconds(100));
+      }
     }
+    return true;
+  } catch (const std::exception&) {
+    // After a failure for good (a sticky error of CUDA) a device says so to every call. What failed
+    // first was told with its operation; this is called where things end, and must go on.
+    return false;
   }
-  return true;
 }
 
 }  // namespace tutti

@@ -119,7 +119,8 @@ class StreamQueue {
   bool advance_calls();
   bool finish_fillers();
   void tell_when_done();
-  bool drain(Deadline deadline);
+  /// False: the deadline passed, or the device failed for good.
+  bool drain(Deadline deadline) noexcept;
 
   const NcclPlace place_;
   const Ask ask_;

@@ -160,6 +160,20 @@ TEST(Nccl, AHangEndsWithAbort) {
   EXPECT_EQ(FakeNccl::aborts(), 9);  // two streams a rank, and what they were split off
 }
 
+// A device that failed for good says so to every call, those of destructors too.
+TEST(Nccl, ADeviceThatFailedDoesNotEndTheProcess) {
+  auto& device = static_cast<FakeDevice&>(device_runtime(DeviceKind::fake));
+  {
+    auto ends = nccl_backends(2);
+    {
+      Bucket first(*ends[0], 1), second(*ends[1], 1);
+      drive(ends, [&] { return first.is_over() && second.is_over(); });
+    }
+    device.fail_for_good();
+  }
+  device.fail_for_good(false);
+}
+
 TEST(Nccl, AnAsynchronousErrorIsFoundAndSaysWhatNcclSaid) {
   auto ends = nccl_backends(2);
   Bucket first(*ends[0], 1), second(*ends[1], 1);

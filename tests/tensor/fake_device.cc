@@ -234,7 +234,12 @@ void* FakeDevice::create_event(Device) { return new Event; }
 
 void FakeDevice::destroy_event(void* event) noexcept { delete static_cast<Event*>(event); }
 
+void FakeDevice::check_alive() const {
+  if (has_failed_) throw Error(ErrorCode::unavailable, "an illegal memory access was met");
+}
+
 void FakeDevice::record(void* event, StreamRef stream) {
+  check_alive();
   auto point = std::make_shared<Point>();
   implementation_->stream(stream).submit([point] { point->reached.store(true); });
   const std::lock_guard lock(event_of(event).mutex);
@@ -242,6 +247,7 @@ void FakeDevice::record(void* event, StreamRef stream) {
 }
 
 bool FakeDevice::reached(void* event) {
+  check_alive();
   const auto point = event_of(event).point();
   return point == nullptr || point->reached.load();
 }
@@ -300,6 +306,7 @@ void FakeDevice::wait_word(StreamRef stream, const uint64_t* word, uint64_t valu
 }
 
 void FakeDevice::synchronize(StreamRef stream) {
+  check_alive();
   implementation_->synchronize_count.fetch_add(1);
   if (on_stream_thread)
     throw Error(ErrorCode::internal, "a host function called the device runtime");

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -32,6 +33,9 @@ class FakeDevice : public DeviceRuntime {
 
   /// How often the host has waited for a stream: tests of code that must not, compare this.
   int64_t synchronize_count() const;
+  /// From now on what asks a stream (record, reached, synchronize) throws Error(unavailable), as a
+  /// GPU does after a sticky error; until `failed` is false.
+  void fail_for_good(bool failed = true) { has_failed_ = failed; }
 
   DeviceKind kind() const override { return DeviceKind::fake; }
   /// The ranks of a test share it.
@@ -62,7 +66,9 @@ class FakeDevice : public DeviceRuntime {
 
  private:
   class Implementation;
+  void check_alive() const;
   std::unique_ptr<Implementation> implementation_;
+  std::atomic<bool> has_failed_{false};
 };
 
 }  // namespace tutti
