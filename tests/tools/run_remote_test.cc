@@ -210,7 +210,7 @@ TEST_F(RemoteTest, RanksOnOtherHostsReachTheStore) {
                    "exec " TUTTI_STORE_PROBE " deaths/0"});
   EXPECT_EQ(program.finish(), 3);
   EXPECT_THAT(program.output(), HasSubstr("[0] store tcp://" + hosts.address(0) + ":"));
-  EXPECT_THAT(program.output(), HasSubstr("[1] rank=0 pid="));
+  EXPECT_THAT(program.output(), HasSubstr("[1] rank=0 incarnation=0 pid="));
 }
 
 }  // namespace
