@@ -230,8 +230,9 @@ Error own_failure(int rank, const std::exception& error) {
   if (const auto* of_asio = dynamic_cast<const boost::system::system_error*>(&error))
     number = of_asio->code().value();
   const auto advice = limit_advice(number);
-  return Error(ErrorCode::io, fmt::format("rank {}: {}{}{}", rank, error.what(),
-                                          advice.empty() ? "" : "; ", advice))
+  return Error(ErrorCode::io, fmt::format("rank {}: {}{}{}{}", rank,
+                                          number == EAGAIN ? "cannot start a thread: " : "",
+                                          error.what(), advice.empty() ? "" : "; ", advice))
       .with_rank(rank);
 }
 

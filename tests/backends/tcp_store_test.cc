@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -387,6 +388,43 @@ TEST(TcpStoreTest, AnIdleServerAndItsWaitersUseNoProcessor) {
   EXPECT_LT(processor_seconds() - before, 0.02);
   server.local()->set("key", "v");
   waiter.join();
+}
+
+// The other side of a network that is cut, or a launcher that stands still.
+TEST(TcpStore, AnAnswerThatDoesNotComeIsWaitedForUntilTheDeadline) {
+  int pipe[2];
+  ASSERT_EQ(::pipe(pipe), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    TcpStoreServer server("127.0.0.1", 0, "secret");
+    const int port = server.port();
+    (void)!::write(pipe[1], &port, sizeof port);
+    while (true) ::pause();
+  }
+  int port = 0;
+  ASSERT_EQ(::read(pipe[0], &port, sizeof port), static_cast<ssize_t>(sizeof port));
+  const auto store = connect_tcp_store("127.0.0.1", port, "secret", Deadline::after(10));
+  store->set("key", "value");
+  ::kill(child, SIGSTOP);
+  ASSERT_EQ(::waitpid(child, nullptr, WUNTRACED), child);
+  const auto begin = Clock::now();
+  const auto hurried = make_prefix_store(bounded(store, Deadline::after(0.5)), "");
+  const auto expect_gone = [](auto&& call) {
+    try {
+      call();
+      ADD_FAILURE() << "there was an answer";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::unavailable) << error.what();
+    }
+  };
+  expect_gone([&] { hurried->try_get("key"); });
+  expect_gone([&] { hurried->set("key", "other"); });
+  expect_gone([&] { bounded(hurried, Deadline::after(60))->get("none", Deadline::after(30)); });
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(2));
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  ::close(pipe[0]);
+  ::close(pipe[1]);
 }
 
 }  // namespace

@@ -5,7 +5,13 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <cstdio>
+#include <fstream>
 #include <future>
 #include <thread>
 
@@ -137,6 +143,44 @@ TEST_F(AttemptTest, WhoIsMissingIsSaidAfterAWhile) {
   create(options);
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_EQ(lines[0], "1 of 3 ranks have started after 5 s; ranks 1 2 are missing");
+}
+
+// In a process of its own, which may have less memory from the moment when all ranks are known.
+TEST(OwnLimits, AThreadThatCannotStartIsAnErrorThatNamesTheLimit) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    pthread_attr_t large;
+    pthread_attr_init(&large);
+    pthread_attr_setstacksize(&large, size_t{1} << 30);
+    pthread_setattr_default_np(&large);
+    auto options = Options::thread_rank(0, 1, make_memory_store());
+    options.observer = [](std::string_view point) {
+      if (point != "rendezvous") return;
+      rlim_t pages = 0;
+      std::ifstream("/proc/self/statm") >> pages;
+      const rlim_t bytes = pages * static_cast<rlim_t>(::sysconf(_SC_PAGESIZE)) + (512 << 20);
+      const rlimit limit{bytes, bytes};
+      ::setrlimit(RLIMIT_AS, &limit);
+    };
+    try {
+      Communicator::create(options);
+      ::_exit(1);
+    } catch (const Error& error) {
+      const auto text = std::string(error.what());
+      std::fprintf(stderr, "%s\n", error.what());
+      const bool says_it = text.find("(ulimit -u)") != text.npos &&
+                           text.find("(ulimit -v)") != text.npos && error.rank() == 0;
+      ::_exit(error.code() == ErrorCode::io && says_it ? 0 : 2);
+    } catch (...) {
+      ::_exit(3);
+    }
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+#ifndef __SANITIZE_THREAD__
+  EXPECT_EQ(WEXITSTATUS(status), 0) << "1: no error, 2: another one, 3: no tutti::Error";
+#endif
 }
 
 // What the others know of the failure is what was told first, whatever they saw of it themselves.

@@ -128,4 +128,19 @@ TEST_P(Deaths, OneWhileAllConnectAtFirst) {
   }
 }
 
+// A limit of one rank's own is its failure, and what its peers hear.
+TEST_P(Deaths, ARankWithoutFilesSaysSoAndAllHearIt) {
+  const auto output = output_of(
+      fmt::format("env TUTTI_BACKEND={} TUTTI_CONNECT_TIMEOUT=20 {} -np {} --keep-going sh -c "
+                  "'test $TUTTI_RANK = 2 && ulimit -n 12; exec {} start 99@0'",
+                  GetParam(), TUTTI_RUN, kRanks, DYING_RANK));
+  SCOPED_TRACE(output);
+  const std::string limit = "this process may have 12 files open; allow more with ulimit -n";
+  for (int rank = 0; rank < kRanks; ++rank) {
+    const std::regex heard(fmt::format("rank {} could not create: names {}: [^\n]*{}", rank,
+                                       rank == 2 ? "(2|-1)" : "2", limit));
+    EXPECT_TRUE(std::regex_search(output, heard)) << "rank " << rank;
+  }
+}
+
 }  // namespace
