@@ -262,5 +262,31 @@ TEST(Arena, SteadyStepsAllocateNothingAndSendNoControlMessage) {
   });
 }
 
+// Its memory is on its way: the destructor waits until the other rank, which comes late, has had
+// its part of it, and what rank 1 reads is whole.
+TEST(Arena, DestroyedInAStepItWaitsForTheRest) {
+  test::run_threads(2, [](Communicator& comm) {
+    constexpr int64_t kElements = 300'000;
+    auto arena = std::make_unique<GradientArena>(
+        comm, std::vector<GradientArena::Array>{{"w", {kElements}}, {"v", {kElements}}});
+    for (const char* name : {"w", "v"})
+      std::fill_n((*arena)[name].as<float>(), kElements, static_cast<float>(comm.rank() + 1));
+    if (comm.rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      for (const char* name : {"w", "v"}) arena->ready(name);
+      arena->wait();
+      for (const char* name : {"w", "v"})
+        EXPECT_EQ((*arena)[name].as<float>()[kElements - 1], 1.5f) << name;
+      arena.reset();
+    } else {
+      for (const char* name : {"w", "v"}) arena->ready(name);
+      const auto begin = Clock::now();
+      arena.reset();
+      EXPECT_GT(std::chrono::duration<double>(Clock::now() - begin).count(), 0.03);
+    }
+    comm.barrier_blocking();
+  });
+}
+
 }  // namespace
 }  // namespace tutti

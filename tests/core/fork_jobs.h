@@ -23,6 +23,11 @@
 #include "tutti/core/arena.h"
 #include "tutti/core/communicator.h"
 
+#ifdef __SANITIZE_THREAD__
+// To tsan the threads of its parent are threads that a fork forgot to end.
+extern "C" [[gnu::used]] const char* __tsan_default_options() { return "report_thread_leaks=0"; }
+#endif
+
 namespace tutti::test {
 
 /// Jobs whose ranks train while processes are forked off them: by the thread that trains, in the
@@ -194,6 +199,9 @@ class ForkedRank {
         if (i == 0) ::_exit(0);
         if (i == 1) std::exit(0);
         if (i == 2) destroy(random());
+#ifdef __SANITIZE_THREAD__
+        ::_exit(0);  // tsan does not survive what follows
+#endif
         return;  // the only thread of the process ends, and with it the process
       }
       await(child);
