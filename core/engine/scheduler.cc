@@ -225,6 +225,7 @@ void Scheduler::start(std::unique_ptr<Run> run, uint32_t verdict) {
 
 bool Scheduler::advance(Clock::time_point now) {
   next_deadline_ = Clock::time_point::max();
+  if (!departures_.empty() && break_what_cannot_be_cancelled(now)) return true;
   bool moved = !departures_.empty() && end_what_is_doomed();
   moved |= launch_replay(now);
   moved |= launch_negotiated();

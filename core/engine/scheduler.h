@@ -119,6 +119,7 @@ class Scheduler {
   const Departure* departure_that_dooms(const Run& run) const;
   void doom(std::span<Entry* const> entries, int rank);
   bool end_what_is_doomed();
+  bool break_what_cannot_be_cancelled(Clock::time_point now);
 
   const Options& options_;
   Backend& backend_;
@@ -160,6 +161,8 @@ class Scheduler {
   uint64_t last_plan_end_ = 0;
   std::vector<Departure> departures_;           // in the order in which they were heard of
   std::vector<std::pair<Entry*, int>> doomed_;  // that never end, because of that rank
+  // Since when runs that a departure dooms are cancelled and still under way.
+  std::optional<Clock::time_point> cancelled_since_;
   Clock::time_point next_deadline_ = Clock::time_point::max();
 };
 

@@ -1,6 +1,8 @@
 // What becomes of operations when ranks leave: what the rank that left has finished ends on all
 // ranks; nothing else that needs it ever will.
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "tutti/core/engine/scheduler.h"
@@ -99,6 +101,26 @@ bool Scheduler::end_what_is_doomed() {
     finish(entry, &why->error);
   }
   return !ended.empty();
+}
+
+// Gloo and NCCL cannot take back what they have started: it ends with the communicator only, and so
+// does the wait of this rank.
+bool Scheduler::break_what_cannot_be_cancelled(Clock::time_point now) {
+  constexpr auto kGrace = std::chrono::milliseconds(250);
+  const auto stuck =
+      std::ranges::find_if(runs_, [](const auto& run) { return run->doomed_by >= 0; });
+  if (stuck == runs_.end()) {
+    cancelled_since_.reset();
+    return false;
+  }
+  if (!cancelled_since_) cancelled_since_ = now;
+  const auto due = *cancelled_since_ + kGrace;
+  if (now < due) {
+    next_deadline_ = std::min(next_deadline_, due);
+    return false;
+  }
+  hooks_.broken(fmt::format("{} cannot be taken back", describe(**stuck)));
+  return true;
 }
 
 }  // namespace tutti

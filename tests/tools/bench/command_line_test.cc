@@ -115,7 +115,7 @@ TEST(BenchCommandLine, BadInputIsOneLineAndCodeTwo) {
       {{"allreduce", "--op", "band"}, "--op band means nothing on f32"},
       {{"reduce_scatter", "--op", "average", "--dtype", "bool"}, "means nothing on bool"},
       {{"allreduce", "--backend", "smh"}, "did you mean \"shm\"?"},
-      {{"allreduce", "--way", "direct"}, "--way direct: want one of blocking, named"},
+      {{"allreduce", "--way", "direct"}, "--way direct: want one of blocking, vector, named"},
       {{"gradients", "--way", "blocking"}, "--way blocking: want one of named, declared"},
       {{"allreduce", "--place", "up"}, "--place up: want in, out or both"},
       {{"allreduce", "--ranks", "0"}, "--ranks 0: not a whole number from 1"},
