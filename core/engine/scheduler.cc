@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "tutti/base/check.h"
+#include "tutti/base/memory_check.h"
 #include "tutti/core/agreement/coordinator.h"
 
 namespace tutti {
@@ -211,8 +212,25 @@ bool Scheduler::launch_negotiated() {
   return moved;
 }
 
+// Throws if the program has given a tensor's memory back, which is about to be read.
+void Scheduler::check_memory(const Entry& entry) const {
+  for (const auto* view : {&entry.input, &entry.output}) {
+    if (view->device() != Device{} || view->data() == nullptr) continue;
+    if (is_still_there(view->data(), static_cast<size_t>(view->bytes()))) continue;
+    const auto& name = entry.request.name;
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("\"{}\": rank {} has freed its memory ({} bytes) before the Work was "
+                            "done; keep a tensor until wait() has returned",
+                            name, rank_, view->bytes()))
+        .with_rank(rank_)
+        .with_tensor(name);
+  }
+}
+
 void Scheduler::start(std::unique_ptr<Run> run, uint32_t verdict) {
   ++running_[run->replayed ? 1 : 0];
+  if (options_.check_memory)
+    for (const Entry* entry : run->entries()) check_memory(*entry);
   options_.observe("pack");
   run->start(backend_, verdict, run->replayed ? kReplayedQueue : kNegotiatedQueue);
   if (run->replayed && verdict == 0) {

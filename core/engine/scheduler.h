@@ -101,6 +101,7 @@ class Scheduler {
   bool launch_negotiated();
   static bool arrived(std::span<Entry* const> entries, std::span<const BucketSlice> slices);
   bool next_arrived();
+  void check_memory(const Entry& entry) const;
   void start(std::unique_ptr<Run> run, uint32_t verdict);
   bool plan_is_stuck(Clock::time_point now);
   /// `reordered`: nothing is wrong with the plan but its order.

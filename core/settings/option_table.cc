@@ -246,6 +246,8 @@ std::vector<Setting> all_settings() {
       flag("TUTTI_REPLAY", &Options::replay, "replay the agreed plan without messages"),
       count("TUTTI_REPLAY_AFTER", &Options::replay_after, 1, 1'000'000,
             "equal steps before the plan is locked"),
+      flag("TUTTI_CHECK_MEMORY", &Options::check_memory,
+           "for debugging: memory freed before its Work was done is an error"),
       seconds("TUTTI_CONNECT_TIMEOUT", &Options::connect_timeout, 0.001,
               "until all ranks must have met"),
       seconds("TUTTI_PEER_TIMEOUT", &Options::peer_timeout, 0.001,

@@ -64,6 +64,9 @@ struct Options {
   int64_t cache_capacity = 4096;       // TUTTI_CACHE_CAPACITY: tensors known by number; 0: off
   bool replay = true;                  // TUTTI_REPLAY: steady state without messages
   int replay_after = 3;                // TUTTI_REPLAY_AFTER: equal steps before a plan is locked
+  /// TUTTI_CHECK_MEMORY: for debugging; tensors whose memory was given back before their Work was
+  /// done are an error instead of a crash or another's contents. What is seen: base/memory_check.h.
+  bool check_memory = false;
 
   double connect_timeout = 60;  // TUTTI_CONNECT_TIMEOUT, seconds: rendezvous
   double peer_timeout = 10;     // TUTTI_PEER_TIMEOUT, seconds without an answer: rank is silent

@@ -57,6 +57,7 @@ TEST(Settings, AreRead) {
                              {"TUTTI_PARTITION_BYTES", "1G"},
                              {"TUTTI_CACHE_CAPACITY", "0"},
                              {"TUTTI_REPLAY", "0"},
+                             {"TUTTI_CHECK_MEMORY", "1"},
                              {"TUTTI_REPLAY_AFTER", "7"},
                              {"TUTTI_CONNECT_TIMEOUT", "1.5"},
                              {"TUTTI_PEER_TIMEOUT", "2"},
@@ -83,6 +84,7 @@ TEST(Settings, AreRead) {
   EXPECT_EQ(options.partition_bytes, 1 << 30);
   EXPECT_EQ(options.cache_capacity, 0);
   EXPECT_FALSE(options.replay);
+  EXPECT_TRUE(options.check_memory);
   EXPECT_EQ(options.replay_after, 7);
   EXPECT_EQ(options.connect_timeout, 1.5);
   EXPECT_EQ(options.peer_timeout, 2);

@@ -1,0 +1,86 @@
+// TUTTI_CHECK_MEMORY: memory that a program gives back while its Work is pending.
+#include "tutti/base/memory_check.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/support/ranks.h"
+#include "tutti/tutti.h"
+
+namespace tutti::test {
+namespace {
+
+// Pages of their own, so that they can be given back for sure.
+class Pages {
+ public:
+  explicit Pages(size_t bytes)
+      : bytes_(bytes),
+        memory_(
+            ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {}
+  ~Pages() { give_back(); }
+  Pages(const Pages&) = delete;
+  Pages& operator=(const Pages&) = delete;
+  void give_back() {
+    if (memory_ != nullptr) ::munmap(memory_, bytes_);
+    memory_ = nullptr;
+  }
+  std::byte* data() const { return static_cast<std::byte*>(memory_); }
+
+ private:
+  const size_t bytes_;
+  void* memory_;
+};
+
+TEST(MemoryCheck, SeesEveryPage) {
+  constexpr size_t kPage = 4096;
+  Pages pages(4 * kPage);
+  auto* const bytes = pages.data();
+  EXPECT_TRUE(is_still_there(bytes, 4 * kPage));
+  EXPECT_TRUE(is_still_there(bytes + 1, 2 * kPage));
+  ASSERT_EQ(::munmap(bytes + 2 * kPage, kPage), 0);
+  EXPECT_TRUE(is_still_there(bytes, 2 * kPage));
+  EXPECT_FALSE(is_still_there(bytes, 2 * kPage + 1));
+  EXPECT_FALSE(is_still_there(bytes + 2 * kPage, 1));
+  EXPECT_TRUE(is_still_there(bytes + 2 * kPage, 0));
+}
+
+TEST(MemoryCheck, ATensorThatWasFreedTooEarlyIsAnErrorOnEveryRank) {
+  constexpr int64_t kCount = 1 << 18;
+  run_threads(
+      2,
+      [](Communicator& comm) {
+        Pages gradient(kCount * sizeof(float));
+        const auto reduce = [&] {
+          return comm.allreduce("w", TensorView(gradient.data(), Shape{kCount}, DataType::f32),
+                                ReduceOp::sum);
+        };
+        reduce().wait();
+        comm.barrier_blocking();
+        // Rank 1 makes the call when rank 0 has freed its tensor already.
+        if (comm.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+        auto work = reduce();
+        if (comm.rank() == 0) gradient.give_back();
+        try {
+          work.wait();
+          ADD_FAILURE() << "nothing was thrown on rank " << comm.rank();
+        } catch (const Error& error) {
+          EXPECT_EQ(error.code(), ErrorCode::invalid_argument) << error.what();
+          EXPECT_EQ(error.rank(), 0);
+          EXPECT_EQ(error.tensor(), "w");
+          EXPECT_NE(std::string(error.what()).find("rank 0 has freed its memory (1048576 bytes)"),
+                    std::string::npos)
+              << error.what();
+        }
+      },
+      [](Options& options) {
+        options.check_memory = true;
+        options.log = [](LogLevel, std::string_view) {};
+      });
+}
+
+}  // namespace
+}  // namespace tutti::test
