@@ -163,7 +163,11 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   void hand_on(std::unique_lock<std::mutex>& lock);
   /// Before a driver lets go of the token: sees that the background thread wakes for the rest.
   void leave_to_background();
-  static constexpr int kBlockingSpins = 4096, kBlockingYields = 256;
+  /// How long a blocking call looks for its peers before it drives the engine: looks of the
+  /// backend, then of this class, with a yield now and then; or, where ranks share cores, yields
+  /// only.
+  static constexpr int kBlockingSpins = 4096, kBlockingYields = 256, kBlockingLooks = 64;
+  static constexpr Clock::duration kBlockingSpinning = std::chrono::microseconds(500);
   static constexpr int kYields = 32;
   /// Shared memory smaller than this is reduced as if it were private: a copy costs less.
   static constexpr int64_t kLeastSharedBytes = 4096;

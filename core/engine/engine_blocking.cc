@@ -41,21 +41,26 @@ bool Engine::run_now(std::string_view name, const Collective& collective) {
     launch.spins = spin_rounds_ > 0 ? kBlockingSpins : 0;
     const auto operation = backend_->start(collective, launch);
     auto state = OperationState::done;
+    Clock::time_point since{};  // when this thread first gave its core away
     for (int round = 0; operation && (state = operation->advance()) == OperationState::pending;
          ++round) {
-      if (spin_rounds_ > 0 && round < kBlockingSpins) {
-        constexpr int kLooksBetweenYields = 64;
-        spin(round, kLooksBetweenYields);
-      } else if (spin_rounds_ == 0 && round < kBlockingYields) {
-        ::sched_yield();
-      } else {
-        drove = true;
-        self = shared_from_this();
-        blocking_ = name;
-        blocking_since_ = Clock::now();
-        state = drive_blocking(*operation, launch.tag, error);
-        break;
+      if (spin_rounds_ > 0 && round % kBlockingLooks != kBlockingLooks - 1) {
+        __builtin_ia32_pause();
+        continue;
       }
+      const auto now = Clock::now();
+      if (since == Clock::time_point{}) since = now;
+      // Where other programs have the cores, few yields take long.
+      if (spin_rounds_ > 0 ? now - since < kBlockingSpinning : round < kBlockingYields) {
+        ::sched_yield();
+        continue;
+      }
+      drove = true;
+      self = shared_from_this();
+      blocking_ = name;
+      blocking_since_ = since;
+      state = drive_blocking(*operation, launch.tag, error);
+      break;
     }
     if (state == OperationState::done || error) return;
     if (broken())
