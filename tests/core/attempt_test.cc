@@ -62,6 +62,19 @@ class AttemptTest : public testing::Test {
     for (auto& thread : threads) thread.join();
   }
 
+  // Calls create() on a thread for each of these ranks, which must all meet and work.
+  void expect_meeting(const std::vector<Options>& ranks) {
+    std::vector<std::future<Result>> calls;
+    for (const auto& options : ranks) calls.push_back(start(options));
+    std::vector<std::unique_ptr<Communicator>> all;
+    for (auto& call : calls) {
+      auto made = call.get();
+      ASSERT_TRUE(made.comm) << made.text;
+      all.push_back(std::move(made.comm));
+    }
+    expect_sum(std::move(all));
+  }
+
   const std::shared_ptr<Store> store_ = make_memory_store();
 };
 
@@ -90,15 +103,7 @@ TEST_F(AttemptTest, WhatOneRankLacksAllHearAndTheNextCallMeets) {
     EXPECT_EQ(heard.text, "rank 1: " + own.text);
     EXPECT_EQ(heard.rank, 1);
   }
-  std::vector<std::future<Result>> again;
-  for (int number = 0; number < 3; ++number) again.push_back(start(rank(number, 3)));
-  std::vector<std::unique_ptr<Communicator>> all;
-  for (auto& result : again) {
-    auto made = result.get();
-    ASSERT_TRUE(made.comm) << made.text;
-    all.push_back(std::move(made.comm));
-  }
-  expect_sum(std::move(all));
+  expect_meeting({rank(0, 3), rank(1, 3), rank(2, 3)});
 }
 
 // A launcher saw rank 1 die before it came; a process that comes late hears of it once, too.
@@ -115,17 +120,7 @@ TEST_F(AttemptTest, ADeathIsNamedToEachSurvivorOnceAndAReplacementMeetsThem) {
   }
   auto replacement = rank(1, 3);
   replacement.incarnation = 1;
-  std::vector<std::future<Result>> again;
-  again.push_back(start(rank(0, 3)));
-  again.push_back(start(replacement));
-  again.push_back(start(rank(2, 3)));
-  std::vector<std::unique_ptr<Communicator>> all;
-  for (auto& result : again) {
-    auto made = result.get();
-    ASSERT_TRUE(made.comm) << made.text;
-    all.push_back(std::move(made.comm));
-  }
-  expect_sum(std::move(all));
+  expect_meeting({rank(0, 3), replacement, rank(2, 3)});
 }
 
 TEST_F(AttemptTest, TheDeathThatCameFirstIsBlamed) {

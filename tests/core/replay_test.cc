@@ -1,0 +1,198 @@
+// Steps that repeat: the plan that the ranks learn, replay without a message, and give up.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+#include <thread>
+
+#include "tests/support/ranks.h"
+#include "tutti/core/communicator.h"
+
+namespace tutti {
+namespace {
+
+using test::run_threads;
+
+void small_buckets(Options& options) {
+  options.fusion_bytes = 20000;
+  options.partition_bytes = 3000;
+  options.segment_bytes = 2000;
+}
+
+TEST(Communicator, AnyOrderOfSubmissionAndThenWithoutNegotiation) {
+  for (const int size : {1, 2, 4})
+    run_threads(
+        size,
+        [&](Communicator& comm) {
+          constexpr int kTensors = 40, kSteps = 60;
+          std::mt19937 random(static_cast<unsigned>(comm.rank()));
+          std::vector<std::vector<float>> gradients(kTensors);
+          for (int step = 0; step < kSteps; ++step) {
+            std::vector<int> order(kTensors);
+            std::iota(order.begin(), order.end(), 0);
+            std::shuffle(order.begin(), order.end(), random);
+            std::vector<Work> works;
+            for (const int t : order) {
+              auto& gradient = gradients[static_cast<size_t>(t)];
+              gradient.assign(static_cast<size_t>(t * 37 + 1),
+                              static_cast<float>(comm.rank() + step));
+              works.push_back(comm.allreduce("t" + std::to_string(t), gradient, ReduceOp::sum));
+            }
+            for (auto& work : works) work.wait();
+            const auto expected = static_cast<float>(size * step + size * (size - 1) / 2);
+            for (const auto& gradient : gradients)
+              for (const float value : gradient)
+                if (value != expected) {
+                  ASSERT_EQ(value, expected) << "step " << step;
+                }
+          }
+          const auto statistics = comm.statistics();
+          EXPECT_EQ(statistics.plans_locked, 1u);
+          EXPECT_GT(statistics.replayed_buckets, statistics.buckets / 2);
+          EXPECT_EQ(statistics.vetoed_buckets, 0u);
+        },
+        small_buckets);
+}
+
+TEST(Communicator, SteadyStateSendsNoNegotiationMessage) {
+  run_threads(2, [](Communicator& comm) {
+    std::vector<std::vector<float>> gradients(10, std::vector<float>(100, 1.0f));
+    const auto step = [&] {
+      std::vector<Work> works;
+      for (size_t t = 0; t < gradients.size(); ++t)
+        works.push_back(comm.allreduce("t" + std::to_string(t), gradients[t]));
+      for (auto& work : works) work.wait();
+    };
+    for (int i = 0; i < 10; ++i) step();
+    comm.barrier_blocking();
+    const auto before = comm.statistics();
+    for (int i = 0; i < 100; ++i) step();
+    const auto after = comm.statistics();
+    EXPECT_EQ(before.plans_locked, 1u);
+    EXPECT_EQ(after.negotiation_messages, before.negotiation_messages);
+    EXPECT_GT(after.replayed_buckets, before.replayed_buckets);
+  });
+}
+
+// The last step's Work may still be held when the name comes again, by the user as here, or for a
+// moment by the thread that finished it.
+TEST(Communicator, AWorkThatIsStillHeldCostsNoAllocation) {
+  run_threads(2, [](Communicator& comm) {
+    std::vector<float> alone(100), first(100), second(100);
+    Work held, held_group;
+    const auto step = [&] {
+      held = comm.allreduce("alone", alone);
+      held_group =
+          comm.grouped_allreduce("group", std::vector<NamedTensor>{{"1", first}, {"2", second}});
+      held.wait();
+      held_group.wait();
+    };
+    for (int i = 0; i < 20; ++i) step();
+    comm.barrier_blocking();
+    const auto before = comm.statistics();
+    for (int i = 0; i < 100; ++i) step();
+    const auto after = comm.statistics();
+    EXPECT_EQ(after.allocations, before.allocations);
+  });
+}
+
+TEST(Communicator, WaitingBetweenTensorsIsLearnt) {
+  run_threads(2, [](Communicator& comm) {
+    for (int step = 0; step < 100; ++step)
+      for (const char* name : {"a", "b", "c"}) {
+        std::vector<float> values(10, static_cast<float>(step));
+        comm.allreduce(name, values).wait();
+        ASSERT_EQ(values[0], static_cast<float>(step));
+      }
+    const auto statistics = comm.statistics();
+    EXPECT_GT(statistics.replayed_buckets, 100u);
+    EXPECT_LE(statistics.vetoed_buckets, 3u);
+  });
+}
+
+TEST(Communicator, ATensorMissingInOneStepComesLater) {
+  run_threads(2, [](Communicator& comm) {
+    for (int step = 0; step < 30; ++step) {
+      std::vector<std::vector<float>> gradients(3, std::vector<float>(10, 1.0f));
+      const auto submit = [&](size_t i) {
+        return comm.allreduce("g" + std::to_string(i), gradients[i], ReduceOp::sum);
+      };
+      std::vector<Work> works;
+      const bool late = step == 20 && comm.rank() == 1;
+      for (size_t i = 0; i < 3; ++i)
+        if (!late || i != 1) works.push_back(submit(i));
+      if (late) {
+        works.back().wait();
+        EXPECT_EQ(gradients[2][0], 2.0f);
+        EXPECT_EQ(gradients[1][0], 1.0f);
+        works.push_back(submit(1));
+      }
+      for (auto& work : works) work.wait();
+      for (const auto& gradient : gradients) ASSERT_EQ(gradient[9], 2.0f) << "step " << step;
+    }
+    EXPECT_EQ(comm.statistics().vetoed_buckets, 1u);
+  });
+}
+
+// What a program did at first is not kept at the cost of what it does from then on.
+TEST(Plan, TensorsThatComeNoMoreMakeRoomForOthers) {
+  run_threads(2, [](Communicator& comm) {
+    std::vector<float> tensor(100);
+    const auto steps = [&](const char* name, int count) {
+      for (int i = 0; i < count; ++i) {
+        std::fill(tensor.begin(), tensor.end(), 1.0f);
+        comm.allreduce(name, tensor, ReduceOp::sum).wait();
+        ASSERT_EQ(tensor[99], 2.0f);
+      }
+    };
+    steps("first", 20);
+    EXPECT_EQ(comm.statistics().plans_locked, 1u);
+    // A few in between are no reason.
+    for (int i = 0; i < 10; ++i) {
+      steps("first", 1);
+      steps("now and then", 20);
+    }
+    EXPECT_EQ(comm.statistics().plans_locked, 1u);
+    steps("second", 200);
+    const auto before = comm.statistics();
+    EXPECT_EQ(before.plans_locked, 2u);
+    steps("second", 50);
+    const auto after = comm.statistics();
+    EXPECT_EQ(after.plans_locked, 2u);
+    EXPECT_EQ(after.negotiation_messages, before.negotiation_messages);
+    EXPECT_EQ(after.replayed_buckets - before.replayed_buckets, 50u);
+  });
+}
+
+TEST(Plan, AnOrderThatChangesForGoodGetsANewPlan) {
+  run_threads(
+      2,
+      [](Communicator& comm) {
+        std::vector<std::vector<float>> tensors(8, std::vector<float>(1000));
+        const auto step = [&](bool reversed) {
+          std::vector<Work> works;
+          for (size_t i = 0; i < tensors.size(); ++i) {
+            const size_t t = reversed ? tensors.size() - 1 - i : i;
+            std::fill(tensors[t].begin(), tensors[t].end(), static_cast<float>(t));
+            works.push_back(comm.allreduce("t" + std::to_string(t), tensors[t], ReduceOp::sum));
+          }
+          for (auto& work : works) work.wait();
+          for (size_t t = 0; t < tensors.size(); ++t)
+            ASSERT_EQ(tensors[t][999], static_cast<float>(2 * t));
+        };
+        for (int i = 0; i < 20; ++i) step(false);
+        EXPECT_EQ(comm.statistics().plans_locked, 1u);
+        for (int i = 0; i < 60; ++i) step(true);
+        const auto before = comm.statistics();
+        EXPECT_EQ(before.plans_locked, 2u);
+        for (int i = 0; i < 60; ++i) step(true);
+        const auto after = comm.statistics();
+        EXPECT_EQ(after.plans_locked, 2u);
+        EXPECT_EQ(after.negotiation_messages, before.negotiation_messages);
+      },
+      [](Options& options) { options.fusion_bytes = 4000; });
+}
+
+}  // namespace
+}  // namespace tutti
