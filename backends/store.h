@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "tutti/base/deadline.h"
-#include "tutti/base/fork_guard.h"
 #include "tutti/base/log.h"
+#include "tutti/base/process/fork_guard.h"
 
 namespace tutti {
 

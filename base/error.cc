@@ -5,7 +5,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "tutti/base/limits.h"
+#include "tutti/base/process/limits.h"
 
 namespace tutti {
 

@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "tutti/base/fork_guard.h"
+#include "tutti/base/process/fork_guard.h"
 #include "tutti/core/communicator.h"
 
 namespace tutti {

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "tutti/core/engine/work_state.h"
+#include "tutti/core/scheduling/work_state.h"
 #include "tutti/tensor/device_runtime.h"
 
 namespace tutti {

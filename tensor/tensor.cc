@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "tutti/base/error.h"
-#include "tutti/base/fork_guard.h"
+#include "tutti/base/process/fork_guard.h"
 #include "tutti/tensor/device_runtime.h"
 
 namespace tutti {

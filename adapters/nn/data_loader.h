@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "tutti/adapters/nn/dataset.h"
-#include "tutti/base/fork_guard.h"
+#include "tutti/base/process/fork_guard.h"
 #include "tutti/tensor/tensor.h"
 
 namespace tutti::nn {

@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "tutti/base/error.h"
-#include "tutti/base/fork_guard.h"
+#include "tutti/base/process/fork_guard.h"
 
 namespace tutti {
 

@@ -11,7 +11,7 @@
 
 #include "tutti/base/check.h"
 #include "tutti/base/error.h"
-#include "tutti/base/limits.h"
+#include "tutti/base/process/limits.h"
 
 namespace tutti {
 

@@ -4,7 +4,7 @@
 
 #include "tutti/backends/store.h"
 #include "tutti/backends/store/store_checks.h"
-#include "tutti/base/fork_guard.h"
+#include "tutti/base/process/fork_guard.h"
 
 namespace tutti {
 

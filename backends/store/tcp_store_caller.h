@@ -5,7 +5,7 @@
 
 #include "tutti/backends/store.h"
 #include "tutti/backends/store/tcp_store_protocol.h"
-#include "tutti/base/fork_guard.h"
+#include "tutti/base/process/fork_guard.h"
 
 namespace tutti {
 

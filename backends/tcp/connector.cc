@@ -17,7 +17,7 @@
 #include "tutti/backends/store/told_failure.h"
 #include "tutti/base/check.h"
 #include "tutti/base/error.h"
-#include "tutti/base/limits.h"
+#include "tutti/base/process/limits.h"
 #include "tutti/base/text.h"
 
 namespace tutti {

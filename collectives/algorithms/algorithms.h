@@ -2,7 +2,8 @@
 
 #include "tutti/collectives/schedule.h"
 
-/// One plan function per algorithm, each in the file of its name; algorithms.cc lists them.
+/// One function per algorithm, each in the file of its name: in `moving` what leaves the elements
+/// as they are, in `reducing` what adds them up. collectives/schedule.cc lists them all.
 namespace tutti {
 
 Schedule ring_allreduce(const Problem& problem);

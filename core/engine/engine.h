@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "tutti/backends/backend.h"
-#include "tutti/base/fork_guard.h"
+#include "tutti/base/process/fork_guard.h"
 #include "tutti/core/agreement/coordinator.h"
 #include "tutti/core/engine/entry_table.h"
-#include "tutti/core/engine/scheduler.h"
 #include "tutti/core/engine/token.h"
+#include "tutti/core/scheduling/scheduler.h"
 #include "tutti/core/settings/options.h"
 #include "tutti/core/settings/statistics.h"
 #include "tutti/core/watch/death.h"

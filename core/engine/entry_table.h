@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "tutti/core/engine/entry.h"
+#include "tutti/core/scheduling/entry.h"
 
 namespace tutti {
 

@@ -4,7 +4,7 @@
 #include <memory>
 #include <mutex>
 
-#include "tutti/base/fork_guard.h"
+#include "tutti/base/process/fork_guard.h"
 #include "tutti/tensor/device_runtime.h"
 
 namespace tutti {

@@ -15,7 +15,7 @@
 #include "tutti/backends/choice/choice.h"
 #include "tutti/backends/network/asio.h"
 #include "tutti/backends/plugins.h"
-#include "tutti/base/limits.h"
+#include "tutti/base/process/limits.h"
 #include "tutti/base/text.h"
 
 namespace tutti {

@@ -11,8 +11,8 @@
 
 #include "tutti/core/engine/engine.h"
 #include "tutti/core/engine/staging.h"
-#include "tutti/core/engine/work_state.h"
 #include "tutti/core/life/bootstrap.h"
+#include "tutti/core/scheduling/work_state.h"
 #include "tutti/core/settings/options.h"
 #include "tutti/core/settings/reduce_options.h"
 

@@ -8,8 +8,8 @@
 #include <algorithm>
 #include <fstream>
 
-#include "tutti/base/cores.h"
 #include "tutti/base/error.h"
+#include "tutti/base/process/cores.h"
 #include "tutti/base/text.h"
 #include "tutti/core/settings/version.h"
 

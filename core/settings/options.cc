@@ -16,7 +16,7 @@
 #include "tutti/backends/network/asio.h"
 #include "tutti/base/descriptor.h"
 #include "tutti/base/error.h"
-#include "tutti/base/fork_guard.h"
+#include "tutti/base/process/fork_guard.h"
 #include "tutti/base/text.h"
 #include "tutti/core/launch/exchange.h"
 #include "tutti/core/launch/meeting.h"

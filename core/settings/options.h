@@ -65,7 +65,8 @@ struct Options {
   bool replay = true;                  // TUTTI_REPLAY: steady state without messages
   int replay_after = 3;                // TUTTI_REPLAY_AFTER: equal steps before a plan is locked
   /// TUTTI_CHECK_MEMORY: for debugging; tensors whose memory was given back before their Work was
-  /// done are an error instead of a crash or another's contents. What is seen: base/memory_check.h.
+  /// done are an error instead of a crash or another's contents. What is seen:
+  /// base/process/memory_check.h.
   bool check_memory = false;
 
   double connect_timeout = 60;  // TUTTI_CONNECT_TIMEOUT, seconds: rendezvous

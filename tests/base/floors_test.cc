@@ -1,5 +1,6 @@
-// Holds the house together: includes point down the floors, and down the rooms of a floor, only;
-// the environment is read in one file, and no source grows beyond 600 lines.
+// Holds the house together: includes point down the floors, and down the rooms of a folder, only;
+// the environment is read in one file, no source grows beyond 600 lines and no folder beyond 25
+// files.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,9 +8,9 @@
 #include <array>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <optional>
 #include <regex>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,7 @@ constexpr std::array<std::string_view, 7> kFloors = {"base",     "tensor", "kern
 constexpr std::array<std::string_view, 5> kBesideTheFloors = {"tools", "tests", "benchmarks",
                                                               "examples", "cmake"};
 constexpr size_t kMostLines = 600;
+constexpr size_t kMostFiles = 25;
 
 std::optional<size_t> floor_number(std::string_view folder) {
   const auto found = std::find(kFloors.begin(), kFloors.end(), folder);
@@ -31,76 +33,93 @@ std::optional<size_t> floor_number(std::string_view folder) {
   return static_cast<size_t>(found - kFloors.begin());
 }
 
-std::vector<std::string> path_parts(const fs::path& path) {
-  std::vector<std::string> parts;
-  for (const auto& part : path) parts.push_back(part.string());
-  return parts;
-}
+// A folder that is cut into rooms, lowest first; "" is its own files. Subfolders that are not named
+// are neighbours where there may be any: they stand above all rooms and know nothing of each other.
+struct House {
+  std::string_view folder;
+  std::vector<std::string_view> rooms;
+  bool has_neighbours = false;
+};
 
-// A floor's rooms, lowest first; "" is the floor's own folder. Of the backends, it holds the
-// contract; folders that are not named are backends, which stand above all rooms and know nothing
-// of each other.
-constexpr std::array<std::string_view, 6> kBackendRooms = {"",      "network", "handshake",
-                                                           "store", "stream",  "shared"};
-constexpr std::array<std::string_view, 7> kCoreRooms = {"launch", "settings", "agreement", "watch",
-                                                        "engine", "life",     ""};
-
-std::span<const std::string_view> rooms_of(std::string_view floor) {
-  if (floor == "backends") return kBackendRooms;
-  if (floor == "core") return kCoreRooms;
-  return {};
-}
-
-std::string room_of(const std::vector<std::string>& parts) {
-  return parts.size() > 2 ? parts[1] : "";
-}
-
-// What is wrong with an include of `to` in the file `from` of the same floor; empty if nothing is.
-std::string room_fault(const std::vector<std::string>& from, const std::vector<std::string>& to) {
-  const auto rooms = rooms_of(from[0]);
-  if (rooms.empty() || room_of(from) == room_of(to)) return "";
-  const auto height = [&](const std::string& room) {
-    return std::find(rooms.begin(), rooms.end(), room) - rooms.begin();
+const std::vector<House>& houses() {
+  static const std::vector<House> kHouses = {
+      {"base", {"process", ""}},
+      {"collectives/algorithms", {""}, true},
+      // The contract is backends' own files; the neighbours are backends.
+      {"backends", {"", "network", "handshake", "store", "stream", "shared"}, true},
+      {"core", {"launch", "settings", "agreement", "watch", "scheduling", "engine", "life", ""}},
+      {"tools/bench", {"workload", "report", "cases", ""}},
+      {"tests/backends", {"support", "conformance", "fake_nccl"}, true},
   };
-  const auto top = static_cast<std::ptrdiff_t>(rooms.size());
-  const auto from_height = height(room_of(from)), to_height = height(room_of(to));
-  if (from[0] == "backends" && from_height == top && to_height == top)
-    return "points into another backend";
-  if (from_height == top && from[0] != "backends") return "stands in no room";
+  return kHouses;
+}
+
+// The room of `path` in that house; none if it lies outside.
+std::optional<std::string> room_of(const House& house, const std::string& path) {
+  const auto folder = std::string(house.folder) + "/";
+  if (!path.starts_with(folder)) return {};
+  const auto inside = path.substr(folder.size());
+  const auto end = inside.find('/');
+  return end == std::string::npos ? "" : inside.substr(0, end);
+}
+
+// What is wrong with an include of `to` in the file `from`, both by their paths in the tree; empty
+// if nothing is.
+std::string room_fault(const House& house, const std::string& from, const std::string& to) {
+  const auto from_room = room_of(house, from), to_room = room_of(house, to);
+  if (!from_room || !to_room || *from_room == *to_room) return "";
+  const auto height = [&](const std::string& room) {
+    return std::find(house.rooms.begin(), house.rooms.end(), room) - house.rooms.begin();
+  };
+  const auto top = static_cast<std::ptrdiff_t>(house.rooms.size());
+  const auto from_height = height(*from_room), to_height = height(*to_room);
+  if (from_height == top && !house.has_neighbours) return "stands in no room";
+  if (from_height == top && to_height == top)
+    return "points into another room of " + std::string(house.folder);
   return to_height > from_height ? "points up the rooms" : "";
 }
 
+// Where in the tree the file lies that sources include by this name.
+std::string path_of(const std::string& target) {
+  if (target == "tutti/tutti.h") return "core/tutti.h";
+  if (target == "tutti/nn.h") return "adapters/nn/nn.h";
+  if (target == "tutti.h") return "adapters/c/tutti.h";
+  return target.starts_with("tutti/") ? target.substr(6) : target;
+}
+
+std::string first_part(const std::string& path) { return path.substr(0, path.find('/')); }
+
 // What is wrong with an include of `target`, named as the source names it, in the floor's file
-// `parts`; empty if nothing is.
-std::string include_fault(const std::vector<std::string>& parts, const std::string& target,
-                          bool is_quoted) {
-  std::string inside = target;
-  if (target == "tutti/tutti.h") inside = "tutti/core/tutti.h";
-  if (target == "tutti/nn.h") inside = "tutti/adapters/nn/nn.h";
-  if (target == "tutti.h") inside = "tutti/adapters/c/tutti.h";
-  if (!inside.starts_with("tutti/"))
-    return is_quoted ? "is not written as tutti/<floor>/<file>" : "";
-  const auto to = path_parts(inside.substr(6));
-  const auto to_floor = floor_number(to[0]);
+// `from`; empty if nothing is.
+std::string floor_fault(const std::string& from, const std::string& target, bool is_quoted) {
+  const auto to = path_of(target);
+  if (to == target) return is_quoted ? "is not written as tutti/<floor>/<file>" : "";
+  const auto to_floor = floor_number(first_part(to));
   if (!to_floor) return "is in no floor";
-  if (*to_floor > *floor_number(parts[0])) return "points up";
-  return *to_floor == *floor_number(parts[0]) ? room_fault(parts, to) : "";
+  return *to_floor > *floor_number(first_part(from)) ? "points up" : "";
+}
+
+std::string include_fault(const std::string& from, const std::string& target, bool is_quoted) {
+  std::string fault;
+  if (floor_number(first_part(from))) fault = floor_fault(from, target, is_quoted);
+  for (const auto& house : houses())
+    if (fault.empty()) fault = room_fault(house, from, path_of(target));
+  return fault;
 }
 
 std::string without_comment(const std::string& line) { return line.substr(0, line.find("//")); }
 
-void check_floor_file(const std::string& name, const std::vector<std::string>& parts,
-                      const Lines& lines, Lines& faults) {
+void check_file(const std::string& name, const Lines& lines, Lines& faults) {
   static const std::regex include(R"re(^\s*#\s*include\s*([<"])([^>"]+)[>"].*)re");
   static const std::regex environment(R"re(\b(secure_)?getenv\b|\benviron\b)re");
   for (size_t i = 0; i < lines.size(); ++i) {
     const auto where = name + ":" + std::to_string(i + 1) + ": ";
     std::smatch match;
     if (std::regex_match(lines[i], match, include)) {
-      const auto fault = include_fault(parts, match[2], match[1] == "\"");
+      const auto fault = include_fault(name, match[2], match[1] == "\"");
       if (!fault.empty()) faults.push_back(where + "include of " + match[2].str() + " " + fault);
     }
-    if (name != "core/settings/options.cc" &&
+    if (floor_number(first_part(name)) && name != "core/settings/options.cc" &&
         std::regex_search(without_comment(lines[i]), environment))
       faults.push_back(where + "the environment is read outside core/settings/options.cc");
   }
@@ -126,22 +145,28 @@ struct Report {
 
 Report check_tree(const fs::path& root) {
   Report report;
+  std::map<std::string, size_t> files_in;
   std::vector<std::string_view> folders(kFloors.begin(), kFloors.end());
   folders.insert(folders.end(), kBesideTheFloors.begin(), kBesideTheFloors.end());
   for (const auto folder : folders) {
     if (!fs::exists(root / folder)) continue;
     for (const auto& entry : fs::recursive_directory_iterator(root / folder)) {
-      if (!entry.is_regular_file() || !is_source(entry.path())) continue;
-      ++report.file_count;
+      if (!entry.is_regular_file()) continue;
       const auto relative = fs::relative(entry.path(), root);
+      ++files_in[relative.parent_path().string()];
+      if (!is_source(entry.path())) continue;
+      ++report.file_count;
       const auto lines = read_lines(entry.path());
       if (lines.size() > kMostLines)
         report.faults.push_back(relative.string() + ": " + std::to_string(lines.size()) +
                                 " lines, more than " + std::to_string(kMostLines));
-      if (floor_number(folder))
-        check_floor_file(relative.string(), path_parts(relative), lines, report.faults);
+      check_file(relative.string(), lines, report.faults);
     }
   }
+  for (const auto& [folder, count] : files_in)
+    if (count > kMostFiles)
+      report.faults.push_back(folder + ": " + std::to_string(count) + " files, more than " +
+                              std::to_string(kMostFiles) + ": give it rooms");
   std::sort(report.faults.begin(), report.faults.end());
   return report;
 }
@@ -200,27 +225,40 @@ TEST_F(PlantedTree, AnIncludeThatPointsUpIsFound) {
 
 TEST_F(PlantedTree, AnIncludeOfAnotherBackendIsFound) {
   plant("backends/hierarchical/composite.cc", "#include \"tutti/backends/shm/mapping.h\"\n");
-  EXPECT_THAT(faults(), ElementsAre("backends/hierarchical/composite.cc:1: include of "
-                                    "tutti/backends/shm/mapping.h points into another backend"));
+  plant("tests/backends/tcp/tcp_test.cc", "#include \"tests/backends/shm/file.h\"\n");
+  EXPECT_THAT(faults(),
+              ElementsAre("backends/hierarchical/composite.cc:1: include of "
+                          "tutti/backends/shm/mapping.h points into another room of backends",
+                          "tests/backends/tcp/tcp_test.cc:1: include of "
+                          "tests/backends/shm/file.h points into another room of tests/backends"));
 }
 
 TEST_F(PlantedTree, AnIncludeThatPointsUpTheRoomsIsFound) {
   plant("backends/backend.h", "#include \"tutti/backends/stream/frame.h\"\n");
+  plant("base/process/cores.h", "#include \"tutti/base/error.h\"\n");
   plant("backends/shared/pipeline.h", "#include \"tutti/backends/tcp/connector.h\"\n");
   plant("backends/tcp/tcp.h", "#include \"tutti/backends/shared/pipeline.h\"\n");
   plant("core/agreement/plan.h", "#include \"tutti/core/settings/options.h\"\n");
   plant("core/hall/x.h", "#include \"tutti/core/settings/options.h\"\n");
   plant("core/settings/options.h", "#include \"tutti/core/agreement/plan.h\"\n");
   plant("core/life/state.h", "#include \"tutti/tutti.h\"\n");
+  plant("tests/backends/support/world.h", "#include \"tests/backends/conformance/cases.h\"\n");
+  plant("tools/bench/main.cc", "#include \"tools/bench/report/plot.h\"\n");
+  plant("tools/bench/report/plot.h", "#include \"tools/bench/cases/session.h\"\n");
   EXPECT_THAT(
       faults(),
       ElementsAre(
           "backends/backend.h:1: include of tutti/backends/stream/frame.h points up the rooms",
           "backends/shared/pipeline.h:1: include of tutti/backends/tcp/connector.h points up "
           "the rooms",
+          "base/process/cores.h:1: include of tutti/base/error.h points up the rooms",
           "core/hall/x.h:1: include of tutti/core/settings/options.h stands in no room",
           "core/life/state.h:1: include of tutti/tutti.h points up the rooms",
           "core/settings/options.h:1: include of tutti/core/agreement/plan.h points up the "
+          "rooms",
+          "tests/backends/support/world.h:1: include of tests/backends/conformance/cases.h points "
+          "up the rooms",
+          "tools/bench/report/plot.h:1: include of tools/bench/cases/session.h points up the "
           "rooms"));
 }
 
@@ -258,6 +296,18 @@ TEST_F(PlantedTree, AFileOfMoreThan600LinesIsFound) {
   plant("tests/api/too_long_test.cc", lines(1000));
   EXPECT_THAT(faults(), ElementsAre("core/too_long.cc: 601 lines, more than 600",
                                     "tests/api/too_long_test.cc: 1000 lines, more than 600"));
+}
+
+TEST_F(PlantedTree, AFolderOfMoreThan25FilesIsFound) {
+  for (int i = 0; i < 26; ++i) {
+    const auto name = "file" + std::to_string(i);
+    plant("core/watch/" + name + ".cc", "");
+    plant("tests/planted/core/" + name + ".patch", "");
+    if (i < 25) plant("core/life/" + name + ".cc", "");
+    plant("tests/core/room" + std::to_string(i) + "/" + name + ".cc", "");
+  }
+  EXPECT_THAT(faults(), ElementsAre("core/watch: 26 files, more than 25: give it rooms",
+                                    "tests/planted/core: 26 files, more than 25: give it rooms"));
 }
 
 }  // namespace

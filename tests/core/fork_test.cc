@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/core/fork_jobs.h"
-#include "tutti/base/fork_guard.h"
+#include "tutti/base/process/fork_guard.h"
 
 namespace tutti {
 namespace {

@@ -1,5 +1,5 @@
 // TUTTI_CHECK_MEMORY: memory that a program gives back while its Work is pending.
-#include "tutti/base/memory_check.h"
+#include "tutti/base/process/memory_check.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# run.sh [NAME...]: shows that the tests notice bugs. Each line of list.txt names a patch of this
-# folder, which plants a bug or undoes a repair, and the tests that must notice it. The patch goes
-# into a copy of the tree under build/planted, never into the tree itself; there the tests must pass
-# before and fail after. Without a name: all of them, but for those that have been noticed in this
-# very tree already, so that a run that was stopped goes on where it was. Ends with a table.
+# run.sh [NAME...]: shows that the tests notice bugs. Each line of list.txt names a patch, which
+# plants a bug or undoes a repair, and the tests that must notice it. The patch lies here in the
+# folder of the floor it changes (of two floors: the upper). It goes into a copy of the tree under
+# build/planted, never into the tree itself; there the tests must pass before and fail after.
+# Without a name: all of them, but for those that have been noticed in this very tree already, so
+# that a run that was stopped goes on where it was. Ends with a table.
 #
 # run.sh --applies: only that list and patches belong together and that each patch fits the tree.
 set -euo pipefail
@@ -16,10 +17,15 @@ fail() {
 }
 
 # The table: name | build (a preset) | targets | tests (a regular expression of ctest) | what it is.
-declare -A build_of targets_of tests_of what_of
+declare -A patch_of build_of targets_of tests_of what_of
 names=()
 read_list() {
   local name build targets tests what patch
+  for patch in "$here"/*/*.patch; do
+    name=$(basename "$patch" .patch)
+    [[ -z ${patch_of[$name]-} ]] || fail "$patch has the name of ${patch_of[$name]}"
+    patch_of[$name]=$patch
+  done
   while IFS='|' read -r name build targets tests what; do
     read -r name <<<"$name"
     [[ -n $name && $name != \#* ]] || continue
@@ -27,20 +33,19 @@ read_list() {
     read -r tests <<<"$tests"
     [[ -n ${what// /} ]] || fail "list.txt: the line of $name has fewer than five columns"
     [[ -z ${build_of[$name]-} ]] || fail "list.txt names $name twice"
-    [[ -s $here/$name.patch ]] || fail "list.txt names $name, but there is no $here/$name.patch"
+    [[ -s ${patch_of[$name]-} ]] || fail "list.txt names $name, but there is no $here/*/$name.patch"
     names+=("$name")
     build_of[$name]=$build targets_of[$name]=$targets tests_of[$name]=$tests what_of[$name]=$what
   done <"$here/list.txt"
-  for patch in "$here"/*.patch; do
-    name=$(basename "$patch" .patch)
-    [[ -n ${build_of[$name]-} ]] || fail "list.txt has no line for $patch"
+  for name in "${!patch_of[@]}"; do
+    [[ -n ${build_of[$name]-} ]] || fail "list.txt has no line for ${patch_of[$name]}"
   done
 }
 
 read_list
 if [[ ${1-} == --applies ]]; then
   for name in "${names[@]}"; do
-    git apply --check "$here/$name.patch" || fail "$name does not apply"
+    git apply --check "${patch_of[$name]}" || fail "$name does not apply"
   done
   exit 0
 fi
@@ -99,7 +104,7 @@ plant() { # name
     echo "RED WITHOUT THE PATCH: $(complaint)"
     return
   fi
-  if ! in_copy apply "$PWD/$here/$name.patch" >"$log" 2>&1; then
+  if ! in_copy apply "$PWD/${patch_of[$name]}" >"$log" 2>&1; then
     echo "DOES NOT APPLY: $(head -n1 "$log")"
     return
   fi

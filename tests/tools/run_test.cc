@@ -12,8 +12,8 @@
 #include <fstream>
 
 #include "tests/tools/run_program.h"
-#include "tutti/base/cores.h"
 #include "tutti/base/deadline.h"
+#include "tutti/base/process/cores.h"
 #include "tutti/base/text.h"
 #include "tutti/core/watch/death.h"
 

@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <array>
 
-#include "tools/bench/cases.h"
-#include "tools/bench/gradient_set.h"
-#include "tools/bench/sizes.h"
+#include "tools/bench/cases/cases.h"
+#include "tools/bench/workload/gradient_set.h"
+#include "tools/bench/workload/sizes.h"
 #include "tools/run/child.h"
 #include "tutti/backends/plugins.h"
 #include "tutti/base/error.h"

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/bench/settings.h"
+#include "tools/bench/workload/settings.h"
 #include "tools/run/command_line.h"
 
 namespace tutti::bench {

@@ -8,15 +8,15 @@
 #include <filesystem>
 #include <fstream>
 
-#include "tools/bench/cases.h"
+#include "tools/bench/cases/cases.h"
+#include "tools/bench/cases/create_case.h"
 #include "tools/bench/command_line.h"
-#include "tools/bench/create_case.h"
 #include "tools/run/child.h"
 #include "tools/run/front.h"
 #include "tools/run/job.h"
 #include "tools/run/output.h"
-#include "tutti/base/cores.h"
 #include "tutti/base/error.h"
+#include "tutti/base/process/cores.h"
 #include "tutti/core/launch/launch.h"
 
 namespace tutti::bench {

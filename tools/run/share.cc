@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "tutti/base/cores.h"
+#include "tutti/base/process/cores.h"
 #include "tutti/base/text.h"
 
 namespace tutti::run {

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/tools/run_program.h"
-#include "tools/bench/cases.h"
+#include "tools/bench/cases/cases.h"
 #include "tutti/base/text.h"
 
 namespace tutti::bench {

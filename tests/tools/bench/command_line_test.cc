@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tools/bench/cases.h"
-#include "tools/bench/sizes.h"
+#include "tools/bench/cases/cases.h"
+#include "tools/bench/workload/sizes.h"
 #include "tutti/base/error.h"
 
 namespace tutti::bench {

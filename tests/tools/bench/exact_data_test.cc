@@ -1,4 +1,4 @@
-#include "tools/bench/exact_data.h"
+#include "tools/bench/workload/exact_data.h"
 
 #include <gtest/gtest.h>
 

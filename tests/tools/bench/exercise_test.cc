@@ -1,12 +1,12 @@
 // Every collective of the benchmark, with ranks as threads.
-#include "tools/bench/exercise.h"
+#include "tools/bench/cases/exercise.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "tests/support/ranks.h"
-#include "tools/bench/cases.h"
-#include "tools/bench/gradient_step.h"
+#include "tools/bench/cases/cases.h"
+#include "tools/bench/cases/gradient_step.h"
 #include "tutti/kernels/reduce.h"
 
 namespace tutti::bench {

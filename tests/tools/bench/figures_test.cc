@@ -1,8 +1,8 @@
-#include "tools/bench/figures.h"
+#include "tools/bench/report/figures.h"
 
 #include <gtest/gtest.h>
 
-#include "tools/bench/session.h"
+#include "tools/bench/cases/session.h"
 
 namespace tutti::bench {
 namespace {

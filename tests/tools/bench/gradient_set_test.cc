@@ -1,4 +1,4 @@
-#include "tools/bench/gradient_set.h"
+#include "tools/bench/workload/gradient_set.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -6,8 +6,8 @@
 #include <boost/property_tree/xml_parser.hpp>
 #include <sstream>
 
-#include "tools/bench/plot.h"
-#include "tools/bench/record.h"
+#include "tools/bench/report/plot.h"
+#include "tools/bench/report/record.h"
 #include "tutti/base/text.h"
 
 namespace tutti::bench {

@@ -1,0 +1,436 @@
+#include "tutti/core/scheduling/run.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <limits>
+#include <numeric>
+
+#include "tutti/base/check.h"
+
+namespace tutti {
+
+namespace {
+
+size_t rounded(size_t bytes) {
+  constexpr size_t kLeast = 4096;
+  const size_t step = std::max(kLeast, std::bit_floor(bytes) / 8);
+  return std::max(kLeast, (bytes + step - 1) / step * step);
+}
+
+}  // namespace
+
+std::unique_ptr<Region> RegionPool::take(size_t bytes, Device device) {
+  const size_t lane = device.kind == DeviceKind::cpu ? 0 : kLaneBytes;
+  const size_t wanted = rounded(bytes) + lane;
+  ++takes_;
+  // From the end: what was used last may still be in the caches.
+  const auto found = std::find_if(free_.rbegin(), free_.rend(), [&](const Free& free) {
+    return free.device == device && free.region->bytes() == wanted;
+  });
+  if (found == free_.rend()) {
+    ++allocations_;
+    return backend_.allocate(wanted, device);
+  }
+  auto region = std::move(found->region);
+  free_.erase(std::next(found).base());
+  return region;
+}
+
+void RegionPool::give_back(std::unique_ptr<Region> region, Device device) {
+  constexpr size_t kMost = 64;
+  if (!region) return;
+  free_.push_back({device, std::move(region), takes_});
+  if (free_.size() > kMost) free_.erase(free_.begin());
+  if (takes_ - free_.front().since <= kForgetAfter) return;
+  std::erase_if(free_, [&](const Free& free) {
+    return takes_ - free.since > kForgetAfter && free.device.kind == DeviceKind::cpu;
+  });
+}
+
+size_t RegionPool::free_bytes() const {
+  size_t bytes = 0;
+  for (const auto& free : free_) bytes += free.region->bytes();
+  return bytes;
+}
+
+namespace {
+
+// What a rank that has nothing contributes: the neutral element, so that it changes no result.
+template <class T>
+void fill_value(std::byte* data, int64_t count, T value) {
+  for (int64_t i = 0; i < count; ++i) std::memcpy(data + i * sizeof value, &value, sizeof value);
+}
+
+template <class T>
+void fill_neutral_number(ReduceOp op, std::byte* data, int64_t count) {
+  using Limits = std::numeric_limits<T>;
+  T value{};
+  if (op == ReduceOp::product) value = T{1};
+  if (op == ReduceOp::min) value = Limits::has_infinity ? Limits::infinity() : Limits::max();
+  if (op == ReduceOp::max) value = Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
+  if constexpr (std::is_integral_v<T>)
+    if (op == ReduceOp::band) value = static_cast<T>(~T{});
+  fill_value(data, count, value);
+}
+
+void fill_neutral(DataType dtype, ReduceOp op, std::byte* data, int64_t count) {
+  switch (dtype) {
+    case DataType::f64:
+      return fill_neutral_number<double>(op, data, count);
+    case DataType::f32:
+      return fill_neutral_number<float>(op, data, count);
+    case DataType::f16:
+    case DataType::bf16: {
+      float value = 0;
+      fill_neutral_number<float>(op, reinterpret_cast<std::byte*>(&value), 1);
+      const uint16_t bits =
+          dtype == DataType::f16 ? to_float16(value).bits : to_bfloat16(value).bits;
+      return fill_value(data, count, bits);
+    }
+    case DataType::i8:
+      return fill_neutral_number<int8_t>(op, data, count);
+    case DataType::i16:
+      return fill_neutral_number<int16_t>(op, data, count);
+    case DataType::i32:
+      return fill_neutral_number<int32_t>(op, data, count);
+    case DataType::i64:
+      return fill_neutral_number<int64_t>(op, data, count);
+    case DataType::u8:
+      return fill_neutral_number<uint8_t>(op, data, count);
+    case DataType::u16:
+      return fill_neutral_number<uint16_t>(op, data, count);
+    case DataType::u32:
+      return fill_neutral_number<uint32_t>(op, data, count);
+    case DataType::u64:
+      return fill_neutral_number<uint64_t>(op, data, count);
+    case DataType::boolean: {
+      const bool all = op == ReduceOp::min || op == ReduceOp::product || op == ReduceOp::band;
+      return fill_value(data, count, static_cast<uint8_t>(all));
+    }
+  }
+}
+
+// Equal parts of `rows`, the remainder to the lowest ranks.
+std::vector<int64_t> even_rows(int64_t rows, int size) {
+  std::vector<int64_t> parts(static_cast<size_t>(size), rows / size);
+  for (int64_t i = 0; i < rows % size; ++i) ++parts[static_cast<size_t>(i)];
+  return parts;
+}
+
+std::vector<int64_t> times(std::vector<int64_t> rows, int64_t row_count) {
+  for (auto& count : rows) count *= row_count;
+  return rows;
+}
+
+int64_t sum(std::span<const int64_t> counts) {
+  return std::accumulate(counts.begin(), counts.end(), int64_t{0});
+}
+
+}  // namespace
+
+Run::~Run() {
+  operation_.reset();
+  pool_.give_back(std::move(region_), device_);
+  pool_.give_back(std::move(output_region_));
+}
+
+int64_t Run::bytes() const { return sum(send_counts_) * size_of(collective_.dtype); }
+
+std::unique_ptr<Run> Run::bucket(uint64_t tag, RegionPool& pool, const Bucket& bucket,
+                                 std::vector<Entry*> entries, int contributors, Device device) {
+  auto run = std::make_unique<Run>(tag, pool);
+  run->entries_ = std::move(entries);
+  run->slices_ = bucket.slices;
+  run->send_counts_ = {bucket.count};
+  run->contributors_ = contributors;
+  run->device_ = device;
+  auto& collective = run->collective_;
+  collective.kind = CollectiveKind::allreduce;
+  collective.dtype = bucket.key.wire;
+  collective.op = bucket.key.op;
+  collective.scale.factor = bucket.key.postscale;
+  collective.send_counts = run->send_counts_;
+  run->prescale_.factor = bucket.key.prescale;
+
+  run->region_bytes_ =
+      std::max<size_t>(1, static_cast<size_t>(bucket.count * size_of(bucket.key.wire)));
+  run->may_share_ = bucket.key.arena >= 0 && bucket.key.joined.empty() && run->prescale_.is_one();
+  run->bind();
+  return run;
+}
+
+void Run::repeat(uint64_t tag) {
+  tag_ = tag;
+  cancelled = false;
+  doomed_by = -1;
+  operation_.reset();
+  pool_.give_back(std::move(region_), device_);
+  collective_.input = nullptr;
+  collective_.output = nullptr;
+  bind();
+}
+
+void Run::bind() {
+  inputs_.clear();
+  outputs_.clear();
+  windows_.clear();
+  bool shares = may_share_;
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    const auto& slice = slices_[i];
+    const auto& entry = *entries_[i];
+    const auto piece = [&](const TensorView& view) {
+      return Piece{view.data() + slice.begin * size_of(view.dtype()), view.dtype(), slice.offset,
+                   slice.count};
+    };
+    inputs_.push_back(piece(entry.input));
+    outputs_.push_back(piece(entry.output));
+    const auto& input = inputs_.back();
+    shares &=
+        entry.shared && input.data == outputs_.back().data && input.dtype == collective_.dtype;
+    if (!shares) continue;
+    // Neighbours become one.
+    const auto bytes = [&](const Window& window) { return window.count * size_of(input.dtype); };
+    if (!windows_.empty() && windows_.back().data + bytes(windows_.back()) == input.data)
+      windows_.back().count += slice.count;
+    else
+      windows_.push_back({input.data, slice.count});
+  }
+  if (!shares) windows_.clear();
+  updates_ = !entries_.empty() && entries_[0]->update != nullptr;
+}
+
+void Run::fill(void* self, Range range, std::byte* bucket) {
+  auto& run = *static_cast<Run*>(self);
+  pack(run.inputs_, run.collective_.dtype, bucket, range.begin, range.end(), run.prescale_);
+}
+
+void Run::drain(void* self, Range range, const std::byte* bucket, Scale scale) {
+  auto& run = *static_cast<Run*>(self);
+  unpack(run.outputs_, run.collective_.dtype, bucket, range.begin, range.end(), scale);
+}
+
+namespace {
+
+// Where `range` of the bucket lies in one tensor of the bucket's own type, if it does.
+std::byte* single_place(std::span<const Piece> pieces, DataType dtype, Range range) {
+  const auto piece = std::partition_point(pieces.begin(), pieces.end(), [&](const Piece& p) {
+    return p.offset + p.count <= range.begin;
+  });
+  if (piece == pieces.end() || piece->dtype != dtype || piece->offset > range.begin ||
+      piece->offset + piece->count < range.end())
+    return nullptr;
+  return piece->data + (range.begin - piece->offset) * size_of(dtype);
+}
+
+}  // namespace
+
+const std::byte* Run::input_of(void* self, Range range) {
+  auto& run = *static_cast<Run*>(self);
+  if (!run.prescale_.is_one()) return nullptr;
+  return single_place(run.inputs_, run.collective_.dtype, range);
+}
+
+std::byte* Run::output_of(void* self, Range range) {
+  auto& run = *static_cast<Run*>(self);
+  return single_place(run.outputs_, run.collective_.dtype, range);
+}
+
+void Run::fill_with_nothing(void* self, Range range, std::byte* bucket) {
+  auto& run = *static_cast<Run*>(self);
+  fill_neutral(run.collective_.dtype, run.collective_.op, bucket, range.count);
+}
+
+// Reductions that are scaled before or travel in another type work on copies.
+void Run::stage(const Signature& signature, Entry* entry, int64_t input_count,
+                int64_t output_count) {
+  collective_.dtype = signature.wire;
+  user_dtype_ = signature.dtype;
+  if (signature.wire == signature.dtype && signature.prescale == 1.0) return;
+  const auto element = size_of(signature.wire);
+  region_ = pool_.take(static_cast<size_t>(input_count * element));
+  cast(signature.dtype, entry->input.data(), signature.wire, region_->data(), input_count,
+       {signature.prescale, 1});
+  collective_.input = region_->data();
+  if (collective_.output == nullptr || signature.wire == signature.dtype) return;
+  output_region_ = pool_.take(static_cast<size_t>(output_count * element));
+  outputs_ = {{collective_.output, signature.dtype, 0, output_count}};
+  collective_.output = output_region_->data();
+}
+
+std::unique_ptr<Run> Run::single(uint64_t tag, RegionPool& pool, const Response& response,
+                                 Entry* entry, int rank, int size) {
+  if (entry == nullptr) return nullptr;
+  const auto& signature = response.signature;
+  auto run = std::make_unique<Run>(tag, pool);
+  run->entries_ = {entry};
+  auto& collective = run->collective_;
+  collective.kind = signature.kind;
+  collective.dtype = run->user_dtype_ = signature.dtype;
+  collective.op = signature.op;
+  collective.root = signature.root;
+  collective.input = entry->input.data();
+  collective.output = entry->output.data();
+  collective.scale.factor = signature.postscale;
+  run->contributors_ = size;
+  run->device_ = entry->input.device();
+
+  const int64_t row_count = signature.shape.row_count();
+  const bool is_root = rank == signature.root;
+  auto make_output = [&](int64_t rows) {
+    if (!entry->library_output) return;
+    entry->made = Tensor(signature.shape.with_rows(rows), signature.dtype, run->device_);
+    collective.output = entry->made.data();
+  };
+  const auto own = static_cast<size_t>(rank);
+  switch (signature.kind) {
+    case CollectiveKind::allgather:
+      run->send_counts_ = times(response.rows, row_count);
+      make_output(sum(response.rows));
+      break;
+    case CollectiveKind::gather:
+      run->send_counts_ = times(response.rows, row_count);
+      make_output(is_root ? sum(response.rows) : 0);
+      break;
+    case CollectiveKind::scatter:
+    case CollectiveKind::reduce_scatter: {
+      const int64_t all = signature.shape.rank() == 0 ? 1 : signature.shape[0];
+      const auto rows = response.rows.empty() ? even_rows(all, size) : response.rows;
+      run->send_counts_ = times(rows, row_count);
+      make_output(rows[own]);
+      if (signature.kind == CollectiveKind::reduce_scatter)
+        run->stage(signature, entry, sum(run->send_counts_), run->send_counts_[own]);
+      break;
+    }
+    case CollectiveKind::alltoall: {
+      const auto n = static_cast<size_t>(size);
+      std::vector<int64_t> to(response.rows.begin() + static_cast<std::ptrdiff_t>(own * n),
+                              response.rows.begin() + static_cast<std::ptrdiff_t>((own + 1) * n));
+      std::vector<int64_t> from(n);
+      for (size_t peer = 0; peer < n; ++peer) from[peer] = response.rows[peer * n + own];
+      entry->work->set_received(from);
+      make_output(sum(from));
+      run->send_counts_ = times(std::move(to), row_count);
+      run->recv_counts_ = times(std::move(from), row_count);
+      break;
+    }
+    case CollectiveKind::reduce:
+      run->send_counts_ = {signature.shape.count()};
+      run->stage(signature, entry, signature.shape.count(), signature.shape.count());
+      break;
+    case CollectiveKind::broadcast:
+      run->send_counts_ = {signature.shape.count()};
+      break;
+    case CollectiveKind::send:
+    case CollectiveKind::recv: {
+      const bool sends = response.rows[0] == rank;
+      collective.kind = sends ? CollectiveKind::send : CollectiveKind::recv;
+      collective.root = static_cast<int>(response.rows[sends ? 1 : 0]);
+      run->send_counts_ = {signature.shape.count()};
+      break;
+    }
+    case CollectiveKind::barrier:
+    case CollectiveKind::allreduce:
+      break;
+  }
+  if (signature.kind == CollectiveKind::allgather) entry->work->set_received(response.rows);
+  collective.send_counts = run->send_counts_;
+  collective.recv_counts = run->recv_counts_;
+  return run;
+}
+
+void Run::start(Backend& backend, uint32_t verdict, int queue) {
+  Launch launch;
+  launch.tag = tag_;
+  launch.verdict = verdict;
+  launch.contributors = contributors_;
+  if (device_.kind != DeviceKind::cpu) {
+    launch.queue = queue;
+    start_on_device(launch);
+  } else if (region_bytes_ > 0) {
+    launch.queue = queue;
+    if (entries_.empty())
+      launch.edges = {this, &Run::fill_with_nothing, [](void*, Range, const std::byte*, Scale) {},
+                      nullptr, nullptr};
+    else
+      launch.edges = {this, &Run::fill, &Run::drain, &Run::input_of, &Run::output_of};
+    launch.windows = windows_;
+    if (updates_) launch.update = entries_[0]->update;
+    if (!backend.packs_itself(collective_, launch)) {
+      region_ = pool_.take(region_bytes_);
+      collective_.input = collective_.output = region_->data();
+    } else if (!windows_.empty()) {
+      updates_ = false;  // the backend sees to it
+    }
+  }
+  // The same from step to step, unless what was shared is so no more.
+  if (replayed && verdict == 0 && predicted_windows_ != static_cast<int64_t>(windows_.size())) {
+    predicted_windows_ = static_cast<int64_t>(windows_.size());
+    traffic_ = backend.predict(collective_, launch);
+  }
+  started = Clock::now();
+  operation_ = backend.start(collective_, launch);
+}
+
+// The backend does all in stream order, so it gets what that needs: events, tensors and gates.
+void Run::start_on_device(Launch& launch) {
+  ready_.clear();
+  gates_.clear();
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    const auto& entry = *entries_[i];
+    ready_.push_back(entry.ready->event());
+    const bool is_last = slices_.empty() || slices_[i].begin + slices_[i].count ==
+                                                entry.request.signature.shape.count();
+    if (auto* gate = entry.work->only_gate(); gate != nullptr && is_last) gates_.push_back(gate);
+  }
+  device_launch_ = {};
+  device_launch_.ready = ready_;
+  device_launch_.gates = gates_;
+  device_launch_.agreed = !replayed;
+  launch.device = &device_launch_;
+  if (region_bytes_ == 0) return;
+  if (device_launch_.agreed && is_one_tensor()) {
+    collective_.input = inputs_[0].data;
+    collective_.output = outputs_[0].data;
+    return;
+  }
+  if (entries_.empty()) contribute_nothing();
+  region_ = pool_.take(region_bytes_, device_);
+  collective_.input = collective_.output = region_->data();
+  device_launch_.inputs = inputs_;
+  device_launch_.outputs = outputs_;
+  device_launch_.prescale = prescale_;
+}
+
+// Needs no bucket: nothing is cast, and no rank can veto it.
+bool Run::is_one_tensor() const {
+  return entries_.size() == 1 && prescale_.is_one() && inputs_[0].dtype == collective_.dtype &&
+         outputs_[0].dtype == collective_.dtype;
+}
+
+void Run::contribute_nothing() {
+  const int64_t count = send_counts_[0];
+  if (!nothing_) {
+    auto& runtime = device_runtime(device_.kind);
+    nothing_ = {static_cast<std::byte*>(runtime.allocate_host(region_bytes_)),
+                [&runtime](std::byte* memory) { runtime.free_host(memory); }};
+    fill_neutral(collective_.dtype, collective_.op, nothing_.get(), count);
+  }
+  inputs_ = {{nothing_.get(), collective_.dtype, 0, count}};
+  prescale_ = {};
+}
+
+void Run::finish() {
+  if (updates_) {
+    const auto& update = *entries_[0]->update;
+    for (const auto& piece : outputs_)
+      update.apply(update.self, piece.data - update.inputs, piece.count, piece.data);
+  }
+  operation_.reset();
+  pool_.give_back(std::move(region_), device_);
+  for (const auto& piece : outputs_)
+    if (output_region_)
+      cast(collective_.dtype, output_region_->data(), piece.dtype, piece.data, piece.count);
+}
+
+}  // namespace tutti

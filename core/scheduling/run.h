@@ -1,0 +1,124 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "tutti/backends/backend.h"
+#include "tutti/core/agreement/bucket.h"
+#include "tutti/core/scheduling/entry.h"
+#include "tutti/kernels/convert.h"
+
+namespace tutti {
+
+/// Regions that were used before, so that a steady step allocates none. Each is at most an eighth
+/// larger than was asked for, or has room for 4 KiB. Bounded: a region of the host's memory that
+/// was not asked for during the last kForgetAfter takes goes back to the backend, and so does the
+/// one unused for longest when there are more than 64. Memory of a device stays, because to free it
+/// waits for all that the device does.
+class RegionPool {
+ public:
+  static constexpr uint64_t kForgetAfter = 1024;
+  explicit RegionPool(Backend& backend) : backend_(backend) {}
+  /// On a device there is room for a veto lane behind `bytes`.
+  std::unique_ptr<Region> take(size_t bytes, Device device = {});
+  void give_back(std::unique_ptr<Region> region, Device device = {});
+  uint64_t allocations() const { return allocations_; }
+  /// Of the regions that nobody uses now.
+  size_t free_bytes() const;
+
+ private:
+  Backend& backend_;
+  struct Free {
+    Device device;
+    std::unique_ptr<Region> region;
+    uint64_t since = 0;  // how many takes there had been
+  };
+  std::vector<Free> free_;  // the one unused for longest first
+  uint64_t takes_ = 0;
+  uint64_t allocations_ = 0;
+};
+
+/// One collective of the backend on its way: the memory it works on, the entries that it serves and
+/// what must happen at both ends. The Collective's spans point into this object, which therefore
+/// stays where it is.
+class Run {
+ public:
+  Run(uint64_t tag, RegionPool& pool) : tag_(tag), pool_(pool) {}
+  ~Run();
+  Run(const Run&) = delete;
+  Run& operator=(const Run&) = delete;
+
+  /// A fused allreduce. `entries`: one per slice; empty if this rank takes part with nothing
+  /// (joined, or vetoing). `contributors`: the divisor of average. `device`: where the backend
+  /// works on it.
+  static std::unique_ptr<Run> bucket(uint64_t tag, RegionPool& pool, const Bucket& bucket,
+                                     std::vector<Entry*> entries, int contributors, Device device);
+  /// The same bucket again, with other memory: whoever launches it fills entries() first.
+  void repeat(uint64_t tag);
+  /// Any other kind; `entry` is null on ranks that send and recv do not concern. Null if this rank
+  /// has nothing to do. May throw Error (out of memory).
+  static std::unique_ptr<Run> single(uint64_t tag, RegionPool& pool, const Response& response,
+                                     Entry* entry, int rank, int size);
+
+  /// Buckets go into `queue`.
+  void start(Backend& backend, uint32_t verdict, int queue);
+  /// Copies what was staged to where the user wants it. After state done.
+  void finish();
+
+  uint64_t tag() const { return tag_; }
+  const Collective& collective() const { return collective_; }
+  std::vector<Entry*>& entries() { return entries_; }
+  const std::vector<Entry*>& entries() const { return entries_; }
+  const std::vector<BucketSlice>& slices() const { return slices_; }
+  Operation* operation() { return operation_.get(); }
+  int64_t bytes() const;
+  /// Of a replayed bucket that was started: what its plan says that this rank sends.
+  const Traffic& traffic() const { return traffic_; }
+
+  /// Set by the scheduler.
+  bool replayed = false;
+  uint64_t sequence = 0;
+  bool cancelled = false;
+  int doomed_by = -1;  // the rank that left before it finished this, which thus never ends
+  Clock::time_point started;
+
+ private:
+  void stage(const Signature& signature, Entry* entry, int64_t input_count, int64_t output_count);
+  static void fill(void* self, Range range, std::byte* bucket);
+  static void drain(void* self, Range range, const std::byte* bucket, Scale scale);
+  static const std::byte* input_of(void* self, Range range);
+  static std::byte* output_of(void* self, Range range);
+  static void fill_with_nothing(void* self, Range range, std::byte* bucket);
+
+  void bind();
+  void start_on_device(Launch& launch);
+  void contribute_nothing();
+  bool is_one_tensor() const;
+
+  uint64_t tag_;
+  RegionPool& pool_;
+  Collective collective_;
+  std::vector<int64_t> send_counts_, recv_counts_;
+  std::vector<Entry*> entries_;
+  std::vector<BucketSlice> slices_;
+  std::unique_ptr<Region> region_, output_region_;
+  std::vector<Piece> inputs_, outputs_;
+  std::vector<Window> windows_;  // if all of the bucket is shared memory
+  bool may_share_ = false;
+  bool updates_ = false;  // the result was not used for what it is meant for
+  DataType user_dtype_ = DataType::f32;
+  Scale prescale_;
+  int contributors_ = 0;
+  Traffic traffic_;
+  int64_t predicted_windows_ = -1;  // for so many; -1: not yet
+  size_t region_bytes_ = 0;         // of a bucket, taken when it starts
+  Device device_;                   // where the backend works on it
+  DeviceLaunch device_launch_;
+  std::vector<void*> ready_;
+  std::vector<uint64_t*> gates_;
+  std::shared_ptr<std::byte> nothing_;  // what a rank without entries packs
+  OperationPtr operation_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,389 @@
+#include "tutti/core/scheduling/scheduler.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tutti/base/check.h"
+#include "tutti/base/process/memory_check.h"
+#include "tutti/core/agreement/coordinator.h"
+
+namespace tutti {
+
+std::string entry_key(const Request& request) {
+  const auto kind = request.signature.kind;
+  if (kind != CollectiveKind::send && kind != CollectiveKind::recv) return request.name;
+  return fmt::format("{}\n{}", request.name, request.signature.root);
+}
+
+Scheduler::Scheduler(const Options& options, Backend& backend, int rank, int size,
+                     Statistics& statistics, Timeline& timeline, Hooks hooks)
+    : options_(options),
+      backend_(backend),
+      rank_(rank),
+      size_(size),
+      statistics_(statistics),
+      timeline_(timeline),
+      hooks_(std::move(hooks)),
+      capabilities_(backend.capabilities()),
+      pool_(backend),
+      cache_(options.cache_capacity) {}
+
+// --- requests -----------------------------------------------------------------------------------
+
+void Scheduler::submit(Entry* entry) {
+  last_submitted_ = entry->request.name;
+  if (entry->request.signature.kind == CollectiveKind::allreduce) ++statistics_.tensors;
+  if (replay_ && !collapsed_ && replay_->offer(entry)) return;
+  request(entry);
+}
+
+void Scheduler::join(Entry* entry) {
+  join_ = entry;
+  ++joins_;
+  auto message = begin_message(MessageType::requests);
+  Request request;
+  request.join = true;
+  encode_request(message, request, cache_);
+  flush();
+  hooks_.send(0, message.bytes());
+  // The others may be in the plan: this rank will not bring what they wait for.
+  if (replay_ && !ending_) veto();
+}
+
+void Scheduler::request(Entry* entry) {
+  outstanding_.emplace(entry_key(entry->request), entry);
+  unsent_.push_back(entry);
+}
+
+void Scheduler::flush() {
+  if (unsent_.empty()) return;
+  auto message = begin_message(MessageType::requests);
+  for (auto* entry : unsent_) {
+    entry->sent_id = cache_.find(entry->request.name, entry->request.signature);
+    encode_request(message, entry->request, cache_);
+  }
+  unsent_.clear();
+  hooks_.send(0, message.bytes());
+  options_.observe("negotiation");
+}
+
+void Scheduler::on_resend(WireReader reader) {
+  const auto forgotten = reader.numbers();
+  const NameCache nobody_knows(0);
+  auto message = begin_message(MessageType::requests);
+  for (const auto& [key, entry] : outstanding_)
+    if (std::find(forgotten.begin(), forgotten.end(), entry->sent_id) != forgotten.end()) {
+      entry->sent_id = -1;
+      encode_request(message, entry->request, nobody_knows);
+    }
+  hooks_.send(0, message.bytes());
+}
+
+Entry* Scheduler::take_outstanding(const std::string& key) {
+  const auto found = outstanding_.find(key);
+  if (found == outstanding_.end()) return nullptr;
+  Entry* entry = found->second;
+  outstanding_.erase(found);
+  return entry;
+}
+
+// --- answers ------------------------------------------------------------------------------------
+
+void Scheduler::on_answers(WireReader reader) {
+  std::vector<Response> allreduces;
+  while (!reader.at_end()) {
+    if (reader.enumeration<AnswerType>(2) == AnswerType::plan) {
+      launch_allreduces(allreduces);
+      begin_plan(Plan::decode(reader, options_.fusion_bytes, options_.partition_bytes));
+      continue;
+    }
+    auto response = decode_response(reader, cache_);
+    if (!response.error && !response.all_joined && response.joined.empty())
+      cache_.remember(response.name, response.signature);
+    on_response(response, allreduces);
+  }
+  launch_allreduces(allreduces);
+}
+
+void Scheduler::on_response(const Response& response, std::vector<Response>& allreduces) {
+  if (response.all_joined) {
+    Entry* entry = std::exchange(join_, nullptr);
+    if (entry == nullptr) return;
+    entry->made = Tensor(Shape{}, DataType::i64);
+    *entry->made.as<int64_t>() = response.rows.at(0);
+    entry->work->set_output(0, entry->made);
+    finish(entry, nullptr);
+    return;
+  }
+  if (response.signature.kind == CollectiveKind::allreduce && !response.error) {
+    allreduces.push_back(response);
+    return;
+  }
+  // What follows in the answers comes after what came before.
+  launch_allreduces(allreduces);
+  const auto kind = response.signature.kind;
+  std::string key = response.name;
+  if (kind == CollectiveKind::send || kind == CollectiveKind::recv) {
+    key.clear();
+    if (response.rows.size() == 2) {
+      if (response.rows[0] == rank_) key = fmt::format("{}\n{}", response.name, response.rows[1]);
+      if (response.rows[1] == rank_) key = fmt::format("{}\n{}", response.name, response.rows[0]);
+    } else if (response.error) {
+      // The ranks of a pair that disagree: whichever this rank has under that name.
+      for (const auto& [candidate, entry] : outstanding_)
+        if (entry->request.name == response.name && candidate != response.name) key = candidate;
+    }
+  }
+  Entry* entry = take_outstanding(key);
+  if (response.error) {
+    if (entry != nullptr) finish(entry, &*response.error);
+    return;
+  }
+  const uint64_t tag = next_tag_++;
+  try {
+    auto run = Run::single(tag, pool_, response, entry, rank_, size_);
+    if (run) waiting_.push_back(std::move(run));
+  } catch (const Error& error) {
+    // The others run it and wait for this rank, which cannot take part.
+    finish(entry, &error);
+    hooks_.broken(fmt::format("\"{}\": {}", response.name, error.what()));
+  }
+}
+
+// Fuses what was answered together. Every rank does the same with the same answers.
+void Scheduler::launch_allreduces(std::vector<Response>& allreduces) {
+  if (allreduces.empty()) return;
+  ++beside_plan_;
+  std::vector<Placeable> places;
+  std::vector<Entry*> entries;
+  for (size_t i = 0; i < allreduces.size(); ++i) {
+    const auto& response = allreduces[i];
+    places.push_back({static_cast<int64_t>(i), &response.signature, response.joined});
+    Entry* entry = take_outstanding(response.name);
+    entries.push_back(entry);
+    if (entry != nullptr) {
+      entry->left = response.signature.shape.count() - response.signature.begin;
+    }
+  }
+  const auto buckets = plan_buckets(places, options_.fusion_bytes, options_.partition_bytes);
+  for (const auto& bucket : buckets) {
+    std::vector<Entry*> members;
+    for (const auto& slice : bucket.slices)
+      if (auto* entry = entries[static_cast<size_t>(slice.index)]) members.push_back(entry);
+    TUTTI_CHECK(members.empty() || members.size() == bucket.slices.size());
+    const int contributors = size_ - static_cast<int>(bucket.key.joined.size());
+    waiting_.push_back(Run::bucket(next_tag_++, pool_, bucket, std::move(members), contributors,
+                                   device_of(bucket.key)));
+    ++statistics_.buckets;
+  }
+  allreduces.clear();
+}
+
+Device Scheduler::device_of(const BucketKey& key) const {
+  for (const auto& [device, kinds, dtypes, ops] : capabilities_.devices)
+    if (device.kind == key.placement &&
+        capabilities_.serves_on(device, CollectiveKind::allreduce, key.wire, key.op))
+      return device;
+  return {};
+}
+
+// --- running ------------------------------------------------------------------------------------
+
+// Whether what these slices take of their entries is in host memory. (Operations without slices are
+// submitted when all of their tensor is.)
+bool Scheduler::arrived(std::span<Entry* const> entries, std::span<const BucketSlice> slices) {
+  for (size_t i = 0; i < std::min(entries.size(), slices.size()); ++i)
+    if (entries[i]->staged != nullptr &&
+        !entries[i]->staged->arrived(slices[i].begin + slices[i].count))
+      return false;
+  return true;
+}
+
+bool Scheduler::launch_negotiated() {
+  bool moved = false;
+  while (!waiting_.empty() && running_[0] < kMostRunning &&
+         arrived(waiting_.front()->entries(), waiting_.front()->slices())) {
+    auto run = std::move(waiting_.front());
+    waiting_.pop_front();
+    start(std::move(run), 0);
+    moved = true;
+  }
+  return moved;
+}
+
+// Throws if the program has given a tensor's memory back, which is about to be read.
+void Scheduler::check_memory(const Entry& entry) const {
+  for (const auto* view : {&entry.input, &entry.output}) {
+    if (view->device() != Device{} || view->data() == nullptr) continue;
+    if (is_still_there(view->data(), static_cast<size_t>(view->bytes()))) continue;
+    const auto& name = entry.request.name;
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("\"{}\": rank {} has freed its memory ({} bytes) before the Work was "
+                            "done; keep a tensor until wait() has returned",
+                            name, rank_, view->bytes()))
+        .with_rank(rank_)
+        .with_tensor(name);
+  }
+}
+
+void Scheduler::start(std::unique_ptr<Run> run, uint32_t verdict) {
+  ++running_[run->replayed ? 1 : 0];
+  if (options_.check_memory)
+    for (const Entry* entry : run->entries()) check_memory(*entry);
+  options_.observe("pack");
+  run->start(backend_, verdict, run->replayed ? kReplayedQueue : kNegotiatedQueue);
+  if (run->replayed && verdict == 0) {
+    statistics_.predicted_messages += run->traffic().messages;
+    statistics_.predicted_bytes += run->traffic().bytes;
+  }
+  runs_.push_back(std::move(run));
+  options_.observe("transfer");
+}
+
+bool Scheduler::advance(Clock::time_point now) {
+  next_deadline_ = Clock::time_point::max();
+  if (!departures_.empty() && break_what_cannot_be_cancelled(now)) return true;
+  bool moved = !departures_.empty() && end_what_is_doomed();
+  moved |= launch_replay(now);
+  moved |= launch_negotiated();
+  for (size_t i = 0; i < runs_.size();) {
+    auto& run = *runs_[i];
+    const auto state = run.operation()->advance();
+    if (state == OperationState::pending) {
+      ++i;
+      continue;
+    }
+    moved = true;
+    auto over = std::move(runs_[i]);
+    runs_.erase(runs_.begin() + static_cast<std::ptrdiff_t>(i));
+    --running_[over->replayed ? 1 : 0];
+    if (over->cancelled) continue;
+    if (state == OperationState::done) {
+      finish_run(*over);
+      if (over->replayed && replay_ && !collapsed_)
+        idle_runs_[over->sequence % idle_runs_.size()] = std::move(over);
+      continue;
+    }
+    if (over->doomed_by >= 0) {
+      doom(over->entries(), over->doomed_by);
+      continue;
+    }
+    if (state == OperationState::vetoed) collapse(over->sequence);
+    if (state == OperationState::failed) {
+      // Back among the running, so that its entries end with all others.
+      const auto* why = over->operation()->failure();
+      const auto what = fmt::format("{} failed in flight{}{}", describe(*over), why ? ": " : "",
+                                    why ? why->what() : "");
+      runs_.push_back(std::move(over));
+      hooks_.broken(what);
+      return true;
+    }
+  }
+  if (collapsed_ && running_[1] == 0) {
+    renegotiate();
+    moved = true;
+  }
+  return moved;
+}
+
+void Scheduler::finish_run(Run& run) {
+  run.finish();
+  const auto now = Clock::now();
+  if (timeline_.on())
+    timeline_.span(
+        run.replayed ? "replayed buckets" : "negotiated", describe(run), run.started, now,
+        fmt::format("{} {} bytes by {} of {}", run.bytes(), to_string(run.collective().dtype),
+                    backend_.algorithm(run.collective()), backend_.name_for(run.collective())));
+  if (!run.slices().empty()) {
+    finish_slices(run);
+    return;
+  }
+  for (Entry* entry : run.entries()) {
+    if (entry->made) {
+      if (entry->divide_output_by != 1)
+        scale(entry->made.dtype(), entry->made.data(), entry->made.count(),
+              {1.0, entry->divide_output_by});
+      entry->work->set_output(entry->output_index, entry->made);
+    }
+    finish(entry, nullptr);
+  }
+}
+
+void Scheduler::finish_slices(Run& run) {
+  over_.clear();
+  for (size_t i = 0; i < run.entries().size(); ++i) {
+    Entry* entry = run.entries()[i];
+    const auto& slice = run.slices()[i];
+    entry->final_end = std::max(entry->final_end, slice.begin + slice.count);
+    entry->left -= slice.count;
+    if (entry->staged) entry->staged->finished(slice.begin, slice.count);
+    if (entry->left > 0) continue;
+    if (timeline_.on())
+      timeline_.span(entry->request.name, "allreduce", entry->submitted, Clock::now());
+    if (replay_) replay_->release(entry);
+    over_.push_back(entry);
+  }
+  if (!over_.empty()) hooks_.finish(over_, nullptr);
+}
+
+void Scheduler::drop() {
+  runs_.clear();
+  waiting_.clear();
+  replay_.reset();
+  idle_runs_.clear();
+  outstanding_.clear();
+  unsent_.clear();
+  join_ = nullptr;
+  doomed_.clear();
+  running_[0] = running_[1] = 0;
+}
+
+RankStatus Scheduler::status() const {
+  RankStatus status;
+  status.last_submitted = last_submitted_;
+  if (replay_) {
+    status.plan = replay_->plan().id;
+    status.next_sequence = replay_->next_sequence();
+  }
+  status.next_tag = waiting_.empty() ? next_tag_ : waiting_.front()->tag();
+  status.outstanding = outstanding_.size() + runs_.size();
+  status.joined = join_ != nullptr && join_->work->waiters.load(std::memory_order_acquire) > 0;
+  return status;
+}
+
+std::string Scheduler::first_pending() const {
+  if (!waiting_.empty() && !waiting_.front()->entries().empty())
+    return waiting_.front()->entries().front()->request.name;
+  if (held())
+    if (const auto* entry = replay_->find_waiting([](const Entry&) { return true; }))
+      return entry->request.name;
+  return outstanding_.empty() ? std::string() : outstanding_.begin()->second->request.name;
+}
+
+bool Scheduler::is_awaited(std::string_view name) const {
+  const auto is_it = [&](const Entry* entry) {
+    return entry->request.name == name && entry->work->waiters.load(std::memory_order_acquire) > 0;
+  };
+  const auto holds_it = [&](const std::unique_ptr<Run>& run) {
+    return std::ranges::any_of(run->entries(), is_it);
+  };
+  return std::ranges::any_of(outstanding_,
+                             [&](const auto& asked) { return is_it(asked.second); }) ||
+         std::ranges::any_of(waiting_, holds_it) || std::ranges::any_of(runs_, holds_it) ||
+         (held() && replay_->find_waiting([&](const Entry& entry) { return is_it(&entry); }));
+}
+
+std::string Scheduler::describe(const Run& run) {
+  if (run.slices().empty())
+    return fmt::format("{} \"{}\"", to_string(run.collective().kind),
+                       run.entries().empty() ? "" : run.entries().front()->request.name);
+  if (run.entries().empty()) return fmt::format("bucket {} (of other ranks)", run.tag());
+  const auto more = run.entries().size() - 1;
+  const auto& first = run.entries().front()->request.name;
+  const uint64_t number = run.replayed ? run.sequence : run.tag();
+  return more == 0 ? fmt::format("bucket {} (\"{}\")", number, first)
+                   : fmt::format("bucket {} (\"{}\" and {} more)", number, first, more);
+}
+
+}  // namespace tutti

@@ -1,0 +1,173 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "tutti/backends/backend.h"
+#include "tutti/core/agreement/farewell.h"
+#include "tutti/core/agreement/messages.h"
+#include "tutti/core/scheduling/replay.h"
+#include "tutti/core/scheduling/run.h"
+#include "tutti/core/settings/options.h"
+#include "tutti/core/settings/statistics.h"
+#include "tutti/core/watch/timeline.h"
+
+namespace tutti {
+
+/// The queues of Launch: each has one order on all ranks.
+inline constexpr int kNegotiatedQueue = 0;
+inline constexpr int kReplayedQueue = 1;
+inline constexpr int kBlockingQueue = 2;
+
+/// One rank's side of the work: asks the coordinator for what was submitted, launches what it
+/// answers or what the plan says, moves it on and tells the engine what is over. All calls by the
+/// holder of the engine's token.
+class Scheduler {
+ public:
+  struct Hooks {
+    std::function<void(int rank, std::span<const std::byte>)> send;     // a control message
+    std::function<void(std::span<Entry* const>, const Error*)> finish;  // entries are over
+    std::function<void(const std::string&)> broken;                     // an operation failed
+    std::function<void(const std::string&)> log;
+  };
+  Scheduler(const Options& options, Backend& backend, int rank, int size, Statistics& statistics,
+            Timeline& timeline, Hooks hooks);
+
+  void submit(Entry* entry);
+  /// This rank is out of data: answers in which it takes part with nothing follow.
+  void join(Entry* entry);
+  /// Sends the requests made since the last call.
+  void flush();
+
+  void on_answers(WireReader reader);
+  void on_resend(WireReader reader);
+  void on_veto(const Veto& veto);
+
+  /// Launches and moves; true if something moved.
+  bool advance(Clock::time_point now);
+  /// When advance() must be called although nothing arrives.
+  Clock::time_point next_deadline() const { return next_deadline_; }
+
+  /// Forgets everything, and ends what is on its way; the entries are the engine's to finish.
+  void drop();
+  /// How far this rank went, for the others, before it closes.
+  Farewell farewell() const;
+  /// A rank closed. What it has not finished fails from now on, as soon as nothing touches its
+  /// memory any more; what it did finish goes on.
+  void on_farewell(int rank, Farewell farewell, const Error& error);
+  /// Why a blocking call never ends, if a rank left before it finished it.
+  const Error* departure_before_blocking(uint64_t call) const;
+
+  bool idle() const { return runs_.empty() && outstanding_.empty() && waiting_.empty() && !held(); }
+  /// While tensors wait for others of their bucket: bytes that must come before anything can be
+  /// launched. 0: whatever comes matters.
+  int64_t bytes_awaited() const {
+    return held() && !ending_ && outstanding_.empty() ? replay_->missing_bytes() : 0;
+  }
+  uint32_t plan_id() const { return replay_ ? replay_->plan().id : 0; }
+  /// When a thread that waits should look whether the plan fits.
+  Clock::time_point next_look() const { return held() ? next_look_ : Clock::time_point::max(); }
+  bool moving() const { return running_[0] + running_[1] > 0; }
+  RankStatus status() const;
+  /// The name of an operation that is not on its way yet; empty: there is none.
+  std::string first_pending() const;
+  /// An operation of this name that a thread of this rank waits for.
+  bool is_awaited(std::string_view name) const;
+  /// Whether all that is pending waits for other ranks to come to it.
+  bool lacks_ranks() const { return runs_.empty() || runs_.front()->operation()->lacks_ranks(); }
+  /// Operations on their way, for reports.
+  const std::vector<std::unique_ptr<Run>>& runs() const { return runs_; }
+  /// "bucket 7 (\"fc1.weight\" and 3 more)"
+  static std::string describe(const Run& run);
+  uint64_t allocations() const { return pool_.allocations() + allocations_; }
+
+ private:
+  static constexpr int kMostRunning = 8;  // of each: negotiated, replayed
+  bool held() const { return replay_ && replay_->holds_waiting(); }
+  void finish(Entry* entry, const Error* error) { hooks_.finish({&entry, 1}, error); }
+  void request(Entry* entry);
+  void on_response(const Response& response, std::vector<Response>& allreduces);
+  void launch_allreduces(std::vector<Response>& allreduces);
+  /// Where the backend works on a bucket.
+  Device device_of(const BucketKey& key) const;
+  void begin_plan(Plan plan);
+  bool launch_replay(Clock::time_point now);
+  bool launch_negotiated();
+  static bool arrived(std::span<Entry* const> entries, std::span<const BucketSlice> slices);
+  bool next_arrived();
+  void check_memory(const Entry& entry) const;
+  void start(std::unique_ptr<Run> run, uint32_t verdict);
+  bool plan_is_stuck(Clock::time_point now);
+  /// `reordered`: nothing is wrong with the plan but its order.
+  void veto(bool reordered = false);
+  void collapse(uint64_t sequence);
+  void renegotiate();
+  void finish_run(Run& run);
+  void finish_slices(Run& run);
+  Entry* take_outstanding(const std::string& key);
+  // --- scheduler_farewell.cc ---
+  struct Departure {
+    int rank;
+    Farewell farewell;
+    Error error;  // for what needs more of that rank
+  };
+  const Departure* departure_that_dooms(const Run& run) const;
+  void doom(std::span<Entry* const> entries, int rank);
+  bool end_what_is_doomed();
+  bool break_what_cannot_be_cancelled(Clock::time_point now);
+
+  const Options& options_;
+  Backend& backend_;
+  const int rank_;
+  const int size_;
+  Statistics& statistics_;
+  Timeline& timeline_;
+  const Hooks hooks_;
+  const Capabilities capabilities_;
+  RegionPool pool_;
+  NameCache cache_;
+
+  std::unordered_map<std::string, Entry*> outstanding_;  // asked, not answered
+  std::vector<Entry*> unsent_;                           // of these, not sent yet
+  Entry* join_ = nullptr;
+  uint64_t joins_ = 0;                        // asked for so far
+  uint64_t next_tag_ = 1;                     // of negotiated operations
+  std::deque<std::unique_ptr<Run>> waiting_;  // answered, not launched
+  std::vector<std::unique_ptr<Run>> runs_;
+  int running_[2] = {0, 0};  // negotiated, replayed
+  uint64_t allocations_ = 0;
+  std::string last_submitted_;
+
+  // Answers with allreduces since the plan's last bucket was launched; this many times patience_ of
+  // them say that the program goes on without it.
+  int beside_plan_ = 0;
+  static constexpr int kMostBesidePlan = 4;
+  int patience_ = 32;  // steps in another order before a new plan
+  std::optional<Replay> replay_;
+  std::vector<std::unique_ptr<Run>> idle_runs_;  // of each bucket of the plan, when not under way
+  std::vector<Entry*> over_;                     // scratch
+  // Evidence that the plan does not fit: when to look again, and when there will be some.
+  Clock::time_point next_look_, stuck_due_;
+  bool ending_ = false;                // a veto was launched: no more of this plan
+  std::optional<uint64_t> veto_seen_;  // another rank vetoes this sequence
+  std::optional<Veto> early_veto_;     // of a plan that this rank has not heard of yet
+  std::optional<uint64_t> collapsed_;  // buckets from here on are void
+  uint32_t last_plan_ = 0;             // the one before, and where it ended
+  uint64_t last_plan_end_ = 0;
+  std::vector<Departure> departures_;           // in the order in which they were heard of
+  std::vector<std::pair<Entry*, int>> doomed_;  // that never end, because of that rank
+  // Since when runs that a departure dooms are cancelled and still under way.
+  std::optional<Clock::time_point> cancelled_since_;
+  Clock::time_point next_deadline_ = Clock::time_point::max();
+};
+
+/// Point-to-point names belong to two ranks: the key under which a rank keeps them.
+std::string entry_key(const Request& request);
+
+}  // namespace tutti

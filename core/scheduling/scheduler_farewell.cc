@@ -1,0 +1,126 @@
+// What becomes of operations when ranks leave: what the rank that left has finished ends on all
+// ranks; nothing else that needs it ever will.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tutti/core/scheduling/scheduler.h"
+
+namespace tutti {
+
+Farewell Scheduler::farewell() const {
+  Farewell farewell;
+  farewell.next_tag = waiting_.empty() ? next_tag_ : waiting_.front()->tag();
+  farewell.plan = replay_ ? replay_->plan().id : last_plan_;
+  farewell.next_sequence = replay_ ? replay_->next_sequence() : last_plan_end_;
+  if (collapsed_) farewell.next_sequence = std::min(farewell.next_sequence, *collapsed_);
+  for (const auto& run : runs_)
+    (run->replayed ? farewell.unfinished_buckets : farewell.unfinished)
+        .push_back(static_cast<int64_t>(run->replayed ? run->sequence : run->tag()));
+  farewell.joins = joins_;
+  return farewell;
+}
+
+void Scheduler::on_farewell(int rank, Farewell farewell, const Error& error) {
+  departures_.push_back({rank, std::move(farewell), error});
+}
+
+const Scheduler::Departure* Scheduler::departure_that_dooms(const Run& run) const {
+  const auto& collective = run.collective();
+  const bool is_pair =
+      collective.kind == CollectiveKind::send || collective.kind == CollectiveKind::recv;
+  for (const auto& departure : departures_) {
+    if (is_pair && collective.root != departure.rank) continue;
+    const auto& farewell = departure.farewell;
+    const auto plan = static_cast<uint32_t>(run.tag() >> Plan::kSequenceBits);
+    if (run.replayed ? !farewell.has_finished_bucket(plan, run.sequence)
+                     : !farewell.has_finished(run.tag()))
+      return &departure;
+  }
+  return nullptr;
+}
+
+const Error* Scheduler::departure_before_blocking(uint64_t call) const {
+  const auto found = std::ranges::find_if(departures_, [&](const Departure& departure) {
+    return !departure.farewell.has_finished_blocking(call);
+  });
+  return found == departures_.end() ? nullptr : &found->error;
+}
+
+// An entry may be in several buckets: it is doomed once.
+void Scheduler::doom(std::span<Entry* const> entries, int rank) {
+  for (Entry* entry : entries)
+    if (std::ranges::find(doomed_, entry, &std::pair<Entry*, int>::first) == doomed_.end())
+      doomed_.emplace_back(entry, rank);
+}
+
+// Looked for again at each step after a rank has left, because what was asked for before may be
+// answered after.
+bool Scheduler::end_what_is_doomed() {
+  for (const auto& run : runs_) {
+    const auto* departure = run->doomed_by < 0 ? departure_that_dooms(*run) : nullptr;
+    if (departure == nullptr) continue;
+    run->doomed_by = departure->rank;
+    run->operation()->cancel();
+  }
+  std::erase_if(waiting_, [this](const std::unique_ptr<Run>& run) {
+    const auto* departure = departure_that_dooms(*run);
+    if (departure != nullptr) doom(run->entries(), departure->rank);
+    return departure != nullptr;
+  });
+  // A bucket that is not launched here is finished nowhere.
+  if (replay_) {
+    ending_ = true;
+    doom(replay_->take_waiting(), departures_.front().rank);
+  }
+  for (const auto& departure : departures_) {
+    if (join_ != nullptr && departure.farewell.joins < joins_) doom({&join_, 1}, departure.rank);
+    if (departure.rank != 0) continue;
+    // The other names are answered by rank 0, which has heard of it too.
+    for (const auto& [key, entry] : outstanding_) doom({&entry, 1}, 0);
+    if (join_ != nullptr) doom({&join_, 1}, 0);
+  }
+  // What still runs may touch an entry's memory.
+  const auto is_running = [this](const Entry* entry) {
+    return std::ranges::any_of(
+        runs_, [&](const auto& run) { return std::ranges::count(run->entries(), entry) > 0; });
+  };
+  auto over =
+      std::ranges::partition(doomed_, [&](const auto& doomed) { return is_running(doomed.first); });
+  const std::vector<std::pair<Entry*, int>> ended(over.begin(), over.end());
+  doomed_.erase(over.begin(), over.end());
+  for (const auto& [entry, rank] : ended) {
+    if (const auto asked = outstanding_.find(entry_key(entry->request));
+        asked != outstanding_.end() && asked->second == entry)
+      outstanding_.erase(asked);
+    std::erase(unsent_, entry);
+    if (join_ == entry) join_ = nullptr;
+    if (replay_) replay_->release(entry);
+    const auto why = std::ranges::find(departures_, rank, &Departure::rank);
+    finish(entry, &why->error);
+  }
+  return !ended.empty();
+}
+
+// Gloo and NCCL cannot take back what they have started: it ends with the communicator only, and so
+// does the wait of this rank.
+bool Scheduler::break_what_cannot_be_cancelled(Clock::time_point now) {
+  constexpr auto kGrace = std::chrono::milliseconds(250);
+  const auto stuck =
+      std::ranges::find_if(runs_, [](const auto& run) { return run->doomed_by >= 0; });
+  if (stuck == runs_.end()) {
+    cancelled_since_.reset();
+    return false;
+  }
+  if (!cancelled_since_) cancelled_since_ = now;
+  const auto due = *cancelled_since_ + kGrace;
+  if (now < due) {
+    next_deadline_ = std::min(next_deadline_, due);
+    return false;
+  }
+  hooks_.broken(fmt::format("{} cannot be taken back", describe(**stuck)));
+  return true;
+}
+
+}  // namespace tutti

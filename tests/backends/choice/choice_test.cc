@@ -1,0 +1,209 @@
+#include "tutti/backends/choice/choice.h"
+
+#include <gmock/gmock.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/backends/conformance/backend_conformance.h"
+#include "tutti/core/tutti.h"
+
+namespace tutti::test {
+namespace {
+
+using testing::HasSubstr;
+
+Backends make_choice(const std::string& name, const std::string& scores, int size) {
+  const auto store = make_memory_store();
+  Backends backends(static_cast<size_t>(size));
+  run_ranks(size, [&](int rank) {
+    auto context = thread_context(rank, size, store);
+    context.name = name;
+    context.algorithms = scores;
+    context.network_interface = "127.0.0.1";
+    context.executor.segment_bytes = kTestSegmentBytes;
+    backends[static_cast<size_t>(rank)] = connect_choice(context);
+  });
+  return backends;
+}
+
+// Whatever an operation is, some backend is chosen for it, and others run beside it elsewhere.
+BackendMaker choice_maker(const std::string& name, const std::string& own,
+                          const std::string& scores) {
+  return {name, [=](int size) { return make_choice(own, scores, size); }};
+}
+INSTANTIATE_TEST_SUITE_P(
+    Choice, BackendConformance,
+    testing::Values(choice_maker("BySize", "shm",
+                                 "allreduce:100-20k=tcp/auto,20k-inf=memory/ring;"
+                                 "broadcast:0-1k=tcp/auto;allgather:1k-inf=tcp/ring"),
+                    choice_maker("ByKind", "tcp",
+                                 "allreduce:0-inf=memory/auto;send:0-inf=shm/auto;"
+                                 "recv:0-inf=shm/auto;barrier:0-inf=memory/auto")),
+    [](const auto& info) { return info.param.name; });
+
+std::string chosen(const Backend& backend, CollectiveKind kind, int64_t bytes) {
+  Collective collective;
+  collective.kind = kind;
+  collective.dtype = DataType::u8;
+  collective.send_counts = std::span(&bytes, 1);
+  return backend.name_for(collective) + "/" + std::string(backend.algorithm(collective));
+}
+
+TEST(Choice, GoesByKindAndSize) {
+  auto ends = make_choice(
+      "tcp", "allreduce:0-32k=shm/one_shot,32k-1M=auto,1M-inf=memory/auto;broadcast:0-inf=chain",
+      2);
+  for (int rank = 0; rank < 2; ++rank) {
+    const auto& end = ends[static_cast<size_t>(rank)];
+    using enum CollectiveKind;
+    EXPECT_EQ(end->capabilities().name, "tcp,shm,memory");
+    EXPECT_EQ(chosen(*end, allreduce, 32767), "shm/one_shot");
+    EXPECT_EQ(chosen(*end, allreduce, 32768), "tcp/two_shot");
+    EXPECT_EQ(chosen(*end, allreduce, 1 << 20), "memory/two_shot");
+    EXPECT_EQ(chosen(*end, broadcast, 10), "tcp/chain");
+    EXPECT_EQ(chosen(*end, reduce, 10), "tcp/binomial_tree");
+    EXPECT_EQ(end->transport()->route(1 - rank), "tcp");
+  }
+}
+
+TEST(Choice, OfOneBackendIsThatBackend) {
+  for (const auto* scores : {"", "allreduce:0-32k=one_shot", "allreduce:0-32k=shm/one_shot"}) {
+    auto ends = make_choice("shm", scores, 2);
+    EXPECT_EQ(ends[0]->capabilities().name, "shm") << scores;
+    EXPECT_EQ(chosen(*ends[0], CollectiveKind::allreduce, 100), "shm/one_shot") << scores;
+  }
+}
+
+// What a rank sends in its operations is counted wherever they run.
+TEST(Choice, CountsTheTrafficOfAll) {
+  auto ends = make_choice("shm", "allreduce:0-inf=tcp/ring", 2);
+  const int64_t counts[] = {4};
+  int32_t values[2][4] = {{1, 2, 3, 4}, {10, 20, 30, 40}};
+  std::vector<OperationPtr> running;
+  for (size_t rank = 0; rank < 2; ++rank) {
+    auto* data = reinterpret_cast<std::byte*>(values[rank]);
+    const Collective collective{
+        CollectiveKind::allreduce, DataType::i32, ReduceOp::sum, 0, data, data, counts, {}, {}};
+    running.push_back(ends[rank]->start(collective, launch_of(1)));
+  }
+  const auto deadline = Deadline::after(10);
+  while (!running.empty() && !deadline.passed()) {
+    for (auto& end : ends) end->progress();
+    std::erase_if(running, [](const auto& one) { return one->advance() == OperationState::done; });
+  }
+  EXPECT_EQ(values[0][3], 44);
+  EXPECT_EQ(ends[0]->counters().bytes_sent, 16u);
+  EXPECT_EQ(ends[0]->transport()->counters().bytes_sent, 0u);
+}
+
+// --- communicators ------------------------------------------------------------------------------
+
+std::vector<std::string> refusals(int size, const std::function<void(Options&)>& tune) {
+  std::vector<std::string> heard(static_cast<size_t>(size));
+  const auto store = make_memory_store();
+  const auto begin = Clock::now();
+  run_ranks(size, [&](int rank) {
+    auto options = Options::thread_rank(rank, size, store);
+    tune(options);
+    try {
+      Communicator::create(options);
+    } catch (const Error& error) {
+      heard[static_cast<size_t>(rank)] = error.what();
+    }
+  });
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10));
+  return heard;
+}
+
+TEST(Choice, ACommunicatorUsesSeveralBackendsAndTheTimelineSaysWhich) {
+  const auto file = fmt::format("{}choice_timeline_{}.json", testing::TempDir(), ::getpid());
+  const auto store = make_memory_store();
+  run_ranks(3, [&](int rank) {
+    auto options = Options::thread_rank(rank, 3, store);
+    options.algorithms = "allreduce:0-1k=shm/auto,64k-inf=tcp/ring;broadcast:0-inf=tcp/auto";
+    options.fusion_bytes = 0;
+    const auto comm = Communicator::create(options);
+    EXPECT_EQ(comm->backend(), "memory,shm,tcp");
+    comm->start_timeline(file);
+    std::vector<float> small(10), middle(1000), large(100'000);
+    for (int step = 0; step < 6; ++step) {
+      for (auto* values : {&small, &middle, &large})
+        values->assign(values->size(), static_cast<float>(rank + step));
+      auto first = comm->allreduce("small", small, ReduceOp::sum);
+      auto second = comm->allreduce("large", large, ReduceOp::sum);
+      comm->allreduce("middle", middle, ReduceOp::sum).wait();
+      second.wait();
+      first.wait();
+      for (auto* values : {&small, &middle, &large})
+        ASSERT_EQ(*values, std::vector<float>(values->size(), static_cast<float>(3 + 3 * step)));
+      comm->allreduce_blocking("blocking", small, ReduceOp::max);
+      comm->broadcast("broadcast", middle, 1).wait();
+    }
+    EXPECT_GT(comm->statistics().replayed_buckets, 0u);
+    comm->stop_timeline();
+  });
+  std::ifstream stream(file);
+  const std::string events((std::istreambuf_iterator<char>(stream)), {});
+  std::filesystem::remove(file);
+  for (const auto* said :
+       {"40 f32 bytes by one_shot of shm", "4000 f32 bytes by one_shot of memory",
+        "400000 f32 bytes by ring of tcp", "4000 f32 bytes by binomial_tree of tcp"})
+    EXPECT_THAT(events, HasSubstr(said));
+}
+
+TEST(Choice, ATypoInTheScoresIsToldOnAllRanks) {
+  const auto one = refusals(2, [](Options& options) {
+    if (options.rank == 1) options.algorithms = "allreduce:0-32k=smh/one_shot";
+  });
+  EXPECT_THAT(one[1], testing::StartsWith("TUTTI_ALGORITHMS=allreduce:0-32k=smh/one_shot: there is "
+                                          "no backend \"smh\", did you mean \"shm\"?"));
+  EXPECT_EQ(one[0], "rank 1: " + one[1]);
+  const auto all =
+      refusals(2, [](Options& options) { options.algorithms = "allreduce:0-3x=ring"; });
+  for (const auto& line : all) EXPECT_THAT(line, HasSubstr("\"3x\" is no size"));
+}
+
+TEST(Choice, RanksThatChooseDifferentlyAreToldOnAllRanks) {
+  const auto backends =
+      refusals(3, [](Options& options) { options.backend = options.rank == 1 ? "shm" : "tcp"; });
+  // Of rank 1 and whichever other was first.
+  EXPECT_THAT(
+      backends[0],
+      testing::AnyOf("rank 0 has TUTTI_BACKEND=tcp, rank 1 has TUTTI_BACKEND=shm; all ranks "
+                     "must have one setting",
+                     "rank 1 has TUTTI_BACKEND=shm, rank 2 has TUTTI_BACKEND=tcp; all ranks "
+                     "must have one setting"));
+  for (const auto& heard : backends) EXPECT_EQ(heard, backends[0]);
+  const auto scores = refusals(2, [](Options& options) {
+    options.algorithms = options.rank == 1 ? "allreduce:0-inf=tcp/ring" : "allreduce:0-inf=ring";
+  });
+  EXPECT_THAT(scores[0], HasSubstr("rank 0 has TUTTI_ALGORITHMS=allreduce:0-inf=ring, rank 1 has "
+                                   "TUTTI_ALGORITHMS=allreduce:0-inf=tcp/ring"));
+  EXPECT_THAT(scores[1], HasSubstr("all ranks must have one setting"));
+}
+
+TEST(Choice, AnInterfaceThatOneRankLacksIsToldOnAllRanks) {
+  const auto heard = refusals(3, [](Options& options) {
+    options.backend = "tcp";
+    if (options.rank == 1) options.network_interface = "eth99";
+  });
+  EXPECT_THAT(heard[1], testing::StartsWith("TUTTI_INTERFACE=eth99 names no interface that is up "
+                                            "and no address of this host"));
+  EXPECT_EQ(heard[0], "rank 1: " + heard[1]);
+  EXPECT_EQ(heard[2], heard[0]);
+}
+
+TEST(Choice, TwoLevelsNeedBackendsThatFit) {
+  const auto refusal = [](const std::string& name) {
+    const auto heard = refusals(2, [&](Options& options) { options.backend = name; });
+    EXPECT_FALSE(heard[0].empty() || heard[1].empty()) << name;
+    return heard[0];
+  };
+  EXPECT_THAT(refusal("shm+tpc"), HasSubstr("there is no backend \"tpc\", did you mean \"tcp\"?"));
+  EXPECT_THAT(refusal("shm+"), HasSubstr("there is no backend \"\""));
+  EXPECT_THAT(refusal("shm+tcp+tcp"), HasSubstr("needs backend \"tcp+tcp\""));
+}
+
+}  // namespace
+}  // namespace tutti::test

@@ -1,0 +1,111 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/backends/conformance/collective_cases.h"
+#include "tests/backends/support/world.h"
+#include "tutti/base/error.h"
+
+// What every Backend promises: of collectives in backend_conformance.cc, of ends and sleep in
+// backend_life_conformance.cc, and here what those tests stand on. A test program links them
+// (LIBRARIES tutti_backend_conformance) and names its backends:
+//   INSTANTIATE_TEST_SUITE_P(Memory, BackendConformance, testing::Values(...));
+// All ranks live in this process. Where nothing else is said one thread drives them all, so
+// whatever would wait for another rank inside a call would hang.
+
+namespace tutti::test {
+
+using Backends = std::vector<std::unique_ptr<Backend>>;
+
+struct BackendMaker {
+  std::string name;
+  std::function<Backends(int size)> make;
+};
+
+inline void PrintTo(const BackendMaker& maker, std::ostream* out) { *out << maker.name; }
+
+/// Segments this small make several of them out of a few thousand elements.
+constexpr int64_t kTestSegmentBytes = 4096;
+
+inline Launch launch_of(uint64_t tag) {
+  Launch launch;
+  launch.tag = tag;
+  return launch;
+}
+
+class BackendConformance : public testing::TestWithParam<BackendMaker> {
+ protected:
+  static constexpr double kPatience = 20;
+
+  void open(int size) { ends_ = GetParam().make(size); }
+  int size() const { return static_cast<int>(ends_.size()); }
+  Backend& end(int rank) { return *ends_[static_cast<size_t>(rank)]; }
+  bool takes_part(const Case& test, int rank) const {
+    return test.shape.kind != CollectiveKind::send || (rank | 1) < size();
+  }
+
+  struct Running {
+    int rank;
+    OperationPtr operation;
+    OperationState state = OperationState::pending;
+  };
+
+  std::vector<Running> start(Case& test, uint64_t tag, uint32_t verdict_of_rank_0 = 0,
+                             const std::vector<Edges>& edges = {}) {
+    std::vector<Running> running;
+    for (int rank = 0; rank < size(); ++rank) {
+      if (!takes_part(test, rank)) continue;
+      Launch launch;
+      launch.tag = tag;
+      launch.verdict = rank == 0 ? verdict_of_rank_0 : 0;
+      if (!edges.empty()) launch.edges = edges[static_cast<size_t>(rank)];
+      running.push_back({rank, end(rank).start(test.of(rank), launch)});
+    }
+    return running;
+  }
+  /// Drives everything until all are over.
+  void finish(std::vector<Running>& running, OperationState expected) {
+    const auto deadline = Deadline::after(kPatience);
+    bool pending = true;
+    while (pending && !deadline.passed()) {
+      pending = false;
+      for (auto& backend : ends_)
+        if (backend) backend->progress();
+      for (auto& one : running) {
+        if (one.state != OperationState::pending) continue;
+        one.state = one.operation->advance();
+        if (one.state == OperationState::pending)
+          pending = true;
+        else
+          one.operation.reset();
+      }
+    }
+    for (const auto& one : running)
+      EXPECT_EQ(one.state, expected) << "rank " << one.rank << " of " << size();
+  }
+  void run(Case& test) {
+    auto running = start(test, ++tag_);
+    finish(running, OperationState::done);
+    test.check();
+  }
+
+  static std::vector<CollectiveKind> all_kinds() {
+    return {CollectiveKind::allreduce,      CollectiveKind::allgather, CollectiveKind::broadcast,
+            CollectiveKind::reduce,         CollectiveKind::gather,    CollectiveKind::scatter,
+            CollectiveKind::reduce_scatter, CollectiveKind::alltoall,  CollectiveKind::send,
+            CollectiveKind::barrier};
+  }
+
+  Backends ends_;
+  uint64_t tag_ = 0;
+};
+
+}  // namespace tutti::test

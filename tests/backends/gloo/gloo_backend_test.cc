@@ -1,0 +1,224 @@
+#include <gmock/gmock.h>
+#include <netinet/in.h>
+
+#include <cstddef>
+#include <cstring>
+
+#include "tests/backends/conformance/backend_conformance.h"
+
+namespace tutti::test {
+namespace {
+
+BackendMaker gloo_maker(const std::string& name, const std::string& interface,
+                        const std::string& algorithms) {
+  return {name, [=](int size) {
+            return make_backends(find_backend("gloo"), size, [=](Context& context) {
+              context.network_interface = interface;
+              context.algorithms = algorithms;
+              context.executor.segment_bytes = kTestSegmentBytes;
+            });
+          }};
+}
+
+const auto name_of = [](const auto& info) { return info.param.name; };
+
+INSTANTIATE_TEST_SUITE_P(Gloo, BackendConformance,
+                         testing::Values(gloo_maker("Default", "", ""),
+                                         gloo_maker("Ring", "127.0.0.1", "allreduce:0-inf=ring"),
+                                         gloo_maker("HalvingDoubling", "lo",
+                                                    "allreduce:0-inf=halving_doubling")),
+                         name_of);
+
+// One allreduce over all of `ends`.
+void run_allreduce(Backends& ends, CaseMaker& maker, uint64_t tag, DataType dtype, ReduceOp op,
+                   int64_t count, bool in_place = false) {
+  SCOPED_TRACE(testing::Message() << ends.size() << " ranks, count " << count);
+  auto test = maker.make(CollectiveKind::allreduce, dtype, op, count);
+  if (in_place) test.outputs = test.inputs;
+  std::vector<OperationPtr> operations;
+  for (size_t rank = 0; rank < ends.size(); ++rank) {
+    auto collective = test.of(static_cast<int>(rank));
+    if (in_place) collective.input = collective.output;
+    operations.push_back(ends[rank]->start(collective, launch_of(tag)));
+  }
+  const auto deadline = Deadline::after(20);
+  for (auto& operation : operations) {
+    auto state = OperationState::pending;
+    while (state == OperationState::pending && !deadline.passed()) {
+      for (auto& end : ends) end->progress();
+      state = operation->advance();
+    }
+    ASSERT_EQ(state, OperationState::done);
+  }
+  test.check();
+}
+
+TEST(Gloo, AllreducesOfManySizesOneAfterAnother) {
+  auto ends = make_backends(find_backend("gloo"), 3);
+  uint64_t tag = 0;
+  for (int round = 0; round < 3; ++round)
+    for (const auto dtype : {DataType::u8, DataType::f32, DataType::f64, DataType::bf16})
+      for (int64_t count = 1; count <= 4096; count = count * 2 + round)
+        for (const auto op : {ReduceOp::sum, ReduceOp::max}) {
+          CaseMaker maker(3, ++tag);
+          run_allreduce(ends, maker, tag, dtype, op, count);
+          ASSERT_FALSE(testing::Test::HasFailure());
+        }
+}
+
+// Several pieces in each step, and ranks beyond a power of two.
+TEST(Gloo, HalvingAndDoublingInPieces) {
+  for (const int size : {2, 3, 4, 6}) {
+    auto ends = make_backends(find_backend("gloo"), size, [](Context& context) {
+      context.algorithms = "allreduce:0-inf=halving_doubling";
+    });
+    uint64_t tag = 0;
+    for (const int64_t count : {1, 5, 300'001, 1'000'003})
+      for (const bool in_place : {false, true}) {
+        CaseMaker maker(size, ++tag);
+        run_allreduce(ends, maker, tag, DataType::f32, ReduceOp::average, count, in_place);
+        ASSERT_FALSE(testing::Test::HasFailure());
+      }
+  }
+}
+
+// Gloo cannot be told to give a call up; its connections and waits can be ended under it, as the
+// engine does on every rank that hears of a loss.
+TEST(Gloo, ACallInTheMiddleEndsAtOnceOnAllRanks) {
+  constexpr int64_t kCount = 64 << 20;
+  const int64_t counts[] = {kCount};
+  for (int round = 0; round < 3; ++round) {
+    auto ends = make_backends(find_backend("gloo"), 2);
+    std::vector<std::vector<std::byte>> data(2, std::vector<std::byte>(kCount, std::byte{1}));
+    std::vector<OperationPtr> operations;
+    for (size_t rank = 0; rank < 2; ++rank) {
+      const Collective collective{CollectiveKind::allreduce,
+                                  DataType::u8,
+                                  ReduceOp::sum,
+                                  0,
+                                  data[rank].data(),
+                                  data[rank].data(),
+                                  counts,
+                                  {},
+                                  {}};
+      operations.push_back(ends[rank]->start(collective, launch_of(1)));
+    }
+    const auto drive = [&] {
+      for (size_t rank = 0; rank < 2; ++rank) ends[rank]->progress();
+    };
+    for (int i = 0; i < 5 + 5 * round; ++i) {
+      drive();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    ASSERT_EQ(operations[0]->advance(), OperationState::pending);
+    const auto begin = Clock::now();
+    for (auto& end : ends)
+      std::thread([&] { end->abort(Error(ErrorCode::closed, "enough")); }).join();
+    for (auto& operation : operations) {
+      auto state = OperationState::pending;
+      while (state == OperationState::pending && Clock::now() - begin < std::chrono::seconds(10)) {
+        drive();
+        state = operation->advance();
+      }
+      EXPECT_EQ(state, OperationState::failed);
+      EXPECT_LT(Clock::now() - begin, std::chrono::milliseconds(1000));
+    }
+  }
+}
+
+TEST(Gloo, RankOrderGoesElsewhereAndSaysSoOnce) {
+  std::mutex mutex;
+  std::vector<std::string> lines;
+  auto ends = make_backends(find_backend("gloo"), 3, [&](Context& context) {
+    context.determinism = Determinism::rank_order;
+    context.log = [&](LogLevel, std::string_view line) {
+      const std::lock_guard lock(mutex);
+      lines.emplace_back(line);
+    };
+  });
+  const int64_t counts[] = {1000};
+  Collective collective;
+  collective.kind = CollectiveKind::allreduce;
+  collective.send_counts = counts;
+  EXPECT_THAT(std::string(ends[1]->algorithm(collective)),
+              testing::Not(testing::HasSubstr("gloo")));
+  collective.kind = CollectiveKind::broadcast;
+  EXPECT_EQ(ends[1]->algorithm(collective), "gloo");
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_THAT(lines[0], testing::HasSubstr("Gloo promises no rank order"));
+}
+
+TEST(Gloo, AnAlgorithmThatItDoesNotHaveIsRefused) {
+  for (const auto& [scores, why] :
+       {std::pair("allreduce:0-inf=two_shot",
+                  "TUTTI_ALGORITHMS=allreduce:0-inf=two_shot: Gloo has "
+                  "no two_shot for allreduce (want auto, ring or "
+                  "halving_doubling)"),
+        std::pair("broadcast:0-1k=chain",
+                  "TUTTI_ALGORITHMS=broadcast:0-1k=chain: Gloo has no chain for broadcast (want "
+                  "auto)")}) {
+    auto context = thread_context(0, 1, make_memory_store());
+    context.algorithms = scores;
+    try {
+      find_backend("gloo").connect(context);
+      ADD_FAILURE() << scores;
+    } catch (const Error& error) {
+      EXPECT_STREQ(error.what(), why);
+    }
+  }
+}
+
+// Gloo's own connect() waits for ever, whatever its timeout says.
+TEST(Gloo, WhoNeverAnswersItsConnectionIsNotAwaitedBeyondTheDeadline) {
+  const auto store = make_memory_store();
+  const auto begin = Clock::now();
+  run_ranks(2, [&](int rank) {
+    auto context = thread_context(rank, 2, store);
+    context.network_interface = "127.0.0.1";
+    if (rank == 0) {
+      context.deadline = Deadline::after(1);
+      try {
+        find_backend("gloo").connect(context);
+        ADD_FAILURE() << "connected to nobody";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::timeout) << error.what();
+        EXPECT_THAT(error.what(), testing::HasSubstr("Gloo's connections"));
+      }
+      return;
+    }
+    // A rank that meets the other one, tells an address and then falls silent.
+    const auto channels = find_backend("hierarchical").open(context, others(rank, 2));
+    auto theirs = store->get("gloo/0", Deadline::after(10));
+    ASSERT_GT(theirs.size(), 2 + sizeof(sockaddr_in));  // a length of 0, one more, the address
+    // Of two addresses the lower one awaits the other.
+    std::memset(theirs.data() + 2 + offsetof(sockaddr_in, sin_port), 0xff, sizeof(in_port_t));
+    store->set("gloo/1", theirs.substr(1) + std::string(1, '\0'));
+    std::this_thread::sleep_for(std::chrono::milliseconds(1600));
+  });
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(6));
+}
+
+TEST(Gloo, AnInterfaceThatOneRankLacksIsOneErrorOnAll) {
+  const auto begin = Clock::now();
+  std::vector<std::string> heard(2);
+  const auto store = make_memory_store();
+  run_ranks(2, [&](int rank) {
+    auto context = thread_context(rank, 2, store);
+    if (rank == 1) context.network_interface = "eth99";
+    try {
+      find_backend("gloo").connect(context);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::unavailable);
+      heard[static_cast<size_t>(rank)] = error.what();
+    }
+  });
+  for (const auto& text : heard)
+    EXPECT_THAT(
+        text,
+        testing::AllOf(testing::HasSubstr("rank 1: TUTTI_INTERFACE=eth99 names no interface"),
+                       testing::HasSubstr("lo 127.0.0.1"), testing::HasSubstr("TUTTI_INTERFACE")));
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10));
+}
+
+}  // namespace
+}  // namespace tutti::test

@@ -1,0 +1,203 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/backends/support/tcp_rank_processes.h"
+#include "tests/support/network_namespaces.h"
+#include "tutti/backends/plugins.h"
+#include "tutti/base/error.h"
+
+namespace tutti::test {
+namespace {
+
+class HierarchicalFallbackTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const auto reason = NetworkNamespaces::unavailable();
+    if (!reason.empty()) GTEST_SKIP() << reason;
+  }
+};
+
+// Layouts of ranks over hosts.
+class HierarchicalTest : public HierarchicalFallbackTest,
+                         public testing::WithParamInterface<std::vector<int>> {};
+INSTANTIATE_TEST_SUITE_P(Layouts, HierarchicalTest,
+                         testing::Values(std::vector{0, 0, 1, 1}, std::vector{0, 0, 0, 1},
+                                         std::vector{0, 1, 2, 2}, std::vector{0, 1, 0, 1}),
+                         [](const auto& info) {
+                           std::string name = "RanksOnHosts";
+                           for (const int host : info.param) name += std::to_string(host);
+                           return name;
+                         });
+
+int host_count(const std::vector<int>& layout) {
+  return *std::max_element(layout.begin(), layout.end()) + 1;
+}
+
+// Drives one operation to its end.
+OperationState finish(Backend& backend, Operation& operation, Deadline deadline) {
+  while (!deadline.passed()) {
+    const auto state = operation.advance();
+    if (state != OperationState::pending) return state;
+    if (!backend.progress() && backend.arm()) {
+      Poller poller;
+      poller.watch(backend.descriptor(), EPOLLIN);
+      poller.wait(50);
+    }
+  }
+  return OperationState::pending;
+}
+
+// A sum over all ranks of values that f32 holds exactly, checked to the bit.
+bool allreduce(Context& context, Backend& backend, int64_t count, uint64_t tag) {
+  std::vector<float> values(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i)
+    values[static_cast<size_t>(i)] = static_cast<float>((i * 7 + context.rank * 13) % 1000);
+  Collective collective;
+  collective.kind = CollectiveKind::allreduce;
+  collective.input = reinterpret_cast<const std::byte*>(values.data());
+  collective.output = reinterpret_cast<std::byte*>(values.data());
+  collective.send_counts = std::span(&count, 1);
+  Launch launch;
+  launch.tag = tag;
+  const auto operation = backend.start(collective, launch);
+  if (finish(backend, *operation, context.deadline) != OperationState::done)
+    return complain(context, "the allreduce did not end");
+  for (int64_t i = 0; i < count; ++i) {
+    float expected = 0;
+    for (int rank = 0; rank < context.size; ++rank)
+      expected += static_cast<float>((i * 7 + rank * 13) % 1000);
+    if (values[static_cast<size_t>(i)] != expected)
+      return complain(context, "element " + std::to_string(i) + " is wrong");
+  }
+  return true;
+}
+
+// Allreduces are right, and go by shared memory within a host and by TCP between hosts.
+bool uses_both_levels(Context& context) {
+  const auto backend = find_backend("hierarchical").connect(context);
+  auto& transport = *backend->transport();
+  for (const int peer : others(context)) {
+    const bool near = context.places[static_cast<size_t>(peer)].host ==
+                      context.places[static_cast<size_t>(context.rank)].host;
+    if (transport.route(peer) != (near ? "shm" : "tcp"))
+      return complain(context, "route to " + std::to_string(peer) + " is " +
+                                   std::string(transport.route(peer)));
+  }
+  uint64_t tag = 1;
+  for (const int64_t count : {0, 1, 3, 5, 1000, 300'001})
+    if (!allreduce(context, *backend, count, tag++)) return false;
+  meet(context, "done");
+  transport.goodbye(2);
+  return true;
+}
+
+TEST_P(HierarchicalTest, SharedMemoryWithinAHostAndTcpBetweenHosts) {
+  NetworkNamespaces hosts(host_count(GetParam()));
+  RankProcesses(hosts, GetParam()).with(builtin_backends()).run(uses_both_levels);
+}
+
+TEST_P(HierarchicalTest, SharedMemoryWithinAHostAndUcxBetweenHosts) {
+  std::vector<const BackendPlugin*> plugins;
+  try {
+    plugins = load_backends("shm+ucx", {}, {});
+  } catch (const Error& error) {
+    GTEST_SKIP() << error.what();
+  }
+  NetworkNamespaces hosts(host_count(GetParam()));
+  RankProcesses(hosts, GetParam()).with(plugins).run([](Context& context) {
+    context.name = "shm+ucx";
+    ::setenv("UCX_TLS", "tcp", 1);  // it knows that the hosts are one in truth
+    return uses_both_levels(context);
+  });
+}
+
+// What cannot be a level is refused before anybody connects.
+TEST(Hierarchical, ALevelNeedsMessages) {
+  constexpr BackendPlugin kWhole{.name = "whole"};
+  const auto builtin = builtin_backends();
+  std::vector<const BackendPlugin*> plugins(builtin.begin(), builtin.end());
+  plugins.push_back(&kWhole);
+  for (const auto& [name, why] :
+       {std::pair("shm+whole",
+                  "backend whole runs whole collectives and offers no messages, so "
+                  "shm+whole cannot use it between hosts; use shm+tcp, or whole alone"),
+        std::pair("whole+tcp",
+                  "backend whole has no channels for the ranks of one host in "
+                  "whole+tcp; use shm+tcp")}) {
+    Context context;
+    context.name = name;
+    context.plugins = plugins;
+    try {
+      find_backend("hierarchical").connect(context);
+      ADD_FAILURE() << name;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+      EXPECT_STREQ(error.what(), why);
+    }
+  }
+}
+
+// Reduce-scatter within the hosts, allreduce between them, allgather within them: what leaves a
+// host is 2 (h - 1) / h of the data for h hosts, however many ranks it has.
+TEST_P(HierarchicalTest, CrossHostBytesAreTheLeastThereCanBe) {
+  const auto& layout = GetParam();
+  const int h = host_count(layout);
+  NetworkNamespaces hosts(h);
+  constexpr int64_t kCount = 1 << 20;
+  RankProcesses ranks(hosts, layout);
+  ranks.with(builtin_backends()).run([&](Context& context) {
+    context.algorithms = "allreduce:0-inf=hierarchical";
+    const auto backend = find_backend("hierarchical").connect(context);
+    auto& transport = *backend->transport();
+    const auto before = transport.counters().bytes_to_peer;
+    if (!allreduce(context, *backend, kCount, 1)) return false;
+    const auto after = transport.counters().bytes_to_peer;
+    const int own_host = layout[static_cast<size_t>(context.rank)];
+    for (const int peer : others(context)) {
+      const auto index = static_cast<size_t>(peer);
+      if (layout[index] != own_host)
+        context.store->add("bytes/" + std::to_string(own_host),
+                           static_cast<int64_t>(after[index] - before[index]));
+    }
+    meet(context, "done");
+    transport.goodbye(2);
+    return true;
+  });
+  const int64_t bytes = kCount * int64_t{sizeof(float)};
+  const int64_t least = 2 * bytes * (h - 1) / h;
+  for (int host = 0; host < h; ++host) {
+    const auto sent = ranks.store()->add("bytes/" + std::to_string(host), 0);
+    EXPECT_GE(sent, least - 8 * h) << "host " << host;  // chunks are whole elements
+    EXPECT_LE(sent, least + least / 100) << "host " << host;
+  }
+}
+
+// Two ranks that say they share a host but run in different namespaces.
+TEST_F(HierarchicalFallbackTest, RanksThatCannotShareMemoryAgreeOnTcp) {
+  NetworkNamespaces hosts(3);
+  RankProcesses(hosts, {0, 1, 2}).with(builtin_backends()).run([&](Context& context) {
+    context.places[0].host = context.places[1].host = "one host";
+    context.deadline = Deadline::after(8);
+    std::vector<std::string> log;
+    context.log = [&](LogLevel, std::string_view line) { log.emplace_back(line); };
+    const auto backend = find_backend("hierarchical").connect(context);
+    for (const int peer : others(context))
+      if (backend->transport()->route(peer) != "tcp") return complain(context, "not by TCP");
+    if (!allreduce(context, *backend, 1000, 1)) return false;
+    meet(context, "done");
+    backend->transport()->goodbye(2);
+    const bool told = log.size() == 1 && log[0].starts_with("ranks 0 1 share host ");
+    return told == (context.rank == 0) || complain(context, log.empty() ? "no log" : log[0]);
+  });
+}
+
+}  // namespace
+}  // namespace tutti::test

@@ -1,0 +1,285 @@
+// The nccl backend on the tests' device and the tests' NCCL: what every backend promises, and what
+// this one does when NCCL misbehaves.
+
+#include <gmock/gmock.h>
+
+#include "tests/backends/conformance/backend_conformance.h"
+#include "tests/backends/fake_nccl/judge.h"
+#include "tests/backends/nccl/on_device.h"
+#include "tutti/tensor/tensor.h"
+
+namespace tutti::test {
+namespace {
+
+const bool judged = FakeNcclJudge::install();
+
+constexpr Device kFake{DeviceKind::fake, 0};
+
+Backends nccl_backends(int size) {
+  return make_backends(find_backend("nccl"), size, [](Context& context) {
+    context.library = TUTTI_FAKE_NCCL;
+    context.executor.segment_bytes = kTestSegmentBytes;
+  });
+}
+
+BackendMaker maker(const std::string& name, bool device) {
+  return {name, [device](int size) {
+            auto backends = nccl_backends(size);
+            if (device)
+              for (auto& backend : backends) backend = on_device(std::move(backend));
+            return backends;
+          }};
+}
+
+// Memory of the host goes other backends' ways, which have been under tsan with them.
+std::vector<BackendMaker> makers() {
+  std::vector<BackendMaker> all{maker("DeviceMemory", true)};
+#ifndef __SANITIZE_THREAD__
+  all.push_back(maker("HostMemory", false));
+#endif
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Nccl, BackendConformance, testing::ValuesIn(makers()),
+                         [](const auto& info) { return info.param.name; });
+
+// Drives all ends until `over`, which must come in time.
+void drive(Backends& ends, const std::function<bool()>& over, double seconds = 20) {
+  const auto deadline = Deadline::after(seconds);
+  while (!over() && !deadline.passed())
+    for (auto& end : ends) end->progress();
+  ASSERT_TRUE(over());
+}
+
+// One allreduce of device memory a rank, started in a queue.
+struct Bucket {
+  explicit Bucket(Backend& end, uint64_t tag, int64_t wanted = 1000, uint32_t verdict = 0)
+      : count(wanted), tensor(Shape{wanted}, DataType::f32, kFake) {
+    std::fill_n(tensor.as<float>(), count, 1.0f);
+    region = end.allocate(static_cast<size_t>(count * 4 + kLaneBytes), kFake);
+    piece = {tensor.data(), DataType::f32, 0, count};
+    device.inputs = device.outputs = {&piece, 1};
+    gate = device_runtime(DeviceKind::fake).take_word();
+    device.gates = {&gate, 1};
+    Launch launch;
+    launch.tag = tag;
+    launch.queue = 1;
+    launch.verdict = verdict;
+    launch.device = &device;
+    operation = end.start({CollectiveKind::allreduce,
+                           DataType::f32,
+                           ReduceOp::sum,
+                           0,
+                           region->data(),
+                           region->data(),
+                           {&count, 1},
+                           {},
+                           {}},
+                          launch);
+  }
+  Bucket(const Bucket&) = delete;
+  ~Bucket() {
+    operation.reset();
+    device_runtime(DeviceKind::fake).give_back_word(gate);
+  }
+  bool is_over() {
+    if (state == OperationState::pending) state = operation->advance();
+    return state != OperationState::pending;
+  }
+
+  int64_t count;
+  Tensor tensor;
+  std::unique_ptr<Region> region;
+  Piece piece;
+  uint64_t* gate = nullptr;
+  DeviceLaunch device;
+  OperationPtr operation;
+  OperationState state = OperationState::pending;
+};
+
+TEST(Nccl, ABucketOpensItsGateWhenItIsUnpacked) {
+  auto ends = nccl_backends(2);
+  Bucket first(*ends[0], 1), second(*ends[1], 1);
+  drive(ends, [&] { return first.is_over() && second.is_over(); });
+  for (auto* bucket : {&first, &second}) {
+    EXPECT_EQ(bucket->state, OperationState::done);
+    EXPECT_EQ(*bucket->gate, 1u);
+    EXPECT_THAT(bucket->tensor.span<float>(), testing::Each(2.0f));
+  }
+}
+
+TEST(Nccl, AVetoedBucketWritesNothingAndOpensNoGate) {
+  auto ends = nccl_backends(2);
+  Bucket first(*ends[0], 1), second(*ends[1], 1, 1000, 1);
+  drive(ends, [&] { return first.is_over() && second.is_over(); });
+  for (auto* bucket : {&first, &second}) {
+    EXPECT_EQ(bucket->state, OperationState::vetoed);
+    EXPECT_EQ(*bucket->gate, 0u);
+    EXPECT_THAT(bucket->tensor.span<float>(), testing::Each(1.0f));
+  }
+}
+
+TEST(Nccl, LargeBucketsLiveInRegisteredMemoryWhereThatIsSafe) {
+  for (const int version : {22809, 21899}) {
+    FakeNccl::begin({.version = version});
+    auto ends = nccl_backends(2);
+    for (uint64_t tag = 1; tag <= 3; ++tag) {
+      Bucket first(*ends[0], tag, 500'000), second(*ends[1], tag, 500'000);
+      drive(ends, [&] { return first.is_over() && second.is_over(); });
+      EXPECT_THAT(second.tensor.span<float>(), testing::Each(2.0f));
+      EXPECT_EQ(FakeNccl::registrations(), version > 21900 ? 2 : 0);
+    }
+    EXPECT_EQ(FakeNccl::registrations(), 0);
+    EXPECT_EQ(FakeNccl::registrations_made(), version > 21900 ? 6 : 0);
+  }
+}
+
+// Whoever hangs, what is pending ends soon after abort() on all ranks, and the memory is free.
+TEST(Nccl, AHangEndsWithAbort) {
+  auto ends = nccl_backends(3);
+  FakeNccl::hang(1);
+  std::vector<std::unique_ptr<Bucket>> buckets;
+  for (uint64_t tag = 1; tag <= 3; ++tag)
+    for (auto& end : ends) buckets.push_back(std::make_unique<Bucket>(*end, tag));
+  const auto until = Deadline::after(0.1);
+  while (!until.passed())
+    for (auto& end : ends) end->progress();
+  for (auto& bucket : buckets) EXPECT_FALSE(bucket->is_over());
+  const auto begin = Clock::now();
+  for (auto& end : ends)
+    std::thread([&] { end->abort(Error(ErrorCode::closed, "enough")); }).join();
+  drive(ends, [&] {
+    return std::all_of(buckets.begin(), buckets.end(), [](auto& one) { return one->is_over(); });
+  });
+  for (auto& bucket : buckets) EXPECT_EQ(bucket->state, OperationState::failed);
+  buckets.clear();
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(1));
+  const auto patience = Deadline::after(2);
+  while (FakeNccl::living() > 0 && !patience.passed())
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(FakeNccl::aborts(), 9);  // two streams a rank, and what they were split off
+}
+
+// A device that failed for good says so to every call, those of destructors too.
+TEST(Nccl, ADeviceThatFailedDoesNotEndTheProcess) {
+  auto& device = static_cast<FakeDevice&>(device_runtime(DeviceKind::fake));
+  {
+    auto ends = nccl_backends(2);
+    {
+      Bucket first(*ends[0], 1), second(*ends[1], 1);
+      drive(ends, [&] { return first.is_over() && second.is_over(); });
+    }
+    device.fail_for_good();
+  }
+  device.fail_for_good(false);
+}
+
+TEST(Nccl, AnAsynchronousErrorIsFoundAndSaysWhatNcclSaid) {
+  auto ends = nccl_backends(2);
+  Bucket first(*ends[0], 1), second(*ends[1], 1);
+  FakeNccl::fail(0, 6);
+  FakeNccl::hang(1);
+  Bucket late(*ends[0], 2);
+  drive(ends, [&] { return late.is_over(); });
+  EXPECT_EQ(late.state, OperationState::failed);
+  ASSERT_NE(late.operation->failure(), nullptr);
+  EXPECT_THAT(late.operation->failure()->what(), testing::HasSubstr("remote process exited"));
+  for (auto& end : ends) end->abort(Error(ErrorCode::closed, "enough"));
+  drive(ends, [&] { return first.is_over() && second.is_over(); });
+}
+
+TEST(Nccl, WhatIsMissingIsOneErrorOnAllRanks) {
+  struct Row {
+    std::string library;
+    int version;
+    std::string says;
+  };
+  for (const auto& [library, version, says] :
+       {Row{"/nowhere/libnccl.so.2", 22809, "NCCL cannot be loaded"},
+        Row{TUTTI_FAKE_NCCL, 21705, "is NCCL 2.17.5, but backend nccl needs 2.18.0 or later"}}) {
+    FakeNccl::begin({.version = version});
+    std::vector<std::string> heard(2);
+    const auto store = make_memory_store();
+    run_ranks(2, [&](int rank) {
+      auto context = thread_context(rank, 2, store);
+      context.library = rank == 1 || version < 22000 ? library : TUTTI_FAKE_NCCL;
+      try {
+        find_backend("nccl").connect(context);
+      } catch (const Error& error) {
+        heard[static_cast<size_t>(rank)] = error.what();
+      }
+    });
+    for (const auto& text : heard)
+      EXPECT_THAT(text, testing::AllOf(testing::StartsWith("rank "), testing::HasSubstr(says)));
+    EXPECT_EQ(heard[0], heard[1]);
+  }
+}
+
+TEST(Nccl, SettingsReachEveryCommunicator) {
+  const auto connect = [](const std::string& config) {
+    return make_backends(find_backend("nccl"), 2, [&](Context& context) {
+      context.library = TUTTI_FAKE_NCCL;
+      context.nccl_config = config;
+    });
+  };
+  connect({});
+  EXPECT_THAT(FakeNccl::configs(), testing::AllOf(testing::SizeIs(6), testing::Each("")));
+  FakeNccl::begin({});
+  connect(
+      "min_ctas=4,max_ctas=16,cga_cluster_size=2,net_name=Socket,split_share=1,traffic_class=3,"
+      "channels_per_net_peer=2");
+  EXPECT_THAT(FakeNccl::configs(),
+              testing::AllOf(testing::SizeIs(6),
+                             testing::Each("cga_cluster_size=2 min_ctas=4 max_ctas=16 "
+                                           "net_name=Socket split_share=1 traffic_class=3 "
+                                           "channels_per_net_peer=2")));
+  // An older NCCL takes the shorter beginning of the struct, and what it lacks is refused.
+  FakeNccl::begin({.version = 21805});
+  connect("max_ctas=8");
+  EXPECT_THAT(FakeNccl::configs(), testing::Each("max_ctas=8"));
+  try {
+    connect("max_ctas=8,traffic_class=3");
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(),
+                 "rank 0: TUTTI_NCCL_CONFIG: traffic_class needs NCCL 2.25.0, but NCCL 2.18.5 is "
+                 "here; leave it out or install a newer one");
+  }
+}
+
+TEST(Nccl, TwoRanksOnOneGpuHearWhatToDo) {
+  FakeNccl::begin({.refuse_shared_device = true});
+  std::vector<std::string> heard(2);
+  const auto store = make_memory_store();
+  run_ranks(2, [&](int rank) {
+    auto context = thread_context(rank, 2, store);
+    context.library = TUTTI_FAKE_NCCL;
+    try {
+      find_backend("nccl").connect(context);
+    } catch (const Error& error) {
+      heard[static_cast<size_t>(rank)] = error.what();
+    }
+  });
+  for (const auto& text : heard)
+    EXPECT_THAT(text, testing::AllOf(testing::StartsWith("two ranks use one GPU"),
+                                     testing::HasSubstr("NCCL_HOSTID"),
+                                     testing::HasSubstr("NCCL_MULTI_RANK_GPU_ENABLE")));
+}
+
+TEST(Nccl, WithoutADeviceThereIsNoBackend) {
+  auto& device = device_runtime(DeviceKind::fake);
+  register_device_runtime(DeviceKind::fake, nullptr);
+  auto context = thread_context(0, 1, make_memory_store());
+  context.library = TUTTI_FAKE_NCCL;
+  try {
+    find_backend("nccl").connect(context);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::unavailable);
+    EXPECT_THAT(error.what(), testing::HasSubstr("there is no GPU that NCCL could use"));
+  }
+  register_device_runtime(DeviceKind::fake, &device);
+}
+
+}  // namespace
+}  // namespace tutti::test

@@ -1,0 +1,402 @@
+// Communicators on device memory over the nccl backend, on the tests' device and the tests' NCCL:
+// what users call, in stream order, with plans, vetoes and faults.
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <mutex>
+#include <numeric>
+
+#include "tests/backends/fake_nccl/judge.h"
+#include "tests/backends/nccl/nccl_ranks.h"
+#include "tutti/kernels/convert.h"
+#include "tutti/kernels/reduce.h"
+
+namespace tutti::test {
+namespace {
+
+const bool judged = FakeNcclJudge::install();
+
+TEST(NcclCommunicator, EveryTypeAndOpOfAllreduce) {
+  std::mutex mutex;
+  std::vector<std::string> lines;
+  run_nccl(
+      3,
+      [](Communicator& comm) {
+        UserStream stream;
+        for (int d = 0; d < kDataTypeCount; ++d)
+          for (int o = 0; o < kReduceOpCount; ++o) {
+            const auto dtype = static_cast<DataType>(d);
+            const auto op = static_cast<ReduceOp>(o);
+            if (!can_reduce(dtype, op)) continue;
+            const auto name = fmt::format("{} {}", to_string(dtype), to_string(op));
+            SCOPED_TRACE(name);
+            const bool is_bool = dtype == DataType::boolean;
+            const auto value = [&](int rank, int64_t i) {
+              return is_bool ? static_cast<double>((rank + i) % 2)
+                             : static_cast<double>(rank + 1 + i % 3);
+            };
+            const auto tensor = stream.make(
+                Shape{33}, dtype, [&, rank = comm.rank()](int64_t i) { return value(rank, i); });
+            comm.allreduce(name, stream.view(tensor), op).wait_on(stream.get());
+            stream.expect(tensor, [&](int64_t i) {
+              std::vector<double> all;
+              std::vector<const std::byte*> inputs;
+              for (int r = 0; r < 3; ++r) {
+                Tensor one(Shape{1}, dtype);
+                const double number = value(r, i);
+                cast(DataType::f64, reinterpret_cast<const std::byte*>(&number), dtype, one.data(),
+                     1);
+                inputs.push_back(one.data());
+                all.push_back(number);
+                if (r < 2) continue;
+              }
+              switch (op) {
+                case ReduceOp::sum:
+                  return is_bool ? static_cast<double>(all[0] + all[1] + all[2] > 0)
+                                 : all[0] + all[1] + all[2];
+                case ReduceOp::average:
+                  return all[1];
+                case ReduceOp::min:
+                  return *std::min_element(all.begin(), all.end());
+                case ReduceOp::max:
+                  return *std::max_element(all.begin(), all.end());
+                case ReduceOp::product:
+                  return all[0] * all[1] * all[2];
+                case ReduceOp::band:
+                  return static_cast<double>(static_cast<int>(all[0]) & static_cast<int>(all[1]) &
+                                             static_cast<int>(all[2]));
+                case ReduceOp::bor:
+                  return static_cast<double>(static_cast<int>(all[0]) | static_cast<int>(all[1]) |
+                                             static_cast<int>(all[2]));
+              }
+              return 0.0;
+            });
+            if (testing::Test::HasFailure()) return;
+          }
+      },
+      [&](Options& options) {
+        options.log_level = LogLevel::info;
+        options.log = [&](LogLevel, std::string_view line) {
+          const std::lock_guard lock(mutex);
+          lines.emplace_back(line);
+        };
+      });
+  // What NCCL lacks says so, once each.
+  const auto count = [&](const std::string& text) {
+    return std::count_if(lines.begin(), lines.end(),
+                         [&](const std::string& line) { return line.find(text) != line.npos; });
+  };
+  EXPECT_EQ(count("does not run allreduce of i32 with band on fake:0: it goes through host"), 1);
+  EXPECT_EQ(count("allreduce of f32"), 0);
+  EXPECT_GT(FakeNccl::completed(), 100);
+}
+
+TEST(NcclCommunicator, AScoreForAnotherBackendMovesMemoryOfTheHostOnly) {
+  run_nccl(
+      2,
+      [](Communicator& comm) {
+        UserStream stream;
+        for (int step = 0; step < 12; ++step) {
+          const auto tensor = stream.make(Shape{1000}, DataType::f32, [&](int64_t i) {
+            return static_cast<double>(comm.rank() + 1 + step + i % 5);
+          });
+          std::vector<float> host(1000, static_cast<float>(comm.rank() + step));
+          auto work = comm.allreduce("device", stream.view(tensor), ReduceOp::sum);
+          work.wait_on(stream.get());
+          comm.allreduce("host", host, ReduceOp::sum).wait();
+          stream.expect(tensor, [&](int64_t i) {
+            return rank_sum(2) + 2 * static_cast<double>(step + i % 5);
+          });
+          ASSERT_EQ(host[999], static_cast<float>(1 + 2 * step));
+          work.wait();
+        }
+      },
+      [](Options& options) { options.algorithms = "allreduce:0-inf=tcp/ring"; });
+}
+
+TEST(NcclCommunicator, EveryOtherKind) {
+  run_nccl(4, [](Communicator& comm) {
+    UserStream stream;
+    const int rank = comm.rank(), size = comm.size();
+    const auto mine = [&](int64_t rows) {
+      return stream.make(Shape{rows, 2}, DataType::i16, [rank](int64_t) { return rank + 1; });
+    };
+    for (const int64_t spread : {0, 1}) {  // equal rows, and others
+      SCOPED_TRACE(spread);
+      const auto rows_of = [&](int r) { return 2 + spread * r; };
+      const auto all = mine(rows_of(rank));
+      auto work = comm.allgather("allgather", stream.view(all));
+      const auto gathered = work.output();
+      EXPECT_EQ(gathered.device(), kFake);
+      int64_t total = 0;
+      for (int r = 0; r < size; ++r) total += rows_of(r);
+      ASSERT_EQ(gathered.count(), total * 2);
+      const auto owner = [&](int64_t i) {
+        int r = 0;
+        for (int64_t row = i / 2; row >= rows_of(r); ++r) row -= rows_of(r);
+        return r + 1.0;
+      };
+      stream.expect(gathered, owner);
+      auto gather = comm.gather("gather", stream.view(all), 1);
+      if (rank == 1) stream.expect(gather.output(), owner);
+      gather.wait();
+
+      // Rank r sends 1 + spread * p rows to rank p.
+      std::vector<int64_t> splits;
+      for (int p = 0; p < size; ++p) splits.push_back(1 + spread * p);
+      const auto sent = mine(std::accumulate(splits.begin(), splits.end(), int64_t{0}));
+      const auto received = comm.alltoall("alltoall", stream.view(sent), splits).output();
+      const int64_t from_each = (1 + spread * rank) * 2;
+      stream.expect(received, [&](int64_t i) { return static_cast<double>(i / from_each + 1); });
+
+      const auto whole =
+          stream.make(Shape{4 + spread, 3}, DataType::f32, [rank](int64_t i) { return i + rank; });
+      const auto part =
+          comm.reduce_scatter("reduce_scatter", stream.view(whole), {.op = ReduceOp::average})
+              .output();
+      const int64_t first = (rank + (spread > 0 && rank > 0 ? 1 : 0)) * 3;
+      stream.expect(part, [&](int64_t i) { return static_cast<double>(first + i) + 1.5; });
+    }
+    const auto value = stream.make(Shape{100}, DataType::f64, [rank](int64_t) { return rank; });
+    comm.broadcast("broadcast", stream.view(value), 2).wait_on(stream.get());
+    stream.expect(value, [](int64_t) { return 2; });
+    const auto output = stream.make(Shape{100}, DataType::f64, [](int64_t) { return -1; });
+    comm.reduce("reduce", stream.view(value), stream.view(output), 3, ReduceOp::sum)
+        .wait_on(stream.get());
+    stream.expect(output, [&](int64_t) { return rank == 3 ? 8 : -1; });
+    const auto message = stream.make(Shape{7}, DataType::u16, [rank](int64_t) { return rank; });
+    if (rank < 2) {
+      auto work = rank == 0 ? comm.send("pair", stream.view(message), 1)
+                            : comm.recv("pair", stream.view(message), 0);
+      work.wait_on(stream.get());
+      stream.expect(message, [](int64_t) { return 0; });
+    }
+    comm.barrier("end").wait();
+  });
+  EXPECT_GT(FakeNccl::completed(), 0);
+}
+
+// A training loop: everything in order of the user's stream, the host never waits; the plan locks
+// and is replayed; buckets mix types and are scaled and cast.
+TEST(NcclCommunicator, StepsAreReplayedInStreamOrder) {
+  constexpr int kTensors = 12, kSteps = 25;
+  run_nccl(
+      3,
+      [](Communicator& comm) {
+        UserStream stream;
+        std::vector<Tensor> tensors;
+        for (int t = 0; t < kTensors; ++t)
+          tensors.emplace_back(Shape{50 + 37 * t}, t % 3 == 0 ? DataType::f64 : DataType::f32,
+                               kFake);
+        std::vector<std::vector<double>> seen;
+        const auto waits = device().synchronize_count();
+        std::vector<Work> works;
+        for (int step = 0; step < kSteps; ++step) {
+          for (int t = 0; t < kTensors; ++t) {
+            const auto& tensor = tensors[static_cast<size_t>(t)];
+            stream.fill(tensor, [=, rank = comm.rank()](int64_t i) {
+              return (rank + 1) * 3 + i % 5 + step;
+            });
+            works.push_back(comm.allreduce(fmt::format("t{}", t), stream.view(tensor),
+                                           {.op = ReduceOp::average,
+                                            .prescale = 0.5,
+                                            .postscale = 4.0,
+                                            .wire = DataType::f32}));
+          }
+          for (size_t t = 0; t < kTensors; ++t) {
+            works[works.size() - kTensors + t].wait_on(stream.get());
+            device().host_function(stream.get(), [&, step, tensor = tensors[t]] {
+              double value = 0;
+              cast(tensor.dtype(), tensor.data() + 7 * size_of(tensor.dtype()), DataType::f64,
+                   reinterpret_cast<std::byte*>(&value), 1);
+              if (value != 2.0 * (6 + 2 + step)) ADD_FAILURE() << "step " << step << ": " << value;
+            });
+          }
+          EXPECT_EQ(device().synchronize_count(), waits);
+          works.back().wait();
+        }
+        for (auto& work : works) work.wait();
+        const auto statistics = comm.statistics();
+        EXPECT_GE(statistics.plans_locked, 1u);
+        EXPECT_GT(statistics.replayed_buckets, 0u);
+        EXPECT_EQ(statistics.vetoed_buckets, 0u);
+        comm.barrier("end").wait();
+      },
+      [](Options& options) { options.fusion_bytes = 2000; });
+}
+
+// Ranks leave the plan in every way while others are buckets ahead on their streams.
+TEST(NcclCommunicator, VetoedBucketsAreDroppedWholeAndRunAgain) {
+  run_nccl(
+      3,
+      [](Communicator& comm) {
+        UserStream stream;
+        constexpr int kTensors = 8;
+        const auto one_step = [&](int step, int extra, int skip) {
+          std::vector<Tensor> tensors;
+          std::vector<Work> works;
+          std::vector<int> order(kTensors);
+          std::iota(order.begin(), order.end(), 0);
+          if (skip >= 0) std::rotate(order.begin(), order.begin() + skip, order.end());
+          for (const int t : order) {
+            const int64_t count = 40 + (t == extra ? 8 : 0);
+            tensors.push_back(
+                stream.make(Shape{count}, DataType::f32,
+                            [=, rank = comm.rank()](int64_t) { return rank + 1 + step + t; }));
+            works.push_back(
+                comm.allreduce(fmt::format("v{}", t), stream.view(tensors.back()), ReduceOp::sum));
+          }
+          for (size_t i = 0; i < works.size(); ++i) {
+            works[i].wait();
+            stream.expect(tensors[i], [&](int64_t) { return rank_sum(3) + 3 * (step + order[i]); });
+          }
+        };
+        int step = 0;
+        for (; step < 8; ++step) one_step(step, -1, -1);
+        for (int round = 0; round < 3; ++round) {
+          one_step(step++, 2 + round, -1);                       // another shape
+          for (int i = 0; i < 6; ++i) one_step(step++, -1, -1);  // a new plan
+          one_step(step++, -1, comm.rank() == round ? 5 : -1);   // another order
+          for (int i = 0; i < 6; ++i) one_step(step++, -1, -1);
+        }
+        EXPECT_GT(comm.statistics().vetoed_buckets, 0u);
+        comm.barrier("end").wait();
+      },
+      [](Options& options) { options.fusion_bytes = 200; });
+}
+
+TEST(NcclCommunicator, GroupsJoinedRanksAndProcessSets) {
+  run_nccl(3, [](Communicator& comm) {
+    UserStream stream;
+    const int rank = comm.rank();
+    const auto a = stream.make(Shape{5}, DataType::f32, [&](int64_t) { return rank + 1; });
+    const auto b = stream.make(Shape{9}, DataType::f16, [&](int64_t) { return rank + 2; });
+    const NamedTensor group[] = {{"a", stream.view(a)}, {"b", stream.view(b)}};
+    comm.grouped_allreduce("group", group, {.op = ReduceOp::sum}).wait_on(stream.get());
+    stream.expect(a, [](int64_t) { return 6; });
+    stream.expect(b, [](int64_t) { return 9; });
+
+    // A rank without data counts as nothing, whatever the op.
+    if (rank < 2) {
+      for (const auto op : {ReduceOp::min, ReduceOp::average, ReduceOp::product}) {
+        const auto c = stream.make(Shape{70}, DataType::f32, [&](int64_t) { return rank + 3; });
+        comm.allreduce(fmt::format("c {}", to_string(op)), stream.view(c), op)
+            .wait_on(stream.get());
+        stream.expect(c, [&](int64_t) {
+          return op == ReduceOp::min ? 3 : op == ReduceOp::average ? 3.5 : 12;
+        });
+      }
+    }
+    comm.join().wait();
+
+    const auto set = comm.split(rank % 2, rank);
+    const auto d = stream.make(Shape{4}, DataType::i32, [&](int64_t) { return rank + 1; });
+    set->allreduce("d", stream.view(d), ReduceOp::sum).wait_on(stream.get());
+    stream.expect(d, [&](int64_t) { return rank % 2 ? 2 : 4; });
+    comm.barrier("end").wait();
+  });
+}
+
+TEST(NcclCommunicator, TheWrongDeviceIsRefused) {
+  run_nccl(2, [](Communicator& comm) {
+    std::vector<float> memory(4);
+    const TensorView view(memory.data(), Shape{4}, DataType::f32, {DeviceKind::fake, 1});
+    try {
+      comm.allreduce("x", view);
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+      EXPECT_THAT(error.what(), testing::HasSubstr("lives on fake:1"));
+    }
+    comm.barrier("end").wait();
+  });
+}
+
+// --- faults -------------------------------------------------------------------------------------
+
+// NCCL hangs on a rank that then leaves: the others hear who it was, in time; their streams go on,
+// and so do they, without it.
+TEST(NcclCommunicator, ARankThatHangsAndLeavesIsNamed) {
+  std::atomic<int> errors{0};
+  run_nccl(3, [&](Communicator& comm) {
+    UserStream stream;
+    const auto first = stream.make(Shape{10}, DataType::f32, [](int64_t) { return 1; });
+    comm.allreduce("first", stream.view(first)).wait();
+    comm.barrier("all are here").wait();
+    if (comm.rank() == 0) FakeNccl::hang(2);
+    comm.barrier("it hangs").wait();
+    const auto tensor = stream.make(Shape{1000}, DataType::f32, [](int64_t) { return 1; });
+    auto work = comm.allreduce("stuck", stream.view(tensor), ReduceOp::sum);
+    if (comm.rank() == 2) {
+      // Everybody is in the transfer.
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      return;
+    }
+    work.wait_on(stream.get());
+    const auto begin = Clock::now();
+    try {
+      work.wait();
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.rank(), 2) << error.what();
+    }
+    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(3));
+    device().synchronize(stream.get());
+    ++errors;
+    const auto rest = comm.shrink();
+    const auto again = stream.make(Shape{30}, DataType::f32, [&](int64_t) { return rest->rank(); });
+    rest->allreduce("again", stream.view(again), ReduceOp::sum).wait_on(stream.get());
+    stream.expect(again, [](int64_t) { return 1; });
+    rest->barrier("end").wait();
+  });
+  EXPECT_EQ(errors, 2);
+  EXPECT_GT(FakeNccl::aborts(), 0);
+}
+
+// Whom a broken communicator refuses may free its tensors: nothing works on them any more.
+TEST(NcclCommunicator, WhoIsRefusedHasNothingUnderWay) {
+  run_nccl(2, [](Communicator& comm) {
+    UserStream stream;
+    const auto tensor = stream.make(Shape{200'000}, DataType::f32, [](int64_t) { return 1; });
+    comm.allreduce("first", stream.view(tensor)).wait();
+    comm.barrier("all are here").wait();
+    if (comm.rank() == 0) FakeNccl::hang(1);
+    comm.barrier("it hangs").wait();
+    auto stuck = comm.allreduce("stuck", stream.view(tensor), ReduceOp::sum);
+    if (comm.rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      return;
+    }
+    const auto deadline = Deadline::after(10);
+    try {
+      for (int i = 0; !deadline.passed(); ++i) {
+        comm.barrier(fmt::format("b{}", i));
+        std::this_thread::sleep_for(std::chrono::microseconds(200));
+      }
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& error) {
+      EXPECT_TRUE(stuck.done()) << error.what();
+    }
+  });
+}
+
+TEST(NcclCommunicator, AnAsynchronousErrorEndsTheCommunicator) {
+  run_nccl(2, [](Communicator& comm) {
+    UserStream stream;
+    comm.barrier("all are here").wait();
+    if (comm.rank() == 0) {
+      FakeNccl::fail(0, 6);
+      FakeNccl::hang(1);
+    }
+    comm.barrier("it fails").wait();
+    const auto tensor = stream.make(Shape{1000}, DataType::f32, [](int64_t) { return 1; });
+    auto work = comm.allreduce("broken", stream.view(tensor), ReduceOp::sum);
+    const auto begin = Clock::now();
+    EXPECT_THROW(work.wait(), Error);
+    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(3));
+  });
+}
+
+}  // namespace
+}  // namespace tutti::test

@@ -1,0 +1,481 @@
+// Two levels for the memory of devices: nccl within a host, another backend between hosts. On the
+// tests' device and the tests' NCCL, with hosts in name only.
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <mutex>
+#include <numeric>
+
+#include "tests/backends/conformance/backend_conformance.h"
+#include "tests/backends/fake_nccl/judge.h"
+#include "tests/backends/nccl/nccl_ranks.h"
+#include "tests/backends/nccl/on_device.h"
+#include "tutti/backends/plugins.h"
+#include "tutti/kernels/reduce.h"
+
+namespace tutti::test {
+namespace {
+
+const bool judged = FakeNcclJudge::install();
+
+// The host of each rank.
+using Layout = std::vector<int>;
+const Layout kTwoByTwo{0, 0, 1, 1}, kMixed{0, 1, 1, 0, 2, 2}, kThreeByOne{0, 1, 2},
+    kTwoByThree{0, 0, 0, 1, 1, 1};
+
+void run_levels(const Layout& layout, const RankFunction& body, const Tune& more = {}) {
+  run_nccl(static_cast<int>(layout.size()), body, [&](Options& options) {
+    options.backend = "nccl+tcp";
+    options.host = fmt::format("host {}", layout[static_cast<size_t>(options.rank)]);
+    if (more) more(options);
+  });
+}
+
+Backends level_backends(const std::string& name, const Layout& layout,
+                        int64_t segment_bytes = kTestSegmentBytes) {
+  const auto plugins = load_backends(name, {}, {});
+  return make_backends(find_backend("hierarchical"), static_cast<int>(layout.size()),
+                       [&](Context& context) {
+                         context.name = name;
+                         context.plugins = plugins;
+                         context.library = TUTTI_FAKE_NCCL;
+                         context.executor.segment_bytes = segment_bytes;
+                         for (size_t i = 0; i < layout.size(); ++i)
+                           context.places[i].host = fmt::format("host {}", layout[i]);
+                       });
+}
+
+// Hosts of two ranks each, as far as the number of ranks allows it.
+Layout pairs(int size) {
+  Layout layout;
+  for (int rank = 0; rank < size; ++rank) layout.push_back(size % 2 ? rank : rank / 2);
+  return layout;
+}
+
+INSTANTIATE_TEST_SUITE_P(NcclTcp, BackendConformance,
+                         testing::Values(BackendMaker{"DeviceMemory",
+                                                      [](int size) {
+                                                        auto ends =
+                                                            level_backends("nccl+tcp", pairs(size));
+                                                        for (auto& end : ends)
+                                                          end = on_device(std::move(end));
+                                                        return ends;
+                                                      }}),
+                         [](const auto& info) { return info.param.name; });
+
+double value_of(int rank, int64_t i) { return rank + 1 + static_cast<double>(i % 3); }
+
+double reduced(int size, ReduceOp op, int64_t i) {
+  double result = value_of(0, i);
+  for (int rank = 1; rank < size; ++rank) {
+    const double next = value_of(rank, i);
+    result = op == ReduceOp::min       ? std::min(result, next)
+             : op == ReduceOp::max     ? std::max(result, next)
+             : op == ReduceOp::product ? result * next
+                                       : result + next;
+  }
+  return op == ReduceOp::average ? result / size : result;
+}
+
+void every_op(Communicator& comm, DataType dtype) {
+  UserStream stream;
+  for (const auto op : {ReduceOp::sum, ReduceOp::average, ReduceOp::min, ReduceOp::max}) {
+    for (const int64_t count : {1, 3, 64, 1001}) {
+      const auto name = fmt::format("{} {} {}", to_string(dtype), to_string(op), count);
+      SCOPED_TRACE(name);
+      const auto tensor = stream.make(
+          Shape{count}, dtype, [&, rank = comm.rank()](int64_t i) { return value_of(rank, i); });
+      comm.allreduce(name, stream.view(tensor), op).wait_on(stream.get());
+      stream.expect(tensor, [&](int64_t i) {
+        const double expected = reduced(comm.size(), op, i);
+        return is_float(dtype) ? expected : std::trunc(expected);
+      });
+      if (testing::Test::HasFailure()) return;
+    }
+  }
+}
+
+TEST(NcclLevels, AllreduceOfEveryOpOnEveryLayout) {
+  for (const auto& layout : {kTwoByTwo, kMixed, kThreeByOne, kTwoByThree}) {
+    run_levels(layout, [](Communicator& comm) {
+      EXPECT_EQ(comm.backend(), "nccl+tcp");
+      for (const auto dtype : {DataType::f64, DataType::i32}) every_op(comm, dtype);
+      comm.barrier("end").wait();
+    });
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(FakeNccl::completed(), 100);
+}
+
+class NcclLevelsOver : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Between, NcclLevelsOver, testing::Values("ucx", "gloo"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(NcclLevelsOver, AllreduceOfEveryOp) {
+  const auto name = fmt::format("nccl+{}", GetParam());
+  try {
+    load_backends(name, {}, {});
+  } catch (const Error& error) {
+    GTEST_SKIP() << error.what();
+  }
+  run_levels(
+      kTwoByTwo,
+      [&](Communicator& comm) {
+        EXPECT_EQ(comm.backend(), name);
+        every_op(comm, DataType::f32);
+        comm.barrier("end").wait();
+      },
+      [&](Options& options) { options.backend = name; });
+}
+
+// Runs one collective of f32 on all ends, from and into ones, and checks the first element of every
+// output; returns the bytes that each host sent to others.
+std::vector<int64_t> bytes_that_leave(const Layout& layout, CollectiveKind kind,
+                                      const std::vector<int64_t>& counts, float expected) {
+  auto ends = level_backends("nccl+tcp", layout, 1 << 20);
+  std::vector<std::vector<uint64_t>> before;
+  for (auto& end : ends) before.push_back(end->counters().bytes_to_peer);
+  const int64_t all = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  std::vector<Tensor> inputs, outputs;
+  std::vector<OperationPtr> running;
+  DeviceLaunch device;
+  device.agreed = true;
+  Launch launch;
+  launch.tag = 1;
+  launch.device = &device;
+  for (auto& end : ends) {
+    auto& input = inputs.emplace_back(Shape{all}, DataType::f32, kFake);
+    auto& output = outputs.emplace_back(Shape{all}, DataType::f32, kFake);
+    std::fill_n(input.as<float>(), all, 1.0f);
+    running.push_back(end->start(
+        {kind, DataType::f32, ReduceOp::sum, 0, input.data(), output.data(), counts, {}, {}},
+        launch));
+  }
+  const auto deadline = Deadline::after(30);
+  size_t done = 0;
+  while (done < ends.size() && !deadline.passed()) {
+    for (auto& end : ends) end->progress();
+    done = static_cast<size_t>(std::count_if(running.begin(), running.end(), [](auto& one) {
+      return one->advance() == OperationState::done;
+    }));
+  }
+  EXPECT_EQ(done, ends.size());
+  running.clear();
+  for (const auto& output : outputs) EXPECT_EQ(output.as<float>()[0], expected);
+  std::vector<int64_t> sent(ends.size());
+  for (size_t rank = 0; rank < ends.size(); ++rank) {
+    const auto after = ends[rank]->counters().bytes_to_peer;
+    for (size_t peer = 0; peer < ends.size(); ++peer)
+      if (layout[peer] != layout[rank])
+        sent[static_cast<size_t>(layout[rank])] +=
+            static_cast<int64_t>(after[peer] - (before[rank].empty() ? 0 : before[rank][peer]));
+  }
+  sent.resize(static_cast<size_t>(*std::max_element(layout.begin(), layout.end())) + 1);
+  return sent;
+}
+
+// What leaves a host is 2 (h - 1) / h of the data of an allreduce, whatever the number of its
+// ranks; of all else, what the other hosts do not have yet.
+TEST(NcclLevels, CrossHostBytesAreTheLeastThereCanBe) {
+  constexpr int64_t kCount = 600'000;
+  const auto expect_near = [](const std::vector<int64_t>& sent, int64_t least) {
+    for (const auto bytes : sent) {
+      EXPECT_GE(bytes, least - 64 * static_cast<int64_t>(sent.size()));
+      EXPECT_LE(bytes, least + least / 100);
+    }
+  };
+  for (const auto& layout : {kTwoByTwo, kMixed}) {
+    const auto ranks = static_cast<float>(layout.size());
+    const auto sent = bytes_that_leave(layout, CollectiveKind::allreduce, {kCount}, ranks);
+    const auto hosts = static_cast<int64_t>(sent.size());
+    expect_near(sent, 2 * kCount * 4 * (hosts - 1) / hosts);
+  }
+  for (const auto& layout : {kTwoByTwo, kTwoByThree}) {
+    const auto size = layout.size();
+    const auto broadcast = bytes_that_leave(layout, CollectiveKind::broadcast, {kCount}, 1);
+    expect_near({broadcast.front()}, kCount * 4);
+    EXPECT_LE(broadcast.back(), 4096);
+    const std::vector<int64_t> counts(size, kCount / static_cast<int64_t>(size));
+    expect_near(bytes_that_leave(layout, CollectiveKind::allgather, counts, 1), kCount * 4 / 2);
+    expect_near(
+        bytes_that_leave(layout, CollectiveKind::reduce_scatter, counts, static_cast<float>(size)),
+        kCount * 4 / 2);
+  }
+}
+
+// Of every root and with unequal parts.
+TEST(NcclLevels, BroadcastAllgatherAndReduceScatterOnEveryLayout) {
+  for (const auto& layout : {kTwoByTwo, kMixed, kThreeByOne, kTwoByThree}) {
+    run_levels(layout, [](Communicator& comm) {
+      UserStream stream;
+      const int rank = comm.rank(), size = comm.size();
+      for (int root = 0; root < size; ++root)
+        for (const int64_t count : {1, 7, 1000}) {
+          const auto value = stream.make(Shape{count}, DataType::f32,
+                                         [&](int64_t i) { return value_of(rank, i); });
+          comm.broadcast(fmt::format("b{}.{}", root, count), stream.view(value), root)
+              .wait_on(stream.get());
+          stream.expect(value, [&](int64_t i) { return value_of(root, i); });
+        }
+      const auto part =
+          stream.make(Shape{3 * rank}, DataType::i64, [&](int64_t i) { return 100 * rank + i; });
+      auto gathered = comm.allgather("parts", stream.view(part));
+      gathered.wait_on(stream.get());
+      std::vector<double> all;
+      for (int other = 0; other < size; ++other)
+        for (int i = 0; i < 3 * other; ++i) all.push_back(100 * other + i);
+      stream.expect(gathered.output(), [&](int64_t i) { return all[static_cast<size_t>(i)]; });
+      for (const int64_t count : {int64_t{1}, int64_t{size}, int64_t{5 * size + 2}}) {
+        const auto whole =
+            stream.make(Shape{count}, DataType::f32, [&](int64_t i) { return value_of(rank, i); });
+        auto reduced_part = comm.reduce_scatter(fmt::format("r{}", count), stream.view(whole),
+                                                {.op = ReduceOp::average});
+        reduced_part.wait_on(stream.get());
+        const int64_t begin = rank * (count / size) + std::min<int64_t>(rank, count % size);
+        stream.expect(reduced_part.output(),
+                      [&](int64_t i) { return reduced(size, ReduceOp::average, begin + i); });
+      }
+      comm.barrier("end").wait();
+    });
+    if (HasFailure()) return;
+  }
+}
+
+void train(Communicator& comm, bool waits_at_once) {
+  constexpr int kTensors = 8, kSteps = 20;
+  UserStream stream;
+  std::vector<Tensor> tensors;
+  for (int t = 0; t < kTensors; ++t)
+    tensors.emplace_back(Shape{50 + 37 * t}, t % 3 == 0 ? DataType::f64 : DataType::f32, kFake);
+  std::vector<Work> works;
+  for (int step = 0; step < kSteps; ++step) {
+    for (int t = 0; t < kTensors; ++t) {
+      const auto& tensor = tensors[static_cast<size_t>(t)];
+      stream.fill(tensor, [=, rank = comm.rank()](int64_t i) {
+        return (rank + 1) * 2 + static_cast<double>(i % 5 + step);
+      });
+      works.push_back(comm.allreduce(
+          fmt::format("t{}", t), stream.view(tensor),
+          {.op = ReduceOp::average, .prescale = 0.5, .postscale = 4.0, .wire = DataType::f32}));
+      if (waits_at_once) works.back().wait_on(stream.get());
+    }
+    for (size_t t = 0; t < kTensors; ++t) {
+      works[works.size() - kTensors + t].wait_on(stream.get());
+      device().host_function(stream.get(), [step, tensor = tensors[t]] {
+        double value = 0;
+        cast(tensor.dtype(), tensor.data() + 7 * size_of(tensor.dtype()), DataType::f64,
+             reinterpret_cast<std::byte*>(&value), 1);
+        if (value != 2.0 * (5 + 2 + step)) ADD_FAILURE() << "step " << step << ": " << value;
+      });
+    }
+    // Buckets overlap: the last one may be over first.
+    for (size_t t = 0; t < kTensors; ++t) works[works.size() - kTensors + t].wait();
+  }
+  for (auto& work : works) work.wait();
+  EXPECT_GT(comm.statistics().replayed_buckets, 0u);
+  // A plan that has both sides of a wait in one bucket is mended once.
+  EXPECT_LE(comm.statistics().vetoed_buckets, waits_at_once ? 2u : 0u);
+  comm.barrier("end").wait();
+}
+
+// A training loop, as over nccl alone: buckets of several types that are scaled and cast.
+TEST(NcclLevels, StepsAreReplayedInStreamOrder) {
+  run_levels(
+      kTwoByTwo, [](Communicator& comm) { train(comm, false); },
+      [](Options& options) { options.fusion_bytes = 2000; });
+}
+
+// The user's stream waits for each result before it makes the next, while the host is ahead.
+TEST(NcclLevels, WhatWaitsForAUsersStreamHoldsUpNothingBeforeIt) {
+  run_levels(kTwoByTwo, [](Communicator& comm) { train(comm, true); });
+}
+
+TEST(NcclLevels, VetoedBucketsAreDroppedWholeAndRunAgain) {
+  run_levels(
+      kTwoByTwo,
+      [](Communicator& comm) {
+        UserStream stream;
+        constexpr int kTensors = 6;
+        const auto one_step = [&](int step, int extra, int skip) {
+          std::vector<Tensor> tensors;
+          std::vector<Work> works;
+          std::vector<int> order(kTensors);
+          std::iota(order.begin(), order.end(), 0);
+          if (skip >= 0) std::rotate(order.begin(), order.begin() + skip, order.end());
+          for (const int t : order) {
+            const int64_t count = 40 + (t == extra ? 8 : 0);
+            tensors.push_back(
+                stream.make(Shape{count}, DataType::f32,
+                            [=, rank = comm.rank()](int64_t) { return rank + 1 + step + t; }));
+            works.push_back(
+                comm.allreduce(fmt::format("v{}", t), stream.view(tensors.back()), ReduceOp::sum));
+          }
+          for (size_t i = 0; i < works.size(); ++i) {
+            works[i].wait();
+            stream.expect(tensors[i], [&](int64_t) { return rank_sum(4) + 4 * (step + order[i]); });
+          }
+        };
+        int step = 0;
+        for (; step < 8; ++step) one_step(step, -1, -1);
+        for (int round = 0; round < 4; ++round) {
+          one_step(step++, 1 + round, -1);
+          for (int i = 0; i < 6; ++i) one_step(step++, -1, -1);
+          one_step(step++, -1, comm.rank() == round ? 4 : -1);
+          for (int i = 0; i < 6; ++i) one_step(step++, -1, -1);
+        }
+        EXPECT_GT(comm.statistics().vetoed_buckets, 0u);
+        comm.barrier("end").wait();
+      },
+      [](Options& options) { options.fusion_bytes = 200; });
+}
+
+TEST(NcclLevels, WhatBothLevelsDoNotServeGoesThroughHostMemory) {
+  std::mutex mutex;
+  std::vector<std::string> lines;
+  const auto listen = [&](Options& options) {
+    options.log_level = LogLevel::info;
+    options.log = [&](LogLevel, std::string_view line) {
+      const std::lock_guard lock(mutex);
+      lines.emplace_back(line);
+    };
+  };
+  const auto count = [&](const std::string& text) {
+    return std::count_if(lines.begin(), lines.end(),
+                         [&](const std::string& line) { return line.find(text) != line.npos; });
+  };
+  run_levels(
+      kTwoByTwo,
+      [](Communicator& comm) {
+        UserStream stream;
+        const int rank = comm.rank();
+        const auto value = stream.make(Shape{9}, DataType::f32, [&](int64_t) { return rank; });
+        for (int i = 0; i < 2; ++i) {
+          auto work = comm.gather(fmt::format("g{}", i), stream.view(value), 2);
+          work.wait();
+          EXPECT_EQ(work.output().count(), rank == 2 ? 36 : 0);
+        }
+        comm.barrier("end").wait();
+      },
+      listen);
+  EXPECT_EQ(count("does not run gather of f32 on fake:0: it goes through host memory"), 1);
+  lines.clear();
+  // Hosts with unequal numbers of ranks.
+  run_levels(
+      {0, 0, 1}, [](Communicator& comm) { every_op(comm, DataType::f32); }, listen);
+  EXPECT_EQ(count("backend nccl+tcp: the hosts have unequal numbers of ranks"), 1);
+}
+
+TEST(NcclLevels, OneHostIsTheInnerLevelAlone) {
+  run_levels({0, 0, 0}, [](Communicator& comm) {
+    EXPECT_EQ(comm.backend(), "nccl");
+    every_op(comm, DataType::f32);
+  });
+}
+
+TEST(NcclLevels, PartsAreSplitOffWithinTheHosts) {
+  run_levels(kTwoByThree, [](Communicator& comm) {
+    const auto part = comm.split(comm.rank() % 3 == 1 ? 0 : 1, 0);
+    EXPECT_EQ(part->size(), comm.rank() % 3 == 1 ? 2 : 4);
+    every_op(*part, DataType::f32);
+    comm.barrier("end").wait();
+  });
+  EXPECT_EQ(FakeNccl::unique_ids(), 2);  // one a host
+}
+
+TEST(NcclLevels, ARankOfAnotherHostThatLeavesIsNamed) {
+  std::atomic<int> errors{0};
+  run_levels(
+      kTwoByTwo,
+      [&](Communicator& comm) {
+        UserStream stream;
+        every_op(comm, DataType::f32);
+        comm.barrier("all are here").wait();
+        const auto tensor = stream.make(Shape{1000}, DataType::f32, [](int64_t) { return 1; });
+        if (comm.rank() == 3) return;
+        auto work = comm.allreduce("stuck", stream.view(tensor), ReduceOp::sum);
+        work.wait_on(stream.get());
+        const auto begin = Clock::now();
+        try {
+          work.wait();
+          ADD_FAILURE() << "nothing was thrown";
+        } catch (const Error& error) {
+          EXPECT_EQ(error.rank(), 3) << error.what();
+        }
+        EXPECT_LT(Clock::now() - begin, std::chrono::seconds(3));
+        device().synchronize(stream.get());
+        ++errors;
+        // Two ranks on one host and one on the other: through host memory, but on they go.
+        const auto rest = comm.shrink();
+        every_op(*rest, DataType::f32);
+        rest->barrier("end").wait();
+      },
+      [](Options& options) { options.peer_timeout = 3; });
+  EXPECT_EQ(errors, 3);
+}
+
+TEST(NcclLevels, ARankThatHangsInTheInnerLevelAndLeavesIsNamed) {
+  std::atomic<int> errors{0};
+  run_levels(kTwoByTwo, [&](Communicator& comm) {
+    UserStream stream;
+    every_op(comm, DataType::f32);
+    comm.barrier("all are here").wait();
+    if (comm.rank() == 0) FakeNccl::hang(1);  // on both hosts: ranks 1 and 3
+    comm.barrier("it hangs").wait();
+    const auto tensor = stream.make(Shape{1000}, DataType::f32, [](int64_t) { return 1; });
+    auto work = comm.allreduce("stuck", stream.view(tensor), ReduceOp::sum);
+    if (comm.rank() == 3) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      return;
+    }
+    try {
+      work.wait();
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.rank(), 3) << error.what();
+    }
+    ++errors;
+  });
+  EXPECT_EQ(errors, 3);
+  EXPECT_GT(FakeNccl::aborts(), 0);
+}
+
+TEST(NcclLevels, NcclIsNoLevelBetweenItself) {
+  const auto plugins = load_backends("nccl+nccl", {}, {});
+  auto context = thread_context(0, 1, make_memory_store());
+  context.name = "nccl+nccl";
+  context.plugins = plugins;
+  try {
+    find_backend("hierarchical").connect(context);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(),
+                 "backend nccl works on devices and cannot be the level between hosts of "
+                 "nccl+nccl; use nccl+tcp, or nccl alone");
+  }
+}
+
+TEST(NcclLevels, WhatAnyRankLacksIsOneErrorOnAll) {
+  const auto plugins = load_backends("nccl+tcp", {}, {});
+  const auto store = make_memory_store();
+  std::vector<std::string> heard(4);
+  run_ranks(4, [&](int rank) {
+    auto context = thread_context(rank, 4, store);
+    context.name = "nccl+tcp";
+    context.plugins = plugins;
+    context.library = rank == 3 ? "/nowhere/libnccl.so.2" : TUTTI_FAKE_NCCL;
+    for (int i = 0; i < 4; ++i)
+      context.places[static_cast<size_t>(i)].host = fmt::format("host {}", i / 2);
+    try {
+      find_backend("hierarchical").connect(context);
+    } catch (const Error& error) {
+      heard[static_cast<size_t>(rank)] = error.what();
+    }
+  });
+  for (const auto& text : heard)
+    EXPECT_THAT(text, testing::HasSubstr("rank 1: NCCL cannot be loaded"));
+}
+
+}  // namespace
+}  // namespace tutti::test

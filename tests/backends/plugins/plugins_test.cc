@@ -1,0 +1,152 @@
+#include "tutti/backends/plugins.h"
+
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/backends/conformance/backend_conformance.h"
+#include "tests/backends/conformance/transport_conformance.h"
+#include "tutti/core/tutti.h"
+
+namespace tutti::test {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+
+const std::vector<std::string> kFolders = {TUTTI_TEST_PLUGINS};
+
+// The plugin of examples/ is a backend like any other.
+const BackendMaker kExample = {
+    "unix_socket", [](int size) {
+      return make_backends(find_backend("unix_socket", kFolders), size, [](Context& context) {
+        context.executor.segment_bytes = kTestSegmentBytes;
+      });
+    }};
+INSTANTIATE_TEST_SUITE_P(Example, BackendConformance, testing::Values(kExample));
+INSTANTIATE_TEST_SUITE_P(Example, TransportConformance,
+                         testing::Values(TransportMaker{
+                             "unix_socket", "unix_socket", [](int size) {
+                               return make_transports(find_backend("unix_socket", kFolders), size);
+                             }}));
+
+std::string refusal(std::string_view name, ErrorCode code,
+                    const std::vector<std::string>& folders = kFolders) {
+  try {
+    find_backend(name, folders);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code) << error.what();
+    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
+    return error.what();
+  }
+  return "found";
+}
+
+TEST(Plugins, AreRefusedInOneLine) {
+  EXPECT_THAT(refusal("other_abi", ErrorCode::version),
+              AllOf(HasSubstr("plugin ABI 7777"), HasSubstr(std::to_string(kBackendAbi)),
+                    HasSubstr("build it anew")));
+  EXPECT_THAT(refusal("other_name", ErrorCode::corrupt_data),
+              AllOf(HasSubstr("\"other_name\""), HasSubstr("\"somebody_else\"")));
+  EXPECT_THAT(refusal("no_record", ErrorCode::corrupt_data), HasSubstr("no tutti_backend_plugin"));
+  EXPECT_THAT(refusal("needs_more", ErrorCode::unavailable),
+              AllOf(HasSubstr("libtutti_nowhere.so"), HasSubstr("install what it needs")));
+}
+
+TEST(Plugins, WhatIsNotThereIsNamedWithWhatIs) {
+  EXPECT_THAT(refusal("unix_sockets", ErrorCode::unavailable),
+              AllOf(HasSubstr("did you mean \"unix_socket\"?"), HasSubstr("memory"),
+                    HasSubstr("libtutti_backend_unix_sockets.so"), HasSubstr(TUTTI_TEST_PLUGINS),
+                    HasSubstr("TUTTI_BACKEND_PATH")));
+  for (const auto* name : {"", "auto", "../plugins/unix_socket", "Unix_Socket", "unix_socket\n"})
+    EXPECT_THAT(refusal(name, ErrorCode::unavailable), HasSubstr("there is no backend")) << name;
+  EXPECT_THAT(refusal("unix_socket", ErrorCode::unavailable, {"/no/such/folder"}),
+              HasSubstr("/no/such/folder"));
+}
+
+class DamagedPlugin : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string folder = (fs::temp_directory_path() / "tutti-plugins-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+    folder_ = folder;
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+  std::string write(const std::string& bytes) {
+    std::ofstream(folder_ / "libtutti_backend_broken.so", std::ios::binary) << bytes;
+    return refusal("broken", ErrorCode::corrupt_data, {folder_.string()});
+  }
+  fs::path folder_;
+};
+
+TEST_F(DamagedPlugin, IsAnErrorAndNoCrash) {
+  std::ifstream stream(fs::path(TUTTI_TEST_PLUGINS) / "libtutti_backend_unix_socket.so",
+                       std::ios::binary);
+  const std::string whole((std::istreambuf_iterator<char>(stream)), {});
+  ASSERT_GT(whole.size(), 4096u);
+  EXPECT_THAT(write(""), HasSubstr("no shared library"));
+  EXPECT_THAT(write("#!/bin/sh\n" + std::string(1000, 'x')), HasSubstr("no shared library"));
+  // What the loader maps ends before the file does: debug sections follow it.
+  for (const size_t size : {1, 63, 64, 100, 1000, 4096})
+    EXPECT_THAT(write(whole.substr(0, size)),
+                testing::AnyOf(HasSubstr("cut short"), HasSubstr("no shared library")))
+        << size;
+  // Whole again, but it holds another backend than its name says.
+  EXPECT_THAT(write(whole), HasSubstr("\"unix_socket\""));
+}
+
+TEST(Plugins, AreListedOnceEachWithWhy) {
+  const std::vector<std::string> folders = {"/no/such/folder", TUTTI_TEST_PLUGINS,
+                                            TUTTI_TEST_PLUGINS};
+  std::map<std::string, ListedBackend> found;
+  for (auto& one : list_backends(folders)) {
+    EXPECT_EQ(one.plugin == nullptr, !one.failure.empty()) << one.name;
+    EXPECT_TRUE(found.emplace(one.name, one).second) << one.name;
+  }
+  for (const auto* name : {"memory", "shm", "tcp", "hierarchical"})
+    EXPECT_EQ(found[name].file, "") << name;
+  EXPECT_EQ(found["unix_socket"].plugin, &find_backend("unix_socket", kFolders));
+  EXPECT_THAT(found["other_abi"].failure, HasSubstr("7777"));
+  EXPECT_THAT(found["needs_more"].failure, HasSubstr("libtutti_nowhere.so"));
+}
+
+// One rank has the plugin, the other does not: both hear of it at once.
+TEST(Plugins, ARankWithoutItIsNamedOnAllRanks) {
+  const auto store = make_memory_store();
+  std::vector<std::string> heard(2);
+  const auto begin = Clock::now();
+  run_ranks(2, [&](int rank) {
+    auto options = Options::thread_rank(rank, 2, store);
+    options.backend = "unix_socket";
+    if (rank == 0) options.backend_path = TUTTI_TEST_PLUGINS;
+    try {
+      Communicator::create(options);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::unavailable);
+      heard[static_cast<size_t>(rank)] = error.what();
+    }
+  });
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10));
+  EXPECT_THAT(heard[0], HasSubstr("rank 1: there is no backend \"unix_socket\""));
+  EXPECT_THAT(heard[1], HasSubstr("there is no backend \"unix_socket\""));
+}
+
+TEST(Plugins, ServeACommunicator) {
+  const auto store = make_memory_store();
+  run_ranks(3, [&](int rank) {
+    auto options = Options::thread_rank(rank, 3, store);
+    options.backend = "unix_socket";
+    options.backend_path = TUTTI_TEST_PLUGINS;
+    const auto comm = Communicator::create(options);
+    std::vector<float> values(1000, static_cast<float>(rank));
+    comm->allreduce("values", values, ReduceOp::sum).wait();
+    EXPECT_EQ(values, std::vector<float>(1000, 3.0f));
+    EXPECT_EQ(comm->backend(), "unix_socket");
+  });
+}
+
+}  // namespace
+}  // namespace tutti::test

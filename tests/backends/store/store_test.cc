@@ -1,0 +1,106 @@
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "tests/backends/conformance/store_conformance.h"
+
+namespace tutti::test {
+namespace {
+
+/// A folder of its own, removed at the end.
+class Folder {
+ public:
+  Folder() {
+    std::string name = (std::filesystem::temp_directory_path() / "tutti-store-XXXXXX").string();
+    path_ = ::mkdtemp(name.data());
+  }
+  ~Folder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  std::string inside(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+std::function<std::shared_ptr<Store>()> memory_world() {
+  return [store = make_memory_store()] { return store; };
+}
+std::function<std::shared_ptr<Store>()> file_world() {
+  return [folder = std::make_shared<Folder>()] { return make_file_store(folder->inside("store")); };
+}
+INSTANTIATE_TEST_SUITE_P(Memory, StoreConformance,
+                         testing::Values(StoreMaker{"memory", memory_world}));
+INSTANTIATE_TEST_SUITE_P(File, StoreConformance, testing::Values(StoreMaker{"file", file_world}));
+
+TEST(PrefixStore, KeepsToItsKeys) {
+  const auto root = make_memory_store();
+  const auto store = make_prefix_store(make_prefix_store(root, "job/"), "0/");
+  root->set("a", "foreign");
+  EXPECT_FALSE(store->try_get("a"));
+  store->set("a", "1");
+  EXPECT_EQ(store->set_once("a", "2"), "1");
+  EXPECT_EQ(store->add("n", 3), 3);
+  EXPECT_EQ(store->get("a", Deadline::after(0)), "1");
+  EXPECT_EQ(root->try_get("job/0/a"), "1");
+  EXPECT_EQ(root->try_get("job/0/n"), "3");
+  EXPECT_EQ(root->try_get("a"), "foreign");
+  store->erase("a");
+  EXPECT_FALSE(root->try_get("job/0/a"));
+}
+
+TEST(FileStore, MakesAPrivateFolderAndSharesIt) {
+  const Folder folder;
+  const auto path = folder.inside("not/yet/there");
+  make_file_store(path)->set("a", "1");
+  struct stat status {};
+  ASSERT_EQ(::stat(path.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0700u);
+  EXPECT_EQ(make_file_store(path)->try_get("a"), "1");
+}
+
+TEST(FileStore, SaysWhenItsFolderIsGone) {
+  const Folder folder;
+  const auto path = folder.inside("store");
+  const auto store = make_file_store(path);
+  store->set("a", "1");
+  std::filesystem::remove_all(path);
+  const auto expect_unavailable = [&](const std::function<void()>& call) {
+    try {
+      call();
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::unavailable);
+      EXPECT_NE(std::string(error.what()).find(path), std::string::npos) << error.what();
+    }
+  };
+  expect_unavailable([&] { store->set("a", "2"); });
+  expect_unavailable([&] { store->set_once("a", "2"); });
+  expect_unavailable([&] { store->add("n", 2); });
+  expect_unavailable([&] { store->try_get("a"); });
+  expect_unavailable([&] { store->get("a", Deadline::after(10)); });
+  EXPECT_THROW(make_file_store("/proc/no/such/place"), Error);
+}
+
+TEST(FileStore, LeavesNoScraps) {
+  const Folder folder;
+  const auto path = folder.inside("store");
+  const auto store = make_file_store(path);
+  for (int i = 0; i < 10; ++i) {
+    store->set("a", std::to_string(i));
+    store->set_once("b", std::to_string(i));
+    store->add("n", 1);
+  }
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(path)) {
+    const auto name = entry.path().filename().string();
+    EXPECT_TRUE(name[0] != '.' || name == ".lock") << name;
+    ++files;
+  }
+  EXPECT_EQ(files, 4);
+}
+
+}  // namespace
+}  // namespace tutti::test

@@ -1,0 +1,79 @@
+#include <gmock/gmock.h>
+
+#include <cstdlib>
+
+#include "tests/backends/conformance/backend_conformance.h"
+#include "tutti/backends/plugins.h"
+
+namespace tutti::test {
+namespace {
+
+// `transports` as in UCX_TLS, which UCX reads by itself; empty: UCX chooses.
+BackendMaker ucx_maker(const std::string& name, const std::string& transports,
+                       const std::string& interface) {
+  return {name, [=](int size) {
+            if (transports.empty())
+              ::unsetenv("UCX_TLS");
+            else
+              ::setenv("UCX_TLS", transports.c_str(), 1);
+            return make_backends(find_backend("ucx"), size, [=](Context& context) {
+              context.network_interface = interface;
+              context.executor.segment_bytes = kTestSegmentBytes;
+            });
+          }};
+}
+
+// Ranks of this process that take themselves for ranks on several hosts: host_of(rank).
+BackendMaker shm_ucx_maker(const std::string& name, int (*host_of)(int rank)) {
+  return {name, [host_of](int size) {
+            ::unsetenv("UCX_TLS");
+            const auto plugins = load_backends("shm+ucx", {}, {});
+            return make_backends(find_backend("hierarchical"), size, [&](Context& context) {
+              context.name = "shm+ucx";
+              context.plugins = plugins;
+              for (int rank = 0; rank < context.size; ++rank)
+                context.places[static_cast<size_t>(rank)].host = std::to_string(host_of(rank));
+              context.executor.segment_bytes = kTestSegmentBytes;
+            });
+          }};
+}
+
+const auto name_of = [](const auto& info) { return info.param.name; };
+
+INSTANTIATE_TEST_SUITE_P(Ucx, BackendConformance,
+                         testing::Values(ucx_maker("Default", "", ""),
+                                         ucx_maker("Tcp", "tcp", "127.0.0.1")),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(
+    ShmUcx, BackendConformance,
+    testing::Values(shm_ucx_maker("TwoHostsInTurn", [](int rank) { return rank % 2; }),
+                    shm_ucx_maker("TwoRanksAHost", [](int rank) { return rank / 2; })),
+    name_of);
+
+// A rank that has no such interface says so to all, at once.
+TEST(Ucx, AnInterfaceThatOneRankLacksIsOneErrorOnAll) {
+  const auto begin = Clock::now();
+  std::vector<std::string> heard(3);
+  const auto store = make_memory_store();
+  run_ranks(3, [&](int rank) {
+    auto context = thread_context(rank, 3, store);
+    if (rank == 1) context.network_interface = "eth99";
+    try {
+      find_backend("ucx").connect(context);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::unavailable);
+      heard[static_cast<size_t>(rank)] = error.what();
+    }
+  });
+  EXPECT_EQ(heard[0], heard[1]);
+  EXPECT_EQ(heard[2], heard[1]);
+  EXPECT_THAT(heard[1],
+              testing::AllOf(testing::StartsWith("rank 1: TUTTI_INTERFACE=eth99 names no interface "
+                                                 "that is up and no address of this host (nor an "
+                                                 "RDMA device such as mlx5_0:1)"),
+                             testing::HasSubstr("there are lo 127.0.0.1")));
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10));
+}
+
+}  // namespace
+}  // namespace tutti::test

@@ -1,7 +1,0 @@
-#include "tests/core/plan_fuzz.h"
-
-namespace tutti {
-
-TEST(PlanFuzz, FiftySeeds) { test::run_seeds(1, test::repetitions(50)); }
-
-}  // namespace tutti

@@ -1,0 +1,210 @@
+#include "tools/bench/cases/exercise.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "tutti/base/check.h"
+
+namespace tutti::bench {
+
+namespace {
+
+bool is_one_of(std::string_view word, std::initializer_list<std::string_view> words) {
+  return std::find(words.begin(), words.end(), word) != words.end();
+}
+
+bool is_shared(std::string_view collective) {
+  return is_one_of(collective, {"allgather", "gather", "scatter", "reduce_scatter", "alltoall"});
+}
+
+bool reduces(std::string_view collective) {
+  return is_one_of(collective, {"allreduce", "reduce", "reduce_scatter"});
+}
+
+}  // namespace
+
+Volume volume_of(std::string_view collective, int64_t bytes, DataType dtype, int ranks) {
+  if (collective == "barrier") return {};
+  const int64_t elements = bytes / size_of(dtype);
+  if (!is_shared(collective))
+    return {std::max<int64_t>(1, elements), std::max<int64_t>(1, elements)};
+  const int64_t count = std::max<int64_t>(1, elements / ranks);
+  return {count * ranks, count};
+}
+
+bool exists(std::string_view collective, Way way, bool in_place) {
+  if (collective == "allreduce") return in_place || way == Way::named;
+  if (is_one_of(collective, {"allgather", "reduce"})) return true;
+  return in_place == is_one_of(collective, {"broadcast", "barrier"});
+}
+
+Exercise::Exercise(Communicator& communicator, const Call& call)
+    : communicator_(communicator),
+      name_(fmt::format("{}.{}", call.collective, call.volume.total)),
+      // What is only moved may be any small numbers; those of max are the most varied.
+      data_(call.dtype, reduces(call.collective) ? call.op : ReduceOp::max, communicator.size()) {
+  if (call.collective != "barrier") {
+    make_buffers(call);
+    expect(call);
+  }
+  if (call.collective == "allreduce")
+    make_allreduce(call);
+  else
+    make_run(call);
+  refill();
+}
+
+void Exercise::make_buffers(const Call& call) {
+  const int rank = communicator_.rank();
+  const auto [total, count] = call.volume;
+  const auto kind = call.collective;
+  const bool takes_all = is_one_of(kind, {"scatter", "reduce_scatter", "alltoall"});
+  const bool has_input = !is_one_of(kind, {"scatter", "broadcast"}) || rank == call.root;
+  if (has_input) pattern_.emplace(call.dtype, [&](int64_t i) { return data_.input(rank, i); });
+
+  if (call.way == Way::arena || call.way == Way::arena_blocking) {
+    arena_.emplace(communicator_, std::vector<GradientArena::Array>{{name_, {total}, call.dtype}},
+                   ReduceOptions{.op = call.op});
+    input_ = output_ = (*arena_)[name_];
+    return;
+  }
+  if (call.way == Way::vector) {
+    vector_.resize(static_cast<size_t>(total));
+    input_ = output_ = vector_;
+    return;
+  }
+  makes_output_ = is_one_of(kind, {"gather", "scatter", "reduce_scatter", "alltoall"});
+  if (kind == "allgather" && call.in_place) {
+    output_ = output_memory_ = Tensor(Shape{total}, call.dtype);
+    input_ =
+        TensorView(output_.data() + rank * count * size_of(call.dtype), Shape{count}, call.dtype);
+    return;
+  }
+  input_ = input_memory_ = Tensor(Shape{takes_all ? total : count}, call.dtype);
+  if (call.in_place)
+    output_ = input_;
+  else if (!makes_output_)
+    output_ = output_memory_ = Tensor(Shape{total}, call.dtype);
+}
+
+void Exercise::expect(const Call& call) {
+  const int rank = communicator_.rank(), size = communicator_.size();
+  const auto [total, count] = call.volume;
+  const auto kind = call.collective;
+  const auto from = [&](int other) {
+    return Pattern(call.dtype, [&](int64_t i) { return data_.input(other, i); });
+  };
+  const auto reduced = [&] {
+    return Pattern(call.dtype, [&](int64_t i) { return data_.reduced(i); });
+  };
+  if (kind == "allreduce" || (kind == "reduce" && rank == call.root))
+    shares_.push_back({0, total, reduced(), 0});
+  if (kind == "reduce_scatter") shares_.push_back({0, count, reduced(), rank * count});
+  if (kind == "broadcast") shares_.push_back({0, total, from(call.root), 0});
+  if (kind == "sendrecv") shares_.push_back({0, total, from((rank + size - 1) % size), 0});
+  if (kind == "scatter") shares_.push_back({0, count, from(call.root), rank * count});
+  if (kind == "allgather" || (kind == "gather" && rank == call.root))
+    for (int other = 0; other < size; ++other)
+      shares_.push_back({other * count, count, from(other), 0});
+  if (kind == "alltoall")
+    for (int other = 0; other < size; ++other)
+      shares_.push_back({other * count, count, from(other), rank * count});
+}
+
+void Exercise::make_allreduce(const Call& call) {
+  auto& comm = communicator_;
+  const ReduceOptions options{.op = call.op};
+  switch (call.way) {
+    case Way::blocking:
+    case Way::arena_blocking:  // the same call on memory that the ranks share
+      run_ = [this, &comm, op = call.op] { comm.allreduce_blocking(name_, input_, op); };
+      break;
+    case Way::vector:
+      run_ = [this, &comm, op = call.op] { comm.allreduce_blocking(name_, vector_, op); };
+      break;
+    case Way::arena:
+      run_ = [this] {
+        arena_->ready(name_);
+        arena_->wait();
+      };
+      break;
+    case Way::named:
+      run_ = [this, &comm, options] { comm.allreduce(name_, input_, output_, options).wait(); };
+      break;
+    case Way::declared:
+      handle_ = comm.declare(name_, input_.shape(), input_.dtype());
+      run_ = [this, &comm, options] { comm.allreduce(handle_, input_, options).wait(); };
+      break;
+    case Way::grouped:
+      group_ = {{name_, input_}};
+      run_ = [this, &comm, options] { comm.grouped_allreduce("group", group_, options).wait(); };
+      break;
+  }
+}
+
+void Exercise::make_run(const Call& call) {
+  auto& comm = communicator_;
+  const auto kind = call.collective;
+  const bool blocking = call.way == Way::blocking;
+  const int rank = comm.rank(), size = comm.size(), root = call.root;
+  if (kind == "allgather") {
+    run_ = [this, &comm] { comm.allgather(name_, input_, output_).wait(); };
+  } else if (kind == "broadcast" && blocking) {
+    run_ = [this, &comm, root] { comm.broadcast_blocking(name_, input_, root); };
+  } else if (kind == "broadcast") {
+    run_ = [this, &comm, root] { comm.broadcast(name_, input_, root).wait(); };
+  } else if (kind == "reduce") {
+    run_ = [this, &comm, root, op = call.op] {
+      comm.reduce(name_, input_, output_, root, op).wait();
+    };
+  } else if (kind == "gather") {
+    run_ = [this, &comm, root] { made_ = comm.gather(name_, input_, root).output(); };
+  } else if (kind == "scatter") {
+    run_ = [this, &comm, root] { made_ = comm.scatter(name_, input_, root).output(); };
+  } else if (kind == "reduce_scatter") {
+    run_ = [this, &comm, op = call.op] {
+      made_ = comm.reduce_scatter(name_, input_, ReduceOptions{.op = op}).output();
+    };
+  } else if (kind == "alltoall") {
+    run_ = [this, &comm] { made_ = comm.alltoall(name_, input_).output(); };
+  } else if (kind == "sendrecv") {
+    const int to = (rank + 1) % size, from = (rank + size - 1) % size;
+    run_ = [this, &comm, to, from, sent = fmt::format("from {}", rank),
+            received = fmt::format("from {}", from)] {
+      auto send = comm.send(sent, input_, to);
+      comm.recv(received, output_, from).wait();
+      send.wait();
+    };
+  } else if (blocking) {
+    run_ = [&comm] { comm.barrier_blocking(); };
+  } else {
+    run_ = [&comm] { comm.barrier("bench barrier").wait(); };
+  }
+}
+
+void Exercise::refill() {
+  // No element of a result, in any dtype, has these bytes.
+  constexpr int kSpoilt = 0xee;
+  made_ = Tensor();
+  if (output_.bytes() > 0)
+    std::memset(output_.data(), kSpoilt, static_cast<size_t>(output_.bytes()));
+  if (pattern_) pattern_->fill(input_.data(), input_.count());
+}
+
+int64_t Exercise::count_wrong() const {
+  int64_t wrong = 0;
+  const TensorView result = makes_output_ ? made_.view() : output_;
+  for (const auto& share : shares_) {
+    if (share.offset + share.count > result.count()) {
+      wrong += share.count;  // a result that is too short lacks them all
+      continue;
+    }
+    wrong += share.pattern.count_wrong(result.data() + share.offset * size_of(result.dtype()),
+                                       share.count, share.phase);
+  }
+  return wrong;
+}
+
+}  // namespace tutti::bench

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "tools/bench/workload/exact_data.h"
+#include "tools/bench/workload/settings.h"
+#include "tutti/core/arena.h"
+#include "tutti/core/communicator.h"
+
+namespace tutti::bench {
+
+/// Elements of one call, by the convention of nccl-tests: `total` is the whole buffer, `count` what
+/// a rank hands in (or out, of a scatter).
+struct Volume {
+  int64_t total = 0, count = 0;
+};
+/// At least one element a rank; where the ranks share the buffer, a multiple of their number.
+Volume volume_of(std::string_view collective, int64_t bytes, DataType dtype, int ranks);
+
+/// Whether the library offers the collective in this way, in or out of place.
+bool exists(std::string_view collective, Way way, bool in_place);
+
+/// One collective with buffers of its own, whose results can be checked.
+class Exercise {
+ public:
+  struct Call {
+    std::string_view collective;
+    Way way = Way::named;
+    bool in_place = false;
+    DataType dtype = DataType::f32;
+    ReduceOp op = ReduceOp::sum;
+    int root = 0;
+    Volume volume;
+  };
+  /// Touches all memory. The communicator must outlive it.
+  Exercise(Communicator& communicator, const Call& call);
+
+  /// Input as at the beginning, output (if apart) spoilt.
+  void refill();
+  void run(int64_t iterations) {
+    for (int64_t i = 0; i < iterations; ++i) run_();
+  }
+  /// Elements of this rank's result that are wrong after one run since refill().
+  int64_t count_wrong() const;
+
+ private:
+  // Elements from `offset` on that must be `count` of `pattern` from `phase` on.
+  struct Share {
+    int64_t offset = 0, count = 0;
+    Pattern pattern;
+    int64_t phase = 0;
+  };
+  void make_buffers(const Call& call);
+  void make_allreduce(const Call& call);
+  void make_run(const Call& call);
+  void expect(const Call& call);
+
+  Communicator& communicator_;
+  const std::string name_;
+  const ExactData data_;
+  std::optional<GradientArena> arena_;
+  std::vector<float> vector_;
+  std::vector<NamedTensor> group_;
+  TensorHandle handle_;
+  Tensor input_memory_, output_memory_;
+  TensorView input_, output_;
+  Tensor made_;  // the output, where the library makes it
+  bool makes_output_ = false;
+  std::optional<Pattern> pattern_;  // of the input; none: this rank hands in nothing
+  std::vector<Share> shares_;
+  std::function<void()> run_;
+};
+
+}  // namespace tutti::bench

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "tools/bench/cases/session.h"
+#include "tools/bench/workload/exact_data.h"
+#include "tools/bench/workload/gradient_set.h"
+#include "tools/bench/workload/settings.h"
+#include "tutti/core/arena.h"
+#include "tutti/core/communicator.h"
+
+namespace tutti::bench {
+
+/// One step of training as the library sees it: every gradient of a set is averaged, in place.
+/// Averages of equal whole numbers are those numbers, so any number of steps may follow a refill.
+class GradientStep {
+ public:
+  /// Touches all memory. The communicator must outlive it.
+  GradientStep(Communicator& communicator, const std::vector<Gradient>& gradients, Way way);
+
+  size_t size() const { return views_.size(); }
+  int64_t bytes() const { return bytes_; }
+  /// Gradient `i` is ready. A grouped step hands all of them over with the last.
+  void submit(size_t i);
+  void wait();
+  /// Submits all, last layer first, and waits.
+  void run();
+  void run(int64_t steps) {
+    for (int64_t i = 0; i < steps; ++i) run();
+  }
+
+  void refill();
+  /// Elements of this rank that are not the mean, after one or more steps.
+  int64_t count_wrong() const;
+
+ private:
+  Communicator& communicator_;
+  const Way way_;
+  const Pattern input_, mean_;
+  std::vector<NamedTensor> views_;
+  std::vector<Tensor> memory_;
+  std::optional<GradientArena> arena_;
+  std::vector<TensorHandle> handles_;
+  std::vector<Work> works_;
+  size_t submitted_ = 0;
+  int64_t bytes_ = 0;
+};
+
+/// Runs steps until the engine of every rank replays them, at most `most`; true if it does.
+bool run_until_locked(Session& session, Communicator& communicator, GradientStep& step,
+                      int most = 64);
+
+/// Refills, runs a step and counts over all ranks.
+int64_t check_step(Session& session, GradientStep& step);
+
+}  // namespace tutti::bench

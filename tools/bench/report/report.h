@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tools/bench/report/plot.h"
+#include "tools/bench/report/record.h"
+#include "tools/bench/workload/settings.h"
+
+namespace tutti::bench {
+
+/// Where rank 0's figures go: the table for people, records for programs, the plot.
+class Report {
+ public:
+  /// Opens the files, to append. Throws Error(invalid_argument) for one that cannot be written. The
+  /// table goes to standard error if records go to standard output. Ranks other than 0 are silent.
+  Report(const Settings& settings, bool silent);
+  /// Throws the same, once for all ranks that are to be started.
+  static void check_files(const Settings& settings) { const Report report(settings, false); }
+
+  void print(const std::string& text);
+  void add(const Record& record);
+  /// Draws the plot of the records added so far, if one is wanted.
+  void draw(const std::string& title);
+
+ private:
+  struct CloseFile {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  using File = std::unique_ptr<std::FILE, CloseFile>;
+  static File open(const char* option, const std::string& path);
+
+  const bool silent_;
+  std::FILE* table_;
+  File json_, csv_, plot_;
+  bool csv_heading_due_ = true;
+  std::vector<Series> series_;
+};
+
+}  // namespace tutti::bench
