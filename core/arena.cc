@@ -94,10 +94,10 @@ GradientArena::GradientArena(Communicator& communicator, std::vector<Array> arra
       slot.strides = std::move(array.strides);
       slot.view = slot.view.with_strides(slot.strides.data());
     }
-    if (array.may_be_left_out) slot.flag = flags_.count();
+    if (array.may_be_left_out) slot.flag = static_cast<int32_t>(flags_.count());
     if (array.may_be_left_out)
       flags_ = TensorView(region_->data() + flags_begin, Shape{slot.flag + 1}, DataType::u8);
-    slot.follower = slots_.size() % arrays.size();
+    slot.follower = static_cast<uint32_t>(slots_.size() % arrays.size());
     offset += padded(slot.view.bytes());
     if (!index_.emplace(slot.name, slots_.size() - 1).second)
       throw Error(
@@ -121,7 +121,7 @@ void GradientArena::make_blocks(bool shared) {
              (slot.view.dtype() == dtype && bytes + slot.view.bytes() <= kBlockBytes);
     };
     for (; end < slots_.size() && fits(slots_[end]); ++end) {
-      slots_[end].block = blocks_.size();
+      slots_[end].block = static_cast<uint32_t>(blocks_.size());
       bytes += padded(slots_[end].view.bytes());
       layout = digest(slots_[end], layout);
     }
@@ -213,9 +213,9 @@ size_t GradientArena::look_up_next(std::string_view name) {
   size_t index = slots_.empty() ? 0 : slots_[last_].follower;
   if (slots_.empty() || slots_[index].name != name) {
     index = look_up(name);
-    slots_[last_].follower = index;
+    slots_[last_].follower = static_cast<uint32_t>(index);
   }
-  if (slots_[index].ready)
+  if (slots_[index].step == step_)
     throw Error(ErrorCode::duplicate_name,
                 fmt::format("\"{}\" was declared ready or left out twice in one step on rank {}; "
                             "call wait() between steps",
@@ -258,7 +258,7 @@ bool GradientArena::used(std::string_view name) const {
 
 void GradientArena::count_in(size_t index) {
   auto& slot = slots_[index];
-  slot.ready = true;
+  slot.step = step_;
   last_ = index;
   ++ready_;
   if (--blocks_[slot.block].missing > 0) return;
@@ -292,7 +292,7 @@ void GradientArena::wait() {
     flush(true);
     if (ready_ < slots_.size())
       for (const auto& slot : slots_)
-        if (!slot.ready)
+        if (slot.step != step_)
           throw Error(ErrorCode::invalid_argument,
                       fmt::format("\"{0}\" was never declared ready in this step on rank {1}; "
                                   "call ready(\"{0}\") and wait() again{2}",
@@ -306,14 +306,14 @@ void GradientArena::wait() {
   const auto next_step = [&] {
     work.reset();
     const std::lock_guard lock(mutex_);
-    for (auto& slot : slots_) {
-      slot.ready = false;
-      if (slot.flag >= 0) slot.used = flags_.as<uint8_t>()[slot.flag] != 0;
-    }
+    if (flags_.count() > 0)
+      for (auto& slot : slots_)
+        if (slot.flag >= 0) slot.used = flags_.as<uint8_t>()[slot.flag] != 0;
     for (auto& block : blocks_) {
       block.missing = block.arrays;
       block.submitted = false;
     }
+    ++step_;
     ready_ = 0;
     step_begun_ = false;
   };
