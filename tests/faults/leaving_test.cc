@@ -2,8 +2,8 @@
 // closes, returns, exits or is killed is told so by evidence and not by a timeout; one that is
 // stopped is silent after the peer timeout; one that is late never is.
 //
-// LEAVING_TABLE=1 runs all of it (6 backends, 2 to 4 ranks, every way; some five minutes) and prints
-// it; else a part.
+// LEAVING_TABLE=1 runs all of it (6 backends, 2 to 4 ranks, every way; some five minutes) and
+// prints it; else a part.
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
