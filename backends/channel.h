@@ -41,6 +41,9 @@ class Channel {
   /// Seconds since the last sign of life of the peer that the network saw, see
   /// Transport::quiet_seconds; infinity: it tells nothing.
   virtual double quiet_seconds() { return std::numeric_limits<double>::infinity(); }
+  /// Whether all that was written has reached the peer's host, so that ending this rank cannot undo
+  /// it. Nothing wakes a sleeper when this changes.
+  virtual bool delivered() { return true; }
 };
 
 }  // namespace tutti

@@ -10,6 +10,9 @@ namespace tutti {
 
 using Stage = Transfer::Stage;
 
+// Between two looks whether the last bytes have arrived, which wakes no sleeper.
+constexpr double kDeliveryLook = 0.002;  // seconds
+
 bool StreamTransport::progress() {
   if (!aborted_ && abort_asked_.load(std::memory_order_acquire)) {
     handle_abort();
@@ -115,11 +118,18 @@ void StreamTransport::goodbye(double seconds) noexcept {
       if (peer && peer->channel && !aborted_) peer->outlet.leave();
     while (true) {
       const bool moved = progress();
-      const bool flushed = std::none_of(peers_.begin(), peers_.end(), [](const auto& peer) {
-        return peer && peer->channel && peer->outlet.wants_write();
-      });
-      if (aborted_ || flushed || deadline.passed()) return;
-      if (!moved && arm()) poller_.wait(deadline.poll_milliseconds());
+      bool flushed = true, delivered = true;
+      for (const auto& peer : peers_) {
+        if (!peer || !peer->channel) continue;
+        flushed = flushed && !peer->outlet.wants_write();
+        // A peer that said goodbye itself wants no more of ours.
+        delivered = delivered && (peer->said_goodbye || peer->channel->delivered());
+      }
+      if (aborted_ || (flushed && delivered) || deadline.passed()) return;
+      // A connection that ends with bytes of the peer unread is reset, and what is still on its way
+      // to that peer is lost with it: so this rank reads on until its goodbyes have arrived.
+      const auto next_look = flushed ? Deadline::after(kDeliveryLook) : deadline;
+      if (!moved && arm()) poller_.wait(next_look.poll_milliseconds());
     }
   } catch (const std::exception&) {
     // A peer that was not told sees the end of the connection instead.

@@ -51,6 +51,11 @@ double StripedChannel::quiet_seconds() {
   return shortest;
 }
 
+bool StripedChannel::delivered() {
+  return std::all_of(lanes_.begin(), lanes_.end(),
+                     [](const auto& lane) { return lane->delivered(); });
+}
+
 void StripedChannel::move(Cursor& cursor, size_t bytes) {
   cursor.left -= bytes;
   if (cursor.left == 0) cursor = {(cursor.lane + 1) % lanes_.size(), kBlockBytes};

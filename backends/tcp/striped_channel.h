@@ -24,6 +24,7 @@ class StripedChannel : public Channel {
   void watch(Poller& poller) override;
   std::string_view route() const override { return "tcp"; }
   double quiet_seconds() override;
+  bool delivered() override;
 
  private:
   // Where one direction is.

@@ -41,8 +41,8 @@ size_t total(std::span<const iovec> parts) {
 }  // namespace
 
 TcpChannel::~TcpChannel() {
-  // Closing a socket with unread bytes resets the connection, which may destroy our last words on
-  // their way; so what is there is read first, within reason.
+  // Closing a socket with unread bytes resets the connection, which destroys what is still on its
+  // way (a goodbye waits until it is delivered()); so what is there is read first, within reason.
   ::shutdown(socket_.get(), SHUT_WR);
   std::array<char, 16384> rest;
   for (int i = 0; i < 64; ++i)
@@ -129,6 +129,12 @@ double TcpChannel::quiet_seconds() {
   const auto milliseconds = takes ? std::min(info.tcpi_last_data_recv, info.tcpi_last_ack_recv)
                                   : info.tcpi_last_data_recv;
   return milliseconds / 1000.0;
+}
+
+bool TcpChannel::delivered() {
+  int waiting = 0;
+  if (!write_failure_.empty() || ::ioctl(socket_.get(), SIOCOUTQ, &waiting) != 0) return true;
+  return waiting == 0;
 }
 
 void TcpChannel::lose(const std::string& seen) {

@@ -23,6 +23,7 @@ class TcpChannel : public Channel {
   void watch(Poller& poller) override;
   std::string_view route() const override { return "tcp"; }
   double quiet_seconds() override;
+  bool delivered() override;
 
   /// What a sleeper wakes up for: EPOLLIN, EPOLLOUT, both or, with 0, not even for its end.
   void arm_for(unsigned events);

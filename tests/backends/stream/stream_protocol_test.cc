@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <climits>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -26,6 +27,7 @@ struct Script {
   bool ended = false;        // after `in` comes the end
   size_t most_at_once = 1 << 20;
   size_t room = SIZE_MAX;  // how much the channel still takes
+  int looks_until_delivered = 0;
 };
 
 class ScriptChannel final : public Channel {
@@ -54,6 +56,7 @@ class ScriptChannel final : public Channel {
   bool arm(bool) override { return script_.in.empty() && !script_.ended; }
   void watch(Poller&) override {}
   std::string_view route() const override { return "script"; }
+  bool delivered() override { return script_.looks_until_delivered-- <= 0; }
 
  private:
   Script& script_;
@@ -288,6 +291,25 @@ TEST_F(StreamProtocol, AGoodbyeEndsTheConversation) {
 }
 
 // Streams of valid frames, damaged at random: a loss with a reason or nothing, never more.
+TEST_F(StreamProtocol, AGoodbyeReadsOnUntilItHasArrived) {
+  script_.looks_until_delivered = 5;
+  const FrameHeader last{.type = FrameType::eager, .length = 4, .tag = 9};
+  feed(frame(last, pattern(4, 1)));
+  transport_->goodbye(20);
+  EXPECT_LT(script_.looks_until_delivered, 0);
+  EXPECT_TRUE(script_.in.empty());  // nothing unread, for which the connection would be reset
+  const auto frames = sent();
+  ASSERT_FALSE(frames.empty());
+  EXPECT_EQ(frames.back().type, FrameType::goodbye);
+}
+
+TEST_F(StreamProtocol, AGoodbyeThatNeverArrivesIsWaitedForUntilTheDeadline) {
+  script_.looks_until_delivered = INT_MAX;
+  const auto begin = Clock::now();
+  transport_->goodbye(0.05);
+  EXPECT_GE(Clock::now() - begin, std::chrono::milliseconds(50));
+}
+
 TEST_F(StreamProtocol, DamagedStreamsHarmNobody) {
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE(testing::Message() << "seed " << seed);

@@ -305,6 +305,18 @@ TEST(TcpChannelTest, QuietIsWhoNeitherSendsNorTakes) {
   EXPECT_FALSE(deadline.passed());
 }
 
+TEST(TcpChannelTest, DeliveredIsWhatThePeersHostHas) {
+  auto [a, b] = make_pair_of_channels();
+  const std::string block(1 << 20, 'x');
+  size_t written = 0;
+  while (const size_t more = write_some(*a, block)) written += more;
+  EXPECT_FALSE(a->delivered());  // the peer's buffers are full, and it reads nothing
+  std::vector<std::byte> buffer(1 << 20);
+  const auto deadline = Deadline::after(10);
+  while (!a->delivered() && !deadline.passed()) b->read(buffer);
+  EXPECT_TRUE(a->delivered());
+}
+
 TEST(TcpChannelTest, BytesArriveInOrderBothWaysUnderBackPressure) {
   auto [a, b] = make_pair_of_channels();
   Poller poller;
