@@ -150,6 +150,32 @@ TEST_F(RemoteTest, RankZeroReadsTheLaunchersInput) {
   EXPECT_THAT(sorted_lines(program.output()), AllOf(Contains("[0] 588895"), Contains("[1] 0")));
 }
 
+TEST_F(RemoteTest, NoInputIsReadForARankThatReadsNoMore) {
+  // More than all pipes between hold, by far.
+  const auto line = fmt::format(
+      "(dd if=/dev/zero bs=65536 count=500 2>/dev/null && echo all of it >&2) | {} --interface "
+      "127.0.0.1 --hosts a --rsh {} sh -c 'head -c 1 | wc -c; exec <&-; sleep 1'",
+      TUTTI_RUN, shell());
+  Program program({"/bin/sh", "-c", line});
+  EXPECT_EQ(program.finish(), 0) << program.errors();
+  EXPECT_EQ(program.output(), "[0] 1\n");
+  EXPECT_THAT(program.errors(), testing::Not(HasSubstr("all of it")));
+}
+
+TEST_F(RemoteTest, TheOtherEndWaitsForItsLauncherNoLongerThanItIsAskedTo) {
+  const auto silent = folder_ + "/silent";
+  ASSERT_EQ(::mkfifo(silent.c_str(), 0600), 0);
+  // Its input neither holds a request nor ends.
+  const auto begin = fmt::format("exec {} --remote-rank <>'{}'", TUTTI_RUN, silent);
+  for (const int number : {SIGTERM, SIGKILL}) {
+    Program program({"/bin/sh", "-c", begin});
+    ASSERT_TRUE(program.wait_for("remote rank, protocol"));
+    program.signal(number);
+    EXPECT_EQ(program.finish(5), number == SIGKILL ? 137 : 1) << number;
+    EXPECT_LT(program.seconds(), 5) << number;
+  }
+}
+
 TEST_F(RemoteTest, RanksGetTheirShareOfTheirHostsCores) {
   auto words = run("a:2,b:2", shell(), "echo $OMP_NUM_THREADS; taskset -pc $$");
   words.insert(words.begin(), {"env", "-u", "OMP_NUM_THREADS", "taskset", "-c", "0"});

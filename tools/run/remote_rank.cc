@@ -14,6 +14,7 @@
 #include "tools/run/output.h"
 #include "tools/run/remote_protocol.h"
 #include "tools/run/share.h"
+#include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
 
@@ -21,14 +22,22 @@ namespace tutti::run {
 
 namespace {
 
-// The launcher's next frame; nothing if it is gone.
-std::optional<Frame> wait_for_frame(FrameReader& reader) {
-  while (true) {
+constexpr double kStartSeconds = 60;  // until the launcher's start request must be there
+
+// The launcher's first frame; nothing if the launcher is gone, or a signal asks to end before.
+std::optional<Frame> wait_for_frame(FrameReader& reader, const Keeper& keeper) {
+  const auto deadline = Deadline::after(kStartSeconds);
+  while (!deadline.passed()) {
     if (auto frame = reader.next()) return frame;
+    std::array<pollfd, 2> entries = {{{STDIN_FILENO, POLLIN, 0}, {keeper.orders(), POLLIN, 0}}};
+    if (::poll(entries.data(), entries.size(), deadline.poll_milliseconds()) < 0) continue;
+    if (entries[1].revents && keeper.next_order()) return {};
     std::string bytes;
-    if (!read_available(STDIN_FILENO, bytes)) return {};
+    if (entries[0].revents && !read_available(STDIN_FILENO, bytes)) return {};
     reader.take(bytes);
   }
+  throw Error(ErrorCode::timeout,
+              fmt::format("the launcher sent no start request within {} s", kStartSeconds));
 }
 
 Child start(const StartRequest& request, const Descriptor& secret) {
@@ -129,6 +138,7 @@ class Service {
       if (count < 0 && errno != EINTR) child_.input.reset();  // the rank reads no more
       if (count > 0) input_.erase(0, static_cast<size_t>(count));
     }
+    if (!child_.input) return input_.clear();  // without an answer the launcher sends no more
     if (input_ended_) child_.input.reset();
     send(FrameKind::taken, "");
   }
@@ -162,7 +172,7 @@ int serve_remote_rank() {
     return code;
   };
   try {
-    const auto frame = wait_for_frame(reader);
+    const auto frame = wait_for_frame(reader, keeper);
     if (!frame) return 1;
     if (frame->kind != FrameKind::start)
       throw Error(ErrorCode::corrupt_data, "the launcher did not begin with a start request");
