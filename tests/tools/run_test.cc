@@ -156,7 +156,7 @@ TEST(TuttiRun, EndsWithTheCodeOfTheFirstFailure) {
 }
 
 TEST(TuttiRun, NamesTheSignalThatKilledARank) {
-  Program program(run({"-np", "2"}, "test $TUTTI_RANK = 1 || kill -9 $$"));
+  Program program(run({"-np", "2"}, "test $TUTTI_RANK = 0 && kill -9 $$; sleep 1"));
   EXPECT_EQ(program.finish(), 137);
   EXPECT_THAT(program.errors(),
               MatchesRegex("tutti-run: rank 0 \\(host [^,]*, pid [0-9]+\\) was killed by signal 9 "
@@ -323,6 +323,18 @@ TEST(TuttiRun, RankZeroReadsItsInput) {
   EXPECT_THAT(sorted_lines(program.output()), ElementsAre("[0] 588895", "[1] 0"));
 }
 
+// Also a launcher whose own streams are closed: else ranks would read the secret as their input.
+TEST(TuttiRun, StandardStreamsThatAreClosedAreEmpty) {
+  const std::string script = "wc -c; cat /proc/self/fd/$TUTTI_SECRET_FD | wc -c";
+  const std::string start = TUTTI_RUN " -np 1 sh -c '" + script + "'";
+  Program no_input({"/bin/sh", "-c", "exec " + start + " <&-"});
+  EXPECT_EQ(no_input.finish(), 0) << no_input.errors();
+  EXPECT_EQ(no_input.output(), "[0] 0\n[0] 64\n");
+  Program none({"/bin/sh", "-c", start + " <&- >&- 2>&-; echo code $?"});
+  EXPECT_EQ(none.finish(), 0);
+  EXPECT_EQ(none.output(), "code 0\n");
+}
+
 TEST(TuttiRun, GivesOpenMpItsShareAndSaysSoOnce) {
   const std::string script = "echo $OMP_NUM_THREADS";
   const auto with = [&](std::vector<std::string> before, const std::vector<std::string>& options) {
@@ -372,6 +384,25 @@ TEST(TuttiRun, WritesIntoFilesOrWithoutNumbers) {
     const std::string text(std::istreambuf_iterator<char>(file), {});
     EXPECT_EQ(text, fmt::format("{} {}\n", std::string(name).substr(2), name[0]));
   }
+}
+
+TEST(TuttiRun, OutputThatIsLostIsToldAndNoSuccess) {
+  const auto told = [](const std::string& place) {
+    return "tutti-run: cannot write to " + place +
+           ": No space left on device; what the ranks write there is lost\n";
+  };
+  Program full({"/bin/sh", "-c", TUTTI_RUN " -np 2 echo here >/dev/full"});
+  EXPECT_EQ(full.finish(), 1);
+  EXPECT_EQ(full.errors(), told("standard output"));
+
+  const Folder folder("empty", "", 0600);
+  const auto place = folder.path() + "/0.out";
+  std::filesystem::create_symlink("/dev/full", place);
+  Program file(run({"-np", "2", "--output", folder.path()}, "echo $TUTTI_RANK"));
+  EXPECT_EQ(file.finish(), 1);
+  EXPECT_EQ(file.errors(), told(place));
+  std::ifstream other(folder.path() + "/1.out");
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(other), {}), "1\n");
 }
 
 TEST(TuttiRun, ManyRanksArePrintedAsTheyStart) {

@@ -1,5 +1,6 @@
 #include "tools/run/front.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
@@ -32,6 +33,14 @@ constexpr int kAsking[] = {SIGINT, SIGTERM, SIGHUP};
 // After a second one of these the keeper has this long, s, to end; then the front ends it.
 constexpr double kKeeperSeconds = 5;
 constexpr double kEndSeconds = 5;  // until killed processes must be gone
+
+// Where the user closed one of the three standard streams, what is opened next would get its
+// number: ranks would read the secret as their input, or write into a socket.
+void complete_standard_streams() {
+  for (int stream = 0; stream < 3; ++stream)
+    if (::fcntl(stream, F_GETFD) < 0 && ::open("/dev/null", O_RDWR) != stream)
+      throw system_error(fmt::format("cannot open /dev/null as standard stream {}", stream), errno);
+}
 
 Descriptor signals_of(std::initializer_list<int> numbers) {
   sigset_t set;
@@ -120,6 +129,7 @@ bool asks_to_end(int number) {
 }  // namespace
 
 Keeper Keeper::divide() {
+  complete_standard_streams();
   ::signal(SIGPIPE, SIG_IGN);  // a reader that left, like head, is no reason to end
   // The keeper blocks them too: what reaches its process group reaches the front as well.
   auto signals = signals_of({SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD});
@@ -136,7 +146,7 @@ Keeper Keeper::divide() {
     keeper_end.reset();
     be_front(keeper, spared, front_end, signals);
   }
-  // A name of its own: who kills all that is called tutti-run kills the fronts.
+  // A name of its own, so that `killall tutti-run` kills fronts only, and keepers end the ranks.
   ::prctl(PR_SET_NAME, "tutti-keeper");
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   front_end.reset();

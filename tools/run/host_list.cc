@@ -70,14 +70,14 @@ std::vector<Seat> place_ranks(const std::vector<Host>& hosts, int ranks) {
                     ? fmt::format("-np {}, but --hosts has room for {}", ranks, slots)
                     : fmt::format("--hosts: {} ranks are more than {}", slots, kMostSlots));
   int left = ranks == 0 ? static_cast<int>(slots) : ranks;
-  std::vector<Seat> places;
+  std::vector<Seat> seats;
   for (size_t host = 0; host < hosts.size() && left > 0; ++host) {
     const int here = std::min(hosts[host].slots, left);
     for (int local = 0; local < here; ++local)
-      places.push_back({static_cast<int>(places.size()), static_cast<int>(host), local, here});
+      seats.push_back({static_cast<int>(seats.size()), static_cast<int>(host), local, here});
     left -= here;
   }
-  return places;
+  return seats;
 }
 
 std::string shell_quote(std::string_view word) {

@@ -64,11 +64,11 @@ Variables shared_variables(const Request& request, const Variables& own) {
   return shared;
 }
 
-void place_variables(Variables& variables, const Seat& place, size_t size) {
-  variables["TUTTI_RANK"] = std::to_string(place.rank);
+void seat_variables(Variables& variables, const Seat& seat, size_t size) {
+  variables["TUTTI_RANK"] = std::to_string(seat.rank);
   variables["TUTTI_SIZE"] = std::to_string(size);
-  variables["TUTTI_LOCAL_RANK"] = std::to_string(place.local_rank);
-  variables["TUTTI_LOCAL_SIZE"] = std::to_string(place.local_size);
+  variables["TUTTI_LOCAL_RANK"] = std::to_string(seat.local_rank);
+  variables["TUTTI_LOCAL_SIZE"] = std::to_string(seat.local_size);
 }
 
 void make_folder(const std::string& path) {
@@ -120,7 +120,7 @@ Job::Job(const Request& request, const Keeper& keeper)
 void Job::start_next() {
   const auto& seat = seats_[ranks_.size()];
   auto variables = shared_;
-  place_variables(variables, seat, seats_.size());
+  seat_variables(variables, seat, seats_.size());
   if (here_[static_cast<size_t>(seat.host)])
     start_local(seat, std::move(variables));
   else
@@ -171,7 +171,13 @@ LineOutput::Sink Job::sink(const Seat& seat, Outlet& outlet, const char* ending)
   const auto file = std::make_shared<Descriptor>(
       ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   if (!*file) throw system_error(fmt::format("--output: cannot write {}", path), errno);
-  return [file](std::string_view text) { write_all(file->get(), text); };
+  return [this, file, path](std::string_view text) {
+    if (!*file) return;
+    if (const int reason = write_all(file->get(), text)) {
+      file->reset();
+      tell_loss(path, reason);
+    }
+  };
 }
 
 int Job::run() {
@@ -185,19 +191,21 @@ int Job::run() {
     }
     wait_for_events();
   }
-  return deaths_->exit_code();
+  const int code = deaths_->exit_code();
+  return code == 0 && (lost_output_ || errors_.failure() != 0) ? 1 : code;
 }
 
 bool Job::is_done() {
   if (!deaths_->all_ended()) return false;
   if (!std::exchange(reported_, true)) report();
-  // Who asked for the end does not want to wait for a reader that does not read.
+  // The user has asked for the end: a reader that does not read must not hold it up.
   if (deaths_->asked_signal() != 0 && last_words_.is_never())
     last_words_ = Deadline::after(kLastWordsSeconds);
   return (output_.is_empty() && errors_.is_empty()) || last_words_.passed();
 }
 
-// Of a terminal only its foreground may read; who tries from the background is stopped.
+// Only a terminal's foreground may read from it; the system stops a launcher in the background that
+// tries.
 bool Job::reads_input() const {
   if (input_ended_ || ranks_.empty() || deaths_->has_ended(0)) return false;
   if (!ranks_.front()->takes_input()) return false;
@@ -241,6 +249,7 @@ void Job::wait_for_events() {
   if (entries[1].revents) reap_adopted();
   escalate();
   tell_progress();
+  if (!lost_output_ && output_.failure() != 0) tell_loss("standard output", output_.failure());
 }
 
 int Job::poll_milliseconds() const {
@@ -322,11 +331,17 @@ void Job::escalate() {
 
 void Job::tell(const std::string& text) { errors_.write(fmt::format("tutti-run: {}\n", text)); }
 
-// Thousands of ranks take their time, and nobody should have to guess what for.
+// Thousands of ranks take their time; the user sees that they are being started.
 void Job::tell_progress() {
   if (ranks_.size() == seats_.size() || !next_progress_.passed()) return;
   next_progress_ = Deadline::after(kProgressSeconds);
   tell(fmt::format("{} of {} ranks started", ranks_.size(), seats_.size()));
+}
+
+void Job::tell_loss(const std::string& place, int error_number) {
+  lost_output_ = true;
+  tell(fmt::format("cannot write to {}: {}; what the ranks write there is lost", place,
+                   ::strerror(error_number)));
 }
 
 void Job::report() {

@@ -45,6 +45,7 @@ class Job {
   void escalate();
   void tell(const std::string& text);
   void tell_progress();
+  void tell_loss(const std::string& place, int error_number);
   void report();
 
   const Request request_;
@@ -63,6 +64,7 @@ class Job {
   bool input_ended_ = false;
   bool told_of_threads_ = false;
   bool reported_ = false;
+  bool lost_output_ = false;
   int last_told_ = 0;  // the signal of the last escalation that was told
   Deadline next_progress_ = Deadline::never();
   Deadline last_words_ = Deadline::never();  // for the outlets, once the job was asked to end

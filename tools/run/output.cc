@@ -78,10 +78,12 @@ void Outlet::flush() {
     if (::poll(&entry, 1, 0) <= 0) break;
     const auto count = ::write(descriptor_, pending_.data() + written_,
                                std::min(piece_, pending_.size() - written_));
-    if (count >= 0)
+    if (count >= 0) {
       written_ += static_cast<size_t>(count);
-    else if (errno != EINTR && errno != EAGAIN)
-      written_ = pending_.size();  // its reader left
+    } else if (errno != EINTR && errno != EAGAIN) {
+      if (failure_ == 0 && errno != EPIPE) failure_ = errno;
+      written_ = pending_.size();
+    }
   }
   if (written_ == pending_.size() || written_ >= kFull) {
     pending_.erase(0, written_);
@@ -89,7 +91,7 @@ void Outlet::flush() {
   }
 }
 
-void write_all(int descriptor, std::string_view bytes, Deadline deadline) {
+int write_all(int descriptor, std::string_view bytes, Deadline deadline) {
   while (!bytes.empty() && !deadline.passed()) {
     const auto written = ::write(descriptor, bytes.data(), bytes.size());
     if (written >= 0) {
@@ -98,9 +100,10 @@ void write_all(int descriptor, std::string_view bytes, Deadline deadline) {
       pollfd entry{descriptor, POLLOUT, 0};
       ::poll(&entry, 1, deadline.poll_milliseconds());
     } else if (errno != EINTR) {
-      return;
+      return errno;
     }
   }
+  return 0;
 }
 
 }  // namespace tutti::run

@@ -60,6 +60,9 @@ class Outlet {
   void flush();
   bool is_empty() const { return pending_.empty(); }
   bool is_full() const { return pending_.size() >= kFull; }
+  /// The error number of the first write that lost something; 0: none did. That nobody reads any
+  /// more is no error.
+  int failure() const { return failure_; }
   int descriptor() const { return descriptor_; }
 
   static constexpr size_t kFull = 1 << 20;  // bytes
@@ -69,9 +72,11 @@ class Outlet {
   const size_t piece_;  // what a stream that is ready takes without blocking
   std::string pending_;
   size_t written_ = 0;  // of these
+  int failure_ = 0;
 };
 
-/// Writes all of it, waiting if need be; gives up without a word when nobody reads any more.
-void write_all(int descriptor, std::string_view bytes, Deadline deadline = Deadline::never());
+/// Writes all of it, waiting if need be, until the deadline or an error, whose number it returns; 0
+/// is none.
+int write_all(int descriptor, std::string_view bytes, Deadline deadline = Deadline::never());
 
 }  // namespace tutti::run
