@@ -1,10 +1,12 @@
 // tutti-bench: measures the library's operations and checks their results.
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sched.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
@@ -62,24 +64,37 @@ run::Request own_job(const std::vector<std::string>& arguments, int ranks) {
   return request;
 }
 
-// Fresh processes for each sample, which they leave in a file.
+// A file in which jobs leave their samples, gone with this object.
+class SampleFile {
+ public:
+  SampleFile() {
+    path_ = (std::filesystem::temp_directory_path() / "tutti-bench-XXXXXX").string();
+    const Descriptor file(::mkostemp(path_.data(), O_CLOEXEC));
+    if (!file) throw system_error("cannot make a file for samples", errno);
+  }
+  ~SampleFile() { ::unlink(path_.c_str()); }
+  SampleFile(const SampleFile&) = delete;
+  SampleFile& operator=(const SampleFile&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// Fresh processes for each sample.
 int run_create_jobs(const std::vector<std::string>& arguments, const Settings& settings, int ranks,
                     const run::Keeper& keeper) {
-  std::string sample_file =
-      (std::filesystem::temp_directory_path() / "tutti-bench-XXXXXX").string();
-  const Descriptor file(::mkstemp(sample_file.data()));
-  if (!file) throw system_error("cannot make a file for samples", errno);
+  const SampleFile sample_file;
   auto words = arguments;
-  words.insert(words.end(), {"--sample-file", sample_file});
+  words.insert(words.end(), {"--sample-file", sample_file.path()});
   int code = 0;
   for (int i = 0; i < settings.repetitions && code == 0; ++i)
     code = run::Job(own_job(words, ranks), keeper).run();
 
   Record record;
   std::vector<double> samples;
-  std::ifstream lines(sample_file);
+  std::ifstream lines(sample_file.path());
   for (std::string line; std::getline(lines, line);) add_sample(line, record, samples);
-  std::filesystem::remove(sample_file);
   if (code != 0 || samples.empty()) return code != 0 ? code : 1;
   record.case_name = settings.case_name;
   record.way = to_string(Way::blocking);

@@ -128,6 +128,15 @@ TEST_F(BenchFiles, RowsAreAppendedAndThePlotIsReplaced) {
   EXPECT_EQ(svg.find("<svg", 1), svg.npos);
 }
 
+TEST_F(BenchFiles, APlotOnStandardOutputLeavesWhatIsThere) {
+  Program program({"/bin/sh", "-c",
+                   fmt::format("echo a note >{0}; exec {1} allreduce --ranks 1 --bytes 4,64 "
+                               "--repetitions 1 --repetition-ms 1 --plot - >>{0}",
+                               path("o"), TUTTI_BENCH)});
+  ASSERT_EQ(program.finish(), 0) << program.errors();
+  EXPECT_THAT(contents("o"), AllOf(testing::StartsWith("a note\n"), HasSubstr("<svg")));
+}
+
 TEST(Bench, RunsUnderTheLauncherAndPins) {
   Program program({TUTTI_RUN, "-np", "2", TUTTI_BENCH, "allgather", "--bytes", "64", "--pin",
                    "--repetitions", "1", "--repetition-ms", "1"});

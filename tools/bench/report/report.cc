@@ -30,6 +30,7 @@ Report::Report(const Settings& settings, bool silent)
   json_ = open("--json", settings.json);
   csv_ = open("--csv", settings.csv);
   plot_ = open("--plot", settings.plot);
+  plot_is_file_ = settings.plot != "-";
 }
 
 void Report::print(const std::string& text) {
@@ -64,8 +65,8 @@ void Report::add(const Record& record) {
 
 void Report::draw(const std::string& title) {
   if (!plot_ || series_.empty()) return;
-  // A picture takes the place of an older one.
-  static_cast<void>(::ftruncate(::fileno(plot_.get()), 0));
+  // A picture takes the place of an older one; standard output may hold what is not ours.
+  if (plot_is_file_) static_cast<void>(::ftruncate(::fileno(plot_.get()), 0));
   std::fputs(draw_svg(title, series_).c_str(), plot_.get());
   std::fflush(plot_.get());
 }

@@ -36,6 +36,7 @@ class Report {
   std::FILE* table_;
   File json_, csv_, plot_;
   bool csv_heading_due_ = true;
+  bool plot_is_file_ = false;
   std::vector<Series> series_;
 };
 
