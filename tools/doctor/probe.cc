@@ -1,7 +1,8 @@
 #include "tools/doctor/probe.h"
 
 #include <fmt/format.h>
-#include <sched.h>
+#include <signal.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -205,6 +206,17 @@ pid_t start_child(const Descriptor& out, Body&& body) {
   ::_exit(0);
 }
 
+// For a rank that ended with this status and said nothing.
+std::string silence_text(size_t rank, int status) {
+  const int number = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+  if (number == SIGALRM)
+    return fmt::format("rank {} of two was not through after {} s", rank, kPatienceSeconds);
+  return fmt::format(
+      "rank {} of two {} without a word", rank,
+      number == 0 ? fmt::format("ended with code {}", WEXITSTATUS(status))
+                  : fmt::format("was killed by signal {} ({})", number, ::strsignal(number)));
+}
+
 }  // namespace
 
 json probe(const std::string& backend, const Options& options, bool measures) {
@@ -232,9 +244,7 @@ json probe(const std::string& backend, const Options& options, bool measures) {
     int status = 0;
     ::waitpid(children[i], &status, 0);
     auto own = json::parse(text, nullptr, false);
-    if (own.is_discarded())
-      own = {{"failure", fmt::format("rank {} of two ended by signal {} without a word", i,
-                                     WIFSIGNALED(status) ? WTERMSIG(status) : 0)}};
+    if (own.is_discarded()) own = {{"failure", silence_text(i, status)}};
     if (i == 0 || (own.contains("failure") && !told.contains("failure"))) told = std::move(own);
   }
   return told;
