@@ -11,7 +11,7 @@ function(tutti_options target)
   if(TUTTI_SANITIZE)
     target_compile_options(${target} PRIVATE -fsanitize=${TUTTI_SANITIZE} -fno-omit-frame-pointer
       -fno-sanitize-recover=all -g1  # lines, for the reports
-      $<$<BOOL:${TUTTI_QUICK_BUILD}>:-O1>  # what is measured by nobody
+      $<$<BOOL:${TUTTI_QUICK_BUILD}>:-O1>  # these builds are not measured
       # Instrumented, gcc 12 no longer sees what std::regex initializes (its bug 105562).
       $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
     target_link_options(${target} PRIVATE -fsanitize=${TUTTI_SANITIZE})

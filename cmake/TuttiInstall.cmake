@@ -53,7 +53,7 @@ if(TARGET tutti_nn)
   tutti_install_headers(adapters/nn)
   install(FILES ${PROJECT_SOURCE_DIR}/adapters/nn/nn.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti)
 endif()
-# Plugins lie beside libtutti.so, which looks for them there; nobody links them.
+# Plugins lie beside libtutti.so, which looks for them there; no program links them.
 get_property(plugins GLOBAL PROPERTY TUTTI_BACKEND_PLUGINS)
 foreach(plugin ${plugins})
   install_builds_first(${plugin})

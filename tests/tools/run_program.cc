@@ -35,7 +35,7 @@ Program::Program(const std::vector<std::string>& words, const std::vector<std::s
   if (pid_ == 0) {
     ::dup2(out[1], 1);
     ::dup2(err[1], 2);
-    // As a user would who wants no advice on it.
+    // As a user does to hear no advice on it.
     ::setenv("OMP_NUM_THREADS", "1", 0);
     for (const auto& variable : variables) ::putenv(const_cast<char*>(variable.c_str()));
     ::execvp(arguments[0], arguments.data());

@@ -4,7 +4,8 @@
 
 namespace tutti::doctor {
 
-/// {"name", "addresses", "is_up", "megabits" (null if nobody says)} of each network interface.
+/// {"name", "addresses", "is_up", "megabits" (null if the system does not say)} of each network
+/// interface.
 nlohmann::json network_interfaces();
 /// {"present", "usable"}: of the machine, and of this process.
 nlohmann::json cores();

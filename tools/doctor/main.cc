@@ -192,7 +192,7 @@ void print(const json& all) {
 }
 
 int run(int count, char** words) {
-  // Else UCX prints its warnings among what is shown, where nobody who reads JSON expects them.
+  // Else UCX prints its warnings to standard output, into the JSON.
   ::setenv("UCX_LOG_FILE", "stderr", 0);
   Request request;
   CLI::App app("Shows what Tutti finds on this machine, what works, and how fast.", "tutti-doctor");

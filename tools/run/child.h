@@ -77,7 +77,7 @@ Descriptor hand_over_secret(const std::string& secret);
 /// Reads once and appends to `bytes`; false at the end of the stream.
 bool read_available(int descriptor, std::string& bytes);
 
-/// All that a stream holds that does not block and that nobody writes to any more; closes it.
+/// All that a stream holds that does not block and that no process writes to; closes it.
 std::string drain(Descriptor& stream);
 
 }  // namespace tutti::run

@@ -60,8 +60,8 @@ class Outlet {
   void flush();
   bool is_empty() const { return pending_.empty(); }
   bool is_full() const { return pending_.size() >= kFull; }
-  /// The error number of the first write that lost something; 0: none did. That nobody reads any
-  /// more is no error.
+  /// The error number of the first write that lost something; 0: none did. A reader that left
+  /// is no error.
   int failure() const { return failure_; }
   int descriptor() const { return descriptor_; }
 

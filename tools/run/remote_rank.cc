@@ -66,7 +66,7 @@ class Service {
     take_frames();  // those that came with the start request
     while (!has_ended_) wait_for_events();
     const auto end = child_.reap();
-    // Its last words are in the pipes; nobody is left to write more.
+    // Its last words are in the pipes; no process of its group is left to write more.
     send(FrameKind::output, drain(child_.output));
     send(FrameKind::errors, drain(child_.errors));
     send(FrameKind::end, encode_end(end));

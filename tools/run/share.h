@@ -12,12 +12,12 @@ namespace tutti::run {
 /// share; where there are fewer cores than ranks, one each, in turn. Pure.
 std::vector<int> share_of_cores(std::span<const int> cores, int rank, int size);
 
-/// Gives the program its share of this host: its cores, if `bind`, and where nobody says how many
-/// threads OpenMP starts, as many as its share has, since otherwise each rank starts one for each
-/// core of the host. Its place is in TUTTI_LOCAL_RANK and TUTTI_LOCAL_SIZE. True if it set
+/// Gives the program its share of this host: its cores, if `bind`, and, where OMP_NUM_THREADS is
+/// not set, as many threads of OpenMP as its share has cores, since otherwise each rank starts one
+/// for each core of the host. Its place is in TUTTI_LOCAL_RANK and TUTTI_LOCAL_SIZE. True if it set
 /// OMP_NUM_THREADS.
 bool give_share(Command& command, bool bind);
-/// Says so.
+/// The launcher's line about the OMP_NUM_THREADS that it set.
 std::string threads_text(const Command& command);
 
 }  // namespace tutti::run

@@ -26,7 +26,7 @@ void check_all(Communicator& comm, const Case& entry, DataType dtype, ReduceOp o
         const auto volume = volume_of(entry.name, bytes, dtype, comm.size());
         Exercise exercise(comm, {entry.name, way, in_place, dtype, op, comm.size() - 1, volume});
         exercise.run(1);
-        comm.barrier_blocking();  // nobody leaves before the others have theirs
+        comm.barrier_blocking();  // no rank leaves before the others have theirs
         EXPECT_EQ(exercise.count_wrong(), 0)
             << entry.name << " " << to_string(way) << (in_place ? " in place " : " ") << bytes
             << " B " << to_string(dtype) << " " << to_string(op);
