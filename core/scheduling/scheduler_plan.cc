@@ -202,8 +202,16 @@ void Scheduler::renegotiate() {
   hooks_.send(0, message.bytes());
   last_plan_ = replay_->plan().id;
   last_plan_end_ = *collapsed_;
-  for (Entry* entry : replay_->take_all()) {
-    entry->request.signature.begin = entry->final_end;
+  const auto entries = replay_->take_all();
+  // Tensors of a group that are final are not asked for again: what is left of it is a group too,
+  // of as many on every rank, for rank 0 waits until it has heard of all members.
+  std::unordered_map<std::string, int32_t> left;
+  for (const Entry* entry : entries) ++left[entry->request.signature.group];
+  for (const auto& [key, entry] : outstanding_) ++left[entry->request.signature.group];
+  for (Entry* entry : entries) {
+    auto& signature = entry->request.signature;
+    signature.begin = entry->final_end;
+    if (!signature.group.empty()) signature.group_size = left[signature.group];
     entry->plan_id = 0;
     request(entry);
   }

@@ -122,6 +122,31 @@ TEST(Veto, InsideAPartitionedTensor) {
         });
 }
 
+// One of a group's tensors is final when the bucket of the other is vetoed, for want of a third
+// that does not come in this step. What is left of the group is negotiated without the first.
+TEST(Veto, InsideAGroup) {
+  for (const int size : {2, 3})
+    test::run_threads(
+        size,
+        [&](Communicator& comm) {
+          for (int step = 0; step < 12; ++step) {
+            std::vector<float> large(300, 1.0f), small(10, 2.0f), alone(10, 3.0f);
+            auto group = comm.grouped_allreduce(
+                "group", std::vector<NamedTensor>{{"large", large}, {"small", small}},
+                {.op = ReduceOp::sum});
+            if (step % 6 != 5) comm.allreduce("alone", alone, ReduceOp::sum).wait();
+            group.wait(Deadline::after(5));
+            for (const float value : large) ASSERT_EQ(value, static_cast<float>(size));
+            for (const float value : small) ASSERT_EQ(value, static_cast<float>(2 * size));
+          }
+          EXPECT_GE(comm.statistics().vetoed_buckets, 1u);
+        },
+        [](Options& options) {
+          options.replay_after = 2;
+          options.fusion_bytes = 1200;  // "small" and "alone" share a bucket behind that of "large"
+        });
+}
+
 // A name belongs to two ranks where it is sent and received, so all ranks may reduce under it too,
 // in a plan or not.
 TEST(Veto, SendAndReceiveOfAPlannedNameGoTheirOwnWay) {
