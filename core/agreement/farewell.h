@@ -33,7 +33,7 @@ struct Farewell {
 };
 
 void encode(WireWriter& writer, const Farewell& farewell);
-/// Throws Error(corrupt_data).
+/// Throws DamagedMessage.
 Farewell decode_farewell(WireReader& reader);
 
 }  // namespace tutti

@@ -78,7 +78,7 @@ Response decode_response(WireReader& reader, const NameCache& cache) {
     case Form::known: {
       const auto* known = cache.find(reader.get<int64_t>());
       if (known == nullptr)
-        throw Error(ErrorCode::corrupt_data, "an answer names a number that nobody gave");
+        throw DamagedMessage("an answer names an operation by a number that no answer gave before");
       response.id = known->id;
       response.name = known->name;
       response.signature = known->signature;

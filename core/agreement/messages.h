@@ -46,7 +46,7 @@ struct Veto {
 };
 
 void encode_request(WireWriter& writer, const Request& request, const NameCache& cache);
-/// Throws Error(corrupt_data). Returns false, and the number in `unknown`, if the sender used a
+/// Throws DamagedMessage. Returns false, and the number in `unknown`, if the sender used a
 /// number that the cache has forgotten.
 bool decode_request(WireReader& reader, const NameCache& cache, Request& request, int64_t& unknown);
 

@@ -32,7 +32,12 @@ Signature decode_signature(WireReader& reader) {
   signature.layout = reader.get<uint64_t>();
   signature.group = reader.text();
   signature.group_size = reader.get<int32_t>();
-  signature.shape = Shape(reader.numbers());
+  const auto extents = reader.numbers();
+  try {
+    signature.shape = Shape(extents);
+  } catch (const Error& error) {
+    throw DamagedMessage(error.what());  // every rank checks a shape before it tells of it
+  }
   return signature;
 }
 

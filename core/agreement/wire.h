@@ -39,8 +39,16 @@ class WireWriter {
   std::vector<std::byte> bytes_;
 };
 
-/// Reads what WireWriter wrote; throws Error(corrupt_data) instead of reading past the end, and
-/// never allocates more than the message could hold.
+/// What the readers of control messages throw, and nothing else does: its sender wrote something
+/// that cannot be. So it tells a peer's mistake from a failure of this rank while it does what the
+/// message asks for, whatever code that one has.
+class DamagedMessage : public Error {
+ public:
+  explicit DamagedMessage(const std::string& what) : Error(ErrorCode::corrupt_data, what) {}
+};
+
+/// Reads what WireWriter wrote; throws DamagedMessage instead of reading past the end, and never
+/// allocates more than the message could hold.
 class WireReader {
  public:
   explicit WireReader(std::span<const std::byte> bytes) : left_(bytes) {}
@@ -77,9 +85,7 @@ class WireReader {
   bool at_end() const { return left_.empty(); }
 
  private:
-  [[noreturn]] static void fail() {
-    throw Error(ErrorCode::corrupt_data, "a control message is damaged");
-  }
+  [[noreturn]] static void fail() { throw DamagedMessage("a control message is damaged"); }
   void need(size_t bytes) const {
     if (left_.size() < bytes) fail();
   }

@@ -106,9 +106,8 @@ void Engine::handle(int from, std::span<const std::byte> message) {
         break;
       }
     }
-  } catch (const Error& error) {
-    // Only what cannot be read is the sender's doing.
-    if (error.code() != ErrorCode::corrupt_data) throw;
+  } catch (const DamagedMessage& error) {
+    // Only this is the sender's doing; what else is thrown here is this rank's own failure.
     fault(
         Error(ErrorCode::corrupt_data,
               fmt::format("{} sent rank {} a message that cannot be: {}. Do all ranks run the same "

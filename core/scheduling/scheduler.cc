@@ -140,15 +140,8 @@ void Scheduler::on_response(const Response& response, std::vector<Response>& all
     if (entry != nullptr) finish(entry, &*response.error);
     return;
   }
-  const uint64_t tag = next_tag_++;
-  try {
-    auto run = Run::single(tag, pool_, response, entry, rank_, size_);
-    if (run) waiting_.push_back(std::move(run));
-  } catch (const Error& error) {
-    // The others run it and wait for this rank, which cannot take part.
-    finish(entry, &error);
-    hooks_.broken(fmt::format("\"{}\": {}", response.name, error.what()));
-  }
+  auto run = Run::single(next_tag_++, pool_, response, entry, rank_, size_);
+  if (run) waiting_.push_back(std::move(run));
 }
 
 // Fuses what was answered together. Every rank does the same with the same answers.

@@ -111,6 +111,55 @@ TEST(Thrown, InTheEngineBreaksTheCommunicatorOnEveryRank) {
           if (point != std::string("idle") || !waits) throw_at(point, thrown, thrower, waits);
 }
 
+// Rank 1 has joined when the answer comes that locks a plan: while it handles that answer it
+// launches the plan's first bucket with a veto, and fails. That is its own failure, whatever it
+// throws, and not a message of rank 0's that cannot be.
+TEST(Thrown, WhileAnswersAreHandledIsNotTheSendersDoing) {
+  auto thrown = kinds();
+  thrown.push_back({"an Error that damaged messages have too",
+                    [] { throw Error(ErrorCode::corrupt_data, "a damaged file"); },
+                    ErrorCode::corrupt_data, "a damaged file"});
+  for (const auto& kind : thrown) {
+    SCOPED_TRACE(kind.what);
+    std::atomic<bool> is_armed{false}, has_thrown{false};
+    run_threads(
+        2,
+        [&](Communicator& comm) {
+          std::vector<float> values(1000, 1.0f);
+          const auto error = error_of([&] {
+            for (int step = 0; step < 3; ++step) {
+              // Both requests of rank 1 have come when rank 0 asks too, and answers with the plan.
+              Work work;
+              if (comm.rank() == 1) work = comm.allreduce("x", values);
+              if (comm.rank() == 1 && step == 2) {
+                is_armed = true;
+                comm.join();
+              }
+              if (comm.rank() == 0) {
+                std::this_thread::sleep_for(std::chrono::milliseconds(50));
+                work = comm.allreduce("x", values);
+              }
+              work.wait();
+            }
+            comm.allreduce("y", values).wait();
+          });
+          EXPECT_TRUE(has_thrown);
+          EXPECT_EQ(error.code(), kind.code) << error.what();
+          EXPECT_THAT(error.what(), HasSubstr(kind.text));
+          EXPECT_THAT(error.what(), HasSubstr("rank 1 cannot go on"));
+          EXPECT_THAT(error.what(), testing::Not(HasSubstr("a message that cannot be")));
+        },
+        [&](Options& options) {
+          quiet(options);
+          options.replay_after = 3;
+          if (options.rank == 1)
+            options.observer = [&](std::string_view point) {
+              if (is_armed && point == "pack" && !has_thrown.exchange(true)) kind.raise();
+            };
+        });
+  }
+}
+
 // Every time, so that the end itself meets it too.
 TEST(Thrown, AgainAndAgain) {
   run_threads(
