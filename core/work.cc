@@ -13,10 +13,13 @@ WorkState::WorkState(std::shared_ptr<Driver> driver, std::string name, int parts
     : driver_(std::move(driver)), name_(std::move(name)), parts_(parts), parts_left_(parts) {}
 
 WorkState::~WorkState() {
-  const bool is_unseen = error_ && !seen_;
-  if ((gate_ == nullptr && !is_unseen) || driver_->forked()) return;
+  if ((gate_ == nullptr && !error_) || driver_->forked()) return;
   if (gate_ != nullptr) runtime_->give_back_word(gate_);
-  if (!is_unseen) return;
+  report_unseen();
+}
+
+void WorkState::report_unseen() {
+  if (!error_ || seen_) return;
   driver_->report(fmt::format("\"{}\" failed and nobody waited for it: {}", name_, error_->what()));
 }
 
@@ -34,6 +37,7 @@ bool WorkState::finish_part(const Error* error, std::vector<WorkCallback>& callb
 }
 
 void WorkState::reuse(int parts) {
+  report_unseen();
   const std::lock_guard lock(mutex_);
   parts_left_.store(parts, std::memory_order_relaxed);
   done_.store(false, std::memory_order_relaxed);

@@ -256,7 +256,8 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   std::atomic<bool> bell_rung_{false};
   std::atomic<bool> start_{false};
   std::atomic<bool> closing_{false};
-  std::atomic<bool> usable_{true};  // neither closed nor broken
+  std::atomic<bool> usable_{true};      // neither closed nor broken
+  std::atomic<bool> is_broken_{false};  // broken_ is set
   std::atomic<uint64_t> wakeups_{0};
   std::thread thread_;
   std::shared_ptr<Engine> kept_;  // by itself, for a thread that did not give the token back

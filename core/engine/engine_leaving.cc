@@ -188,6 +188,7 @@ void Engine::fault(const Error& error, bool tell_others) {
     const std::lock_guard lock(submit_mutex_);
     if (broken_) return;
     broken_ = error;
+    is_broken_ = true;
   }
   const bool idle = scheduler_->idle();
   if (idle) log(LogLevel::error, error.what());

@@ -120,6 +120,7 @@ void Engine::check_usable(std::string_view name) const {
   if (broken_) throw about(*broken_, name);
   throw Error(ErrorCode::closed, fmt::format("{}: this Communicator is closed", shown_name(name)))
       .with_tensor(name);
+  if (!is_broken_) return {};
 }
 
 std::optional<Error> Engine::broken() const {
@@ -129,7 +130,7 @@ std::optional<Error> Engine::broken() const {
 
 // What ended the whole communicator is told by whatever is waited for next, once.
 void Engine::report(const std::string& line) {
-  if (!broken()) log(LogLevel::warning, line);
+  if (!is_broken_) log(LogLevel::warning, line);
 }
 
 // All that is pending is in the table, wherever it was on its way; so nothing is forgotten, not

@@ -25,7 +25,7 @@ class Driver {
   virtual ~Driver() = default;
   /// Returns once `work` is done or the deadline passed.
   virtual void drive(class WorkState& work, Deadline deadline) = 0;
-  /// An error that nobody asked for, a callback that threw.
+  /// The error of a Work that no thread of the program has asked for.
   virtual void report(const std::string& line) = 0;
   /// True in a fork of the process whose driver this is; the other throws Error(closed) there that
   /// says what was refused.
@@ -41,7 +41,7 @@ class Driver {
 class WorkState {
  public:
   WorkState(std::shared_ptr<Driver> driver, std::string name, int parts);
-  /// Reports an error that nobody saw.
+  /// Reports an error that no thread saw.
   ~WorkState();
 
   bool done() const { return done_.load(std::memory_order_acquire); }
@@ -52,7 +52,8 @@ class WorkState {
   /// One part is over. True if it was the last one: the callbacks are handed over then. A second
   /// error is dropped.
   bool finish_part(const Error* error, std::vector<WorkCallback>& callbacks);
-  /// Begins anew, for `parts` parts. Nobody but the caller holds it.
+  /// Begins anew, for `parts` parts; the caller has the only handle. Reports an error that no
+  /// thread saw.
   void reuse(int parts);
   void set_output(size_t index, Tensor output);
   void set_received(std::vector<int64_t> received);
@@ -83,6 +84,7 @@ class WorkState {
 
  private:
   void throw_if_failed();
+  void report_unseen();
 
   const std::shared_ptr<Driver> driver_;
   const std::string name_;

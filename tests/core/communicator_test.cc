@@ -1,5 +1,6 @@
 #include "tutti/core/communicator.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
 
@@ -266,6 +267,37 @@ TEST(Communicator, CallbacksRunOnceAndMaySubmit) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     EXPECT_EQ(calls, 2);
   });
+}
+
+// The Work of a group is kept for the next use of its name, and given up when there are many.
+TEST(Communicator, AGroupThatFailedUnseenIsLoggedOnce) {
+  std::atomic<int> lines{0};
+  run_threads(
+      2,
+      [&](Communicator& comm) {
+        std::vector<float> values(4, 1.0f);
+        const auto run = [&](const std::string& group, int64_t count) {
+          return comm.grouped_allreduce(
+              group, std::vector<NamedTensor>{
+                         {group + "/x", TensorView(values.data(), Shape{count}, DataType::f32)}});
+        };
+        for (const std::string group : {"used again", "given up"}) {
+          run(group, comm.rank() == 0 ? 3 : 4);  // a mismatch, for which no thread waits
+          comm.allreduce("behind it", values).wait();
+        }
+        for (int i = 0; i < 3; ++i) run("used again", 4).wait();
+        for (int i = 0; i < 1100; ++i) run(fmt::format("{}", i), 1).wait();
+        comm.barrier_blocking();
+        EXPECT_EQ(lines, 4) << "two on each rank";
+        comm.barrier_blocking();
+      },
+      [&](Options& options) {
+        options.cache_capacity = 1024;
+        options.log = [&](LogLevel, std::string_view line) {
+          EXPECT_NE(line.find("failed and nobody waited for it"), line.npos) << line;
+          ++lines;
+        };
+      });
 }
 
 TEST(Communicator, ManyThreadsSubmitAndWait) {
