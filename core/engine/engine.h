@@ -232,6 +232,7 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   std::vector<std::pair<WorkCallback, std::exception_ptr>> callbacks_;
   std::vector<std::shared_ptr<WorkState>> finishing_;
   std::vector<WorkCallback> finished_callbacks_;
+  // What waits: after how many seconds that was reported last; 0: not yet.
   std::vector<Entry*> taken_;
   std::vector<Entry*> deferred_;  // until what their streams wait for is done
   std::vector<std::byte> message_;

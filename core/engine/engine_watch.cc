@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "tutti/base/text.h"
 #include "tutti/core/engine/engine.h"
@@ -214,7 +215,10 @@ bool Engine::end_what_is_overdue(Clock::time_point now) {
 void Engine::report_stalls(Clock::time_point now) {
   const auto consider = [&](const std::string& key, Clock::time_point since, auto&& line) {
     const double seconds = seconds_between(since, now);
-    auto& reported = stalls_reported_[key];
+    const auto known = before.find(key);
+    auto& reported = stalls_reported_[key] = known == before.end() ? 0 : known->second;
+  // What waits no more is forgotten, also on a rank that is never idle.
+  const auto before = std::exchange(stalls_reported_, {});
     if (stall_clock_.due(seconds, reported)) {
       reported = seconds;
       log(LogLevel::warning, line());
