@@ -156,7 +156,9 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   uint64_t blocking_calls_done() const { return blocking_runs_ - (blocking_.empty() ? 0 : 1); }
   std::optional<Error> why_never(uint64_t blocking_call) const;
   OperationState drive_blocking(Operation& operation, uint64_t call, std::optional<Error>& error);
-  /// What keeps the engine if this had to wait: another thread may close meanwhile. Else null.
+  /// For a blocking call, which the thread that drives does not make for it: that thread lets go of
+  /// the token. Returns what keeps the engine if this had to wait, as another thread may close
+  /// meanwhile; else null.
   std::shared_ptr<Engine> take_token();
   void put_token_back();
   bool take_token_to_close();
@@ -260,7 +262,10 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   std::atomic<bool> usable_{true};      // neither closed nor broken
   std::atomic<bool> is_broken_{false};  // broken_ is set
   std::atomic<uint64_t> wakeups_{0};
-  std::thread thread_;
+  std::atomic<int> claims_{0};  // threads that sleep in take_token()
+  std::thread thread_;          // runs background()
+  CallbackQueue callbacks_;
+  std::thread callback_thread_;
   std::shared_ptr<Engine> kept_;  // by itself, for a thread that did not give the token back
 
   mutable std::mutex submit_mutex_;  // guards the following

@@ -14,14 +14,18 @@ void Engine::drive(WorkState& work, Deadline deadline) {
   {
     std::unique_lock lock(token_mutex_);
     while (!work.done() && !deadline.passed()) {
-      if (token_.take_or_sleep()) {
+      if (claims_ > 0) {
+        // A blocking call of another thread needs the token itself; it drives this Work too.
+        token_.step_aside();
+        hand_on(lock);
+      } else if (token_.take_or_sleep()) {
         lock.unlock();
         guarded([&] { drive_until_done(work, deadline); });
         lock.lock();
         static_cast<void>(token_.put_back());
         continue;
       }
-      // Another thread drives; it may sleep without knowing of what this one submitted quietly.
+      // The holder may sleep in the poller, and not know of what this thread submitted quietly.
       if (!bell_rung_.exchange(true)) bell_.ring();
       if (deadline.is_never())
         drivers_.wait(lock);
@@ -56,12 +60,14 @@ std::shared_ptr<Engine> Engine::take_token() {
   if (token_.take()) return nullptr;
   auto self = shared_from_this();
   std::unique_lock lock(token_mutex_);
+  ++claims_;
   while (!token_.take_or_sleep()) {
-    // The holder may sleep.
+    // The holder may sleep in the poller.
     if (!bell_rung_.exchange(true)) bell_.ring();
     drivers_.wait(lock);
     token_.driver_wakes();
   }
+  --claims_;
   return self;
 }
 
@@ -81,7 +87,7 @@ void Engine::hand_on(std::unique_lock<std::mutex>&) {
     case Token::Wake::the_background:
       background_.notify_one();
       break;
-    case Token::Wake::nobody:
+    case Token::Wake::no_thread:
       break;
   }
 }
@@ -90,7 +96,7 @@ void Engine::drive_until_done(WorkState& work, Deadline deadline) {
   ++counting_.caller_runs;
   int idle_rounds = 0;
   WaitAccount account{Clock::now(), nullptr};
-  while (!work.done() && !deadline.passed()) {
+  while (!work.done() && !deadline.passed() && claims_.load(std::memory_order_relaxed) == 0) {
     const bool moved = step();
     run_callbacks();
     charge(account, moved, scheduler_->lacks_ranks());

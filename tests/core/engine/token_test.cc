@@ -14,13 +14,17 @@ namespace {
 // The protocol of the engine's threads over the Token as a random interleaving. One atomic step is
 // a section under the mutex, or an atomic instruction of those who go without it. Drivers want
 // their work done; work is done only by a holder's step; the background thread holds the token when
-// nobody waits. A lost wake-up shows as a state in which work is left and nobody can move.
+// no driver waits. Some seeds have a claimant, driver 0: a blocking call, which only that driver
+// does itself, and for which all other work waits. A lost wake-up shows as a state in which work is
+// left and no thread can move.
 struct Model {
   enum class Driver { outside, arriving, refused, asleep, woken, driving, handing_on, done };
   enum class Background { ready, holding, parked, woken, polling };
 
   explicit Model(unsigned seed, int drivers)
-      : random(seed), states(static_cast<size_t>(drivers), Driver::outside) {}
+      : random(seed),
+        has_claimant(seed % 3 == 0),
+        states(static_cast<size_t>(drivers), Driver::outside) {}
 
   void wake(Token::Wake who) {
     if (who == Token::Wake::a_driver) wake_all_drivers();
@@ -29,9 +33,12 @@ struct Model {
   }
 
   bool done(size_t i) const { return finished[i]; }
+  bool is_claimant(size_t i) const { return has_claimant && i == 0; }
   void finish_some() {
-    for (size_t i = 0; i < states.size(); ++i)
-      if (submitted[i] && random() % 3 == 0) finished[i] = true;
+    for (size_t i = 0; i < states.size(); ++i) {
+      const bool may_end = !has_claimant || finished[0] || (i == 0 && states[0] == Driver::driving);
+      if (submitted[i] && may_end && random() % 3 == 0) finished[i] = true;
+    }
     if (token.waiting_drivers() > 0) wake_all_drivers();
   }
   void wake_all_drivers() {
@@ -58,7 +65,7 @@ struct Model {
         return true;
       case Driver::arriving:
         // Some try without the mutex first, and drive whatever is there.
-        if (random() % 2)
+        if (!is_claimant(i) && random() % 2)
           state = Driver::refused;
         else
           state = token.take() ? Driver::driving : Driver::refused;
@@ -70,11 +77,23 @@ struct Model {
         if (done(i)) {
           wake(token.next());
           state = Driver::done;
+        } else if (claims > 0 && !is_claimant(i)) {
+          token.step_aside();
+          wake(token.next());
+          state = Driver::asleep;
         } else {
           state = token.take_or_sleep() ? Driver::driving : Driver::asleep;
+          if (is_claimant(i)) claims = state == Driver::asleep ? 1 : 0;
         }
         return true;
       case Driver::driving:
+        if (!done(i) && claims > 0 && !is_claimant(i) && !stubborn) {
+          static_cast<void>(token.put_back());
+          token.step_aside();
+          wake(token.next());
+          state = Driver::asleep;
+          return true;
+        }
         if (!done(i)) {
           finish_some();
           return true;
@@ -127,7 +146,7 @@ struct Model {
       bool all_done = true;
       for (const auto state : states) all_done &= state == Driver::done;
       if (all_done) return background != Background::parked;
-      // A random actor that can move; nobody who can is a deadlock.
+      // A random actor that can move; if there is none, that is a deadlock.
       const size_t first = random() % (states.size() + 1);
       bool moved = false;
       for (size_t k = 0; k <= states.size() && !moved; ++k) {
@@ -140,7 +159,10 @@ struct Model {
   }
 
   std::mt19937 random;
-  bool careless = false;  // a planted mistake: a leaving driver wakes nobody
+  const bool has_claimant;
+  int claims = 0;
+  bool careless = false;  // a planted mistake: a leaving driver wakes no other thread
+  bool stubborn = false;  // another: a driver keeps the token until its own work is done
   Token token;
   std::vector<Driver> states;
   std::vector<bool> submitted, finished;
@@ -165,13 +187,23 @@ TEST(Token, TheModelNoticesALostWakeUp) {
   EXPECT_GT(stranded, 0);
 }
 
+TEST(Token, TheModelNoticesADriverThatKeepsTheToken) {
+  int stranded = 0;
+  for (unsigned seed = 0; seed < 300; seed += 3) {
+    Model model(seed, 3);
+    model.stubborn = true;
+    stranded += !model.run();
+  }
+  EXPECT_GT(stranded, 0);
+}
+
 TEST(Token, WaitersComeBeforeTheBackground) {
   Token token;
   ASSERT_TRUE(token.take());
   EXPECT_FALSE(token.take());
   EXPECT_FALSE(token.take_or_sleep());
   EXPECT_FALSE(token.take_in_background_or_park());
-  EXPECT_EQ(token.next(), Token::Wake::nobody);
+  EXPECT_EQ(token.next(), Token::Wake::no_thread);
   EXPECT_FALSE(token.put_back());
   EXPECT_EQ(token.next(), Token::Wake::a_driver);
   EXPECT_EQ(token.waiting_drivers(), 1);
