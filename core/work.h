@@ -32,9 +32,10 @@ class Work {
   /// Makes a stream wait instead of the host, for operations on device memory; errors are seen by
   /// wait() or then(). On host memory it is wait().
   void wait_on(StreamRef stream);
-  /// Runs `callback` once when the operation is over (at once if it is), from whichever thread
-  /// drives the engine, after it has let go of it. It gets null or the error; what it throws is
-  /// logged as Error(callback).
+  /// Runs `callback` once when the operation is over: at once and on this thread if it is, else on
+  /// a thread of the Communicator's own that runs callbacks one after another. However long it
+  /// takes, this rank goes on with all else; the Communicator's destructor waits for it, for at
+  /// most TUTTI_CLOSE_TIMEOUT. It gets null or the error. What it throws on that thread is logged.
   void then(std::function<void(std::exception_ptr)> callback);
   /// Results whose size only the library knows (allgather, alltoall, sparse). Waits first.
   Tensor output(size_t index = 0);

@@ -1,4 +1,4 @@
-// One step of the engine, and what follows from it: entries that are over, callbacks, statistics.
+// One step of the engine, and what follows from it: entries that are over, statistics.
 
 #include "tutti/core/engine/engine.h"
 
@@ -11,17 +11,29 @@ namespace tutti {
 
 namespace {
 
-// The engine whose callback this thread is running, so that waiting inside one can be refused.
-// Found without a call, which every blocking collective would make.
+// The engine whose callbacks this thread runs, so that waiting inside one can be refused. Found
+// without a call, which every blocking collective would make.
 [[gnu::tls_model("initial-exec")]] thread_local const Engine* callback_of = nullptr;
 
 }  // namespace
 
 bool Engine::in_callback() const { return callback_of == this; }
 
+void Engine::prepare() {
+  // Either may be the last that holds the engine: the program destroys its Communicator in a
+  // callback, or while it has another thread that waits.
+  callback_thread_ = std::thread([self = shared_from_this()] {
+    callback_of = self.get();
+    self->callbacks_.run();
+  });
+  thread_ = std::thread([self = shared_from_this()] {
+    self->start_.wait(false);
+    self->background();
+  });
+}
+
 bool Engine::take_submissions() {
   std::vector<Entry*> joins;
-  std::vector<std::function<void()>> functions;
   auto& submitted = taken_;
   submitted.clear();
   if (bell_rung_.exchange(false)) bell_.silence();
@@ -30,10 +42,7 @@ bool Engine::take_submissions() {
     submitted.swap(submitted_);
     submitted_bytes_ = quiet_bytes_ = 0;
     joins.swap(joins_);
-    functions.swap(posted_functions_);
   }
-  for (auto& function : functions)
-    callbacks_.emplace_back([call = std::move(function)](std::exception_ptr) { call(); }, nullptr);
   for (Entry* entry : submitted) {
     if (left_)
       finish(entry, &*left_);
@@ -50,7 +59,7 @@ bool Engine::take_submissions() {
     else
       scheduler_->join(entry);
   }
-  return !submitted.empty() || !joins.empty() || !functions.empty();
+  return !submitted.empty() || !joins.empty();
 }
 
 // --- one step -----------------------------------------------------------------------------------
@@ -58,7 +67,7 @@ bool Engine::take_submissions() {
 bool Engine::step() {
   posted_ = false;
   if (closing_ && !is_shut_) shut();
-  // Taken first: whoever began to wait before it has its submissions taken by now.
+  // The time is read first: what a thread submitted before it began to wait is taken by then.
   const auto now = Clock::now();
   bool moved = take_submissions();
   if (!is_dead_) {
@@ -93,7 +102,8 @@ Clock::time_point Engine::next_deadline() const {
   return std::min(scheduler_->next_deadline(), control_deadline_);
 }
 
-// The background thread is about to sleep: what it need not wake for.
+// The background thread is about to sleep: which submissions need not wake it. False: there are
+// some already.
 bool Engine::may_be_quiet() {
   const std::lock_guard lock(submit_mutex_);
   if (!submitted_.empty()) return false;
@@ -109,7 +119,7 @@ void Engine::finish(std::span<Entry* const> entries, const Error* error) {
   finishing_.reserve(entries.size());  // once they are moved, nothing may be thrown
   std::vector<std::string> names;      // of what failed
   {
-    // A name may be submitted again before anyone sees that its Work is done.
+    // From here on any thread may submit these names again, before it sees that the Work is done.
     const std::lock_guard lock(submit_mutex_);
     for (Entry* entry : entries) {
       if (entry->reuses_work && error == nullptr && !closed_)
@@ -131,41 +141,18 @@ void Engine::finish(std::span<Entry* const> entries, const Error* error) {
       continue;
     const auto exception = work->exception();
     for (auto& callback : finished_callbacks_)
-      callbacks_.emplace_back(std::move(callback), exception);
+      post([callback = std::move(callback), exception] { callback(exception); });
     finished_callbacks_.clear();
   }
   finishing_.clear();
 }
 
-// Callbacks run without the token, so that they may submit and so that others can drive meanwhile.
-void Engine::run_callbacks() {
-  if (callbacks_.empty()) return;
-  auto callbacks = std::exchange(callbacks_, {});
-  put_token_back();
-  const auto* outer = std::exchange(callback_of, this);
-  for (auto& [callback, exception] : callbacks) {
-    try {
-      callback(exception);
-    } catch (const std::exception& error) {
-      log(LogLevel::error,
-          fmt::format("rank {}: a callback threw: {}; it was given up, all else goes "
-                      "on",
-                      context_.rank, error.what()));
-    } catch (...) {
-      log(LogLevel::error, fmt::format("rank {}: a callback threw something that is no "
-                                       "std::exception; it was given up, all else goes on",
-                                       context_.rank));
-    }
+void Engine::work_ended() {
+  {
+    const std::lock_guard lock(token_mutex_);
+    if (token_.waiting_drivers() > 0) drivers_.notify_all();
   }
-  callback_of = outer;
-  std::unique_lock lock(token_mutex_);
-  // A callback may have ended a Work that a sleeping driver waits for.
-  if (token_.waiting_drivers() > 0) drivers_.notify_all();
-  while (!token_.take_or_sleep()) {
-    drivers_.wait(lock);
-    token_.driver_wakes();
-  }
-  if (!deferred_.empty()) wake();  // a callback may have ended what they wait for
+  wake();  // the holder of the token may sleep in the poller
 }
 
 void Engine::publish_statistics() {
@@ -193,7 +180,7 @@ void Engine::publish_statistics() {
 
 Statistics Engine::statistics() {
   check_not_forked("statistics");
-  // Where nobody drives, the numbers are brought up to date.
+  // Where no thread drives, the numbers are brought up to date.
   if (token_.take()) {
     guarded([&] { publish_statistics(); });
     put_token_back();

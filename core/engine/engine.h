@@ -13,6 +13,7 @@
 #include "tutti/backends/backend.h"
 #include "tutti/base/process/fork_guard.h"
 #include "tutti/core/agreement/coordinator.h"
+#include "tutti/core/engine/callback_queue.h"
 #include "tutti/core/engine/entry_table.h"
 #include "tutti/core/engine/token.h"
 #include "tutti/core/scheduling/scheduler.h"
@@ -26,8 +27,9 @@
 namespace tutti {
 
 /// The coordinator thread's machine. Exactly one thread at a time holds its token and is the
-/// engine: a thread that waits for a Work drives it itself; when nobody waits, the background
-/// thread does. Whoever sleeps, sleeps in one place, the poller. Nothing ticks when idle.
+/// engine: a thread that waits for a Work drives it itself; when no thread waits, the background
+/// thread does. The holder sleeps in one place, the poller. Nothing ticks when idle. Callbacks have
+/// a thread of their own, which never holds the token.
 class Engine final : public Driver, public std::enable_shared_from_this<Engine> {
  public:
   /// `deaths`: the store in which a launcher writes them (see core/watch/death.h); may be null.
@@ -35,18 +37,19 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
          std::shared_ptr<Store> deaths);
   ~Engine() override;
 
-  /// Makes the background thread, which sleeps until start(). Throws std::system_error if the
-  /// system gives no thread.
+  /// Makes the background thread, which sleeps until start(), and the callbacks' thread. Throws
+  /// std::system_error if the system gives no thread.
   void prepare();
   void start();
   /// Instead of start(): the peers are not told goodbye, for they never met this engine.
   void abandon() noexcept;
-  /// Fails what is pending, says goodbye, ends the thread. Threads that wait hear Error(closed) at
-  /// once. Any thread, callbacks too. Idempotent; has a deadline.
+  /// Fails what is pending, says goodbye, ends the two threads. Threads that wait hear
+  /// Error(closed) at once. Any thread, callbacks too. Idempotent. Each of these waits for at most
+  /// close_timeout: an update or an observer that runs, the goodbye, a callback that runs.
   void close() noexcept;
 
-  /// Hands operations over, all or none: claim their entries, fill them in, commit. Until then
-  /// nobody else submits; what is not committed never was.
+  /// Hands operations over, all or none: claim their entries, fill them in, commit. It holds
+  /// submit_mutex_ until it is destroyed; what is not committed never was.
   class Submission {
    public:
     /// Throws if closed, broken or forked; `name` is for that message.
@@ -60,7 +63,7 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
     Entry& claim(Entry& entry);
     uint64_t generation() const { return engine_.entries_.generation(); }
     void count_allocation() { ++engine_.submission_allocations_; }
-    /// `ring`: the caller does not wait at once, so somebody must be woken.
+    /// `ring`: the caller does not wait at once, so the background thread must be woken.
     void commit(bool ring);
 
    private:
@@ -79,9 +82,12 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   bool run_now(std::string_view name, const Collective& collective);
   /// Lets the engine look again at what waits. Any thread; never blocks.
   void wake();
-  /// Runs `function` soon, as a callback: from whichever thread drives, without the token. At once
-  /// if the engine is closed. Any thread; never blocks.
-  void post(std::function<void()> function);
+  /// Runs `function` as a callback: on the callbacks' thread, or, if the engine is closed, at once.
+  /// Any thread; never blocks.
+  void post(std::function<void()> function) { callbacks_.push(std::move(function)); }
+  /// A callback has ended a Work: the threads that wait for it, or that hold back what comes after
+  /// it, look again. Any thread.
+  void work_ended();
 
   void drive(WorkState& work, Deadline deadline) override;
   void report(const std::string& line) override;
@@ -115,11 +121,11 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   bool step();
   bool take_submissions();
   bool hand_over_deferred();
-  /// All that is pending on this rank ends with this error.
+  /// Every pending operation of this rank ends with this error.
   void fail_all(const Error& error);
-  /// Whatever a thread does while it has the token, it does in here. What is thrown there, by us or
-  /// by what the user gave us (an observer, an update), ends the communicator on every rank with an
-  /// Error that says it; the token goes on. False: that happened.
+  /// Whatever a thread does while it has the token, it does in here. What is thrown there, by the
+  /// engine or by the program's observer or update, ends the communicator on every rank with an
+  /// Error that says it; this thread keeps the token. False: that happened.
   template <class Function>
   bool guarded(Function&& function) {
     try {
@@ -132,13 +138,12 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   }
   [[gnu::cold]] void break_down() noexcept;
   Error as_error() const;
-  /// False: there is something to do; else what comes wakes the poller.
+  /// False: there is something to do; else whatever the peers send wakes the poller.
   bool arm() { return is_dead_ || backend_->arm(); }
   /// Another thread closes: what is pending ends now, and the peers hear how far this rank went.
   void shut();
   void finish(std::span<Entry* const> entries, const Error* error);
   void finish(Entry* entry, const Error* error) { finish({&entry, 1}, error); }
-  void run_callbacks();
   void publish_statistics();
   Clock::time_point next_deadline() const;
   bool pending() const;
@@ -161,9 +166,11 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   /// meanwhile; else null.
   std::shared_ptr<Engine> take_token();
   void put_token_back();
-  bool take_token_to_close();
-  void hand_on(std::unique_lock<std::mutex>& lock);
-  /// Before a driver lets go of the token: sees that the background thread wakes for the rest.
+  bool take_token_to_close(Deadline deadline);
+  /// Wakes the thread that is to have the token next. The caller holds token_mutex_.
+  void hand_on(const std::unique_lock<std::mutex>& lock);
+  /// Before a driver lets go of the token: sees that the background thread wakes for what is still
+  /// pending, and for the next deadline.
   void leave_to_background();
   /// How long a blocking call looks for its peers before it drives the engine: looks of the
   /// backend, then of this class, with a yield now and then; or, where ranks share cores, yields
@@ -174,6 +181,8 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   /// Shared memory smaller than this is reduced as if it were private: a copy costs less.
   static constexpr int64_t kLeastSharedBytes = 4096;
   void background();
+  bool background_ends(Deadline deadline);
+  void end_callbacks();
 
   // --- token holder only: messages (engine_control.cc) ---
   bool handle_messages();
@@ -223,18 +232,17 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   std::unique_ptr<Scheduler> scheduler_;
   Liveness liveness_;
   StallClock stall_clock_;
+  // What waits: after how many seconds that was reported last; 0: not yet.
   std::unordered_map<std::string, double> stalls_reported_;
-  std::vector<std::optional<RankStatus>> statuses_;  // as the others told last
+  std::vector<std::optional<RankStatus>> statuses_;  // as each peer told in its last pong
   std::string never_meets_;                          // what seems never to end, and since when
   Clock::time_point never_meets_since_;
   std::deque<std::vector<std::byte>> loopback_;
   std::vector<bool> said_farewell_;  // peers that closed
   std::vector<bool> gone_;           // peers that left or died
   std::optional<Error> left_;        // why nothing new can be done: this rank closes, or one left
-  std::vector<std::pair<WorkCallback, std::exception_ptr>> callbacks_;
   std::vector<std::shared_ptr<WorkState>> finishing_;
   std::vector<WorkCallback> finished_callbacks_;
-  // What waits: after how many seconds that was reported last; 0: not yet.
   std::vector<Entry*> taken_;
   std::vector<Entry*> deferred_;  // until what their streams wait for is done
   std::vector<std::byte> message_;
@@ -249,10 +257,10 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   uint64_t blocking_failed_ = 0;  // the first that this rank gave up; 0: none
   std::string_view blocking_;     // what a thread in run_now() waits for; empty: nothing
   Clock::time_point blocking_since_;
-  bool is_dead_ = false;  // broken, and all is over: the backend is not touched any more
-  bool is_shut_ = false;  // all has ended because this rank closes
-  bool posted_ = false;
-  bool some_finished_ = false;
+  bool is_dead_ = false;        // broken, and all is over: the backend is not touched any more
+  bool is_shut_ = false;        // all has ended because this rank closes
+  bool posted_ = false;         // this step posted a control message
+  bool some_finished_ = false;  // this step ended Works
 
   Poller poller_;
   Bell bell_;
@@ -276,11 +284,10 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   };
   std::vector<StreamWait> stream_waits_;  // of Works that are not done
   std::vector<Entry*> joins_;
-  std::vector<std::function<void()>> posted_functions_;
   EntryTable entries_;
   uint64_t submission_allocations_ = 0;
-  // While the background thread sleeps in a plan: it need not wake before as many bytes of that
-  // plan came. 0: it wakes for whatever comes.
+  // While the background thread sleeps in a plan: this rank's submissions need not wake it before
+  // they make as many bytes of that plan. 0: each of them does.
   int64_t quiet_bytes_ = 0;
   uint32_t quiet_plan_ = 0;
   int64_t submitted_bytes_ = 0;  // since the engine took submissions last
@@ -292,11 +299,12 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   Token token_;
   std::condition_variable drivers_;
   std::condition_variable background_;
+  bool background_is_over_ = false;  // thread_ is about to end
   Clock::time_point sleeping_until_ = Clock::time_point::max();
 
   std::mutex statistics_mutex_;  // guards the following
   Statistics published_;
-  std::mutex log_mutex_;
+  std::mutex log_mutex_;  // held while the log sink runs
 };
 
 }  // namespace tutti

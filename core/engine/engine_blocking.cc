@@ -76,7 +76,8 @@ bool Engine::run_now(std::string_view name, const Collective& collective) {
     error = about(broken().value_or(Error(ErrorCode::internal, "a rank cannot go on")), name);
   }
   blocking_ = {};
-  // The ranks that disagree all know it; any other failure is this rank's, and the others wait.
+  // That calls disagree is known to all ranks; any other failure is this rank's alone, and its
+  // peers wait for its part of this call.
   if (error && error->code() != ErrorCode::mismatch && blocking_failed_ == 0)
     blocking_failed_ = launch.tag;
   if (drove)
@@ -102,7 +103,6 @@ OperationState Engine::drive_blocking(Operation& operation, uint64_t call,
       return state;
     }
     const bool moved = step();
-    run_callbacks();
     charge(account, moved, operation.lacks_ranks());
     if (moved)
       idle_rounds = 0;
@@ -113,7 +113,7 @@ OperationState Engine::drive_blocking(Operation& operation, uint64_t call,
   return state;
 }
 
-// Why a blocking call can not end any more, if that is so.
+// Why blocking call number `call` cannot end any more, if that is so.
 std::optional<Error> Engine::why_never(uint64_t call) const {
   if (!left_) return {};
   if (const auto* departure = scheduler_->departure_before_blocking(call)) return *departure;

@@ -54,6 +54,9 @@ Engine::Engine(Options options, Context context, std::unique_ptr<Backend> backen
       timelines_(static_cast<size_t>(context_.size)),
       timeline_done_(static_cast<size_t>(context_.size), false),
       timelines_missing_(context_.size - 1),
+      callbacks_([this](const std::string& line) {
+        log(LogLevel::error, fmt::format("rank {}: {}", context_.rank, line));
+      }),
       entries_(static_cast<size_t>(std::max<int64_t>(options_.cache_capacity, 1024))) {
   const auto send_hook = [this](int rank, std::span<const std::byte> message) {
     send(rank, message);
@@ -83,14 +86,6 @@ Engine::Engine(Options options, Context context, std::unique_ptr<Backend> backen
 
 Engine::~Engine() { close(); }
 
-void Engine::prepare() {
-  // It may be the last to leave: a callback that it runs may destroy the Communicator.
-  thread_ = std::thread([self = shared_from_this()] {
-    self->start_.wait(false);
-    self->background();
-  });
-}
-
 void Engine::start() {
   start_ = true;
   start_.notify_all();
@@ -105,6 +100,8 @@ void Engine::abandon() noexcept {
   closing_ = true;
   start();
   if (thread_.joinable()) thread_.join();
+  callbacks_.end();
+  if (callback_thread_.joinable()) callback_thread_.join();
 }
 
 void Engine::refuse_in_fork(std::string_view name) const {
@@ -120,21 +117,23 @@ void Engine::check_usable(std::string_view name) const {
   if (broken_) throw about(*broken_, name);
   throw Error(ErrorCode::closed, fmt::format("{}: this Communicator is closed", shown_name(name)))
       .with_tensor(name);
-  if (!is_broken_) return {};
 }
 
 std::optional<Error> Engine::broken() const {
+  if (!is_broken_) return {};
   const std::lock_guard lock(submit_mutex_);
   return broken_;
 }
 
-// What ended the whole communicator is told by whatever is waited for next, once.
+// An error that ended the whole communicator is thrown by the next call of the program; it is not
+// logged for each Work as well. This takes no lock but that of the log: the last handle of a Work
+// may be given up by a thread that holds submit_mutex_.
 void Engine::report(const std::string& line) {
   if (!is_broken_) log(LogLevel::warning, line);
 }
 
-// All that is pending is in the table, wherever it was on its way; so nothing is forgotten, not
-// even what was on its way between two places when something was thrown.
+// Every pending entry is in the table, whichever list of the engine or of its scheduler has it; so
+// none is forgotten, not even one that was between two lists when something was thrown.
 void Engine::fail_all(const Error& error) {
   scheduler_->drop();
   deferred_.clear();
@@ -150,7 +149,7 @@ void Engine::fail_all(const Error& error) {
 
 // --- the end: something was thrown --------------------------------------------------------------
 
-// Of what is being handled.
+// Of the exception that is being handled.
 Error Engine::as_error() const {
   const auto because = [&](ErrorCode code, std::string_view text) {
     return Error(code, fmt::format("rank {} cannot go on{}: {}; make a new Communicator",
@@ -177,7 +176,7 @@ void Engine::break_down() noexcept {
   }
   try {
     if (!is_dead_) end(broken().value_or(Error(ErrorCode::internal, "a rank cannot go on")));
-    // Callbacks of what ended are left to whoever has the token next.
+    // The step that threw left its end undone; the background thread makes another one.
     wake();
   } catch (...) {
     usable_ = false;
@@ -201,10 +200,25 @@ void Engine::shut() {
   drivers_.notify_all();
 }
 
-// The thread that has it ends its step, sees that all is over and leaves. False: it did not.
-bool Engine::take_token_to_close() {
+// False: it does not end in time, because it runs an update or an observer.
+bool Engine::background_ends(Deadline deadline) {
+  if (!thread_.joinable()) return true;
+  {
+    std::unique_lock lock(token_mutex_);
+    background_.notify_all();
+    while (!background_is_over_) {
+      if (deadline.passed()) return false;
+      background_.wait_until(lock, deadline.when());
+    }
+  }
+  thread_.join();
+  return true;
+}
+
+// The thread that has the token ends its step, sees that all is over and leaves. False: it did not
+// in time.
+bool Engine::take_token_to_close(Deadline deadline) {
   std::unique_lock lock(token_mutex_);
-  const auto deadline = Deadline::after(options_.close_timeout);
   while (!token_.take_or_sleep()) {
     drivers_.wait_until(lock, deadline.when());
     token_.driver_wakes();
@@ -213,8 +227,25 @@ bool Engine::take_token_to_close() {
   return true;
 }
 
+// What was to be run before is run; a callback that takes long is waited for, but not for ever.
+void Engine::end_callbacks() {
+  callbacks_.end();
+  if (!callback_thread_.joinable()) return;
+  if (in_callback()) {
+    callback_thread_.detach();  // it ends when it has run the rest
+  } else if (callbacks_.wait_for_end(Deadline::after(options_.close_timeout))) {
+    callback_thread_.join();
+  } else {
+    callback_thread_.detach();
+    log(LogLevel::error,
+        fmt::format("rank {}: closing: a callback still ran after TUTTI_CLOSE_TIMEOUT={} s; it is "
+                    "left running",
+                    context_.rank, options_.close_timeout));
+  }
+}
+
 void Engine::close() noexcept {
-  // The thread, the token and what is on its way are the parent's.
+  // In a fork the threads, the token and what is on its way are the parent's.
   if (forked()) return;
   try {
     {
@@ -225,21 +256,19 @@ void Engine::close() noexcept {
     }
     closing_ = true;
     bell_.ring();
-    {
-      const std::lock_guard lock(token_mutex_);
-      background_.notify_all();
-    }
-    // A callback that the background thread runs cannot wait for that thread's end.
-    if (thread_.get_id() == std::this_thread::get_id())
-      thread_.detach();
-    else if (thread_.joinable())
-      thread_.join();
-    if (!take_token_to_close()) {
-      kept_ = weak_from_this().lock();
+    const auto deadline = Deadline::after(options_.close_timeout);
+    const bool has_ended = background_ends(deadline);
+    if (!has_ended || !take_token_to_close(deadline)) {
+      // The background thread holds on to the engine by itself, a thread that waits does not.
+      if (has_ended)
+        kept_ = weak_from_this().lock();
+      else
+        thread_.detach();
       log(LogLevel::error,
           fmt::format("rank {}: closing: a thread was still in an update or an observer after "
-                      "TUTTI_CLOSE_TIMEOUT={} s; it is left there, and nobody was told goodbye",
+                      "TUTTI_CLOSE_TIMEOUT={} s; it is left there, and no rank was told goodbye",
                       context_.rank, options_.close_timeout));
+      end_callbacks();
       return;
     }
     guarded([&] {
@@ -251,9 +280,9 @@ void Engine::close() noexcept {
       const bool healthy = !is_dead_;
       if (!options_.timeline.empty()) collect_timelines(healthy ? options_.close_timeout : 0);
       if (healthy) transport_.goodbye(options_.close_timeout);
-      run_callbacks();
     });
     put_token_back();
+    end_callbacks();
   } catch (const std::exception& error) {
     log(LogLevel::error, fmt::format("rank {}: closing: {}", context_.rank, error.what()));
   }

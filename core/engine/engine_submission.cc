@@ -94,18 +94,6 @@ void Engine::wake() {
   if (!bell_rung_.exchange(true)) bell_.ring();
 }
 
-void Engine::post(std::function<void()> function) {
-  {
-    const std::lock_guard lock(submit_mutex_);
-    if (!closed_) {
-      posted_functions_.push_back(std::move(function));
-      if (!bell_rung_.exchange(true)) bell_.ring();
-      return;
-    }
-  }
-  function();
-}
-
 // --- tensors behind a stream that waits ---------------------------------------------------------
 
 // A tensor that its stream makes after it has waited for another's Work must not be in one bucket

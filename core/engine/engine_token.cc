@@ -1,4 +1,4 @@
-// Who is the engine: threads that wait for their Work, and the background thread.
+// Which thread is the engine: one that waits for its Work, or the background thread.
 
 #include <sched.h>
 
@@ -71,7 +71,7 @@ std::shared_ptr<Engine> Engine::take_token() {
   return self;
 }
 
-// Either way whoever closes cannot have the token before this thread is done with the engine.
+// Either way close() cannot have the token before this thread is done with the engine.
 void Engine::put_token_back() {
   if (token_.put_back_unwanted()) return;
   std::unique_lock lock(token_mutex_);
@@ -79,7 +79,7 @@ void Engine::put_token_back() {
   hand_on(lock);
 }
 
-void Engine::hand_on(std::unique_lock<std::mutex>&) {
+void Engine::hand_on(const std::unique_lock<std::mutex>&) {
   switch (token_.next()) {
     case Token::Wake::a_driver:
       drivers_.notify_all();
@@ -98,21 +98,20 @@ void Engine::drive_until_done(WorkState& work, Deadline deadline) {
   WaitAccount account{Clock::now(), nullptr};
   while (!work.done() && !deadline.passed() && claims_.load(std::memory_order_relaxed) == 0) {
     const bool moved = step();
-    run_callbacks();
     charge(account, moved, scheduler_->lacks_ranks());
     if (moved) {
       idle_rounds = 0;
       continue;
     }
-    if (work.done()) break;
+    if (work.done()) break;  // by another thread's callback
     rest(deadline, idle_rounds);
   }
   publish_statistics();
   leave_to_background();
 }
 
-// The background thread sleeps on what it armed before this thread drove; it must be woken for what
-// is still to come.
+// The background thread sleeps on what it armed before this thread drove; if that is not all that
+// may come for this rank, or is due later than what this thread knows of, it must arm again.
 void Engine::leave_to_background() {
   const bool armed = arm();
   const auto due = next_deadline();
@@ -160,7 +159,6 @@ void Engine::background() {
     auto due = Clock::time_point::max();
     guarded([&] {
       const bool moved = step();
-      run_callbacks();
       armed = !moved && arm() && may_be_quiet();
       due = next_deadline();
       if (!moved) publish_statistics();
@@ -178,6 +176,8 @@ void Engine::background() {
     lock.lock();
     ++wakeups_;
   }
+  background_is_over_ = true;
+  background_.notify_all();
 }
 
 }  // namespace tutti

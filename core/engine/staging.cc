@@ -91,13 +91,15 @@ struct Staging::Job {
   size_t outputs = 0;             // how many it makes
   std::atomic<size_t> left{0};    // first pieces that are not there
 
-  // The user's Work is over. Its callbacks may call the device's runtime, so this is not called in
-  // stream order but by the engine.
+  // The user's Work is over. Its callbacks may call the device's runtime, which a host function in
+  // stream order may not, so this runs on the callbacks' thread.
   void finish(const Error* error) {
     std::vector<WorkCallback> callbacks;
     outer->finish_part(error, callbacks);
+    engine->work_ended();
     const auto exception = outer->exception();
-    for (auto& callback : callbacks) callback(exception);
+    for (auto& callback : callbacks)
+      engine->post([callback = std::move(callback), exception] { callback(exception); });
   }
 
   // Once the first piece of every tensor is there; mostly in stream order.
@@ -200,8 +202,8 @@ void Staging::copy_back(const std::shared_ptr<Job>& job, std::exception_ptr exce
     for (auto& tensor : job->tensors) tensor.finish();
     for (size_t i = 0; i < job->outputs; ++i) {
       const Tensor host = job->inner->output(i);
-      // This memory is not pinned: its copy may keep the engine a little. Pinning some here could
-      // keep it until the device is idle, which may wait for the engine.
+      // This memory is not pinned: its copy may keep the callbacks' thread a little. Pinning some
+      // here could block that thread until the device is idle.
       const Tensor made(host.shape(), host.dtype(), device_);
       runtime_.copy(made.data(), host.data(), static_cast<size_t>(host.bytes()), stream_);
       job->sent_back.push_back(host);

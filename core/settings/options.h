@@ -74,15 +74,16 @@ struct Options {
   double operation_timeout =
       0;                     // TUTTI_OPERATION_TIMEOUT, seconds; 0: a late rank is reported only
   double stall_warning = 2;  // TUTTI_STALL_WARNING, seconds until the first stall report
-  double close_timeout = 5;  // TUTTI_CLOSE_TIMEOUT, seconds for goodbye
+  double close_timeout = 5;  // TUTTI_CLOSE_TIMEOUT, seconds for goodbye, or a callback's end
 
   std::string timeline;                    // TUTTI_TIMELINE: file for the Chrome trace; empty: none
   LogLevel log_level = LogLevel::warning;  // TUTTI_LOG: error, warning, info, debug
-  LogSink log;                             // in code only; null: standard error
+  LogSink log;  // in code only; null: standard error; not to call into Tutti
 
   /// In code only: told the name of each point that this rank reaches ("rendezvous",
-  /// "negotiation", "pack", "transfer", "idle"), from the thread that drives. For tests and tools
-  /// that must act just there.
+  /// "negotiation", "pack", "transfer", "idle"), by the thread that drives, which answers no peer
+  /// meanwhile: one that takes longer than peer_timeout makes this rank count as silent. For tests
+  /// and tools that must act just there.
   std::function<void(std::string_view point)> observer;
   void observe(std::string_view point) const {
     if (observer) observer(point);

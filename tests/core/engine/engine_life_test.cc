@@ -319,6 +319,72 @@ TEST(Destroyed, InsideACallback) {
   }
 }
 
+// A callback that runs is waited for, for as long as close_timeout says.
+TEST(Destroyed, WhileACallbackRuns) {
+  for (const bool ends : {true, false}) {
+    auto options = Options::thread_rank(0, 1, make_memory_store());
+    options.close_timeout = 0.5;
+    options.log = [](LogLevel, std::string_view) {};
+    auto comm = Communicator::create(options);
+    std::atomic<bool> runs{false}, may_end{false}, has_ended{false};
+    float value = 1;
+    comm->allreduce("x", std::span(&value, 1)).then([&](std::exception_ptr) {
+      runs = true;
+      const auto deadline = Deadline::after(5);
+      while (!may_end && !deadline.passed()) std::this_thread::yield();
+      has_ended = true;
+    });
+    const auto start = Deadline::after(kAtOnce);
+    while (!runs && !start.passed()) std::this_thread::yield();
+    EXPECT_TRUE(runs);
+    std::thread later([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      if (ends) may_end = true;
+    });
+    const auto begin = Clock::now();
+    comm.reset();
+    EXPECT_LT(std::chrono::duration<double>(Clock::now() - begin).count(), kAtOnce);
+    EXPECT_EQ(has_ended, ends);
+    may_end = true;
+    later.join();
+    const auto end = Deadline::after(kAtOnce);
+    while (!has_ended && !end.passed()) std::this_thread::yield();
+    EXPECT_TRUE(has_ended);
+  }
+}
+
+// The background thread is in an observer, as it would be in an update, and does not come back.
+TEST(Destroyed, WhileTheBackgroundThreadIsStuck) {
+  struct Gate {
+    std::atomic<bool> is_reached{false}, may_end{false}, has_ended{false};
+  };
+  const auto gate = std::make_shared<Gate>();
+  auto options = Options::thread_rank(0, 1, make_memory_store());
+  options.close_timeout = 0.5;
+  options.log = [](LogLevel, std::string_view) {};
+  options.observer = [gate](std::string_view point) {
+    if (point != "transfer" || gate->is_reached.exchange(true)) return;
+    const auto deadline = Deadline::after(5);
+    while (!gate->may_end && !deadline.passed()) std::this_thread::yield();
+    gate->has_ended = true;
+  };
+  auto comm = Communicator::create(options);
+  std::vector<float> values(100, 1.0f);
+  Work work = comm->allreduce("x", values);
+  const auto start = Deadline::after(kAtOnce);
+  while (!gate->is_reached && !start.passed()) std::this_thread::yield();
+  ASSERT_TRUE(gate->is_reached);
+  const auto begin = Clock::now();
+  comm.reset();
+  EXPECT_LT(std::chrono::duration<double>(Clock::now() - begin).count(), kAtOnce);
+  EXPECT_FALSE(gate->has_ended);
+  gate->may_end = true;
+  // What it was in the middle of ends one way or the other.
+  const auto end = Deadline::after(kAtOnce);
+  while (!work.done() && !end.passed()) std::this_thread::yield();
+  EXPECT_TRUE(work.done());
+}
+
 TEST(Destroyed, WhileEverybodyIsBusy) {
   for (int round = 0; round < test::repetitions(40); ++round) {
     const auto store = make_memory_store();

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -114,6 +115,63 @@ TEST_P(Waiting, ALateRankInABlockingCallIsNamedWhenTheTimeIsUp) {
                        "x", shares_memory() ? "after 3 blocking calls" : "before");
       },
       limit);
+}
+
+// --- what holds nothing up ----------------------------------------------------------------------
+
+// A callback of rank 1 takes longer than the time after which a rank counts as silent. Meanwhile
+// rank 1 takes part in everything else, whether or not a thread of it waits.
+TEST_P(Waiting, ACallbackThatTakesLongHoldsUpNoOtherRank) {
+  for (const bool waits : {false, true})
+    run(
+        2,
+        [&](Communicator& comm) {
+          std::vector<float> a(1000, 1.0f), b(300'000, 1.0f), c(10, 1.0f);
+          comm.barrier_blocking();
+          if (comm.rank() == 0) {
+            comm.allreduce("a", a).wait();
+            const auto since = Clock::now();
+            comm.allreduce("b", b).wait();
+            EXPECT_LT(std::chrono::duration<double>(Clock::now() - since).count(), 0.4);
+            std::this_thread::sleep_for(milliseconds(1200));
+            comm.allreduce("c", c).wait();
+            return;
+          }
+          std::atomic<bool> is_over{false};
+          comm.allreduce("a", a).then([&](std::exception_ptr) {
+            std::this_thread::sleep_for(milliseconds(1200));
+            is_over = true;
+          });
+          const Work other = comm.allreduce("b", b);
+          if (waits) comm.allreduce("c", c).wait();
+          while (!is_over) std::this_thread::sleep_for(milliseconds(5));
+          EXPECT_TRUE(other.done());
+          if (!waits) comm.allreduce("c", c).wait();
+        },
+        [](Options& options) { options.peer_timeout = 0.6; });
+}
+
+// A thread of rank 0 waits for what rank 1 submits only after a blocking call, which another thread
+// of rank 0 makes: it must get the token of the one that waits.
+TEST_P(Waiting, ABlockingCallPassesAThreadThatWaits) {
+  run(2, [](Communicator& comm) {
+    std::vector<float> x(1000, 1.0f), y(10, 1.0f);
+    for (int round = 0; round < 20; ++round) {
+      std::vector<std::thread> waiters;
+      if (comm.rank() == 0)
+        for (int i = 0; i < 3; ++i)
+          waiters.emplace_back([&comm, values = x, i]() mutable {
+            comm.allreduce(fmt::format("x{}", i), values).wait();
+          });
+      std::this_thread::sleep_for(milliseconds(2));
+      const auto since = Clock::now();
+      comm.allreduce_blocking("y", y);
+      EXPECT_LT(std::chrono::duration<double>(Clock::now() - since).count(), 1.0);
+      if (comm.rank() == 1)
+        for (int i = 0; i < 3; ++i) comm.allreduce(fmt::format("x{}", i), x).wait();
+      for (auto& waiter : waiters) waiter.join();
+    }
+  });
 }
 
 // --- what never meets ---------------------------------------------------------------------------
