@@ -31,7 +31,7 @@ class Planner {
     const int64_t piece = partition_bytes_ > 0 ? std::max<int64_t>(1, partition_bytes_ / element)
                                                : signature.shape.count();
     int64_t begin = signature.begin;
-    // What came before a tensor that is cut is not to wait until all its pieces are through.
+    // Tensors before one that is cut are not to wait until all its pieces are through.
     if (signature.shape.count() - begin > piece) close_all();
     for (; signature.shape.count() - begin > piece; begin += piece)
       alone(key, {tensor.index, begin, piece, 0});

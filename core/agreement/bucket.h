@@ -39,7 +39,7 @@ struct Bucket {
   bool operator==(const Bucket&) const = default;
 };
 
-/// One allreduce to be placed: its signature and who has joined.
+/// One allreduce to be placed: its signature and the ranks that have joined.
 struct Placeable {
   int64_t index = 0;
   const Signature* signature = nullptr;

@@ -16,9 +16,9 @@ namespace tutti {
 /// What an `answers` message holds, one after another.
 enum class AnswerType : uint8_t { response = 0, plan = 1 };
 
-/// Rank 0's other half: takes everybody's requests (its own included), answers when all have asked,
-/// and locks a plan when steps repeat. Pure but for what it hands to `send`. Lives on the engine's
-/// thread of rank 0.
+/// Rank 0's other half: takes the requests of all ranks (its own included), answers when all have
+/// asked, and locks a plan when steps repeat. Pure but for what it hands to `send`. Called by the
+/// holder of the token of rank 0's engine.
 class Coordinator {
  public:
   /// `send(rank, message)` delivers to any rank, 0 included, in order.

@@ -7,9 +7,9 @@
 
 namespace tutti {
 
-/// What a rank that closes its Communicator tells all others: how far it went. What it finished
-/// will end on every rank, because it gave the others all that they need of it; everything else
-/// that needs it never will, and its Work on the other ranks can fail at once. Pure.
+/// What a rank that closes its Communicator tells its peers: how far it went. An operation that it
+/// has finished ends on every rank, because it has given its peers all that they need of it for
+/// that one; any other that needs it never ends, and its Work can fail at once on the peers. Pure.
 struct Farewell {
   /// Negotiated operations: the first that it has not launched, and those before that it launched
   /// and did not finish, by tag.

@@ -47,8 +47,8 @@ class PlanLearner {
   static constexpr size_t kMostTensors = 1 << 16;
   explicit PlanLearner(int equal_steps) : equal_steps_(equal_steps), needed_(equal_steps) {}
 
-  /// An allreduce that was answered well, with nobody joined. A tensor of the plan if that step is
-  /// now complete and was seen often enough.
+  /// An allreduce that rank 0 answers without an error while no rank has joined. The tensors of the
+  /// plan, if its step is now complete and came often enough.
   std::optional<std::vector<Plan::Tensor>> observe(const Response& response);
   /// Anything that makes the step irregular: errors, joins.
   void disturb();

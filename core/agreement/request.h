@@ -56,7 +56,7 @@ struct Response {
                                 // reduce_scatter: rows to each; alltoall: [from * size + to]
   std::vector<int64_t> joined;  // ranks that take part with nothing
   int64_t id = -1;              // the name's number from now on; -1: not remembered
-  std::optional<Error> error;   // the same error for everybody
+  std::optional<Error> error;   // the same on every rank
   bool all_joined = false;      // the answer to join; rows = {last rank to join}
 };
 

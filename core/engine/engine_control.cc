@@ -123,8 +123,8 @@ std::string Engine::describe_rank(int rank) const {
   return fmt::format("rank {} (host {}, pid {})", rank, place.host_name, place.pid);
 }
 
-// Rank 0 gathers what the others recorded and writes one file; a rank that cannot send, because the
-// communicator broke, writes its own.
+// Rank 0 gathers what ranks 1 and above recorded and writes one file; a rank that cannot send,
+// because the communicator broke, writes a file of its own.
 void Engine::collect_timelines(double seconds) {
   const auto own = timeline_.stop();
   try {

@@ -1,5 +1,5 @@
-// How ranks end: what this rank tells the others when it closes, what it makes of theirs, and what
-// their deaths and faults do to what is pending.
+// How ranks end: what this rank tells its peers when it closes, what it does when a peer says so,
+// and what a peer's death or fault does to what is pending here.
 
 #include <fmt/format.h>
 
@@ -21,7 +21,7 @@ std::string Engine::in_flight() const {
   return name.empty() ? std::string() : fmt::format(" while \"{}\" waited for all ranks", name);
 }
 
-// What ranks do of which one is gone.
+// What the program can do when one of its ranks is gone.
 std::string Engine::how_to_go_on() const {
   const int left = context_.size - 1;
   return left == 1
@@ -29,9 +29,9 @@ std::string Engine::how_to_go_on() const {
              : fmt::format("shrink() gives the {} ranks that are left a new Communicator", left);
 }
 
-// An error that ended more than one operation, as one of them tells it.
+// An error that ended more than one operation, as the Work called `name` throws it.
 Error Engine::about(const Error& error, std::string_view name) {
-  name = name.substr(0, name.find('\n'));  // what is behind keeps kinds of names apart
+  name = name.substr(0, name.find('\n'));  // send and recv: the peer is behind it, see entry_key()
   if (!error.tensor().empty() || name.empty()) return error;
   const bool is_prefixed =
       error.code() == ErrorCode::peer_left || error.code() == ErrorCode::closed;
@@ -65,8 +65,8 @@ void Engine::say_farewell(const Farewell& farewell) {
     if (peer != context_.rank) send(peer, message.bytes());
 }
 
-// What it has finished ends here too; for the rest there is no need to wait until its connection
-// ends, which shared memory would not even notice.
+// Operations that rank `from` has finished end here too. All others that need it fail now, and not
+// when its connection ends, which shared memory would not even notice.
 void Engine::on_farewell(int from, Farewell farewell) {
   const auto index = static_cast<size_t>(from);
   if (said_farewell_[index] || broken()) return;
@@ -124,8 +124,8 @@ void Engine::handle_peer_events() {
   }
 }
 
-// The first cause: a rank that ends because another one closed before is none, unless what pends
-// here still had to come from it.
+// The first cause: a rank that was lost because another one had closed before is none, unless an
+// operation that is pending here still needs it.
 Error Engine::blame_for(const Error& lost) {
   std::optional<Error> before;
   {
@@ -137,9 +137,9 @@ Error Engine::blame_for(const Error& lost) {
   return scheduler_->idle() ? *before : lost;
 }
 
-// A launcher knows best how a rank ended; it gets a moment to say so. A peer may also have ended
-// because of another rank: then the launcher saw that one fail first, or a rank says so, perhaps
-// after the peer's end was seen.
+// The launcher knows best how a rank ended; it gets a moment to write that down. The peer may also
+// have ended because of another rank: then the launcher saw that one fail first, or a third rank
+// tells of it in a fault, perhaps after this rank saw the peer's end.
 Error Engine::peer_lost_error(int peer, const std::string& detail) {
   const auto& place = context_.places[static_cast<size_t>(peer)];
   const bool is_here = place.host == context_.places[static_cast<size_t>(context_.rank)].host;
@@ -166,8 +166,8 @@ Error Engine::peer_lost_error(int peer, const std::string& detail) {
       .with_rank(lost);
 }
 
-// The first member in the launcher's record that failed, or `peer` however it ended; -1: neither.
-// What a rank does after its goodbye is its own affair.
+// The first member in the launcher's record that failed, or `peer` however it ended; -1: neither. A
+// rank that has said goodbye is passed over, however it ended later.
 int Engine::first_to_fail(const std::vector<Death>& deaths, int peer, std::string& how) const {
   for (const auto& death : deaths) {
     const auto place =
@@ -197,8 +197,8 @@ void Engine::fault(const Error& error, bool tell_others) {
     encode(message, error);
     for (int peer = 0; peer < context_.size; ++peer)
       if (peer != context_.rank) send(peer, message.bytes());
-    // What was just posted should get out before the transport is shut, if it can without waiting
-    // for anybody.
+    // The messages just posted should leave before the transport is shut, as far as they can
+    // without waiting for a peer to read.
     const auto deadline = Deadline::after(0.02);
     while (backend_->progress() && !deadline.passed()) {
     }
@@ -206,7 +206,7 @@ void Engine::fault(const Error& error, bool tell_others) {
   end(error);
 }
 
-// Nothing is sent or understood after it, so nothing that the backend still has to say is of use.
+// This rank sends nothing after it and reads nothing, so the poller forgets the backend.
 void Engine::end(const Error& error) {
   left_ = error;
   is_dead_ = true;
@@ -216,7 +216,8 @@ void Engine::end(const Error& error) {
   loopback_.clear();
   fail_all(error);
   {
-    // Only now: who is refused frees memory, which operations before may have worked on until here.
+    // Only now: a thread whose call is refused frees its tensors, and operations that it submitted
+    // before may have worked on these until here.
     const std::lock_guard lock(submit_mutex_);
     usable_ = false;
   }

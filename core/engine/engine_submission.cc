@@ -1,5 +1,5 @@
-// Where operations are handed over, by any thread, and where those that come after another's Work
-// in their stream wait for it.
+// Where any thread of the program hands over operations, and where those that their stream makes
+// only after another operation's Work wait for that Work.
 
 #include <fmt/format.h>
 
@@ -17,7 +17,7 @@ Engine::Submission::Submission(Engine& engine, std::string_view name)
     : engine_((engine.check_not_forked(name), engine)),
       lock_(engine.submit_mutex_),
       before_(engine.submitted_.size()) {
-  // Under the lock, so that nothing enters after the end has swept what was pending.
+  // With submit_mutex_ held, so that nothing enters after end() has failed what was pending.
   engine.check_usable(name);
 }
 
@@ -96,10 +96,10 @@ void Engine::wake() {
 
 // --- tensors behind a stream that waits ---------------------------------------------------------
 
-// A tensor that its stream makes after it has waited for another's Work must not be in one bucket
-// with that one, nor in one before it: the bucket would wait for itself, on the device, where
-// nobody sees it. So it is handed on when that Work is done; before, its own contents cannot be
-// there.
+// A tensor that its stream makes after it has waited for another tensor's Work must not be in one
+// bucket with that tensor, nor in a bucket before: the bucket would wait for itself, on the device,
+// where no timeout of the engine looks. So the scheduler gets it when that Work is done; its
+// contents cannot be there before.
 
 namespace {
 
@@ -115,7 +115,8 @@ void Engine::stream_waits(const std::shared_ptr<WorkState>& work, StreamRef stre
   std::erase_if(stream_waits_, [](const StreamWait& wait) { return is_over(wait.work); });
   if (work->done()) return;
   stream_waits_.push_back({stream, work});
-  // A plan that has both in one bucket is stuck, and this is the evidence.
+  // A plan that has both in one bucket is stuck; that a stream waits is the evidence for which
+  // Scheduler::plan_is_stuck() looks.
   if (work->waiters.fetch_add(1) == 0)
     work->waiting_since.store(Clock::now().time_since_epoch().count());
 }

@@ -1,5 +1,5 @@
-// The watch over what is pending: who is silent, who is late, what can never end, what takes longer
-// than the user allows. It runs only while something is pending.
+// The watch over what is pending: which ranks are silent, which are late, which operations can
+// never end or take longer than the program allows. It runs only while something is pending.
 
 #include <fmt/format.h>
 
@@ -47,7 +47,7 @@ std::string Engine::describe_late_ranks(const std::vector<int>& ranks,
   return text;
 }
 
-// Ranks that have not launched it, as far as they have told.
+// Ranks that have not launched this Run, as far as they have told.
 std::vector<int> Engine::ranks_behind(const Run& run) const {
   const auto& collective = run.collective();
   const bool is_pair =
@@ -77,7 +77,7 @@ void Engine::watch_peers(Clock::time_point now) {
   }
   for (int peer = 0; busy && peer < context_.size; ++peer) {
     if (peer == context_.rank) continue;
-    // Its answers may wait behind data that a slow link brings.
+    // The peer's answers may wait behind data that a slow link brings: bytes count as an answer.
     const double quiet = transport_.quiet_seconds(peer);
     if (quiet <= options_.peer_timeout) liveness_.heard(peer, now - duration_of(quiet));
   }
@@ -89,7 +89,8 @@ void Engine::watch_peers(Clock::time_point now) {
     return;
   }
   if (!result.silent.empty()) {
-    // Who was stopped while it wrote into memory that all write into made its reader deaf to all.
+    // A rank that was stopped while it wrote into a queue of this rank into which all peers write
+    // (UCX's) keeps this rank from hearing the others, so several seem silent.
     const auto& silent = result.silent;
     const auto stopped = std::find_if(silent.begin(), silent.end(),
                                       [&](int peer) { return knowledge_of(peer, now).is_stopped; });
@@ -113,8 +114,9 @@ void Engine::watch_peers(Clock::time_point now) {
 
 // --- what can never end -------------------------------------------------------------------------
 
-// A blocking call is matched by its order, an asynchronous one by its name, and only these are done
-// for ranks that have joined. So threads that wait for each other in one of each wait for ever.
+// Blocking calls are matched by their order, asynchronous ones by name; and a rank that has joined
+// takes part in asynchronous ones only. So two ranks of which one waits in a blocking call and the
+// other for an asynchronous one of that name, or in join(), wait for ever.
 std::optional<Error> Engine::what_never_meets(Clock::time_point now) const {
   const auto status_of = [&](int rank) -> const RankStatus* {
     const auto& status = statuses_[static_cast<size_t>(rank)];
@@ -149,7 +151,8 @@ std::optional<Error> Engine::what_never_meets(Clock::time_point now) const {
   return {};
 }
 
-// Not at once: what a rank told may have changed since, and is asked for twice in that time.
+// After half a second, not at once: where a rank is may have changed since its last pong, and two
+// more pongs come in that time.
 bool Engine::end_what_never_meets(Clock::time_point now) {
   constexpr auto kGrace = std::chrono::milliseconds(500);
   const auto error = what_never_meets(now);
@@ -171,7 +174,7 @@ bool Engine::end_what_never_meets(Clock::time_point now) {
 bool Engine::end_what_is_overdue(Clock::time_point now) {
   if (options_.operation_timeout <= 0) return false;
   const auto limit = duration_of(options_.operation_timeout);
-  // True if it was ended. `late` says which ranks it waits for.
+  // True if the communicator was ended. `late` says which ranks the operation waits for.
   const auto look = [&](Clock::time_point since, const std::string& what, std::string_view name,
                         auto&& late) {
     if (now < since + limit) {
@@ -202,7 +205,7 @@ bool Engine::end_what_is_overdue(Clock::time_point now) {
            [&] { return backend_->missing(kBlockingQueue); }))
     return true;
   if (!coordinator_) return false;
-  // For all ranks: the others do not know who has asked.
+  // Rank 0 looks for all ranks: the others do not know which ranks have asked for a name.
   for (const auto& waiting : coordinator_->waiting())
     if (look(waiting.since, fmt::format("\"{}\"", waiting.name), waiting.name,
              [&] { return waiting.missing; }))
@@ -213,12 +216,12 @@ bool Engine::end_what_is_overdue(Clock::time_point now) {
 // --- reports ------------------------------------------------------------------------------------
 
 void Engine::report_stalls(Clock::time_point now) {
+  // What waits no more is forgotten, also on a rank that is never idle.
+  const auto before = std::exchange(stalls_reported_, {});
   const auto consider = [&](const std::string& key, Clock::time_point since, auto&& line) {
     const double seconds = seconds_between(since, now);
     const auto known = before.find(key);
     auto& reported = stalls_reported_[key] = known == before.end() ? 0 : known->second;
-  // What waits no more is forgotten, also on a rank that is never idle.
-  const auto before = std::exchange(stalls_reported_, {});
     if (stall_clock_.due(seconds, reported)) {
       reported = seconds;
       log(LogLevel::warning, line());

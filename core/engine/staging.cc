@@ -56,7 +56,7 @@ class Staging::StagedTensor final : public Staged {
   bool has_output() const { return output_.data() != nullptr; }
   int64_t piece() const { return piece_; }
   void arrive(int64_t end) { arrived_.store(end, std::memory_order_release); }
-  // What the engine did not say piece by piece. Throws what it met when it did.
+  // Copies back what finished() was not told of piece by piece. Throws what failed there.
   void finish() {
     if (failure_) throw Error(*failure_);
     if (has_output() && !travels_in_pieces_) copy(0, output_.count());
@@ -134,7 +134,7 @@ Staging::~Staging() {
   try {
     runtime_.synchronize(stream_);
   } catch (const std::exception& error) {
-    // A device that failed for good says so to every call; what came first is with the Works.
+    // A device that failed for good says so to every call; the Works have the first of its errors.
     engine_->log(LogLevel::warning,
                  fmt::format("rank {}: the end of {}'s stream was not seen: {}",
                              engine_->context().rank, to_string(device_), error.what()));

@@ -18,7 +18,7 @@ namespace tutti {
 class Staging : public std::enable_shared_from_this<Staging> {
  public:
   static std::shared_ptr<Staging> make(std::shared_ptr<Engine> engine, Device device);
-  /// Waits until nothing of its stream is left to do. What the device says then is logged.
+  /// Waits until its stream has done all that it was given. An error of the device is logged.
   ~Staging();
 
   /// Submits `entries` (whose works are not set) as one operation called `name`.

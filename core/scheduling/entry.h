@@ -17,8 +17,8 @@ namespace tutti {
 class Staged {
  public:
   virtual ~Staged() = default;
-  /// Whether the input's elements before `end` are in host memory. Who makes more of them arrive
-  /// wakes the engine.
+  /// Whether the input's elements before `end` are in host memory. The device's host function that
+  /// tells of more of them wakes the engine.
   virtual bool arrived(int64_t end) const = 0;
   /// An allreduce's elements [begin, begin + count) are final.
   virtual void finished(int64_t begin, int64_t count) noexcept = 0;

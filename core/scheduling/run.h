@@ -14,8 +14,8 @@ namespace tutti {
 /// Regions that were used before, so that a steady step allocates none. Each is at most an eighth
 /// larger than was asked for, or has room for 4 KiB. Bounded: a region of the host's memory that
 /// was not asked for during the last kForgetAfter takes goes back to the backend, and so does the
-/// one unused for longest when there are more than 64. Memory of a device stays, because to free it
-/// waits for all that the device does.
+/// one unused for longest when there are more than 64. Memory of a device stays: freeing it blocks
+/// the caller until the device is idle.
 class RegionPool {
  public:
   static constexpr uint64_t kForgetAfter = 1024;
@@ -24,7 +24,7 @@ class RegionPool {
   std::unique_ptr<Region> take(size_t bytes, Device device = {});
   void give_back(std::unique_ptr<Region> region, Device device = {});
   uint64_t allocations() const { return allocations_; }
-  /// Of the regions that nobody uses now.
+  /// Of the regions that no Run has.
   size_t free_bytes() const;
 
  private:
@@ -39,9 +39,9 @@ class RegionPool {
   uint64_t allocations_ = 0;
 };
 
-/// One collective of the backend on its way: the memory it works on, the entries that it serves and
-/// what must happen at both ends. The Collective's spans point into this object, which therefore
-/// stays where it is.
+/// One collective of the backend on its way: the memory it works on, the entries that it serves,
+/// how their tensors are packed into that memory and unpacked. The Collective's spans point into
+/// this object, which therefore stays where it is.
 class Run {
  public:
   Run(uint64_t tag, RegionPool& pool) : tag_(tag), pool_(pool) {}
@@ -54,7 +54,7 @@ class Run {
   /// works on it.
   static std::unique_ptr<Run> bucket(uint64_t tag, RegionPool& pool, const Bucket& bucket,
                                      std::vector<Entry*> entries, int contributors, Device device);
-  /// The same bucket again, with other memory: whoever launches it fills entries() first.
+  /// The same bucket again, with the memory of entries(), which the scheduler has filled before.
   void repeat(uint64_t tag);
   /// Any other kind; `entry` is null on ranks that send and recv do not concern. Null if this rank
   /// has nothing to do. May throw Error (out of memory).
@@ -80,7 +80,7 @@ class Run {
   bool replayed = false;
   uint64_t sequence = 0;
   bool cancelled = false;
-  int doomed_by = -1;  // the rank that left before it finished this, which thus never ends
+  int doomed_by = -1;  // the rank that left before it finished this Run, which thus never ends
   Clock::time_point started;
 
  private:

@@ -47,7 +47,7 @@ void Scheduler::join(Entry* entry) {
   encode_request(message, request, cache_);
   flush();
   hooks_.send(0, message.bytes());
-  // The others may be in the plan: this rank will not bring what they wait for.
+  // The peers may be in the plan, and wait for tensors that this rank will not bring.
   if (replay_ && !ending_) veto();
 }
 
@@ -120,7 +120,7 @@ void Scheduler::on_response(const Response& response, std::vector<Response>& all
     allreduces.push_back(response);
     return;
   }
-  // What follows in the answers comes after what came before.
+  // All ranks launch in the order of the answers, and these allreduces come before this response.
   launch_allreduces(allreduces);
   const auto kind = response.signature.kind;
   std::string key = response.name;
@@ -264,7 +264,7 @@ bool Scheduler::advance(Clock::time_point now) {
     }
     if (state == OperationState::vetoed) collapse(over->sequence);
     if (state == OperationState::failed) {
-      // Back among the running, so that its entries end with all others.
+      // Back into runs_: broken() fails all pending entries, this Run's too, and describes them.
       const auto* why = over->operation()->failure();
       const auto what = fmt::format("{} failed in flight{}{}", describe(*over), why ? ": " : "",
                                     why ? why->what() : "");

@@ -25,9 +25,9 @@ inline constexpr int kNegotiatedQueue = 0;
 inline constexpr int kReplayedQueue = 1;
 inline constexpr int kBlockingQueue = 2;
 
-/// One rank's side of the work: asks the coordinator for what was submitted, launches what it
-/// answers or what the plan says, moves it on and tells the engine what is over. All calls by the
-/// holder of the engine's token.
+/// One rank's side of the work: asks the coordinator (on rank 0) for what was submitted, launches
+/// what the coordinator answers or what the plan says, moves it on and tells the engine what is
+/// over. All calls by the holder of the engine's token.
 class Scheduler {
  public:
   struct Hooks {
@@ -56,7 +56,7 @@ class Scheduler {
 
   /// Forgets everything, and ends what is on its way; the entries are the engine's to finish.
   void drop();
-  /// How far this rank went, for the others, before it closes.
+  /// How far this rank went, which it tells its peers before it closes.
   Farewell farewell() const;
   /// A rank closed. What it has not finished fails from now on, as soon as nothing touches its
   /// memory any more; what it did finish goes on.
@@ -65,8 +65,8 @@ class Scheduler {
   const Error* departure_before_blocking(uint64_t call) const;
 
   bool idle() const { return runs_.empty() && outstanding_.empty() && waiting_.empty() && !held(); }
-  /// While tensors wait for others of their bucket: bytes that must come before anything can be
-  /// launched. 0: whatever comes matters.
+  /// While tensors wait for others of their bucket: how many bytes the program must submit before
+  /// anything can be launched. 0: any submission matters.
   int64_t bytes_awaited() const {
     return held() && !ending_ && outstanding_.empty() ? replay_->missing_bytes() : 0;
   }
@@ -77,9 +77,10 @@ class Scheduler {
   RankStatus status() const;
   /// The name of an operation that is not on its way yet; empty: there is none.
   std::string first_pending() const;
-  /// An operation of this name that a thread of this rank waits for.
+  /// Whether a thread of this rank waits for an operation of this name.
   bool is_awaited(std::string_view name) const;
-  /// Whether all that is pending waits for other ranks to come to it.
+  /// Whether this rank has done its part of the oldest operation, and other ranks have not come to
+  /// it; also if nothing is on its way.
   bool lacks_ranks() const { return runs_.empty() || runs_.front()->operation()->lacks_ranks(); }
   /// Operations on their way, for reports.
   const std::vector<std::unique_ptr<Run>>& runs() const { return runs_; }

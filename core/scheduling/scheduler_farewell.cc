@@ -1,5 +1,5 @@
-// What becomes of operations when ranks leave: what the rank that left has finished ends on all
-// ranks; nothing else that needs it ever will.
+// What becomes of operations when a rank leaves: those that it has finished end on all ranks; none
+// that still needs it ever does.
 
 #include <fmt/format.h>
 
@@ -55,8 +55,8 @@ void Scheduler::doom(std::span<Entry* const> entries, int rank) {
       doomed_.emplace_back(entry, rank);
 }
 
-// Looked for again at each step after a rank has left, because what was asked for before may be
-// answered after.
+// Looked for again at each step after a rank has left, because rank 0 may answer later what this
+// rank asked for before.
 bool Scheduler::end_what_is_doomed() {
   for (const auto& run : runs_) {
     const auto* departure = run->doomed_by < 0 ? departure_that_dooms(*run) : nullptr;
@@ -77,11 +77,12 @@ bool Scheduler::end_what_is_doomed() {
   for (const auto& departure : departures_) {
     if (join_ != nullptr && departure.farewell.joins < joins_) doom({&join_, 1}, departure.rank);
     if (departure.rank != 0) continue;
-    // The other names are answered by rank 0, which has heard of it too.
+    // Where another rank left, rank 0 answers with an error for the names that need it. Rank 0
+    // itself answers nothing more.
     for (const auto& [key, entry] : outstanding_) doom({&entry, 1}, 0);
     if (join_ != nullptr) doom({&join_, 1}, 0);
   }
-  // What still runs may touch an entry's memory.
+  // A Run that is not over may still touch the memory of its entries.
   const auto is_running = [this](const Entry* entry) {
     return std::ranges::any_of(
         runs_, [&](const auto& run) { return std::ranges::count(run->entries(), entry) > 0; });
@@ -103,8 +104,8 @@ bool Scheduler::end_what_is_doomed() {
   return !ended.empty();
 }
 
-// Gloo and NCCL cannot take back what they have started: it ends with the communicator only, and so
-// does the wait of this rank.
+// Gloo and NCCL cannot cancel what they have started: if a cancelled Run goes on for kGrace, this
+// rank ends the communicator.
 bool Scheduler::break_what_cannot_be_cancelled(Clock::time_point now) {
   constexpr auto kGrace = std::chrono::milliseconds(250);
   const auto stuck =

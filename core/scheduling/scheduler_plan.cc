@@ -11,6 +11,8 @@
 //             this rank has heard of (veto_seen_), makes it veto too when N is its next one: until
 //             then all that N's peers need of this rank is still launched.
 // ending_     This rank has launched its next bucket with a veto and launches no more of the plan.
+//             Or a rank has left: then there is no veto, what the plan holds fails, and the plan
+//             stays in this state until the communicator ends (scheduler_farewell.cc).
 // collapsed_  The bucket that was vetoed is over, on every rank the same one: it and what was
 //             launched behind it never happened. What is still under way is cancelled.
 // early_veto_ A veto for a plan that this rank has not heard of: the answer that begins the plan is
@@ -131,8 +133,8 @@ bool Scheduler::next_arrived() {
   return arrived(over_, replay_->next_bucket().slices);
 }
 
-// Evidence that the next bucket will not fill: somebody waits for a tensor behind it, or a tensor
-// waits behind it for long.
+// Evidence that the next bucket will not fill: a thread of this rank waits for a tensor behind it,
+// or a tensor waits behind it for long.
 bool Scheduler::plan_is_stuck(Clock::time_point now) {
   constexpr auto kGrace = std::chrono::milliseconds(1);
   constexpr auto kPatience = std::chrono::seconds(1);

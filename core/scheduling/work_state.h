@@ -19,7 +19,7 @@ namespace tutti {
 
 using WorkCallback = std::function<void(std::exception_ptr)>;
 
-/// Whoever can make Works progress: the engine.
+/// What makes Works progress, as they see it: the engine.
 class Driver {
  public:
   virtual ~Driver() = default;
@@ -27,11 +27,11 @@ class Driver {
   virtual void drive(class WorkState& work, Deadline deadline) = 0;
   /// The error of a Work that no thread of the program has asked for.
   virtual void report(const std::string& line) = 0;
-  /// True in a fork of the process whose driver this is; the other throws Error(closed) there that
-  /// says what was refused.
+  /// True in a fork of the process whose driver this is.
   virtual bool forked() const = 0;
+  /// In such a fork: throws Error(closed) that names `what` as refused.
   virtual void check_not_forked(std::string_view what) const = 0;
-  /// True in a thread that is running a callback of this driver.
+  /// True in the thread that runs the callbacks of this driver.
   virtual bool in_callback() const = 0;
   /// What is put on `stream` from now on comes after `work`.
   virtual void stream_waits(const std::shared_ptr<class WorkState>& work, StreamRef stream) = 0;
@@ -63,14 +63,14 @@ class WorkState {
     gate_ = runtime.take_word();
   }
   bool gates_streams() const { return runtime_ != nullptr; }
-  /// What streams wait for, if it has one part only: whoever ends that part may open it (set it to
-  /// 1) in stream order. Else null.
+  /// What streams wait for, if it has one part only: the backend that works on that part may open
+  /// it (set it to 1) in stream order. Else null.
   uint64_t* only_gate() const { return parts_ == 1 ? gate_ : nullptr; }
   /// In order of `stream`: lets the streams that wait go on.
   void open_gate(StreamRef stream) { runtime_->write_word(stream, gate_, 1); }
   std::exception_ptr exception() const;
 
-  // --- called by users ---
+  // --- called for the program, by Work ---
   void wait(Deadline deadline);
   void then(WorkCallback callback);
   static void wait_on(const std::shared_ptr<WorkState>& state, StreamRef stream);

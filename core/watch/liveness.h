@@ -14,7 +14,7 @@ class Liveness {
   Liveness(int rank, int size, double peer_timeout, double interval = kInterval);
 
   void heard(int peer, Clock::time_point when);
-  /// It closed, or is known to be dead: nobody waits for an answer of it any more.
+  /// It closed, or is known to be dead: it is asked no more, and not called silent.
   void left(int peer) { left_[static_cast<size_t>(peer)] = true; }
   struct Result {
     std::vector<int> ping;
@@ -29,7 +29,7 @@ class Liveness {
   /// Seconds since a message of this peer came; infinity: none ever did.
   double seconds_since_heard(int peer, Clock::time_point now) const;
 
-  /// Who is called alive was heard of within so many seconds.
+  /// A rank is called alive if it was heard of within so many seconds.
   static constexpr double kEvidence = 1;
 
  private:

@@ -30,7 +30,8 @@ std::string cause(int rank, const Negotiator::Waiting& waiting,
         "Rank {} waits in a blocking call of that name: a blocking call and an asynchronous one "
         "never meet. Call it the same way on all ranks.",
         rank);
-  // Names that this rank has and others lack: one of them may be meant.
+  // Names that this rank has asked for and other ranks have not: it may mean this one by one of
+  // them.
   std::vector<std::string> extra;
   for (const auto& other : all)
     if (other.name != waiting.name &&

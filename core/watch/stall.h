@@ -17,11 +17,11 @@ struct RankKnowledge {
   bool is_stopped = false;           // the system shows its process, of this host, as stopped
 };
 
-/// Where a rank is for which others wait: a sentence that calls it alive only if it was heard of
-/// within the last second. Pure.
+/// Where a late rank is: a sentence that calls it alive only if it was heard of within the last
+/// second. Pure.
 std::string describe_late_rank(int rank, const RankKnowledge& known);
 
-/// One line that says for whom a name waits, since when, and the likely cause. Pure.
+/// One line that says for which ranks a name waits, since when, and the likely cause. Pure.
 std::string stall_line(const Negotiator::Waiting& waiting,
                        const std::vector<Negotiator::Waiting>& all,
                        const std::vector<RankKnowledge>& ranks, Clock::time_point now);
