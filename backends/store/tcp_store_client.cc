@@ -19,6 +19,7 @@
 #include "tutti/backends/store/tcp_store_protocol.h"
 #include "tutti/base/descriptor.h"
 #include "tutti/base/error.h"
+#include "tutti/base/process/limits.h"
 
 namespace tutti {
 
@@ -53,7 +54,7 @@ class LimitedStoreClient final : public StoreCaller {
   const Deadline limit_;
 };
 
-// One connection for all threads of the process. Requests are written under a lock; of the threads
+// One connection for all threads of the process. Requests are written one by one; of the threads
 // that wait for a reply one reads, for itself and for the others.
 class TcpStoreClient : public StoreCaller, public std::enable_shared_from_this<TcpStoreClient> {
  public:
@@ -73,13 +74,10 @@ class TcpStoreClient : public StoreCaller, public std::enable_shared_from_this<T
     const auto id = request.id = ++last_id_;
     const auto frame = encode(request);
     const auto reply = replies_.try_emplace(id).first;
-    lock.unlock();
     try {
-      send(frame, patience);
-      lock.lock();
+      send(frame, lock, patience);
       wait_for(reply->second, lock, patience);
     } catch (...) {
-      if (!lock.owns_lock()) lock.lock();
       replies_.erase(reply);
       throw;
     }
@@ -93,40 +91,66 @@ class TcpStoreClient : public StoreCaller, public std::enable_shared_from_this<T
     return ask_within(std::move(request), patience_for(deadline));
   }
 
-  void send(std::string_view frame, Deadline deadline) {
-    const std::lock_guard lock(send_mutex_);
-    while (!frame.empty()) {
+  // Once it is this thread's turn, so that requests follow each other whole.
+  void send(std::string_view frame, std::unique_lock<std::mutex>& lock, Deadline deadline) {
+    while (is_sending_) wait(turn_, lock, deadline, "it takes no more requests");
+    if (!failure_.empty()) throw gone(failure_);
+    is_sending_ = true;
+    lock.unlock();
+    std::string_view rest = frame;
+    const auto failure = send_some(rest, deadline);
+    lock.lock();
+    is_sending_ = false;
+    turn_.notify_all();
+    if (failure.empty()) return;
+    // Behind a part of a request nothing sensible can follow.
+    if (rest.size() < frame.size() && failure_.empty()) failure_ = failure;
+    changed_.notify_all();
+    throw gone(failure);
+  }
+
+  // By the thread whose turn it is, without the lock: takes off what the store has taken. Why it
+  // took no more; empty if it took all.
+  std::string send_some(std::string_view& rest, Deadline deadline) const {
+    while (!rest.empty()) {
       const auto sent =
-          ::send(socket_.get(), frame.data(), frame.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+          ::send(socket_.get(), rest.data(), rest.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
       if (sent > 0) {
-        frame.remove_prefix(static_cast<size_t>(sent));
+        rest.remove_prefix(static_cast<size_t>(sent));
       } else if (errno == EAGAIN) {
-        if (!wait_until_ready(POLLOUT, deadline)) fail("it takes no more requests");
+        if (!wait_until_ready(POLLOUT, deadline)) return "it takes no more requests";
       } else if (errno != EINTR) {
-        fail(std::strerror(errno));
+        return std::strerror(errno);
       }
     }
+    return {};
+  }
+
+  // For another thread. Throws at the deadline.
+  void wait(std::condition_variable& news, std::unique_lock<std::mutex>& lock, Deadline deadline,
+            const char* at_deadline) const {
+    if (deadline.passed()) throw gone(at_deadline);
+    if (deadline.is_never())
+      news.wait(lock);
+    else
+      news.wait_until(lock, deadline.when());
   }
 
   void wait_for(std::optional<StoreReply>& reply, std::unique_lock<std::mutex>& lock,
                 Deadline deadline) {
     while (!reply) {
       if (!failure_.empty()) throw gone(failure_);
-      if (deadline.passed()) throw gone("it does not answer");
       if (has_reader_) {
-        if (deadline.is_never()) {
-          changed_.wait(lock);
-        } else {
-          changed_.wait_until(lock, deadline.when());
-        }
+        wait(changed_, lock, deadline, "it does not answer");
         continue;
       }
+      if (deadline.passed()) throw gone("it does not answer");
       has_reader_ = true;
       lock.unlock();
       std::string failure;
       try {
         read_some(deadline);
-      } catch (const Error& error) {
+      } catch (const std::exception& error) {
         failure = error.what();
       }
       lock.lock();
@@ -151,7 +175,7 @@ class TcpStoreClient : public StoreCaller, public std::enable_shared_from_this<T
     }
   }
 
-  // Hands out the replies that are complete. A reply that nobody waits for any more is dropped.
+  // Hands out the replies that are complete. One that no thread waits for any more is dropped.
   void deliver() {
     std::string_view rest = input_;
     try {
@@ -169,21 +193,13 @@ class TcpStoreClient : public StoreCaller, public std::enable_shared_from_this<T
     input_.erase(0, input_.size() - rest.size());
   }
 
-  bool wait_until_ready(short events, Deadline deadline) {
+  // False at the deadline, or if the operating system cannot wait.
+  bool wait_until_ready(short events, Deadline deadline) const {
     pollfd entry{socket_.get(), events, 0};
     while (true) {
       const int ready = ::poll(&entry, 1, deadline.poll_milliseconds());
-      if (ready >= 0) return ready > 0;
-      if (errno != EINTR) throw system_error("cannot wait for the store", errno);
+      if (ready >= 0 || errno != EINTR) return ready > 0;
     }
-  }
-
-  [[noreturn]] void fail(const std::string& reason) {
-    const std::lock_guard lock(mutex_);
-    // Part of a request may be on its way, so nothing sensible can follow it.
-    if (failure_.empty()) failure_ = reason;
-    changed_.notify_all();
-    throw gone(failure_);
   }
 
   Error gone(const std::string& reason) const {
@@ -196,12 +212,13 @@ class TcpStoreClient : public StoreCaller, public std::enable_shared_from_this<T
   const Descriptor socket_;
   const std::string name_;
   const std::string local_address_;
-  std::mutex send_mutex_;  // never taken with mutex_ held
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
+  std::mutex mutex_;                 // guards the following
+  std::condition_variable turn_;     // to send
+  std::condition_variable changed_;  // replies, failure, or the reader has gone
   std::map<uint64_t, std::optional<StoreReply>> replies_;  // of the requests that are waited for
   uint64_t last_id_ = 0;
+  bool is_sending_ = false;
   bool has_reader_ = false;
   std::string failure_;  // sticky
   std::string input_;    // of the reader, or under mutex_ while there is none
@@ -213,18 +230,49 @@ StoreReply LimitedStoreClient::call(StoreRequest request, Deadline deadline) {
   return client_->ask_within(std::move(request), earlier(patience_for(deadline)));
 }
 
+// A limit of this process, which no other try lifts.
+class OwnLimit : public Error {
+ public:
+  OwnLimit(const std::string& name, int error_number)
+      : Error(system_error(fmt::format("cannot open a socket to the store at {}", name),
+                           error_number)) {}
+};
+
+// To the first of these that takes the connection; each has its share of the time. Asio's own way
+// to try several says "Operation canceled" where a socket cannot be opened.
+tcp::socket connect_to_one(asio::io_context& io, const std::vector<tcp::endpoint>& endpoints,
+                           const std::string& name, Deadline deadline) {
+  ErrorStatus status = asio::error::timed_out;
+  for (size_t i = 0; i < endpoints.size() && !deadline.passed(); ++i) {
+    tcp::socket socket(io);
+    socket.open(endpoints[i].protocol(), status);
+    if (!limit_advice(status.value()).empty()) throw OwnLimit(name, status.value());
+    if (status) continue;  // this host has no such addresses
+    tune_connection(socket.native_handle());
+    bool done = false;
+    socket.async_connect(endpoints[i], [&](ErrorStatus result) {
+      status = result;
+      done = true;
+    });
+    const auto now = Clock::now();
+    io.restart();
+    io.run_until(now + (deadline.when() - now) / static_cast<int>(endpoints.size() - i));
+    if (done && !status) return socket;
+    if (done) continue;
+    ErrorStatus ignored;
+    socket.close(ignored);
+    io.restart();
+    io.run();  // the handler is told that it was canceled
+    status = asio::error::timed_out;
+  }
+  throw Error(ErrorCode::io, status.message());
+}
+
 // One try: resolves, connects, proves. Throws what went wrong.
 std::shared_ptr<Store> try_connect(const std::string& host, int port, const std::string& name,
                                    const std::string& secret, Deadline deadline) {
   asio::io_context io(1);
-  const auto endpoints = resolve(io, host, port);
-  tcp::socket socket(io);
-  ErrorStatus status = asio::error::timed_out;
-  asio::async_connect(socket, endpoints,
-                      [&](ErrorStatus result, const tcp::endpoint&) { status = result; });
-  io.run_until(deadline.when());
-  if (status) throw Error(ErrorCode::io, status.message());
-  tune_connection(socket.native_handle());
+  auto socket = connect_to_one(io, resolve(io, host, port), name, deadline);
 
   tcp::socket greeted(io);
   std::exception_ptr error;
@@ -239,6 +287,7 @@ std::shared_ptr<Store> try_connect(const std::string& host, int port, const std:
   io.restart();
   io.run();
   if (error) std::rethrow_exception(error);
+  ErrorStatus status;
   const auto local = greeted.local_endpoint(status).address().to_string();
   if (status) throw Error(ErrorCode::io, status.message());
   // A fork must not wait for the parent's threads that sleep in it, nor speak.
@@ -248,6 +297,7 @@ std::shared_ptr<Store> try_connect(const std::string& host, int port, const std:
 
 // What another try may mend: nobody listens yet, or the server was too busy.
 bool is_passing(const Error& error) {
+  if (dynamic_cast<const OwnLimit*>(&error) != nullptr) return false;
   return error.code() == ErrorCode::io || error.code() == ErrorCode::timeout ||
          error.code() == ErrorCode::peer_lost;
 }
@@ -265,6 +315,8 @@ std::shared_ptr<Store> connect_tcp_store(const std::string& host, int port,
     try {
       return try_connect(host, port, name, secret,
                          one_try.when() < deadline.when() ? one_try : deadline);
+    } catch (const boost::system::system_error& error) {
+      throw OwnLimit(name, error.code().value());  // what Asio itself needs
     } catch (const Error& error) {
       if (!is_passing(error)) throw;
       if (!deadline.is_never() && Clock::now() + pause >= deadline.when())

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <functional>
 #include <string>
 #include <thread>
@@ -388,6 +389,83 @@ TEST(TcpStoreTest, AnIdleServerAndItsWaitersUseNoProcessor) {
   EXPECT_LT(processor_seconds() - before, 0.02);
   server.local()->set("key", "v");
   waiter.join();
+}
+
+// Whatever it is that a process without descriptors cannot open, it says at once that this is its
+// own limit, and does not blame the store.
+TEST(TcpStoreTest, AClientWithoutDescriptorsNamesItsLimit) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "ubsan asks through a pipe whether memory can be read, and there is none left";
+#endif
+  TcpStoreServer server("127.0.0.1", 0, kSecret);
+  int refusals = 0;
+  for (rlim_t left = 0; left < 8; ++left) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const int lowest = ::dup(0);
+      ::close(lowest);
+      for (int fd = lowest + 1; fd < 1024; ++fd) ::close(fd);
+      const rlimit limit{static_cast<rlim_t>(lowest) + left, 1 << 10};
+      ::setrlimit(RLIMIT_NOFILE, &limit);
+      const auto begin = Clock::now();
+      try {
+        connect_tcp_store("127.0.0.1", server.port(), kSecret, Deadline::after(20))->set("a", "b");
+        ::_exit(0);
+      } catch (const std::exception& error) {
+        const std::string text = error.what();
+        const bool says_it = text.find("cannot open a socket to the store at 127.0.0.1:") == 0 &&
+                             text.find("Too many open files") != text.npos &&
+                             text.find("allow more with ulimit -n") != text.npos;
+        std::fprintf(stderr, "%d left: %s\n", static_cast<int>(left), error.what());
+        ::_exit(says_it && seconds_since(begin) < 3 ? 1 : 2);
+      }
+    }
+    int status = -1;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFEXITED(status)) << status;
+    EXPECT_LE(WEXITSTATUS(status), 1) << left << " descriptors left";
+    refusals += WEXITSTATUS(status) != 0;
+  }
+  EXPECT_GE(refusals, 4);  // Asio's own three, and the socket
+  EXPECT_LE(refusals, 6);
+}
+
+// A store that stands still takes no more requests. A thread that waits until it does holds up no
+// other beyond that one's deadline, and the requests that were not begun spoil nothing.
+TEST(TcpStoreTest, EachThreadsTurnToSendHasItsOwnDeadline) {
+  int pipe[2];
+  ASSERT_EQ(::pipe(pipe), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    TcpStoreServer server("127.0.0.1", 0, kSecret);
+    const int port = server.port();
+    (void)!::write(pipe[1], &port, sizeof port);
+    while (true) ::pause();
+  }
+  int port = 0;
+  ASSERT_EQ(::read(pipe[0], &port, sizeof port), static_cast<ssize_t>(sizeof port));
+  const auto store = connect_tcp_store("127.0.0.1", port, kSecret, Deadline::after(10));
+  store->set("key", "value");
+  ::kill(child, SIGSTOP);
+  ASSERT_EQ(::waitpid(child, nullptr, WUNTRACED), child);
+  // More than the kernel's buffers take.
+  std::vector<std::thread> patient;
+  for (int i = 0; i < 16; ++i)
+    patient.emplace_back(
+        [&, i] { store->set("large" + std::to_string(i), std::string(1 << 20, 'v')); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  const auto begin = Clock::now();
+  const auto error = error_of([&] { bounded(store, Deadline::after(0.3))->try_get("key"); });
+  EXPECT_EQ(error.code(), ErrorCode::unavailable);
+  EXPECT_LT(seconds_since(begin), 2);
+  ::kill(child, SIGCONT);
+  for (auto& thread : patient) thread.join();
+  EXPECT_EQ(store->try_get("key"), "value");
+  EXPECT_EQ(store->try_get("large15"), std::string(1 << 20, 'v'));
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  ::close(pipe[0]);
+  ::close(pipe[1]);
 }
 
 // The other side of a network that is cut, or a launcher that stands still.
