@@ -26,7 +26,11 @@ class Store {
   virtual std::string get(const std::string& key, Deadline deadline) = 0;
   /// Adds to a decimal counter that starts at 0; returns the new value.
   virtual int64_t add(const std::string& key, int64_t amount) = 0;
+  /// Raises such a counter to `least` if it is lower; returns the value that then stands.
+  virtual int64_t raise(const std::string& key, int64_t least) = 0;
   virtual void erase(const std::string& key) = 0;
+  /// Erases all keys that begin with this.
+  virtual void erase_all(const std::string& prefix) = 0;
   /// The same keys for calls that all end by the deadline, with Error(unavailable) if the store
   /// does not answer; null where no answer comes from another process.
   virtual std::shared_ptr<Store> until(Deadline) { return nullptr; }

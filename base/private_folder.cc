@@ -1,5 +1,6 @@
 #include "tutti/base/private_folder.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
@@ -10,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <memory>
 #include <thread>
 
 #include "tutti/base/error.h"
@@ -96,6 +98,24 @@ bool PrivateFolder::put_once(const std::string& name, std::string_view text) con
 
 void PrivateFolder::remove(const std::string& name) const noexcept {
   ::unlinkat(folder_.get(), name.c_str(), 0);
+}
+
+std::vector<std::string> PrivateFolder::names() const {
+  // A descriptor of its own: one that is shared would share the place up to which was read.
+  Descriptor own(::openat(folder_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const std::unique_ptr<DIR, int (*)(DIR*)> list(own ? ::fdopendir(own.get()) : nullptr,
+                                                 ::closedir);
+  if (!list) fail("list it", errno);
+  own.release();
+  std::vector<std::string> names;
+  errno = 0;
+  while (const auto* entry = ::readdir(list.get())) {
+    const std::string_view name = entry->d_name;
+    if (name != "." && name != "..") names.emplace_back(name);
+    errno = 0;
+  }
+  if (errno != 0) fail("list it", errno);
+  return names;
 }
 
 Descriptor PrivateFolder::lock(const std::string& name, Deadline deadline) const {

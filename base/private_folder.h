@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tutti/base/deadline.h"
 #include "tutti/base/descriptor.h"
@@ -32,6 +33,8 @@ class PrivateFolder {
   /// The same, unless there is a file of that name already: then false.
   bool put_once(const std::string& name, std::string_view text) const;
   void remove(const std::string& name) const noexcept;
+  /// Of all files, also those that begin with a dot.
+  std::vector<std::string> names() const;
   /// Held until the descriptor is closed, also by a crash.
   Descriptor lock(const std::string& name, Deadline deadline) const;
 

@@ -53,10 +53,7 @@ Communicator::Communicator(std::shared_ptr<CommunicatorState> state) : state_(st
 Communicator::~Communicator() = default;
 
 std::unique_ptr<Communicator> Communicator::create(Options options) {
-  auto membership = join_job(options);
-  auto state = std::make_shared<CommunicatorState>(std::move(options), std::move(membership));
-  state->path = state->membership.path;
-  return std::unique_ptr<Communicator>(new Communicator(std::move(state)));
+  return std::unique_ptr<Communicator>(new Communicator(tutti::create(std::move(options))));
 }
 
 int Communicator::rank() const { return state_->options.rank; }

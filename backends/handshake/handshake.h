@@ -9,7 +9,7 @@ namespace tutti {
 enum class HandshakeRole : uint8_t { initiator = 1, acceptor = 2 };
 
 /// Version of everything that our processes say to each other on a socket.
-inline constexpr uint32_t kWireVersion = 1;
+inline constexpr uint32_t kWireVersion = 2;
 
 /// A connection that has not proved itself after this many seconds is dropped.
 inline constexpr double kHandshakeSeconds = 5;

@@ -5,14 +5,56 @@
 
 #include "tutti/backends/store.h"
 #include "tutti/backends/store/store_checks.h"
+#include "tutti/base/little_endian.h"
 #include "tutti/base/private_folder.h"
 
 namespace tutti {
 
 namespace {
 
-// How long the lock of the counters may be held by others.
+// How long other processes may hold the lock of the counters.
 constexpr double kLockSeconds = 30;
+
+// Keys are any bytes; the names of files are not, and are shorter.
+std::string escape(std::string_view key) {
+  std::string text;
+  for (const char c : key) {
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                       c == '-' || c == '_' || c == '.';
+    text += plain ? std::string(1, c) : fmt::format("%{:02x}", static_cast<unsigned char>(c));
+  }
+  return text;
+}
+
+// A name begins with k if it is a whole key, with h if it is the beginning of one and a hash.
+constexpr size_t kLongestWhole = 200, kBeginning = 150;
+
+std::string file_name(const std::string& key) {
+  const auto escaped = escape(key);
+  if (escaped.size() < kLongestWhole) return "k" + escaped;
+  return fmt::format("h{}%{:016x}{:016x}", escaped.substr(0, kBeginning), hash_text(key),
+                     hash_text(key, 1));
+}
+
+// What a file holds: the value, and before it the key if the name does not say it.
+std::string file_text(const std::string& name, std::string_view key, std::string_view value) {
+  std::string text;
+  if (name.starts_with('h')) {
+    append_number(text, static_cast<uint32_t>(key.size()));
+    text += key;
+  }
+  return text += value;
+}
+
+// The key that stands before the value; takes it off.
+std::string_view take_key(const std::string& name, std::string_view& text) {
+  if (!name.starts_with('h')) return {};
+  if (text.size() < sizeof(uint32_t)) text = {};
+  const size_t bytes = text.empty() ? 0 : take_number<uint32_t>(text);
+  const auto key = text.substr(0, bytes);
+  text.remove_prefix(key.size());
+  return key;
+}
 
 /// One file a key, which appears whole or not at all.
 class FileStore final : public Store {
@@ -21,18 +63,25 @@ class FileStore final : public Store {
 
   void set(const std::string& key, std::string_view value) override {
     check_store_entry(key, value);
-    folder_.put(file_name(key), value);
+    const auto name = file_name(key);
+    folder_.put(name, file_text(name, key, value));
   }
 
   std::string set_once(const std::string& key, std::string_view value) override {
     check_store_entry(key, value);
-    if (folder_.put_once(file_name(key), value)) return std::string(value);
+    const auto name = file_name(key);
+    if (folder_.put_once(name, file_text(name, key, value))) return std::string(value);
     // It can only be gone again if another rank erased it this moment; then it was its to say.
     return try_get(key).value_or(std::string(value));
   }
 
   std::optional<std::string> try_get(const std::string& key) override {
-    return folder_.read(file_name(key), kMaxStoreValueBytes);
+    const auto name = file_name(key);
+    const auto text = folder_.read(name, kMostInFile);
+    if (!text) return {};
+    std::string_view value = *text;
+    take_key(name, value);
+    return std::string(value);
   }
 
   std::string get(const std::string& key, Deadline deadline) override {
@@ -47,28 +96,39 @@ class FileStore final : public Store {
   }
 
   int64_t add(const std::string& key, int64_t amount) override {
-    check_store_entry(key);
-    const Descriptor lock = folder_.lock(".lock", Deadline::after(kLockSeconds));
-    const int64_t sum = store_counter(key, try_get(key).value_or("")) + amount;
-    folder_.put(file_name(key), std::to_string(sum));
-    return sum;
+    return count(key, [&](int64_t value) { return counter_sum(key, value, amount); });
+  }
+
+  int64_t raise(const std::string& key, int64_t least) override {
+    return count(key, [&](int64_t value) { return std::max(value, least); });
   }
 
   void erase(const std::string& key) override { folder_.remove(file_name(key)); }
 
- private:
-  // Keys are any bytes; file names are not, and are shorter. Long ones end in a hash.
-  static std::string file_name(const std::string& key) {
-    std::string name = "k";
-    for (const char c : key) {
-      const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-                         (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.';
-      name += plain ? std::string(1, c) : fmt::format("%{:02x}", static_cast<unsigned char>(c));
+  void erase_all(const std::string& prefix) override {
+    check_store_entry(prefix);
+    const auto escaped = escape(prefix);
+    for (const auto& name : folder_.names()) {
+      const auto said = std::string_view(name).substr(1, name[0] == 'h' ? kBeginning : name.npos);
+      if (name[0] == 'k' && said.starts_with(escaped)) folder_.remove(name);
+      if (name[0] != 'h' || !said.starts_with(std::string_view(escaped).substr(0, kBeginning)))
+        continue;
+      const auto text = folder_.read(name, kMostInFile).value_or("");
+      std::string_view rest = text;
+      if (take_key(name, rest).starts_with(prefix)) folder_.remove(name);
     }
-    constexpr size_t kLongest = 200;
-    if (name.size() <= kLongest) return name;
-    return fmt::format("h{}%{:016x}{:016x}", name.substr(1, 150), hash_text(key),
-                       hash_text(key, 1));
+  }
+
+ private:
+  static constexpr size_t kMostInFile = sizeof(uint32_t) + kMaxStoreKeyBytes + kMaxStoreValueBytes;
+
+  template <typename Change>
+  int64_t count(const std::string& key, Change change) {
+    check_store_entry(key);
+    const Descriptor lock = folder_.lock(".lock", Deadline::after(kLockSeconds));
+    const int64_t changed = change(store_counter(key, try_get(key).value_or("")));
+    set(key, std::to_string(changed));
+    return changed;
   }
 
   const PrivateFolder folder_;

@@ -1,6 +1,7 @@
+#include <algorithm>
 #include <condition_variable>
+#include <map>
 #include <mutex>
-#include <unordered_map>
 
 #include "tutti/backends/store.h"
 #include "tutti/backends/store/store_checks.h"
@@ -48,13 +49,11 @@ class MemoryStore final : public Store {
   }
 
   int64_t add(const std::string& key, int64_t amount) override {
-    check_store_entry(key);
-    const std::lock_guard lock(mutex_);
-    auto& value = values_[key];
-    const int64_t sum = store_counter(key, value) + amount;
-    value = std::to_string(sum);
-    changed_.notify_all();
-    return sum;
+    return count(key, [&](int64_t value) { return counter_sum(key, value, amount); });
+  }
+
+  int64_t raise(const std::string& key, int64_t least) override {
+    return count(key, [&](int64_t value) { return std::max(value, least); });
   }
 
   void erase(const std::string& key) override {
@@ -62,10 +61,27 @@ class MemoryStore final : public Store {
     values_.erase(key);
   }
 
+  void erase_all(const std::string& prefix) override {
+    check_store_entry(prefix);
+    const std::lock_guard lock(mutex_);
+    erase_keys_with(prefix, values_);
+  }
+
  private:
+  template <typename Change>
+  int64_t count(const std::string& key, Change change) {
+    check_store_entry(key);
+    const std::lock_guard lock(mutex_);
+    const auto found = values_.find(key);
+    const int64_t changed = change(store_counter(key, found == values_.end() ? "" : found->second));
+    values_[key] = std::to_string(changed);
+    changed_.notify_all();
+    return changed;
+  }
+
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::unordered_map<std::string, std::string> values_;  // guarded by mutex_
+  std::map<std::string, std::string> values_;  // guarded by mutex_
 };
 
 class PrefixStore final : public Store {
@@ -88,7 +104,11 @@ class PrefixStore final : public Store {
   int64_t add(const std::string& key, int64_t amount) override {
     return store_->add(prefix_ + key, amount);
   }
+  int64_t raise(const std::string& key, int64_t least) override {
+    return store_->raise(prefix_ + key, least);
+  }
   void erase(const std::string& key) override { store_->erase(prefix_ + key); }
+  void erase_all(const std::string& prefix) override { store_->erase_all(prefix_ + prefix); }
   std::shared_ptr<Store> until(Deadline deadline) override {
     auto limited = store_->until(deadline);
     return limited ? std::make_shared<PrefixStore>(std::move(limited), prefix_) : nullptr;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <string>
 #include <string_view>
 
@@ -31,18 +32,35 @@ inline void check_store_entry(std::string_view key, std::string_view value = {})
               fmt::format("nobody set the store's key \"{}\" before the deadline", key));
 }
 
+[[noreturn]] inline void throw_no_counter(std::string_view key, std::string_view value) {
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("the store's key \"{}\" holds \"{:.40}\", which no number can be added "
+                          "to",
+                          key, value));
+}
+
 /// The value of a counter; an absent one is 0.
 inline int64_t store_counter(std::string_view key, std::string_view value) {
   if (value.empty()) return 0;
   constexpr auto kLow = std::numeric_limits<int64_t>::min();
   constexpr auto kHigh = std::numeric_limits<int64_t>::max();
   const auto number = parse_integer(value, kLow, kHigh);
-  if (!number)
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("the store's key \"{}\" holds \"{:.40}\", which no number can be added "
-                            "to",
-                            key, value));
+  if (!number) throw_no_counter(key, value);
   return *number;
+}
+
+/// What a counter of this value becomes.
+inline int64_t counter_sum(std::string_view key, int64_t value, int64_t amount) {
+  int64_t sum = 0;
+  if (__builtin_add_overflow(value, amount, &sum)) throw_no_counter(key, std::to_string(value));
+  return sum;
+}
+
+/// The keys that begin alike lie together.
+inline void erase_keys_with(const std::string& prefix, std::map<std::string, std::string>& values) {
+  auto end = values.lower_bound(prefix);
+  while (end != values.end() && end->first.starts_with(prefix)) ++end;
+  values.erase(values.lower_bound(prefix), end);
 }
 
 }  // namespace tutti

@@ -1,7 +1,5 @@
 #include "tutti/backends/store/tcp_store_caller.h"
 
-#include <fmt/format.h>
-
 #include "tutti/backends/store/store_checks.h"
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
@@ -49,21 +47,29 @@ std::string StoreCaller::get(const std::string& key, Deadline deadline) {
   return std::move(reply.value);
 }
 
-int64_t StoreCaller::add(const std::string& key, int64_t amount) {
+int64_t StoreCaller::count(StoreOp op, const std::string& key, int64_t argument) {
   const auto reply =
-      ask({.op = StoreOp::add, .argument = static_cast<uint64_t>(amount), .key = key, .value = {}},
+      ask({.op = op, .argument = static_cast<uint64_t>(argument), .key = key, .value = {}},
           Deadline::after(kReplySeconds));
   const auto value = parse_integer(reply.value, INT64_MIN, INT64_MAX);
-  if (reply.status == StoreStatus::not_a_number || !value)
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("the store's key \"{}\" holds \"{:.40}\", which no number can be "
-                            "added to",
-                            key, reply.value));
+  if (reply.status == StoreStatus::not_a_number || !value) throw_no_counter(key, reply.value);
   return *value;
+}
+
+int64_t StoreCaller::add(const std::string& key, int64_t amount) {
+  return count(StoreOp::add, key, amount);
+}
+
+int64_t StoreCaller::raise(const std::string& key, int64_t least) {
+  return count(StoreOp::raise, key, least);
 }
 
 void StoreCaller::erase(const std::string& key) {
   ask({.op = StoreOp::erase, .key = key, .value = {}}, Deadline::after(kReplySeconds));
+}
+
+void StoreCaller::erase_all(const std::string& prefix) {
+  ask({.op = StoreOp::erase_all, .key = prefix, .value = {}}, Deadline::after(kReplySeconds));
 }
 
 }  // namespace tutti

@@ -17,7 +17,9 @@ class StoreCaller : public Store {
   std::optional<std::string> try_get(const std::string& key) override;
   std::string get(const std::string& key, Deadline deadline) override;
   int64_t add(const std::string& key, int64_t amount) override;
+  int64_t raise(const std::string& key, int64_t least) override;
   void erase(const std::string& key) override;
+  void erase_all(const std::string& prefix) override;
 
  protected:
   /// The reply to this request, whose id is call()'s to choose. A reply that takes longer than
@@ -26,6 +28,7 @@ class StoreCaller : public Store {
 
  private:
   StoreReply ask(StoreRequest request, Deadline deadline);
+  int64_t count(StoreOp op, const std::string& key, int64_t argument);
 
   const ForkGuard fork_guard_;  // the connection belongs to this process, not to its forks
 };

@@ -59,7 +59,7 @@ StoreRequest decode_request(std::string_view frame) {
   request.op = static_cast<StoreOp>(take_number<uint8_t>(frame));
   request.argument = take_number<uint64_t>(frame);
   const auto key_bytes = take_number<uint16_t>(frame);
-  if (request.op < StoreOp::set || request.op > StoreOp::erase)
+  if (request.op < StoreOp::set || request.op > StoreOp::erase_all)
     refuse(fmt::format("operation {}", static_cast<int>(request.op)));
   if (key_bytes == 0 || key_bytes > kMaxStoreKeyBytes || key_bytes > frame.size())
     refuse(fmt::format("a key of {} bytes", key_bytes));

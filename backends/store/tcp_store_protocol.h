@@ -10,15 +10,15 @@ namespace tutti {
 /// What connections of the TCP store are for, in the handshake.
 inline constexpr std::string_view kTcpStoreScope = "store";
 
-enum class StoreOp : uint8_t { set = 1, set_once, try_get, get, add, erase };
+enum class StoreOp : uint8_t { set = 1, set_once, try_get, get, add, raise, erase, erase_all };
 
 struct StoreRequest {
   static constexpr uint64_t kNoTimeout = std::numeric_limits<uint64_t>::max();
 
   uint64_t id = 0;  // chosen by the client; the reply repeats it
   StoreOp op = StoreOp::set;
-  uint64_t argument = 0;  // get: milliseconds to wait; add: the amount
-  std::string key;
+  uint64_t argument = 0;  // get: milliseconds to wait; add: the amount; raise: the least
+  std::string key;        // erase_all: with which the keys begin
   std::string value;
 };
 

@@ -1,9 +1,10 @@
 #include "tutti/backends/store/tcp_store_table.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 
-#include "tutti/base/text.h"
+#include "tutti/backends/store/store_checks.h"
 
 namespace tutti {
 
@@ -24,9 +25,13 @@ void StoreTable::handle(const void* client, StoreRequest request, Answer answer)
       if (present) return answer({.id = request.id, .value = found->second});
       return wait(client, std::move(request), std::move(answer));
     case StoreOp::add:
-      return answer(add(request));
+    case StoreOp::raise:
+      return answer(count(request));
     case StoreOp::erase:
       values_.erase(request.key);
+      return answer({.id = request.id, .value = {}});
+    case StoreOp::erase_all:
+      erase_keys_with(request.key, values_);
       return answer({.id = request.id, .value = {}});
   }
 }
@@ -64,14 +69,20 @@ void StoreTable::wait(const void* client, StoreRequest request, Answer answer) {
       });
 }
 
-StoreReply StoreTable::add(const StoreRequest& request) {
+StoreReply StoreTable::count(const StoreRequest& request) {
   const auto found = values_.find(request.key);
-  const auto old = found == values_.end() ? 0 : parse_integer(found->second, INT64_MIN, INT64_MAX);
-  int64_t sum = 0;
-  if (!old || __builtin_add_overflow(*old, static_cast<int64_t>(request.argument), &sum))
-    return {.id = request.id, .status = StoreStatus::not_a_number, .value = found->second};
-  store(request.key, std::to_string(sum));
-  return {.id = request.id, .value = std::to_string(sum)};
+  const auto text = found == values_.end() ? std::string() : found->second;
+  const auto argument = static_cast<int64_t>(request.argument);
+  try {
+    const int64_t old = store_counter(request.key, text);
+    const auto value =
+        std::to_string(request.op == StoreOp::raise ? std::max(old, argument)
+                                                    : counter_sum(request.key, old, argument));
+    store(request.key, value);
+    return {.id = request.id, .value = value};
+  } catch (const Error&) {
+    return {.id = request.id, .status = StoreStatus::not_a_number, .value = text};
+  }
 }
 
 }  // namespace tutti

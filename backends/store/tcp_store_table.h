@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <list>
+#include <map>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -32,10 +33,10 @@ class StoreTable {
 
   void store(const std::string& key, std::string value);
   void wait(const void* client, StoreRequest request, Answer answer);
-  StoreReply add(const StoreRequest& request);
+  StoreReply count(const StoreRequest& request);
 
   asio::io_context& io_;
-  std::unordered_map<std::string, std::string> values_;
+  std::map<std::string, std::string> values_;
   std::unordered_map<std::string, std::list<std::shared_ptr<Waiter>>> waiters_;
 };
 

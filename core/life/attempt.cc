@@ -156,7 +156,7 @@ void Attempt::look() {
 
 void Attempt::throw_first_death() {
   const auto& deaths = deaths_.look();
-  for (size_t i = membership_.first_death; i < deaths.size(); ++i) {
+  for (size_t i = members_.empty() ? membership_.first_death : 0; i < deaths.size(); ++i) {
     const auto& death = deaths[i];
     const int rank = rank_of(death);
     if (rank < 0 || rank == options_.rank) continue;

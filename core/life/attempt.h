@@ -13,20 +13,24 @@
 
 namespace tutti {
 
+/// So long a rank that has its communicator waits for the store, at most, to tidy up there.
+inline constexpr double kLeaveSeconds = 5;
+
 /// What a new communicator is made of, beside its options.
 struct Membership {
-  std::shared_ptr<Store> root;   // of the job; may serve others from this process
+  std::shared_ptr<Store> root;     // of the job
   std::shared_ptr<void> keeper;  // the server behind the store, if this process runs it
-  std::string path;              // of this attempt's keys in the root store
-  PlaceRecord own;               // what this rank leaves there
+  std::string path;                // of this attempt's keys in the root store
+  PlaceRecord own;                 // what this rank leaves there
   Deadline deadline = Deadline::never();
   // Of members of another communicator: as whom each was launched, in rank order, their numbers
   // among the ranks of their hosts in the job, and what that one's backend leaves to this one's.
   std::vector<LaunchedRank> members;
   std::vector<int> local_ranks;
   std::shared_ptr<Inheritance> inheritance;
-  // Of a first communicator, whose members nobody knows before they come: the deaths before this
-  // one are of no member.
+  // Of a first communicator (see core/life/rounds.h): its round, and the deaths that are of no
+  // member although no rank knows the members before they come.
+  int64_t round = -1;
   size_t first_death = 0;
 };
 

@@ -1,13 +1,8 @@
 #include "tutti/core/life/bootstrap.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
-#include <climits>
-#include <map>
-#include <mutex>
 #include <new>
 #include <set>
 #include <system_error>
@@ -17,6 +12,7 @@
 #include "tutti/backends/plugins.h"
 #include "tutti/base/process/limits.h"
 #include "tutti/base/text.h"
+#include "tutti/core/life/rounds.h"
 
 namespace tutti {
 
@@ -90,133 +86,6 @@ std::string_view choose_backend(const std::vector<Place>& places, const Options&
   return hosts.size() == places.size() ? "tcp" : "hierarchical";
 }
 
-// The round of a job is the number of its attempt. All ranks go through the same ones, because an
-// attempt is over for all of them or for none.
-std::string round_path(const Options& options, int64_t round) {
-  return fmt::format("{}/{}", options.job, round);
-}
-
-// The first round in which this process may still take part as this rank: it has been through all
-// before. Not kept where the store is an object, which may be another one next time.
-class FirstRound {
- public:
-  explicit FirstRound(const Options& options)
-      : key_(options.store_object
-                 ? std::string()
-                 : fmt::format("{} {} {}", options.store, options.job, options.rank)) {}
-  int64_t get() const {
-    const std::lock_guard lock(mutex_);
-    const auto found = rounds_.find(key_);
-    return found == rounds_.end() ? 0 : found->second;
-  }
-  void set(int64_t round) const {
-    if (key_.empty()) return;
-    const std::lock_guard lock(mutex_);
-    rounds_[key_] = round;
-  }
-
- private:
-  const std::string key_;
-  static inline std::mutex mutex_;
-  static inline std::map<std::string, int64_t> rounds_;  // guarded by mutex_
-};
-
-Error two_processes(int rank) {
-  return Error(ErrorCode::invalid_argument,
-               fmt::format("two processes say that they are rank {}; give each rank its own number "
-                           "(TUTTI_RANK), or another TUTTI_JOB to a second job on this store",
-                           rank))
-      .with_rank(rank);
-}
-
-enum class Holder : uint8_t { this_call, this_process, earlier_incarnation, another };
-
-// Which process has this rank's place in an attempt, after this one has asked for it.
-Holder take_place(const PlaceRecord& own, int rank, Store& store) {
-  const auto written = encode_place(own);
-  const auto stands = store.set_once(Attempt::place_key(rank), written);
-  if (stands == written) return Holder::this_call;
-  PlaceRecord other;
-  try {
-    other = decode_place(rank, stands);
-  } catch (const Error&) {
-    return Holder::another;
-  }
-  if (other.place.pid == own.place.pid && other.place.host == own.place.host)
-    return Holder::this_process;
-  return other.place.world_rank == own.place.world_rank &&
-                 other.place.incarnation < own.place.incarnation
-             ? Holder::earlier_incarnation
-             : Holder::another;
-}
-
-size_t deaths_in(const Options& options, Store& root, int64_t round) {
-  if (round < 0) return 0;
-  const auto text = root.try_get(round_path(options, round) + "/" + Attempt::kDeathsKey);
-  return static_cast<size_t>(text ? parse_integer(*text, 0, 1 << 30).value_or(0) : 0);
-}
-
-// For the ranks that wait in it for the process that this one replaces.
-void end_round(const Options& options, Store& store) {
-  try {
-    ToldFailure(store, "attempt", options.rank, options.size)
-        .fail(Error(ErrorCode::peer_lost,
-                    fmt::format("rank {} ended while the ranks were connecting, and was started "
-                                "again",
-                                options.rank)));
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::unavailable) throw;
-  }
-}
-
-// True if no other call of this process, whatever its rank was then, has been in the attempt.
-bool is_new_here(const PlaceRecord& own, Store& store) {
-  const auto key = fmt::format("been/{}/{}", own.place.world_rank, own.place.incarnation);
-  const auto written = fmt::format("{} {}", own.place.pid, own.call);
-  return store.set_once(key, written) == written;
-}
-
-// Whether the attempt is over. Of a failure this process hears once, even if it comes only now:
-// then all ranks call again together. One that the others failed because this rank was missing, or
-// that ended the process that it replaces, is for the others.
-bool is_over(const Options& options, const PlaceRecord& own, Store& store) {
-  try {
-    // As none of its ranks, which may have had other numbers then.
-    return ToldFailure(store, "attempt", -1, INT_MAX).look();
-  } catch (const ToldError& failure) {
-    const bool concerns = own.place.incarnation == 0 && failure.rank() != options.rank;
-    if (concerns && is_new_here(own, store)) throw Error(failure);
-    return true;
-  }
-}
-
-void take_place_in_a_round(const Options& options, Membership& membership) {
-  static std::atomic<int64_t> calls{0};
-  auto& own = membership.own;
-  own.place = own_place(
-      options, {options.launched_as < 0 ? options.rank : options.launched_as, options.incarnation});
-  own.call = calls++;
-  const FirstRound first(options);
-  bool been_through = true;
-  for (auto round = first.get();; ++round) {
-    if (been_through) first.set(round);
-    membership.path = round_path(options, round);
-    const auto store = make_prefix_store(membership.root, membership.path + "/");
-    if (is_over(options, own, *store)) continue;
-    const auto holder = take_place(own, options.rank, *store);
-    if (holder == Holder::another) throw two_processes(options.rank);
-    if (holder == Holder::this_call) {
-      is_new_here(own, *store);
-      membership.first_death = deaths_in(options, *membership.root, round - 1);
-      return;
-    }
-    if (holder == Holder::earlier_incarnation) end_round(options, *store);
-    // Else another thread of this process is in there: the ranks make their communicators in one
-    // order.
-    if (holder == Holder::this_process) been_through = false;
-  }
-}
-
 // Why this rank alone cannot go on: a limit of its own.
 Error own_failure(int rank, const std::exception& error) {
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr)
@@ -266,7 +135,7 @@ Membership join_job(const Options& options) {
   membership.deadline = Deadline::after(options.connect_timeout);
   try {
     open_store(options, membership);
-    take_place_in_a_round(options, membership);
+    enter_round(options, membership);
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {

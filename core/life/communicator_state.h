@@ -104,7 +104,7 @@ class CommunicatorState {
   int local_rank = 0;
   int local_size = 1;
   int hosts = 1;
-  int splits = 0;  // calls of split so far, equal on all ranks
+  std::atomic<int> splits = 0;  // calls of split so far, equal on all ranks
   int epoch = 0;
   int arenas = 0;  // made so far, equal on all ranks
   struct GroupWorks {

@@ -8,11 +8,45 @@
 
 #include "tutti/base/text.h"
 #include "tutti/core/life/communicator_state.h"
+#include "tutti/core/life/rounds.h"
 #include "tutti/core/life/survivors.h"
 
 namespace tutti {
 
 namespace {
+
+// Of a communicator's own keys in the store, those of its splits and epochs: as long for one that
+// was split off a hundred times as for a first one, and apart from the keys by which its ranks met,
+// which do not stay. `made_by`: what is the same on its ranks alone.
+std::string path_of(const Options& options, std::string_view made_by) {
+  return fmt::format("{}/c{:016x}{:016x}", options.job, hash_text(made_by), hash_text(made_by, 1));
+}
+
+// Keys that all ranks of a communicator use together, until each has left them: the last one erases
+// them. A rank that died does not leave; what it would have erased goes with shrink().
+class SharedKeys {
+ public:
+  SharedKeys(std::shared_ptr<Store> root, std::string path, int ranks)
+      : root_(std::move(root)), path_(std::move(path)), ranks_(ranks) {}
+  SharedKeys(const SharedKeys&) = delete;
+  ~SharedKeys() {
+    try {
+      const auto store = bounded(root_, Deadline::after(kLeaveSeconds));
+      if (store->add(path_ + "/left", 1) == ranks_) store->erase_all(path_ + "/");
+    } catch (const std::exception&) {
+      // The store is gone, or does not answer any more.
+    }
+  }
+
+ private:
+  const std::shared_ptr<Store> root_;
+  const std::string path_;
+  const int ranks_;
+};
+
+std::string splits_path(const CommunicatorState& parent) {
+  return fmt::format("{}/e{}", parent.path, parent.epoch);
+}
 
 // A communicator of some members of another one: ranks are their places in `members`.
 std::shared_ptr<CommunicatorState> make_child(const CommunicatorState& parent,
@@ -64,6 +98,14 @@ Error as_seen_from(const std::vector<int>& members, std::string_view what, const
 
 }  // namespace
 
+std::shared_ptr<CommunicatorState> create(Options options) {
+  auto membership = join_job(options);
+  auto state = std::make_shared<CommunicatorState>(std::move(options), std::move(membership));
+  state->path = path_of(state->options, state->membership.path);
+  leave_round(state->options, state->membership);
+  return state;
+}
+
 std::shared_ptr<CommunicatorState> split(const CommunicatorState& parent, int number,
                                          std::span<const SplitChoice> choices) {
   const int color = choices[static_cast<size_t>(parent.options.rank)].color;
@@ -72,7 +114,8 @@ std::shared_ptr<CommunicatorState> split(const CommunicatorState& parent, int nu
     const auto& theirs = choices[static_cast<size_t>(rank)];
     if (theirs.color == color) order.emplace_back(theirs.key, rank);
   }
-  const auto path = fmt::format("{}/e{}/split{}", parent.path, parent.epoch, number);
+  const auto path = fmt::format("{}/split{}", splits_path(parent), number);
+  const SharedKeys keys(parent.membership.root, path, parent.options.size);
   std::sort(order.begin(), order.end());
   std::vector<int> members;
   for (const auto& [key, rank] : order) members.push_back(rank);
@@ -82,7 +125,7 @@ std::shared_ptr<CommunicatorState> split(const CommunicatorState& parent, int nu
     auto state =
         make_child(parent, members, fmt::format("{}/{}", path, color),
                    Deadline::after(parent.options.connect_timeout), std::move(inheritance));
-    state->path = state->membership.path;
+    state->path = path_of(state->options, state->membership.path);
     return state;
   } catch (const Error& error) {
     throw as_seen_from(members, "split", error);
@@ -143,6 +186,8 @@ std::shared_ptr<CommunicatorState> shrink(const CommunicatorState& parent, Deadl
                                 attempt.when() < deadline.when() ? attempt : deadline, nullptr);
         state->path = parent.path;
         state->epoch = survivors.epoch();
+        // What was under way on the parent has ended for all that are left.
+        survivors.connected(splits_path(parent));
         return state;
       } catch (const Error& error) {
         const auto seen = as_seen_from(members, "shrink", error);

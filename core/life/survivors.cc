@@ -65,13 +65,22 @@ Survivors::Survivors(std::shared_ptr<Store> root, std::string path, int epoch, T
       path_(std::move(path)),
       terms_(std::move(terms)),
       deaths_(root_),
+      first_epoch_(epoch),
       epoch_(epoch),
       candidates_(terms_.launched.size()),
       given_up_(terms_.given_up) {
   std::iota(candidates_.begin(), candidates_.end(), 0);
 }
 
-std::string Survivors::epoch_path() const { return fmt::format("{}/epoch{}", path_, epoch_); }
+std::string Survivors::epoch_path(int epoch) const {
+  return fmt::format("{}/epoch{}", path_, epoch);
+}
+
+// Apart from the epoch's other keys: it stays when they are erased, so that a rank which was left
+// out and wakes later finds that it was.
+std::string Survivors::members_key(int epoch) const {
+  return fmt::format("{}/members/{}", path_, epoch);
+}
 
 std::set<int> Survivors::dead_ranks() {
   std::set<int> dead;
@@ -95,6 +104,7 @@ std::set<int> Survivors::awaited(const Votes& votes, const std::set<int>& dead) 
 std::vector<int> Survivors::agree(Deadline deadline) {
   ++epoch_;
   const auto store = make_prefix_store(root_, epoch_path() + "/");
+  const auto members = members_key(epoch_);
   Votes votes;
   std::optional<std::string> counted;
   std::string fixed;
@@ -116,7 +126,7 @@ std::vector<int> Survivors::agree(Deadline deadline) {
       for (const auto& vote : votes)
         for (const int rank : vote.second) late.erase(rank);
     if (late.empty() || settled.passed()) {
-      fixed = store->set_once("members", encode_ranks(choose_members(votes, dead)));
+      fixed = root_->set_once(members, encode_ranks(choose_members(votes, dead)));
       break;
     }
     if (deadline.passed())
@@ -127,7 +137,7 @@ std::vector<int> Survivors::agree(Deadline deadline) {
           .with_rank(*late.begin());
     try {
       const auto slice = Deadline::after(pause);
-      fixed = store->get("members", slice.when() < deadline.when() ? slice : deadline);
+      fixed = root_->get(members, slice.when() < deadline.when() ? slice : deadline);
       break;
     } catch (const Error& error) {
       if (error.code() != ErrorCode::timeout) throw;
@@ -141,6 +151,20 @@ std::vector<int> Survivors::agree(Deadline deadline) {
                             terms_.own, format_rank_set(candidates_)))
         .with_rank(terms_.own);
   return candidates_;
+}
+
+void Survivors::connected(const std::string& others) noexcept {
+  try {
+    const auto all = static_cast<int64_t>(candidates_.size());
+    if (root_->add(epoch_path() + "/left", 1) < all) return;
+    for (int epoch = first_epoch_; epoch <= epoch_; ++epoch)
+      root_->erase_all(epoch_path(epoch) + "/");
+    root_->erase_all(others + "/");
+    if (candidates_.size() < terms_.launched.size()) return;
+    for (int epoch = first_epoch_ + 1; epoch <= epoch_; ++epoch) root_->erase(members_key(epoch));
+  } catch (const std::exception&) {
+    // The store is gone, or does not answer any more.
+  }
 }
 
 void Survivors::not_connected(const Error& error) {

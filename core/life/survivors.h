@@ -43,13 +43,18 @@ class Survivors {
   /// Error(peer_silent) if the own rank is not among them, Error(unavailable) if the store is gone.
   std::vector<int> agree(Deadline deadline);
   int epoch() const { return epoch_; }
-  /// Of the epoch's keys in the root store.
-  std::string epoch_path() const;
+  /// Of this epoch's keys in the root store.
+  std::string epoch_path() const { return epoch_path(epoch_); }
   /// The members of this epoch could not connect; agree() again. Throws the error if it is the own
   /// rank's.
   void not_connected(const Error& error);
+  /// The members of this epoch are connected, and this rank looks at no key of it any more. The
+  /// last one of them that says so erases the keys of all epochs so far, and those under `others`.
+  void connected(const std::string& others) noexcept;
 
  private:
+  std::string epoch_path(int epoch) const;
+  std::string members_key(int epoch) const;
   std::set<int> awaited(const Votes& votes, const std::set<int>& dead) const;
   std::set<int> dead_ranks();
 
@@ -57,6 +62,7 @@ class Survivors {
   const std::string path_;
   const Terms terms_;
   DeathLog deaths_;
+  const int first_epoch_;  // in which the broken communicator was made
   int epoch_;
   std::vector<int> candidates_;
   std::set<int> given_up_;

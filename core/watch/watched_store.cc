@@ -33,7 +33,11 @@ class WatchedStore final : public Store {
     }
   }
   int64_t add(const std::string& key, int64_t amount) override { return store_->add(key, amount); }
+  int64_t raise(const std::string& key, int64_t least) override {
+    return store_->raise(key, least);
+  }
   void erase(const std::string& key) override { store_->erase(key); }
+  void erase_all(const std::string& prefix) override { store_->erase_all(prefix); }
   std::string local_address() const override { return store_->local_address(); }
 
  private:

@@ -128,4 +128,38 @@ TEST_P(StoreConformance, AddLosesNothing) {
   EXPECT_EQ(code_of([&] { store_->add("text", 1); }), ErrorCode::invalid_argument);
 }
 
+TEST_P(StoreConformance, RaiseNeverLowers) {
+  EXPECT_EQ(store_->raise("n", 5), 5);
+  EXPECT_EQ(store_->raise("n", 3), 5);
+  EXPECT_EQ(store_->add("n", 1), 6);
+  EXPECT_EQ(store_->raise("absent", -2), 0);
+  run_ranks(4, [&](int rank) {
+    const auto store = client_();
+    for (int i = 0; i < 25; ++i) EXPECT_GE(store->raise("n", 4 * i + rank), 4 * i + rank);
+  });
+  EXPECT_EQ(store_->try_get("n"), "99");
+  store_->set("text", "seven");
+  EXPECT_EQ(code_of([&] { store_->raise("text", 1); }), ErrorCode::invalid_argument);
+  EXPECT_EQ(store_->try_get("text"), "seven");
+}
+
+// Whatever the length of the keys: a store may shorten those that are long.
+TEST_P(StoreConformance, ErasesAllKeysThatBeginAlikeAndNoOther) {
+  for (const size_t length : {size_t{3}, size_t{130}, size_t{190}, size_t{600}}) {
+    const std::string path = std::string(length, '/') + "1/";
+    const std::vector<std::string> inside = {path, path + "a", path + "b/c", path + "%",
+                                             path + std::string(300, 'x')};
+    const std::vector<std::string> outside = {
+        path.substr(0, path.size() - 1), path.substr(0, path.size() - 1) + "2/a", "/" + path,
+        "k" + path, std::string(length, '/') + "10/" + std::string(300, 'x')};
+    for (const auto* keys : {&inside, &outside})
+      for (const auto& key : *keys) store_->set(key, key);
+    store_->erase_all(path);
+    for (const auto& key : inside) EXPECT_FALSE(store_->try_get(key)) << key;
+    for (const auto& key : outside) EXPECT_EQ(store_->try_get(key), key);
+  }
+  store_->erase_all("nothing begins so");
+  EXPECT_EQ(code_of([&] { store_->erase_all(""); }), ErrorCode::invalid_argument);
+}
+
 }  // namespace tutti::test

@@ -460,7 +460,9 @@ class DistantStore : public Store {
   std::optional<std::string> try_get(const std::string&) override { return {}; }
   std::string get(const std::string&, Deadline) override { return {}; }
   int64_t add(const std::string&, int64_t) override { return 0; }
+  int64_t raise(const std::string&, int64_t) override { return 0; }
   void erase(const std::string&) override {}
+  void erase_all(const std::string&) override {}
 
  private:
   std::string local_;

@@ -1,0 +1,240 @@
+// What ranks leave in the job's store while they connect goes when they are connected: a job that
+// splits, shrinks and makes communicators for weeks keeps as many keys as one that just began.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+#include <future>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "tests/support/scratch_folder.h"
+#include "tutti/core/communicator.h"
+#include "tutti/core/watch/death.h"
+
+namespace tutti {
+namespace {
+
+// Remembers every key that was ever written, and asks the store itself which of them are there.
+class WatchedKeys final : public Store {
+ public:
+  explicit WatchedKeys(std::shared_ptr<Store> store) : store_(std::move(store)) {}
+
+  std::set<std::string> present() {
+    const std::lock_guard lock(mutex_);
+    std::set<std::string> keys;
+    for (const auto& key : written_)
+      if (store_->try_get(key)) keys.insert(key);
+    return keys;
+  }
+
+  void set(const std::string& key, std::string_view value) override {
+    store_->set(note(key), value);
+  }
+  std::string set_once(const std::string& key, std::string_view value) override {
+    return store_->set_once(note(key), value);
+  }
+  std::optional<std::string> try_get(const std::string& key) override {
+    return store_->try_get(key);
+  }
+  std::string get(const std::string& key, Deadline deadline) override {
+    return store_->get(key, deadline);
+  }
+  int64_t add(const std::string& key, int64_t amount) override {
+    return store_->add(note(key), amount);
+  }
+  int64_t raise(const std::string& key, int64_t least) override {
+    return store_->raise(note(key), least);
+  }
+  void erase(const std::string& key) override { store_->erase(key); }
+  void erase_all(const std::string& prefix) override { store_->erase_all(prefix); }
+
+ private:
+  const std::string& note(const std::string& key) {
+    const std::lock_guard lock(mutex_);
+    written_.insert(key);
+    return key;
+  }
+
+  const std::shared_ptr<Store> store_;
+  std::mutex mutex_;
+  std::set<std::string> written_;  // guarded by mutex_
+};
+
+// Of each kind that a job may meet in.
+struct Kind {
+  const char* name;
+  std::function<std::shared_ptr<Store>(const std::string& folder)> make;
+};
+
+void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
+
+std::shared_ptr<Store> make_served_store(const std::string&) {
+  auto server = std::make_shared<TcpStoreServer>("127.0.0.1", 0, "secret");
+  auto client = connect_tcp_store("127.0.0.1", server->port(), "secret", Deadline::after(20));
+  auto* store = client.get();
+  return {store, [server, client](Store*) {}};
+}
+
+constexpr int kRanks = 3;
+// Of the job itself, however long it runs.
+constexpr size_t kMostKeys = 3;
+
+class StoreKeys : public testing::TestWithParam<Kind> {
+ protected:
+  Options options(int rank, int size = kRanks) {
+    auto options = Options::thread_rank(rank, size, keys_);
+    options.backend = "memory";
+    options.peer_timeout = 1;  // so long a survivor waits for rank 1, which says nothing
+    return options;
+  }
+
+  // On each rank, with a communicator of all.
+  void run(const std::function<void(std::unique_ptr<Communicator> comm)>& body) {
+    on_all([&](int rank) { body(Communicator::create(options(rank))); });
+  }
+
+  static void on_all(const std::function<void(int rank)>& body, int size = kRanks) {
+    std::vector<std::thread> ranks;
+    for (int rank = 0; rank < size; ++rank)
+      ranks.emplace_back([&, rank] {
+        try {
+          body(rank);
+        } catch (const std::exception& error) {
+          ADD_FAILURE() << "rank " << rank << ": " << error.what();
+        }
+      });
+    for (auto& rank : ranks) rank.join();
+  }
+
+  void expect_few_keys(size_t most = kMostKeys) {
+    const auto present = keys_->present();
+    EXPECT_LE(present.size(), most) << testing::PrintToString(present);
+  }
+
+  const test::ScratchFolder folder_;
+  const std::shared_ptr<WatchedKeys> keys_ =
+      std::make_shared<WatchedKeys>(GetParam().make(folder_.path()));
+};
+INSTANTIATE_TEST_SUITE_P(
+    Of, StoreKeys,
+    testing::Values(Kind{"memory", [](const auto&) { return make_memory_store(); }},
+                    Kind{"file", make_file_store}, Kind{"tcp", make_served_store}),
+    [](const auto& info) { return info.param.name; });
+
+TEST_P(StoreKeys, OfSplitsGo) {
+  run([](auto comm) {
+    for (int i = 0; i < 200; ++i) {
+      // One rank takes part and is in none, in turn.
+      const int color = i % 5 == comm->rank() ? -1 : i % 2 == 0 ? 0 : comm->rank() % 2;
+      const auto part = comm->split(color);
+      EXPECT_EQ(part == nullptr, color < 0);
+    }
+  });
+  expect_few_keys();
+}
+
+// Each is split off the one before; a key that named them all would become too long.
+TEST_P(StoreKeys, OfSplitsOfSplitsGo) {
+  run([](auto comm) {
+    for (int i = 0; i < 100; ++i) comm = comm->split(0);
+    float one = 1;
+    comm->allreduce_blocking("sum", TensorView(&one, Shape{1}, DataType::f32), ReduceOp::sum);
+    EXPECT_EQ(one, kRanks);
+  });
+  expect_few_keys();
+}
+
+TEST_P(StoreKeys, OfShrinksThatLostNobodyGo) {
+  run([](auto comm) {
+    for (int i = 0; i < 20; ++i) {
+      comm = comm->shrink();
+      EXPECT_EQ(comm->size(), kRanks);
+      const auto part = comm->split(0);
+      EXPECT_EQ(part->size(), kRanks);
+    }
+  });
+  expect_few_keys();
+}
+
+// A rank that was left out may come at any time, and must not become a job of its own.
+TEST_P(StoreKeys, OfAShrinkSayForGoodWhoWasLeftOut) {
+  std::promise<void> shrunk;
+  std::atomic<int> done = 0;
+  run([&](auto comm) {
+    if (comm->rank() == 1) {
+      shrunk.get_future().wait();
+      try {
+        comm->shrink();
+        ADD_FAILURE() << "rank 1 was let in";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::peer_silent);
+        EXPECT_NE(std::string(error.what()).find("is not among the survivors (ranks 0 2)"),
+                  std::string::npos)
+            << error.what();
+      }
+      return;
+    }
+    const auto rest = comm->shrink();
+    EXPECT_EQ(rest->size(), 2);
+    if (++done == 2) shrunk.set_value();
+  });
+  const auto before = keys_->present();
+  for (const auto& key : before) EXPECT_EQ(key.find("/place"), key.npos) << key;
+  // The members, and the vote of the rank that came too late.
+  expect_few_keys(kMostKeys + 3);
+}
+
+TEST_P(StoreKeys, OfOneCommunicatorAfterTheOtherGo) {
+  for (int i = 0; i < 50; ++i) run([](auto) {});
+  expect_few_keys();
+}
+
+// Two threads of each rank make communicators at once: those of one round overtake the others.
+TEST_P(StoreKeys, OfCommunicatorsThatAreMadeAtOnceGo) {
+  for (int i = 0; i < 10; ++i) {
+    std::vector<std::thread> threads;
+    for (int thread = 0; thread < 3; ++thread) threads.emplace_back([&] { run([](auto) {}); });
+    for (auto& thread : threads) thread.join();
+  }
+  run([](auto) {});
+  expect_few_keys();
+}
+
+// Those of the last few attempts stay, for ranks that come late.
+TEST_P(StoreKeys, OfAttemptsThatFailedAreBounded) {
+  size_t after_some = 0;
+  for (int i = 0; i < 60; ++i) {
+    auto early = options(0, 2);
+    early.connect_timeout = 0.01;
+    EXPECT_THROW(Communicator::create(early), Error);
+    if (i == 20) after_some = keys_->present().size();
+  }
+  EXPECT_LE(keys_->present().size(), after_some);
+  // Rank 1 comes at last: what failed only because it was missing is none of its business.
+  on_all([&](int rank) { Communicator::create(options(rank, 2)); }, 2);
+  expect_few_keys();
+}
+
+// The deaths that were known when a round failed are not blamed on those that come after them,
+// although the store has forgotten the round.
+TEST_P(StoreKeys, DeathsThatAreOverStayOver) {
+  append_death(*keys_, {.who = {.rank = 1}, .pid = 4711, .signal = 9, .host = "somewhere"});
+  const auto rank_with = [&](int rank) {
+    auto one = options(rank);
+    one.incarnation = rank == 1 ? 1 : 0;
+    return one;
+  };
+  for (const int rank : {0, 2}) EXPECT_THROW(Communicator::create(rank_with(rank)), Error);
+  for (int i = 0; i < 3; ++i) on_all([&](int rank) { Communicator::create(rank_with(rank)); });
+  auto zero = std::async(std::launch::async, [&] { Communicator::create(rank_with(0)); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  auto two = std::async(std::launch::async, [&] { Communicator::create(rank_with(2)); });
+  Communicator::create(rank_with(1));
+  zero.get();
+  two.get();
+}
+
+}  // namespace
+}  // namespace tutti
