@@ -19,7 +19,7 @@ inline constexpr double kLeaveSeconds = 5;
 /// What a new communicator is made of, beside its options.
 struct Membership {
   std::shared_ptr<Store> root;     // of the job
-  std::shared_ptr<void> keeper;  // the server behind the store, if this process runs it
+  std::shared_ptr<void> listener;  // to the server of that store, where rank 0 serves it
   std::string path;                // of this attempt's keys in the root store
   PlaceRecord own;                 // what this rank leaves there
   Deadline deadline = Deadline::never();

@@ -13,6 +13,7 @@
 #include "tutti/base/process/limits.h"
 #include "tutti/base/text.h"
 #include "tutti/core/life/rounds.h"
+#include "tutti/core/life/served_store.h"
 
 namespace tutti {
 
@@ -50,10 +51,9 @@ void open_store(const Options& options, Membership& membership) {
   } else {
     const auto address = parse_address(options.store);
     if (options.serve_store && options.rank == 0) {
-      auto server = std::make_shared<TcpStoreServer>(address.host, address.port, options.secret,
-                                                     log_up_to(options.log_level, options.log));
-      membership.root = server->local();
-      membership.keeper = server;
+      auto served = serve_store(options, address.host, address.port);
+      membership.root = std::move(served.store);
+      membership.listener = std::move(served.listener);
     } else {
       membership.root =
           connect_tcp_store(address.host, address.port, options.secret, membership.deadline);

@@ -60,7 +60,7 @@ std::shared_ptr<CommunicatorState> make_child(const CommunicatorState& parent,
   options.timeline.clear();  // the parent's
   Membership membership;
   membership.root = parent.membership.root;
-  membership.keeper = parent.membership.keeper;
+  membership.listener = parent.membership.listener;
   membership.path = path;
   membership.deadline = deadline;
   for (const int member : members) {

@@ -32,7 +32,7 @@ struct Options {
 
   // How ranks find each other. `store` is "tcp://host:port" or "file:///folder" (one that is not
   // there yet, or into which only this user may write); empty with one rank. With serve_store, rank
-  // 0 serves the TCP store at that address itself.
+  // 0 serves the TCP store at that address itself, until its process ends.
   std::string store;                    // TUTTI_STORE
   bool serve_store = false;             // TUTTI_SERVE_STORE: where no launcher holds the store
   std::shared_ptr<Store> store_object;  // in code only: threads of one process
