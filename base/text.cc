@@ -157,15 +157,17 @@ std::string json_string(std::string_view text) {
 bool is_operation_name(std::string_view text) {
   if (text.empty() || text.size() > kLongestName) return false;
   // Eight bytes at a time, for a blocking call takes little longer than a look at each byte: a byte
-  // below 0x20 that gets 0x20 taken away sets its highest bit.
+  // below 0x20 that gets 0x20 taken away sets its highest bit, and so does a byte of 0x7f that is
+  // made 0 and gets 1 taken away.
   constexpr uint64_t kEachByte = 0x0101010101010101;
   uint64_t found = 0;
   for (; text.size() >= sizeof(uint64_t); text.remove_prefix(sizeof(uint64_t))) {
     uint64_t word = 0;
     std::memcpy(&word, text.data(), sizeof word);
-    found |= (word - 0x20 * kEachByte) & ~word;
+    const uint64_t deleted = word ^ (0x7f * kEachByte);
+    found |= ((word - 0x20 * kEachByte) & ~word) | ((deleted - kEachByte) & ~deleted);
   }
-  for (const char c : text) found |= static_cast<unsigned char>(c) < 0x20 ? 0x80 : 0;
+  for (const char c : text) found |= static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? 0x80 : 0;
   return (found & 0x80 * kEachByte) == 0;
 }
 

@@ -21,6 +21,9 @@ GradientArena::Array array_from(const tutti_array_t* given) {
   const auto array =
       read_sized(given, tutti_array_t TUTTI_ARRAY, "an array of an arena", "TUTTI_ARRAY");
   need(array.name, "an array's name");
+  if (array.reserved != 0)
+    throw refused(fmt::format("{}: reserved is {} (want 0); start from TUTTI_ARRAY", array.name,
+                              array.reserved));
   GradientArena::Array result;
   result.name = array.name;
   result.shape = shape_from(array.shape, array.dimensions, array.name);
@@ -32,7 +35,7 @@ GradientArena::Array array_from(const tutti_array_t* given) {
   return result;
 }
 
-// Each call on one array: arena and name are there.
+// What a call on one array does, once arena and name were seen to be there.
 template <class Body>
 int of_array(tutti_arena_t arena, const char* name, Body&& body) {
   return guarded([&] {

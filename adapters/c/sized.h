@@ -20,9 +20,9 @@ template <class Struct>
 Struct read_sized(const Struct* given, Struct defaults, const char* what, const char* start_from) {
   static_assert(std::is_trivially_copyable_v<Struct> && offsetof(Struct, struct_size) == 0);
   const size_t size = given->struct_size;
-  // More than this no later version has: it is what a struct holds that nobody set.
+  // A longer one is of no version: its program never set struct_size.
   constexpr size_t kLongest = 64 << 10;
-  if (size < sizeof size || size % 4 != 0 || size > kLongest)
+  if (size < sizeof size || size % alignof(Struct) != 0 || size > kLongest)
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("struct_size of {} is {} (want {}); start from {}", what, size,
                             sizeof *given, start_from));
@@ -31,9 +31,9 @@ Struct read_sized(const Struct* given, Struct defaults, const char* what, const 
                                      [](std::byte byte) { return byte != std::byte{}; });
   if (unknown != bytes + size)
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("{} ask at byte {} of {} for something that came after version {}, "
-                            "which has {} bytes; leave it zero, or use the newer library",
-                            what, unknown - bytes, size, kVersion, sizeof *given));
+                fmt::format("byte {} of the {} of {} asks for something that came after version "
+                            "{}, which has {} bytes; leave it zero, or use the newer library",
+                            unknown - bytes, size, what, kVersion, sizeof *given));
   std::memcpy(&defaults, given, std::min(size, sizeof *given));
   defaults.struct_size = sizeof *given;
   return defaults;

@@ -35,7 +35,7 @@ typedef struct tutti_arena* tutti_arena_t;
 
 enum tutti_status {
   TUTTI_OK = 0,
-  TUTTI_INVALID_ARGUMENT = 1, /* the caller's own mistake, seen without asking anybody */
+  TUTTI_INVALID_ARGUMENT = 1, /* the caller's own mistake, seen without asking another rank */
   TUTTI_MISMATCH = 2,         /* ranks disagree; the same text on every rank */
   TUTTI_DUPLICATE_NAME = 3,   /* the name is already pending */
   TUTTI_TIMEOUT = 4,          /* a deadline passed */
@@ -174,7 +174,8 @@ int tutti_allreduce_value(tutti_comm_t comm, const char* name, double* value, in
 /* --- matched by name --- */
 
 /* Looks a name up once, for loops over many small tensors. Shape and dtype are `like`'s, whose data
- * may be NULL. The handle is the communicator's and dies with it. */
+ * may be NULL. The handle is the communicator's and dies with it; asked for again, it is the same.
+ */
 int tutti_declare(tutti_comm_t comm, const char* name, const tutti_tensor_t* like,
                   tutti_name_t* handle);
 int tutti_allreduce_declared(tutti_comm_t comm, tutti_name_t handle, const tutti_tensor_t* tensor,

@@ -189,8 +189,10 @@ int tutti_declare(tutti_comm_t comm, const char* name, const tutti_tensor_t* lik
     need(handle, "handle");
     const auto view = view_of(like, "like");
     const auto declared = communicator.declare(name, view.shape(), view.dtype());
+    const auto key =
+        fmt::format("{}{} {}", to_string(view.dtype()), view.shape().to_string(), name);
     const std::lock_guard lock(comm->mutex);
-    *handle = &comm->names.emplace_back(tutti_name{declared});
+    *handle = &comm->names.try_emplace(key, tutti_name{declared}).first->second;
   });
 }
 

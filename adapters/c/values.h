@@ -2,9 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "tutti/adapters/c/tutti.h"
@@ -19,7 +20,7 @@ struct tutti_name {
 struct tutti_comm {
   std::unique_ptr<tutti::Communicator> communicator;
   std::mutex mutex = {};
-  std::deque<tutti_name> names = {};  // guarded by mutex; they stay where they are
+  std::map<std::string, tutti_name> names = {};  // by type and name; guarded by mutex
 };
 struct tutti_work {
   tutti::Work work;
@@ -49,7 +50,7 @@ Shape shape_from(const int64_t* extents, int dimensions, const char* what);
 TensorView view_of(const tutti_tensor_t* tensor, const char* what);
 /// NULL: the defaults.
 ReduceOptions options_from(const tutti_reduce_options_t* given);
-/// The other way.
+/// A view of the library as C has it.
 tutti_tensor_t tensor_of(const TensorView& view);
 
 }  // namespace tutti::c

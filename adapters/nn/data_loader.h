@@ -43,6 +43,9 @@ class DataLoader {
   /// The dataset must outlive the loader. Throws Error(invalid_argument) for a batch below 1, a
   /// rank out of range, or fewer images than one step needs.
   DataLoader(const Dataset& dataset, const LoaderOptions& options);
+  /// The thread that prepares a batch works on this very object.
+  DataLoader(const DataLoader&) = delete;
+  DataLoader& operator=(const DataLoader&) = delete;
 
   int64_t steps_per_epoch() const;
   LoaderPosition position() const { return position_; }
@@ -84,7 +87,7 @@ class DataLoader {
   int64_t ordered_epoch_ = -1;
   std::vector<int64_t> order_;
   const ForkGuard fork_guard_;
-  OwnedWhereMade<std::future<Batch>> ahead_;  // a fork would wait for a thread that it has not
+  OwnedWhereMade<std::future<Batch>> ahead_;  // its thread is not in a fork, which would wait
 };
 
 }  // namespace tutti::nn

@@ -9,7 +9,7 @@ namespace tutti {
 
 namespace {
 
-std::string limit(__rlimit_resource resource, rlim_t unit = 1) {
+std::string limit(decltype(RLIMIT_NOFILE) resource, rlim_t unit = 1) {
   rlimit value{};
   if (::getrlimit(resource, &value) != 0) return "an unknown limit";
   return value.rlim_cur == RLIM_INFINITY ? "unlimited" : std::to_string(value.rlim_cur / unit);

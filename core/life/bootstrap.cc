@@ -122,7 +122,6 @@ Context make_context(const Options& options, const Membership& membership) {
   context.probe = probe_settings(options);
   context.nccl_config = options.nccl_config;
   context.executor.segment_bytes = options.segment_bytes;
-  context.tcp_congestion = options.tcp_congestion;
   context.log = log_up_to(options.log_level, options.log);
   return context;
 }

@@ -81,7 +81,7 @@ const char* check_struct_sizes(tutti_comm_t comm) {
   EXPECT(strstr(tutti_last_error(), "came after version") != NULL);
 
   /* Never set, or set to what no header has. */
-  const size_t none[] = {0, 3, 11, sizeof old + 1, (size_t)-1};
+  const size_t none[] = {0, 3, 11, sizeof old - 4, sizeof old + 1, (size_t)-1};
   for (size_t i = 0; i < sizeof none / sizeof *none; ++i) {
     old.struct_size = none[i];
     EXPECT(tutti_allreduce_with(comm, "none", &tensor, &tensor, &old, NULL) ==
@@ -113,6 +113,13 @@ const char* check_fast_paths(tutti_comm_t comm) {
     EXPECT_OK(tutti_declare(comm, names[i], &tensors[i], &handles[i]));
     tensors[i].data = values[i];
   }
+  /* Asked for again, they are the same handles; of another type it is another one. */
+  tutti_name_t again;
+  EXPECT_OK(tutti_declare(comm, "w", &tensors[0], &again));
+  EXPECT(again == handles[0]);
+  tutti_tensor_t narrower = tutti_vector(NULL, 4, TUTTI_F16);
+  EXPECT_OK(tutti_declare(comm, "w", &narrower, &again));
+  EXPECT(again != handles[0]);
   for (int step = 0; step < 5; ++step) {
     tutti_work_t works[2];
     for (int i = 0; i < 2; ++i) {
@@ -191,13 +198,14 @@ const char* check_arena(tutti_comm_t comm) {
   struct {
     tutti_array_t array;
     const char* text;
-  } wrong[6] = {{TUTTI_ARRAY, "arenas are host memory"},
+  } wrong[7] = {{TUTTI_ARRAY, "arenas are host memory"},
                 {TUTTI_ARRAY, "strides"},
                 {TUTTI_ARRAY, "99 is no dtype"},
                 {TUTTI_ARRAY, "dimensions"},
                 {TUTTI_ARRAY, "name"},
-                {TUTTI_ARRAY, "struct_size"}};
-  for (int i = 0; i < 6; ++i) {
+                {TUTTI_ARRAY, "struct_size"},
+                {TUTTI_ARRAY, "reserved"}};
+  for (int i = 0; i < 7; ++i) {
     wrong[i].array.name = "a";
     wrong[i].array.dimensions = 4;
     for (int k = 0; k < 4; ++k) wrong[i].array.shape[k] = 2;
@@ -208,7 +216,8 @@ const char* check_arena(tutti_comm_t comm) {
   wrong[3].array.dimensions = 9;
   wrong[4].array.name = NULL;
   wrong[5].array.struct_size = 0;
-  for (int i = 0; i < 6; ++i) {
+  wrong[6].array.reserved = 1;
+  for (int i = 0; i < 7; ++i) {
     EXPECT(tutti_arena_create(comm, &wrong[i].array, 1, NULL, &arena) == TUTTI_INVALID_ARGUMENT);
     EXPECT(arena == NULL && strstr(tutti_last_error(), wrong[i].text) != NULL);
     EXPECT(strchr(tutti_last_error(), '\n') == NULL);

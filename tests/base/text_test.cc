@@ -94,6 +94,18 @@ TEST(ParseNumber, TakesFiniteDecimalsInRange) {
     EXPECT_EQ(parse_number(text, 0, 1), std::nullopt) << text;
 }
 
+TEST(IsOperationName, RefusesAControlCharacterWhereverItStands) {
+  for (int c = 0; c < 256; ++c)
+    for (size_t at = 0; at < 19; ++at) {
+      std::string name(19, 'n');
+      name[at] = static_cast<char>(c);
+      EXPECT_EQ(is_operation_name(name), c >= 0x20 && c != 0x7f) << "byte " << c << " at " << at;
+    }
+  EXPECT_FALSE(is_operation_name(""));
+  EXPECT_TRUE(is_operation_name(std::string(kLongestName, 'n')));
+  EXPECT_FALSE(is_operation_name(std::string(kLongestName + 1, 'n')));
+}
+
 TEST(SplitText, KeepsEmptyParts) {
   EXPECT_THAT(split_text("a,b,c", ','), ElementsAre("a", "b", "c"));
   EXPECT_THAT(split_text("", ','), ElementsAre(""));

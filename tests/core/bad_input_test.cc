@@ -424,9 +424,9 @@ TEST_F(BadInput, NamesThatCannotBe) {
         },
     };
     for (size_t i = 0; i < calls.size(); ++i)
-      for (const auto name :
-           {other, std::string_view("line\nbreak"), std::string_view("12345678\t"),
-            std::string_view("1234567\x1f"), std::string_view(long_name)}) {
+      for (const auto name : {other, std::string_view("line\nbreak"),
+                              std::string_view("12345678\t"), std::string_view("1234567\x1f"),
+                              std::string_view("w\x7f"), std::string_view(long_name)}) {
         SCOPED_TRACE(fmt::format("call {}, {} bytes", i, name.size()));
         try {
           calls[i](name);

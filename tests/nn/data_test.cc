@@ -15,6 +15,10 @@
 namespace tutti::nn {
 namespace {
 
+// Its thread works on the very object.
+static_assert(!std::is_move_constructible_v<DataLoader> &&
+              !std::is_copy_constructible_v<DataLoader>);
+
 const std::string kMnist = TUTTI_MNIST;
 
 class Files : public testing::Test {
