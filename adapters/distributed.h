@@ -160,7 +160,7 @@ class Distributed {
       try {
         if (slot.work) slot.work.wait();
       } catch (const Error&) {
-        // Nobody takes the step that would have used it.
+        // The step that would have used the gradient is never taken.
       }
     }
   }

@@ -8,7 +8,7 @@ namespace tutti {
 
 /// What kind of thing went wrong. The numbers are part of the C ABI and never change.
 enum class ErrorCode : int {
-  invalid_argument = 1,  // the caller's own mistake, seen without asking anybody
+  invalid_argument = 1,  // the caller's own mistake, seen without asking another rank
   mismatch = 2,          // ranks disagree; the same message on every rank
   duplicate_name = 3,    // the name is already pending
   timeout = 4,           // a deadline passed
@@ -29,7 +29,8 @@ enum class ErrorCode : int {
 std::string_view to_string(ErrorCode code) noexcept;
 
 /// The one exception type of the library. what() is a complete line that names rank, tensor, what
-/// was expected, what came and what to do next, as far as they are known; the fields repeat them.
+/// was expected, what was got and what to do next, as far as they are known; the fields repeat
+/// them.
 class Error : public std::runtime_error {
  public:
   Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}

@@ -20,7 +20,7 @@ namespace tutti {
 
 namespace {
 
-// A slash at the end would follow a link.
+// With a slash at the end, open() would follow a link in spite of O_NOFOLLOW.
 std::string without_last_slashes(std::string path) {
   while (path.size() > 1 && path.ends_with('/')) path.pop_back();
   return path;

@@ -12,8 +12,8 @@
 namespace tutti {
 
 /// A folder in which only this process's user can make, change or replace files. What is looked at
-/// is the opened folder, through which all of its files are reached: whoever may write into the
-/// folders above it can take it away, but cannot put another one in its place.
+/// is the opened folder, through which all of its files are reached: a user that may write into
+/// the folders above it can take it away, but cannot put another one in its place.
 ///
 /// What the operating system refuses is an Error(unavailable) that names folder and reason.
 class PrivateFolder {

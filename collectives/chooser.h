@@ -31,7 +31,8 @@ struct Question {
 /// of an alltoall differ from rank to rank, so it has none here.
 int64_t agreed_bytes(const Collective& collective);
 
-/// One part of a score string: who runs the collectives of a kind whose bytes are in [low, high).
+/// One part of a score string: which backend and algorithm run the collectives of a kind whose
+/// bytes are in [low, high).
 struct Score {
   CollectiveKind kind;
   int64_t low, high;

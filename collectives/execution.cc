@@ -116,7 +116,7 @@ int64_t Execution::bytes_of(int64_t segment) const {
 
 // --- segments -----------------------------------------------------------------------------------
 
-// Whoever has seen a segment to its end knows the verdict of all ranks. So all ranks begin the
+// A rank that has seen a segment to its end knows the verdict of all ranks. So all ranks begin the
 // first segments, as many as may be in flight, whatever happens, and no rank begins another one
 // after a veto.
 bool Execution::may_begin_segment() const {

@@ -44,7 +44,7 @@ bool writes_what_it_sends(const std::vector<Step>& steps, int round) {
   });
 }
 
-// Whether nobody reads what a step receives but the reductions of its round. The last of them may
+// Whether only the reductions of its round read what a step receives. The last of them may
 // write to where it would lie.
 bool is_only_reduced(const std::vector<Step>& steps, const Step& received) {
   const Range& place = received.target;
@@ -130,14 +130,14 @@ ExecutionPool::ExecutionPool(Transport& used, std::vector<int> host_of,
 
 ExecutionPool::~ExecutionPool() = default;
 
-// --- plans --------------------------------------------------------------------------------------
+// --- prepared schedules -------------------------------------------------------------------------
 
-PreparedSchedule::PreparedSchedule(const Algorithm& planned_by, const Problem& wanted)
-    : algorithm(&planned_by),
+PreparedSchedule::PreparedSchedule(const Algorithm& scheduled_by, const Problem& wanted)
+    : algorithm(&scheduled_by),
       problem(wanted),
       counts(wanted.counts.begin(), wanted.counts.end()),
       recv_counts(wanted.recv_counts.begin(), wanted.recv_counts.end()),
-      schedule(planned_by.plan(wanted)) {
+      schedule(scheduled_by.plan(wanted)) {
   problem.counts = counts;
   problem.recv_counts = recv_counts;
   size_t in_round = 0;

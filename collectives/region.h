@@ -14,7 +14,7 @@ class Region {
   virtual size_t bytes() const = 0;
 };
 
-/// One that nobody but this process knows. Throws std::bad_alloc.
+/// One in memory of this process alone. Throws std::bad_alloc.
 std::unique_ptr<Region> make_heap_region(size_t bytes);
 
 }  // namespace tutti

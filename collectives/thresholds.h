@@ -36,7 +36,7 @@ struct Thresholds {
 
 enum class TwoLevels : uint8_t {
   where_they_pay,
-  unless_alike  // for whoever asked for two levels: given up only where they cannot pay
+  unless_alike  // where the user asked for two levels: given up only where they cannot pay
 };
 
 /// Whether the links within and between hosts are too much alike for two levels: those bring most

@@ -33,7 +33,7 @@ struct MessageHeader {
   uint64_t tag = 0;      // the operation, equal on all ranks
   uint32_t key = 0;      // segment and round within the operation
   uint32_t verdict = 0;  // OR of the verdicts of all ranks whose data is in it; 0 is go
-  bool is_lent = false;  // who views the bytes may write there what it will send back; see Loan
+  bool is_lent = false;  // the peer that views them may write there what it sends back; see Loan
   uint64_t place = 0;    // of a Loan of the receiver's to which the bytes were written; 0: none
 };
 

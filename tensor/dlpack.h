@@ -13,9 +13,9 @@ namespace tutti {
 /// the DLPack tensor with the caller. `stream` is where its contents become ready.
 Tensor from_dlpack(DLManagedTensor* managed, StreamRef stream = {});
 
-/// The same memory as a DLPack tensor, which keeps it alive until its deleter is called; whoever
-/// takes the result over calls that, once. Pinned host memory is host memory here, and the tests'
-/// fake device is DLPack's extension device.
+/// The same memory as a DLPack tensor, which keeps it alive until its deleter is called; the
+/// caller, or whom it hands the result to, calls that once. Pinned host memory is host memory here,
+/// and the tests' fake device is DLPack's extension device.
 DLManagedTensor* to_dlpack(const Tensor& tensor);
 
 }  // namespace tutti

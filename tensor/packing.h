@@ -36,7 +36,7 @@ struct DeviceBucket {
   int64_t count = 0;
   int64_t lanes = 0;         // 0: the ranks agreed already
   int64_t own_lane = 0;      // of this rank
-  bool zero_vetoes = false;  // ops min and product: lanes are 1, or 0 who vetoes; else the reverse
+  bool zero_vetoes = false;  // ops min and product: a veto is 0 and no veto 1; else the reverse
 
   int clean() const { return zero_vetoes ? 1 : 0; }
 };

@@ -24,6 +24,8 @@ using Json = nlohmann::json;
 // safetensors' names of the element types, by DataType.
 constexpr const char* kTypes[kDataTypeCount] = {"F64", "F32", "F16", "BF16", "I8",  "I16", "I32",
                                                 "I64", "U8",  "U16", "U32",  "U64", "BOOL"};
+// Where safetensors keeps words, among the names of tensors.
+constexpr const char* kWords = "__metadata__";
 
 // All of `bytes` or an Error; the system takes and gives at most 2 GiB a call.
 void write_all(const std::string& file, int fd, const void* data, size_t bytes) {
@@ -108,7 +110,6 @@ Tensor read_tensor(const Source& source, const std::string& name, const Json& en
 }
 
 std::string header_of(const std::string& file, const Checkpoint& checkpoint) {
-  constexpr const char* kWords = "__metadata__";
   Json header = Json::object();
   uint64_t offset = 0;
   for (const auto& [name, tensor] : checkpoint.tensors) {
@@ -195,7 +196,7 @@ Checkpoint Checkpoint::read(const std::string& file) {
   try {
     const auto header = Json::parse(text);
     for (const auto& [name, entry] : header.items()) {
-      if (name == "__metadata__")
+      if (name == kWords)
         checkpoint.words = entry.get<std::map<std::string, std::string>>();
       else
         checkpoint.tensors.emplace(name, read_tensor(source, name, entry, data));

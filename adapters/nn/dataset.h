@@ -17,7 +17,7 @@ struct Dataset {
 };
 
 /// MNIST's IDX format: images (magic 2051) and labels (magic 2049), plain or gzipped. Throws
-/// Error(io | corrupt_data) that names the file, what was expected and what came.
+/// Error(io | corrupt_data) that names the file, what was expected and what is there.
 Dataset read_mnist(const std::string& images_file, const std::string& labels_file);
 
 /// CIFAR-10's binary format: records of a label and 3 x 32 x 32 bytes, plain or gzipped; the files

@@ -14,7 +14,8 @@ namespace tutti::nn {
 class BaseOptimizer {
  public:
   const std::vector<Parameter>& parameters() const { return parameters_; }
-  /// Told the name of each parameter whose gradient is final, during backward. Null: nobody.
+  /// Called during backward with the name of each parameter whose gradient is final. Null: no
+  /// calls.
   void on_gradient_ready(const GradientReady& callback);
   /// Momenta and counters, by name; the handles share memory with the optimizer.
   const std::vector<NamedState>& state() const { return state_; }

@@ -57,8 +57,8 @@ class HostMap {
   int index_of(int rank) const { return index_of_[static_cast<size_t>(rank)]; }
   const std::vector<int>& members(int host) const { return members_[static_cast<size_t>(host)]; }
   int least_members() const;
-  /// The ranks of all other hosts, dealt to the members of this one in turn: who here speaks for
-  /// which rank there.
+  /// The ranks of all other hosts, dealt to the members of this one in turn: which member here
+  /// speaks for which rank there.
   std::vector<std::vector<int>> dealt(int host) const;
   /// The most ranks that any member of any host is dealt.
   int most_dealt() const;

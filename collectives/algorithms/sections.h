@@ -24,7 +24,7 @@ struct Group {
 /// All ranks in order.
 Group everyone(const Problem& problem);
 
-/// Every member sends ranges[j] of `from` to member j, the owner, who reduces them in the group's
+/// Every member sends ranges[j] of `from` to member j, the owner, which reduces them in the group's
 /// order (its own operand included) into output at `target`. Fewer ranges than members: the rest
 /// own nothing. One round.
 void direct_reduce_scatter(Builder& builder, const Group& group, std::span<const Range> ranges,
@@ -42,8 +42,8 @@ void ring_reduce_scatter(Builder& builder, const Group& group, std::span<const R
 void ring_allgather(Builder& builder, const Group& group, std::span<const Range> chunks, Slot from,
                     Range own);
 
-/// From the member at place `root`, who sends from slot `from`, to output of all. ceil(log2(size))
-/// rounds.
+/// From the member at place `root`, which sends from slot `from`, to output of all.
+/// ceil(log2(size)) rounds.
 void binomial_broadcast(Builder& builder, const Group& group, int root, Slot from, Range range);
 
 }  // namespace tutti

@@ -3,7 +3,7 @@
 
 namespace tutti {
 
-// One round: everybody sends every chunk to its owner, who reduces in rank order.
+// One round: every rank sends each chunk to its owner, which reduces in rank order.
 Schedule direct_reduce_scatter(const Problem& problem) {
   Builder builder;
   direct_reduce_scatter(builder, everyone(problem), consecutive(problem.counts), Slot::input, 0);
