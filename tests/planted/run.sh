@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # run.sh [NAME...]: shows that the tests notice bugs. Each line of list.txt names a patch, which
 # plants a bug or undoes a repair, and the tests that must notice it. The patch lies here in the
-# folder of the floor it changes (of two floors: the upper). It goes into a copy of the tree under
+# folder of the floor or room it changes (of two: the upper). It goes into a copy of the tree under
 # build/planted, never into the tree itself; there the tests must pass before and fail after.
 # Without a name: all of them, but for those that have been noticed in this very tree already, so
 # that a run that was stopped goes on where it was. Ends with a table.
@@ -21,11 +21,11 @@ declare -A patch_of build_of targets_of tests_of what_of
 names=()
 read_list() {
   local name build targets tests what patch
-  for patch in "$here"/*/*.patch; do
+  while read -r patch; do
     name=$(basename "$patch" .patch)
     [[ -z ${patch_of[$name]-} ]] || fail "$patch has the name of ${patch_of[$name]}"
     patch_of[$name]=$patch
-  done
+  done < <(find "$here" -name '*.patch')
   while IFS='|' read -r name build targets tests what; do
     read -r name <<<"$name"
     [[ -n $name && $name != \#* ]] || continue
@@ -33,7 +33,7 @@ read_list() {
     read -r tests <<<"$tests"
     [[ -n ${what// /} ]] || fail "list.txt: the line of $name has fewer than five columns"
     [[ -z ${build_of[$name]-} ]] || fail "list.txt names $name twice"
-    [[ -s ${patch_of[$name]-} ]] || fail "list.txt names $name, but there is no $here/*/$name.patch"
+    [[ -s ${patch_of[$name]-} ]] || fail "list.txt names $name, but there is no $name.patch in $here"
     names+=("$name")
     build_of[$name]=$build targets_of[$name]=$targets tests_of[$name]=$tests what_of[$name]=$what
   done <"$here/list.txt"
@@ -78,21 +78,35 @@ build() { # preset targets
     cmake --build --preset "$preset" -j "$(nproc)" --target "${@:2}") >"$log" 2>&1
 }
 
-# Whether they pass; red also if they hang.
-pass() { # preset tests
-  timeout 400 ctest --test-dir "$copy/build/$1" -R "$2" --no-tests=error --stop-on-failure \
-    --output-on-failure >"$log" 2>&1 </dev/null
+# Whether they pass in this time; red also if they hang.
+pass() { # preset tests seconds
+  local code=0
+  PLANTED_BY=$$ timeout "$3" ctest --test-dir "$copy/build/$1" -R "$2" --no-tests=error \
+    --stop-on-failure --output-on-failure >"$log" 2>&1 </dev/null 9>&- || code=$?
+  [[ $code != 124 ]] || echo "no end after $3 s" >>"$log"
+  end_what_is_left
+  return $code
+}
+
+# A planted bug may leave processes behind, whatever their group, session and parent.
+end_what_is_left() {
+  local process
+  for process in /proc/[0-9]*; do
+    if grep -qszxF "PLANTED_BY=$$" "$process/environ"; then
+      kill -KILL "${process#/proc/}" 2>/dev/null || true
+    fi
+  done
 }
 
 # The first thing that a failed test complained of.
 complaint() {
   { grep -m1 -E ': Failure$' -A3 "$log" || grep -m1 -E 'fake NCCL:|terminate called|ERROR: ' "$log" ||
-    grep -m1 -E '\*\*\*' "$log" || echo "ctest failed"; } | tr -s ' \n' ' ' | cut -c1-110
+    grep -m1 -E '\*\*\*|^no end after' "$log" || echo "ctest failed"; } | tr -s ' \n' ' ' | cut -c1-110
 }
 
 # Plants one and prints the verdict, which begins with "red" if all is well.
 plant() { # name
-  local name=$1 preset=${build_of[$1]} tests=${tests_of[$1]} targets
+  local name=$1 preset=${build_of[$1]} tests=${tests_of[$1]} targets begin
   read -ra targets <<<"${targets_of[$name]}"
   log=$state/$name.log
   restore_copy
@@ -100,10 +114,12 @@ plant() { # name
     echo "UNPATCHED DOES NOT BUILD: see $log"
     return
   fi
-  if ! pass "$preset" "$tests"; then
+  begin=$SECONDS
+  if ! pass "$preset" "$tests" 400; then
     echo "RED WITHOUT THE PATCH: $(complaint)"
     return
   fi
+  local seconds=$((SECONDS - begin))
   if ! in_copy apply "$PWD/${patch_of[$name]}" >"$log" 2>&1; then
     echo "DOES NOT APPLY: $(head -n1 "$log")"
     return
@@ -112,7 +128,8 @@ plant() { # name
     echo "DOES NOT COMPILE: $(grep -m1 -E 'error:|FAILED' "$log" | cut -c1-110)"
     return
   fi
-  if pass "$preset" "$tests"; then
+  # The tests' own deadlines are for slow machines: what hangs is seen sooner.
+  if pass "$preset" "$tests" $((30 + 10 * seconds)); then
     echo "GREEN, but should be red"
   else
     echo "red: $(complaint)"

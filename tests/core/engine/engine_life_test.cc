@@ -229,9 +229,10 @@ TEST(Thrown, InAFusedUpdate) {
 
 // --- destroyed while others wait ----------------------------------------------------------------
 
-std::unique_ptr<Communicator> make_rank(int rank, int size, const std::shared_ptr<Store>& store) {
+std::unique_ptr<Communicator> make_rank(int rank, int size, const std::shared_ptr<Store>& store,
+                                        const test::Tune& tune = quiet) {
   auto options = Options::thread_rank(rank, size, store);
-  quiet(options);
+  tune(options);
   return Communicator::create(options);
 }
 
@@ -300,7 +301,11 @@ TEST(Destroyed, InsideACallback) {
       comm->allreduce("go", values).wait();
       while (!is_destroyed) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     });
-    auto comm = make_rank(0, 2, store);
+    const auto seen = std::make_shared<int>(0);
+    auto comm = make_rank(0, 2, store, [&](Options& options) {
+      quiet(options);
+      options.observer = [seen](std::string_view) {};  // lives as long as the engine
+    });
     std::vector<float> values(100, 1.0f), other(100, 1.0f);
     auto never = comm->allreduce("never", other);
     comm->allreduce("go", values).then([&](std::exception_ptr error) {
@@ -316,6 +321,10 @@ TEST(Destroyed, InsideACallback) {
     EXPECT_TRUE(is_destroyed);
     EXPECT_EQ(error_of([&] { never.wait(); }).code(), ErrorCode::closed);
     peer.join();
+    never = Work();
+    const auto gone = Deadline::after(5);
+    while (seen.use_count() > 1 && !gone.passed()) std::this_thread::yield();
+    EXPECT_EQ(seen.use_count(), 1) << "its end was not seen through: the engine lives on";
   }
 }
 
