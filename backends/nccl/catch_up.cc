@@ -1,7 +1,5 @@
 #include "tutti/backends/nccl/catch_up.h"
 
-#include <span>
-
 namespace tutti {
 
 namespace {
@@ -11,48 +9,17 @@ constexpr uint64_t kTag = uint64_t{0xA2} << 56;
 
 }  // namespace
 
-CatchUp::CatchUp(Transport& transport)
-    : transport_(transport), links_(static_cast<size_t>(transport.size())) {
-  for (int peer = 0; peer < transport.size(); ++peer)
-    if (peer != transport.rank()) listen(peer);
-}
-
-void CatchUp::listen(int peer) {
-  auto& link = links_[static_cast<size_t>(peer)];
-  link.ticket = transport_.irecv(peer, kTag, link.next_received++,
-                                 std::as_writable_bytes(std::span(&link.request, 1)));
+CatchUp::CatchUp(Transport& transport) : size_(transport.size()), links_(transport, kTag) {
+  for (int peer = 0; peer < size_; ++peer)
+    if (peer != transport.rank()) links_.open(peer);
 }
 
 void CatchUp::ask(const Request& request) {
-  for (int peer = 0; peer < transport_.size(); ++peer) {
-    auto& link = links_[static_cast<size_t>(peer)];
-    if (link.ticket == 0) continue;  // itself, or gone
-    auto& out = outgoing_.emplace_back(Outgoing{request, 0});
-    out.ticket = transport_.isend(peer, {kTag, link.next_sent++, 0},
-                                  std::as_bytes(std::span(&out.request, 1)));
-  }
+  for (int peer = 0; peer < size_; ++peer) links_.send(peer, request);
 }
 
 bool CatchUp::progress() {
-  bool moved = false;
-  while (!outgoing_.empty() && transport_.test(outgoing_.front().ticket) != TransferState::pending)
-    outgoing_.pop_front();
-  for (int peer = 0; peer < transport_.size(); ++peer) {
-    auto& link = links_[static_cast<size_t>(peer)];
-    while (link.ticket != 0) {
-      const auto state = transport_.test(link.ticket);
-      if (state == TransferState::pending) break;
-      moved = true;
-      link.ticket = 0;
-      if (state == TransferState::failed) {
-        has_lost_peer_ = true;
-        break;
-      }
-      requests_.push_back(link.request);
-      listen(peer);
-    }
-  }
-  return moved;
+  return links_.progress([this](int, const Request& request) { requests_.push_back(request); });
 }
 
 std::optional<CatchUp::Request> CatchUp::take() {

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
-#include <vector>
 
+#include "tutti/backends/shared/message_links.h"
 #include "tutti/collectives/transport.h"
 #include "tutti/kernels/reduce_op.h"
 #include "tutti/tensor/dtype.h"
@@ -33,28 +33,15 @@ class CatchUp {
 
   void ask(const Request& request);
   bool progress();
-  /// What others ask of this rank, in the order of each.
+  /// What other ranks ask of this one, in the order of each.
   std::optional<Request> take();
   /// True if a rank is gone, so that what runs may never end.
-  bool has_lost_peer() const { return has_lost_peer_; }
+  bool has_lost_peer() const { return links_.has_lost_peer(); }
 
  private:
-  struct Outgoing {
-    Request request;
-    Ticket ticket = 0;
-  };
-  struct Link {
-    Request request;  // the next one
-    Ticket ticket = 0;
-    uint32_t next_sent = 0, next_received = 0;
-  };
-  void listen(int peer);
-
-  Transport& transport_;
-  std::vector<Link> links_;
-  std::deque<Outgoing> outgoing_;
+  const int size_;
+  MessageLinks<Request> links_;  // with each other rank
   std::deque<Request> requests_;
-  bool has_lost_peer_ = false;
 };
 
 }  // namespace tutti

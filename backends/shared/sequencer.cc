@@ -1,7 +1,6 @@
 #include "tutti/backends/shared/sequencer.h"
 
 #include <algorithm>
-#include <span>
 #include <utility>
 
 namespace tutti {
@@ -16,27 +15,14 @@ constexpr size_t kMostDropped = 4096;
 }  // namespace
 
 Sequencer::Sequencer(Transport& transport)
-    : transport_(transport),
-      rank_(transport.rank()),
-      size_(transport.size()),
-      links_(static_cast<size_t>(size_)) {
+    : rank_(transport.rank()), size_(transport.size()), links_(transport, kTag) {
   for (int peer = 0; peer < size_; ++peer)
-    if (peer != rank_ && (rank_ == 0 || peer == 0)) listen(peer);
-}
-
-void Sequencer::listen(int peer) {
-  auto& link = links_[static_cast<size_t>(peer)];
-  link.ticket = transport_.irecv(peer, kTag, link.next_received++,
-                                 std::as_writable_bytes(std::span(&link.message, 1)));
+    if (peer != rank_ && (rank_ == 0 || peer == 0)) links_.open(peer);
 }
 
 void Sequencer::send(int to, const Message& message) {
   if (to == rank_) return on_message(rank_, message);
-  auto& link = links_[static_cast<size_t>(to)];
-  if (link.is_gone) return;
-  auto& out = outgoing_.emplace_back(Outgoing{message, 0});
-  out.ticket =
-      transport_.isend(to, {kTag, link.next_sent++, 0}, std::as_bytes(std::span(&out.message, 1)));
+  links_.send(to, message);
 }
 
 void Sequencer::ready(uint64_t tag, uint32_t verdict, int peer) {
@@ -46,29 +32,7 @@ void Sequencer::ready(uint64_t tag, uint32_t verdict, int peer) {
 void Sequencer::cancel(uint64_t tag) { send(0, {tag, Message::Kind::cancel, 0, 0, -1}); }
 
 bool Sequencer::progress() {
-  bool moved = false;
-  // Messages to one peer leave in order; of several peers one may be slow.
-  while (!outgoing_.empty() &&
-         (outgoing_.front().ticket == 0 ||
-          transport_.test(outgoing_.front().ticket) != TransferState::pending))
-    outgoing_.pop_front();
-  for (int peer = 0; peer < size_; ++peer) {
-    auto& link = links_[static_cast<size_t>(peer)];
-    while (link.ticket != 0) {
-      const auto state = transport_.test(link.ticket);
-      if (state == TransferState::pending) break;
-      moved = true;
-      link.ticket = 0;
-      if (state == TransferState::failed) {
-        link.is_gone = true;
-        break;
-      }
-      const auto message = link.message;
-      listen(peer);
-      on_message(peer, message);
-    }
-  }
-  return moved;
+  return links_.progress([this](int from, const Message& message) { on_message(from, message); });
 }
 
 std::optional<Sequencer::Call> Sequencer::take() {
@@ -79,9 +43,8 @@ std::optional<Sequencer::Call> Sequencer::take() {
 }
 
 bool Sequencer::is_hopeless(int peer) const {
-  if (rank_ != 0) return links_[0].is_gone;
-  if (peer >= 0) return links_[static_cast<size_t>(peer)].is_gone;
-  return std::any_of(links_.begin(), links_.end(), [](const Link& link) { return link.is_gone; });
+  if (rank_ != 0) return links_.is_gone(0);
+  return peer >= 0 ? links_.is_gone(peer) : links_.has_lost_peer();
 }
 
 void Sequencer::on_message(int from, const Message& message) {

@@ -4,8 +4,8 @@
 #include <deque>
 #include <optional>
 #include <unordered_map>
-#include <vector>
 
+#include "tutti/backends/shared/message_links.h"
 #include "tutti/collectives/transport.h"
 
 namespace tutti {
@@ -52,30 +52,17 @@ class Sequencer {
     uint32_t verdict = 0;
     int first = -1, second = -1;  // the two that take part; or all
   };
-  struct Outgoing {
-    Message message;
-    Ticket ticket = 0;
-  };
-  struct Link {
-    Message message;  // the next one
-    Ticket ticket = 0;
-    uint32_t next_sent = 0, next_received = 0;
-    bool is_gone = false;
-  };
 
   void send(int to, const Message& message);
-  void listen(int peer);
   void on_message(int from, const Message& message);
   void on_ready(int from, const Message& message);
   void on_cancel(int from, uint64_t tag);
   void answer(int to, const Call& call);
   bool was_dropped(uint64_t tag) const;
 
-  Transport& transport_;
   const int rank_;
   const int size_;
-  std::vector<Link> links_;
-  std::deque<Outgoing> outgoing_;
+  MessageLinks<Message> links_;  // of rank 0 with each other rank
   std::deque<Call> calls_;
   // On rank 0.
   std::unordered_map<uint64_t, Waiting> waiting_;

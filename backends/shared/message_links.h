@@ -1,0 +1,99 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+#include "tutti/collectives/transport.h"
+
+namespace tutti {
+
+/// Messages of one small type that a rank sends to others at any time, each link in order, under a
+/// tag of their own. What a link has not sent yet is bounded by its user: backends say a constant
+/// number of words about each operation, of which only so many are under way. Nothing of it may be
+/// called any more once the transport has said goodbye, and it must not be destroyed before the
+/// transport has moved for the last time. The holder of the engine's token only.
+template <class Message>
+class MessageLinks {
+  static_assert(std::is_trivially_copyable_v<Message>, "its bytes are what is sent");
+
+ public:
+  /// `tag`: beyond those of operations, and equal on all ranks.
+  MessageLinks(Transport& transport, uint64_t tag)
+      : transport_(transport), tag_(tag), links_(static_cast<size_t>(transport.size())) {}
+  MessageLinks(const MessageLinks&) = delete;
+  MessageLinks& operator=(const MessageLinks&) = delete;
+
+  /// Hears this peer from now on; it must do the same with this rank.
+  void open(int peer) { listen(peer); }
+
+  /// Nothing happens if the peer is gone, or its link was not opened.
+  void send(int peer, const Message& message) {
+    auto& link = at(peer);
+    if (link.ticket == 0) return;
+    auto& out = link.outgoing.emplace_back(Outgoing{message, 0});
+    out.ticket = transport_.isend(peer, {tag_, link.next_sent++, 0},
+                                  std::as_bytes(std::span(&out.message, 1)));
+  }
+
+  /// Calls on_message(peer, message) for each message that has arrived; true if one has, or if a
+  /// peer is gone. on_message may send.
+  template <class OnMessage>
+  bool progress(const OnMessage& on_message) {
+    bool moved = false;
+    for (int peer = 0; peer < static_cast<int>(links_.size()); ++peer) {
+      auto& link = at(peer);
+      while (!link.outgoing.empty() &&
+             transport_.test(link.outgoing.front().ticket) != TransferState::pending)
+        link.outgoing.pop_front();
+      while (link.ticket != 0) {
+        const auto state = transport_.test(link.ticket);
+        if (state == TransferState::pending) break;
+        moved = true;
+        link.ticket = 0;
+        if (state == TransferState::failed) {
+          link.is_gone = has_lost_peer_ = true;
+          break;
+        }
+        const Message message = link.message;
+        listen(peer);
+        on_message(peer, message);
+      }
+    }
+    return moved;
+  }
+
+  /// No message comes from this peer any more.
+  bool is_gone(int peer) const { return links_[static_cast<size_t>(peer)].is_gone; }
+  bool has_lost_peer() const { return has_lost_peer_; }
+
+ private:
+  struct Outgoing {
+    Message message;
+    Ticket ticket = 0;
+  };
+  struct Link {
+    Message message;    // where the next one is received
+    Ticket ticket = 0;  // of that; 0: not opened, or gone
+    uint32_t next_sent = 0, next_received = 0;
+    bool is_gone = false;
+    std::deque<Outgoing> outgoing;  // until the transport is done with their bytes
+  };
+
+  Link& at(int peer) { return links_[static_cast<size_t>(peer)]; }
+  void listen(int peer) {
+    auto& link = at(peer);
+    link.ticket = transport_.irecv(peer, tag_, link.next_received++,
+                                   std::as_writable_bytes(std::span(&link.message, 1)));
+  }
+
+  Transport& transport_;
+  const uint64_t tag_;
+  std::vector<Link> links_;
+  bool has_lost_peer_ = false;
+};
+
+}  // namespace tutti
