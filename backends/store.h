@@ -32,7 +32,7 @@ class Store {
   /// Erases all keys that begin with this.
   virtual void erase_all(const std::string& prefix) = 0;
   /// The same keys for calls that all end by the deadline, with Error(unavailable) if the store
-  /// does not answer; null where no answer comes from another process.
+  /// does not answer within half a second of it; null where no answer comes from another process.
   virtual std::shared_ptr<Store> until(Deadline) { return nullptr; }
   /// The own address on the way to the store, "10.0.0.3"; empty if it is not reached by network.
   virtual std::string local_address() const { return {}; }

@@ -25,13 +25,13 @@ namespace tutti {
 
 namespace {
 
-// How much longer than asked the server may take before it counts as gone.
-constexpr double kGraceSeconds = 5;
+// How much longer than asked the server may take before it counts as gone; and, of calls that are
+// limited, past their limit: a server that lives answers at once, so that what is asked at the end
+// (which ranks are missing) is known, and a key that was awaited in vain is no server that is gone.
+constexpr std::chrono::milliseconds kGrace(5000), kGraceAtLimit(500);
 
-Deadline patience_for(Deadline deadline) {
-  if (deadline.is_never()) return deadline;
-  return Deadline::at(deadline.when() + std::chrono::duration_cast<Clock::duration>(
-                                            std::chrono::duration<double>(kGraceSeconds)));
+Deadline later(Deadline deadline, Clock::duration by) {
+  return deadline.is_never() ? deadline : Deadline::at(deadline.when() + by);
 }
 
 class TcpStoreClient;
@@ -39,15 +39,19 @@ class TcpStoreClient;
 // The same connection for calls that all end by one deadline.
 class LimitedStoreClient final : public StoreCaller {
  public:
-  LimitedStoreClient(std::shared_ptr<TcpStoreClient> client, Deadline limit)
-      : client_(std::move(client)), limit_(limit) {}
+  LimitedStoreClient(std::shared_ptr<TcpStoreClient> client, Deadline limit);
   std::shared_ptr<Store> until(Deadline deadline) override {
-    return std::make_shared<LimitedStoreClient>(client_, earlier(deadline));
+    return std::make_shared<LimitedStoreClient>(client_, earlier(deadline, limit_));
+  }
+  std::string get(const std::string& key, Deadline deadline) override {
+    return StoreCaller::get(key, earlier(deadline, limit_));
   }
   std::string local_address() const override;
 
  private:
-  Deadline earlier(Deadline other) const { return other.when() < limit_.when() ? other : limit_; }
+  static Deadline earlier(Deadline one, Deadline other) {
+    return one.when() < other.when() ? one : other;
+  }
   StoreReply call(StoreRequest request, Deadline deadline) override;
 
   const std::shared_ptr<TcpStoreClient> client_;
@@ -88,7 +92,7 @@ class TcpStoreClient : public StoreCaller, public std::enable_shared_from_this<T
 
  private:
   StoreReply call(StoreRequest request, Deadline deadline) override {
-    return ask_within(std::move(request), patience_for(deadline));
+    return ask_within(std::move(request), later(deadline, kGrace));
   }
 
   // Once it is this thread's turn, so that requests follow each other whole.
@@ -224,10 +228,16 @@ class TcpStoreClient : public StoreCaller, public std::enable_shared_from_this<T
   std::string input_;    // of the reader, or under mutex_ while there is none
 };
 
+// A fork that asks it for the first time is known by where the connection was made.
+LimitedStoreClient::LimitedStoreClient(std::shared_ptr<TcpStoreClient> client, Deadline limit)
+    : StoreCaller(*client), client_(std::move(client)), limit_(limit) {}
+
 std::string LimitedStoreClient::local_address() const { return client_->local_address(); }
 
 StoreReply LimitedStoreClient::call(StoreRequest request, Deadline deadline) {
-  return client_->ask_within(std::move(request), earlier(patience_for(deadline)));
+  const auto end = limit_.passed() ? Deadline::at(Clock::now()) : limit_;
+  return client_->ask_within(std::move(request),
+                             earlier(later(deadline, kGrace), later(end, kGraceAtLimit)));
 }
 
 // A limit of this process, which no other try lifts.
@@ -295,7 +305,7 @@ std::shared_ptr<Store> try_connect(const std::string& host, int port, const std:
           DeleteWhereMade<TcpStoreClient>()};
 }
 
-// What another try may mend: nobody listens yet, or the server was too busy.
+// What another try may mend: no server listens yet, or the server was too busy.
 bool is_passing(const Error& error) {
   if (dynamic_cast<const OwnLimit*>(&error) != nullptr) return false;
   return error.code() == ErrorCode::io || error.code() == ErrorCode::timeout ||

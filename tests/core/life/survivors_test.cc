@@ -9,6 +9,7 @@
 #include <future>
 #include <thread>
 
+#include "tutti/backends/store.h"
 #include "tutti/base/error.h"
 
 namespace tutti {
@@ -40,10 +41,11 @@ TEST(ChooseMembers, OfTwoThatGaveUpEachOtherOneGoesOn) {
 // Ranks of a broken communicator of four; those in `lost` say nothing.
 class AgreeTest : public testing::Test {
  protected:
-  Survivors survivors(int own, std::set<int> given_up = {}, double settle = 5) {
+  Survivors survivors(int own, std::set<int> given_up = {}, double settle = 5,
+                      std::shared_ptr<Store> store = nullptr) {
     Survivors::Terms terms{.own = own, .launched = {}, .given_up = given_up, .settle = settle};
     for (int rank = 0; rank < 4; ++rank) terms.launched.push_back({.rank = rank});
-    return {store_, "job/0", 0, std::move(terms)};
+    return {store ? store : store_, "job/0", 0, std::move(terms)};
   }
   void die(int rank) { append_death(*store_, {.who = {.rank = rank}, .signal = 9, .host = "h"}); }
 
@@ -131,15 +133,22 @@ TEST_F(AgreeTest, ARankThatGaveItselfUpIsNotWaitedFor) {
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(2));
 }
 
-TEST_F(AgreeTest, TheDeadlineNamesWhoIsMissing) {
-  auto zero = survivors(0);
-  try {
-    zero.agree(Deadline::after(0.3));
-    FAIL() << "no error";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::timeout);
-    EXPECT_EQ(error.rank(), 1);
-    EXPECT_THAT(error.what(), HasSubstr("while ranks 1-3 did not say that they live"));
+// Also where no call of the store may outlast the deadline, as in shrink().
+TEST_F(AgreeTest, TheDeadlineNamesTheMissingRanks) {
+  TcpStoreServer server("127.0.0.1", 0, "a secret");
+  const auto remote =
+      connect_tcp_store("127.0.0.1", server.port(), "a secret", Deadline::after(10));
+  for (const auto& store : {store_, remote}) {
+    const auto deadline = Deadline::after(0.3);
+    auto zero = survivors(0, {}, 5, bounded(store, deadline));
+    try {
+      zero.agree(deadline);
+      FAIL() << "no error";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::timeout) << error.what();
+      EXPECT_EQ(error.rank(), 1);
+      EXPECT_THAT(error.what(), HasSubstr("while ranks 1-3 did not say that they live"));
+    }
   }
 }
 
