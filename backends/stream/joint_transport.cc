@@ -26,6 +26,17 @@ std::optional<PeerEvent> JointTransport::take_event() {
   return {};
 }
 
+double JointTransport::quiet_seconds(int peer) {
+  double shortest = kQuietForEver;
+  for (const auto& [transport, ranks] : parts_) {
+    const auto found = std::find(ranks.begin(), ranks.end(), peer);
+    if (!ranks.empty() && found == ranks.end()) continue;  // it has no part in this one
+    const auto number = ranks.empty() ? peer : static_cast<int>(found - ranks.begin());
+    shortest = std::min(shortest, transport->quiet_seconds(number));
+  }
+  return shortest;
+}
+
 void JointTransport::goodbye(double seconds) noexcept {
   const auto end = Clock::now() + std::chrono::duration<double>(seconds);
   for (const auto& part : parts_)

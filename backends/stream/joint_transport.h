@@ -46,7 +46,9 @@ class JointTransport final : public Transport {
   void goodbye(double seconds) noexcept override;
   TransportCounters counters() const override { return own().counters(); }
   std::string_view route(int peer) const override { return own().route(peer); }
-  double quiet_seconds(int peer) override { return own().quiet_seconds(peer); }
+  /// By whichever of them the peer was heard last: the data of one may hold up the messages of
+  /// another.
+  double quiet_seconds(int peer) override;
 
  private:
   Transport& own() const { return *parts_.front().transport; }
