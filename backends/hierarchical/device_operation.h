@@ -70,6 +70,9 @@ class LevelsOperation final : public Operation {
   OperationState advance() override;
   void cancel() override;
   const Error* failure() const override { return failure_ ? &*failure_ : nullptr; }
+  bool lacks_ranks() const override {
+    return stage_ == Stage::agreeing && part_ && part_->lacks_ranks();
+  }
   /// One step, if what it waits for has happened.
   bool step();
   /// Lets the user's streams go on, which may wait for this operation.

@@ -178,6 +178,8 @@ class SequencedOperation final : public Operation {
     is_cancelled_ = true;
   }
   const Error* failure() const override { return inner_ ? inner_->failure() : nullptr; }
+  // It is called once all that take part have started it.
+  bool lacks_ranks() const override { return stage_ == Stage::waiting; }
 
  private:
   enum class Stage { waiting, vetoed, dropped, called };

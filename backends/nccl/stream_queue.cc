@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "tutti/backends/nccl/calls.h"
+#include "tutti/base/process/fork_guard.h"
 
 namespace tutti {
 
@@ -24,7 +25,9 @@ constexpr double kDrainSeconds = 3, kCloseSeconds = 1;
 NcclOperation::NcclOperation(StreamQueue& queue)
     : queue_(queue), word_(queue.place_.runtime->take_word()) {}
 
-NcclOperation::~NcclOperation() { queue_.place_.runtime->give_back_word(word_); }
+NcclOperation::~NcclOperation() {
+  if (!is_abandoned_) queue_.place_.runtime->give_back_word(word_);
+}
 
 void NcclOperation::begin(const Collective& collective, const Launch& launch) {
   collective_ = collective;
@@ -182,8 +185,10 @@ void StreamQueue::recycle(NcclOperation& operation) {
   const bool is_submitted = operation.stage_ != Stage::waiting;
   // Its memory is about to go, so nothing may touch it any more.
   if (is_submitted && operation.outcome() == 0 && !break_off()) {
-    // The device still works on it: its word and what it fills must stay where they are.
-    static_cast<void>(operation.filling_.release());
+    // The device still works on it, or will: its word must be no other operation's, and the memory
+    // that it fills must stay where it is.
+    operation.is_abandoned_ = true;
+    if (operation.filling_) keep_for_good(operation.filling_.release());
   } else {
     operation.filling_.reset();
     free_.push_back(&operation);
@@ -251,7 +256,7 @@ bool StreamQueue::finish_fillers() {
 }
 
 bool StreamQueue::progress() {
-  // Errors come only to who asks.
+  // NCCL tells errors only when it is asked.
   if (busy_ > 0 && called_ == nullptr) communicator_->state();
   bool moved = advance_calls();
   moved |= finish_fillers();

@@ -77,6 +77,7 @@ class NcclOperation final : public Operation {
   std::unique_ptr<Region> filling_;
   Stage stage_ = Stage::waiting;
   bool is_cancelled_ = false;
+  bool is_abandoned_ = false;  // released while the device worked on it; not used again
   std::optional<Error> failure_;
 };
 

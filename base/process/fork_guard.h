@@ -26,7 +26,8 @@ class ForkGuard {
   uint32_t process_;
 };
 
-/// Holds on to what a fork must not delete, so that leak checkers know of it.
+/// Holds on to what must never be deleted, like what a fork has of its parent's, so that leak
+/// checkers know of it.
 void keep_for_good(const void* object);
 
 /// Deletes what it is given in the process that made it only.

@@ -42,15 +42,30 @@ class Stream {
       throw Error(ErrorCode::internal, "a host function called the device runtime");
     const std::lock_guard lock(mutex_);
     TUTTI_CHECK(!closed_ && operations_.size() < kMostPending);
+    if (is_stopped_) return;
     operations_.push_back(std::move(operation));
     changed_.notify_all();
+  }
+
+  // What has not begun never happens, nor does what is submitted until it is started again.
+  void stop() {
+    std::deque<std::function<void()>> dropped;  // whose ends may call the device
+    const std::lock_guard lock(mutex_);
+    is_stopped_ = true;
+    stops_.fetch_add(1);
+    dropped.swap(operations_);
+    changed_.notify_all();
+  }
+  void start() {
+    const std::lock_guard lock(mutex_);
+    is_stopped_ = false;
   }
 
   // Holds the stream, from within an operation, until `condition` is true. A word in memory rings
   // no bell when it changes, so this polls, as a GPU does.
   template <class Condition>
   void hold_until(Condition&& condition) const {
-    while (!condition() && !abandoned_.load())
+    while (!condition() && !abandoned_.load() && stops_.load() == stops_before_)
       std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
 
@@ -77,9 +92,10 @@ class Stream {
       const auto operation = std::move(operations_.front());
       operations_.pop_front();
       is_running_ = true;
+      stops_before_ = stops_.load();
       lock.unlock();
       std::this_thread::sleep_for(random_delay());
-      operation();
+      if (stops_.load() == stops_before_) operation();
       lock.lock();
       is_running_ = false;
       changed_.notify_all();
@@ -102,10 +118,13 @@ class Stream {
   const FakeDevice::Options options_;
   std::mt19937_64 random_;  // the stream's thread only
   std::atomic<bool> abandoned_{false};
+  std::atomic<int> stops_{0};
+  int stops_before_ = 0;  // the operation that runs began; the stream's thread only
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> operations_;  // guarded by mutex_, as the rest
   bool is_running_ = false;
+  bool is_stopped_ = false;
   bool closed_ = false;
   std::thread thread_;  // last: starts when all else is there
 };
@@ -165,6 +184,16 @@ class FakeDevice::Implementation {
     const std::lock_guard lock(mutex_);
     streams_.push_back(std::make_unique<Stream>(options_, streams_.size() + 1));
     return streams_.back().get();
+  }
+
+  // Streams live as long as this does, and what they drop may call the device.
+  void fail(bool failed) {
+    std::vector<Stream*> all{&default_};
+    {
+      const std::lock_guard lock(mutex_);
+      for (const auto& stream : streams_) all.push_back(stream.get());
+    }
+    for (auto* stream : all) failed ? stream->stop() : stream->start();
   }
 
   uint64_t* take_word() {
@@ -233,6 +262,11 @@ void FakeDevice::destroy_stream(StreamRef stream) noexcept {
 void* FakeDevice::create_event(Device) { return new Event; }
 
 void FakeDevice::destroy_event(void* event) noexcept { delete static_cast<Event*>(event); }
+
+void FakeDevice::fail_for_good(bool failed) {
+  has_failed_ = failed;
+  implementation_->fail(failed);
+}
 
 void FakeDevice::check_alive() const {
   if (has_failed_) throw Error(ErrorCode::unavailable, "an illegal memory access was met");

@@ -34,8 +34,9 @@ class FakeDevice : public DeviceRuntime {
   /// How often the host has waited for a stream: tests of code that must not, compare this.
   int64_t synchronize_count() const;
   /// From now on what asks a stream (record, reached, synchronize) throws Error(unavailable), as a
-  /// GPU does after a sticky error; until `failed` is false.
-  void fail_for_good(bool failed = true) { has_failed_ = failed; }
+  /// GPU does after a sticky error; until `failed` is false. What the streams have not begun never
+  /// happens.
+  void fail_for_good(bool failed = true);
 
   DeviceKind kind() const override { return DeviceKind::fake; }
   /// The ranks of a test share it.

@@ -51,19 +51,23 @@ void drive(Backends& ends, const std::function<bool()>& over, double seconds = 2
   ASSERT_TRUE(over());
 }
 
-// One allreduce of device memory a rank, started in a queue.
+// One allreduce of device memory a rank, started in a queue. One that is `ready` at an event does
+// not live in the backend's memory, and may outlive it.
 struct Bucket {
-  explicit Bucket(Backend& end, uint64_t tag, int64_t wanted = 1000, uint32_t verdict = 0)
-      : count(wanted), tensor(Shape{wanted}, DataType::f32, kFake) {
+  explicit Bucket(Backend& end, uint64_t tag, int64_t wanted = 1000, uint32_t verdict = 0,
+                  void* when_ready = nullptr, int queue = 1)
+      : count(wanted), tensor(Shape{wanted}, DataType::f32, kFake), ready(when_ready) {
     std::fill_n(tensor.as<float>(), count, 1.0f);
-    region = end.allocate(static_cast<size_t>(count * 4 + kLaneBytes), kFake);
+    const auto bytes = static_cast<size_t>(count * 4 + kLaneBytes);
+    region = ready == nullptr ? end.allocate(bytes, kFake) : make_heap_region(bytes);
+    device.ready = {&ready, 1};
     piece = {tensor.data(), DataType::f32, 0, count};
     device.inputs = device.outputs = {&piece, 1};
     gate = device_runtime(DeviceKind::fake).take_word();
     device.gates = {&gate, 1};
     Launch launch;
     launch.tag = tag;
-    launch.queue = 1;
+    launch.queue = queue;
     launch.verdict = verdict;
     launch.device = &device;
     operation = end.start({CollectiveKind::allreduce,
@@ -89,6 +93,7 @@ struct Bucket {
 
   int64_t count;
   Tensor tensor;
+  void* ready;
   std::unique_ptr<Region> region;
   Piece piece;
   uint64_t* gate = nullptr;
@@ -106,6 +111,20 @@ TEST(Nccl, ABucketOpensItsGateWhenItIsUnpacked) {
     EXPECT_EQ(*bucket->gate, 1u);
     EXPECT_THAT(bucket->tensor.span<float>(), testing::Each(2.0f));
   }
+}
+
+TEST(Nccl, AnOperationInNoQueueKnowsThatARankHasNotStartedIt) {
+  auto ends = nccl_backends(2);
+  Bucket first(*ends[0], 1, 1000, 0, nullptr, kNoQueue);
+  const auto until = Deadline::after(0.05);
+  while (!until.passed())
+    for (auto& end : ends) end->progress();
+  EXPECT_FALSE(first.is_over());
+  EXPECT_TRUE(first.operation->lacks_ranks());
+  Bucket second(*ends[1], 1, 1000, 0, nullptr, kNoQueue);
+  drive(ends, [&] { return !first.operation->lacks_ranks() && !second.operation->lacks_ranks(); });
+  drive(ends, [&] { return first.is_over() && second.is_over(); });
+  EXPECT_THAT(first.tensor.span<float>(), testing::Each(2.0f));
 }
 
 TEST(Nccl, AVetoedBucketWritesNothingAndOpensNoGate) {
@@ -134,7 +153,7 @@ TEST(Nccl, LargeBucketsLiveInRegisteredMemoryWhereThatIsSafe) {
   }
 }
 
-// Whoever hangs, what is pending ends soon after abort() on all ranks, and the memory is free.
+// Whichever rank hangs, what is pending ends soon after abort() on all, and the memory is free.
 TEST(Nccl, AHangEndsWithAbort) {
   auto ends = nccl_backends(3);
   FakeNccl::hang(1);
@@ -172,6 +191,64 @@ TEST(Nccl, ADeviceThatFailedDoesNotEndTheProcess) {
     device.fail_for_good();
   }
   device.fail_for_good(false);
+}
+
+// Its operations are let go of then while they are on their way: nothing is waited for, and streams
+// of the user that wait for them go on.
+TEST(Nccl, OperationsOnADeviceThatFailedAreLetGoOf) {
+  auto& device = static_cast<FakeDevice&>(device_runtime(DeviceKind::fake));
+  const auto begin = Clock::now();
+  {
+    auto ends = nccl_backends(2);
+    FakeNccl::hang(1);
+    Bucket first(*ends[0], 1), second(*ends[1], 1), behind(*ends[0], 2);
+    const auto until = Deadline::after(0.1);
+    while (!until.passed())
+      for (auto& end : ends) end->progress();
+    for (auto* bucket : {&first, &second, &behind}) EXPECT_FALSE(bucket->is_over());
+    device.fail_for_good();
+    for (auto* bucket : {&first, &second, &behind}) {
+      bucket->operation.reset();
+      EXPECT_EQ(*bucket->gate, 1u);
+    }
+  }
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(2));
+  device.fail_for_good(false);
+}
+
+// A device that holds an operation for longer than it is waited for writes its word some day: until
+// then the word is of no other operation, which would be over too early.
+TEST(Nccl, AnOperationThatTheDeviceHoldsKeepsItsWord) {
+  auto& device = device_runtime(DeviceKind::fake);
+  const auto user = device.create_stream(kFake);
+  uint64_t* const go = device.take_word();
+  void* const ready = device.create_event(kFake);
+  device.wait_word(user, go, 1);
+  device.record(ready, user);
+  auto ends = nccl_backends(2);
+  Bucket held(*ends[0], 1, 1000, 0, ready);
+  const auto until = Deadline::after(0.1);
+  while (!until.passed()) ends[0]->progress();
+  const auto begin = Clock::now();
+  held.operation.reset();
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10));
+  EXPECT_EQ(*held.gate, 1u);
+  ends.clear();
+  // All that were given back, and more.
+  std::vector<uint64_t*> words(20);
+  for (auto& word : words) word = device.take_word();
+  std::atomic_ref(*held.gate).store(0);
+  std::atomic_ref(*go).store(1, std::memory_order_release);
+  const auto patience = Deadline::after(10);
+  while (std::atomic_ref(*held.gate).load(std::memory_order_acquire) == 0 && !patience.passed())
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(*held.gate, 1u) << "the device never came to it";
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the word comes after the gate
+  for (auto* word : words) EXPECT_EQ(std::atomic_ref(*word).load(std::memory_order_acquire), 0u);
+  for (auto* word : words) device.give_back_word(word);
+  device.destroy_event(ready);
+  device.destroy_stream(user);
+  device.give_back_word(go);
 }
 
 TEST(Nccl, AnAsynchronousErrorIsFoundAndSaysWhatNcclSaid) {

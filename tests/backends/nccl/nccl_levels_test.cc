@@ -367,6 +367,47 @@ TEST(NcclLevels, WhatBothLevelsDoNotServeGoesThroughHostMemory) {
   EXPECT_EQ(count("backend nccl+tcp: the hosts have unequal numbers of ranks"), 1);
 }
 
+TEST(NcclLevels, AnOperationKnowsThatARankHasNotStartedIt) {
+  auto ends = level_backends("nccl+tcp", kTwoByTwo);
+  const int64_t count = 100;
+  const DeviceLaunch device;
+  Launch launch;
+  launch.tag = 1;
+  launch.device = &device;
+  std::vector<Tensor> tensors;
+  std::vector<OperationPtr> operations;
+  const auto start = [&] {
+    const auto& tensor = tensors.emplace_back(Shape{count}, DataType::f32, kFake);
+    std::fill_n(tensor.as<float>(), count, 1.0f);
+    operations.push_back(ends[operations.size()]->start({CollectiveKind::allreduce,
+                                                         DataType::f32,
+                                                         ReduceOp::sum,
+                                                         0,
+                                                         tensor.data(),
+                                                         tensor.data(),
+                                                         {&count, 1},
+                                                         {},
+                                                         {}},
+                                                        launch));
+  };
+  const auto progress = [&] {
+    bool over = true;
+    for (auto& end : ends) end->progress();
+    for (auto& operation : operations) over &= operation->advance() == OperationState::done;
+    return over;
+  };
+  start();
+  const auto a_while = Deadline::after(0.05);
+  while (!a_while.passed()) EXPECT_FALSE(progress());
+  EXPECT_TRUE(operations[0]->lacks_ranks());
+  while (operations.size() < ends.size()) start();
+  const auto deadline = Deadline::after(20);
+  while (!progress() && !deadline.passed()) {
+  }
+  for (const auto& operation : operations) EXPECT_FALSE(operation->lacks_ranks());
+  for (const auto& tensor : tensors) EXPECT_THAT(tensor.span<float>(), testing::Each(4.0f));
+}
+
 TEST(NcclLevels, OneHostIsTheInnerLevelAlone) {
   run_levels({0, 0, 0}, [](Communicator& comm) {
     EXPECT_EQ(comm.backend(), "nccl");
