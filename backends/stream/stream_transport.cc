@@ -195,7 +195,7 @@ void StreamTransport::return_credit(Peer& peer, uint64_t cost) {
   if (peer.channel) peer.outlet.return_credit(cost);
 }
 
-// --- tags that nobody wants ---------------------------------------------------------------------
+// --- tags that are not wanted any more ----------------------------------------------------------
 
 void StreamTransport::discard(uint64_t first, uint64_t last) {
   if (first > last) return;
@@ -244,16 +244,37 @@ std::byte* StreamTransport::frame_begins(int from, const FrameHeader& frame) {
   }
 }
 
+Transfer* StreamTransport::take_posted(const Peer& peer, const FrameHeader& frame) {
+  Transfer* receive = posted_.find(peer.rank, frame.tag, frame.key);
+  if (receive == nullptr) return nullptr;
+  posted_.remove(receive);
+  receive->verdict = frame.verdict;
+  if (receive->verdict != 0) vetoed_.push_back(receive);
+  return receive;
+}
+
+Arrival* StreamTransport::arrive(const Peer& peer, const FrameHeader& frame) {
+  Arrival* arrival = arrival_nodes_.take();
+  arrival->peer = peer.rank;
+  arrival->tag = frame.tag;
+  arrival->key = frame.key;
+  arrival->verdict = frame.verdict;
+  arrival->bytes = frame.length;
+  arrival->announced = frame.type == FrameType::announce;
+  arrival->complete = false;
+  arrival->remote = arrival->announced ? frame.ticket : 0;
+  arrivals_.add(arrival);
+  if (arrival->verdict != 0) ++vetoes_here_;
+  return arrival;
+}
+
 std::byte* StreamTransport::eager_begins(Peer& peer, const FrameHeader& frame) {
   peer.eager_held += eager_cost(frame.length);
   if (peer.eager_held > credit_)
     throw Error(ErrorCode::corrupt_data, "it sent more messages than it had credit for");
   peer.outlet.add_credit(frame.ticket);
   if (discarded_.contains(frame.tag)) return nullptr;
-  if (Transfer* receive = posted_.find(peer.rank, frame.tag, frame.key)) {
-    posted_.remove(receive);
-    receive->verdict = frame.verdict;
-    if (receive->verdict != 0) vetoed_.push_back(receive);
+  if (Transfer* receive = take_posted(peer, frame)) {
     if (receive->bytes != frame.length) {
       finish(receive, Stage::failed);
       return nullptr;
@@ -262,18 +283,8 @@ std::byte* StreamTransport::eager_begins(Peer& peer, const FrameHeader& frame) {
     peer.receive = receive;
     return receive->target;
   }
-  Arrival* arrival = arrival_nodes_.take();
-  arrival->peer = peer.rank;
-  arrival->tag = frame.tag;
-  arrival->key = frame.key;
-  arrival->verdict = frame.verdict;
-  arrival->bytes = frame.length;
-  arrival->announced = arrival->complete = false;
-  arrival->buffer = buffers_.take(frame.length);
-  arrivals_.add(arrival);
-  if (arrival->verdict != 0) ++vetoes_here_;
-  peer.arrival = arrival;
-  return arrival->buffer;
+  peer.arrival = arrive(peer, frame);
+  return peer.arrival->buffer = buffers_.take(frame.length);
 }
 
 std::byte* StreamTransport::data_begins(Peer& peer, const FrameHeader& frame) {
@@ -333,25 +344,11 @@ void StreamTransport::frame_ends(int from, const FrameHeader& frame) {
 void StreamTransport::announced(Peer& peer, const FrameHeader& frame) {
   if (discarded_.contains(frame.tag))
     return peer.outlet.tell({.type = FrameType::refuse, .ticket = frame.ticket});
-  if (Transfer* receive = posted_.find(peer.rank, frame.tag, frame.key)) {
-    posted_.remove(receive);
-    receive->verdict = frame.verdict;
-    if (receive->verdict != 0) vetoed_.push_back(receive);
+  if (Transfer* receive = take_posted(peer, frame))
     return grant_or_refuse(peer, receive, frame.length, frame.ticket);
-  }
   if (++peer.announces_held > kMaxAnnounced)
     throw Error(ErrorCode::corrupt_data, "it announced more messages than are allowed");
-  Arrival* arrival = arrival_nodes_.take();
-  arrival->peer = peer.rank;
-  arrival->tag = frame.tag;
-  arrival->key = frame.key;
-  arrival->verdict = frame.verdict;
-  arrival->bytes = frame.length;
-  arrival->announced = true;
-  arrival->complete = false;
-  arrival->remote = frame.ticket;
-  arrivals_.add(arrival);
-  if (arrival->verdict != 0) ++vetoes_here_;
+  arrive(peer, frame);
 }
 
 void StreamTransport::withdrawn(Peer& peer, const FrameHeader& frame) {

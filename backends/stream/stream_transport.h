@@ -73,6 +73,10 @@ class StreamTransport final : public Transport, private Inlet::Reader {
 
   std::byte* frame_begins(int peer, const FrameHeader& frame) override;
   void frame_ends(int peer, const FrameHeader& frame) override;
+  /// Takes the receive that was posted for a frame's message out of the table; null: there is none.
+  Transfer* take_posted(const Peer& peer, const FrameHeader& frame);
+  /// The message of a frame waits for its receive from now on.
+  Arrival* arrive(const Peer& peer, const FrameHeader& frame);
   std::byte* eager_begins(Peer& peer, const FrameHeader& frame);
   void announced(Peer& peer, const FrameHeader& frame);
   void withdrawn(Peer& peer, const FrameHeader& frame);

@@ -93,12 +93,16 @@ Setting seconds(std::string variable, double Options::*field, double low, std::s
           [=](const Options& options) { return fmt::format("{}", options.*field); }};
 }
 
-Setting text(std::string variable, std::string Options::*field, std::string meaning) {
+// Text that `is_valid` accepts, or says itself what is wrong with it.
+Setting text(std::string variable, std::string Options::*field, std::string meaning,
+             std::string want = "",
+             const std::function<bool(const std::string&)>& is_valid = nullptr) {
   return {std::move(variable),
           "text",
           std::move(meaning),
-          "",
+          std::move(want),
           [=](const std::string& value, Options& options) {
+            if (is_valid && !is_valid(value)) return false;
             options.*field = value;
             return true;
           },
@@ -134,58 +138,22 @@ Setting choice(std::string variable, Enum Options::*field, std::vector<std::stri
           [=](const Options& options) { return words.at(static_cast<size_t>(options.*field)); }};
 }
 
-Setting store_address() {
-  auto setting =
-      text("TUTTI_STORE", &Options::store, "where ranks meet: tcp://host:port or file:///folder");
-  setting.want = "is not the address of a store (want tcp://host:port or file:///folder)";
-  setting.read = [](const std::string& text, Options& options) {
-    if (text.starts_with("tcp://")) {
-      const auto colon = text.rfind(':');
-      if (colon < 7 || !parse_integer(text.substr(colon + 1), 1, 65535)) return false;
-    } else if (!text.starts_with("file:///")) {
-      return false;
-    }
-    options.store = text;
-    return true;
-  };
-  return setting;
+bool is_store_address(const std::string& text) {
+  if (!text.starts_with("tcp://")) return text.starts_with("file:///");
+  const auto colon = text.rfind(':');
+  return colon >= 7 && parse_integer(text.substr(colon + 1), 1, 65535);
 }
 
-Setting backend_path() {
-  auto setting = text("TUTTI_BACKEND_PATH", &Options::backend_path,
-                      "folders with plugins, a:b, before that of the library");
-  setting.want = "is not a list of folders (want absolute ones, separated by colons)";
-  setting.read = [](const std::string& text, Options& options) {
-    for (const auto& folder : split_text(text, ':'))
-      if (!text.empty() && !folder.starts_with('/')) return false;
-    options.backend_path = text;
-    return true;
-  };
-  return setting;
+bool is_path_list(const std::string& text) {
+  if (text.empty()) return true;
+  const auto folders = split_text(text, ':');
+  return std::all_of(folders.begin(), folders.end(),
+                     [](const std::string& folder) { return folder.starts_with('/'); });
 }
 
-Setting network_probe() {
-  auto setting = text("TUTTI_PROBE", &Options::probe,
-                      "figures of the network between hosts: auto (saved, else measured), always "
-                      "(measured), off, or the file to save them in");
-  setting.want = kWantedProbe;
-  setting.read = [](const std::string& text, Options& options) {
-    if (!is_probe(text)) return false;
-    options.probe = text;
-    return true;
-  };
-  return setting;
-}
-
-Setting nccl_config() {
-  auto setting = text("TUTTI_NCCL_CONFIG", &Options::nccl_config,
-                      "what NCCL's communicators are told, like min_ctas=4,net_name=Socket");
-  setting.read = [](const std::string& text, Options& options) {
-    parse_nccl_settings(text);  // says itself what is wrong
-    options.nccl_config = text;
-    return true;
-  };
-  return setting;
+bool is_nccl_config(const std::string& text) {
+  parse_nccl_settings(text);  // says itself what is wrong
+  return true;
 }
 
 // The secret itself is taken out of the environment in options.cc and never printed. It may have
@@ -212,7 +180,9 @@ std::vector<Setting> all_settings() {
       count("TUTTI_LOCAL_SIZE", &Options::local_size, 1, kMostRanks, "how many ranks its host has"),
       count("TUTTI_INCARNATION", &Options::incarnation, 0, kMostRanks,
             "how often this rank had been started before"),
-      store_address(),
+      text("TUTTI_STORE", &Options::store, "where ranks meet: tcp://host:port or file:///folder",
+           "is not the address of a store (want tcp://host:port or file:///folder)",
+           is_store_address),
       flag("TUTTI_SERVE_STORE", &Options::serve_store,
            "rank 0 serves the store at TUTTI_STORE itself"),
       text("TUTTI_JOB", &Options::job, "separates jobs that share a store"),
@@ -228,13 +198,20 @@ std::vector<Setting> all_settings() {
            "ranks with one name here count as one host; empty: found out"),
       text("TUTTI_BACKEND", &Options::backend,
            "auto, or a backend: memory, shm, tcp, hierarchical, a plugin, or two levels (shm+ucx)"),
-      backend_path(),
+      text("TUTTI_BACKEND_PATH", &Options::backend_path,
+           "folders with plugins, a:b, before that of the library",
+           "is not a list of folders (want absolute ones, separated by colons)", is_path_list),
       text("TUTTI_BACKEND_LIBRARY", &Options::backend_library,
            "file of the library that the backend loads by itself (nccl); empty: the usual name"),
-      nccl_config(),
+      text("TUTTI_NCCL_CONFIG", &Options::nccl_config,
+           "what NCCL's communicators are told, like min_ctas=4,net_name=Socket", "",
+           is_nccl_config),
       text("TUTTI_ALGORITHMS", &Options::algorithms,
            "overrides like allreduce:0-32k=one_shot,32k-inf=ucx/ring"),
-      network_probe(),
+      text("TUTTI_PROBE", &Options::probe,
+           "figures of the network between hosts: auto (saved, else measured), always (measured), "
+           "off, or the file to save them in",
+           std::string(kWantedProbe), is_probe),
       choice("TUTTI_DETERMINISM", &Options::determinism, {"fastest", "run", "rank_order"},
              "which promise about bits: fastest, run or rank_order"),
       size("TUTTI_SEGMENT_BYTES", &Options::segment_bytes, 64, "a pipelined piece of a chunk"),
