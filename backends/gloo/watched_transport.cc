@@ -45,7 +45,7 @@ class WatchedBuffer final : public gloo::transport::UnboundBuffer {
   }
 
  private:
-  // Nobody else ends a wait.
+  // Only end_waits() ends a wait early.
   static bool check(bool completed) {
     if (!completed) throw gloo::IoException("Gloo's connections are closed");
     return true;

@@ -28,10 +28,10 @@ class Stranger {
 /// Whether something came over this socket that was not read yet.
 bool has_input(int descriptor);
 
-/// Who may wait at a door (the store's port, a rank's TCP port, a rank's Unix socket) until it has
-/// proved itself, so that connections which never do cannot keep a job from starting:
-/// kMostStrangers at once. A connection that comes to a full door takes the place of the one that
-/// has been silent for longest, or else of the one that came first, once that one has had
+/// Which connections may wait at a door (the store's port, a rank's TCP port, a rank's Unix socket)
+/// until they have proved themselves, so that connections which never do cannot keep a job from
+/// starting: kMostStrangers at once. A connection that comes to a full door takes the place of the
+/// one that has been silent for longest, or else of the one that came first, once that one has had
 /// kLeastStay.
 ///
 /// Counts the connections that were turned away and says so in the log: the first at once, then a
@@ -53,7 +53,7 @@ class Admission {
   /// When the next stranger may enter: until then further ones wait in the kernel's queue.
   Clock::time_point next_opening(Clock::time_point now) const;
   /// Not before next_opening(). Dismisses a stranger if the door is full, and takes in the one that
-  /// `make` returns, who is told the number of its place. Its door keeps it alive.
+  /// `make` returns, which is told the number of the place. The door's keeper keeps it alive.
   void enter(const std::function<std::weak_ptr<Stranger>(uint64_t place)>& make,
              Clock::time_point now);
   /// Dismisses a stranger if there is one to dismiss: when descriptors run out.
@@ -62,7 +62,8 @@ class Admission {
   void leave(uint64_t place);
 
   enum class Reason : uint8_t { silent, unproved, other_user };
-  /// `what` says of whom and why: "the connection from 10.0.0.3:4711 is not a Tutti process".
+  /// `what` says which connection, and why: "the connection from 10.0.0.3:4711 is not a Tutti
+  /// process".
   void turned_away(Reason reason, std::string_view what, Clock::time_point now);
 
  private:

@@ -14,7 +14,7 @@ inline constexpr uint32_t kWireVersion = 2;
 /// A connection that has not proved itself after this many seconds is dropped.
 inline constexpr double kHandshakeSeconds = 5;
 
-/// Who meets whom, and why.
+/// Which two processes meet, and for what.
 struct HandshakeTerms {
   std::string secret;     // of the job; may be empty: the handshake then only tells friends apart
   std::string scope;      // what the connection is for; must be equal on both sides

@@ -124,7 +124,7 @@ OperationState LevelsOperation::advance() {
 
 void LevelsOperation::cancel() {
   is_cancelled_ = true;
-  // Later it is in the other ranks' calls: it goes on, and drops what comes of it.
+  // Later it is in the other ranks' calls: it goes on, and drops the result.
   if (stage_ == Stage::agreeing && part_) part_->cancel();
 }
 
@@ -223,7 +223,7 @@ std::byte* LevelsOperation::memory_of(const LevelsPlan::Spot& spot) const {
       case LevelsPlan::Memory::scratch:  // none if this rank has no part
         return scratch_->device ? scratch_->device->data() : nullptr;
       case LevelsPlan::Memory::input:
-        // Nobody writes to it.
+        // No level writes to it.
         if (!is_bucket_) return const_cast<std::byte*>(collective_.input);
         break;
       case LevelsPlan::Memory::output:

@@ -101,7 +101,7 @@ void NcclCommunicator::close(Deadline deadline) noexcept {
       std::this_thread::sleep_for(std::chrono::microseconds(200));
   };
   await();
-  take_split();  // nobody waited for it
+  take_split();  // for which no call waits any more
   if (state_ == State::ready && !is_aborting_.load()) {
     call(false, [this](ncclComm_t comm) { return library_->ncclCommFinalize(comm); });
     await();

@@ -177,7 +177,7 @@ LinkFigures measure(Conversation& peer) {
   return {std::max(latency * 1e6, 0.001), best * 1e-6};
 }
 
-/// Who talks with whom: rank 0 with these, -1: nobody.
+/// The ranks with which rank 0 talks; -1: none.
 struct Peers {
   int far = -1;
   int near = -1;

@@ -353,7 +353,7 @@ bool Pipeline::progress() {
     void_from_ = 0;
     return true;
   }
-  // Bounded, so that whoever drives looks at other things now and then.
+  // Bounded, so that the thread that drives looks at other things now and then.
   constexpr int kMostSteps = 16;
   bool moved = false;
   try {

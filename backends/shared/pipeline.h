@@ -15,8 +15,8 @@
 
 namespace tutti {
 
-/// What ranks tell each other about one chunk, in memory of the rank that writes it. Nobody else
-/// writes to it. A payload that fits lies here, so that flag and data are one transfer.
+/// What ranks tell each other about one chunk, in memory of the rank that writes it. No other
+/// rank writes to it. A payload that fits lies here, so that flag and data are one transfer.
 struct alignas(128) ChunkLine {
   std::atomic<uint64_t> in{0};       // one more than the chunk whose input is here
   std::atomic<uint64_t> retired{0};  // chunks that its rank reads no more from others
@@ -62,7 +62,7 @@ struct alignas(64) NameLine {
   char text[64] = {};
 };
 
-/// Set by a rank before it sleeps, taken down by who wakes it.
+/// Set by a rank before it sleeps, taken down by the rank that wakes it.
 struct alignas(128) SleepLine {
   std::atomic<uint32_t> sleeps{0};
 };
@@ -185,7 +185,7 @@ class Pipeline {
   uint64_t filled_ = 0, reduced_ = 0, drained_ = 0, told_retired_ = 0;
   uint64_t retired_ = 0;         // chunks with which all ranks were done when last looked at
   uint64_t named_[kSlots] = {};  // subjects whose names the own NameLines hold
-  bool has_published_ = false;   // and not looked yet who sleeps
+  bool has_published_ = false;   // and not looked yet which peers sleep
   // An operation that begins here was cancelled: nothing from this chunk on moves until the queue
   // begins anew. What was started before goes on.
   static constexpr uint64_t kNever = ~uint64_t{0};

@@ -8,7 +8,7 @@
 #include "tutti/base/deadline.h"
 #include "tutti/base/text.h"
 
-// What the files of Pipeline share; nobody else includes it.
+// What the files of Pipeline share; no other file includes it.
 
 namespace tutti {
 
@@ -176,9 +176,9 @@ class Pipeline::Call final : public Operation {
   OperationState state = OperationState::pending;
 };
 
-// What is published is seen by whoever looks later, but not by who sleeps: wake_sleepers() follows
-// before this rank sleeps or start() returns. Its fence holds up all reading until the word has got
-// this core's line back from the peers, so it comes where that costs nothing.
+// What is published is seen by peers that look later, but not by those that sleep: wake_sleepers()
+// follows before this rank sleeps or start() returns. Its fence holds up all reading until the word
+// has got this core's line back from the peers, so it comes where that costs nothing.
 inline void Pipeline::publish(std::atomic<uint64_t>& word, uint64_t value) {
   word.store(value, std::memory_order_release);
   has_published_ = true;

@@ -13,8 +13,8 @@ namespace {
 constexpr int64_t kBytesPerCall = 1 << 20;  // between two looks at other things
 constexpr int kQuickLooks = 16;             // in which peers come that do not sleep
 
-// Takes a line away from those who read it, before it is written. A store would do so too, but all
-// later stores would wait for it.
+// Takes a line away from the cores that read it, before it is written. A store would do so too, but
+// all later stores would wait for it.
 inline void fetch_for_writing(const void* line) {
 #if defined(__x86_64__)
   asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(line)));
@@ -114,8 +114,8 @@ void Pipeline::reduce_past_caches(Call& run, Range range, std::byte* result) {
 // copied.
 bool Pipeline::reduce_direct(Call& run, uint64_t chunk) {
   const auto* update = run.update;
-  // What is updated has an owner for good, who keeps what the update needs from step to step:
-  // stripes of the layout, in turns. What is only reduced is divided evenly.
+  // What is updated has an owner for good, a rank that keeps what the update needs from step to
+  // step: stripes of the layout, in turns. What is only reduced is divided evenly.
   const Range mine = update != nullptr ? Range{0, run.count}
                                        : share_of(rank_, size(), {0, run.count}, run.element);
   int64_t window_begin = 0;

@@ -109,7 +109,7 @@ class SharedMemoryBackend final : public Backend {
   const Capabilities capabilities_;
   SleepLine* const sleeper_;
   bool is_asleep_ = false;
-  const bool is_overridden_;  // somebody wants one of the schedules: then for all sizes
+  const bool is_overridden_;  // the user wants one of the schedules: then for all sizes
   std::vector<std::unique_ptr<Pipeline>> pipelines_;
 };
 

@@ -197,11 +197,12 @@ class Rendezvous {
       throw_hung_up(peer);
     }
     if (!socket)
-      throw Error(ErrorCode::unavailable,
-                  fmt::format("rank {} cannot reach rank {} through shared memory: nobody listens "
-                              "there in this network namespace. It runs in another one, or it "
-                              "ended; use backend tcp or hierarchical",
-                              context_.rank, peer))
+      throw Error(
+          ErrorCode::unavailable,
+          fmt::format("rank {} cannot reach rank {} through shared memory: no process listens "
+                      "at its socket in this network namespace. It runs in another one, or it "
+                      "ended; use backend tcp or hierarchical",
+                      context_.rank, peer))
           .with_rank(peer);
     const auto credentials = peer_credentials(socket.get());
     check_user(peer, credentials.uid);
@@ -341,20 +342,20 @@ class Rendezvous {
 
   // True if nothing has come yet; otherwise it is a peer now, or was turned away.
   bool is_silent(Caller& caller) {
-    const auto turn_away = [&](Admission::Reason reason, std::string_view why) {
-      admission_.turned_away(reason, fmt::format("{} {}", caller.name(), why), Clock::now());
+    const auto turn_away = [&](Admission::Reason reason, const std::string& why) {
+      admission_.turned_away(reason, fmt::format("{}{}", caller.name(), why), Clock::now());
       return false;
     };
     try {
       auto message = receive_unix(caller.socket.get(), Hello::kBytes);
       if (!message && !caller.patience.passed()) return true;
-      if (!message) return turn_away(Admission::Reason::silent, "said nothing");
+      if (!message) return turn_away(Admission::Reason::silent, " said nothing");
       if (!welcome(caller, std::move(*message)))
-        return turn_away(Admission::Reason::unproved, "does not know the token of this job");
+        return turn_away(Admission::Reason::unproved, " does not know the token of this job");
     } catch (const Error& error) {
       // A caller that does not know the token is not worth an error.
       if (error.rank() >= 0 || is_own_limit(error)) throw;
-      return turn_away(Admission::Reason::unproved, error.what());
+      return turn_away(Admission::Reason::unproved, fmt::format(": {}", error.what()));
     }
     return false;
   }

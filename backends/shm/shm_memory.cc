@@ -153,7 +153,7 @@ class Heap {
     places_.add(span);
   }
   void remove(uint64_t place) noexcept {
-    // The pages of the file are the parent's and its peers', whoever has them mapped.
+    // A fork has the file's pages mapped, but they are its parent's and the peers'.
     if (fork_guard_.forked()) return;
     const std::lock_guard lock(mutex_);
     const auto span = places_.remove(place);

@@ -62,8 +62,9 @@ Descriptor connect_unix(const std::string& name, bool& busy) {
 
 Descriptor accept_unix(int listener) {
   Descriptor socket(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  if (!socket && !limit_advice(errno).empty() && errno != EAGAIN)
-    throw system_error("cannot accept a Unix socket", errno);
+  const int error = socket ? 0 : errno;
+  if (error != EAGAIN && !limit_advice(error).empty())
+    throw system_error("cannot accept a Unix socket", error);
   return socket;
 }
 

@@ -17,9 +17,9 @@ namespace tutti {
 
 /// Throws Error(io).
 Descriptor listen_unix(const std::string& name);
-/// Null if nobody listens there. Throws Error(io); `busy` is set if it is worth trying again.
+/// Null if no process listens there. Throws Error(io); `busy` is set if it is worth trying again.
 Descriptor connect_unix(const std::string& name, bool& busy);
-/// Null if nobody waits.
+/// Null if no connection waits. Throws Error(io) for a limit of this process or machine.
 Descriptor accept_unix(int listener);
 
 struct Credentials {

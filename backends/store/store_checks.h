@@ -29,7 +29,7 @@ inline void check_store_entry(std::string_view key, std::string_view value = {})
 
 [[noreturn]] inline void throw_store_timeout(std::string_view key) {
   throw Error(ErrorCode::timeout,
-              fmt::format("nobody set the store's key \"{}\" before the deadline", key));
+              fmt::format("no rank set the store's key \"{}\" before the deadline", key));
 }
 
 [[noreturn]] inline void throw_no_counter(std::string_view key, std::string_view value) {

@@ -13,7 +13,7 @@ constexpr int kLastCode = static_cast<int>(ErrorCode::internal);
 
 bool is_own(int rank, const Error& error) { return error.rank() < 0 || error.rank() == rank; }
 
-// "teller rank code text": who says so, and who is the cause.
+// "teller rank code text": the rank that says so, and the one that is the cause.
 std::string encode_failure(int rank, const Error& error) {
   const auto* told = dynamic_cast<const ToldError*>(&error);
   const int teller = told != nullptr ? told->teller() : rank;

@@ -24,8 +24,8 @@ class ToldError : public Error {
 };
 
 /// Ranks that connect tell each other why it cannot succeed, under one key of their store. The
-/// first rank that says anything decides for all: the ranks that end because of it blame nobody
-/// else. Does not own the store.
+/// first rank that says anything decides for all: the ranks that end because of it blame no
+/// other rank. Does not own the store.
 class ToldFailure {
  public:
   /// `what` these ranks connect, as a part of the key ("tcp"); `rank` is the own one of `size`.

@@ -46,7 +46,7 @@ bool Inlet::read_payload(Channel& channel) {
     end_ = count - std::min(count, left);
     count = std::min(count, left);
   } else {
-    // Nobody wants it.
+    // It is not wanted: its tag was discarded, or its receive given up.
     count = channel.read({staging_.data(), std::min(left, staging_.size())});
   }
   arrived_ += count;

@@ -46,8 +46,8 @@ bool StreamTransport::pump(Peer& peer) {
   return moved;
 }
 
-// After an abort nothing is understood any more; but what comes is taken, so that nobody wakes for
-// it again and again, and so that ends are seen.
+// After an abort nothing is understood any more; but bytes that come are taken, so that no thread
+// wakes for them again and again, and so that ends are seen.
 bool StreamTransport::drain(Peer& peer) {
   std::byte nothing[4096];
   try {

@@ -163,7 +163,7 @@ UcxWorker::UcxWorker(const Context& context) : context_(std::make_shared<UcxCont
     params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
     params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
     check(context, ucp_worker_create(context_->get(), &params, &worker_), "create its worker");
-    check(context, ucp_worker_get_efd(worker_, &descriptor_), "wake who sleeps");
+    check(context, ucp_worker_get_efd(worker_, &descriptor_), "wake a thread that sleeps");
     ucp_address_t* address = nullptr;
     size_t bytes = 0;
     check(context, ucp_worker_get_address(worker_, &address, &bytes), "tell its address");

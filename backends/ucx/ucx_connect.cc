@@ -163,7 +163,7 @@ void UcxTransport::await_hellos(const Context& context) {
   }
 }
 
-// Its end is seen at once, whatever UCX uses: in shared memory nobody else would say.
+// Its end is seen at once, whatever UCX uses: in shared memory nothing else would tell.
 void UcxTransport::watch_process(Peer& peer, const std::string& place) {
   const auto words = split_text(place, ' ');
   if (words.size() != 2 || words[0].empty() || words[0] != process_namespace()) return;

@@ -185,7 +185,7 @@ ucs_status_t UcxTransport::message_came(Peer& peer, const UcxHeader& message, st
     if (fits && receive->bytes > 0) std::memcpy(receive->target, data, receive->bytes);
     receive->stage = fits ? Stage::done : Stage::failed;
   }
-  // After an abort a rendezvous waits, as if nobody had come to receive it.
+  // After an abort a rendezvous waits, as if no receive were posted.
   if (receive || discarded_.contains(message.tag) || (aborted_ && !is_rendezvous)) {
     if (!is_rendezvous) return_credit(peer, cost);
     if (is_put) tell(peer, {.type = Type::taken, .ticket = message.ticket});

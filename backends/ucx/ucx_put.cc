@@ -196,7 +196,7 @@ void UcxTransport::free_slot(uint32_t slot) {
   }
 }
 
-// Nobody is waited for any longer.
+// No peer is waited for any longer.
 void UcxTransport::give_up_places() {
   transfers_.for_each([&](UcxTransfer& transfer) {
     if (transfer.stage == Stage::running && transfer.is_put && !transfer.is_send)

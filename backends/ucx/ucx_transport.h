@@ -29,8 +29,8 @@ namespace tutti {
 /// UCX's rendezvous moves them.
 class UcxTransport final : public Transport {
  public:
-  /// Meets the other ranks through the store. Throws Error(timeout | unavailable) naming who is
-  /// missing.
+  /// Meets the other ranks through the store. Throws Error(timeout | unavailable) naming the
+  /// missing ranks.
   explicit UcxTransport(const Context& context);
   ~UcxTransport() override;
 
