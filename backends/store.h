@@ -64,6 +64,8 @@ class TcpStoreServer {
   ~TcpStoreServer();
   TcpStoreServer(const TcpStoreServer&) = delete;
   int port() const;
+  /// Tells `log` now of the connections that it was not told of yet, and returns when it has been.
+  void report_strangers();
   /// The server's own view, without a connection.
   std::shared_ptr<Store> local();
 

@@ -65,6 +65,8 @@ class Admission {
   /// `what` says which connection, and why: "the connection from 10.0.0.3:4711 is not a Tutti
   /// process".
   void turned_away(Reason reason, std::string_view what, Clock::time_point now);
+  /// Says now what is left to say.
+  void tell(Clock::time_point now);
 
  private:
   struct Entry {
@@ -75,7 +77,6 @@ class Admission {
   };
 
   void dismiss_one(Clock::time_point now);
-  void tell(Clock::time_point now);
 
   const std::string door_;
   const LogSink log_;

@@ -38,6 +38,8 @@ class Gate : public std::enable_shared_from_this<Gate> {
   void open();
   /// Neither function is called any more.
   void close();
+  /// Tells the log of those that were turned away since its last line.
+  void report() { admission_.tell(Clock::now()); }
 
  private:
   void accept();

@@ -182,6 +182,14 @@ class TcpStoreServer::Implementation {
   }
 
   int port() const { return endpoint_.port(); }
+  void report_strangers() {
+    std::promise<void> told;
+    asio::post(core_->service->io, [&] {
+      core_->service->gate->report();
+      told.set_value();
+    });
+    told.get_future().wait();  // the server's thread never waits for long
+  }
   std::shared_ptr<Store> local() {
     // A server that listens everywhere has no one address under which others reach it.
     const auto address = endpoint_.address();
@@ -208,6 +216,9 @@ TcpStoreServer::TcpStoreServer(const std::string& address, int port, std::string
     : implementation_(new Implementation(address, port, std::move(secret), std::move(log))) {}
 TcpStoreServer::~TcpStoreServer() = default;
 int TcpStoreServer::port() const { return implementation_->port(); }
+void TcpStoreServer::report_strangers() {
+  if (!implementation_.get_deleter().made.forked()) implementation_->report_strangers();
+}
 std::shared_ptr<Store> TcpStoreServer::local() { return implementation_->local(); }
 
 }  // namespace tutti

@@ -43,7 +43,7 @@ class Listeners : public std::enable_shared_from_this<Listeners> {
 struct Server {
   ForkGuard made;
   std::shared_ptr<Listeners> listeners = std::make_shared<Listeners>();
-  std::unique_ptr<TcpStoreServer> server;
+  std::shared_ptr<TcpStoreServer> server;
 };
 
 struct Servers {
@@ -63,10 +63,17 @@ ServedStore serve_store(const Options& options, const std::string& host, int por
   if (entry.made.forked()) entry = Server();  // the parent serves it
   auto listener = entry.listeners->listen(options.log_level, options.log);
   if (!entry.server)
-    entry.server = std::make_unique<TcpStoreServer>(
+    entry.server = std::make_shared<TcpStoreServer>(
         host, port, options.secret,
         [to = entry.listeners](LogLevel level, std::string_view line) { to->tell(level, line); });
-  return {entry.server->local(), std::move(listener)};
+  // Before it stops listening it hears what it was not told yet.
+  void* const own = listener.get();
+  return {
+      entry.server->local(),
+      {own, [listener = std::move(listener), server = std::weak_ptr(entry.server)](void*) mutable {
+         if (const auto alive = server.lock()) alive->report_strangers();
+         listener.reset();
+       }}};
 }
 
 }  // namespace tutti

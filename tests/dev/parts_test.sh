@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # `./dev check` in a scratch repository, with programs that stand in for the compiler's tools and
-# write down what they are called for: parts that passed are not run again for the same commit.
+# write down what they are called for: parts that passed are not run again for the same commit, and
+# clang-tidy sees again only what has changed.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 scratch=$(mktemp -d)
@@ -20,6 +21,8 @@ for source in one two three; do
   echo "// $source" >$source.cc
   echo "\"file\": \"$scratch/tree/$source.cc\"" >>build/release/compile_commands.json
 done
+echo '// settings' >.clang-tidy
+echo '// in all' >all.h
 
 stand_in() { # name body
   printf '#!/usr/bin/env bash\nlog=%q\n%s\n' "$scratch/log" "$2" >"$scratch/bin/$1"
@@ -28,6 +31,10 @@ stand_in() { # name body
 stand_in cmake ':'
 stand_in dpkg-query 'echo installed'
 stand_in ccache ':'
+stand_in ninja '
+for source in one two three; do
+  printf "$source.o: #deps 2, deps mtime 1 (VALID)\n    ../../$source.cc\n    ../../all.h\n\n"
+done'
 stand_in clang-format 'echo format >>"$log"'
 # Fails where the source says so; only a whole report counts.
 stand_in clang-tidy 'echo "tidy ${*: -1}" >>"$log"; ! grep -q bad "${*: -1}"'
@@ -61,16 +68,17 @@ done
 # A source that clang-tidy refuses is the end; the ones that passed are not looked at again.
 echo '// bad' >two.cc
 commit bad
-check format 'ctest release ' 'tidy one.cc' 'tidy two.cc' 'tidy three.cc'
+check format 'ctest release ' "${sanitized[@]}" 'tidy one.cc' 'tidy two.cc' 'tidy three.cc'
 [[ $code != 0 ]] || fail "a source that clang-tidy refuses passed"
 check 'tidy two.cc'
 grep -q 'tidy failed' "$scratch/output" || fail "$(cat "$scratch/output")"
 
-# A new commit begins anew. A test that fails in one part does not stop the others.
+# A new commit begins anew, but for sources that are as they were. A test that fails in one part does
+# not stop the others.
 echo '// good' >two.cc
 commit good
 touch "$scratch/stop"
-check format 'ctest release ' 'tidy one.cc' 'tidy two.cc' 'tidy three.cc' "${sanitized[@]}"
+check format 'ctest release ' "${sanitized[@]}" 'tidy two.cc'
 [[ $code != 0 ]] || fail "a test that failed passed"
 grep -q '^failed: T' "$scratch/output" || fail "$(cat "$scratch/output")"
 rm "$scratch/stop"
@@ -78,6 +86,11 @@ check 'ctest asan+ubsan 3,,6'
 [[ $code == 0 ]] || fail "all has passed: $(cat "$scratch/output")"
 check ''
 [[ $code == 0 ]] || fail "nothing was left to do: $(cat "$scratch/output")"
+
+# A header changes all that it is in.
+echo '// other' >all.h
+commit header
+check format 'ctest release ' "${sanitized[@]}" 'tidy one.cc' 'tidy two.cc' 'tidy three.cc'
 
 # Results belong to a commit.
 echo '// more' >two.cc

@@ -127,8 +127,8 @@ TEST_P(Waiting, ACallbackThatTakesLongHoldsUpNoOtherRank) {
         2,
         [&](Communicator& comm) {
           std::vector<float> a(1000, 1.0f), b(300'000, 1.0f), c(10, 1.0f);
-          comm.barrier_blocking();
           if (comm.rank() == 0) {
+            comm.barrier_blocking();
             comm.allreduce("a", a).wait();
             const auto since = Clock::now();
             comm.allreduce("b", b).wait();
@@ -142,6 +142,7 @@ TEST_P(Waiting, ACallbackThatTakesLongHoldsUpNoOtherRank) {
             std::this_thread::sleep_for(milliseconds(1200));
             is_over = true;
           });
+          comm.barrier_blocking();  // rank 0 submits only now, so the Work was not over before
           const Work other = comm.allreduce("b", b);
           if (waits) comm.allreduce("c", c).wait();
           while (!is_over) std::this_thread::sleep_for(milliseconds(5));
