@@ -130,6 +130,10 @@ TEST_P(Deaths, OneWhileAllConnectAtFirst) {
 
 // A limit of one rank's own is its failure, and what its peers hear.
 TEST_P(Deaths, ARankWithoutFilesSaysSoAndAllHearIt) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "UBSan, built together with ASan, looks at objects through a pipe of its own, "
+                  "which a rank without files cannot make";
+#endif
   const auto output = output_of(
       fmt::format("env TUTTI_BACKEND={} TUTTI_CONNECT_TIMEOUT=20 {} -np {} --keep-going sh -c "
                   "'test $TUTTI_RANK = 2 && ulimit -n 12; exec {} start 99@0'",

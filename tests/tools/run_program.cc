@@ -10,6 +10,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <stdexcept>
 #include <thread>
 
@@ -96,9 +97,10 @@ bool is_running(const std::string& word) {
     const auto name = entry.path().filename().string();
     if (name.find_first_not_of("0123456789") != name.npos || name == std::to_string(::getpid()))
       continue;
-    std::ifstream file(entry.path() / "cmdline");
-    const std::string line(std::istreambuf_iterator<char>(file), {});
-    if (line.find(word) != line.npos) return true;
+    // Reading fails where the process ends meanwhile.
+    std::ostringstream line;
+    line << std::ifstream(entry.path() / "cmdline").rdbuf();
+    if (line.str().find(word) != std::string::npos) return true;
   }
   return false;
 }
