@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <thread>
 
@@ -75,7 +76,7 @@ std::vector<Place> Attempt::meet() {
     throw Error(ErrorCode::timeout,
                 fmt::format("rank {} waited {:.3g} s for {} of {} to start; did it die, or is "
                             "TUTTI_CONNECT_TIMEOUT too short?",
-                            options_.rank, seconds_since(begin_),
+                            options_.rank, seconds_waited(),
                             late.empty() ? "the last one" : format_rank_set(late), options_.size))
         .with_rank(late.empty() ? -1 : late.front());
   }
@@ -115,7 +116,7 @@ void Attempt::all_connected() {
         Error(ErrorCode::timeout,
               fmt::format("rank {} has its connections and waited {:.3g} s for {} of {} to have "
                           "theirs; did it die, or is TUTTI_CONNECT_TIMEOUT too short?",
-                          options_.rank, seconds_since(begin_),
+                          options_.rank, seconds_waited(),
                           late.empty() ? "the last one" : format_rank_set(late), options_.size))
             .with_rank(late.empty() ? -1 : late.front()));
     // The others had decided just before that all are connected.
@@ -194,6 +195,8 @@ void Attempt::keep_deaths() noexcept {
     // Then the next attempt fails once more because of them.
   }
 }
+
+double Attempt::seconds_waited() const { return std::round(100 * seconds_since(begin_)) / 100; }
 
 std::vector<int> Attempt::missing(const char* part) const {
   std::vector<int> ranks;

@@ -68,6 +68,8 @@ class Attempt {
   void keep_deaths() noexcept;
   void gather_places();
   std::vector<int> missing(const char* part) const;
+  /// Since this began, for people: the deadline began a little before, so 0.299 is 0.3.
+  double seconds_waited() const;
 
   const Options options_;
   const Membership membership_;

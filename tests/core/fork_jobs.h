@@ -27,6 +27,17 @@
 // To tsan the threads of its parent are threads that a fork forgot to end.
 extern "C" [[gnu::used]] const char* __tsan_default_options() { return "report_thread_leaks=0"; }
 #endif
+namespace tutti::test {
+// Whether this process was forked off a rank: its parent's other threads are not in it.
+inline bool& is_forked_off() {
+  static bool forked_off = false;
+  return forked_off;
+}
+}  // namespace tutti::test
+#ifdef __SANITIZE_ADDRESS__
+// To the leak sanitizer what only those threads refer to is lost in a fork.
+extern "C" [[gnu::used]] int __lsan_is_turned_off() { return tutti::test::is_forked_off() ? 1 : 0; }
+#endif
 
 namespace tutti::test {
 
@@ -220,7 +231,7 @@ class ForkedRank {
   }
 
   void begin_fork() {
-    is_fork_ = true;
+    is_fork_ = is_forked_off() = true;
     ::signal(SIGALRM, SIG_DFL);
     ::alarm(20);  // one that hangs is killed, which its parent sees
   }
