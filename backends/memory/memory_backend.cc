@@ -2,6 +2,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 
 #include "tutti/backends/backend.h"
@@ -38,11 +39,13 @@ class Meeting {
   // Of the two sides, and of giving up and taking, exactly one gets the holder.
   bool claim() { return store_.add(key("claim"), 1) == 1; }
   void publish(Holder* holder) {
+    synchronize();
     store_.set(key("link"), fmt::format("{} {} {}", ::getpid(), process_nonce(),
                                         reinterpret_cast<uintptr_t>(holder)));
   }
   Holder take(Deadline deadline, const std::shared_ptr<ThreadHeap>& heap) {
     const auto words = split_text(store_.get(key("link"), deadline), ' ');
+    synchronize();
     if (words.size() != 3 || words[0] != std::to_string(::getpid()) ||
         words[1] != std::to_string(process_nonce()))
       throw Error(ErrorCode::unavailable,
@@ -57,15 +60,26 @@ class Meeting {
     const std::unique_ptr<Holder> holder(
         reinterpret_cast<Holder*>(static_cast<uintptr_t>(std::stoull(words[2]))));
     (*holder)->heap[1] = heap;
+    synchronize();
     store_.set(key("taken"), "1");
     return std::move(*holder);
   }
-  void wait_taken(Deadline deadline) { store_.get(key("taken"), deadline); }
+  void wait_taken(Deadline deadline) {
+    store_.get(key("taken"), deadline);
+    synchronize();
+  }
   void clean() {
     for (const char* what : {"link", "taken", "claim"}) store_.erase(key(what));
   }
 
  private:
+  // Before this rank writes a key and after it has read its peer's: what the one had in memory
+  // then, the other sees from here on. A store of files promises that of its files only.
+  static void synchronize() {
+    static std::atomic<uint32_t> turns{0};
+    turns.fetch_add(1, std::memory_order_acq_rel);
+  }
+
   std::string key(std::string_view what) const {
     return fmt::format("memory/{}/{}-{}", what, low_, high_);
   }
