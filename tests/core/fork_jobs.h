@@ -342,7 +342,13 @@ class ForkedRank {
   const int rank_;
   std::mt19937_64 random_;
   FakeDevice& device_;
-  std::vector<std::thread>& sleepers_ = *new std::vector<std::thread>;  // a fork has none of them
+  // Never destroyed: a fork has none of these threads. One a process, as its rank.
+  static std::vector<std::thread>& sleepers() {
+    static auto* const threads = new std::vector<std::thread>;
+    return *threads;
+  }
+
+  std::vector<std::thread>& sleepers_ = sleepers();
   std::vector<float> late_, odd_;
   std::atomic<pid_t> forked_here_{0};
   std::atomic<bool> all_forked_{false};
