@@ -30,6 +30,11 @@ struct Farewell {
   bool has_finished(uint64_t tag) const;
   bool has_finished_bucket(uint32_t of_plan, uint64_t sequence) const;
   bool has_finished_blocking(uint64_t call) const { return call <= blocking_done; }
+  /// The rank whose end began it, as rank `own` of `size` hears it of rank `from`: a rank that
+  /// closes because another one closed before is not the cause.
+  int first_to_leave(int from, int own, int size) const {
+    return cause >= 0 && cause < size && cause != own ? cause : from;
+  }
 };
 
 void encode(WireWriter& writer, const Farewell& farewell);

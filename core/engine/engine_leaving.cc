@@ -72,10 +72,7 @@ void Engine::on_farewell(int from, Farewell farewell) {
   if (said_farewell_[index] || broken()) return;
   said_farewell_[index] = true;
   liveness_.left(from);
-  // A rank that closes because another one closed before is not the cause.
-  const bool has_cause =
-      farewell.cause >= 0 && farewell.cause < context_.size && farewell.cause != context_.rank;
-  const int cause = has_cause ? farewell.cause : from;
+  const int cause = farewell.first_to_leave(from, context_.rank, context_.size);
   const auto error =
       Error(ErrorCode::peer_left,
             fmt::format("{} closed its Communicator, so nothing that needs all ranks can be done "

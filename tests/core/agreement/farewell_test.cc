@@ -46,6 +46,16 @@ TEST(Farewell, OneThatSaysNothingPromisesNothing) {
   EXPECT_FALSE(farewell.has_finished_blocking(1));
 }
 
+TEST(Farewell, TheFirstRankThatLeftIsNamed) {
+  Farewell farewell;
+  EXPECT_EQ(farewell.first_to_leave(2, 0, 4), 2);  // of its own accord
+  farewell.cause = 1;
+  EXPECT_EQ(farewell.first_to_leave(2, 0, 4), 1);
+  EXPECT_EQ(farewell.first_to_leave(2, 1, 4), 2);  // this very rank did not leave
+  farewell.cause = 4;                              // no rank
+  EXPECT_EQ(farewell.first_to_leave(2, 0, 4), 2);
+}
+
 TEST(Farewell, ComesAsItWasSent) {
   WireWriter writer;
   encode(writer, a_farewell());
