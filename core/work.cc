@@ -85,6 +85,7 @@ void WorkState::wait(Deadline deadline) {
                             "wait again or let the stall report say who is missing",
                             name_))
         .with_tensor(name_);
+  if (runtime_ != nullptr) driver_->was_on_device(name_);
   throw_if_failed();
 }
 
@@ -103,13 +104,23 @@ void WorkState::then(WorkCallback callback) {
 }
 
 // The gate must live until the stream has passed it, so the stream holds the state.
+//
+// CUDA stops all launches of a process while it loads a kernel, connects a rank or pins memory, and
+// does neither before the streams that work are idle: a stream that is held by an operation whose
+// own first launch needs that is held for ever. So the first time an operation is waited for on the
+// host, and its error, if it has one, is told by the Work's next wait().
 void WorkState::wait_on(const std::shared_ptr<WorkState>& state, StreamRef stream) {
-  state->driver_->check_not_forked(state->name_);
+  auto& driver = *state->driver_;
+  driver.check_not_forked(state->name_);
   if (state->runtime_ == nullptr) {
     state->wait(Deadline::never());
     return;
   }
-  state->driver_->stream_waits(state, stream);
+  if (driver.is_first_on_device(state->name_) && !driver.in_callback()) {
+    driver.drive(*state, Deadline::never());
+    driver.was_on_device(state->name_);
+  }
+  driver.stream_waits(state, stream);
   state->runtime_->wait_word(stream, state->gate_, 1);
   state->runtime_->host_function(stream, [state] {});
 }

@@ -30,7 +30,8 @@ class Work {
   /// The same with a deadline: Error(timeout) when it passes; the operation goes on.
   void wait(Deadline deadline);
   /// Makes a stream wait instead of the host, for operations on device memory; errors are seen by
-  /// wait() or then(). On host memory it is wait().
+  /// wait() or then(). On host memory it is wait(). The first operation of a name is waited for by
+  /// the host too, so that nothing is loaded, connected or allocated while a stream is held.
   void wait_on(StreamRef stream);
   /// Runs `callback` once when the operation is over: at once and on this thread if it is, else on
   /// a thread of the Communicator's own that runs callbacks one after another. However long it

@@ -52,7 +52,9 @@ class DeviceRuntime {
   /// word. Not clean is any other value, infinity and NaN too.
   virtual void unpack(const DeviceBucket& bucket, std::span<const Piece> pieces, Scale scale,
                       const DeviceOutcome& outcome, StreamRef stream) = 0;
-  /// Runs a host function in stream order; it must not call the runtime.
+  /// Calls a function on the host when the stream has come here, without holding the stream. The
+  /// functions of one stream are called in order. A function must not block and must put nothing
+  /// on a stream; it may give back memory, streams, events and words.
   virtual void host_function(StreamRef stream, std::function<void()> function) = 0;
   /// Stores a word of host-visible memory in stream order (release).
   virtual void write_word(StreamRef stream, uint64_t* word, uint64_t value) = 0;

@@ -2,14 +2,26 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <stdlib.h>
 
 namespace tutti {
+
+namespace {
+
+// Ranks connect when a communicator is made, not in its first operation. To connect, NCCL pins
+// memory, which CUDA lets wait while any thread of the process copies memory that is not pinned;
+// and such a copy may be waiting, on a stream that is held (Work::wait_on), for that very
+// operation. What the user sets stays.
+void connect_early() { ::setenv("NCCL_RUNTIME_CONNECT", "0", 0); }
+
+}  // namespace
 
 std::string text_of_version(int version) {
   return fmt::format("{}.{}.{}", version / 10'000, version / 100 % 100, version % 100);
 }
 
 NcclLibrary NcclLibrary::load(const std::string& file) {
+  connect_early();
   const std::string name = file.empty() ? "libnccl.so.2" : file;
   void* const handle = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (handle == nullptr) {

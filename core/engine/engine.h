@@ -8,6 +8,7 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "tutti/backends/backend.h"
@@ -93,6 +94,8 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   void report(const std::string& line) override;
   bool in_callback() const override;
   void stream_waits(const std::shared_ptr<WorkState>& work, StreamRef stream) override;
+  bool is_first_on_device(const std::string& name) const override;
+  void was_on_device(const std::string& name) override;
 
   Statistics statistics();
   Timeline& timeline() { return timeline_; }
@@ -282,7 +285,8 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
     StreamRef stream;
     std::weak_ptr<WorkState> work;
   };
-  std::vector<StreamWait> stream_waits_;  // of Works that are not done
+  std::vector<StreamWait> stream_waits_;          // of Works that are not done
+  std::unordered_set<std::string> device_names_;  // see was_on_device()
   std::vector<Entry*> joins_;
   EntryTable entries_;
   uint64_t submission_allocations_ = 0;

@@ -121,6 +121,18 @@ void Engine::stream_waits(const std::shared_ptr<WorkState>& work, StreamRef stre
     work->waiting_since.store(Clock::now().time_since_epoch().count());
 }
 
+bool Engine::is_first_on_device(const std::string& name) const {
+  const std::lock_guard lock(submit_mutex_);
+  return !device_names_.contains(name);
+}
+
+void Engine::was_on_device(const std::string& name) {
+  constexpr size_t kMost = 65536;  // of programs that make new names in every step
+  const std::lock_guard lock(submit_mutex_);
+  if (device_names_.size() >= kMost) device_names_.clear();
+  device_names_.insert(name);
+}
+
 void Engine::find_waits(Entry& entry) {
   for (const auto& wait : stream_waits_)
     if (wait.stream == entry.input.stream() && !is_over(wait.work))

@@ -35,6 +35,11 @@ class Driver {
   virtual bool in_callback() const = 0;
   /// What is put on `stream` from now on comes after `work`.
   virtual void stream_waits(const std::shared_ptr<class WorkState>& work, StreamRef stream) = 0;
+  /// Whether an operation of this name is the first one on a device that the program waits for,
+  /// as far as is known.
+  virtual bool is_first_on_device(const std::string& name) const = 0;
+  /// The program has waited on the host for an operation of this name on a device.
+  virtual void was_on_device(const std::string& name) = 0;
 };
 
 /// What a Work points to. Parts (the tensors of a group) finish one by one; the last one ends it.

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
+#include <cstdlib>
 #include <limits>
 #include <memory>
 
@@ -17,10 +19,8 @@ namespace tutti::cuda {
 namespace {
 
 constexpr size_t kSlabBytes = 16384;
+constexpr size_t kLeastHostBytes = 4096;
 constexpr size_t kWordBytes = 64;  // a cache line each: host and device poll them
-
-// True on CUDA's thread while it runs a host function, where CUDA must not be called.
-thread_local bool in_host_function = false;
 
 struct Event {
   cudaEvent_t event;
@@ -33,15 +33,6 @@ cudaStream_t native(StreamRef stream) { return static_cast<cudaStream_t>(stream.
 
 bool is_default(cudaStream_t stream) {
   return stream == nullptr || stream == cudaStreamLegacy || stream == cudaStreamPerThread;
-}
-
-void run_host_function(void* data) {
-  const std::unique_ptr<std::function<void()>> function(static_cast<std::function<void()>*>(data));
-  in_host_function = true;
-  (*function)();
-  // What it captured may be given back here.
-  *function = nullptr;
-  in_host_function = false;
 }
 
 }  // namespace
@@ -146,7 +137,7 @@ DeviceDescription CudaDevice::describe(int device) {
 // --- memory -------------------------------------------------------------------------------------
 
 void* CudaDevice::allocate(size_t bytes, Device device) {
-  release_garbage();
+  free_what_waits();
   const auto& its = state(device.index);
   const auto current = scope(device.index);
   void* memory = nullptr;
@@ -167,12 +158,19 @@ void* CudaDevice::allocate(size_t bytes, Device device) {
 }
 
 void* CudaDevice::allocate_host(size_t bytes) {
-  release_garbage();
+  const size_t size = std::bit_ceil(std::max(bytes, kLeastHostBytes));
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = free_host_.find(size); found != free_host_.end()) {
+      void* memory = found->second;
+      free_host_.erase(found);
+      return memory;
+    }
+  }
   const int device = current_device();
   const auto current = scope(device);
   void* memory = nullptr;
-  const auto status = cudaHostAlloc(&memory, std::max<size_t>(bytes, 1),
-                                    cudaHostAllocPortable | cudaHostAllocMapped);
+  const auto status = cudaHostAlloc(&memory, size, cudaHostAllocPortable | cudaHostAllocMapped);
   if (status == cudaErrorMemoryAllocation) {
     forget_error();
     throw Error(ErrorCode::out_of_memory,
@@ -181,59 +179,46 @@ void* CudaDevice::allocate_host(size_t bytes) {
                             bytes));
   }
   check(status, "allocate pinned host memory", device);
+  const std::lock_guard lock(mutex_);
+  host_sizes_.emplace(memory, size);
   return memory;
 }
 
-// Nothing to be done about an error here: the memory is lost, or the process ends anyway.
-void CudaDevice::release(const Garbage& garbage) noexcept try {
-  const auto current =
-      scope(garbage.kind == Garbage::device_memory ? garbage.device : current_device());
-  switch (garbage.kind) {
-    case Garbage::device_memory: {
-      const auto& its = state(garbage.device);
-      if (its.has_pools)
-        cudaFreeAsync(garbage.what, its.memory_stream);
-      else
-        cudaFree(garbage.what);
-      break;
-    }
-    case Garbage::host_memory:
-      cudaFreeHost(garbage.what);
-      break;
-    case Garbage::stream:
-      cudaStreamDestroy(static_cast<cudaStream_t>(garbage.what));
-      break;
-    case Garbage::event: {
-      const std::unique_ptr<Event> event(static_cast<Event*>(garbage.what));
-      cudaEventDestroy(event->event);
-      break;
-    }
+// Nothing can be done about an error in what follows: the memory is lost, or the process ends.
+void CudaDevice::free(void* memory, Device device) noexcept try {
+  if (memory == nullptr) return;
+  const auto& its = state(device.index);
+  if (its.has_pools) {
+    const auto current = scope(device.index);
+    cudaFreeAsync(memory, its.memory_stream);
+    forget_error();
+    return;
   }
-  forget_error();
+  // cudaFree() waits for the device, which the caller may have to keep going.
+  const std::lock_guard lock(mutex_);
+  waiting_frees_.emplace_back(memory, device.index);
 } catch (...) {
 }
 
-void CudaDevice::release_garbage() noexcept {
-  std::vector<Garbage> garbage;
+void CudaDevice::free_what_waits() noexcept try {
+  std::vector<std::pair<void*, int>> waiting;
   {
     const std::lock_guard lock(mutex_);
-    garbage.swap(garbage_);
+    waiting.swap(waiting_frees_);
   }
-  for (const auto& one : garbage) release(one);
+  for (const auto& [memory, device] : waiting) {
+    const auto current = scope(device);
+    cudaFree(memory);
+    forget_error();
+  }
+} catch (...) {
 }
 
-void CudaDevice::give_back(Garbage garbage) noexcept {
-  if (garbage.what == nullptr) return;
-  if (!in_host_function) return release(garbage);
+void CudaDevice::free_host(void* memory) noexcept {
+  if (memory == nullptr) return;
   const std::lock_guard lock(mutex_);
-  garbage_.push_back(garbage);
+  free_host_.emplace(host_sizes_.at(memory), memory);
 }
-
-void CudaDevice::free(void* memory, Device device) noexcept {
-  give_back({Garbage::device_memory, memory, device.index});
-}
-
-void CudaDevice::free_host(void* memory) noexcept { give_back({Garbage::host_memory, memory, 0}); }
 
 uint64_t* CudaDevice::take_word() {
   {
@@ -261,7 +246,6 @@ void CudaDevice::give_back_word(uint64_t* word) noexcept {
 // --- streams and events -------------------------------------------------------------------------
 
 StreamRef CudaDevice::create_stream(Device device) {
-  release_garbage();
   const auto current = scope(device.index);
   int least = 0, greatest = 0;
   check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "create a stream", device.index);
@@ -271,8 +255,11 @@ StreamRef CudaDevice::create_stream(Device device) {
   return {stream};
 }
 
-void CudaDevice::destroy_stream(StreamRef stream) noexcept {
-  give_back({Garbage::stream, stream.native, 0});
+void CudaDevice::destroy_stream(StreamRef stream) noexcept try {
+  const auto current = scope(current_device());
+  cudaStreamDestroy(native(stream));
+  forget_error();
+} catch (...) {
 }
 
 void* CudaDevice::create_event(Device device) {
@@ -283,7 +270,14 @@ void* CudaDevice::create_event(Device device) {
   return event.release();
 }
 
-void CudaDevice::destroy_event(void* event) noexcept { give_back({Garbage::event, event, 0}); }
+void CudaDevice::destroy_event(void* event) noexcept try {
+  if (event == nullptr) return;
+  const std::unique_ptr<Event> its(static_cast<Event*>(event));
+  const auto current = scope(its->device);
+  cudaEventDestroy(its->event);
+  forget_error();
+} catch (...) {
+}
 
 void CudaDevice::record(void* event, StreamRef stream) {
   const auto& its = event_of(event);
@@ -314,7 +308,6 @@ void CudaDevice::synchronize(StreamRef stream) {
   const int device = device_of(stream);
   const auto current = scope(device);
   check(cudaStreamSynchronize(native(stream)), "finish a stream", device);
-  release_garbage();
 }
 
 // --- in stream order ----------------------------------------------------------------------------
@@ -344,12 +337,22 @@ void CudaDevice::unpack(const DeviceBucket& bucket, std::span<const Piece> piece
 }
 
 void CudaDevice::host_function(StreamRef stream, std::function<void()> function) {
-  const int device = device_of(stream);
-  const auto current = scope(device);
-  auto owner = std::make_unique<std::function<void()>>(std::move(function));
-  check(cudaLaunchHostFunc(native(stream), &run_host_function, owner.get()),
-        "queue a host function", device);
-  static_cast<void>(owner.release());
+  // CUDA, which begins before this, takes the words' memory away when the process ends.
+  std::call_once(ended_with_process_, [] { std::atexit([] { cuda_device().functions_.end(); }); });
+  thread_local const char own = 0;
+  const void* key = native(stream);
+  if (native(stream) == cudaStreamPerThread)
+    key = &own;
+  else if (is_default(native(stream)))
+    key = &state(device_of(stream));
+  auto* word = take_word();
+  try {
+    write_word(stream, word, 1);
+  } catch (...) {
+    give_back_word(word);
+    throw;
+  }
+  functions_.add(key, word, std::move(function));
 }
 
 void CudaDevice::write_word(StreamRef stream, uint64_t* word, uint64_t value) {

@@ -4,9 +4,12 @@
 
 #include <atomic>
 #include <mutex>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "tutti/kernels/cuda/driver.h"
+#include "tutti/kernels/cuda/host_functions.h"
 #include "tutti/tensor/device_plugin.h"
 
 namespace tutti::cuda {
@@ -30,6 +33,9 @@ class CudaDevice final : public DeviceRuntime {
   /// Filled with zeros.
   void* allocate(size_t bytes, Device device) override;
   void free(void* memory, Device device) noexcept override;
+  /// Sizes are rounded up to powers of two. What is given back is kept for the next one: to free
+  /// pinned memory CUDA waits for the whole device, on which a stream may be held by a word that
+  /// this process is to store.
   void* allocate_host(size_t bytes) override;
   void free_host(void* memory) noexcept override;
   uint64_t* take_word() override;
@@ -41,13 +47,13 @@ class CudaDevice final : public DeviceRuntime {
   void record(void* event, StreamRef stream) override;
   bool reached(void* event) override;
   void wait_event(StreamRef stream, void* event) override;
-  /// Host memory that is not pinned makes it wait for the stream.
+  /// Host memory that is not pinned makes the caller wait for the stream; see docs/gpu.md.
   void copy(void* target, const void* source, size_t bytes, StreamRef stream) override;
   void pack(const DeviceBucket& bucket, std::span<const Piece> pieces, Scale scale, bool veto,
             StreamRef stream) override;
   void unpack(const DeviceBucket& bucket, std::span<const Piece> pieces, Scale scale,
               const DeviceOutcome& outcome, StreamRef stream) override;
-  /// Does not run the function if the device failed before.
+  /// On a thread of this object (see host_functions.h). A device that failed calls nobody.
   void host_function(StreamRef stream, std::function<void()> function) override;
   void write_word(StreamRef stream, uint64_t* word, uint64_t value) override;
   void wait_word(StreamRef stream, const uint64_t* word, uint64_t value) override;
@@ -64,21 +70,12 @@ class CudaDevice final : public DeviceRuntime {
     bool has_word_commands = false;        // streams store and await words by themselves
     cudaStream_t memory_stream = nullptr;  // idle but for allocate() and free()
   };
-  /// What a host function gave back, which must not call CUDA: done by who comes next.
-  struct Garbage {
-    enum Kind { device_memory, host_memory, stream, event } kind;
-    void* what;
-    int device;
-  };
-
   DeviceState& state(int device);
   void prepare(DeviceState& state, int device);
   ContextScope scope(int device) { return {driver_, state(device).context, device}; }
   int current_device() const;
   int device_of(StreamRef stream, const void* memory = nullptr, const void* other = nullptr);
-  void give_back(Garbage garbage) noexcept;
-  void release(const Garbage& garbage) noexcept;
-  void release_garbage() noexcept;
+  void free_what_waits() noexcept;
 
   std::vector<DeviceState> devices_;
   const Driver driver_;
@@ -86,7 +83,12 @@ class CudaDevice final : public DeviceRuntime {
 
   std::mutex mutex_;  // guards the following
   std::vector<uint64_t*> free_words_;
-  std::vector<Garbage> garbage_;
+  std::unordered_map<void*, size_t> host_sizes_;      // of all pinned memory
+  std::unordered_multimap<size_t, void*> free_host_;  // what of it nobody uses
+  std::vector<std::pair<void*, int>> waiting_frees_;  // device memory without pools, its device
+
+  std::once_flag ended_with_process_;
+  HostFunctions functions_{[this](uint64_t* word) { give_back_word(word); }};
 };
 
 /// The one of this process.

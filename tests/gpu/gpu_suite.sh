@@ -17,7 +17,8 @@ fail() {
 }
 
 # Test programs that use a GPU where there is one: as many of them as were built.
-programs=(cuda_device_test cuda_pack_test core_gpu_staging_test 'nccl_*test')
+programs=(cuda_device_test cuda_pack_test core_gpu_staging_test core_gpu_processes_test
+  nccl_gpu_test)
 
 # The C library and its parts belong to the machine that runs.
 is_system() { [[ $1 =~ ^(linux-vdso|ld-linux|libc\.|libm\.|libdl\.|librt\.|libpthread\.) ]]; }
@@ -28,6 +29,7 @@ pack() {
   mkdir -p "$folder/lib" "$folder/bin"
   for program in "${programs[@]}" tutti-doctor tutti-bench tutti-run; do
     while read -r file; do
+      [[ ! -e $folder/bin/${file##*/} ]] || fail "$build holds two ${file##*/}; empty it and build"
       cp "$file" "$folder/bin/"
       found=1
     done < <(find "$build" -type f -name "$program" -perm -u+x -not -path '*/CMakeFiles/*')
@@ -37,8 +39,6 @@ pack() {
   ln -s "$(basename "$build"/libtutti.so.?)" "$folder/lib/libtutti.so"
   [[ -f $folder/lib/libtutti_device_cuda.so ]] ||
     fail "$build has no libtutti_device_cuda.so; cmake's output says why (grep 'Device cuda')"
-  # What the tests load by name lies beside them.
-  find "$build/tests" -name 'libnccl*.so*' -exec cp -L {} "$folder/bin/" \;
   while read -r name file; do
     is_system "$name" || [[ -e $folder/lib/$name ]] || cp -L "$file" "$folder/lib/$name"
   done < <(ldd "$folder"/bin/* "$folder"/lib/* 2>/dev/null |

@@ -33,10 +33,14 @@ void store(uint64_t* word, uint64_t value) {
   std::atomic_ref(*word).store(value, std::memory_order_release);
 }
 
-bool comes(const uint64_t* word, uint64_t value) {
-  for (const auto deadline = Deadline::after(30); load(word) != value;)
+bool comes(const std::function<bool()>& condition) {
+  for (const auto deadline = Deadline::after(30); !condition();)
     if (deadline.passed()) return false;
   return true;
+}
+
+bool comes(const uint64_t* word, uint64_t value) {
+  return comes([&] { return load(word) == value; });
 }
 
 class DeviceRuntimeConformance : public testing::TestWithParam<DeviceKind> {
@@ -134,7 +138,7 @@ TEST_P(DeviceRuntimeConformance, TheHostIsAheadOfAHeldStream) {
   store(gate, 1);
   runtime_->synchronize(stream_);
   EXPECT_TRUE(runtime_->reached(event));
-  EXPECT_TRUE(called);
+  EXPECT_TRUE(comes([&] { return called.load(); }));
   EXPECT_THAT(target, Each(7));
   runtime_->destroy_event(event);
 }
@@ -210,12 +214,15 @@ TEST_P(DeviceRuntimeConformance, HostFunctionsKeepTheOrderAndMayGiveBack) {
   auto memory = std::make_shared<Tensor>(Shape{1000}, DataType::f32, device_);
   auto* pinned = runtime_->allocate_host(100);
   auto* given = runtime_->take_word();
-  runtime_->host_function(stream_, [this, pinned, given, memory = std::move(memory)]() mutable {
-    memory.reset();
-    runtime_->free_host(pinned);
-    runtime_->give_back_word(given);
-  });
-  runtime_->synchronize(stream_);
+  std::atomic<bool> gave_back = false;
+  runtime_->host_function(stream_,
+                          [this, &gave_back, pinned, given, memory = std::move(memory)]() mutable {
+                            memory.reset();
+                            runtime_->free_host(pinned);
+                            runtime_->give_back_word(given);
+                            gave_back = true;
+                          });
+  ASSERT_TRUE(comes([&] { return gave_back.load(); }));
   std::vector<int> expected(50);
   std::iota(expected.begin(), expected.end(), 0);
   EXPECT_EQ(order, expected);

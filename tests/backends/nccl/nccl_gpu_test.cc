@@ -1,85 +1,25 @@
 // The nccl backend on a GPU, with the real libraries. Ranks are processes, which this one forks
-// before it has touched CUDA. Where something is missing every test skips and says what.
+// before it has touched CUDA. Where something is missing every test is skipped and says what.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <numeric>
 
+#include "tests/support/gpu.h"
 #include "tests/support/ranks.h"
 #include "tutti/backends/backend.h"
-#include "tutti/tensor/device_runtime.h"
 
 namespace tutti::test {
 namespace {
 
-constexpr Device kGpu{DeviceKind::cuda, 0};
-
-// What a GPU or NCCL lacks here; asked in a child, since CUDA does not survive a fork.
-std::string why_not() {
-  int ends[2];
-  if (::pipe(ends) != 0) return "no pipe";
-  const pid_t child = ::fork();
-  if (child == 0) {
-    std::string reason;
-    try {
-      if (device_runtime(DeviceKind::cuda).count() == 0) reason = "CUDA shows no GPU";
-      find_backend("nccl").version();
-    } catch (const std::exception& error) {
-      reason = error.what();
-    }
-    const auto written = ::write(ends[1], reason.data(), reason.size());
-    ::_exit(written < 0);
-  }
-  ::close(ends[1]);
-  std::string reason;
-  char buffer[512];
-  for (ssize_t count; (count = ::read(ends[0], buffer, sizeof buffer)) > 0;)
-    reason.append(buffer, static_cast<size_t>(count));
-  ::close(ends[0]);
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  if (status != 0 && reason.empty()) reason = "the process that looked for a GPU ended badly";
-  return reason;
-}
-
 class NcclGpu : public testing::Test {
  protected:
   void SetUp() override {
-    if (const auto reason = why_not(); !reason.empty()) GTEST_SKIP() << reason;
+    const auto reason = why_no_gpu([] { find_backend("nccl").version(); });
+    if (!reason.empty()) GTEST_SKIP() << reason;
   }
-};
-
-// Small whole numbers on the GPU and back, in order of one stream.
-class Gpu {
- public:
-  Gpu() : runtime_(device_runtime(DeviceKind::cuda)), stream_(runtime_.create_stream(kGpu)) {}
-  ~Gpu() { runtime_.destroy_stream(stream_); }
-  template <class T>
-  Tensor make(const std::vector<T>& values) {
-    Tensor tensor(Shape{static_cast<int64_t>(values.size())}, dtype_of<T>(), kGpu);
-    runtime_.copy(tensor.data(), values.data(), values.size() * sizeof(T), stream_);
-    runtime_.synchronize(stream_);
-    return tensor;
-  }
-  TensorView view(const Tensor& tensor) const {
-    return {tensor.data(), tensor.shape(), tensor.dtype(), kGpu, stream_};
-  }
-  template <class T>
-  std::vector<T> read(const Tensor& tensor) {
-    std::vector<T> values(static_cast<size_t>(tensor.count()));
-    runtime_.copy(values.data(), tensor.data(), values.size() * sizeof(T), stream_);
-    runtime_.synchronize(stream_);
-    return values;
-  }
-  StreamRef stream() const { return stream_; }
-
- private:
-  DeviceRuntime& runtime_;
-  const StreamRef stream_;
 };
 
 template <class T>
@@ -90,7 +30,7 @@ std::vector<T> numbers(size_t count, int start) {
 }
 
 // Steps until the plan is replayed, tensors of two types in one bucket.
-void check_steps(Communicator& comm, Gpu& gpu) {
+void check_steps(Communicator& comm, Gpu& gpu, bool at_once) {
   const int size = comm.size();
   for (int step = 0; step < 12; ++step) {
     const auto a = gpu.make(numbers<float>(1000, comm.rank() + step));
@@ -101,7 +41,7 @@ void check_steps(Communicator& comm, Gpu& gpu) {
     first.wait_on(gpu.stream());
     second.wait_on(gpu.stream());
     const int ranks = size * (size - 1) / 2;
-    const auto seen_a = gpu.read<float>(a);
+    const auto seen_a = at_once ? gpu.read_at_once<float>(a) : gpu.read<float>(a);
     for (size_t i = 0; i < seen_a.size(); ++i)
       ASSERT_EQ(seen_a[i], static_cast<float>(ranks + size * (step + static_cast<int>(i % 7))));
     const auto seen_b = gpu.read<double>(b);
@@ -144,7 +84,7 @@ void check_kinds(Communicator& comm, Gpu& gpu) {
 void check_all(Communicator& comm) {
   Gpu gpu;
   EXPECT_EQ(comm.backend(), "nccl");
-  check_steps(comm, gpu);
+  check_steps(comm, gpu, false);
   check_kinds(comm, gpu);
   comm.barrier("end").wait();
 }
@@ -154,19 +94,26 @@ TEST_F(NcclGpu, OneRank) {
 }
 
 // NCCL takes ranks with different host ids for ranks of different hosts, and lets them share a GPU.
-TEST_F(NcclGpu, TwoRanksOnOneGpuByHostIds) {
+void share_gpu(Options& options) {
+  options.backend = "nccl";
+  ::setenv("CUDA_VISIBLE_DEVICES", "0", 0);
+  ::setenv("NCCL_HOSTID", fmt::format("rank{}", options.rank).c_str(), 1);
+  ::setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+  ::setenv("NCCL_IB_DISABLE", "1", 1);
+  ::setenv("NCCL_NVLS_ENABLE", "0", 1);
+  ::setenv("NCCL_MAX_CTAS", "2", 1);
+}
+
+TEST_F(NcclGpu, TwoRanksOnOneGpuByHostIds) { run_processes(2, check_all, share_gpu, 60); }
+
+TEST_F(NcclGpu, ACopyToOrdinaryMemoryWaitsBehindAnOperation) {
   run_processes(
-      2, check_all,
-      [](Options& options) {
-        options.backend = "nccl";
-        ::setenv("CUDA_VISIBLE_DEVICES", "0", 0);
-        ::setenv("NCCL_HOSTID", fmt::format("rank{}", options.rank).c_str(), 1);
-        ::setenv("NCCL_SOCKET_IFNAME", "lo", 1);
-        ::setenv("NCCL_IB_DISABLE", "1", 1);
-        ::setenv("NCCL_NVLS_ENABLE", "0", 1);
-        ::setenv("NCCL_MAX_CTAS", "2", 1);
+      2,
+      [](Communicator& comm) {
+        Gpu gpu;
+        check_steps(comm, gpu, true);
       },
-      120);
+      share_gpu, 60);
 }
 
 }  // namespace

@@ -1,19 +1,23 @@
-// Operations on a GPU's memory over a backend that knows only the host's. The fake device's tests
-// are in staging_test.cc; these run where there is a GPU, and are skipped, saying why, elsewhere.
+// Operations on a GPU's memory over a backend that knows only the host's, on ranks that are threads
+// of this process. The fake device's tests are in staging_test.cc, those of ranks that are
+// processes in gpu_processes_test.cc; these run where there is a GPU, and are skipped, saying why,
+// elsewhere.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <cstring>
+
+#include "tests/support/gpu.h"
 #include "tests/support/ranks.h"
 #include "tutti/base/error.h"
-#include "tutti/tensor/device_runtime.h"
 
 namespace tutti {
 namespace {
 
+using test::kGpu;
 using test::run_threads;
-
-constexpr Device kGpu{DeviceKind::cuda, 0};
 
 class GpuStaging : public testing::Test {
  protected:
@@ -29,13 +33,21 @@ class GpuStaging : public testing::Test {
   TensorView on_stream(const Tensor& tensor, StreamRef stream) {
     return {tensor.data(), tensor.shape(), tensor.dtype(), kGpu, stream};
   }
+  // Both by pinned memory: a rank that copies to or from other memory behind a wait keeps the
+  // process's other ranks from pinning what they need first (docs/gpu.md).
   void send(const Tensor& tensor, const std::vector<float>& values, StreamRef stream) {
-    runtime_->copy(tensor.data(), values.data(), values.size() * sizeof(float), stream);
+    auto* pinned = runtime_->allocate_host(values.size() * sizeof(float));
+    std::memcpy(pinned, values.data(), values.size() * sizeof(float));
+    runtime_->copy(tensor.data(), pinned, values.size() * sizeof(float), stream);
+    runtime_->host_function(stream, [this, pinned] { runtime_->free_host(pinned); });
   }
   std::vector<float> fetch(const Tensor& tensor, StreamRef stream) {
     std::vector<float> values(static_cast<size_t>(tensor.count()));
-    runtime_->copy(values.data(), tensor.data(), values.size() * sizeof(float), stream);
+    auto* pinned = runtime_->allocate_host(values.size() * sizeof(float));
+    runtime_->copy(pinned, tensor.data(), values.size() * sizeof(float), stream);
     runtime_->synchronize(stream);
+    std::memcpy(values.data(), pinned, values.size() * sizeof(float));
+    runtime_->free_host(pinned);
     return values;
   }
 

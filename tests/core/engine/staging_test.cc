@@ -30,6 +30,43 @@ TensorView on_stream(const Tensor& tensor, StreamRef stream) {
   return {tensor.data(), tensor.shape(), tensor.dtype(), kFake, stream};
 }
 
+// What a device loads or allocates for a first operation must not find a stream that is held.
+TEST(Staging, TheFirstOfANameIsWaitedForByTheHostToo) {
+  FakeDevice device;
+  run_threads(2, [&](Communicator& comm) {
+    const auto stream = device.create_stream(kFake), elsewhere = device.create_stream(kFake);
+    auto* gate = device.take_word();
+    const Tensor tensor(Shape{1000}, DataType::f32, kFake);
+    auto first = comm.allreduce("x", on_stream(tensor, stream));
+    first.wait_on(elsewhere);
+    EXPECT_TRUE(first.done());
+    device.wait_word(stream, gate, 1);  // the second one's input does not come
+    auto second = comm.allreduce("x", on_stream(tensor, stream));
+    second.wait_on(elsewhere);
+    EXPECT_FALSE(second.done());
+    std::atomic_ref(*gate).store(1, std::memory_order_release);
+    second.wait();
+    device.synchronize(elsewhere);
+    device.synchronize(stream);
+    device.give_back_word(gate);
+    device.destroy_stream(elsewhere);
+    device.destroy_stream(stream);
+  });
+}
+
+TEST(Staging, AFirstOperationThatFailsTellsItsErrorLater) {
+  FakeDevice device;
+  run_threads(2, [&](Communicator& comm) {
+    const auto stream = device.create_stream(kFake);
+    const Tensor tensor(Shape{10 + comm.rank()}, DataType::f32, kFake);
+    auto work = comm.allreduce("x", on_stream(tensor, stream));
+    EXPECT_NO_THROW(work.wait_on(stream));
+    EXPECT_THROW(work.wait(), Error);
+    device.synchronize(stream);
+    device.destroy_stream(stream);
+  });
+}
+
 TEST(Staging, TheStreamWaitsAndTheHostDoesNot) {
   FakeDevice device;
   run_threads(2, [&](Communicator& comm) {

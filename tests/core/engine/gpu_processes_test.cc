@@ -1,0 +1,101 @@
+// Operations on a GPU's memory over a backend that knows only the host's, on ranks that are processes
+// and share the GPU; skipped, saying why, where there is none.
+
+#include <gtest/gtest.h>
+
+#include "tests/support/gpu.h"
+#include "tests/support/ranks.h"
+
+namespace tutti {
+namespace {
+
+using test::Gpu;
+using test::run_processes;
+using test::why_no_gpu;
+
+class GpuProcesses : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const auto reason = why_no_gpu(); !reason.empty()) GTEST_SKIP() << reason;
+  }
+};
+
+std::vector<float> numbers(int64_t count, int start) {
+  std::vector<float> values(static_cast<size_t>(count));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(start + int(i % 97));
+  return values;
+}
+
+void in_pieces(Options& options) { options.partition_bytes = 256 << 10; }
+
+// Until the copy to memory that is not pinned is done, CUDA calls nobody and pins nothing in this
+// process; the copy waits for the operation. No thread of the library may need any of that.
+TEST_F(GpuProcesses, ACopyToOrdinaryMemoryWaitsBehindAnOperation) {
+  run_processes(
+      2,
+      [](Communicator& comm) {
+        Gpu gpu;
+        for (const int64_t count : {1, 1000, 1'000'003})
+          for (int step = 0; step < 12; ++step) {
+            const auto gradient = gpu.make(numbers(count, comm.rank() + step));
+            auto work = comm.allreduce("g" + std::to_string(count), gpu.view(gradient),
+                                       {.op = ReduceOp::sum});
+            work.wait_on(gpu.stream());
+            const auto seen = gpu.read_at_once<float>(gradient);
+            const auto a = numbers(count, step), b = numbers(count, step + 1);
+            for (size_t i = 0; i < seen.size(); ++i) ASSERT_EQ(seen[i], a[i] + b[i]) << i;
+            work.wait();
+          }
+      },
+      in_pieces);
+}
+
+// Another size each time: pinned memory comes and goes while the streams are held.
+TEST_F(GpuProcesses, SizesChangeWhileAStreamIsHeld) {
+  run_processes(
+      2,
+      [](Communicator& comm) {
+        Gpu gpu;
+        int64_t count = 1 << 20;
+        for (int step = 0; step < 24; ++step) {
+          count = step % 2 == 0 ? 1 + count / 3 : count * 4 - 7;
+          const auto gradient = gpu.make(numbers(count, comm.rank()));
+          const auto more = gpu.make(numbers(17 * (step + 1), comm.rank()));
+          auto first = comm.allreduce("first", gpu.view(gradient), {.op = ReduceOp::sum});
+          first.wait_on(gpu.stream());
+          // Goes out after the first has come back, since they are of one stream.
+          auto second = comm.allreduce("second", gpu.view(more), {.op = ReduceOp::sum});
+          second.wait_on(gpu.stream());
+          const auto seen = gpu.read_at_once<float>(gradient);
+          for (size_t i = 0; i < seen.size(); i += 1013)
+            ASSERT_EQ(seen[i], 1 + 2 * static_cast<float>(i % 97));
+          EXPECT_EQ(gpu.read_at_once<float>(more)[1], 3.0f);
+          first.wait();
+          second.wait();
+        }
+      },
+      in_pieces);
+}
+
+// The library allocates the output on the GPU while the caller sits in a copy.
+TEST_F(GpuProcesses, OutputsAreMadeWhileTheCallerCopies) {
+  run_processes(2, [](Communicator& comm) {
+    Gpu gpu;
+    for (int step = 0; step < 12; ++step) {
+      const auto sum = gpu.make(numbers(4096, comm.rank()));
+      const auto mine = gpu.make(numbers(100 * (step + 1) + comm.rank(), comm.rank()));
+      auto rows = comm.allgather("rows", gpu.view(mine));
+      auto work = comm.allreduce("sum", gpu.view(sum), {.op = ReduceOp::sum});
+      work.wait_on(gpu.stream());
+      EXPECT_EQ(gpu.read_at_once<float>(sum)[96], 96 + 97.0f);
+      const auto all = gpu.read_at_once<float>(rows.output());
+      ASSERT_EQ(all.size(), static_cast<size_t>(200 * (step + 1) + 1));
+      EXPECT_EQ(all[0], 0.0f);
+      EXPECT_EQ(all.back(), 1 + static_cast<float>((100 * (step + 1)) % 97));
+      work.wait();
+    }
+  });
+}
+
+}  // namespace
+}  // namespace tutti
