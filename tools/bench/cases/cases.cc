@@ -99,6 +99,13 @@ std::span<const Case> all_cases() {
        run_kernels,
        "f32, f16 and bf16. Bandwidths count every byte loaded and stored, on all ranks together.\n"
        "The plain loop and averages are measured up to 1 MiB; large results pass the caches."},
+      {"device",
+       "Packing and unpacking a bucket on a GPU, beside the GPU's own copy",
+       kSet | kTiming,
+       {blocking},
+       run_device,
+       "Each rank by itself on the GPU of its number. Bandwidths count every byte loaded and\n"
+       "stored; the copy is of as many bytes as the bucket has."},
       {"create",
        "Communicator::create and a first 4-byte allreduce, in fresh processes",
        kFresh,

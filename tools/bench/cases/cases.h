@@ -47,5 +47,6 @@ bool run_steady(Session& session);
 bool run_create(Session& session);
 bool run_fused_optimizer(Session& session);
 bool run_kernels(Session& session);
+bool run_device(Session& session);
 
 }  // namespace tutti::bench
