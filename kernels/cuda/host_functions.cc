@@ -62,8 +62,8 @@ void HostFunctions::run() {
       last_call = Clock::now();
       continue;
     }
-    const auto share = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() -
-                                                                             last_call) / kShare;
+    const auto share =
+        std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - last_call) / kShare;
     std::this_thread::sleep_for(
         std::clamp<std::chrono::microseconds>(share, kLeastSleep, kMostSleep));
   }

@@ -46,8 +46,7 @@ class HostFunctionsTest : public testing::Test {
 };
 
 TEST_F(HostFunctionsTest, AStreamsFunctionsKeepTheirOrderAndOthersPass) {
-  for (int i = 0; i < 3; ++i)
-    functions_.add(&stream_, &words_[static_cast<size_t>(i)], note(i));
+  for (int i = 0; i < 3; ++i) functions_.add(&stream_, &words_[static_cast<size_t>(i)], note(i));
   functions_.add(&other_, &words_[3], note(3));
   store(words_[2]);
   store(words_[1]);
@@ -64,7 +63,8 @@ TEST_F(HostFunctionsTest, WhatAFunctionHoldsGoesWithIt) {
   auto held = std::make_shared<int>(1);
   std::weak_ptr<int> seen = held;
   functions_.add(&stream_, &words_[0], [held = std::move(held)] {});
-  functions_.add(&stream_, &words_[1], [this, seen] { note(static_cast<int>(seen.use_count()))(); });
+  functions_.add(&stream_, &words_[1],
+                 [this, seen] { note(static_cast<int>(seen.use_count()))(); });
   EXPECT_FALSE(seen.expired());
   store(words_[0]);
   store(words_[1]);

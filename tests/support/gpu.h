@@ -12,8 +12,8 @@ namespace tutti::test {
 
 constexpr Device kGpu{DeviceKind::cuda, 0};
 
-/// Why tests on a GPU cannot run here, or nothing; `more` may throw what else is missing. Asked in a
-/// child process: CUDA does not survive a fork, and the tests' ranks are forks of this process.
+/// Why tests on a GPU cannot run here, or nothing; `more` may throw what else is missing. Asked in
+/// a child process: CUDA does not survive a fork, and the tests' ranks are forks of this process.
 std::string why_no_gpu(const std::function<void()>& more = [] {});
 
 /// Values on the GPU and back, in order of a stream of its own.

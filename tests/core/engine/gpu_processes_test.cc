@@ -1,5 +1,5 @@
-// Operations on a GPU's memory over a backend that knows only the host's, on ranks that are processes
-// and share the GPU; skipped, saying why, where there is none.
+// Operations on a GPU's memory over a backend that knows only the host's, on ranks that are
+// processes and share the GPU; skipped, saying why, where there is none.
 
 #include <gtest/gtest.h>
 

@@ -9,7 +9,9 @@
 
 #include "tests/tools/run_program.h"
 #include "tools/bench/cases/cases.h"
+#include "tutti/base/error.h"
 #include "tutti/base/text.h"
+#include "tutti/tensor/device_runtime.h"
 
 namespace tutti::bench {
 namespace {
@@ -57,6 +59,16 @@ TEST_P(BenchCase, TwoRanksOverShmAreRight) {
   words.insert(words.end(), more.begin(), more.end());
   Program program(words);
   const int code = program.finish(100);
+  if (GetParam() == "device") {
+    try {
+      device_runtime(DeviceKind::cuda);
+    } catch (const Error& error) {
+      EXPECT_NE(code, 0);
+      EXPECT_EQ(program.output(), "");
+      EXPECT_NE(program.errors().find(error.what()), std::string::npos) << program.errors();
+      GTEST_SKIP() << error.what();
+    }
+  }
   const auto rows = parse_lines(program.output());
   ASSERT_FALSE(rows.empty()) << program.errors();
   for (const auto& row : rows) {

@@ -97,11 +97,11 @@ bool run_device(Session& session) {
   const Device device{DeviceKind::cuda, session.rank() % std::max(runtime.count(), 1)};
   const auto gradients = load_gradient_set(settings.set, settings.elements);
   auto& report = session.report();
-  report.print(fmt::format("# tutti-bench device --set {}: {} tensors of f32, {} on {}\n"
-                           "#{:>11} {:>8} {:>12} {:>12} {:>12} {:>12} {:>8} {:>6}\n",
-                           settings.set, gradients.size(), format_count(session.size(), "rank"),
-                           to_string(device), "what", "bucket", "time (us)", "min", "max",
-                           "moved (GB/s)", "of copy", "#wrong"));
+  report.print(fmt::format(
+      "# tutti-bench device --set {}: {} tensors of f32, {} on {}\n"
+      "#{:>11} {:>8} {:>12} {:>12} {:>12} {:>12} {:>8} {:>6}\n",
+      settings.set, gradients.size(), format_count(session.size(), "rank"), to_string(device),
+      "what", "bucket", "time (us)", "min", "max", "moved (GB/s)", "of copy", "#wrong"));
   bool right = true;
   for (const auto wire : {DataType::f32, DataType::bf16}) {
     Bucket bucket(runtime, device, gradients, wire);
@@ -128,9 +128,10 @@ bool run_device(Session& session) {
       if (copy_speed == 0) copy_speed = speed;
       record.extra["moved_gb_per_s"] = speed;
       record.extra["share_of_copy"] = speed / copy_speed;
-      report.print(fmt::format(" {:>11} {:>8} {:>12.1f} {:>12.1f} {:>12.1f} {:>12.1f} {:>8.2f} {:>6}\n",
-                               what, record.dtype, record.time_us, record.min_us, record.max_us,
-                               speed, speed / copy_speed, record.wrong));
+      report.print(
+          fmt::format(" {:>11} {:>8} {:>12.1f} {:>12.1f} {:>12.1f} {:>12.1f} {:>8.2f} {:>6}\n",
+                      what, record.dtype, record.time_us, record.min_us, record.max_us, speed,
+                      speed / copy_speed, record.wrong));
       report.add(record);
     };
     const int64_t both = bucket.count() * size_of(DataType::f32) + bucket.wire_bytes();
