@@ -24,6 +24,10 @@ HostFunctions::HostFunctions(std::function<void(uint64_t*)> give_back)
     : give_back_(std::move(give_back)) {}
 
 void HostFunctions::end() {
+  if (fork_guard_.forked()) {
+    if (thread_.joinable()) thread_.detach();
+    return;
+  }
   {
     const std::lock_guard lock(mutex_);
     is_over_ = true;

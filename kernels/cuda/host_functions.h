@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "tutti/base/process/fork_guard.h"
+
 namespace tutti::cuda {
 
 /// Calls functions when words are stored. CUDA's own way of calling the host from a stream uses one
@@ -25,6 +27,7 @@ class HostFunctions {
   /// were added for `stream` before it.
   void add(const void* stream, uint64_t* word, std::function<void()> function);
   /// Ends the thread. Functions whose words were not stored are never called, nor are later ones.
+  /// In a fork, which has no such thread, it does nothing.
   void end();
 
  private:
@@ -37,6 +40,7 @@ class HostFunctions {
   void run();
   size_t call_those_stored(std::vector<Pending>& pending);
 
+  const ForkGuard fork_guard_;
   const std::function<void(uint64_t*)> give_back_;
   std::mutex mutex_;  // guards the following
   std::condition_variable changed_;

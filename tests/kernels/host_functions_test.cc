@@ -4,6 +4,8 @@
 #include "tutti/kernels/cuda/host_functions.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
@@ -79,6 +81,21 @@ TEST_F(HostFunctionsTest, TheEndCallsNobody) {
   functions_.end();
   std::this_thread::sleep_for(20ms);
   EXPECT_TRUE(calls_.empty());
+}
+
+TEST_F(HostFunctionsTest, AForkEndsWithoutTheThread) {
+  functions_.add(&stream_, &words_[0], note(0));
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(30);
+    functions_.end();
+    ::_exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  store(words_[0]);
+  EXPECT_EQ(calls(1), std::vector<int>{0});
 }
 
 }  // namespace
