@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "tutti/base/check.h"
@@ -33,7 +34,8 @@ bool covers(const Range& whole, const Range& part) {
 
 // Whether the reductions of a round write to what this rank sends in it.
 bool writes_what_it_sends(const std::vector<Step>& steps, int round) {
-  const auto running = std::ranges::equal_range(steps, round, {}, &Step::round);
+  const std::span running(std::ranges::lower_bound(steps, round, {}, &Step::round),
+                          std::ranges::upper_bound(steps, round, {}, &Step::round));
   return std::ranges::any_of(running, [&](const Step& step) {
     if (step.action != Action::copy && step.action != Action::reduce) return false;
     return std::ranges::any_of(running, [&](const Step& send) {

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 // There in programs that are built with AddressSanitizer, null in all others.
+// NOLINTNEXTLINE(bugprone-reserved-identifier): the name is AddressSanitizer's.
 extern "C" [[gnu::weak]] void* __asan_region_is_poisoned(void* begin, size_t bytes);
 
 namespace tutti {

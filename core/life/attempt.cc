@@ -49,7 +49,7 @@ Attempt::Attempt(const Options& options, const Membership& membership)
       report_after_(kFirstReport) {}
 
 std::shared_ptr<Attempt> Attempt::begin(const Options& options, const Membership& membership) {
-  const std::shared_ptr<Attempt> attempt(new Attempt(options, membership));
+  std::shared_ptr<Attempt> attempt(new Attempt(options, membership));
   // A backend may keep the store when all this is over.
   attempt->watched_ = make_watched_store(attempt->store_, [weak = std::weak_ptr(attempt)] {
     if (const auto attempt = weak.lock()) attempt->look();

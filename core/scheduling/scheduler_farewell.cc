@@ -87,10 +87,10 @@ bool Scheduler::end_what_is_doomed() {
     return std::ranges::any_of(
         runs_, [&](const auto& run) { return std::ranges::count(run->entries(), entry) > 0; });
   };
-  auto over =
-      std::ranges::partition(doomed_, [&](const auto& doomed) { return is_running(doomed.first); });
-  const std::vector<std::pair<Entry*, int>> ended(over.begin(), over.end());
-  doomed_.erase(over.begin(), over.end());
+  const auto over = std::partition(doomed_.begin(), doomed_.end(),
+                                   [&](const auto& doomed) { return is_running(doomed.first); });
+  const std::vector<std::pair<Entry*, int>> ended(over, doomed_.end());
+  doomed_.erase(over, doomed_.end());
   for (const auto& [entry, rank] : ended) {
     if (const auto asked = outstanding_.find(entry_key(entry->request));
         asked != outstanding_.end() && asked->second == entry)
