@@ -10,9 +10,9 @@
 namespace tutti::run {
 
 std::vector<int> share_of_cores(std::span<const int> cores, int rank, int size) {
-  if (cores.empty()) return {};
   const auto count = cores.size(), place = static_cast<size_t>(rank),
              ranks = static_cast<size_t>(size);
+  if (count == 0) return {};
   if (count < ranks) return {cores[place % count]};
   const auto begin = place * count / ranks, end = (place + 1) * count / ranks;
   const auto share = cores.subspan(begin, end - begin);
