@@ -105,10 +105,11 @@ void WorkState::then(WorkCallback callback) {
 
 // The gate must live until the stream has passed it, so the stream holds the state.
 //
-// CUDA stops all launches of a process while it loads a kernel, connects a rank or pins memory, and
-// does neither before the streams that work are idle: a stream that is held by an operation whose
-// own first launch needs that is held for ever. So the first time an operation is waited for on the
-// host, and its error, if it has one, is told by the Work's next wait().
+// A kernel's first launch waits in CUDA until no stream of the process works, with a lock that
+// every other launch needs; pinning memory, as NCCL does to connect ranks, waits in a similar way.
+// If this operation, or what the program puts on the stream behind it, needs such a thing while the
+// stream is held, the stream is held for ever. So the first time the host waits too; an error is
+// told by the next wait().
 void WorkState::wait_on(const std::shared_ptr<WorkState>& state, StreamRef stream) {
   auto& driver = *state->driver_;
   driver.check_not_forked(state->name_);

@@ -12,9 +12,9 @@
 namespace tutti::cuda {
 
 /// Calls functions when words are stored. CUDA's own way of calling the host from a stream uses one
-/// thread for a whole process, and that thread stands still while any other thread copies memory
-/// that is not pinned on a stream that is held: whoever held the stream might be waiting for just
-/// such a call. This thread only loads words, and nothing of CUDA stops it.
+/// thread for a whole process, and that thread stands still while another thread copies memory that
+/// is not pinned on a held stream, even if the call would be what lets that stream go on. This
+/// object's thread only loads words, and nothing of CUDA stops it.
 class HostFunctions {
  public:
   /// `give_back` gets each word back before its function is called.
