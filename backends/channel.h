@@ -37,7 +37,7 @@ class Channel {
   /// when it is destroyed, before the poller: closing is not enough where another process holds the
   /// descriptor too.
   virtual void watch(Poller& poller) = 0;
-  virtual std::string_view route() const = 0;
+  virtual std::string_view route() const = 0;  // how bytes travel, for the timeline: "tcp"
   /// Seconds since the last sign of life of the peer that the network saw, see
   /// Transport::quiet_seconds; infinity: it tells nothing.
   virtual double quiet_seconds() { return std::numeric_limits<double>::infinity(); }

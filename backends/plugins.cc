@@ -41,7 +41,7 @@ std::map<std::string, std::string> plugin_files(const std::string& folder) {
 
 std::vector<std::string> searched(std::span<const std::string> folders) {
   std::vector<std::string> all(folders.begin(), folders.end());
-  all.push_back(library_folder());
+  all.push_back(plugin_folder());
   return all;
 }
 

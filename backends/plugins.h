@@ -22,7 +22,7 @@ struct ListedBackend {
 std::vector<const BackendPlugin*> load_backends(std::string_view name, const Chooser& scores,
                                                 std::span<const std::string> folders);
 
-/// The built-in backends, then what is in the folders and beside libtutti.so, each name once, as
+/// The built-in backends, then what is in the folders and plugin_folder(), each name once, as
 /// find_backend() would find it. Loads every plugin; throws for none.
 std::vector<ListedBackend> list_backends(std::span<const std::string> folders);
 

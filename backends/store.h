@@ -18,17 +18,17 @@ namespace tutti {
 class Store {
  public:
   virtual ~Store() = default;
-  virtual void set(const std::string& key, std::string_view value) = 0;
+  virtual void set(const std::string& key, std::string_view value) = 0;  // replaces
   /// Sets only if the key is not there yet; returns the value that then stands.
   virtual std::string set_once(const std::string& key, std::string_view value) = 0;
-  virtual std::optional<std::string> try_get(const std::string& key) = 0;
+  virtual std::optional<std::string> try_get(const std::string& key) = 0;  // at once
   /// Waits for the key; throws Error(timeout) that names the key.
   virtual std::string get(const std::string& key, Deadline deadline) = 0;
   /// Adds to a decimal counter that starts at 0; returns the new value.
   virtual int64_t add(const std::string& key, int64_t amount) = 0;
   /// Raises such a counter to `least` if it is lower; returns the value that then stands.
   virtual int64_t raise(const std::string& key, int64_t least) = 0;
-  virtual void erase(const std::string& key) = 0;
+  virtual void erase(const std::string& key) = 0;  // nothing if it is not there
   /// Erases all keys that begin with this.
   virtual void erase_all(const std::string& prefix) = 0;
   /// The same keys for calls that all end by the deadline, with Error(unavailable) if the store
@@ -63,7 +63,7 @@ class TcpStoreServer {
   TcpStoreServer(const std::string& address, int port, std::string secret, LogSink log = nullptr);
   ~TcpStoreServer();
   TcpStoreServer(const TcpStoreServer&) = delete;
-  int port() const;
+  int port() const;  // that it serves on
   /// Tells `log` now of the connections that it was not told of yet, and returns when it has been.
   void report_strangers();
   /// The server's own view, without a connection.

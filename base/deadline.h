@@ -5,21 +5,23 @@
 
 namespace tutti {
 
+/// Never set back.
 using Clock = std::chrono::steady_clock;
 
 /// A point in time after which waiting is an error. Copyable; `never()` does not pass.
 class Deadline {
  public:
-  static Deadline never() { return Deadline(Clock::time_point::max()); }
+  static Deadline never() { return Deadline(Clock::time_point::max()); }  // does not pass
+  /// Seconds from now.
   static Deadline after(double seconds) {
     return Deadline(Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                        std::chrono::duration<double>(std::min(seconds, 1e8))));
   }
-  static Deadline at(Clock::time_point when) { return Deadline(when); }
+  static Deadline at(Clock::time_point when) { return Deadline(when); }  // on the steady clock
 
-  bool passed() const { return !is_never() && Clock::now() >= when_; }
-  bool is_never() const { return when_ == Clock::time_point::max(); }
-  Clock::time_point when() const { return when_; }
+  bool passed() const { return !is_never() && Clock::now() >= when_; }  // waiting is an error
+  bool is_never() const { return when_ == Clock::time_point::max(); }   // made by never()
+  Clock::time_point when() const { return when_; }                      // on the steady clock
 
   /// Milliseconds to hand to poll or epoll_wait: rounded up, -1 for never, 0 once passed.
   int poll_milliseconds() const {

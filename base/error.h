@@ -26,6 +26,7 @@ enum class ErrorCode : int {
   internal = 16,         // our own mistake
 };
 
+/// "peer lost" and so on.
 std::string_view to_string(ErrorCode code) noexcept;
 
 /// The one exception type of the library. what() is a complete line that names rank, tensor, what
@@ -33,17 +34,20 @@ std::string_view to_string(ErrorCode code) noexcept;
 /// them.
 class Error : public std::runtime_error {
  public:
+  /// `message`: one whole line.
   Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
 
-  ErrorCode code() const noexcept { return code_; }
+  ErrorCode code() const noexcept { return code_; }  // which remedy may help
   /// The rank that the error is about (the one that died, disagrees, is late), or -1.
   int rank() const noexcept { return rank_; }
   /// The tensor that the error is about, or empty.
   const std::string& tensor() const noexcept { return tensor_; }
 
-  Error& with_rank(int rank) & noexcept { return rank_ = rank, *this; }
-  Error&& with_rank(int rank) && noexcept { return rank_ = rank, std::move(*this); }
+  Error& with_rank(int rank) & noexcept { return rank_ = rank, *this; }               // sets rank()
+  Error&& with_rank(int rank) && noexcept { return rank_ = rank, std::move(*this); }  // sets rank()
+  /// Sets tensor().
   Error& with_tensor(std::string_view tensor) & { return tensor_ = tensor, *this; }
+  /// Sets tensor().
   Error&& with_tensor(std::string_view tensor) && { return tensor_ = tensor, std::move(*this); }
 
  private:

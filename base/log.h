@@ -6,6 +6,7 @@
 
 namespace tutti {
 
+/// What a line is about; TUTTI_LOG lets through what is at least as grave.
 enum class LogLevel : int { error = 0, warning = 1, info = 2, debug = 3 };
 
 /// Takes finished lines (no newline at the end). Called from any thread, one call at a time per

@@ -57,6 +57,13 @@ std::string library_folder() {
   return fs::canonical(info.dli_fname, status).parent_path().string();
 }
 
+std::string plugin_folder() {
+  const auto library = library_folder();
+  std::error_code status;
+  auto own = library + "/tutti-" TUTTI_SOVERSION;
+  return fs::is_directory(own, status) ? own : library;
+}
+
 const void* load_plugin_record(const std::string& file, const PluginKind& kind) {
   check_whole(file);
   // Never closed: what a library set up (threads, handlers at exit) may outlive all that used it.

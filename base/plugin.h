@@ -8,6 +8,9 @@ namespace tutti {
 
 /// The folder of libtutti.so.
 std::string library_folder();
+/// Where the plugins of this library lie: in an installation the folder tutti-<its so-version>
+/// beside libtutti.so, so that two versions can be installed at once; in a build tree beside it.
+std::string plugin_folder();
 
 /// What a plugin file should be, for messages.
 struct PluginKind {

@@ -53,9 +53,11 @@ constexpr bool reduces(CollectiveKind kind) noexcept {
 /// send, recv      count            count                  {count}            -
 /// barrier         -                -                      -                  -
 ///
-/// input may equal output where both hold as many elements. Input is never read beyond, and output
-/// never written beyond what the table says; either may be null where the table says nothing. Spans
-/// and memory are borrowed until the operation is done.
+/// input may equal output where both hold as many elements. An allgather's or (at root) gather's
+/// input may be this rank's part of output, a scatter's output (at root) this rank's part of input;
+/// other overlaps are not allowed. Input is never read beyond, and output never written beyond what
+/// the table says; either may be null where the table says nothing. Spans and memory are borrowed
+/// until the operation is done.
 struct Collective {
   CollectiveKind kind = CollectiveKind::barrier;
   DataType dtype = DataType::f32;
@@ -66,6 +68,9 @@ struct Collective {
   std::span<const int64_t> send_counts;
   std::span<const int64_t> recv_counts;
   Scale scale;  // applied once to the final values of reducing kinds (op average adds 1/n itself)
+  /// alltoall: the most that any rank sends to any other, alike on all ranks; -1: not known. A
+  /// backend may need it to choose alike.
+  int64_t longest = -1;
 };
 
 }  // namespace tutti

@@ -107,6 +107,7 @@ struct Launch {
   int spins = 0;
   /// Queues: ranks must say the same name; empty: they are known to agree already.
   std::string_view name = {};
+  uint64_t layout = 0;  // queues with a name: digest of the memory's strides, too; 0: row-major
   Edges edges;
   /// Queues: where the elements lie, one window after another, if all lie in one Region of the
   /// backend and at the same distances on all ranks. They are reduced where they are.

@@ -10,16 +10,18 @@
 
 namespace tutti {
 
+/// Memory that a schedule knows.
 enum class Slot : uint8_t { input, output, scratch };
 
 /// Elements [begin, begin + count) of a slot.
 struct Range {
-  int64_t begin = 0;
-  int64_t count = 0;
-  int64_t end() const { return begin + count; }
-  bool operator==(const Range&) const = default;
+  int64_t begin = 0;                              // first element
+  int64_t count = 0;                              // of elements
+  int64_t end() const { return begin + count; }   // one past the last
+  bool operator==(const Range&) const = default;  // of both
 };
 
+/// What a step does.
 enum class Action : uint8_t {
   send,   // source of slot `from` to `peer`
   recv,   // from `peer` into target of slot `to`
@@ -31,11 +33,11 @@ enum class Action : uint8_t {
 /// and the others, also in order, stand in scratch from `begin` on, `stride` elements apart. The
 /// target may be the place of any one of them.
 struct Operands {
-  int count = 1;
-  int own = 0;
-  int64_t begin = 0;
-  int64_t stride = 0;
-  bool operator==(const Operands&) const = default;
+  int count = 1;                                     // with the own one
+  int own = 0;                                       // place of the step's source among them
+  int64_t begin = 0;                                 // in scratch
+  int64_t stride = 0;                                // elements from one to the next
+  bool operator==(const Operands&) const = default;  // of all fields
 };
 
 /// One thing that one rank does. Rounds are counted from 0 within a segment. In a round a rank
@@ -44,26 +46,26 @@ struct Operands {
 /// travels in each direction per round (key = round), and a message is sent even if it is empty: it
 /// carries the verdict.
 struct Step {
-  int round = 0;
-  Action action = Action::copy;
-  int peer = -1;
-  Slot from = Slot::input;
-  Slot to = Slot::output;
-  Range source{};
-  Range target{};
-  Operands operands{};  // reduce only
+  int round = 0;                 // from 0
+  Action action = Action::copy;  // what is done
+  int peer = -1;                 // of send and recv
+  Slot from = Slot::input;       // read
+  Slot to = Slot::output;        // written
+  Range source{};                // of `from`
+  Range target{};                // of `to`
+  Operands operands{};           // reduce only
 };
 
 /// What a schedule is computed from. Pure data: the same on every rank but for `rank`.
 struct Problem {
-  CollectiveKind kind = CollectiveKind::allreduce;
-  int rank = 0;
-  int size = 1;
-  int root = 0;
-  std::span<const int64_t> counts;       // see Collective: send_counts
-  std::span<const int64_t> recv_counts;  // alltoall only
-  std::span<const int> hosts;            // host number of each rank, empty: all on one host
-  bool in_place = false;                 // input and output are the same memory
+  CollectiveKind kind = CollectiveKind::allreduce;  // what is computed
+  int rank = 0;                                     // this one
+  int size = 1;                                     // how many ranks there are
+  int root = 0;                                     // or the peer of send and recv
+  std::span<const int64_t> counts;                  // see Collective: send_counts
+  std::span<const int64_t> recv_counts;             // alltoall only
+  std::span<const int> hosts;  // host number of each rank, empty: all on one host
+  bool in_place = false;       // input and output are the same memory
 };
 
 /// What one rank does for one segment of a collective. Offsets are elements of the segment's input
@@ -85,10 +87,10 @@ struct Schedule {
 /// bits; where reduces(kind), and in a barrier, a rank that has run its schedule has heard,
 /// directly or not, from every other rank.
 struct Algorithm {
-  std::string_view name;
-  CollectiveKind kind = CollectiveKind::allreduce;
-  bool reduces_in_rank_order = false;
-  Schedule (*plan)(const Problem&) = nullptr;
+  std::string_view name;                            // as TUTTI_ALGORITHMS calls it
+  CollectiveKind kind = CollectiveKind::allreduce;  // what it computes
+  bool reduces_in_rank_order = false;               // see above
+  Schedule (*plan)(const Problem&) = nullptr;       // pure; any thread
 };
 
 /// Every algorithm of the library, all kinds.
@@ -101,6 +103,7 @@ void require_valid(const Problem& problem);
 
 /// Elements of input and of output that a rank holds for a Problem.
 int64_t input_count(const Problem& problem);
+/// See input_count.
 int64_t output_count(const Problem& problem);
 
 }  // namespace tutti

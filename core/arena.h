@@ -26,10 +26,11 @@ class WorkState;
 /// thread; the arrays of a step must not be written between ready() and wait().
 class GradientArena {
  public:
+  /// What the caller says of one array.
   struct Array {
-    std::string name;
-    Shape shape;
-    DataType dtype = DataType::f32;
+    std::string name;                // matched over the ranks
+    Shape shape;                     // extents
+    DataType dtype = DataType::f32;  // of its elements
     Device device{};                 // where it shall live: host memory, so far
     std::vector<int64_t> strides{};  // in elements, one a dimension, of any order of dimensions (as
                                      // channels_last); empty: row-major
@@ -47,6 +48,7 @@ class GradientArena {
   /// each does it all. Calls of one step never overlap in elements. An array may be declared ready
   /// when neither its gradient nor its twin is needed any more in this step; none can be left out.
   using Apply = void (*)(void* self, int64_t offset, int64_t count, const std::byte* reduced);
+  /// See Apply; `self` is handed to it.
   GradientArena(Communicator& communicator, std::vector<Array> arrays, const ReduceOptions& options,
                 Apply apply, void* self);
   /// Waits for what is on its way, because it works in this memory. A fork of the process may
@@ -63,7 +65,7 @@ class GradientArena {
   TensorView value(std::string_view name) const;
   /// The whole of the twins, and of the arrays: what offsets count from.
   std::byte* values() const;
-  int64_t bytes() const;
+  int64_t bytes() const;  // of the arrays, with what lies between them
   /// This rank's gradient is complete: starts its reduction. Throws Error(duplicate_name) if it was
   /// declared ready already in this step.
   void ready(std::string_view name);

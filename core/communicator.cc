@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "tutti/base/text.h"
+#include "tutti/core/life/arguments.h"
 #include "tutti/core/life/communicator_state.h"
 #include "tutti/core/life/membership.h"
 #include "tutti/kernels/reduce.h"
@@ -16,34 +17,26 @@ namespace tutti {
 
 namespace {
 
-void check_same(std::string_view name, const TensorView& input, const TensorView& output) {
-  if (input.shape() != output.shape() || input.dtype() != output.dtype())
-    throw refused(name, fmt::format("input {}{} and output {}{} must be alike",
-                                    to_string(input.dtype()), input.shape().to_string(),
-                                    to_string(output.dtype()), output.shape().to_string()));
-  if (layout_of(input) != layout_of(output))
-    throw refused(name,
-                  fmt::format("input with strides [{}] and output with strides [{}] must be "
-                              "alike",
-                              fmt::join(input.strides(), ","), fmt::join(output.strides(), ",")));
-}
-
-int64_t rows_of(const Shape& shape) { return shape.rank() == 0 ? 1 : shape[0]; }
-
-std::vector<int64_t> checked_rows(std::string_view name, std::span<const int64_t> rows, int size) {
-  if (!rows.empty() && static_cast<int>(rows.size()) != size)
-    throw refused(name, fmt::format("{} were given for {}",
-                                    format_count(static_cast<int64_t>(rows.size()), "row count"),
-                                    format_count(size, "rank")));
-  for (const int64_t count : rows)
-    if (count < 0)
-      throw refused(name, fmt::format("rows [{}] hold a negative count", fmt::join(rows, ",")));
-  return {rows.begin(), rows.end()};
-}
-
 std::unique_ptr<Entry> with_library_output(std::unique_ptr<Entry> entry) {
   entry->library_output = true;
   return entry;
+}
+
+// The caller's memory instead of one of the library's; its rows are looked at where all are known.
+void give_output(const CommunicatorState& state, Entry& entry, const TensorView& output) {
+  const auto& name = entry.request.name;
+  state.check_tensor(name, output);
+  if (!output.is_row_major())
+    throw refused(name, fmt::format("an output of rows is row-major, this one has strides [{}]",
+                                    fmt::join(output.strides(), ",")));
+  for (const TensorView* view : {static_cast<const TensorView*>(&entry.input), &output})
+    if (view->device().kind != DeviceKind::cpu)
+      throw refused(name, fmt::format("memory on {} gets its output from the library: leave the "
+                                      "output out",
+                                      to_string(view->device())));
+  entry.library_output = false;
+  entry.output = output;
+  entry.request.output_rows = rows_of(output.shape());
 }
 
 }  // namespace
@@ -78,7 +71,7 @@ Work Communicator::allreduce(std::string_view name, TensorView tensor,
 Work Communicator::allreduce(std::string_view name, ConstTensorView constant, TensorView output,
                              const ReduceOptions& options) {
   const TensorView& input = constant.view();
-  check_same(name, input, output);
+  check_alike(name, input, output);
   if (input.device().kind == DeviceKind::cpu) {
     CommunicatorState::Allreduces allreduces(*state_, name, {}, 0, options);
     Work work(allreduces.add(name, input, output));
@@ -134,7 +127,7 @@ Work Communicator::grouped_allreduce(std::string_view group, std::span<const Nam
 Work Communicator::reduce(std::string_view name, TensorView input, TensorView output, int root,
                           ReduceOp op) {
   state_->check_root(name, root);
-  if (rank() == root) check_same(name, input, output);
+  if (rank() == root) check_alike(name, input, output);
   auto entry =
       state_->entry(name, CollectiveKind::reduce, input, rank() == root ? output : TensorView());
   set_reduction(entry->request, ReduceOptions{.op = op});
@@ -162,6 +155,15 @@ Work Communicator::reduce_scatter(std::string_view name, TensorView input,
   return state_->submit(reduce_scatter_entry(*state_, name, input, options, rows));
 }
 
+Work Communicator::reduce_scatter(std::string_view name, TensorView input, TensorView output,
+                                  const ReduceOptions& options, std::span<const int64_t> rows) {
+  auto entry = reduce_scatter_entry(*state_, name, input, options, rows);
+  check_row_type(name, input, output);
+  check_apart(name, input, output);
+  give_output(*state_, *entry, output);
+  return state_->submit(std::move(entry));
+}
+
 Work Communicator::grouped_reduce_scatter(std::string_view group,
                                           std::span<const NamedTensor> tensors,
                                           const ReduceOptions& options) {
@@ -179,11 +181,7 @@ Work Communicator::allgather(std::string_view name, TensorView input) {
 }
 
 Work Communicator::allgather(std::string_view name, TensorView input, TensorView output) {
-  if (input.dtype() != output.dtype() || input.shape().with_rows(0) != output.shape().with_rows(0))
-    throw refused(name,
-                  fmt::format("input {}{} and output {}{} must be alike but for the first extent",
-                              to_string(input.dtype()), input.shape().to_string(),
-                              to_string(output.dtype()), output.shape().to_string()));
+  check_row_type(name, input, output);
   auto entry = state_->entry(name, CollectiveKind::allgather, input, output);
   entry->request.output_rows = rows_of(output.shape());
   return state_->submit(std::move(entry));
@@ -212,6 +210,38 @@ Work Communicator::gather(std::string_view name, TensorView input, int root) {
   return state_->submit(std::move(entry));
 }
 
+Work Communicator::gather(std::string_view name, TensorView input, TensorView output, int root) {
+  state_->check_root(name, root);
+  auto entry = state_->entry(name, CollectiveKind::gather, input, TensorView());
+  entry->request.signature.root = root;
+  if (rank() == root) {
+    check_row_type(name, input, output);
+    give_output(*state_, *entry, output);
+  }
+  return state_->submit(std::move(entry));
+}
+
+Work Communicator::scatter(std::string_view name, TensorView input, TensorView output, int root,
+                           std::span<const int64_t> rows) {
+  state_->check_root(name, root);
+  const bool is_root = rank() == root;
+  if (is_root && input.shape().rank() == 0)
+    throw refused(name, "a scalar has no rows to scatter; give it a first dimension");
+  if (is_root) check_row_type(name, input, output);
+  auto entry =
+      state_->entry(name, CollectiveKind::scatter, is_root ? input : TensorView(), TensorView());
+  auto& signature = entry->request.signature;
+  signature.root = root;
+  give_output(*state_, *entry, output);
+  if (is_root) {
+    entry->request.rows = checked_rows(name, rows, size());
+  } else {
+    signature.dtype = signature.wire = output.dtype();
+    signature.shape = output.shape();
+  }
+  return state_->submit(std::move(entry));
+}
+
 Work Communicator::scatter(std::string_view name, TensorView input, int root,
                            std::span<const int64_t> rows) {
   state_->check_root(name, root);
@@ -225,24 +255,43 @@ Work Communicator::scatter(std::string_view name, TensorView input, int root,
   return state_->submit(std::move(entry));
 }
 
-Work Communicator::alltoall(std::string_view name, TensorView input,
-                            std::span<const int64_t> splits) {
+namespace {
+
+std::unique_ptr<Entry> alltoall_entry(const CommunicatorState& state, std::string_view name,
+                                      TensorView input, std::span<const int64_t> splits) {
+  const int rank = state.options.rank, size = state.options.size;
   const int64_t all = rows_of(input.shape());
   if (input.shape().rank() == 0)
     throw refused(name, "a scalar has no rows to send; give it a first dimension");
-  auto rows = checked_rows(name, splits, size());
+  auto rows = checked_rows(name, splits, size);
   if (rows.empty()) {
-    if (all % size() != 0)
+    if (all % size != 0)
       throw refused(name, fmt::format("{} rows cannot be split equally among {} ranks; give splits",
-                                      all, size()));
-    rows.assign(static_cast<size_t>(size()), all / size());
+                                      all, size));
+    rows.assign(static_cast<size_t>(size), all / size);
   }
   if (std::accumulate(rows.begin(), rows.end(), int64_t{0}) != all)
     throw refused(name, fmt::format("splits [{}] do not add up to the {} rows of rank {}",
-                                    fmt::join(rows, ","), all, rank()));
+                                    fmt::join(rows, ","), all, rank));
   auto entry =
-      with_library_output(state_->entry(name, CollectiveKind::alltoall, input, TensorView()));
+      with_library_output(state.entry(name, CollectiveKind::alltoall, input, TensorView()));
   entry->request.rows = std::move(rows);
+  return entry;
+}
+
+}  // namespace
+
+Work Communicator::alltoall(std::string_view name, TensorView input,
+                            std::span<const int64_t> splits) {
+  return state_->submit(alltoall_entry(*state_, name, input, splits));
+}
+
+Work Communicator::alltoall(std::string_view name, TensorView input, TensorView output,
+                            std::span<const int64_t> splits) {
+  auto entry = alltoall_entry(*state_, name, input, splits);
+  check_row_type(name, input, output);
+  check_apart(name, input, output);
+  give_output(*state_, *entry, output);
   return state_->submit(std::move(entry));
 }
 
@@ -305,48 +354,16 @@ Work Communicator::sparse_allreduce(std::string_view name, SparseTensor tensor, 
   return state_->submit_group(name, std::move(entries));
 }
 
-// --- blocking -----------------------------------------------------------------------------------
-
-void Communicator::allreduce_blocking(std::string_view name, const TensorView& tensor,
-                                      ReduceOp op) {
-  state_->check_tensor(name, tensor);
-  if (!can_reduce(tensor.dtype(), op)) throw op_means_nothing(name, tensor.dtype(), op);
-  if (tensor.device().kind == DeviceKind::cpu) {
-    const int64_t count = tensor.count();
-    Collective collective;
-    collective.kind = CollectiveKind::allreduce;
-    collective.dtype = tensor.dtype();
-    collective.op = op;
-    collective.input = collective.output = tensor.data();
-    collective.send_counts = {&count, 1};
-    if (state_->engine->run_now(name, collective)) return;
-  }
-  auto entry = state_->entry(name, CollectiveKind::allreduce, tensor, tensor);
-  set_reduction(entry->request, ReduceOptions{.op = op});
-  Work(state_->submit(std::move(entry), false)).wait();
-}
-
-void Communicator::broadcast_blocking(std::string_view name, const TensorView& tensor, int root) {
-  state_->check_root(name, root);
-  auto entry = state_->entry(name, CollectiveKind::broadcast, tensor, tensor);
-  entry->request.signature.root = root;
-  Work(state_->submit(std::move(entry), false)).wait();
-}
-
-void Communicator::barrier_blocking() {
-  auto entry =
-      state_->entry("blocking barrier", CollectiveKind::barrier, TensorView(), TensorView());
-  Work(state_->submit(std::move(entry), false)).wait();
-}
+// --- bytes ---------------------------------------------------------------------------------------
 
 std::vector<std::byte> Communicator::broadcast_bytes(std::string_view name,
                                                      std::span<const std::byte> bytes, int root) {
   state_->check_root(name, root);
   int64_t length = static_cast<int64_t>(bytes.size());
-  broadcast_blocking(fmt::format("{}.length", name), std::span(&length, 1), root);
+  broadcast(fmt::format("{}.length", name), std::span(&length, 1), root).wait();
   std::vector<std::byte> all(static_cast<size_t>(length));
   if (rank() == root) std::copy(bytes.begin(), bytes.end(), all.begin());
-  broadcast_blocking(name, TensorView(all.data(), Shape{length}, DataType::u8), root);
+  broadcast(name, TensorView(all.data(), Shape{length}, DataType::u8), root).wait();
   return all;
 }
 
@@ -371,6 +388,8 @@ TensorHandle Communicator::declare(std::string_view name, Shape shape, DataType 
   handle.declared_ = std::make_shared<DeclaredTensor>(state_, name, shape, dtype);
   return handle;
 }
+
+void Communicator::close() noexcept { state_->engine->close(); }
 
 Statistics Communicator::statistics() const { return state_->engine->statistics(); }
 

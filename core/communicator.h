@@ -22,9 +22,10 @@ class CommunicatorState;
 class GradientArena;
 struct DeclaredTensor;
 
+/// A member of a group.
 struct NamedTensor {
-  std::string name;
-  TensorView tensor;
+  std::string name;   // unique in its group
+  TensorView tensor;  // borrowed
 };
 
 /// A name looked up once; see Communicator::declare. A copy is the same name. What was looked up
@@ -40,8 +41,8 @@ class TensorHandle {
 
 /// The sparse rows of a larger tensor: `indices` i64[k], `values` [k, ...].
 struct SparseTensor {
-  TensorView indices;
-  TensorView values;
+  TensorView indices;  // i64[k], rows of the larger tensor
+  TensorView values;   // [k, ...], of any float type
 };
 
 /// One member of a group of ranks that act together. Made by every rank at the same time; any
@@ -60,14 +61,14 @@ class Communicator {
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
-  int rank() const;
-  int size() const;
+  int rank() const;  // this one's number, from 0
+  int size() const;  // how many ranks there are
   /// Among the ranks of this host.
   int local_rank() const;
-  int local_size() const;
-  int hosts() const;
-  std::string backend() const;
-  const Options& options() const;
+  int local_size() const;          // ranks on this host
+  int hosts() const;               // on how many hosts the ranks are
+  std::string backend() const;     // that was chosen: "shm"
+  const Options& options() const;  // that it was made with
 
   // --- asynchronous: each returns at once; the name is matched over all ranks ---
 
@@ -76,6 +77,7 @@ class Communicator {
   /// means over each rank's batch. Where a trainer sums over its batch, take `sum`, or its steps
   /// become smaller by the number of ranks, silently.
   Work allreduce(std::string_view name, TensorView tensor, ReduceOp op = ReduceOp::average);
+  /// The same with scales, a wire type or a priority.
   Work allreduce(std::string_view name, TensorView tensor, const ReduceOptions& options);
   /// `count` elements from `data` on, in place.
   template <ElementType T>
@@ -86,6 +88,7 @@ class Communicator {
   /// the same.
   Work allreduce(std::string_view name, ConstTensorView input, TensorView output,
                  const ReduceOptions& options = {});
+  /// The same by a handle of declare(), for loops over many small tensors.
   Work allreduce(const TensorHandle& handle, TensorView tensor, const ReduceOptions& options = {});
   /// All or none: no member is reduced before every member is there on every rank. `group` is
   /// matched like a name. One Work for all.
@@ -101,6 +104,7 @@ class Communicator {
   Work allgather(std::string_view name, TensorView input);
   /// The same into the caller's memory, whose rows must be the sum of all.
   Work allgather(std::string_view name, TensorView input, TensorView output);
+  /// Every member by itself; output(i) is that of tensors[i].
   Work grouped_allgather(std::string_view group, std::span<const NamedTensor> tensors);
   /// In place: root's contents to all.
   Work broadcast(std::string_view name, TensorView tensor, int root = 0);
@@ -109,23 +113,35 @@ class Communicator {
               ReduceOp op = ReduceOp::sum);
   /// output() at root: all ranks' rows in rank order; empty elsewhere.
   Work gather(std::string_view name, TensorView input, int root = 0);
+  /// The same into the caller's memory, which counts at root only; its rows must be the sum of all.
+  Work gather(std::string_view name, TensorView input, TensorView output, int root = 0);
   /// `input` counts at root only: its rows are dealt by `rows` (one number a rank; empty: equal
   /// parts). output() is this rank's part.
   Work scatter(std::string_view name, TensorView input, int root = 0,
+               std::span<const int64_t> rows = {});
+  /// The same into the caller's memory, whose rows must be this rank's part.
+  Work scatter(std::string_view name, TensorView input, TensorView output, int root = 0,
                std::span<const int64_t> rows = {});
   /// output() is this rank's share of the reduced rows: `rows` deals them (empty: equal parts, the
   /// remainder to the lowest ranks).
   Work reduce_scatter(std::string_view name, TensorView input, const ReduceOptions& options = {},
                       std::span<const int64_t> rows = {});
+  /// The same into the caller's memory, whose rows must be this rank's share.
+  Work reduce_scatter(std::string_view name, TensorView input, TensorView output,
+                      const ReduceOptions& options, std::span<const int64_t> rows = {});
+  /// Every member by itself, in equal parts; output(i) is that of tensors[i].
   Work grouped_reduce_scatter(std::string_view group, std::span<const NamedTensor> tensors,
                               const ReduceOptions& options = {});
   /// Rows of `input` to every rank: `splits` rows to each (empty: equal parts). output() is what
   /// the others sent here, in rank order; received_counts() their rows.
   Work alltoall(std::string_view name, TensorView input, std::span<const int64_t> splits = {});
+  /// The same into the caller's memory, whose rows must be as many as the others send here.
+  Work alltoall(std::string_view name, TensorView input, TensorView output,
+                std::span<const int64_t> splits);
   /// Point to point: matched by name between the two ranks.
   Work send(std::string_view name, TensorView tensor, int to);
-  Work recv(std::string_view name, TensorView tensor, int from);
-  Work barrier(std::string_view name = "barrier");
+  Work recv(std::string_view name, TensorView tensor, int from);  // see send
+  Work barrier(std::string_view name = "barrier");                // done when all came
   /// This rank is out of data: until every rank has joined it takes part in the others' allreduces
   /// with nothing, and averages divide by those that are left. The Work is done when all have
   /// joined; output() is an i64 scalar, the last rank to join.
@@ -133,9 +149,10 @@ class Communicator {
 
   // --- blocking: the caller drives; no thread is woken ---
 
-  /// For a lone value in the middle of a program. In shared memory nothing is negotiated: every
-  /// rank, joined ones too, makes its blocking calls in one order, as with MPI; ranks whose calls
-  /// differ in name, count, dtype or op all get Error(mismatch) that says who called what.
+  /// For what a program waits for anyway. In shared memory nothing is negotiated: every rank,
+  /// joined ones too, makes its blocking calls, whatever their kinds, in one order, as with MPI;
+  /// ranks whose calls differ in kind, name, count, dtype, op, root or rows all get Error(mismatch)
+  /// that says who called what. Elsewhere they are matched by name.
   void allreduce_blocking(std::string_view name, const TensorView& tensor,
                           ReduceOp op = ReduceOp::average);
   /// `count` elements from `data` on, in place.
@@ -151,9 +168,30 @@ class Communicator {
     allreduce_blocking(name, &value, 1, op);
     return value;
   }
+  /// Root's contents to all, in place.
   void broadcast_blocking(std::string_view name, const TensorView& tensor, int root = 0);
-  void barrier_blocking();
-  /// Bytes of rank `root`, of whatever length, on every rank.
+  /// Result at root only: `output` is ignored elsewhere, and may be the input.
+  void reduce_blocking(std::string_view name, const TensorView& input, const TensorView& output,
+                       int root = 0, ReduceOp op = ReduceOp::sum);
+  /// The ranks' rows one after another on all ranks. `rows`: of each rank, the same list on all
+  /// ranks; empty: all give as many. The input may be this rank's part of the output.
+  void allgather_blocking(std::string_view name, const TensorView& input, const TensorView& output,
+                          std::span<const int64_t> rows = {});
+  /// The same at root only; `output` is ignored elsewhere.
+  void gather_blocking(std::string_view name, const TensorView& input, const TensorView& output,
+                       int root = 0, std::span<const int64_t> rows = {});
+  /// `input` counts at root only: its rows are dealt by `rows`, the same list on all ranks; empty:
+  /// equal parts. At root the output may be its part of the input.
+  void scatter_blocking(std::string_view name, const TensorView& input, const TensorView& output,
+                        int root = 0, std::span<const int64_t> rows = {});
+  /// This rank's share of the reduced rows, dealt by `rows` as in scatter_blocking.
+  void reduce_scatter_blocking(std::string_view name, const TensorView& input,
+                               const TensorView& output, ReduceOp op = ReduceOp::average,
+                               std::span<const int64_t> rows = {});
+  /// Equal parts of the rows to every rank, in rank order; into other memory.
+  void alltoall_blocking(std::string_view name, const TensorView& input, const TensorView& output);
+  void barrier_blocking();  // returns when all came
+  /// Bytes of rank `root`, of whatever length, on every rank. Matched by name, as allgather_bytes.
   std::vector<std::byte> broadcast_bytes(std::string_view name, std::span<const std::byte> bytes,
                                          int root = 0);
   /// The bytes of every rank, on every rank.
@@ -170,10 +208,15 @@ class Communicator {
   /// calls it. This one is then only good for destruction.
   std::unique_ptr<Communicator> shrink(Deadline deadline = Deadline::after(30));
 
-  Statistics statistics() const;
+  /// What the destructor does, before it: says goodbye; threads that wait, what is pending and all
+  /// later calls get Error(closed). Any thread, also while others use this. Idempotent; never
+  /// throws, has a deadline.
+  void close() noexcept;
+
+  Statistics statistics() const;  // since it was made; any thread
   /// Starts and stops the timeline at run time; the file is whole after stop.
   void start_timeline(const std::string& file);
-  void stop_timeline();
+  void stop_timeline();  // see start_timeline
   /// A span or an instant of the user's own in the timeline (nothing if it is off).
   void timeline_span(std::string_view name, Clock::time_point begin, Clock::time_point end);
 

@@ -19,9 +19,9 @@ class WorkState;
 class Work {
  public:
   Work() = default;
-  Work(std::shared_ptr<WorkState> state) : state_(std::move(state)) {}
+  Work(std::shared_ptr<WorkState> state) : state_(std::move(state)) {}  // by the library
 
-  explicit operator bool() const { return state_ != nullptr; }
+  explicit operator bool() const { return state_ != nullptr; }  // not made by Work()
   /// Over, well or not; never blocks.
   bool done() const;
   /// Blocks until it is over and throws the operation's Error if it failed. The caller drives the

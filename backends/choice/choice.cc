@@ -5,6 +5,7 @@
 #include <sys/epoll.h>
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <utility>
 #include <vector>
@@ -43,8 +44,7 @@ class ChoiceBackend final : public Backend {
     for (const auto& score : chooser_.scores()) {
       const auto found = std::find(names.begin(), names.end(), score.backend);
       chosen_.push_back(score.backend.empty() ? 0 : static_cast<size_t>(found - names.begin()));
-      if (chosen_.back() > 0 && score.kind == CollectiveKind::allreduce)
-        is_allreduce_divided_ = true;
+      if (chosen_.back() > 0) is_divided_[static_cast<size_t>(score.kind)] = true;
     }
     name_ = fmt::format("{}", fmt::join(names, ","));
   }
@@ -78,10 +78,10 @@ class ChoiceBackend final : public Backend {
   }
   // Before an operation is agreed on, which backend will run it is not known: the answer fits all.
   bool shares(const std::byte* data, size_t bytes) const override {
-    return !is_allreduce_divided_ && backends_.front()->shares(data, bytes);
+    return !is_divided(CollectiveKind::allreduce) && backends_.front()->shares(data, bytes);
   }
   bool packs_itself(const Collective& collective, const Launch& launch) const override {
-    if (is_allreduce_divided_ && launch.edges.drain == nullptr) return false;
+    if (is_divided(collective.kind) && !launch.name.empty()) return false;
     return choose(collective, launch).packs_itself(collective, launch);
   }
   bool works_elsewhere() const override {
@@ -118,6 +118,7 @@ class ChoiceBackend final : public Backend {
   }
 
  private:
+  bool is_divided(CollectiveKind kind) const { return is_divided_[static_cast<size_t>(kind)]; }
   // What lives on a device runs where capabilities() says that it may.
   Backend& choose(const Collective& collective, const Launch& launch) const {
     return launch.device != nullptr ? *backends_.front() : choose(collective);
@@ -135,8 +136,8 @@ class ChoiceBackend final : public Backend {
   JointTransport transport_;
   std::vector<Capabilities> served_;  // by each backend
   std::vector<size_t> chosen_;        // the backend of each score
-  // Some allreduces go to another backend than the first, depending on their size.
-  bool is_allreduce_divided_ = false;
+  // By kind: some go to another backend than the first, depending on their size.
+  std::array<bool, kCollectiveKindCount> is_divided_{};
   std::string name_;
   Poller poller_;
 };

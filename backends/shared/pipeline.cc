@@ -41,13 +41,21 @@ size_t Pipeline::block_bytes() {
 }
 
 // 0: the whole operation is one chunk.
-int64_t Pipeline::elements_of_chunk(Algorithm algorithm, DataType dtype, int size) {
+int64_t Pipeline::elements_of_chunk(Algorithm algorithm, CollectiveKind kind, DataType dtype,
+                                    int size, int64_t count) {
+  if (algorithm == kMove) {
+    const int64_t most = moved_at_once(kind, dtype, size);
+    return count <= most ? 0 : most;
+  }
   if (algorithm != kTwoShot) return 0;
   const int64_t unit = size * elements_per_line(size_of(dtype));
   return kChunkBytes / size_of(dtype) / unit * unit;
 }
 
-std::string_view Pipeline::algorithm(int64_t bytes, int size) {
+std::string_view Pipeline::algorithm(const Collective& collective, int size) {
+  if (collective.kind != CollectiveKind::allreduce && collective.kind != CollectiveKind::reduce)
+    return "move";
+  const int64_t bytes = collective.send_counts[0] * size_of(collective.dtype);
   return bytes <= one_shot_bytes(size) ? "one_shot" : "two_shot";
 }
 
@@ -107,6 +115,8 @@ OperationPtr Pipeline::enqueue(const Collective& collective, const Launch& launc
 }
 
 Traffic Pipeline::predict(const Collective& collective, const Launch& launch) const {
+  if (collective.kind != CollectiveKind::allreduce && collective.kind != CollectiveKind::reduce)
+    return predict_move(collective);
   const int64_t element = size_of(collective.dtype), count = collective.send_counts[0];
   const auto bytes = static_cast<uint64_t>(count * element);
   const auto peers = static_cast<uint64_t>(size() - 1);
@@ -127,7 +137,8 @@ Traffic Pipeline::predict(const Collective& collective, const Launch& launch) co
     return {2, static_cast<uint64_t>(mine) * peers};
   }
   if (count * element <= one_shot_bytes(size())) return {1, bytes};
-  const int64_t each = elements_of_chunk(kTwoShot, collective.dtype, size());
+  const int64_t each =
+      elements_of_chunk(kTwoShot, collective.kind, collective.dtype, size(), count);
   return {2 * static_cast<uint64_t>((count + each - 1) / each), bytes};
 }
 
@@ -198,9 +209,11 @@ void Pipeline::fill() {
   auto& run = run_of(chunk);
   auto& line = own().lines[slot_of(chunk)];
   const Range range = run.range_of(chunk);
-  if (chunk == run.begin) {
-    line.call.tell(run.dtype, run.asked_op, run.algorithm, run.count, run.subject, run.verdict);
-    tell_name(chunk, run.subject, run.name);
+  if (chunk == run.begin) tell_call(run, chunk);
+  if (run.algorithm == kMove) {
+    fill_move(run, chunk);
+    publish_filled(chunk);
+    return;
   }
   size_t bytes = run.bytes(range.count);
   if (run.algorithm == kDirect || run.algorithm == kFused) {
@@ -287,11 +300,11 @@ bool Pipeline::learn_verdict(Call& run, uint64_t chunk) {
     // The next operation begins behind the longest of what the ranks meant.
     for (const auto& peer : peers_) {
       const auto& call = peer.lines[slot_of(chunk)].call;
-      const int64_t elements =
-          elements_of_chunk(static_cast<Algorithm>(call.algorithm()), call.dtype(), size());
+      const int64_t elements = elements_of_chunk(static_cast<Algorithm>(call.algorithm()),
+                                                 call.kind(), call.dtype(), size(), call.count());
       if (elements > 0)
         run.end = std::max(
-            run.end, run.begin + static_cast<uint64_t>((call.count + elements - 1) / elements));
+            run.end, run.begin + static_cast<uint64_t>((call.count() + elements - 1) / elements));
     }
     end_ = std::max(end_, run.end);
   }
@@ -302,18 +315,28 @@ bool Pipeline::learn_verdict(Call& run, uint64_t chunk) {
 }
 
 std::string Pipeline::describe_disagreement(uint64_t chunk) const {
-  std::string text;
+  const size_t slot = slot_of(chunk);
+  const bool are_allreduces = std::ranges::all_of(peers_, [&](const Peer& peer) {
+    return peer.lines[slot].call.kind() == CollectiveKind::allreduce;
+  });
+  std::string text, first;
+  bool look_alike = true;
   for (size_t rank = 0; rank < peers_.size(); ++rank) {
-    const auto& call = peers_[rank].lines[slot_of(chunk)].call;
+    const auto& call = peers_[rank].lines[slot].call;
     char name[sizeof(NameLine)];
-    std::memcpy(name, peers_[rank].names[slot_of(chunk)].text, sizeof name);
+    std::memcpy(name, peers_[rank].names[slot].text, sizeof name);
     name[sizeof name - 1] = 0;
-    text += fmt::format(
-        "{}rank {} called \"{}\" with {}[{}]{} and op {}", rank == 0 ? "" : ", ", rank, name,
-        to_string(call.dtype()), call.count,
-        call.algorithm() == kDirect || call.algorithm() == kFused ? " of a GradientArena" : "",
-        to_string(call.op()));
+    std::string said = are_allreduces ? "" : fmt::format("{} ", to_string(call.kind()));
+    said += fmt::format(
+        "\"{}\" with {}[{}]{}", name, to_string(call.dtype()), call.count(),
+        call.algorithm() == kDirect || call.algorithm() == kFused ? " of a GradientArena" : "");
+    if (reduces(call.kind())) said += fmt::format(" and op {}", to_string(call.op()));
+    if (has_root(call.kind())) said += fmt::format(" and root {}", call.root());
+    text += fmt::format("{}rank {} called {}", rank == 0 ? "" : ", ", rank, said);
+    if (rank == 0) first = said;
+    look_alike &= said == first;
   }
+  if (look_alike) text += ", but not with the same rows for each rank or strides";
   return text;
 }
 
@@ -400,7 +423,9 @@ Pipeline::Stage Pipeline::next_stage() {
 // drained: small operations, and those that the ranks do not want.
 bool Pipeline::ends_when_reduced() {
   const auto& run = run_of(reduced_);
-  return run.algorithm == kOneShot || (reduced_ == run.begin && !is_agreed(reduced_));
+  if (run.algorithm == kOneShot || (reduced_ == run.begin && !is_agreed(reduced_))) return true;
+  if (run.algorithm != kMove) return false;
+  return !(reduced_ == run.begin ? run.tells_place() && is_read_in_place(reduced_) : run.is_kept);
 }
 
 bool Pipeline::may_sleep() {

@@ -23,25 +23,29 @@ struct alignas(128) ChunkLine {
   // The operation that begins with this chunk. In whole words: what is written in smaller parts
   // than it is read has to reach the cache in between.
   struct Call {
-    uint64_t how = 0;  // verdict (32 bits), dtype, op, algorithm (8 each)
-    int64_t count = 0;
-    uint64_t subject = 0;  // hash of its name and scale, where they are not agreed on already
+    uint64_t how = 0;      // verdict (32 bits), dtype, op, algorithm, kind (8 each)
+    uint64_t extent = 0;   // elements (48 bits), root (16)
+    uint64_t subject = 0;  // hash of its name, scale and counts, if they are not agreed on already
 
     uint32_t verdict() const { return static_cast<uint32_t>(how); }
     DataType dtype() const { return static_cast<DataType>(how >> 32 & 0xff); }
     ReduceOp op() const { return static_cast<ReduceOp>(how >> 40 & 0xff); }
     uint8_t algorithm() const { return static_cast<uint8_t>(how >> 48 & 0xff); }
-    void tell(DataType dtype, ReduceOp op, uint8_t algorithm, int64_t elements, uint64_t named,
-              uint32_t verdict) {
+    CollectiveKind kind() const { return static_cast<CollectiveKind>(how >> 56); }
+    int64_t count() const { return static_cast<int64_t>(extent & kMostCount); }
+    int root() const { return static_cast<int>(extent >> kCountBits); }
+    void tell(CollectiveKind kind, DataType dtype, ReduceOp op, uint8_t algorithm, int64_t elements,
+              int root, uint64_t named, uint32_t verdict) {
       how = verdict | static_cast<uint64_t>(dtype) << 32 | static_cast<uint64_t>(op) << 40 |
-            static_cast<uint64_t>(algorithm) << 48;
-      count = elements;
+            static_cast<uint64_t>(algorithm) << 48 | static_cast<uint64_t>(kind) << 56;
+      extent = static_cast<uint64_t>(elements) | static_cast<uint64_t>(root) << kCountBits;
       subject = named;
     }
+    static constexpr int kCountBits = 48;
+    static constexpr uint64_t kMostCount = (uint64_t{1} << kCountBits) - 1;
     // In one branch: this stands between seeing the peers and reducing.
     bool operator==(const Call& other) const {
-      return ((how ^ other.how) | static_cast<uint64_t>(count ^ other.count) |
-              (subject ^ other.subject)) == 0;
+      return ((how ^ other.how) | (extent ^ other.extent) | (subject ^ other.subject)) == 0;
     }
   } call;
   static constexpr size_t kPayload = 88;
@@ -67,9 +71,9 @@ struct alignas(128) SleepLine {
   std::atomic<uint32_t> sleeps{0};
 };
 
-/// Allreduces of one queue, in shared memory. Operations are cut into chunks that stay in cache;
-/// the chunks of all operations form one sequence with growing numbers, and each chunk goes through
-/// three stages on every rank:
+/// Operations of one queue, in shared memory: of all kinds but send and recv. They are cut into
+/// chunks that stay in cache; the chunks of all operations form one sequence with growing numbers,
+/// and each chunk goes through three stages on every rank:
 ///   fill    pack what others reduce into the own slot, publish it
 ///   reduce  when all ranks published: reduce the own share of the chunk straight from the peers'
 ///           slots, in rank order, publish the result
@@ -78,6 +82,12 @@ struct alignas(128) SleepLine {
 /// is one chunk of which every rank reduces everything (no third stage). Memory that is shared
 /// itself is neither packed nor unpacked: its owner-of-share writes the result into all ranks'
 /// memory. What others read of a chunk is left in the own cache or in memory, as rank 0 finds best.
+///
+/// A reduce is an allreduce that only its root drains. The other kinds have another middle stage:
+///   move    when all ranks published: copy what is for this rank (reduce_scatter: reduce it)
+///           straight from the peers' slots to where it belongs; no third stage follows
+/// Input that lies in shared memory itself is not packed but read where it is; then its rank waits,
+/// in the third stage, until all have read it.
 ///
 /// Slots are used in turn; one is filled anew when all ranks have retired the chunk that was in it.
 /// Every word has one writer; numbers only grow. The verdict of each rank comes with the first
@@ -108,11 +118,11 @@ class Pipeline {
   bool lacks_ranks() const;
   void count(TransportCounters& counters) const;
 
-  static std::string_view algorithm(int64_t bytes, int size);
+  static std::string_view algorithm(const Collective& collective, int size);
 
  private:
   class Call;
-  enum Algorithm : uint8_t { kOneShot, kTwoShot, kDirect, kFused };
+  enum Algorithm : uint8_t { kOneShot, kTwoShot, kDirect, kFused, kMove };
   // Where a rank's shared memory begins for this operation, as the payload of its first chunk.
   struct Places {
     uint64_t elements = 0;
@@ -130,6 +140,7 @@ class Pipeline {
   int size() const { return static_cast<int>(peers_.size()); }
   OperationPtr enqueue(const Collective& collective, const Launch& launch, uint64_t begin);
   bool run_here(const Collective& collective, const Launch& launch);
+  bool move_here(const Collective& collective, const Launch& launch);
   Peer& own() { return peers_[static_cast<size_t>(rank_)]; }
   Call& run_of(uint64_t chunk);
   static size_t slot_of(uint64_t chunk) { return chunk % kSlots; }
@@ -148,6 +159,7 @@ class Pipeline {
   Destination destination_of(size_t rank, uint64_t chunk) const;
   void learn_cost(const Call& run, uint64_t chunk);
   void tell_name(uint64_t chunk, uint64_t subject, std::string_view name);
+  void tell_call(const Call& run, uint64_t chunk);
   Places own_places(const std::byte* elements, const FusedUpdate* update) const;
   void publish_filled(uint64_t chunk);
   void reduce();
@@ -164,7 +176,18 @@ class Pipeline {
   bool is_agreed(uint64_t chunk) const;
   bool learn_verdict(Call& run, uint64_t chunk);
   std::string describe_disagreement(uint64_t chunk) const;
-  static int64_t elements_of_chunk(Algorithm algorithm, DataType dtype, int size);
+  static int64_t elements_of_chunk(Algorithm algorithm, CollectiveKind kind, DataType dtype,
+                                   int size, int64_t count);
+  // --- pipeline_move.cc ---
+  static int64_t parts_of(CollectiveKind kind, int size);
+  static int64_t moved_at_once(CollectiveKind kind, DataType dtype, int size);
+  void fill_move(const Call& run, uint64_t chunk);
+  void move(Call& run, uint64_t chunk);
+  void reduce_part(const Call& run, uint64_t chunk, Range range);
+  void learn_sources(Call& run, uint64_t chunk);
+  bool is_read_in_place(uint64_t chunk) const;
+  const std::byte* moved_from(const Call& run, size_t rank, uint64_t chunk, int64_t begin) const;
+  Traffic predict_move(const Collective& collective) const;
   void publish(std::atomic<uint64_t>& word, uint64_t value);
   void wake_sleepers();
   void retire_finished();

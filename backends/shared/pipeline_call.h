@@ -62,11 +62,20 @@ inline Scale scale_of(const Collective& collective, const Launch& launch, int si
   return scale;
 }
 
+inline bool has_root(CollectiveKind kind) {
+  using enum CollectiveKind;
+  return kind == broadcast || kind == reduce || kind == gather || kind == scatter;
+}
+
 // 0: the ranks know already that they mean the same.
 inline uint64_t subject_of(const Collective& collective, const Launch& launch) {
   if (launch.name.empty()) return 0;
   uint64_t seed = 0;
   std::memcpy(&seed, &collective.scale.factor, sizeof seed);
+  seed ^= launch.layout;
+  // What an alltoall sends to whom need not be alike.
+  if (collective.send_counts.size() > 1 && collective.kind != CollectiveKind::alltoall)
+    seed = hash_bytes(std::as_bytes(collective.send_counts), seed);
   return hash_text(launch.name, seed);
 }
 
@@ -76,23 +85,31 @@ class Pipeline::Call final : public Operation {
   explicit Call(Pipeline& pipeline) : pipeline_(pipeline) {}
   void prepare(const Collective& collective, const Launch& launch) {
     const int size = pipeline_.size();
+    kind = collective.kind;
+    root = has_root(kind) ? collective.root : 0;
     dtype = collective.dtype;
     element = size_of(dtype);
-    asked_op = collective.op;
+    asked_op = reduces(kind) ? collective.op : ReduceOp::sum;
     op = op_of(collective);
-    count = collective.send_counts[0];
     verdict = launch.verdict;
     edges = launch.edges;
     input = collective.input;
-    output = collective.output;
+    is_wanted = kind != CollectiveKind::reduce || root == pipeline_.rank_;
+    output = is_wanted ? collective.output : nullptr;
     windows.assign(launch.windows.begin(), launch.windows.end());
     scale = scale_of(collective, launch, size);
     update = launch.update;
-    if (!windows.empty())
-      algorithm = update == nullptr ? kDirect : kFused;
-    else
-      algorithm = count * element <= one_shot_bytes(size) ? kOneShot : kTwoShot;
-    chunk_elements = elements_of_chunk(algorithm, dtype, size);
+    if (kind != CollectiveKind::allreduce && kind != CollectiveKind::reduce) {
+      algorithm = kMove;
+      lay_out_move(collective);
+    } else {
+      count = collective.send_counts[0];
+      if (!windows.empty())
+        algorithm = update == nullptr ? kDirect : kFused;
+      else
+        algorithm = count * element <= one_shot_bytes(size) ? kOneShot : kTwoShot;
+    }
+    chunk_elements = elements_of_chunk(algorithm, kind, dtype, size, count);
     name = launch.name;
     subject = subject_of(collective, launch);
     reduced_elements = 0;
@@ -139,7 +156,7 @@ class Pipeline::Call final : public Operation {
     if (range.count == 0) return;
     if (edges.drain != nullptr)
       edges.drain(edges.self, range, result, Scale{});
-    else
+    else if (output != nullptr)
       std::memcpy(output + range.begin * element, result, bytes(range.count));
   }
   const std::byte* input_view(Range range) const {
@@ -147,7 +164,7 @@ class Pipeline::Call final : public Operation {
     return edges.input == nullptr ? nullptr : edges.input(edges.self, range);
   }
   std::byte* output_view(Range range) const {
-    if (edges.drain == nullptr) return output + range.begin * element;
+    if (edges.drain == nullptr) return output == nullptr ? nullptr : output + range.begin * element;
     return edges.output == nullptr ? nullptr : edges.output(edges.self, range);
   }
 
@@ -155,10 +172,37 @@ class Pipeline::Call final : public Operation {
   Pipeline& pipeline_;
 
  public:
+  // --- pipeline_move.cc: kinds that move elements. Each rank gives either one part to all, or one
+  // to each; a chunk has the same range of all parts. ---
+  void lay_out_move(const Collective& collective);
+  bool gives(int rank) const;
+  int64_t given_to(int rank) const;       // elements that this rank gives it
+  int64_t received_from(int rank) const;  // elements of its part for this rank
+  const std::byte* part_for(int rank) const;
+  std::byte* place_for(int rank) const;  // where what it gives belongs
+  size_t slot_bytes() const {            // of a chunk; alike on all ranks
+    return bytes(parts * (chunk_elements == 0 ? count : chunk_elements));
+  }
+  bool tells_place() const { return slot_bytes() > ChunkLine::kPayload; }
+
+  int64_t parts = 1;  // that each rank which gives gives
+  std::span<const int64_t> send_counts, recv_counts;
+  std::vector<int64_t> given_at;     // where in the input each rank's part begins
+  std::vector<int64_t> received_at;  // and where in the output what each rank gives belongs
+  bool is_own_in_slot = false;       // this rank's part for itself: its place may be written before
+  std::vector<std::byte> held;       // a copy of the input, if the output may overwrite all of it
+  uint64_t place = SharedMemory::kNowhere;  // of the input, if the peers read it where it is
+  bool is_kept = false;  // some rank's input is read where it is: over when all have read it
+  std::vector<const std::byte*> sources;  // then: each rank's part for this one; null: in its slot
+
+  // --- all kinds ---
+  CollectiveKind kind = CollectiveKind::allreduce;
+  int root = 0;
+  bool is_wanted = true;  // the result, on this rank
   DataType dtype = DataType::f32;
   int64_t element = 4;
   ReduceOp asked_op = ReduceOp::sum, op = ReduceOp::sum;
-  int64_t count = 0;
+  int64_t count = 0;      // of elements; where they are moved: of the longest part of any rank
   std::string_view name;  // until the verdict is known; borrowed
   uint64_t subject = 0;
   std::optional<Error> why;  // it failed
@@ -192,6 +236,13 @@ inline void Pipeline::tell_name(uint64_t chunk, uint64_t subject, std::string_vi
   const size_t length = std::min(name.size(), sizeof text - 1);
   std::memcpy(text, name.data(), length);
   text[length] = 0;
+}
+
+inline void Pipeline::tell_call(const Call& run, uint64_t chunk) {
+  auto& line = own().lines[slot_of(chunk)];
+  line.call.tell(run.kind, run.dtype, run.asked_op, run.algorithm, run.count, run.root, run.subject,
+                 run.verdict);
+  tell_name(chunk, run.subject, run.name);
 }
 
 inline void Pipeline::publish_filled(uint64_t chunk) {

@@ -41,6 +41,11 @@ void Pipeline::reduce() {
     case kFused:
       if (!reduce_direct(run, chunk)) return;
       break;
+    case kMove:
+      move(run, chunk);
+      if (run.is_kept) break;
+      drained_ = ++reduced_;
+      return;
   }
   publish_reduced(chunk);
 }
@@ -59,7 +64,7 @@ std::byte* Pipeline::small_place(const Peer& peer, uint64_t chunk, size_t bytes)
 
 void Pipeline::reduce_all(Call& run, uint64_t chunk) {
   const Range whole{0, run.count};
-  if (run.count == 0) return;
+  if (run.count == 0 || !run.is_wanted) return;
   for (size_t rank = 0; rank < peers_.size(); ++rank)
     inputs_[rank] = small_place(peers_[rank], chunk, run.bytes(run.count));
   if (auto* output = run.output_view(whole)) {
@@ -175,6 +180,8 @@ bool Pipeline::reduce_direct(Call& run, uint64_t chunk) {
 // for it, in one piece and without an Operation. False: one is needed from here on, for the chunk
 // that was begun if one was (end_ has grown).
 bool Pipeline::run_here(const Collective& collective, const Launch& launch) {
+  if (collective.kind != CollectiveKind::allreduce)
+    return collective.kind != CollectiveKind::reduce && move_here(collective, launch);
   const int64_t count = collective.send_counts[0], element = size_of(collective.dtype);
   const auto whole = static_cast<size_t>(count * element);
   const bool is_direct = launch.windows.size() == 1;
@@ -200,8 +207,8 @@ bool Pipeline::run_here(const Collective& collective, const Launch& launch) {
     bytes_ += whole;
   }
   // All that the line tells is written at once: a peer that looks between takes it away.
-  line.call.tell(collective.dtype, collective.op, is_direct ? kDirect : kOneShot, count, subject,
-                 0);
+  line.call.tell(collective.kind, collective.dtype, collective.op, is_direct ? kDirect : kOneShot,
+                 count, 0, subject, 0);
   if (is_direct) std::memcpy(line.payload, &places, sizeof places);
   publish_filled(chunk);
   if (!is_direct) fetch_for_writing(&own().lines[slot_of(chunk + 1)]);
@@ -245,6 +252,31 @@ bool Pipeline::run_here(const Collective& collective, const Launch& launch) {
   if (!await(launch.spins, [&](const Peer& peer) { return peer.progress->out > chunk; }))
     return false;
   ++drained_;
+  return true;
+}
+
+// The same for a kind that moves elements, if they are packed into one chunk.
+bool Pipeline::move_here(const Collective& collective, const Launch& launch) {
+  if (launch.verdict != 0 || spare_.empty() || !operations_.empty() || drained_ != end_ ||
+      void_from_ != kNever || aborted_ || !has_free_slot())
+    return false;
+  Call& run = *spare_.back();
+  run.prepare(collective, launch);
+  if (run.chunks() != 1 || run.place != SharedMemory::kNowhere) return false;
+
+  const uint64_t chunk = end_++;
+  run.begin = chunk;
+  run.end = end_;
+  tell_call(run, chunk);
+  fill_move(run, chunk);
+  publish_filled(chunk);
+  fetch_for_writing(&own().lines[slot_of(chunk + 1)]);
+  const size_t slot = slot_of(chunk);
+  if (!await(launch.spins, [&](const Peer& peer) { return peer.lines[slot].in > chunk; }) ||
+      !is_agreed(chunk) || (run.tells_place() && is_read_in_place(chunk)))
+    return false;
+  move(run, chunk);
+  drained_ = ++reduced_;
   return true;
 }
 

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <array>
+
 #include "tutti/backends/shared/pipeline.h"
 #include "tutti/backends/shared/shared_memory.h"
 #include "tutti/base/error.h"
@@ -8,17 +10,21 @@ namespace tutti {
 
 namespace {
 
-/// Allreduces that come in queues go through a Pipeline each; the rest goes where it went before.
+/// What comes in queues goes through a Pipeline each; the rest goes where it went before.
 class SharedMemoryBackend final : public Backend {
  public:
   SharedMemoryBackend(const Context& context, std::unique_ptr<Backend> rest,
                       std::unique_ptr<SharedMemory> memory)
       : rest_(std::move(rest)),
         memory_(std::move(memory)),
+        rank_(context.rank),
         size_(context.size),
         capabilities_(rest_->capabilities()),
-        sleeper_(reinterpret_cast<SleepLine*>(memory_->first(context.rank))),
-        is_overridden_(Chooser(context.algorithms).overrides(CollectiveKind::allreduce)) {
+        sleeper_(reinterpret_cast<SleepLine*>(memory_->first(context.rank))) {
+    const Chooser chooser(context.algorithms);
+    for (int kind = 0; kind < kCollectiveKindCount; ++kind)
+      is_overridden_[static_cast<size_t>(kind)] =
+          chooser.overrides(static_cast<CollectiveKind>(kind));
     std::vector<SleepLine*> sleepers;
     for (int rank = 0; rank < size_; ++rank)
       sleepers.push_back(reinterpret_cast<SleepLine*>(memory_->first(rank)));
@@ -71,14 +77,21 @@ class SharedMemoryBackend final : public Backend {
     return memory_->place_of(data, bytes) != SharedMemory::kNowhere;
   }
   bool packs_itself(const Collective& collective, const Launch& launch) const override {
-    return launch.queue != kNoQueue && collective.kind == CollectiveKind::allreduce &&
-           !is_overridden_;
+    return launch.queue != kNoQueue && is_for_pipelines(collective);
   }
 
   OperationPtr start(const Collective& collective, const Launch& launch) override {
     if (!packs_itself(collective, launch) || !is_valid(collective.dtype) ||
-        !can_reduce(collective.dtype, collective.op))
+        (reduces(collective.kind) && !can_reduce(collective.dtype, collective.op)))
       return rest_->start(collective, launch);
+    require_valid({collective.kind,
+                   rank_,
+                   size_,
+                   collective.root,
+                   collective.send_counts,
+                   collective.recv_counts,
+                   {},
+                   false});
     return pipelines_[static_cast<size_t>(launch.queue)]->start(collective, launch);
   }
   Traffic predict(const Collective& collective, const Launch& launch) override {
@@ -86,9 +99,8 @@ class SharedMemoryBackend final : public Backend {
     return pipelines_[static_cast<size_t>(launch.queue)]->predict(collective, launch);
   }
   std::string_view algorithm(const Collective& collective) const override {
-    if (collective.kind != CollectiveKind::allreduce || is_overridden_)
-      return rest_->algorithm(collective);
-    return Pipeline::algorithm(collective.send_counts[0] * size_of(collective.dtype), size_);
+    if (!is_for_pipelines(collective)) return rest_->algorithm(collective);
+    return Pipeline::algorithm(collective, size_);
   }
   std::vector<int> missing(int queue) const override {
     return pipelines_[static_cast<size_t>(queue)]->missing();
@@ -103,13 +115,24 @@ class SharedMemoryBackend final : public Backend {
  private:
   static constexpr size_t kHeaderBytes = 4096;
 
+  // Kinds that two ranks alone take part in have no place in the order of all. How long the chunks
+  // of an alltoall are must be known to all ranks alike.
+  bool is_for_pipelines(const Collective& collective) const {
+    using enum CollectiveKind;
+    if (is_overridden_[static_cast<size_t>(collective.kind)]) return false;
+    if (collective.kind == alltoall) return collective.longest >= 0;
+    return collective.kind != send && collective.kind != recv;
+  }
+
   const std::unique_ptr<Backend> rest_;
   const std::unique_ptr<SharedMemory> memory_;
+  const int rank_;
   const int size_;
   const Capabilities capabilities_;
   SleepLine* const sleeper_;
   bool is_asleep_ = false;
-  const bool is_overridden_;  // the user wants one of the schedules: then for all sizes
+  // By kind: the user wants one of the schedules, then for all sizes.
+  std::array<bool, kCollectiveKindCount> is_overridden_{};
   std::vector<std::unique_ptr<Pipeline>> pipelines_;
 };
 

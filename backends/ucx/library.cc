@@ -29,10 +29,14 @@ std::mutex& setup_mutex() {
 
 void check(const Context& context, ucs_status_t status, std::string_view what) {
   if (status == UCS_OK) return;
-  throw Error(ErrorCode::unavailable,
-              fmt::format("rank {}: UCX cannot {}: {}; its own log says more with "
-                          "UCX_LOG_LEVEL=info",
-                          context.rank, what, ucs_status_string(status)))
+  // A container's /dev/shm is small, and UCX has its queues there.
+  const std::string_view remedy =
+      status == UCS_ERR_NO_MEMORY
+          ? "it needs room in /dev/shm (df /dev/shm): give the container more (--shm-size), or "
+            "another folder in UCX_POSIX_DIR"
+          : "its own log says more with UCX_LOG_LEVEL=info";
+  throw Error(ErrorCode::unavailable, fmt::format("rank {}: UCX cannot {}: {}; {}", context.rank,
+                                                  what, ucs_status_string(status), remedy))
       .with_rank(context.rank);
 }
 

@@ -4,10 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <functional>
-#include <numeric>
+#include <limits>
 #include <vector>
 
-#include "tutti/base/check.h"
 #include "tutti/base/text.h"
 
 namespace tutti {
@@ -120,10 +119,63 @@ std::string essence(const Rule& rule, const Request& request) {
   return rule.describe(request);
 }
 
+int64_t row_extent(const Request& request) {
+  const auto& shape = request.signature.shape;
+  return shape.rank() == 0 ? 1 : shape[0];
+}
+
+// The rows that `rank` gets of a kind whose rows add up; `all` are dealt by `rows`.
+int64_t rows_for(CollectiveKind kind, Voices voices, int rank, int size, const Request& root) {
+  const auto place = static_cast<size_t>(rank);
+  if (kind == CollectiveKind::scatter || kind == CollectiveKind::reduce_scatter)
+    return root.rows.empty() ? even_share(row_extent(root), rank, size) : root.rows[place];
+  int64_t total = 0;
+  for (const auto& [from, request] : voices)
+    if (__builtin_add_overflow(
+            total, kind == CollectiveKind::alltoall ? request->rows[place] : row_extent(*request),
+            &total))
+      return std::numeric_limits<int64_t>::max();
+  return total;
+}
+
+// Outputs of the callers' own, if all else is agreed on.
+std::optional<Error> check_outputs(const std::string& name, Voices voices, int size) {
+  const auto& first = *voices.front().second;
+  const auto kind = first.signature.kind;
+  const Request* source = &first;  // whose rows are dealt
+  for (const auto& [rank, request] : voices)
+    if (kind == CollectiveKind::scatter && rank == request->signature.root) source = request;
+  const auto row_type = [](const Request& request) {
+    return std::pair(request.signature.dtype, request.signature.shape.with_rows(0));
+  };
+  for (const auto& [rank, request] : voices) {
+    if (request->output_rows < 0) continue;
+    if (kind == CollectiveKind::scatter && row_type(*request) != row_type(*source))
+      return Error(ErrorCode::mismatch,
+                   fmt::format("\"{}\": rank {} gave an output {}, but the root scatters {}; both "
+                               "must be alike but for the first extent. Nothing was changed.",
+                               name, rank, request->signature.describe(),
+                               source->signature.describe()))
+          .with_rank(rank);
+    const int64_t rows = rows_for(kind, voices, rank, size, *source);
+    if (request->output_rows != rows)
+      return Error(ErrorCode::mismatch,
+                   fmt::format("\"{}\": rank {} gave an output of {} rows, but its part is {}; let "
+                               "the library make the output or give {} rows. Nothing was changed.",
+                               name, rank, request->output_rows, rows, rows))
+          .with_rank(rank);
+  }
+  return {};
+}
+
 std::optional<Error> check_rows(const std::string& name, Voices voices, int size) {
   const auto kind = voices.front().second->signature.kind;
+  // Rows are what the user gave: too many to be counted are as good as any wrong number.
   const auto sum = [](const std::vector<int64_t>& rows) {
-    return std::accumulate(rows.begin(), rows.end(), int64_t{0});
+    int64_t total = 0;
+    for (const int64_t count : rows)
+      if (__builtin_add_overflow(total, count, &total)) return std::numeric_limits<int64_t>::max();
+    return total;
   };
   if (kind == CollectiveKind::allgather) {
     int64_t total = 0;
@@ -156,7 +208,7 @@ std::optional<Error> check_rows(const std::string& name, Voices voices, int size
             .with_rank(rank);
       }
     }
-    TUTTI_CHECK(first != nullptr);
+    if (first == nullptr) return {};  // the root has joined, which is an error of its own
     const int64_t rows = first->signature.shape.rank() == 0 ? 1 : first->signature.shape[0];
     if (!first->rows.empty() &&
         (static_cast<int>(first->rows.size()) != size || sum(first->rows) != rows))
@@ -219,6 +271,7 @@ std::optional<Error> find_disagreement(const std::string& name, Voices voices, i
         .with_tensor(name);
   }
   auto error = check_rows(name, voices, size);
+  if (!error) error = check_outputs(name, voices, size);
   if (error) error->with_tensor(name);
   return error;
 }

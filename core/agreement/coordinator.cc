@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "tutti/core/agreement/checks.h"
+
 namespace tutti {
 
 Coordinator::Coordinator(const Options& options, int size, Send send)
@@ -23,6 +25,7 @@ void Coordinator::on_requests(int rank, WireReader reader, Clock::time_point now
       forgotten.push_back(unknown);
       continue;
     }
+    if (!request.join) check_request(request, rank, size_);
     // A rank that has not heard of the plan yet asks for its tensors; when it hears of it, it moves
     // them into the plan itself.
     if (plan_ && progress_[static_cast<size_t>(rank)] == Progress::before &&
@@ -44,8 +47,8 @@ void Coordinator::on_plan_joined(int rank, WireReader reader) {
 void Coordinator::on_plan_failed(WireReader reader) {
   const auto id = reader.get<uint32_t>();
   const bool reordered = reader.get<uint8_t>() != 0;
-  std::vector<std::string> missing(reader.get<uint16_t>());
-  for (auto& name : missing) name = reader.text();
+  std::vector<std::string> missing;
+  for (auto left = reader.get<uint16_t>(); left > 0; --left) missing.push_back(reader.text());
   if (!plan_ || plan_->id != id || std::exchange(has_failed_, true)) return;
   if (reordered)
     learner_.reordered();
@@ -62,7 +65,12 @@ void Coordinator::on_plan_left(int rank, WireReader reader) {
 void Coordinator::answer() {
   auto responses = negotiator_.take_ready();
   if (responses.empty()) return;
-  auto message = begin_message(MessageType::answers);
+  // One message for all, unless what each rank gets of an alltoall is told to it alone.
+  const bool is_one = std::ranges::none_of(responses, [](const Response& response) {
+    return response.signature.kind == CollectiveKind::alltoall && !response.error;
+  });
+  std::vector<WireWriter> messages(is_one ? 1 : static_cast<size_t>(size_),
+                                   begin_message(MessageType::answers));
   std::optional<std::vector<Plan::Tensor>> locked;
   const auto in_locked = [&](const std::string& name) {
     return std::any_of(locked->begin(), locked->end(),
@@ -71,8 +79,12 @@ void Coordinator::answer() {
   for (const auto& response : responses) {
     // Once the step is complete, what is ready already of the next one belongs to the plan.
     if (locked && !response.all_joined && in_locked(response.name)) continue;
-    message.put(AnswerType::response);
-    encode_response(message, response, cache_);
+    for (size_t rank = 0; rank < messages.size(); ++rank) {
+      messages[rank].put(AnswerType::response);
+      encode_response(messages[rank],
+                      is_one ? response : for_rank(response, static_cast<int>(rank), size_),
+                      cache_);
+    }
     const bool regular = !response.error && !response.all_joined && response.joined.empty();
     if (regular) cache_.remember(response.name, response.signature);
     if (!options_.replay || plan_ || locked) continue;
@@ -80,19 +92,23 @@ void Coordinator::answer() {
       learner_.disturb();
     else if (response.signature.kind == CollectiveKind::allreduce)
       locked = learner_.observe(response);
+    if (locked && count_pieces(*locked, options_.partition_bytes) > kMostPieces) locked.reset();
   }
-  if (locked) lock(std::move(*locked), message);
-  for (int rank = 0; rank < size_; ++rank) send_(rank, message.bytes());
+  if (locked) lock(std::move(*locked), messages);
+  for (int rank = 0; rank < size_; ++rank)
+    send_(rank, messages[is_one ? 0 : static_cast<size_t>(rank)].bytes());
 }
 
-void Coordinator::lock(std::vector<Plan::Tensor> tensors, WireWriter& message) {
+void Coordinator::lock(std::vector<Plan::Tensor> tensors, std::vector<WireWriter>& messages) {
   plan_ = Plan::build(next_plan_++, std::move(tensors), options_.fusion_bytes,
                       options_.partition_bytes);
   for (const auto& tensor : plan_->tensors) negotiator_.forget(tensor.name);
   has_failed_ = false;
   std::fill(progress_.begin(), progress_.end(), Progress::before);
-  message.put(AnswerType::plan);
-  plan_->encode(message);
+  for (auto& message : messages) {
+    message.put(AnswerType::plan);
+    plan_->encode(message);
+  }
 }
 
 }  // namespace tutti

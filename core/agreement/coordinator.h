@@ -38,7 +38,7 @@ class Coordinator {
   std::vector<Negotiator::Waiting> waiting() const { return negotiator_.waiting(); }
 
  private:
-  void lock(std::vector<Plan::Tensor> tensors, WireWriter& message);
+  void lock(std::vector<Plan::Tensor> tensors, std::vector<WireWriter>& messages);
 
   const Options& options_;
   const int size_;

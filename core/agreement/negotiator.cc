@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
-#include "tutti/base/check.h"
 #include "tutti/base/text.h"
 #include "tutti/core/agreement/agreement.h"
+#include "tutti/core/agreement/checks.h"
 
 namespace tutti {
 
@@ -28,7 +28,7 @@ std::string table_key(int rank, const Request& request) {
 
 void Negotiator::add(int rank, Request request, Clock::time_point now) {
   if (request.join) {
-    TUTTI_CHECK(!joined_[static_cast<size_t>(rank)]);
+    need_of_message(!joined_[static_cast<size_t>(rank)], "it joins twice");
     joined_[static_cast<size_t>(rank)] = true;
     ++joined_count_;
     last_joined_ = rank;
@@ -45,7 +45,8 @@ void Negotiator::add(int rank, Request request, Clock::time_point now) {
     pending.needed = is_pair(request.signature.kind) ? 2 : size_;
   }
   auto& place = pending.requests[static_cast<size_t>(rank)];
-  TUTTI_CHECK(!place.has_value());  // a rank refuses a pending name before it asks
+  // A rank refuses a pending name before it asks.
+  need_of_message(!place.has_value(), "it asks twice for one operation");
   place = std::move(request);
   ++pending.count;
   if (complete(pending) || hopeless(pending)) finish(key);

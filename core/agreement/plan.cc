@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "tutti/core/agreement/checks.h"
+
 namespace tutti {
 
 Plan Plan::build(uint32_t id, std::vector<Tensor> tensors, int64_t fusion_bytes,
@@ -46,6 +48,7 @@ Plan Plan::decode(WireReader& reader, int64_t fusion_bytes, int64_t partition_by
     tensor.signature = decode_signature(reader);
     tensors.push_back(std::move(tensor));
   }
+  check_plan(tensors, partition_bytes);
   return build(id, std::move(tensors), fusion_bytes, partition_bytes);
 }
 

@@ -2,10 +2,25 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "tutti/core/agreement/checks.h"
+
 namespace tutti {
 
 std::string Signature::describe() const {
   return fmt::format("{}{}", to_string(dtype), shape.to_string());
+}
+
+Response for_rank(const Response& response, int rank, int size) {
+  Response told = response;
+  if (response.signature.kind != CollectiveKind::alltoall || response.error) return told;
+  const auto of_ranks = static_cast<size_t>(size), place = static_cast<size_t>(rank);
+  told.rows.clear();
+  for (size_t from = 0; from < of_ranks; ++from)
+    told.rows.push_back(response.rows[from * of_ranks + place]);
+  told.rows.push_back(*std::max_element(response.rows.begin(), response.rows.end()));
+  return told;
 }
 
 void encode(WireWriter& writer, const Signature& signature) {
@@ -38,6 +53,7 @@ Signature decode_signature(WireReader& reader) {
   } catch (const Error& error) {
     throw DamagedMessage(error.what());  // every rank checks a shape before it tells of it
   }
+  check_signature(signature);
   return signature;
 }
 
@@ -48,6 +64,7 @@ void encode(WireWriter& writer, const Error& error) {
 
 Error decode_error(WireReader& reader) {
   const auto code = reader.enumeration<ErrorCode>(static_cast<int>(ErrorCode::internal) + 1);
+  need_of_message(code >= ErrorCode::invalid_argument, "it tells of an error without a code");
   const auto rank = reader.get<int32_t>();
   auto tensor = reader.text();
   return Error(code, reader.text()).with_rank(rank).with_tensor(tensor);

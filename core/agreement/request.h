@@ -44,7 +44,7 @@ struct Request {
   std::string name;
   Signature signature;
   std::vector<int64_t> rows;  // alltoall: rows to each rank; scatter, reduce_scatter: rows of each
-  int64_t output_rows = -1;   // allgather: rows of the caller's output; -1: the library makes it
+  int64_t output_rows = -1;   // rows of the caller's output; -1: the library makes it, or none is
   bool join = false;          // "I am out of data": nothing else counts
 };
 
@@ -53,12 +53,22 @@ struct Response {
   std::string name;
   Signature signature;
   std::vector<int64_t> rows;    // allgather, gather: rows of each rank; scatter and
-                                // reduce_scatter: rows to each; alltoall: [from * size + to]
+                                // reduce_scatter: rows to each; alltoall: [from * size + to] to
+                                // the coordinator, else see for_rank()
   std::vector<int64_t> joined;  // ranks that take part with nothing
   int64_t id = -1;              // the name's number from now on; -1: not remembered
   std::optional<Error> error;   // the same on every rank
   bool all_joined = false;      // the answer to join; rows = {last rank to join}
 };
+
+/// What rank `rank` gets of `rows` rows that are dealt equally, the remainder to the lowest ranks.
+inline int64_t even_share(int64_t rows, int rank, int size) {
+  return rows / size + (rank < rows % size ? 1 : 0);
+}
+
+/// What `rank` is told of a response. Of an alltoall: the rows that it gets from each rank, and the
+/// most that any rank gives any other.
+Response for_rank(const Response& response, int rank, int size);
 
 void encode(WireWriter& writer, const Signature& signature);
 Signature decode_signature(WireReader& reader);

@@ -77,10 +77,10 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   /// Entries made elsewhere, all or none.
   void submit(std::vector<std::unique_ptr<Entry>> entries, bool ring);
   void submit_join(std::unique_ptr<Entry> entry);
-  /// Runs an allreduce that every rank calls at the same place of its program: by this thread
-  /// alone, without negotiation and without waking anyone. False: the backend has no such way;
-  /// submit() it.
-  bool run_now(std::string_view name, const Collective& collective);
+  /// Runs what every rank calls at the same place of its program: by this thread alone, without
+  /// negotiation and without waking anyone. False: the backend has no such way; submit() it.
+  /// `layout`: see layout_of().
+  bool run_now(std::string_view name, const Collective& collective, uint64_t layout = 0);
   /// Lets the engine look again at what waits. Any thread; never blocks.
   void wake();
   /// Runs `function` as a callback: on the callbacks' thread, or, if the engine is closed, at once.
@@ -217,6 +217,7 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   void report_stalls(Clock::time_point now);
   RankKnowledge knowledge_of(int rank, Clock::time_point now) const;
   bool is_on_this_host(int rank) const;
+  bool sees_process_of(int rank) const;  // its pid is one here, too
   std::string describe_late_ranks(const std::vector<int>& ranks, Clock::time_point now) const;
   std::vector<int> ranks_behind(const Run& run) const;
 

@@ -7,10 +7,11 @@
 
 namespace tutti {
 
-bool Engine::run_now(std::string_view name, const Collective& collective) {
+bool Engine::run_now(std::string_view name, const Collective& collective, uint64_t layout) {
   Launch launch;
   launch.queue = kBlockingQueue;
   launch.name = name;
+  launch.layout = layout;
   if (!backend_->packs_itself(collective, launch)) return false;
   check_not_forked(name);
   if (!usable_) {
@@ -22,8 +23,10 @@ bool Engine::run_now(std::string_view name, const Collective& collective) {
         ErrorCode::callback,
         fmt::format("\"{}\": a blocking call inside a callback would wait for itself", name))
         .with_tensor(name);
-  const int64_t bytes = collective.send_counts[0] * size_of(collective.dtype);
-  const Window window{collective.output, collective.send_counts[0]};
+  const bool is_allreduce = collective.kind == CollectiveKind::allreduce;
+  const int64_t count = is_allreduce ? collective.send_counts[0] : 0;
+  const int64_t bytes = count * size_of(collective.dtype);
+  const Window window{collective.output, count};
   if (bytes >= kLeastSharedBytes && collective.input == collective.output &&
       backend_->shares(window.data, static_cast<size_t>(bytes)))
     launch.windows = {&window, 1};

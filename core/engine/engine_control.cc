@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "tutti/core/agreement/checks.h"
 #include "tutti/core/engine/engine.h"
 
 namespace tutti {
@@ -45,6 +46,10 @@ void Engine::handle(int from, std::span<const std::byte> message) {
   try {
     WireReader reader(message);
     const auto type = reader.enumeration<MessageType>(kMessageTypeCount);
+    need_of_message(from == 0 || (type != MessageType::answers && type != MessageType::resend),
+                    "only rank 0 answers");
+    need_of_message(context_.rank == 0 || type != MessageType::timeline,
+                    "only rank 0 gathers timelines");
     switch (type) {
       case MessageType::requests:
         if (coordinator_) coordinator_->on_requests(from, reader, now);

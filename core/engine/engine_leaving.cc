@@ -139,7 +139,7 @@ Error Engine::blame_for(const Error& lost) {
 // tells of it in a fault, perhaps after this rank saw the peer's end.
 Error Engine::peer_lost_error(int peer, const std::string& detail) {
   const auto& place = context_.places[static_cast<size_t>(peer)];
-  const bool is_here = place.host == context_.places[static_cast<size_t>(context_.rank)].host;
+  const bool is_here = sees_process_of(peer);
   std::string how = fmt::format("was lost ({})", detail);
   int lost = -1;
   DeathLog log(deaths_);

@@ -28,7 +28,7 @@ RankKnowledge Engine::knowledge_of(int rank, Clock::time_point now) const {
   if (rank == context_.rank) return {status(), 0, false};
   const auto index = static_cast<size_t>(rank);
   RankKnowledge known{statuses_[index], liveness_.seconds_since_heard(rank, now), false};
-  if (known.heard_seconds > Liveness::kEvidence && is_on_this_host(rank))
+  if (known.heard_seconds > Liveness::kEvidence && sees_process_of(rank))
     known.is_stopped = process_state(context_.places[index].pid) == ProcessState::stopped;
   return known;
 }
@@ -36,6 +36,11 @@ RankKnowledge Engine::knowledge_of(int rank, Clock::time_point now) const {
 bool Engine::is_on_this_host(int rank) const {
   return context_.places[static_cast<size_t>(rank)].host ==
          context_.places[static_cast<size_t>(context_.rank)].host;
+}
+
+bool Engine::sees_process_of(int rank) const {
+  return is_on_this_host(rank) && context_.places[static_cast<size_t>(rank)].shares_pids(
+                                      context_.places[static_cast<size_t>(context_.rank)]);
 }
 
 std::string Engine::describe_late_ranks(const std::vector<int>& ranks,

@@ -37,6 +37,7 @@ class Family {
   void need_all(std::span<const char* const> variables, std::string_view advice = "") const {
     const auto present =
         std::find_if(variables.begin(), variables.end(), [&](auto* name) { return has(name); });
+    if (present == variables.end()) text(variables.front());  // others of this launcher are set
     for (const char* variable : variables)
       if (!has(variable))
         throw refused(fmt::format("{} of {} is set, but {} is missing; set all of {}, or none{}",

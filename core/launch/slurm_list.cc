@@ -11,6 +11,8 @@ namespace tutti {
 namespace {
 
 constexpr size_t kMostEntries = 65'536;
+// Of DNS; so that a list of the most entries takes little memory, too.
+constexpr size_t kLongestHost = 255;
 
 using Names = std::vector<std::string>;
 
@@ -43,7 +45,8 @@ std::optional<Names> expand_name(std::string_view text) {
     const auto open = text.find('[');
     const auto plain = text.substr(0, open);
     if (plain.find(']') != plain.npos) return {};
-    for (auto& name : names) name += plain;
+    for (auto& name : names)
+      if ((name += plain).size() > kLongestHost) return {};
     if (open == text.npos) break;
     const auto close = text.find(']', open);
     if (close == text.npos) return {};
@@ -51,7 +54,8 @@ std::optional<Names> expand_name(std::string_view text) {
     if (!numbers || names.size() * numbers->size() > kMostEntries) return {};
     Names longer;
     for (const auto& name : names)
-      for (const auto& number : *numbers) longer.push_back(name + number);
+      for (const auto& number : *numbers)
+        if (longer.emplace_back(name + number).size() > kLongestHost) return {};
     names = std::move(longer);
     text.remove_prefix(close + 1);
   }

@@ -6,6 +6,7 @@
 #include <new>
 #include <set>
 #include <system_error>
+#include <utility>
 
 #include "tutti/backends/choice/choice.h"
 #include "tutti/backends/network/asio.h"
@@ -75,10 +76,10 @@ void number_places(Context& context, const Membership& membership) {
 // What `auto` means.
 std::string_view choose_backend(const std::vector<Place>& places, const Options& options) {
   std::set<std::string> hosts;
-  std::set<int> processes;
+  std::set<std::pair<int64_t, int>> processes;
   for (const auto& place : places) {
     hosts.insert(place.host);
-    processes.insert(place.pid);
+    processes.insert({place.pid_space, place.pid});
   }
   if (hosts.size() == 1 && processes.size() == 1 && (options.store_object || places.size() == 1))
     return "memory";

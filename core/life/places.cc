@@ -25,11 +25,14 @@ std::string boot_id() {
   return boot;
 }
 
+int64_t namespace_inode(const char* file) {
+  struct stat status {};
+  return ::stat(file, &status) == 0 ? static_cast<int64_t>(status.st_ino) : 0;
+}
+
 std::string host_identity(const Options& options) {
   if (!options.host.empty()) return options.host;
-  struct stat status {};
-  const auto space = ::stat("/proc/self/ns/net", &status) == 0 ? status.st_ino : 0;
-  return fmt::format("{}/{}", boot_id(), space);
+  return fmt::format("{}/{}", boot_id(), namespace_inode("/proc/self/ns/net"));
 }
 
 std::string host_name() {
@@ -68,23 +71,24 @@ Place own_place(const Options& options, const LaunchedRank& launched) {
   place.incarnation = launched.incarnation;
   place.cores = usable_cores();
   place.machine = boot_id();
+  place.pid_space = namespace_inode("/proc/self/ns/pid");
   return place;
 }
 
 std::string encode_place(const PlaceRecord& record) {
   const auto& place = record.place;
-  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}", place.host, place.host_name, place.pid,
+  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}", place.host, place.host_name, place.pid,
                      place.world_rank, place.incarnation, fmt::join(place.cores, " "),
-                     place.machine, record.call);
+                     place.machine, place.pid_space, record.call);
 }
 
 PlaceRecord decode_place(int rank, const std::string& text) {
   const auto lines = split_text(text, '\n');
-  const auto number = [&](size_t line) {
-    const auto value = parse_integer(lines[line], 0, INT64_MAX);
-    return value.value_or(-1);
+  const auto number = [&](size_t line, int64_t most = INT32_MAX) {
+    return parse_integer(lines[line], 0, most).value_or(-1);
   };
-  if (lines.size() != 8 || number(2) < 0 || number(3) < 0 || number(4) < 0 || number(7) < 0)
+  if (lines.size() != 9 || number(2) < 0 || number(3) < 0 || number(4) < 0 ||
+      number(7, INT64_MAX) < 0 || number(8, INT64_MAX) < 0)
     throw Error(ErrorCode::corrupt_data,
                 fmt::format("rank {} wrote something into the store that is no rank's place", rank))
         .with_rank(rank);
@@ -99,7 +103,8 @@ PlaceRecord decode_place(int rank, const std::string& text) {
     if (const auto core = parse_integer(word, 0, 1 << 20))
       place.cores.push_back(static_cast<int>(*core));
   place.machine = lines[6];
-  record.call = number(7);
+  place.pid_space = number(7, INT64_MAX);
+  record.call = number(8, INT64_MAX);
   return record;
 }
 

@@ -106,7 +106,8 @@ Holder take_place(const PlaceRecord& own, int rank, Store& store) {
   } catch (const Error&) {
     return Holder::another;
   }
-  if (other.place.pid == own.place.pid && other.place.host == own.place.host)
+  if (other.place.pid == own.place.pid && other.place.host == own.place.host &&
+      other.place.shares_pids(own.place))
     return Holder::this_process;
   return other.place.world_rank == own.place.world_rank &&
                  other.place.incarnation < own.place.incarnation

@@ -113,8 +113,8 @@ void fill_neutral(DataType dtype, ReduceOp op, std::byte* data, int64_t count) {
 
 // Equal parts of `rows`, the remainder to the lowest ranks.
 std::vector<int64_t> even_rows(int64_t rows, int size) {
-  std::vector<int64_t> parts(static_cast<size_t>(size), rows / size);
-  for (int64_t i = 0; i < rows % size; ++i) ++parts[static_cast<size_t>(i)];
+  std::vector<int64_t> parts;
+  for (int rank = 0; rank < size; ++rank) parts.push_back(even_share(rows, rank, size));
   return parts;
 }
 
@@ -303,13 +303,11 @@ std::unique_ptr<Run> Run::single(uint64_t tag, RegionPool& pool, const Response&
       break;
     }
     case CollectiveKind::alltoall: {
-      const auto n = static_cast<size_t>(size);
-      std::vector<int64_t> to(response.rows.begin() + static_cast<std::ptrdiff_t>(own * n),
-                              response.rows.begin() + static_cast<std::ptrdiff_t>((own + 1) * n));
-      std::vector<int64_t> from(n);
-      for (size_t peer = 0; peer < n; ++peer) from[peer] = response.rows[peer * n + own];
+      auto to = entry->request.rows;
+      std::vector<int64_t> from(response.rows.begin(), std::prev(response.rows.end()));
       entry->work->set_received(from);
       make_output(sum(from));
+      collective.longest = response.rows.back() * row_count;
       run->send_counts_ = times(std::move(to), row_count);
       run->recv_counts_ = times(std::move(from), row_count);
       break;
@@ -362,6 +360,10 @@ void Run::start(Backend& backend, uint32_t verdict, int queue) {
     } else if (!windows_.empty()) {
       updates_ = false;  // the backend sees to it
     }
+  } else if (collective_.kind != CollectiveKind::send && collective_.kind != CollectiveKind::recv) {
+    // All ranks take part, in the order of the answers.
+    launch.queue = queue;
+    if (!backend.packs_itself(collective_, launch)) launch.queue = kNoQueue;
   }
   // The same from step to step, unless what was shared is so no more.
   if (replayed && verdict == 0 && predicted_windows_ != static_cast<int64_t>(windows_.size())) {

@@ -6,6 +6,7 @@
 
 #include "tutti/base/check.h"
 #include "tutti/base/process/memory_check.h"
+#include "tutti/core/agreement/checks.h"
 #include "tutti/core/agreement/coordinator.h"
 
 namespace tutti {
@@ -99,6 +100,7 @@ void Scheduler::on_answers(WireReader reader) {
       continue;
     }
     auto response = decode_response(reader, cache_);
+    check_response(response, size_);
     if (!response.error && !response.all_joined && response.joined.empty())
       cache_.remember(response.name, response.signature);
     on_response(response, allreduces);
@@ -140,6 +142,7 @@ void Scheduler::on_response(const Response& response, std::vector<Response>& all
     if (entry != nullptr) finish(entry, &*response.error);
     return;
   }
+  if (entry != nullptr) check_answer(entry->request, response, rank_, size_);
   auto run = Run::single(next_tag_++, pool_, response, entry, rank_, size_);
   if (run) waiting_.push_back(std::move(run));
 }
@@ -156,6 +159,7 @@ void Scheduler::launch_allreduces(std::vector<Response>& allreduces) {
     Entry* entry = take_outstanding(response.name);
     entries.push_back(entry);
     if (entry != nullptr) {
+      check_answer(entry->request, response, rank_, size_);
       entry->left = response.signature.shape.count() - response.signature.begin;
     }
   }

@@ -22,13 +22,13 @@
 
 #include <algorithm>
 
-#include "tutti/base/check.h"
+#include "tutti/core/agreement/checks.h"
 #include "tutti/core/scheduling/scheduler.h"
 
 namespace tutti {
 
 void Scheduler::begin_plan(Plan plan) {
-  TUTTI_CHECK(!replay_);
+  need_of_message(!replay_, "a plan begins while another one runs");
   timeline_.instant("engine", fmt::format("plan {} locked", plan.id));
   ++statistics_.plans_locked;
   auto message = begin_message(MessageType::plan_joined);

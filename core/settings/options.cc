@@ -21,6 +21,7 @@
 #include "tutti/core/launch/exchange.h"
 #include "tutti/core/launch/meeting.h"
 #include "tutti/core/settings/option_table.h"
+#include "tutti/core/settings/store_options.h"
 
 namespace tutti {
 
@@ -267,6 +268,29 @@ Options Options::thread_rank(int rank, int size, std::shared_ptr<Store> store) {
   options.size = options.local_size = size;
   options.launcher = "explicit";
   options.store_object = std::move(store);
+  check_options(options);
+  return options;
+}
+
+Options options_in_store(int rank, int size, std::shared_ptr<Store> store) {
+  auto environment = read_environment();
+  Options options = Options::thread_rank(rank, size, std::move(store));
+  auto& learnt = learnt_once();
+  const std::lock_guard lock(learnt.mutex);
+  take_secret(environment, learnt);
+  // A launcher's store is another one.
+  for (const auto* name : {"TUTTI_STORE", "TUTTI_SERVE_STORE"}) environment.erase(name);
+  read_settings(environment, options);
+  options.rank = options.local_rank = rank;
+  options.size = options.local_size = size;
+  options.probe_folder = cache_folder(environment);
+  if (learnt.secret) {
+    options.secret = learnt.secret->first;
+    options.sources[learnt.secret->second] = "environment";
+  } else if (options.store_object) {
+    options.secret = options.store_object->set_once(options.job + "/secret", random_secret());
+    options.sources["TUTTI_SECRET"] = "the program's store";
+  }
   check_options(options);
   return options;
 }

@@ -85,6 +85,7 @@ struct Options {
   /// meanwhile: one that takes longer than peer_timeout makes this rank count as silent. For tests
   /// and tools that must act just there.
   std::function<void(std::string_view point)> observer;
+  /// Calls it, if there is one.
   void observe(std::string_view point) const {
     if (observer) observer(point);
   }
@@ -113,7 +114,12 @@ std::vector<std::string> backend_folders(const Options& options);
 
 /// One line of `tutti-run --options`.
 struct OptionRow {
-  std::string variable, unit, default_value, value, source, meaning;
+  std::string variable;       // TUTTI_...
+  std::string unit;           // of its value
+  std::string default_value;  // as it would be given
+  std::string value;          // as it is
+  std::string source;         // "default", "environment", a launcher
+  std::string meaning;        // a few words
 };
 /// Every setting with its value and where it came from ("default", "environment", a launcher).
 std::vector<OptionRow> describe_options(const Options& options);

@@ -9,7 +9,7 @@ namespace tutti {
 
 /// Settings of one allreduce or reduce_scatter beside its op.
 struct ReduceOptions {
-  ReduceOp op = ReduceOp::average;
+  ReduceOp op = ReduceOp::average;              // average: the mean over the ranks
   double prescale = 1.0;                        // applied before the reduction
   double postscale = 1.0;                       // applied after it (after the division of average)
   std::optional<DataType> wire = std::nullopt;  // f16 or bf16: the type in which f32 and f64 travel

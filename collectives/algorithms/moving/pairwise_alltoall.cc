@@ -4,7 +4,8 @@
 namespace tutti {
 
 // n-1 rounds, each a permutation: at distance d every rank sends d ranks on and receives from d
-// ranks back. In place, what is still to be sent is first put aside.
+// ranks back. In place, what is still to be sent is first put aside, in a round that every rank
+// counts: one that works in place may meet one that does not.
 Schedule pairwise_alltoall(const Problem& problem) {
   Builder builder;
   const int size = problem.size, rank = problem.rank;
@@ -15,8 +16,8 @@ Schedule pairwise_alltoall(const Problem& problem) {
     const Range all{0, to.back().end()};
     source = Slot::scratch;
     builder.copy(Slot::input, all, source, builder.scratch(all.count));
-    builder.next_round();
   }
+  if (size > 1) builder.next_round();
   for (int distance = 1; distance < size; ++distance) {
     const int next = (rank + distance) % size, previous = (rank - distance + size) % size;
     builder.send(next, source, to[static_cast<size_t>(next)]);

@@ -1,0 +1,264 @@
+// The middle stage of the pipeline for kinds that move elements, or reduce a part for each rank:
+// straight from the peers' slots, or from their input where it lies in shared memory.
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <numeric>
+#include <utility>
+
+#include "tutti/backends/shared/pipeline_call.h"
+#include "tutti/kernels/copy.h"
+#include "tutti/kernels/reduce.h"
+
+namespace tutti {
+
+namespace {
+
+// Shorter input is packed: to wait until all have read it costs more than a copy.
+constexpr size_t kLeastReadInPlace = 16 << 10;
+
+bool has_part_for_each(CollectiveKind kind) {
+  return kind == CollectiveKind::scatter || kind == CollectiveKind::alltoall ||
+         kind == CollectiveKind::reduce_scatter;
+}
+
+bool is_joined(CollectiveKind kind) {
+  return kind == CollectiveKind::allgather || kind == CollectiveKind::gather;
+}
+
+int64_t sum_of(std::span<const int64_t> counts) {
+  return std::accumulate(counts.begin(), counts.end(), int64_t{0});
+}
+
+int64_t longest_part(const Collective& collective) {
+  if (collective.kind == CollectiveKind::alltoall) return collective.longest;
+  int64_t longest = 0;
+  for (const int64_t count : collective.send_counts) longest = std::max(longest, count);
+  return longest;
+}
+
+bool is_one_memory(const std::byte* one, size_t bytes, const std::byte* other, size_t others) {
+  const std::less<const std::byte*> before;
+  return bytes > 0 && others > 0 && before(one, other + others) && before(other, one + bytes);
+}
+
+// What of a part of `count` elements is in a chunk that has `range` of each.
+Range in_chunk(int64_t count, Range range) {
+  const int64_t begin = std::min(range.begin, count);
+  return {begin, std::min(range.end(), count) - begin};
+}
+
+void begin_at(std::vector<int64_t>& begins, std::span<const int64_t> counts) {
+  begins.resize(counts.size());
+  std::exclusive_scan(counts.begin(), counts.end(), begins.begin(), int64_t{0});
+}
+
+}  // namespace
+
+int64_t Pipeline::parts_of(CollectiveKind kind, int size) {
+  return has_part_for_each(kind) ? size : 1;
+}
+
+// Elements of each part.
+int64_t Pipeline::moved_at_once(CollectiveKind kind, DataType dtype, int size) {
+  const int64_t unit = elements_per_line(size_of(dtype));
+  const int64_t elements = kChunkBytes / size_of(dtype) / parts_of(kind, size);
+  return std::max<int64_t>(1, elements / unit * unit);
+}
+
+bool Pipeline::Call::gives(int rank) const {
+  if (kind == CollectiveKind::broadcast || kind == CollectiveKind::scatter) return rank == root;
+  return kind != CollectiveKind::barrier;
+}
+
+int64_t Pipeline::Call::given_to(int rank) const {
+  if (!gives(pipeline_.rank_)) return 0;
+  if (kind == CollectiveKind::broadcast) return send_counts[0];
+  return send_counts[static_cast<size_t>(parts > 1 ? rank : pipeline_.rank_)];
+}
+
+int64_t Pipeline::Call::received_from(int rank) const {
+  if (!gives(rank)) return 0;
+  switch (kind) {
+    case CollectiveKind::broadcast:
+      return send_counts[0];
+    case CollectiveKind::gather:
+      return pipeline_.rank_ == root ? send_counts[static_cast<size_t>(rank)] : 0;
+    case CollectiveKind::allgather:
+      return send_counts[static_cast<size_t>(rank)];
+    case CollectiveKind::alltoall:
+      return recv_counts[static_cast<size_t>(rank)];
+    default:
+      return send_counts[static_cast<size_t>(pipeline_.rank_)];
+  }
+}
+
+const std::byte* Pipeline::Call::part_for(int rank) const {
+  const auto* begin = held.empty() ? input : held.data();
+  return begin + (given_at.empty() ? 0 : given_at[static_cast<size_t>(rank)] * element);
+}
+
+std::byte* Pipeline::Call::place_for(int rank) const {
+  return output + (received_at.empty() ? 0 : received_at[static_cast<size_t>(rank)] * element);
+}
+
+void Pipeline::Call::lay_out_move(const Collective& collective) {
+  const int rank = pipeline_.rank_, size = pipeline_.size();
+  parts = parts_of(kind, size);
+  send_counts = collective.send_counts;
+  recv_counts = collective.recv_counts;
+  count = longest_part(collective);
+  given_at.clear();
+  received_at.clear();
+  held.clear();
+  sources.clear();
+  is_own_in_slot = is_kept = false;
+  place = SharedMemory::kNowhere;
+  if (parts > 1) begin_at(given_at, send_counts);
+  if (is_joined(kind)) begin_at(received_at, send_counts);
+  if (kind == CollectiveKind::alltoall) begin_at(received_at, recv_counts);
+  if (!gives(rank)) return;
+
+  const int64_t own = given_to(rank);
+  const auto given = bytes(parts > 1 ? sum_of(send_counts) : own);
+  // What becomes output may be input that is still to be packed, if not all is packed at once and
+  // each part comes back to where it went from.
+  if (kind == CollectiveKind::alltoall || kind == CollectiveKind::reduce_scatter) {
+    const auto taken = bytes(kind == CollectiveKind::alltoall ? sum_of(recv_counts) : own);
+    is_own_in_slot = is_one_memory(input, given, output, taken);
+    const bool is_back = input == output && (kind != CollectiveKind::alltoall ||
+                                             std::ranges::equal(send_counts, recv_counts));
+    if (is_own_in_slot && !is_back && count > moved_at_once(kind, dtype, size)) {
+      ++pipeline_.allocations_;
+      held.assign(input, input + given);
+    }
+  }
+  const bool is_for_others =
+      kind == CollectiveKind::gather ? rank != root : given > (parts > 1 ? bytes(own) : 0);
+  if (verdict == 0 && given >= kLeastReadInPlace && is_for_others && !is_own_in_slot)
+    place = pipeline_.memory_.place_of(input, given);
+}
+
+void Pipeline::fill_move(const Call& run, uint64_t chunk) {
+  auto& line = own().lines[slot_of(chunk)];
+  if (run.tells_place()) std::memcpy(line.payload, &run.place, sizeof run.place);
+  if (run.verdict != 0 || !run.gives(rank_)) return;
+  const Range range = run.range_of(chunk);
+  auto* slot = small_place(own(), chunk, run.slot_bytes());
+  const bool is_packed = run.place == SharedMemory::kNowhere;
+  // Where each rank's part begins: only this rank knows.
+  if (!is_packed && run.kind == CollectiveKind::alltoall && chunk == run.begin)
+    std::memcpy(slot, run.given_at.data(), run.given_at.size() * sizeof run.given_at[0]);
+  const size_t stride = run.slot_bytes() / static_cast<size_t>(run.parts);
+  for (int64_t part = 0; part < run.parts; ++part) {
+    const int to = static_cast<int>(part);
+    const bool is_own =
+        run.parts > 1 ? to == rank_ : run.kind == CollectiveKind::gather && run.root == rank_;
+    if (is_own && !run.is_own_in_slot) continue;
+    const Range piece = in_chunk(run.given_to(to), range);
+    if (piece.count == 0) continue;
+    if (is_packed)
+      std::memcpy(slot + static_cast<size_t>(part) * stride,
+                  run.part_for(to) + piece.begin * run.element, run.bytes(piece.count));
+    if (!is_own) bytes_ += run.bytes(piece.count);
+  }
+}
+
+// Whether any rank told with the first chunk that its input is to be read where it is.
+bool Pipeline::is_read_in_place(uint64_t chunk) const {
+  return std::ranges::any_of(peers_, [&](const Peer& peer) {
+    uint64_t place = 0;
+    std::memcpy(&place, peer.lines[slot_of(chunk)].payload, sizeof place);
+    return place != SharedMemory::kNowhere;
+  });
+}
+
+// Of the first chunk, which all ranks have told: who has left what where.
+void Pipeline::learn_sources(Call& run, uint64_t chunk) {
+  run.is_kept = run.tells_place() && is_read_in_place(chunk);
+  if (!run.is_kept) return;
+  run.sources.assign(peers_.size(), nullptr);
+  for (size_t rank = 0; rank < peers_.size(); ++rank) {
+    uint64_t place = 0;
+    std::memcpy(&place, peers_[rank].lines[slot_of(chunk)].payload, sizeof place);
+    const int64_t count = run.received_from(static_cast<int>(rank));
+    if (static_cast<int>(rank) == rank_ || place == SharedMemory::kNowhere || count == 0) continue;
+    int64_t begin = 0;
+    const auto mine = static_cast<size_t>(rank_);
+    if (run.kind == CollectiveKind::alltoall)
+      std::memcpy(&begin, peers_[rank].slots + slot_of(chunk) * kChunkBytes + mine * sizeof begin,
+                  sizeof begin);
+    else if (run.parts > 1)
+      begin = sum_of(run.send_counts.first(mine));
+    run.sources[rank] =
+        memory_.at(static_cast<int>(rank), place + static_cast<uint64_t>(begin * run.element),
+                   run.bytes(count));
+  }
+}
+
+// Where elements from `begin` on are of what a rank gives this one.
+const std::byte* Pipeline::moved_from(const Call& run, size_t rank, uint64_t chunk,
+                                      int64_t begin) const {
+  if (static_cast<int>(rank) == rank_ && !run.is_own_in_slot)
+    return run.part_for(rank_) + begin * run.element;
+  if (!run.sources.empty() && run.sources[rank] != nullptr)
+    return run.sources[rank] + begin * run.element;
+  const size_t stride = run.slot_bytes() / static_cast<size_t>(run.parts);
+  return small_place(peers_[rank], chunk, run.slot_bytes()) +
+         (run.parts > 1 ? static_cast<size_t>(rank_) * stride : 0);
+}
+
+void Pipeline::move(Call& run, uint64_t chunk) {
+  if (chunk == run.begin) learn_sources(run, chunk);
+  const Range range = run.range_of(chunk);
+  if (run.kind == CollectiveKind::reduce_scatter) return reduce_part(run, chunk, range);
+  // Each rank begins with another one.
+  for (size_t i = 0; i < peers_.size(); ++i) {
+    const size_t rank = (static_cast<size_t>(rank_) + i) % peers_.size();
+    const Range piece = in_chunk(run.received_from(static_cast<int>(rank)), range);
+    if (piece.count == 0) continue;
+    const auto* source = moved_from(run, rank, chunk, piece.begin);
+    auto* target = run.place_for(static_cast<int>(rank)) + piece.begin * run.element;
+    const auto bytes = run.bytes(piece.count);
+    if (i == 0 && source != target)
+      std::memmove(target, source, bytes);
+    else if (i > 0 && run.count * run.element < kBeyondCachesBytes)
+      std::memcpy(target, source, bytes);
+    else if (i > 0)
+      copy_past_caches(target, source, bytes);
+  }
+}
+
+void Pipeline::reduce_part(const Call& run, uint64_t chunk, Range range) {
+  const Range piece = in_chunk(run.received_from(rank_), range);
+  if (piece.count == 0) return;
+  for (size_t rank = 0; rank < peers_.size(); ++rank)
+    inputs_[rank] = moved_from(run, rank, chunk, piece.begin);
+  tutti::reduce(run.dtype, run.op, run.output + piece.begin * run.element, inputs_, piece.count,
+                run.scale, Destination::cache);
+}
+
+// As if all ranks pack.
+Traffic Pipeline::predict_move(const Collective& collective) const {
+  using enum CollectiveKind;
+  const auto [kind, dtype] = std::pair(collective.kind, collective.dtype);
+  const int64_t count = longest_part(collective);
+  const int64_t each = elements_of_chunk(kMove, kind, dtype, size(), count);
+  const int64_t chunks = each == 0 ? 1 : (count + each - 1) / each;
+  const auto& counts = collective.send_counts;
+  const bool is_root = collective.root == rank_;
+  const auto mine = static_cast<size_t>(rank_);
+  int64_t given = 0;
+  if (kind == broadcast)
+    given = is_root ? counts[0] : 0;
+  else if (kind == gather)
+    given = is_root ? 0 : counts[mine];
+  else if (kind == allgather)
+    given = counts[mine];
+  else if (kind != barrier && (kind != scatter || is_root))
+    given = sum_of(counts) - counts[mine];
+  return {static_cast<uint64_t>(chunks), static_cast<uint64_t>(given * size_of(dtype))};
+}
+
+}  // namespace tutti

@@ -1,0 +1,171 @@
+#include "tutti/core/agreement/checks.h"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <string_view>
+#include <unordered_set>
+
+#include "tutti/base/text.h"
+
+namespace tutti {
+
+namespace {
+
+bool is_rank(int64_t number, int size) { return number >= 0 && number < size; }
+
+// All of at least 0 and not too many, so that they can be added up.
+bool are_rows(const std::vector<int64_t>& rows) {
+  return std::ranges::all_of(rows,
+                             [](int64_t count) { return count >= 0 && count <= kMostElements; });
+}
+
+bool is_ascending(const std::vector<int64_t>& ranks) {
+  return std::ranges::adjacent_find(ranks, std::greater_equal()) == ranks.end();
+}
+
+}  // namespace
+
+void check_signature(const Signature& signature) {
+  const auto count = signature.shape.count();
+  need_of_message(count <= kMostElements &&
+                      std::ranges::all_of(signature.shape.extents(),
+                                          [](int64_t extent) { return extent <= kMostElements; }),
+                  "it names a tensor that is larger than memory can be");
+  need_of_message(signature.begin >= 0 && signature.begin <= count,
+                  "it names a place beyond the end of a tensor");
+}
+
+void check_request(const Request& request, int rank, int size) {
+  const auto& signature = request.signature;
+  const auto of_ranks = static_cast<size_t>(size);
+  const bool is_pair =
+      signature.kind == CollectiveKind::send || signature.kind == CollectiveKind::recv;
+  need_of_message(is_operation_name(request.name), "it asks for an operation without a name");
+  need_of_message(is_rank(signature.root, size), "it asks for a root that is no rank");
+  need_of_message(!is_pair || signature.root != rank, "it sends to itself");
+  need_of_message(request.rows.empty() || request.rows.size() == of_ranks,
+                  "it gives rows of other ranks than there are");
+  need_of_message(std::ranges::all_of(request.rows, [](int64_t count) { return count >= 0; }),
+                  "it gives a negative number of rows");
+  if (signature.kind != CollectiveKind::alltoall) return;
+  // The ranks that receive them trust these.
+  need_of_message(request.rows.size() == of_ranks && are_rows(request.rows),
+                  "it gives no rows to each rank");
+}
+
+void check_response(const Response& response, int size) {
+  const auto& rows = response.rows;
+  const auto of_ranks = static_cast<size_t>(size);
+  if (response.all_joined)
+    return need_of_message(rows.size() == 1 && is_rank(rows[0], size), "no rank joined last");
+  need_of_message(is_operation_name(response.name), "it answers an operation without a name");
+  if (response.error) return;
+  need_of_message(
+      std::ranges::all_of(response.joined, [&](int64_t r) { return is_rank(r, size); }) &&
+          is_ascending(response.joined) && response.joined.size() < of_ranks,
+      "it counts ranks that cannot have joined");
+  need_of_message(is_rank(response.signature.root, size), "it names a root that is no rank");
+  need_of_message(are_rows(rows), "it gives a number of rows that cannot be");
+  size_t counts = 0;
+  switch (response.signature.kind) {
+    case CollectiveKind::allgather:
+    case CollectiveKind::gather:
+      counts = of_ranks;
+      break;
+    case CollectiveKind::scatter:
+    case CollectiveKind::reduce_scatter:
+      if (rows.empty()) return;
+      counts = of_ranks;
+      break;
+    case CollectiveKind::alltoall:
+      // From each rank, and the most of any.
+      need_of_message(rows.size() == of_ranks + 1 && *std::ranges::max_element(rows) == rows.back(),
+                      "it gives rows of other ranks than there are");
+      return;
+    case CollectiveKind::send:
+    case CollectiveKind::recv:
+      need_of_message(rows.size() == 2 && is_rank(rows[0], size) && is_rank(rows[1], size) &&
+                          rows[0] != rows[1],
+                      "it names no two ranks that send and receive");
+      return;
+    default:
+      break;
+  }
+  need_of_message(rows.size() == counts, "it gives rows of other ranks than there are");
+}
+
+void check_answer(const Request& asked, const Response& response, int rank, int size) {
+  const auto &own = asked.signature, &answered = response.signature;
+  const auto& rows = response.rows;
+  const auto place = static_cast<size_t>(rank);
+  const auto rows_of = [](const Shape& shape) { return shape.rank() == 0 ? 1 : shape[0]; };
+  const auto sum = [&] { return std::accumulate(rows.begin(), rows.end(), int64_t{0}); };
+  bool fits = own.kind == answered.kind || own.kind == CollectiveKind::recv;
+  const bool has_input = own.kind != CollectiveKind::scatter || rank == answered.root;
+  fits &= own.dtype == answered.dtype || !has_input;
+  switch (own.kind) {
+    case CollectiveKind::allreduce:
+    case CollectiveKind::reduce:
+    case CollectiveKind::broadcast:
+      fits &= own.shape == answered.shape;
+      break;
+    case CollectiveKind::scatter:
+    case CollectiveKind::reduce_scatter:
+      fits &= !has_input ||
+              (own.shape == answered.shape && (rows.empty() || sum() == rows_of(own.shape)));
+      if (asked.output_rows >= 0)
+        fits &= own.dtype == answered.dtype &&
+                own.shape.row_count() == answered.shape.row_count() &&
+                asked.output_rows ==
+                    (rows.empty() ? even_share(rows_of(answered.shape), rank, size) : rows[place]);
+      break;
+    case CollectiveKind::allgather:
+    case CollectiveKind::gather:
+      fits &= own.shape.row_count() == answered.shape.row_count() &&
+              rows[place] == rows_of(own.shape) &&
+              (asked.output_rows < 0 || asked.output_rows == sum());
+      break;
+    case CollectiveKind::alltoall: {
+      const auto of_ranks = asked.rows.size();
+      const int64_t row_count = own.shape.row_count(), longest = rows.back();
+      fits &= row_count == answered.shape.row_count() && rows.size() == of_ranks + 1 &&
+              rows[place] == asked.rows[place] &&
+              longest >= *std::ranges::max_element(asked.rows) &&
+              (row_count == 0 || longest <= kMostElements / row_count);
+      fits &= asked.output_rows < 0 || asked.output_rows == sum() - longest;
+      break;
+    }
+    case CollectiveKind::send:
+    case CollectiveKind::recv:
+      fits &= own.shape.count() == answered.shape.count();
+      break;
+    case CollectiveKind::barrier:
+      break;
+  }
+  need_of_message(fits, "it answers something else than was asked");
+}
+
+void check_plan(const std::vector<Plan::Tensor>& tensors, int64_t partition_bytes) {
+  need_of_message(!tensors.empty() && tensors.size() <= PlanLearner::kMostTensors,
+                  "a plan has no tensor, or too many");
+  std::unordered_set<std::string_view> names;
+  for (const auto& tensor : tensors) {
+    need_of_message(
+        is_operation_name(tensor.name) && tensor.signature.kind == CollectiveKind::allreduce,
+        "a plan replays what no plan can");
+    need_of_message(names.insert(tensor.name).second, "a plan has one tensor twice");
+  }
+  need_of_message(count_pieces(tensors, partition_bytes) <= kMostPieces, "a plan has no end");
+}
+
+int64_t count_pieces(const std::vector<Plan::Tensor>& tensors, int64_t partition_bytes) {
+  int64_t pieces = 0;
+  for (const auto& tensor : tensors) {
+    const int64_t bytes = tensor.signature.shape.count() * size_of(tensor.signature.wire);
+    pieces += 1 + (partition_bytes > 0 ? bytes / partition_bytes : 0);
+  }
+  return pieces;
+}
+
+}  // namespace tutti

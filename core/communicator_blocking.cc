@@ -1,0 +1,196 @@
+// The blocking calls: by the caller alone where memory is shared, by name elsewhere.
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "tutti/core/communicator.h"
+#include "tutti/core/life/arguments.h"
+#include "tutti/core/life/communicator_state.h"
+#include "tutti/kernels/reduce.h"
+
+namespace tutti {
+
+namespace {
+
+using RowCounts = std::span<const int64_t>;
+
+// True if it ran, with the memory of these two; false: it must be matched by name.
+bool run_blocking(CommunicatorState& state, std::string_view name, Collective& collective,
+                  const TensorView& input, const TensorView& output) {
+  for (const auto* view : {&input, &output})
+    if (view->device().kind != DeviceKind::cpu) return false;
+  collective.input = input.data();
+  collective.output = output.data();
+  const auto& laid_out = input.count() > 0 ? input : output;
+  return state.engine->run_now(name, collective, layout_of(laid_out));
+}
+
+Collective call_of(CollectiveKind kind, DataType dtype, RowCounts counts, int root = 0,
+                   ReduceOp op = ReduceOp::sum) {
+  Collective collective;
+  collective.kind = kind;
+  collective.dtype = dtype;
+  collective.op = op;
+  collective.root = root;
+  collective.send_counts = counts;
+  return collective;
+}
+
+void check_row_major(std::string_view name, const TensorView& view) {
+  if (view.is_row_major()) return;
+  throw refused(name, fmt::format("rows are moved of row-major tensors, this one has strides [{}]",
+                                  fmt::join(view.strides(), ",")));
+}
+
+// Elements of each rank, of whose rows `all` (null: not on this rank) holds those of all and `own`
+// this rank's.
+std::vector<int64_t> dealt(const CommunicatorState& state, std::string_view name,
+                           const TensorView* all, const TensorView& own, RowCounts rows) {
+  const int rank = state.options.rank, size = state.options.size;
+  state.check_tensor(name, own);
+  check_row_major(name, own);
+  auto counts = checked_rows(name, rows, size);
+  const int64_t mine = rows_of(own.shape());
+  if (counts.empty()) counts.assign(static_cast<size_t>(size), mine);
+  if (counts[static_cast<size_t>(rank)] != mine)
+    throw refused(name, fmt::format("rank {} gave a tensor of {} rows for its part of rows [{}]",
+                                    rank, mine, fmt::join(rows, ",")));
+  if (all != nullptr) {
+    state.check_tensor(name, *all);
+    check_row_major(name, *all);
+    check_row_type(name, own, *all);
+    const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+    if (rows_of(all->shape()) != total)
+      throw refused(name, fmt::format("rank {} gave a tensor of {} rows for those of all ranks, "
+                                      "which are {}",
+                                      rank, rows_of(all->shape()), total));
+  }
+  for (auto& count : counts) count *= own.shape().row_count();
+  return counts;
+}
+
+// Where this rank's part of all rows begins.
+int64_t bytes_before(const CommunicatorState& state, RowCounts counts, DataType dtype) {
+  const auto end = counts.begin() + state.options.rank;
+  return std::accumulate(counts.begin(), end, int64_t{0}) * size_of(dtype);
+}
+
+}  // namespace
+
+void Communicator::allreduce_blocking(std::string_view name, const TensorView& tensor,
+                                      ReduceOp op) {
+  state_->check_tensor(name, tensor);
+  if (!can_reduce(tensor.dtype(), op)) throw op_means_nothing(name, tensor.dtype(), op);
+  const int64_t count = tensor.count();
+  auto call = call_of(CollectiveKind::allreduce, tensor.dtype(), {&count, 1}, 0, op);
+  if (run_blocking(*state_, name, call, tensor, tensor)) return;
+  auto entry = state_->entry(name, CollectiveKind::allreduce, tensor, tensor);
+  set_reduction(entry->request, ReduceOptions{.op = op});
+  Work(state_->submit(std::move(entry), false)).wait();
+}
+
+void Communicator::broadcast_blocking(std::string_view name, const TensorView& tensor, int root) {
+  state_->check_root(name, root);
+  state_->check_tensor(name, tensor);
+  const int64_t count = tensor.count();
+  auto call = call_of(CollectiveKind::broadcast, tensor.dtype(), {&count, 1}, root);
+  if (run_blocking(*state_, name, call, tensor, tensor)) return;
+  auto entry = state_->entry(name, CollectiveKind::broadcast, tensor, tensor);
+  entry->request.signature.root = root;
+  Work(state_->submit(std::move(entry), false)).wait();
+}
+
+void Communicator::reduce_blocking(std::string_view name, const TensorView& input,
+                                   const TensorView& output, int root, ReduceOp op) {
+  state_->check_root(name, root);
+  state_->check_tensor(name, input);
+  if (!can_reduce(input.dtype(), op)) throw op_means_nothing(name, input.dtype(), op);
+  const bool is_root = rank() == root;
+  if (is_root) {
+    state_->check_tensor(name, output);
+    check_alike(name, input, output);
+    check_apart(name, input, output, 0);
+  }
+  const int64_t count = input.count();
+  auto call = call_of(CollectiveKind::reduce, input.dtype(), {&count, 1}, root, op);
+  if (run_blocking(*state_, name, call, input, is_root ? output : TensorView())) return;
+  reduce(name, input, output, root, op).wait();
+}
+
+void Communicator::allgather_blocking(std::string_view name, const TensorView& input,
+                                      const TensorView& output, std::span<const int64_t> rows) {
+  const auto counts = dealt(*state_, name, &output, input, rows);
+  check_apart(name, input, output, -bytes_before(*state_, counts, input.dtype()));
+  auto call = call_of(CollectiveKind::allgather, input.dtype(), counts);
+  if (run_blocking(*state_, name, call, input, output)) return;
+  allgather(name, input, output).wait();
+}
+
+void Communicator::gather_blocking(std::string_view name, const TensorView& input,
+                                   const TensorView& output, int root,
+                                   std::span<const int64_t> rows) {
+  state_->check_root(name, root);
+  const bool is_root = rank() == root;
+  const auto counts = dealt(*state_, name, is_root ? &output : nullptr, input, rows);
+  if (is_root) check_apart(name, input, output, -bytes_before(*state_, counts, input.dtype()));
+  auto call = call_of(CollectiveKind::gather, input.dtype(), counts, root);
+  if (run_blocking(*state_, name, call, input, is_root ? output : TensorView())) return;
+  gather(name, input, output, root).wait();
+}
+
+void Communicator::scatter_blocking(std::string_view name, const TensorView& input,
+                                    const TensorView& output, int root,
+                                    std::span<const int64_t> rows) {
+  state_->check_root(name, root);
+  const bool is_root = rank() == root;
+  const auto counts = dealt(*state_, name, is_root ? &input : nullptr, output, rows);
+  if (is_root) check_apart(name, input, output, bytes_before(*state_, counts, output.dtype()));
+  auto call = call_of(CollectiveKind::scatter, output.dtype(), counts, root);
+  if (run_blocking(*state_, name, call, is_root ? input : TensorView(), output)) return;
+  scatter(name, input, output, root, rows).wait();
+}
+
+void Communicator::reduce_scatter_blocking(std::string_view name, const TensorView& input,
+                                           const TensorView& output, ReduceOp op,
+                                           std::span<const int64_t> rows) {
+  const auto counts = dealt(*state_, name, &input, output, rows);
+  if (!can_reduce(input.dtype(), op)) throw op_means_nothing(name, input.dtype(), op);
+  check_apart(name, input, output);
+  auto call = call_of(CollectiveKind::reduce_scatter, input.dtype(), counts, 0, op);
+  if (run_blocking(*state_, name, call, input, output)) return;
+  reduce_scatter(name, input, output, ReduceOptions{.op = op}, rows).wait();
+}
+
+void Communicator::alltoall_blocking(std::string_view name, const TensorView& input,
+                                     const TensorView& output) {
+  state_->check_tensor(name, input);
+  state_->check_tensor(name, output);
+  check_row_major(name, input);
+  check_alike(name, input, output);
+  const int64_t all = rows_of(input.shape());
+  if (input.shape().rank() == 0 || all % size() != 0)
+    throw refused(name, fmt::format("{} rows cannot be split equally among {} ranks; alltoall() "
+                                    "takes splits",
+                                    all, size()));
+  check_apart(name, input, output);
+  const std::vector<int64_t> counts(static_cast<size_t>(size()), input.count() / size());
+  auto call = call_of(CollectiveKind::alltoall, input.dtype(), counts);
+  call.recv_counts = counts;
+  call.longest = counts[0];
+  if (run_blocking(*state_, name, call, input, output)) return;
+  alltoall(name, input, output, {}).wait();
+}
+
+void Communicator::barrier_blocking() {
+  constexpr std::string_view kName = "blocking barrier";
+  auto call = call_of(CollectiveKind::barrier, DataType::f32, {});
+  if (run_blocking(*state_, kName, call, TensorView(), TensorView())) return;
+  auto entry = state_->entry(kName, CollectiveKind::barrier, TensorView(), TensorView());
+  Work(state_->submit(std::move(entry), false)).wait();
+}
+
+}  // namespace tutti
