@@ -17,8 +17,10 @@ enum class ReduceOp : uint8_t {
   band = 5,
   bor = 6
 };
+/// How many there are.
 inline constexpr int kReduceOpCount = 7;
 
+/// "sum" and so on.
 constexpr std::string_view to_string(ReduceOp op) noexcept {
   constexpr std::string_view kNames[kReduceOpCount] = {"sum",     "average", "min", "max",
                                                        "product", "band",    "bor"};

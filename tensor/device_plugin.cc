@@ -17,7 +17,7 @@ std::string plugin_name(DeviceKind kind) { return kind == DeviceKind::cuda ? "cu
 }  // namespace
 
 std::string device_plugin_file(DeviceKind kind) {
-  return fmt::format("{}/libtutti_device_{}.so", library_folder(), plugin_name(kind));
+  return fmt::format("{}/libtutti_device_{}.so", plugin_folder(), plugin_name(kind));
 }
 
 const DevicePlugin& load_device_plugin(DeviceKind kind, const std::string& file) {

@@ -39,7 +39,7 @@ struct DevicePlugin {
 ///   const DevicePlugin tutti::tutti_device_plugin = {.name = "<name>", ...};
 extern "C" const DevicePlugin tutti_device_plugin;
 
-/// Where the plugin of a kind of device belongs: beside libtutti.so.
+/// Where the plugin of a kind of device belongs: in plugin_folder().
 std::string device_plugin_file(DeviceKind kind);
 /// Loads it for good. Throws Error(unavailable) if it is not there or cannot be loaded,
 /// Error(corrupt_data | version) if it is there and of no use.

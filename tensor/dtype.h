@@ -23,34 +23,41 @@ enum class DataType : uint8_t {
   u64 = 11,
   boolean = 12,
 };
+/// How many there are.
 inline constexpr int kDataTypeCount = 13;
 
 /// 16-bit floats as storage; arithmetic happens in f32 (kernels/).
 struct Float16 {
-  uint16_t bits;
-  bool operator==(const Float16&) const = default;
+  uint16_t bits;                                    // sign, 5 of the exponent, 10 of the fraction
+  bool operator==(const Float16&) const = default;  // of bits, so NaNs may be equal
 };
+/// The same, of 8 exponent bits.
 struct BFloat16 {
-  uint16_t bits;
-  bool operator==(const BFloat16&) const = default;
+  uint16_t bits;                                     // sign, 8 of the exponent, 7 of the fraction
+  bool operator==(const BFloat16&) const = default;  // of bits, so NaNs may be equal
 };
 
 /// Bytes of an element, by DataType. Not within size_of(), which would write it to the stack first.
 inline constexpr int64_t kDataTypeSizes[kDataTypeCount] = {8, 4, 2, 2, 1, 2, 4, 8, 1, 2, 4, 8, 1};
+/// Bytes of an element.
 constexpr int64_t size_of(DataType dtype) noexcept {
   return kDataTypeSizes[static_cast<int>(dtype)];
 }
+/// "f32" and so on.
 constexpr std::string_view to_string(DataType dtype) noexcept {
   constexpr std::string_view kNames[kDataTypeCount] = {
       "f64", "f32", "f16", "bf16", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "bool"};
   return kNames[static_cast<int>(dtype)];
 }
+/// Of 16 bits, too.
 constexpr bool is_float(DataType dtype) noexcept {
   return static_cast<int>(dtype) <= static_cast<int>(DataType::bf16);
 }
+/// Signed or not; bool is none.
 constexpr bool is_integer(DataType dtype) noexcept {
   return !is_float(dtype) && dtype != DataType::boolean;
 }
+/// False for a number that came from elsewhere and is no type.
 constexpr bool is_valid(DataType dtype) noexcept {
   return static_cast<int>(dtype) < kDataTypeCount;
 }

@@ -25,10 +25,12 @@ class Shape {
   }
   /// Throws Error(invalid_argument) for a negative extent or more elements than 64 bits count.
   explicit Shape(std::span<const int64_t> extents);
+  /// The same of a vector.
   explicit Shape(const std::vector<int64_t>& extents) : Shape(std::span<const int64_t>(extents)) {}
 
-  int rank() const { return rank_; }
-  int64_t operator[](int i) const { return extents()[static_cast<size_t>(i)]; }
+  int rank() const { return rank_; }  // how many dimensions, 0 for a scalar
+  int64_t operator[](int i) const { return extents()[static_cast<size_t>(i)]; }  // of dimension i
+  /// Of every dimension.
   std::span<const int64_t> extents() const {
     return {rank_ <= kInPlace ? in_place_.data() : more_.data(), static_cast<size_t>(rank_)};
   }
@@ -47,6 +49,7 @@ class Shape {
   bool is_dense(std::span<const int64_t> strides) const;
   /// "[6,1,5,5]"; "[]" for a scalar.
   std::string to_string() const;
+  /// Of all extents.
   bool operator==(const Shape& other) const {
     return rank_ == other.rank_ &&
            std::equal(extents().begin(), extents().end(), other.extents().begin());

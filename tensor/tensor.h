@@ -20,6 +20,7 @@ namespace tutti {
 class TensorView {
  public:
   TensorView() = default;
+  /// Row-major memory of shape.count() elements.
   TensorView(void* data, Shape shape, DataType dtype, Device device = {}, StreamRef stream = {})
       : data_(static_cast<std::byte*>(data)),
         shape_(std::move(shape)),
@@ -36,25 +37,27 @@ class TensorView {
       : TensorView(std::ranges::data(range), Shape{static_cast<int64_t>(std::ranges::size(range))},
                    dtype_of<std::ranges::range_value_t<Range>>()) {}
 
+  /// `count` elements in a GPU's memory, ready on `stream` (a cudaStream_t).
   template <ElementType T>
   static TensorView cuda(T* data, int64_t count, void* stream, int device = 0) {
     return {data, Shape{count}, dtype_of<T>(), Device{DeviceKind::cuda, device}, {stream}};
   }
 
-  std::byte* data() const { return data_; }
+  std::byte* data() const { return data_; }  // first byte
+  /// Its first element; dtype() must be T's.
   template <ElementType T>
   T* as() const {
     return reinterpret_cast<T*>(data_);
   }
-  const Shape& shape() const { return shape_; }
-  bool is_row_major() const { return strides_ == nullptr; }
+  const Shape& shape() const { return shape_; }              // extents
+  bool is_row_major() const { return strides_ == nullptr; }  // else see strides()
   /// Elements from one index to the next, of each dimension.
   std::vector<int64_t> strides() const;
-  DataType dtype() const { return dtype_; }
-  Device device() const { return device_; }
-  StreamRef stream() const { return stream_; }
-  int64_t count() const { return shape_.count(); }
-  int64_t bytes() const { return count() * size_of(dtype_); }
+  DataType dtype() const { return dtype_; }                    // of its elements
+  Device device() const { return device_; }                    // where it lives
+  StreamRef stream() const { return stream_; }                 // null on the CPU
+  int64_t count() const { return shape_.count(); }             // of elements
+  int64_t bytes() const { return count() * size_of(dtype_); }  // of all elements
   /// The same memory under another shape of as many elements; throws Error(invalid_argument), also
   /// for a view that is not row-major.
   TensorView reshaped(Shape shape) const;
@@ -85,10 +88,12 @@ class TensorView {
 /// range.
 class ConstTensorView {
  public:
-  ConstTensorView(TensorView view) : view_(std::move(view)) {}
+  ConstTensorView(TensorView view) : view_(std::move(view)) {}  // of what may be written, too
+  /// Row-major memory that is only read.
   ConstTensorView(const void* data, Shape shape, DataType dtype, Device device = {},
                   StreamRef stream = {})
       : view_(const_cast<void*>(data), std::move(shape), dtype, device, stream) {}
+  /// Any contiguous range of an element type.
   template <class Range>
   requires std::ranges::contiguous_range<Range> && std::ranges::sized_range<Range> &&
       ElementType<std::ranges::range_value_t<Range>>
@@ -109,31 +114,35 @@ class ConstTensorView {
 class Tensor {
  public:
   Tensor() = default;
+  /// Throws Error(out_of_memory | unavailable).
   Tensor(Shape shape, DataType dtype, Device device = {});
   /// Takes over row-major memory that the caller made; `owner` keeps it alive. Throws
   /// Error(invalid_argument) for a view with other strides.
   Tensor(TensorView view, std::shared_ptr<void> owner);
 
-  explicit operator bool() const { return owner_ != nullptr; }
-  const TensorView& view() const { return view_; }
-  operator TensorView() const { return view_; }
-  operator ConstTensorView() const { return view_; }
-  std::byte* data() const { return view_.data(); }
+  explicit operator bool() const { return owner_ != nullptr; }  // not made by Tensor()
+  const TensorView& view() const { return view_; }              // valid as long as a handle is
+  operator TensorView() const { return view_; }                 // borrows
+  operator ConstTensorView() const { return view_; }            // borrows
+  std::byte* data() const { return view_.data(); }              // first byte
+  /// Its first element; dtype() must be T's.
   template <ElementType T>
   T* as() const {
     return view_.as<T>();
   }
+  /// Its elements; dtype() must be T's.
   template <ElementType T>
   std::span<T> span() const {
     return {as<T>(), static_cast<size_t>(count())};
   }
-  const Shape& shape() const { return view_.shape(); }
-  DataType dtype() const { return view_.dtype(); }
-  Device device() const { return view_.device(); }
-  int64_t count() const { return view_.count(); }
-  int64_t bytes() const { return view_.bytes(); }
+  const Shape& shape() const { return view_.shape(); }  // extents
+  DataType dtype() const { return view_.dtype(); }      // of its elements
+  Device device() const { return view_.device(); }      // where it lives
+  int64_t count() const { return view_.count(); }       // of elements
+  int64_t bytes() const { return view_.bytes(); }       // of all elements
+  /// The same memory; throws Error(invalid_argument) for another count.
   Tensor reshaped(Shape shape) const { return {view_.reshaped(std::move(shape)), owner_}; }
-  Tensor clone() const;
+  Tensor clone() const;  // memory of its own
 
  private:
   TensorView view_;

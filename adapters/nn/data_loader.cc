@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <numeric>
-#include <random>
 
+#include "tutti/adapters/sampling/sampler.h"
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
 
@@ -50,23 +50,32 @@ void DataLoader::restore(const LoaderPosition& position) {
   // What was prepared ahead belongs to the position before.
   ahead_.reset();
   position_ = position;
+  // A step too large to count images in is past the end as well.
+  if (position.consumed < 0)
+    position_.consumed = std::min(position.step, dataset_.count()) * options_.batch * options_.size;
 }
 
-// Fisher and Yates, by a generator whose numbers are the same everywhere.
+// Whether this rank gets something of what is left in the epoch.
+bool DataLoader::has_batch() const {
+  const int64_t left = dataset_.count() - position_.consumed;
+  if (options_.drop_last) return left >= options_.batch * options_.size;
+  return left > options_.rank * options_.batch;
+}
+
 void DataLoader::order_epoch(int64_t epoch) {
   if (ordered_epoch_ == epoch) return;
   ordered_epoch_ = epoch;
+  if (options_.shuffle) {
+    order_ = permutation(dataset_.count(), options_.seed, epoch);
+    return;
+  }
   order_.resize(static_cast<size_t>(dataset_.count()));
   std::iota(order_.begin(), order_.end(), int64_t{0});
-  if (!options_.shuffle) return;
-  std::mt19937_64 generator(options_.seed * 1'000'003 + static_cast<uint64_t>(epoch));
-  for (size_t i = order_.size() - 1; i > 0; --i)
-    std::swap(order_[i], order_[generator() % (i + 1)]);
 }
 
-Batch DataLoader::make(int64_t epoch, int64_t step) {
+Batch DataLoader::make(int64_t epoch, int64_t consumed) {
   order_epoch(epoch);
-  const int64_t first = (step * options_.size + options_.rank) * options_.batch;
+  const int64_t first = consumed + options_.rank * options_.batch;
   const int64_t count = std::min(options_.batch, dataset_.count() - first);
   const auto& shape = dataset_.images.shape();
   Batch batch{Tensor(shape.with_rows(count), DataType::f32), Tensor(Shape{count}, DataType::i64)};
@@ -83,21 +92,23 @@ Batch DataLoader::make(int64_t epoch, int64_t step) {
 
 void DataLoader::prefetch() {
   ahead_.reset(new std::future<Batch>(std::async(std::launch::async, [this, position = position_] {
-    return make(position.epoch, position.step);
+    return make(position.epoch, position.consumed);
   })));
 }
 
 std::optional<Batch> DataLoader::next() {
   check_not_forked();
-  if (position_.step >= steps_per_epoch()) {
-    position_ = {position_.epoch + 1, 0};
+  if (!has_batch()) {
+    position_ = {position_.epoch + 1, 0, 0};
     return {};
   }
   if (!ahead_) prefetch();
   const auto ahead = std::move(ahead_);  // gone, even if it failed
   Batch batch = ahead->get();
   ++position_.step;
-  if (position_.step < steps_per_epoch()) prefetch();
+  position_.consumed =
+      std::min(position_.consumed + options_.batch * options_.size, dataset_.count());
+  if (has_batch()) prefetch();
   return batch;
 }
 

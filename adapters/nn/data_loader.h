@@ -27,10 +27,12 @@ struct LoaderOptions {
                           // ranks may end with smaller batches, or differ by one step: use join()
 };
 
-/// Where a loader stands; restoring it goes on with the very next batch.
+/// Where a loader stands; restoring it goes on with the very next batch, on any number of ranks.
 struct LoaderPosition {
   int64_t epoch = 0;
   int64_t step = 0;
+  /// Images of the epoch that all ranks together have had; negative: `step` times the global batch.
+  int64_t consumed = -1;
 };
 
 /// Deals a dataset to the ranks: in every step rank r gets the r-th part of the step's global batch
@@ -49,7 +51,7 @@ class DataLoader {
 
   int64_t steps_per_epoch() const;
   LoaderPosition position() const { return position_; }
-  /// Throws Error(invalid_argument) for negative numbers. A step past the epoch's end is its end.
+  /// Throws Error(invalid_argument) for a negative epoch or step. Past the epoch's end is its end.
   void restore(const LoaderPosition& position);
 
   /// The next batch of this epoch, or nothing at its end (and the next epoch begins).
@@ -76,14 +78,15 @@ class DataLoader {
   Iterator end() { return {}; }
 
  private:
-  Batch make(int64_t epoch, int64_t step);
+  Batch make(int64_t epoch, int64_t consumed);
+  bool has_batch() const;
   void check_not_forked() const;
   void prefetch();
   void order_epoch(int64_t epoch);
 
   const Dataset& dataset_;
   const LoaderOptions options_;
-  LoaderPosition position_;
+  LoaderPosition position_{0, 0, 0};
   int64_t ordered_epoch_ = -1;
   std::vector<int64_t> order_;
   const ForkGuard fork_guard_;

@@ -35,14 +35,18 @@ std::vector<int64_t> idx_extents(const std::string& file, std::span<const std::b
     throw bad_file(file, fmt::format("the file begins with {}, expected the IDX magic {}",
                                      big_endian(bytes, 0), magic));
   std::vector<int64_t> extents;
-  uint64_t total = 1;
+  int64_t total = 1;
+  bool is_empty = false;
   for (size_t i = 0; i < dimensions; ++i) {
     const uint32_t extent = big_endian(bytes, 4 + 4 * i);
     extents.push_back(extent);
-    if (__builtin_mul_overflow(total, uint64_t{extent}, &total))
+    is_empty |= extent == 0;
+    // Zeros are left out: a Shape multiplies the rest even of what is empty.
+    if (extent != 0 && __builtin_mul_overflow(total, int64_t{extent}, &total))
       throw bad_file(file, "the header counts more bytes than 64 bits can");
   }
-  if (bytes.size() - header != total)
+  if (is_empty) total = 0;
+  if (bytes.size() - header != static_cast<uint64_t>(total))
     throw bad_file(file, fmt::format("the header promises {} bytes of data, {} are there", total,
                                      bytes.size() - header));
   return extents;

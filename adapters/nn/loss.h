@@ -7,22 +7,71 @@
 
 namespace tutti::nn {
 
-/// Softmax cross-entropy of logits f32[batch, classes] against labels i64[batch], averaged over the
-/// batch. Throws Error(invalid_argument) for other shapes or a label that is no class.
-class CrossEntropy {
+/// What a model is trained to make small: a sum over the samples of a batch, so that the batches of
+/// several ranks, whatever their sizes, add up to the joined one. Only who knows the number of all
+/// samples divides.
+class Loss {
  public:
-  CrossEntropy(Tensor logits, Tensor labels);
-  double value() const { return value_; }
-  /// Of the logits.
-  Tensor gradient(LayerKernels& kernels) const;
+  virtual ~Loss() = default;
+  double sum() const { return sum_; }       // over the samples of this batch
+  int64_t count() const { return count_; }  // of the samples
+  double value() const {                    // their mean; 0 of an empty batch
+    return count_ == 0 ? 0 : sum_ / static_cast<double>(count_);
+  }
+  /// Of sum() / divisor by what the model put out, in its type.
+  virtual Tensor gradient(LayerKernels& kernels, double divisor) const = 0;
+  /// Of value().
+  Tensor gradient(LayerKernels& kernels) const {
+    return gradient(kernels, count_ == 0 ? 1 : static_cast<double>(count_));
+  }
+
+ protected:
+  /// Adds up the losses of the samples.
+  void add_up(const Tensor& losses);
 
  private:
-  Tensor labels_;
-  Tensor log_probabilities_;
-  double value_ = 0;
+  double sum_ = 0;
+  int64_t count_ = 0;
 };
 
-/// How many rows of `logits` have their largest value at the label.
+/// Softmax cross-entropy of logits [batch, ..., classes] against labels i64[batch, ...]; each label
+/// is a sample. Throws Error(invalid_argument) for other shapes or a label that is no class.
+class CrossEntropy final : public Loss {
+ public:
+  CrossEntropy(const Tensor& logits, const Tensor& labels);
+  using Loss::gradient;
+  Tensor gradient(LayerKernels& kernels, double divisor) const override;
+
+ private:
+  Shape shape_{0};
+  DataType dtype_;
+  Tensor labels_;
+  Tensor log_probabilities_;
+};
+
+/// The same of log probabilities, as log_softmax() puts them out.
+class NegativeLogLikelihood final : public Loss {
+ public:
+  NegativeLogLikelihood(const Tensor& log_probabilities, const Tensor& labels);
+  using Loss::gradient;
+  Tensor gradient(LayerKernels& kernels, double divisor) const override;
+
+ private:
+  Tensor log_probabilities_, labels_;
+};
+
+/// The mean over a sample's elements of (output - target)^2: [batch, ...] both, each row a sample.
+class MeanSquaredError final : public Loss {
+ public:
+  MeanSquaredError(const Tensor& output, const Tensor& target);
+  using Loss::gradient;
+  Tensor gradient(LayerKernels& kernels, double divisor) const override;
+
+ private:
+  Tensor output_, target_;
+};
+
+/// How many rows of `logits` [batch, classes] have their largest value at the label.
 int64_t count_correct(const Tensor& logits, const Tensor& labels);
 
 }  // namespace tutti::nn

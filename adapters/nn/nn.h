@@ -1,7 +1,8 @@
 #pragma once
 
 /// The bundled trainer: build a Sequential, wrap its parameters in an optimizer, feed it from a
-/// DataLoader. f32 on the CPU. tutti::distributed (adapters/distributed.h) makes it data-parallel.
+/// DataLoader. f32, or bf16 and f16 around arithmetic in f32, on the CPU. tutti::distributed
+/// (adapters/distributed.h) makes it data-parallel.
 
 #include "tutti/adapters/distributed.h"
 #include "tutti/adapters/nn/checkpoint.h"
@@ -12,3 +13,4 @@
 #include "tutti/adapters/nn/optimizers.h"
 #include "tutti/adapters/nn/schedules.h"
 #include "tutti/adapters/nn/sequential.h"
+#include "tutti/adapters/nn/step_agreement.h"

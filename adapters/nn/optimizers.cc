@@ -83,4 +83,43 @@ void RmsProp::step() {
                   options_.momentum != 0 ? state_of(velocity_, i) : std::span<float>());
 }
 
+Lars::Lars(std::vector<Parameter> parameters, const LarsOptions& options)
+    : BaseOptimizer(std::move(parameters), options.learning_rate), options_(options) {
+  velocity_ = add_state("velocity");
+}
+
+void Lars::step() {
+  const LarsSettings settings{.learning_rate = learning_rate_,
+                              .momentum = options_.momentum,
+                              .weight_decay = options_.weight_decay,
+                              .trust = options_.trust};
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const auto& [name, value, gradient, ready] = parameters_[i];
+    lars_step(settings, value.shape().rank() > 1, value.span<float>(), gradient.span<float>(),
+              state_of(velocity_, i));
+  }
+}
+
+Lamb::Lamb(std::vector<Parameter> parameters, const LambOptions& options)
+    : BaseOptimizer(std::move(parameters), options.learning_rate), options_(options) {
+  first_moment_ = add_state("first_moment");
+  second_moment_ = add_state("second_moment");
+  steps_ = state_.size();
+  state_.push_back({"steps", Tensor(Shape{1}, DataType::i64)});
+}
+
+void Lamb::step() {
+  const LambSettings settings{.learning_rate = learning_rate_,
+                              .beta1 = options_.beta1,
+                              .beta2 = options_.beta2,
+                              .epsilon = options_.epsilon,
+                              .weight_decay = options_.weight_decay,
+                              .step = ++*state_[steps_].tensor.as<int64_t>()};
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const auto& [name, value, gradient, ready] = parameters_[i];
+    lamb_step(settings, value.shape().rank() > 1, value.span<float>(), gradient.span<float>(),
+              state_of(first_moment_, i), state_of(second_moment_, i));
+  }
+}
+
 }  // namespace tutti::nn

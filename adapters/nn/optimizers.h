@@ -95,4 +95,39 @@ class RmsProp : public BaseOptimizer {
   size_t mean_square_ = 0, velocity_ = 0;
 };
 
+/// Layer-wise rates for large batches; see lars_step() and lamb_step(). Parameters of one dimension
+/// (biases, the weights of norms) go by the plain rate and do not decay.
+struct LarsOptions {
+  double learning_rate = 0.1;
+  double momentum = 0.9;
+  double weight_decay = 0;
+  double trust = 0.001;
+};
+class Lars : public BaseOptimizer {
+ public:
+  Lars(std::vector<Parameter> parameters, const LarsOptions& options);
+  void step();
+
+ private:
+  const LarsOptions options_;
+  size_t velocity_ = 0;
+};
+
+struct LambOptions {
+  double learning_rate = 0.001;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-6;
+  double weight_decay = 0.01;
+};
+class Lamb : public BaseOptimizer {
+ public:
+  Lamb(std::vector<Parameter> parameters, const LambOptions& options);
+  void step();
+
+ private:
+  const LambOptions options_;
+  size_t first_moment_ = 0, second_moment_ = 0, steps_ = 0;
+};
+
 }  // namespace tutti::nn

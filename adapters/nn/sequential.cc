@@ -1,58 +1,51 @@
 #include "tutti/adapters/nn/sequential.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "tutti/adapters/nn/loss.h"
-#include "tutti/base/error.h"
 
 namespace tutti::nn {
 
 Sequential::Sequential(uint64_t seed, int threads)
-    : generator_(seed), kernels_(std::make_unique<LayerKernels>(threads)) {}
+    : seed_(seed), kernels_(make_layer_kernels({}, threads)), layers_(std::make_unique<Chain>()) {}
 
 Sequential& Sequential::add(std::string name, std::unique_ptr<Layer> layer) {
-  for (const auto& [other, existing] : layers_)
-    if (other == name)
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("two layers are named \"{}\"; each needs its own name", name));
-  layer->initialize(generator_);
-  for (auto* parameter : layer->parameters()) parameter->name = name + "." + parameter->name;
-  layers_.emplace_back(std::move(name), std::move(layer));
+  layers_->add(name, std::move(layer));
+  layers_->last().attach(name);
+  layers_->last().initialize(seed_);
   return *this;
 }
 
-Tensor Sequential::forward(const Tensor& input) {
-  Tensor value = input;
-  for (auto& [name, layer] : layers_) value = layer->forward(*kernels_, value);
-  return value;
+Tensor Sequential::forward(const Tensor& input, Context& context) {
+  return layers_->forward(pass(), input, context);
 }
 
-void Sequential::backward(const CrossEntropy& loss) { backward(loss.gradient(*kernels_)); }
+Tensor Sequential::backward(Context& context, const Tensor& output_gradient, Wanted wanted) {
+  return layers_->backward(pass(), context, output_gradient, wanted);
+}
 
-void Sequential::backward(const Tensor& output_gradient) {
-  Tensor gradient = output_gradient;
-  for (size_t i = layers_.size(); i-- > 0;) {
-    auto& layer = *layers_[i].second;
-    gradient = layer.backward(*kernels_, gradient, i > 0);
-    for (const auto* parameter : layer.parameters())
-      if (*parameter->ready) (*parameter->ready)(parameter->name);
-  }
+void Sequential::backward(const Loss& loss) { backward(loss.gradient(*kernels_)); }
+
+void Sequential::backward(const Loss& loss, double divisor) {
+  backward(loss.gradient(*kernels_, divisor));
 }
 
 void Sequential::zero_grad() {
-  for (auto& [name, layer] : layers_)
-    for (auto* parameter : layer->parameters()) {
-      const auto gradient = parameter->gradient.span<float>();
-      std::fill(gradient.begin(), gradient.end(), 0.0f);
-    }
+  for (auto* parameter : layers_->parameters()) {
+    const auto gradient = parameter->gradient.span<float>();
+    std::fill(gradient.begin(), gradient.end(), 0.0f);
+  }
 }
 
 std::vector<Parameter> Sequential::parameters() const {
   std::vector<Parameter> all;
-  for (const auto& [name, layer] : layers_)
-    for (const auto* parameter : layer->parameters()) all.push_back(*parameter);
+  for (const auto* parameter : layers_->parameters()) all.push_back(*parameter);
+  return all;
+}
+
+std::vector<NamedState> Sequential::buffers() const {
+  std::vector<NamedState> all;
+  for (const auto* buffer : layers_->buffers()) all.push_back(*buffer);
   return all;
 }
 

@@ -2,11 +2,13 @@
 
 #include <cstdlib>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string_view>
 #include <vector>
 
 #include "tutti/adapters/nn/optimizers.h"
+#include "tutti/adapters/sharded/placement.h"
 #include "tutti/core/arena.h"
 #include "tutti/kernels/layers/optimizer_steps.h"
 
@@ -36,6 +38,15 @@ class ShardedAdam {
   /// Returns when all parameters are new on this rank. Throws as GradientArena::wait does.
   void step();
   int64_t steps() const { return settings_.step - 1; }
+  /// Everything but the values, whole, equal on all ranks: "first_moment.NAME" and
+  /// "second_moment.NAME" of every array, and "steps", i64; copies, for checkpoints. Collective,
+  /// between steps.
+  std::vector<NamedState> state();
+  /// Goes on from what state() gave on any number of ranks; every rank is given all of it, and
+  /// has memory for all of it until the next step has shown which share is its own. Throws
+  /// Error(invalid_argument) that names what is missing or has another size; then nothing was
+  /// changed.
+  void restore(const std::vector<NamedState>& state);
   /// Between steps.
   void set_learning_rate(double learning_rate) { settings_.learning_rate = learning_rate; }
 
@@ -48,10 +59,17 @@ class ShardedAdam {
   // Zeroed by the system where they are touched, which is the own share.
   using Moments = std::unique_ptr<float[], Free>;
 
+  float* moments_of(const Moments& moments, const std::string& name) const;
+  void forget_others_shares();
+
   AdamSettings settings_;
   Communicator& communicator_;
+  std::vector<std::string> names_;
   Moments first_, second_;
-  GradientArena arena_;  // last: its end waits for updates on their way
+  bool finds_share_ = false;  // in the first step after restore()
+  std::mutex mutex_;
+  std::vector<ElementRange> share_;  // of all moments, guarded by mutex_
+  GradientArena arena_;              // last: its end waits for updates on their way
 };
 
 }  // namespace tutti::nn

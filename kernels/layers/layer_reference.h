@@ -1,40 +1,68 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "tutti/kernels/layers/layer_shapes.h"
 
 namespace tutti {
 
-/// The plain loops that define LayerKernels, accumulated in f64 and rounded once. Gradients must
-/// not be null here.
+/// The plain loops that define LayerKernels, in f64. Values are row-major; a bias of no elements is
+/// none. Gradients of parameters are those of one call.
+namespace reference {
 
-void linear_forward_reference(const LinearShape& shape, const float* input, const float* weight,
-                              const float* bias, float* output);
-void linear_backward_reference(const LinearShape& shape, const float* input, const float* weight,
-                               const float* output_gradient, float* input_gradient,
-                               float* weight_gradient, float* bias_gradient);
+using Values = std::vector<double>;
 
-void conv2d_forward_reference(const Conv2dShape& shape, const float* input, const float* weight,
-                              const float* bias, float* output);
-void conv2d_backward_reference(const Conv2dShape& shape, const float* input, const float* weight,
-                               const float* output_gradient, float* input_gradient,
-                               float* weight_gradient, float* bias_gradient);
+/// Of a layer with weights.
+struct WeightedGradients {
+  Values input, weight, bias;
+};
+
+Values linear_forward(const LinearShape& shape, const Values& input, const Values& weight,
+                      const Values& bias);
+WeightedGradients linear_backward(const LinearShape& shape, const Values& input,
+                                  const Values& weight, const Values& output_gradient);
+
+Values convolution_forward(const ConvolutionShape& shape, const Values& input, const Values& weight,
+                           const Values& bias);
+WeightedGradients convolution_backward(const ConvolutionShape& shape, const Values& input,
+                                       const Values& weight, const Values& output_gradient);
 
 /// Where a window holds its maximum twice, the first in row order gets the gradient.
-void pool2d_forward_reference(const Pool2dShape& shape, const float* input, float* output);
-void pool2d_backward_reference(const Pool2dShape& shape, const float* input,
-                               const float* output_gradient, float* input_gradient);
+Values pooling_forward(const PoolingShape& shape, const Values& input);
+Values pooling_backward(const PoolingShape& shape, const Values& input,
+                        const Values& output_gradient);
 
-void activation_forward_reference(Activation activation, int64_t count, const float* input,
-                                  float* output);
-void activation_backward_reference(Activation activation, int64_t count, const float* output,
-                                   const float* output_gradient, float* input_gradient);
+Values activation_forward(Activation activation, const Values& input);
+/// By what forward was given, for all activations.
+Values activation_backward(Activation activation, const Values& input,
+                           const Values& output_gradient);
 
-double softmax_cross_entropy_forward_reference(int64_t batch, int64_t classes, const float* logits,
-                                               const int64_t* labels, float* log_probabilities);
-void softmax_cross_entropy_backward_reference(int64_t batch, int64_t classes,
-                                              const float* log_probabilities, const int64_t* labels,
-                                              float* logit_gradient);
+/// Log softmax of each row, and each row's loss.
+struct CrossEntropyResult {
+  Values log_probabilities, losses;
+};
+CrossEntropyResult softmax_cross_entropy_forward(int64_t classes, const Values& logits,
+                                                 const std::vector<int64_t>& labels);
+/// Of the sum of the losses times `scale`.
+Values softmax_cross_entropy_backward(int64_t classes, const Values& log_probabilities,
+                                      const std::vector<int64_t>& labels, double scale);
 
+/// Of channels; `epsilon` as in LayerKernels. Rows are channels of one position.
+Values batch_norm_forward(const ChannelsShape& shape, double epsilon, const Values& input,
+                          const Values& weight, const Values& bias);
+WeightedGradients batch_norm_backward(const ChannelsShape& shape, double epsilon,
+                                      const Values& input, const Values& weight,
+                                      const Values& output_gradient);
+Values layer_norm_forward(int64_t features, double epsilon, const Values& input,
+                          const Values& weight, const Values& bias);
+WeightedGradients layer_norm_backward(int64_t features, double epsilon, const Values& input,
+                                      const Values& weight, const Values& output_gradient);
+
+/// Of queries, keys and values beside each other.
+Values attention_forward(const AttentionShape& shape, const Values& packed);
+Values attention_backward(const AttentionShape& shape, const Values& packed,
+                          const Values& output_gradient);
+
+}  // namespace reference
 }  // namespace tutti

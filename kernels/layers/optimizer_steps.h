@@ -51,4 +51,33 @@ void rms_prop_step(const RmsPropSettings& settings, std::span<float> value,
                    std::span<const float> gradient, std::span<float> mean_square,
                    std::span<float> velocity);
 
+/// Layer-wise rates: a step of each parameter is as long as its norm says. Norms are taken in f64
+/// in the order of the elements. A ratio is 1 where one of its norms is 0, and everywhere without
+/// `is_adapted`, which biases and the weights of norms are spared; so is weight decay.
+
+/// LARS (You et al. 2017): rate = learning_rate * trust * |w| / (|g| + weight_decay * |w|);
+/// v = momentum * v + rate * (g + weight_decay * w); w -= v.
+struct LarsSettings {
+  double learning_rate = 0;
+  double momentum = 0.9;
+  double weight_decay = 0;
+  double trust = 0.001;
+};
+void lars_step(const LarsSettings& settings, bool is_adapted, std::span<float> value,
+               std::span<const float> gradient, std::span<float> velocity);
+
+/// LAMB (You et al. 2020): with Adam's m and v, corrected by the step, u = m / (sqrt(v) + epsilon)
+/// + weight_decay * w; w -= learning_rate * |w| / |u| * u. `step` counts from 1.
+struct LambSettings {
+  double learning_rate = 0;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-6;
+  double weight_decay = 0;
+  int64_t step = 1;
+};
+void lamb_step(const LambSettings& settings, bool is_adapted, std::span<float> value,
+               std::span<const float> gradient, std::span<float> first_moment,
+               std::span<float> second_moment);
+
 }  // namespace tutti

@@ -1,0 +1,29 @@
+#include "tutti/adapters/nn/layers/layer.h"
+
+#include <fmt/format.h>
+
+#include "tutti/base/error.h"
+
+namespace tutti::nn {
+
+void Layer::attach(const std::string& path) {
+  path_ = path;
+  for (auto* parameter : parameters()) parameter->name = path + "." + parameter->name;
+  for (auto* buffer : buffers()) buffer->name = path + "." + buffer->name;
+}
+
+void Layer::require_input(const Tensor& input, bool good, const char* wanted) const {
+  const auto dtype = input.dtype();
+  if (good && (dtype == DataType::f32 || dtype == DataType::bf16 || dtype == DataType::f16)) return;
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("layer {}{}{} got {}{}, want f32, bf16 or f16 {}", path_,
+                          path_.empty() ? "" : ": ", kind(), to_string(dtype),
+                          input.shape().to_string(), wanted));
+}
+
+void Layer::announce() {
+  for (const auto* parameter : parameters())
+    if (*parameter->ready) (*parameter->ready)(parameter->name);
+}
+
+}  // namespace tutti::nn

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tutti/adapters/nn/layers.h"
+#include "tutti/adapters/nn/optimizers.h"
+#include "tutti/adapters/sharded.h"
+
+namespace tutti::nn {
+
+/// What layers ask of a sharded optimizer that keeps their parameters in parts; shared by the
+/// layers of a model and filled by ShardedOptimizer::serve().
+struct Gatherer {
+  std::function<void(std::string_view name)> need, done;  // empty: parameters are whole
+};
+
+/// The same layer, whose parameters are whole only while it computes.
+std::unique_ptr<Layer> gathered(std::unique_ptr<Layer> layer, std::shared_ptr<Gatherer> gatherer);
+
+/// tutti::Sharded of a bundled optimizer (Sgd, Adam, AdamW, RmsProp). Gradients travel while
+/// backward goes on. The parameters must outlive it.
+template <class O>
+class ShardedOptimizer : public Sharded<O> {
+ public:
+  template <class Options>
+  ShardedOptimizer(Communicator& comm, std::vector<Parameter> parameters, const Options& options,
+                   const ShardedOptions& sharded)
+      : Sharded<O>(comm, parameters, sharded,
+                   [&](const std::vector<Shard>& shards) {
+                     std::vector<Parameter> parts;
+                     for (const auto& shard : shards)
+                       parts.push_back({shard.name, shard.value, shard.gradient,
+                                        std::make_shared<GradientReady>()});
+                     return O(std::move(parts), options);
+                   }),
+        parameters_(std::move(parameters)) {
+    for (auto& parameter : parameters_)
+      if (parameter.ready)
+        *parameter.ready = [this](std::string_view name) { this->gradient_ready(name); };
+  }
+  ~ShardedOptimizer() {
+    for (auto& parameter : parameters_)
+      if (parameter.ready) *parameter.ready = nullptr;
+    if (gatherer_) *gatherer_ = {};
+  }
+  ShardedOptimizer(const ShardedOptimizer&) = delete;
+  ShardedOptimizer& operator=(const ShardedOptimizer&) = delete;
+
+  /// The layers that share it get their parameters from here.
+  void serve(std::shared_ptr<Gatherer> gatherer) {
+    gatherer_ = std::move(gatherer);
+    gatherer_->need = [this](std::string_view name) { Sharded<O>::need(name); };
+    gatherer_->done = [this](std::string_view name) { Sharded<O>::done(name); };
+  }
+  const std::vector<Parameter>& parameters() const { return parameters_; }  // whole ones
+  void set_learning_rate(double rate) { this->optimizer().set_learning_rate(rate); }
+
+ private:
+  std::vector<Parameter> parameters_;
+  std::shared_ptr<Gatherer> gatherer_;
+};
+
+}  // namespace tutti::nn

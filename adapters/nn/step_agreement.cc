@@ -1,0 +1,128 @@
+#include "tutti/adapters/nn/step_agreement.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "tutti/base/error.h"
+#include "tutti/kernels/convert.h"
+
+namespace tutti::nn {
+
+namespace {
+
+void check(const StepOptions& options) {
+  const auto& s = options.loss_scale;
+  if (!(s.least > 0 && s.first >= s.least && s.growth >= 1 && s.backoff > 0 && s.backoff < 1 &&
+        s.clean >= 1 && options.clip >= 0 && options.most_skips >= 0))
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("step agreement: loss scale first={}, least={}, growth={}, backoff={}, "
+                            "clean={}, clip={}, most_skips={}; expected 0 < least <= first, growth "
+                            ">= 1, 0 < backoff < 1, clean >= 1, and none below 0",
+                            s.first, s.least, s.growth, s.backoff, s.clean, options.clip,
+                            options.most_skips));
+}
+
+double norm_of(const std::vector<Parameter>& parameters) {
+  double sum = 0;
+  for (const auto& parameter : parameters) {
+    const auto values = parameter.gradient.span<float>();
+    double squares = 0;
+#pragma omp simd reduction(+ : squares)
+    for (size_t i = 0; i < values.size(); ++i)
+      squares += static_cast<double>(values[i]) * static_cast<double>(values[i]);
+    sum += squares;
+  }
+  return std::sqrt(sum);
+}
+
+}  // namespace
+
+StepAgreement::StepAgreement(Communicator& comm, const StepOptions& options)
+    : comm_(comm), options_(options), state_(Shape{4}, DataType::f64) {
+  check(options);
+  state_.as<double>()[0] = options.loss_scale.first;
+}
+
+StepAgreement::~StepAgreement() {
+  try {
+    if (work_) work_.wait();
+  } catch (const Error&) {
+    // The step that would have used it is never taken.
+  }
+}
+
+void StepAgreement::send(const Loss& loss, bool is_training) {
+  if (work_)
+    throw Error(ErrorCode::invalid_argument,
+                "step agreement: send() came twice in a step; call finish() between")
+        .with_rank(comm_.rank());
+  const bool is_number = std::isfinite(loss.sum());
+  lane_ = {static_cast<float>(loss.count()), is_number ? static_cast<float>(loss.sum()) : 0.0f,
+           is_number ? 0.0f : 1.0f, is_training ? 1.0f : 0.0f};
+  work_ = comm_.allreduce("step agreement", lane_, ReduceOp::sum);
+}
+
+StepOutcome StepAgreement::finish(const std::vector<Parameter>& parameters) {
+  if (!work_)
+    throw Error(ErrorCode::invalid_argument,
+                "step agreement: finish() came before send(), which gives this rank's part")
+        .with_rank(comm_.rank());
+  std::exchange(work_, Work()).wait();
+  const auto [samples, loss, strange, training] = lane_;
+  if (training != 0 && training != static_cast<float>(comm_.size()))
+    throw Error(ErrorCode::mismatch,
+                fmt::format("step agreement: {} of {} ranks are in training, the others in "
+                            "evaluation; set_training() must be called alike on all",
+                            training, comm_.size()));
+  if (samples == 0)
+    throw Error(ErrorCode::invalid_argument,
+                "step agreement: no rank had a sample in this step; leave the step out on all");
+  StepOutcome outcome;
+  outcome.samples = static_cast<int64_t>(samples);
+  outcome.loss = strange == 0 ? static_cast<double>(loss) / static_cast<double>(samples)
+                              : std::numeric_limits<double>::quiet_NaN();
+  const double factor = 1 / (scale() * static_cast<double>(samples));
+  outcome.norm = norm_of(parameters) * factor;
+  outcome.is_skipped = strange != 0 || !std::isfinite(outcome.norm);
+  if (!outcome.is_skipped) {
+    const bool is_clipped = options_.clip > 0 && outcome.norm > options_.clip;
+    const Scale whole{is_clipped ? factor * options_.clip / outcome.norm : factor, 1};
+    for (const auto& parameter : parameters)
+      tutti::scale(DataType::f32, parameter.gradient.data(), parameter.gradient.count(), whole);
+  }
+  settle(outcome.is_skipped);
+  return outcome;
+}
+
+void StepAgreement::settle(bool is_skipped) {
+  auto* state = state_.as<double>();
+  double &scale = state[0], &clean = state[1], &skipped = state[2], &in_a_row = state[3];
+  const auto& options = options_.loss_scale;
+  if (!is_skipped) {
+    in_a_row = 0;
+    if (++clean < static_cast<double>(options.clean)) return;
+    clean = 0;
+    // Larger ones would make the scaled loss itself infinite.
+    if (options.first > options.least) scale = std::min(scale * options.growth, 0x1p100);
+    return;
+  }
+  clean = 0;
+  ++skipped;
+  if (++in_a_row > static_cast<double>(options_.most_skips))
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("step agreement: {} steps in a row had a loss or a gradient that is no "
+                            "number; lower the learning rate, or look for the layer it comes from",
+                            in_a_row));
+  if (options.first > options.least && scale <= options.least)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("step agreement: a gradient is no number at the least loss scale, {}; "
+                            "lower the learning rate, or train in bf16 or f32",
+                            options.least));
+  scale = std::max(scale * options.backoff, options.least);
+}
+
+}  // namespace tutti::nn

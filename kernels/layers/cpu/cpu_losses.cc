@@ -1,0 +1,162 @@
+// Losses of CpuLayerKernels.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tutti/base/error.h"
+#include "tutti/kernels/layers/cpu/cpu_layer_kernels.h"
+#include "tutti/kernels/layers/cpu/f32_operands.h"
+#include "tutti/kernels/layers/cpu/primitive_cache.h"
+
+namespace tutti {
+namespace {
+
+using Tag = dnnl::memory::format_tag;
+using Entry = PrimitiveCache::Entry;
+
+struct Classes {
+  int64_t batch = 0;
+  int64_t classes = 0;
+  const int64_t* labels = nullptr;
+};
+
+Classes check_labels(const char* loss, const ConstTensorView& rows, const ConstTensorView& labels) {
+  const auto& shape = rows.view().shape();
+  const auto& all = labels.view();
+  if (shape.rank() != 2 || shape[1] < 1 || all.dtype() != DataType::i64 ||
+      all.shape() != Shape{shape[0]})
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("{} got logits {} and labels {}{}; expected "
+                    "[batch, classes] and i64[batch]",
+                    loss, shape.to_string(), to_string(all.dtype()), all.shape().to_string()));
+  const auto* first = all.as<int64_t>();
+  for (int64_t n = 0; n < shape[0]; ++n)
+    if (first[n] < 0 || first[n] >= shape[1])
+      throw Error(
+          ErrorCode::invalid_argument,
+          fmt::format("label {} of the batch is {}; expected 0 to {}", n, first[n], shape[1] - 1));
+  return {shape[0], shape[1], first};
+}
+
+// Rows of the squared error: how many elements each has.
+int64_t row_elements(const ConstTensorView& input, const ConstTensorView& target) {
+  const auto& shape = input.view().shape();
+  require_shape("squared error", "target", target.view(), shape);
+  if (shape.rank() < 1 || shape.row_count() < 1)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("squared error cannot take {}; expected [batch, ...] with at least one "
+                            "element a row",
+                            shape.to_string()));
+  return shape.row_count();
+}
+
+}  // namespace
+
+void CpuLayerKernels::softmax_cross_entropy_forward(const ConstTensorView& logits,
+                                                    const ConstTensorView& labels,
+                                                    const TensorView& log_probabilities,
+                                                    const TensorView& losses) {
+  const auto [batch, classes, label] = check_labels("softmax cross-entropy", logits, labels);
+  require_shape("softmax cross-entropy", "result", log_probabilities, logits.view().shape());
+  require_shape("softmax cross-entropy", "loss", losses, Shape{batch});
+  if (batch == 0) return;
+  const dnnl::memory::dims extents{batch, classes};
+  auto& entry =
+      cache_->entry({PrimitiveKind::softmax_forward, extents}, [&](const dnnl::engine& engine) {
+        const auto desc = dense(extents, Tag::ab);
+        return Entry{dnnl::logsoftmax_forward(log_softmax_desc(desc, engine)),
+                     cache_->arguments({{DNNL_ARG_SRC, desc}, {DNNL_ARG_DST, desc}})};
+      });
+  F32Operands f32("softmax cross-entropy");
+  const float* result = f32.exactly(log_probabilities);
+  float* loss = f32.exactly(losses);
+  cache_->run(entry, {{DNNL_ARG_SRC, f32.read(logits)}, {DNNL_ARG_DST, result}});
+  for (int64_t n = 0; n < batch; ++n) loss[n] = -result[n * classes + label[n]];
+}
+
+void CpuLayerKernels::softmax_cross_entropy_backward(const ConstTensorView& log_probabilities,
+                                                     const ConstTensorView& labels, float scale,
+                                                     const TensorView& logit_gradient) {
+  const auto [batch, classes, label] =
+      check_labels("softmax cross-entropy", log_probabilities, labels);
+  require_shape("softmax cross-entropy", "gradient of the logits", logit_gradient,
+                log_probabilities.view().shape());
+  if (batch == 0) return;
+  const dnnl::memory::dims extents{batch, classes};
+  auto& entry =
+      cache_->entry({PrimitiveKind::softmax_backward, extents}, [&](const dnnl::engine& engine) {
+        const auto desc = dense(extents, Tag::ab);
+        return Entry{
+            dnnl::logsoftmax_backward({{desc, desc, 1}, engine, log_softmax_desc(desc, engine)}),
+            cache_->arguments(
+                {{DNNL_ARG_DST, desc}, {DNNL_ARG_DIFF_DST, desc}, {DNNL_ARG_DIFF_SRC, desc}})};
+      });
+  F32Operands f32("softmax cross-entropy");
+  // A row's loss is -log_probability[label], so its gradient by the log probabilities is a single
+  // number.
+  float* one_hot = scratch(batch * classes, 0);
+  std::fill_n(one_hot, batch * classes, 0.0f);
+  for (int64_t n = 0; n < batch; ++n) one_hot[n * classes + label[n]] = -scale;
+  cache_->run(entry, {{DNNL_ARG_DST, f32.exactly(log_probabilities)},
+                      {DNNL_ARG_DIFF_DST, one_hot},
+                      {DNNL_ARG_DIFF_SRC, f32.write(logit_gradient)}});
+  f32.finish();
+}
+
+void CpuLayerKernels::negative_log_likelihood_forward(const ConstTensorView& input,
+                                                      const ConstTensorView& labels,
+                                                      const TensorView& losses) {
+  const auto [batch, classes, label] = check_labels("negative log likelihood", input, labels);
+  require_shape("negative log likelihood", "loss", losses, Shape{batch});
+  F32Operands f32("negative log likelihood");
+  const float* x = f32.read(input);
+  float* loss = f32.exactly(losses);
+  for (int64_t n = 0; n < batch; ++n) loss[n] = -x[n * classes + label[n]];
+}
+
+void CpuLayerKernels::negative_log_likelihood_backward(const ConstTensorView& labels, float scale,
+                                                       const TensorView& input_gradient) {
+  const auto [batch, classes, label] =
+      check_labels("negative log likelihood", input_gradient, labels);
+  F32Operands f32("negative log likelihood");
+  float* dx = f32.write(input_gradient);
+  std::fill_n(dx, input_gradient.count(), 0.0f);
+  for (int64_t n = 0; n < batch; ++n) dx[n * classes + label[n]] = -scale;
+  f32.finish();
+}
+
+void CpuLayerKernels::squared_error_forward(const ConstTensorView& input,
+                                            const ConstTensorView& target,
+                                            const TensorView& losses) {
+  const int64_t elements = row_elements(input, target), batch = input.view().shape()[0];
+  require_shape("squared error", "loss", losses, Shape{batch});
+  F32Operands f32("squared error");
+  const float *x = f32.read(input), *wanted = f32.read(target);
+  float* loss = f32.exactly(losses);
+  for (int64_t n = 0; n < batch; ++n, x += elements, wanted += elements) {
+    double sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < elements; ++i) {
+      const double difference = static_cast<double>(x[i] - wanted[i]);
+      sum += difference * difference;
+    }
+    loss[n] = static_cast<float>(sum / static_cast<double>(elements));
+  }
+}
+
+void CpuLayerKernels::squared_error_backward(const ConstTensorView& input,
+                                             const ConstTensorView& target, float scale,
+                                             const TensorView& input_gradient) {
+  const int64_t elements = row_elements(input, target);
+  require_shape("squared error", "gradient of the input", input_gradient, input.view().shape());
+  F32Operands f32("squared error");
+  const float *x = f32.read(input), *wanted = f32.read(target);
+  float* dx = f32.write(input_gradient);
+  const float factor = 2 * scale / static_cast<float>(elements);
+  for (int64_t i = 0; i < input_gradient.count(); ++i) dx[i] = factor * (x[i] - wanted[i]);
+  f32.finish();
+}
+
+}  // namespace tutti

@@ -1,0 +1,276 @@
+// Batch and layer normalisation of CpuLayerKernels: own loops. Sums of a plane or a row are taken
+// in f64, as much for accuracy as to be those of the joined batch.
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "tutti/base/error.h"
+#include "tutti/kernels/layers/cpu/cpu_layer_kernels.h"
+#include "tutti/kernels/layers/cpu/f32_operands.h"
+
+namespace tutti {
+namespace {
+
+double* moments_of(const TensorView& moments, int64_t channels) {
+  require_shape("batch norm", "moments", moments, Shape{1 + 2 * channels});
+  if (moments.dtype() != DataType::f64)
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("batch norm got moments in {}; expected f64", to_string(moments.dtype())));
+  return moments.as<double>();
+}
+
+void require_channels(const ChannelsShape& s,
+                      std::initializer_list<std::pair<const char*, const TensorView*>> views) {
+  for (const auto& [name, view] : views)
+    require_shape("batch norm", name, *view, Shape{s.channels});
+}
+
+// Calls body(channel, offset of the plane) for every plane of positions.
+template <class Body>
+void for_each_plane(const ChannelsShape& s, Body body) {
+  for (int64_t n = 0; n < s.batch; ++n)
+    for (int64_t c = 0; c < s.channels; ++c) body(c, (n * s.channels + c) * s.positions);
+}
+
+struct Rows {
+  int64_t rows = 0;
+  int64_t features = 0;
+};
+
+Rows rows_shape(const Shape& input, const TensorView& statistics) {
+  const int64_t features = input.rank() >= 1 ? input[input.rank() - 1] : 0;
+  if (features < 1)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("layer norm cannot take {}; expected [..., features] with at least one "
+                            "feature",
+                            input.to_string()));
+  const int64_t rows = input.count() / features;
+  require_shape("layer norm", "statistics", statistics, Shape{rows, 2});
+  return {rows, features};
+}
+
+}  // namespace
+
+void CpuLayerKernels::batch_norm_moments(const ConstTensorView& input, const TensorView& moments) {
+  const auto s = channels_shape("batch norm", input.view().shape());
+  double* sums = moments_of(moments, s.channels);
+  std::fill_n(sums, moments.count(), 0.0);
+  sums[0] = static_cast<double>(s.batch * s.positions);
+  F32Operands f32("batch norm");
+  const float* x = f32.read(input);
+  for_each_plane(s, [&](int64_t c, int64_t at) {
+    double sum = 0, squares = 0;
+#pragma omp simd reduction(+ : sum, squares)
+    for (int64_t i = at; i < at + s.positions; ++i) {
+      const double value = x[i];
+      sum += value;
+      squares += value * value;
+    }
+    sums[1 + c] += sum;
+    sums[1 + s.channels + c] += squares;
+  });
+}
+
+void CpuLayerKernels::batch_norm_statistics(const ConstTensorView& moments, double epsilon,
+                                            double momentum, const TensorView& mean,
+                                            const TensorView& inverse_deviation,
+                                            const TensorView& running_mean,
+                                            const TensorView& running_variance) {
+  const ChannelsShape s{0, mean.count(), 0};
+  const double* sums = moments_of(moments.view(), s.channels);
+  require_channels(s, {{"inverse deviation", &inverse_deviation},
+                       {"running mean", &running_mean},
+                       {"running variance", &running_variance}});
+  F32Operands f32("batch norm");
+  float *m = f32.exactly(mean), *r = f32.exactly(inverse_deviation);
+  float *running_m = f32.exactly(running_mean), *running_v = f32.exactly(running_variance);
+  const double count = sums[0];
+  const auto mix = [&](float& running, double value) {
+    running = static_cast<float>((1 - momentum) * running + momentum * value);
+  };
+  for (int64_t c = 0; c < s.channels; ++c) {
+    const double average = count > 0 ? sums[1 + c] / count : 0;
+    const double square = count > 0 ? sums[1 + s.channels + c] / count : 0;
+    const double variance = std::max(0.0, square - average * average);
+    m[c] = static_cast<float>(average);
+    r[c] = static_cast<float>(1 / std::sqrt(variance + epsilon));
+    if (count == 0) continue;
+    mix(running_m[c], average);
+    mix(running_v[c], count > 1 ? variance * count / (count - 1) : variance);
+  }
+}
+
+void CpuLayerKernels::batch_norm_forward(const ConstTensorView& input, const ConstTensorView& mean,
+                                         const ConstTensorView& inverse_deviation,
+                                         const ConstTensorView& weight, const ConstTensorView& bias,
+                                         const TensorView& output) {
+  const auto s = channels_shape("batch norm", input.view().shape());
+  require_shape("batch norm", "output", output, input.view().shape());
+  require_channels(s, {{"mean", &mean.view()},
+                       {"inverse deviation", &inverse_deviation.view()},
+                       {"weight", &weight.view()},
+                       {"bias", &bias.view()}});
+  F32Operands f32("batch norm");
+  const float *x = f32.read(input), *m = f32.exactly(mean), *r = f32.exactly(inverse_deviation);
+  const float *w = f32.read(weight), *b = f32.read(bias);
+  float* y = f32.write(output);
+  for_each_plane(s, [&](int64_t c, int64_t at) {
+    const float scale = r[c] * w[c];
+    const float center = m[c], shift = b[c];
+    for (int64_t i = at; i < at + s.positions; ++i) y[i] = (x[i] - center) * scale + shift;
+  });
+  f32.finish();
+}
+
+void CpuLayerKernels::batch_norm_backward_moments(const ConstTensorView& input,
+                                                  const ConstTensorView& mean,
+                                                  const ConstTensorView& inverse_deviation,
+                                                  const ConstTensorView& output_gradient,
+                                                  const TensorView& moments) {
+  const auto s = channels_shape("batch norm", input.view().shape());
+  require_shape("batch norm", "gradient of the output", output_gradient.view(),
+                input.view().shape());
+  require_channels(s, {{"mean", &mean.view()}, {"inverse deviation", &inverse_deviation.view()}});
+  double* sums = moments_of(moments, s.channels);
+  std::fill_n(sums, moments.count(), 0.0);
+  sums[0] = static_cast<double>(s.batch * s.positions);
+  F32Operands f32("batch norm");
+  const float *x = f32.read(input), *dy = f32.read(output_gradient);
+  const float *m = f32.exactly(mean), *r = f32.exactly(inverse_deviation);
+  for_each_plane(s, [&](int64_t c, int64_t at) {
+    const float center = m[c];
+    double sum = 0, products = 0;
+#pragma omp simd reduction(+ : sum, products)
+    for (int64_t i = at; i < at + s.positions; ++i) {
+      const double gradient = dy[i];
+      sum += gradient;
+      products += gradient * static_cast<double>(x[i] - center);
+    }
+    sums[1 + c] += sum;
+    sums[1 + s.channels + c] += products * static_cast<double>(r[c]);
+  });
+}
+
+void CpuLayerKernels::batch_norm_backward_input(const ConstTensorView& input,
+                                                const ConstTensorView& mean,
+                                                const ConstTensorView& inverse_deviation,
+                                                const ConstTensorView& weight,
+                                                const ConstTensorView& output_gradient,
+                                                const ConstTensorView& moments,
+                                                const TensorView& input_gradient) {
+  const auto s = channels_shape("batch norm", input.view().shape());
+  require_shape("batch norm", "gradient of the output", output_gradient.view(),
+                input.view().shape());
+  require_shape("batch norm", "gradient of the input", input_gradient, input.view().shape());
+  require_channels(s, {{"mean", &mean.view()},
+                       {"inverse deviation", &inverse_deviation.view()},
+                       {"weight", &weight.view()}});
+  const double* sums = moments_of(moments.view(), s.channels);
+  if (s.batch * s.positions == 0) return;
+  F32Operands f32("batch norm");
+  const float *x = f32.read(input), *dy = f32.read(output_gradient), *w = f32.read(weight);
+  const float *m = f32.exactly(mean), *r = f32.exactly(inverse_deviation);
+  float* dx = f32.write(input_gradient);
+  for_each_plane(s, [&](int64_t c, int64_t at) {
+    const auto base = static_cast<float>(sums[1 + c] / sums[0]);
+    const auto slope = static_cast<float>(sums[1 + s.channels + c] / sums[0] * double{r[c]});
+    const float scale = w[c] * r[c], center = m[c];
+    for (int64_t i = at; i < at + s.positions; ++i)
+      dx[i] = scale * (dy[i] - base - (x[i] - center) * slope);
+  });
+  f32.finish();
+}
+
+void CpuLayerKernels::layer_norm_forward(double epsilon, const ConstTensorView& input,
+                                         const ConstTensorView& weight, const ConstTensorView& bias,
+                                         const TensorView& output, const TensorView& statistics) {
+  const auto [rows, features] = rows_shape(input.view().shape(), statistics);
+  require_shape("layer norm", "output", output, input.view().shape());
+  require_shape("layer norm", "weight", weight.view(), Shape{features});
+  require_shape("layer norm", "bias", bias.view(), Shape{features});
+  F32Operands f32("layer norm");
+  const float *x = f32.read(input), *w = f32.read(weight), *b = f32.read(bias);
+  float *y = f32.write(output), *kept = f32.exactly(statistics);
+  const auto count = static_cast<double>(features);
+  for (int64_t n = 0; n < rows; ++n, x += features, y += features) {
+    double sum = 0, squares = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < features; ++i) sum += static_cast<double>(x[i]);
+    const double average = sum / count;
+#pragma omp simd reduction(+ : squares)
+    for (int64_t i = 0; i < features; ++i) {
+      const double difference = static_cast<double>(x[i]) - average;
+      squares += difference * difference;
+    }
+    const auto mean = static_cast<float>(average);
+    const auto inverse = static_cast<float>(1 / std::sqrt(squares / count + epsilon));
+    kept[2 * n] = mean;
+    kept[2 * n + 1] = inverse;
+    for (int64_t i = 0; i < features; ++i) y[i] = (x[i] - mean) * inverse * w[i] + b[i];
+  }
+  f32.finish();
+}
+
+void CpuLayerKernels::layer_norm_backward_input(const ConstTensorView& input,
+                                                const ConstTensorView& statistics,
+                                                const ConstTensorView& weight,
+                                                const ConstTensorView& output_gradient,
+                                                const TensorView& input_gradient) {
+  const auto [rows, features] = rows_shape(input.view().shape(), statistics.view());
+  require_shape("layer norm", "gradient of the output", output_gradient.view(),
+                input.view().shape());
+  require_shape("layer norm", "gradient of the input", input_gradient, input.view().shape());
+  require_shape("layer norm", "weight", weight.view(), Shape{features});
+  F32Operands f32("layer norm");
+  const float *x = f32.read(input), *dy = f32.read(output_gradient), *w = f32.read(weight);
+  const float* kept = f32.exactly(statistics);
+  float* dx = f32.write(input_gradient);
+  const auto count = static_cast<double>(features);
+  for (int64_t n = 0; n < rows; ++n, x += features, dy += features, dx += features) {
+    const float mean = kept[2 * n], inverse = kept[2 * n + 1];
+    double sum = 0, products = 0;
+#pragma omp simd reduction(+ : sum, products)
+    for (int64_t i = 0; i < features; ++i) {
+      const double gradient = static_cast<double>(dy[i] * w[i]);
+      sum += gradient;
+      products += gradient * static_cast<double>(x[i] - mean);
+    }
+    const auto base = static_cast<float>(sum / count);
+    const auto slope = static_cast<float>(products / count * double{inverse} * double{inverse});
+    for (int64_t i = 0; i < features; ++i)
+      dx[i] = inverse * (dy[i] * w[i] - base - (x[i] - mean) * slope);
+  }
+  f32.finish();
+}
+
+void CpuLayerKernels::layer_norm_backward_weights(const ConstTensorView& input,
+                                                  const ConstTensorView& statistics,
+                                                  const ConstTensorView& output_gradient,
+                                                  const TensorView& weight_gradient,
+                                                  const TensorView& bias_gradient) {
+  const auto [rows, features] = rows_shape(input.view().shape(), statistics.view());
+  require_shape("layer norm", "gradient of the output", output_gradient.view(),
+                input.view().shape());
+  require_shape("layer norm", "gradient of the weight", weight_gradient, Shape{features});
+  require_shape("layer norm", "gradient of the bias", bias_gradient, Shape{features});
+  F32Operands f32("layer norm");
+  const float *x = f32.read(input), *dy = f32.read(output_gradient);
+  const float* kept = f32.exactly(statistics);
+  float *dw = f32.exactly(weight_gradient), *db = f32.exactly(bias_gradient);
+  std::vector<double> weights(static_cast<size_t>(features)), biases(weights.size());
+  for (int64_t n = 0; n < rows; ++n, x += features, dy += features) {
+    const float mean = kept[2 * n], inverse = kept[2 * n + 1];
+    for (size_t i = 0; i < weights.size(); ++i) {
+      weights[i] += static_cast<double>(dy[i] * ((x[i] - mean) * inverse));
+      biases[i] += static_cast<double>(dy[i]);
+    }
+  }
+  for (size_t i = 0; i < weights.size(); ++i) {
+    dw[i] += static_cast<float>(weights[i]);
+    db[i] += static_cast<float>(biases[i]);
+  }
+}
+
+}  // namespace tutti
