@@ -12,6 +12,11 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/adapters/exchange/adasum.h"
+#include "tutti/adapters/exchange/alike.h"
+#include "tutti/adapters/exchange/methods.h"
+#include "tutti/adapters/exchange/noise_scale.h"
+#include "tutti/adapters/exchange/rounds.h"
 #include "tutti/base/cpp20.h"
 #include "tutti/core/communicator.h"
 #include "tutti/kernels/convert.h"
@@ -25,6 +30,13 @@ concept Parameter = requires(const P& parameter) {
   { parameter.name } -> std::convertible_to<std::string_view>;
   { parameter.value } -> std::convertible_to<TensorView>;
   { parameter.gradient } -> std::convertible_to<TensorView>;
+};
+
+/// A Parameter, for trainers whose own are something else.
+struct NamedParameter {
+  std::string name;     // equal on all ranks, one each
+  TensorView value;     // borrowed, as the gradient
+  TensorView gradient;  // of the value's shape and type
 };
 
 /// What distributed() can wrap: parameters() yields the parameters, in the same order and number on
@@ -52,7 +64,17 @@ concept HasState = requires(O& optimizer) {
   { std::ranges::begin(optimizer.state())->tensor } -> std::convertible_to<TensorView>;
 };
 
+/// Optional: the rate of the step last taken, for policies that divide by it (SlowMo).
+template <class O>
+concept HasLearningRate = requires(const O& optimizer) {
+  { optimizer.learning_rate() } -> std::convertible_to<double>;
+};
+
+/// What distributed() does beside wrapping.
 struct DistributedOptions {
+  /// What is exchanged, how often and what becomes of it: one of methods.h, or a policy of your
+  /// own. Equal on all ranks.
+  ExchangePolicy exchange = {};
   /// average: right where the trainer's gradient is the mean over its batch, as most are. Where it
   /// is the sum over the batch (tiny-dnn, plain loops without a division), take sum: averages would
   /// be smaller by the number of ranks than what one rank with the whole batch computes, and train
@@ -67,6 +89,8 @@ struct DistributedOptions {
   /// distributed() gives rank 0's parameters, and its optimizer's state, to every rank, so that the
   /// first gradients are of equal parameters already.
   bool broadcast_first = true;
+  /// Whether the noise of gradients is measured, and batches grow by it; for synchronous averages.
+  NoisePolicy noise = {};
 };
 
 /// Rank `root`'s values to all ranks. Blocking.
@@ -127,16 +151,20 @@ double clip_by_global_norm(Parameters&& parameters, double most) {
 template <Optimizer O>
 class Distributed {
  public:
+  /// See distributed(), which makes it.
   Distributed(Communicator& comm, O& optimizer, const DistributedOptions& options)
       : comm_(comm), optimizer_(optimizer), options_(options) {
     if (options.backward_passes_per_step < 1)
       throw Error(ErrorCode::invalid_argument,
                   "backward_passes_per_step is " +
                       std::to_string(options.backward_passes_per_step) + ", want at least 1");
+    check_policy(options.exchange);
+    check_noise_policy(options.noise, options.backward_passes_per_step, comm.size());
     reduce_.op = options.op;
     reduce_.wire = options.wire;
     reduce_.prescale = 1.0 / options.predivide;
     reduce_.postscale = options.predivide;
+    check_settings_alike(comm, settings());
     for (const auto& parameter : optimizer.parameters()) {
       auto& slot = slots_.emplace_back();
       slot.name = parameter.name;
@@ -151,6 +179,7 @@ class Distributed {
       broadcast_parameters(comm, optimizer.parameters());
       if constexpr (HasState<O>) broadcast_optimizer_state(comm, optimizer);
     }
+    make_exchange();
     if constexpr (AnnouncesGradients<O>)
       optimizer.on_gradient_ready([this](std::string_view name) { gradient_ready(name); });
   }
@@ -162,6 +191,11 @@ class Distributed {
       } catch (const Error&) {
         // The step that would have used the gradient is never taken.
       }
+    }
+    try {
+      if (squares_work_) squares_work_.wait();
+    } catch (const Error&) {
+      // Nobody measures it any more.
     }
   }
   Distributed(const Distributed&) = delete;
@@ -178,31 +212,35 @@ class Distributed {
     const std::lock_guard lock(mutex_);
     auto& slot = slots_[found->second];
     ++slot.passes;
-    if (slot.passes < options_.backward_passes_per_step) return;
-    if (slot.work || synchronized_)
+    if (slot.passes < backward_passes_per_step()) return;
+    const bool travels = gradients_travel();
+    if (slot.work || synchronized_ || (!travels && slot.passes > backward_passes_per_step()))
       throw Error(ErrorCode::invalid_argument,
                   "\"" + slot.name + "\" got another gradient before step(): " +
-                      std::to_string(options_.backward_passes_per_step) +
+                      std::to_string(backward_passes_per_step()) +
                       " backward passes belong to a step; call step() between them, or set "
                       "backward_passes_per_step")
           .with_rank(comm_.rank())
           .with_tensor(slot.name);
-    submit(slot);
+    if (travels) submit(slot);
   }
 
   /// Waits until every gradient holds what step() will use; for clipping in between. Parameters
   /// whose gradient was not announced are exchanged as they are, so that all ranks stay matched.
+  /// Where the policy leaves gradients where they are, each rank has its own.
   void synchronize() {
     if (synchronized_) return;
     {
       const std::lock_guard lock(mutex_);
       for (auto& slot : slots_)
-        if (!slot.work) submit(slot);
+        if (gradients_travel() && !slot.work) submit(slot);
     }
+    if (adasum_) adasum_->combine();
+    if (noise_) send_squares();
     std::optional<Error> failed;
     for (auto& slot : slots_) {
       try {
-        slot.work.wait();
+        if (slot.work) slot.work.wait();
       } catch (const Error& error) {
         if (!failed) failed = error;
       }
@@ -210,19 +248,62 @@ class Distributed {
       slot.passes = 0;
     }
     if (failed) throw Error(*failed);
+    if (noise_) measure_noise();
     synchronized_ = true;
   }
 
-  /// The wrapped optimizer's step, on the gradients of all ranks.
+  /// The wrapped optimizer's step, on the gradients of all ranks, or on this rank's own and with
+  /// the exchange that the policy has for this step.
   void step() {
     synchronize();
     synchronized_ = false;
     optimizer_.step();
+    if (rounds_) exchange_after_step();
   }
 
+  /// Leaves the step out, after synchronize(): for steps that all ranks agree not to take. Throws
+  /// where a policy exchanges parameters or changes, which counts the steps itself.
+  void skip() {
+    if (rounds_)
+      throw Error(ErrorCode::invalid_argument,
+                  "skip() excludes an exchange policy of parameters or changes, which counts the "
+                  "steps itself; call step()")
+          .with_rank(comm_.rank());
+    synchronize();
+    synchronized_ = false;
+  }
+
+  /// Gives all ranks the mean of their parameters, where a policy lets them differ between
+  /// exchanges: at the end of training, before a test or a checkpoint. Collective, and the next
+  /// round begins from there.
+  void consolidate() {
+    if (rounds_) rounds_->consolidate();
+  }
+
+  /// Tensors that the exchange itself keeps from step to step, for checkpoints; equal on all ranks.
+  std::vector<ExchangeState> exchange_state() const {
+    auto all = rounds_ ? rounds_->state() : std::vector<ExchangeState>();
+    if (noise_) all.push_back({"exchange.noise", noise_->state()});
+    return all;
+  }
+
+  /// So many belong to the step to come; more from time to time where batches grow.
+  int backward_passes_per_step() const {
+    return noise_ ? noise_->passes() : options_.backward_passes_per_step;
+  }
+  /// The batch, in samples of all ranks, from which on larger ones help little (noise_scale.h); 0
+  /// where nothing is measured.
+  double noise_scale() const { return noise_ ? noise_->value() : 0; }
+
   /// Only the wrapped optimizer's step, on this rank's own gradients: for steps that all ranks
-  /// agree not to exchange. Throws if gradients are on their way.
+  /// agree not to exchange. Throws if gradients are on their way, or if it is for the policy to say
+  /// which steps those are.
   void step_without_exchange() {
+    if (rounds_)
+      throw Error(ErrorCode::invalid_argument,
+                  "step_without_exchange() excludes an exchange policy of parameters or changes, "
+                  "which counts the steps itself; call step()")
+          .with_rank(comm_.rank());
     for (auto& slot : slots_) {
       if (slot.work)
         throw Error(
@@ -235,8 +316,8 @@ class Distributed {
     optimizer_.step();
   }
 
-  auto parameters() { return optimizer_.parameters(); }
-  O& optimizer() { return optimizer_; }
+  auto parameters() { return optimizer_.parameters(); }  // the wrapped optimizer's
+  O& optimizer() { return optimizer_; }                  // the wrapped one
 
  private:
   struct Slot {
@@ -244,9 +325,109 @@ class Distributed {
     TensorView gradient;
     Work work;
     int passes = 0;
+    double squares = 0;  // of this rank's gradient, before it travels
   };
   void submit(Slot& slot) {
+    if (noise_) slot.squares = sum_of_squares(slot.gradient);
     slot.work = comm_.allreduce("gradient " + slot.name, slot.gradient, reduce_);
+  }
+
+  // Whether gradients of the step to come go on their way one by one, as they are ready.
+  bool gradients_travel() const { return rounds_ ? rounds_->next_step_is_synchronous() : !adasum_; }
+
+  // What ranks compare, before anything of them is changed.
+  std::vector<std::string> settings() const {
+    auto all = policy_settings(options_.exchange);
+    const auto add = [&](const std::string& name, const std::string& value) {
+      all.push_back(name + "=" + value);
+    };
+    add("op", std::string(to_string(options_.op)));
+    add("backward_passes_per_step", std::to_string(options_.backward_passes_per_step));
+    add("predivide", std::to_string(options_.predivide));
+    add("wire", options_.wire ? std::string(to_string(*options_.wire)) : "none");
+    add("broadcast_first", options_.broadcast_first ? "true" : "false");
+    for (auto& setting : noise_settings(options_.noise)) all.push_back(std::move(setting));
+    return all;
+  }
+
+  void make_exchange() {
+    const auto& policy = options_.exchange;
+    std::vector<NamedTensor> values, momenta;
+    for (const auto& parameter : optimizer_.parameters())
+      values.push_back({std::string(parameter.name), parameter.value});
+    if (policy.combination == Combination::adasum && !policy.exchanges_parameters()) {
+      if (options_.op != ReduceOp::average || options_.wire || options_.predivide != 1)
+        throw Error(ErrorCode::invalid_argument,
+                    "combination=adasum excludes op, wire and predivide; leave them as they are");
+      std::vector<TensorView> gradients;
+      for (const auto& slot : slots_) gradients.push_back(slot.gradient);
+      adasum_.emplace(comm_, "gradients", std::move(gradients));
+    }
+    if (options_.noise.batch > 0) make_noise();
+    if (!policy.exchanges_parameters()) return;
+    if constexpr (HasState<O>)
+      for (const auto& state : optimizer_.state())
+        momenta.push_back({std::string(state.name), state.tensor});
+    if (policy.momenta != Momenta::own && momenta.empty())
+      throw Error(ErrorCode::invalid_argument,
+                  "exchange policy: momenta are to be averaged or zeroed, but the optimizer has no "
+                  "state(); want own");
+    if (policy.outer.kind == OuterStep::Kind::slow_momentum && !HasLearningRate<O>)
+      throw Error(ErrorCode::invalid_argument,
+                  "exchange policy: outer=slow_momentum wants an optimizer with learning_rate()");
+    if (!options_.broadcast_first) check_values_alike(comm_, values);
+    rounds_.emplace(comm_, policy, reduce_, std::move(values), std::move(momenta));
+  }
+
+  void make_noise() {
+    const auto want = [](bool holds, const std::string& message) {
+      if (!holds)
+        throw Error(ErrorCode::invalid_argument, "noise policy: batch excludes " + message);
+    };
+    const auto& policy = options_.exchange;
+    want(policy.what == Exchanged::gradients,
+         std::string("what=") + (policy.what == Exchanged::changes ? "changes" : "parameters") +
+             "; want gradients");
+    want(policy.combination == Combination::mean, "combination=adasum; want mean");
+    want(options_.op == ReduceOp::average,
+         "op=" + std::string(to_string(options_.op)) + "; want average");
+    for (const auto& slot : slots_)
+      if ((slot.gradient.dtype() != DataType::f32 && slot.gradient.dtype() != DataType::f64) ||
+          slot.gradient.device().kind != DeviceKind::cpu)
+        throw Error(ErrorCode::invalid_argument, "noise policy: gradient of \"" + slot.name +
+                                                     "\" is " +
+                                                     std::string(to_string(slot.gradient.dtype())) +
+                                                     ", want f32 or f64 in host memory")
+            .with_tensor(slot.name);
+    noise_.emplace(options_.noise, options_.backward_passes_per_step, comm_.size());
+    scale_to_passes();
+  }
+
+  // Where batches grow, gradients are means over the passes of a step.
+  void scale_to_passes() {
+    if (noise_->grows()) reduce_.prescale = 1.0 / options_.predivide / noise_->passes();
+  }
+
+  void send_squares() {
+    squares_[0] = 0;
+    for (const auto& slot : slots_) squares_[0] += slot.squares;
+    squares_work_ = comm_.allreduce("gradient squares", squares_);
+  }
+
+  void measure_noise() {
+    squares_work_.wait();
+    squares_work_ = Work();
+    double mean = 0;
+    for (const auto& slot : slots_) mean += sum_of_squares(slot.gradient);
+    const double passes = noise_->passes();
+    noise_->add(squares_[0] / (passes * passes), noise_->grows() ? mean : mean / (passes * passes));
+    scale_to_passes();
+  }
+
+  void exchange_after_step() {
+    double rate = 0;
+    if constexpr (HasLearningRate<O>) rate = optimizer_.learning_rate();
+    rounds_->after_step(rate);
   }
 
   Communicator& comm_;
@@ -257,6 +438,11 @@ class Distributed {
   std::map<std::string, size_t, std::less<>> index_;
   std::mutex mutex_;  // guards slots_ while gradients are announced
   bool synchronized_ = false;
+  std::optional<Adasum> adasum_;  // of gradients, all together instead
+  std::optional<Rounds> rounds_;  // of parameters and changes
+  std::optional<NoiseScale> noise_;
+  std::vector<double> squares_ = {0.0};  // of gradients, on their way to be averaged over the ranks
+  Work squares_work_;
 };
 
 /// Makes `optimizer` step on the gradients of all ranks: gradients are averaged (see

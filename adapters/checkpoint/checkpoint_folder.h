@@ -1,0 +1,111 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <future>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tutti/adapters/checkpoint/manifest.h"
+#include "tutti/adapters/sharded/placed_tensor.h"
+#include "tutti/core/communicator.h"
+
+namespace tutti {
+
+/// How a folder of checkpoints is kept.
+struct CheckpointOptions {
+  int keep = 2;  // whole checkpoints; older ones go when a newer one is whole
+};
+
+/// Which checkpoint is loaded, and whether all of it.
+struct LoadOptions {
+  std::optional<int64_t> step = std::nullopt;  // none: the newest whole one
+  bool partly = false;                         // whether it may hold tensors that nobody asked for
+};
+
+/// What a checkpoint holds beside tensors.
+struct LoadedCheckpoint {
+  int64_t step = 0;
+  int members = 0;  // ranks that wrote it; 1 for a single file
+  std::map<std::string, std::string> words;
+};
+
+/// Checkpoints of a job in a folder that all its ranks see: "step-12" holds one safetensors file a
+/// rank and manifest.json. Each rank writes what it alone holds and its share of what all hold.
+/// They are written beside, to the disk, and only then take their name, so a name that is there is
+/// whole, whatever happens to the job. Loads on any number of ranks and into any placement.
+/// save(), load() and wait() are collective; an Error is the same on all ranks and names the rank
+/// that failed, and then nothing was changed: neither the tensors nor the checkpoints that were
+/// there. Used by one thread.
+class CheckpointFolder {
+ public:
+  /// The Communicator must outlive it. `folder` is made by the first save; where it is a plain
+  /// safetensors file it can be loaded only. Throws Error(invalid_argument) for keep below 1.
+  CheckpointFolder(Communicator& comm, std::string folder, const CheckpointOptions& options = {});
+  /// Waits for what save_in_background() began.
+  ~CheckpointFolder();
+  CheckpointFolder(const CheckpointFolder&) = delete;
+  CheckpointFolder& operator=(const CheckpointFolder&) = delete;
+
+  /// `words`: whatever else is to come back, UTF-8 and equal on all ranks: positions of samplers,
+  /// states of random generators. Throws Error(invalid_argument | mismatch) where ranks name other
+  /// tensors, Error(io) where a rank could not write, or another process writes there.
+  void save(int64_t step, const std::vector<PlacedTensor>& tensors,
+            const std::map<std::string, std::string>& words = {});
+  /// The same of a snapshot, which is taken before it returns: a copy of what this rank will write.
+  /// A thread writes it. Throws what the one before threw.
+  void save_in_background(int64_t step, const std::vector<PlacedTensor>& tensors,
+                          const std::map<std::string, std::string>& words = {});
+  /// Until what was begun in the background is whole; throws what it threw.
+  void wait();
+
+  /// Into the given tensors, each rank what its placement says. Nothing where no checkpoint is.
+  /// Throws Error(corrupt_data) where it is of another model or damaged, Error(io) where a rank
+  /// cannot read. Holds a second copy of the tensors until every rank has read its own.
+  std::optional<LoadedCheckpoint> load(const std::vector<PlacedTensor>& tensors,
+                                       const LoadOptions& options = {});
+
+  /// Of the whole checkpoints there are, ascending, as this rank sees the folder.
+  std::vector<int64_t> steps() const;
+
+ private:
+  // Some elements of a tensor that this rank will write.
+  struct Piece {
+    FilePart part;
+    const std::byte* data = nullptr;
+  };
+  struct Saving {
+    int64_t step = 0;
+    std::map<std::string, std::string> words;
+    std::vector<PlacedTensor>
+        tensors;  // only names, placements and types are used after a snapshot
+    std::vector<Piece> pieces;
+    std::vector<std::byte> snapshot;
+  };
+  struct Draft;
+  using Texts = std::vector<std::string>;
+
+  Saving prepare(int64_t step, const std::vector<PlacedTensor>& tensors,
+                 const std::map<std::string, std::string>& words);
+  void write(const Saving& saving);
+  std::string write_pieces(const Saving& saving, const std::string& draft) const;
+  void finish(const Saving& saving, const Texts& reports, const std::string& draft) const;
+  void remove_old() const;
+  void remove_drafts() const;
+  std::string choose(const LoadOptions& options) const;
+  std::string place_of(int64_t step) const;
+  /// What `work` says on each rank, on every rank; where it throws on one, an Error that names that
+  /// rank on all.
+  Texts agree(const std::string& phase, const std::function<std::string()>& work);
+
+  Communicator& comm_;
+  const std::string folder_;
+  const CheckpointOptions options_;
+  int64_t agreements_ = 0;
+  std::future<void> background_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tutti/adapters/checkpoint/manifest.h"
+#include "tutti/base/descriptor.h"
+
+namespace tutti {
+
+/// A plain file that is read. What goes wrong is an Error(io | corrupt_data) that names it.
+class PartReader {
+ public:
+  explicit PartReader(const std::string& file);
+  uint64_t bytes() const { return bytes_; }  // in the file
+  void read(uint64_t offset, void* to, uint64_t bytes) const;
+  std::string text(uint64_t offset, uint64_t bytes) const;  // the same as a text
+
+ private:
+  const std::string file_;
+  const Descriptor fd_;
+  uint64_t bytes_ = 0;
+};
+
+/// The files of a checkpoint, opened when they are first needed.
+class PartFiles {
+ public:
+  /// `folder` ends with its slash; it and the manifest must outlive this.
+  PartFiles(std::string folder, const Manifest& manifest)
+      : folder_(std::move(folder)), manifest_(manifest) {}
+  /// These elements of a tensor. Every part that any of them lie in is read whole, for its
+  /// checksum; Error(corrupt_data) where that is another.
+  std::vector<std::byte> read(const std::string& tensor, ElementRange range);
+
+ private:
+  const PartReader& file(int index);
+  void read_part(const std::string& tensor, const CheckpointPart& part, int64_t element_bytes,
+                 ElementRange range, std::byte* to);
+
+  const std::string folder_;
+  const Manifest& manifest_;
+  std::map<int, PartReader> open_;
+};
+
+}  // namespace tutti

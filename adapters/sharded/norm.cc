@@ -1,0 +1,46 @@
+#include "tutti/adapters/sharded/norm.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "tutti/base/error.h"
+
+namespace tutti {
+
+namespace {
+
+template <class T>
+double squares_of(const TensorView& tensor) {
+  double sum = 0;
+  for (int64_t i = 0; i < tensor.count(); ++i) {
+    const double value = tensor.as<T>()[i];
+    sum += value * value;
+  }
+  return sum;
+}
+
+}  // namespace
+
+double global_norm(Communicator& comm, const std::vector<PlacedTensor>& tensors) {
+  double sum = 0;
+  for (const auto& tensor : tensors) {
+    const auto dtype = tensor.here.dtype();
+    if (tensor.placement.held == Held::partial_sum ||
+        (dtype != DataType::f32 && dtype != DataType::f64))
+      throw Error(
+          ErrorCode::invalid_argument,
+          fmt::format("global_norm takes f32 and f64 that are divided or replicated, \"{}\" "
+                      "is {}{}",
+                      tensor.name, to_string(dtype),
+                      tensor.placement.held == Held::partial_sum ? ", a partial sum" : ""))
+          .with_rank(comm.rank())
+          .with_tensor(tensor.name);
+    if (tensor.placement.held == Held::replicated && comm.rank() != 0) continue;
+    sum +=
+        dtype == DataType::f32 ? squares_of<float>(tensor.here) : squares_of<double>(tensor.here);
+  }
+  return std::sqrt(comm.allreduce_blocking("global norm", sum, ReduceOp::sum));
+}
+
+}  // namespace tutti

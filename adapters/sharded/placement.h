@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+
+#include "tutti/tensor/shape.h"
+
+namespace tutti {
+
+/// Elements [begin, end) of a tensor, in row-major order.
+struct ElementRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t count() const { return end - begin; }  // how many
+  bool operator==(const ElementRange&) const = default;
+};
+
+/// What a rank holds of a tensor that a group of ranks has together.
+enum class Held {
+  replicated,   // each rank all of it, equal on all
+  divided,      // each rank a range of its own
+  partial_sum,  // each rank an addend of all of it, as a gradient before it is reduced
+};
+
+/// Where the elements of a tensor are, along one axis of ranks.
+struct Placement {
+  Shape shape;  // of the whole tensor
+  Held held = Held::replicated;
+  int axis_size = 1;   // ranks along the axis
+  int axis_index = 0;  // this one's place on it
+
+  /// What a rank of the axis holds. Divided: equal parts, the remainder to the lowest ranks, as
+  /// Communicator::reduce_scatter deals rows.
+  ElementRange of(int index) const {
+    const int64_t count = shape.count();
+    if (held != Held::divided) return {0, count};
+    const int64_t each = count / axis_size, rest = count % axis_size;
+    const auto begin_of = [&](int64_t i) { return i * each + (i < rest ? i : rest); };
+    return {begin_of(index), begin_of(index + 1)};
+  }
+  ElementRange here() const { return of(axis_index); }  // what this rank holds
+};
+
+}  // namespace tutti

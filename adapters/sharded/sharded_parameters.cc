@@ -1,0 +1,281 @@
+#include "tutti/adapters/sharded/sharded_parameters.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "tutti/adapters/exchange/alike.h"
+#include "tutti/adapters/sharded/pages.h"
+#include "tutti/base/error.h"
+
+namespace tutti {
+
+namespace {
+
+TensorView flat(const TensorView& tensor) { return tensor.reshaped(Shape{tensor.count()}); }
+
+}  // namespace
+
+void ShardedParameters::check(const std::vector<Whole>& parameters) const {
+  const auto refuse = [&](const std::string& why) {
+    return Error(ErrorCode::invalid_argument, "sharded: " + why).with_rank(comm_.rank());
+  };
+  if (options_.stage < 1 || options_.stage > 3)
+    throw refuse(fmt::format("stage is {}, want 1, 2 or 3", options_.stage));
+  if (options_.ahead < 0) throw refuse(fmt::format("ahead is {}, want 0 or more", options_.ahead));
+  if (options_.op != ReduceOp::average && options_.op != ReduceOp::sum)
+    throw refuse(fmt::format("op is {}, want average or sum", to_string(options_.op)));
+  for (const auto& parameter : parameters) {
+    const auto fits = [](const TensorView& tensor) {
+      return (tensor.dtype() == DataType::f32 || tensor.dtype() == DataType::f64) &&
+             tensor.device().kind == DeviceKind::cpu && tensor.is_row_major();
+    };
+    if (!fits(parameter.value) || !fits(parameter.gradient) ||
+        parameter.value.dtype() != parameter.gradient.dtype() ||
+        parameter.value.count() != parameter.gradient.count())
+      throw refuse(fmt::format("\"{}\" is {}{} with a gradient {}{}, want both f32 or f64, equally "
+                               "long, row-major in host memory",
+                               parameter.name, to_string(parameter.value.dtype()),
+                               parameter.value.shape().to_string(),
+                               to_string(parameter.gradient.dtype()),
+                               parameter.gradient.shape().to_string()))
+          .with_tensor(parameter.name);
+  }
+}
+
+ShardedParameters::ShardedParameters(Communicator& comm, std::vector<Whole> parameters,
+                                     const ShardedOptions& options)
+    : comm_(comm), options_(options) {
+  check(parameters);
+  std::vector<std::string> settings = {
+      fmt::format("stage={}", options.stage), fmt::format("op={}", to_string(options.op)),
+      fmt::format("wire={}", options.wire ? to_string(*options.wire) : "none"),
+      fmt::format("ahead={}", options.ahead)};
+  for (const auto& parameter : parameters)
+    settings.push_back(fmt::format("\"{}\" {}{}", parameter.name,
+                                   to_string(parameter.value.dtype()),
+                                   parameter.value.shape().to_string()));
+  check_settings_alike(comm, settings, "sharded");
+  for (auto& whole : parameters) {
+    auto& slot = slots_.emplace_back();
+    slot.placement = {whole.value.shape(), Held::divided, comm.size(), comm.rank()};
+    const Shape shape{slot.placement.here().count()};
+    slot.shard = {whole.name, Tensor(shape, whole.value.dtype()),
+                  Tensor(shape, whole.value.dtype())};
+    slot.whole = std::move(whole);
+    if (!index_.emplace(slot.whole.name, slots_.size() - 1).second)
+      throw Error(ErrorCode::duplicate_name,
+                  fmt::format("sharded: two parameters are named \"{}\"; give each its own",
+                              slot.whole.name))
+          .with_tensor(slot.whole.name);
+  }
+  if (options.broadcast_first) {
+    std::vector<Work> works;
+    for (const auto& slot : slots_)
+      works.push_back(comm.broadcast("sharded first " + slot.whole.name, slot.whole.value));
+    for (auto& work : works) work.wait();
+  }
+  for (auto& slot : slots_) {
+    const auto here = slot.placement.here();
+    if (here.count() > 0)
+      std::memcpy(slot.shard.value.data(),
+                  slot.whole.value.data() + here.begin * size_of(slot.whole.value.dtype()),
+                  static_cast<size_t>(slot.shard.value.bytes()));
+    if (options.stage == 3) forget_value(slot);
+    if (options.stage >= 2) {
+      drop_contents(slot.whole.gradient);
+      slot.has_gradient = false;
+    }
+  }
+}
+
+ShardedParameters::~ShardedParameters() {
+  for (auto& slot : slots_)
+    for (auto* work : {&slot.reducing, &slot.gathering}) {
+      try {
+        if (*work) work->wait();
+      } catch (const Error&) {
+        // The step that would have used it is never taken.
+      }
+    }
+}
+
+std::vector<Shard> ShardedParameters::shards() const {
+  std::vector<Shard> all;
+  for (const auto& slot : slots_) all.push_back(slot.shard);
+  return all;
+}
+
+ShardedParameters::Slot& ShardedParameters::slot_of(std::string_view name) {
+  const auto found = index_.find(name);
+  if (found == index_.end())
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("\"{}\" is no parameter of the sharded optimizer", name))
+        .with_tensor(name);
+  return slots_[found->second];
+}
+
+Placement ShardedParameters::placement_of(std::string_view name) const {
+  return const_cast<ShardedParameters*>(this)->slot_of(name).placement;
+}
+
+// --- gradients ---
+
+void ShardedParameters::gradient_ready(std::string_view name) {
+  const std::lock_guard lock(mutex_);
+  auto& slot = slot_of(name);
+  if (slot.is_announced)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("\"{}\" got another gradient before step(); call step() between "
+                            "backward passes",
+                            name))
+        .with_rank(comm_.rank())
+        .with_tensor(name);
+  set_out(slot);
+  // What has arrived meanwhile makes room, without waiting for it: ranks may differ in their order.
+  for (auto& other : slots_)
+    if (other.reducing && other.reducing.done()) collect(other);
+}
+
+void ShardedParameters::set_out(Slot& slot) {
+  slot.is_announced = true;
+  slot.has_gradient = true;
+  ReduceOptions reduce;
+  reduce.op = options_.op;
+  reduce.wire = options_.wire;
+  slot.reducing = comm_.reduce_scatter("sharded gradient " + slot.whole.name,
+                                       flat(slot.whole.gradient), reduce);
+}
+
+// Into the shard; and the trainer's memory goes where the stage says so.
+bool ShardedParameters::collect(Slot& slot) {
+  auto work = std::move(slot.reducing);
+  slot.reducing = Work();
+  work.wait();
+  const auto reduced = work.output();
+  if (reduced.bytes() > 0)
+    std::memcpy(slot.shard.gradient.data(), reduced.data(),
+                static_cast<size_t>(slot.shard.gradient.bytes()));
+  slot.is_reduced = true;
+  if (options_.stage >= 2) {
+    drop_contents(slot.whole.gradient);
+    slot.has_gradient = false;
+  }
+  return true;
+}
+
+void ShardedParameters::wait_for_gradients() {
+  const std::lock_guard lock(mutex_);
+  for (auto& slot : slots_)
+    if (!slot.is_announced) set_out(slot);
+  std::optional<Error> failed;
+  for (auto& slot : slots_) {
+    try {
+      if (slot.reducing) collect(slot);
+    } catch (const Error& error) {
+      if (!failed) failed = error;
+    }
+  }
+  if (failed) throw Error(*failed);
+}
+
+void ShardedParameters::zero_gradients() {
+  for (auto& slot : slots_) {
+    if (options_.stage >= 2)
+      drop_contents(slot.whole.gradient);
+    else
+      std::memset(slot.whole.gradient.data(), 0, static_cast<size_t>(slot.whole.gradient.bytes()));
+    slot.has_gradient = options_.stage < 2;
+  }
+}
+
+// --- values ---
+
+void ShardedParameters::start_gather(Slot& slot) {
+  slot.gathering =
+      comm_.allgather("sharded value " + slot.whole.name, slot.shard.value, flat(slot.whole.value));
+}
+
+void ShardedParameters::finish_gather(Slot& slot) {
+  auto work = std::move(slot.gathering);
+  slot.gathering = Work();
+  work.wait();
+  slot.is_whole = true;
+}
+
+void ShardedParameters::forget_value(Slot& slot) {
+  drop_contents(slot.whole.value);
+  slot.is_whole = false;
+}
+
+void ShardedParameters::publish() {
+  const std::lock_guard lock(mutex_);
+  for (auto& slot : slots_) slot.is_announced = slot.is_reduced = false;
+  if (options_.stage == 3) {
+    for (auto& slot : slots_) {
+      if (slot.gathering) finish_gather(slot);
+      if (slot.is_whole) forget_value(slot);
+    }
+    needed_before_ = std::move(needed_);
+    needed_.clear();
+    return;
+  }
+  for (auto& slot : slots_) start_gather(slot);
+  for (auto& slot : slots_) finish_gather(slot);
+}
+
+void ShardedParameters::need(std::string_view name) {
+  if (options_.stage < 3) return;
+  auto& slot = slot_of(name);
+  if (!slot.is_whole && !slot.gathering) start_gather(slot);
+  needed_.push_back(static_cast<size_t>(&slot - slots_.data()));
+  prefetch();
+  if (slot.gathering) finish_gather(slot);
+}
+
+// By the order of the last step, as far as this one has followed it.
+void ShardedParameters::prefetch() {
+  const auto at = needed_.size();
+  if (at > needed_before_.size() || needed_before_[at - 1] != needed_[at - 1]) return;
+  int started = 0;
+  for (size_t i = at; i < needed_before_.size() && started < options_.ahead; ++i) {
+    auto& next = slots_[needed_before_[i]];
+    if (next.is_whole || next.gathering) continue;
+    start_gather(next);
+    ++started;
+  }
+}
+
+void ShardedParameters::done(std::string_view name) {
+  if (options_.stage < 3) return;
+  auto& slot = slot_of(name);
+  const auto index = static_cast<size_t>(&slot - slots_.data());
+  // Needed again at once, as by the last layer: forward, then backward.
+  const auto at = needed_.size();
+  if (at < needed_before_.size() && needed_before_[at] == index) return;
+  if (slot.gathering) finish_gather(slot);
+  if (slot.is_whole) forget_value(slot);
+}
+
+void ShardedParameters::need_all() {
+  if (options_.stage < 3) return;
+  for (auto& slot : slots_)
+    if (!slot.is_whole && !slot.gathering) start_gather(slot);
+  for (auto& slot : slots_)
+    if (slot.gathering) finish_gather(slot);
+}
+
+ShardedMemory ShardedParameters::memory() const {
+  const std::lock_guard lock(mutex_);
+  ShardedMemory held;
+  for (const auto& slot : slots_) {
+    held.values += slot.shard.value.bytes();
+    held.gradients += slot.shard.gradient.bytes();
+    if (slot.is_whole || slot.gathering) held.values += slot.whole.value.bytes();
+    if (slot.has_gradient) held.gradients += slot.whole.gradient.bytes();
+  }
+  return held;
+}
+
+}  // namespace tutti
