@@ -46,7 +46,30 @@ int keep_current_exception() noexcept {
   }
 }
 
+int keep_exception(const std::exception_ptr& exception) noexcept {
+  try {
+    std::rethrow_exception(exception);
+  } catch (...) {
+    return keep_current_exception();
+  }
+}
+
+LastErrorKept::LastErrorKept()
+    : text_(last_error.text), tensor_(last_error.tensor), rank_(last_error.rank) {
+  last_error = {};
+}
+
+LastErrorKept::~LastErrorKept() { last_error = {text_, tensor_, rank_}; }
+
+std::string LastErrorKept::told() { return last_error.text; }
+
 }  // namespace tutti::c
+
+int tutti_fail(int status, const char* text) {
+  tutti::c::guarded(
+      [&] { throw tutti::Error(tutti::ErrorCode::callback, text == nullptr ? "" : text); });
+  return status;
+}
 
 const char* tutti_last_error(void) { return tutti::c::last_error.text.c_str(); }
 int tutti_last_error_rank(void) { return tutti::c::last_error.rank; }

@@ -27,12 +27,20 @@
 extern "C" {
 #endif
 
+/* Ranks that act together. */
 typedef struct tutti_comm* tutti_comm_t;
+/* An operation under way. */
 typedef struct tutti_work* tutti_work_t;
+/* By which ranks that are threads meet. */
 typedef struct tutti_store* tutti_store_t;
+/* A name that was looked up once. */
 typedef struct tutti_name* tutti_name_t;
+/* Gradients in memory of the library. */
 typedef struct tutti_arena* tutti_arena_t;
+/* Where a function of the program's store puts a value. */
+typedef struct tutti_value* tutti_value_t;
 
+/* What a call gives. */
 enum tutti_status {
   TUTTI_OK = 0,
   TUTTI_INVALID_ARGUMENT = 1, /* the caller's own mistake, seen without asking another rank */
@@ -49,10 +57,11 @@ enum tutti_status {
   TUTTI_IO = 12,              /* the operating system refused */
   TUTTI_CORRUPT_DATA = 13,    /* a damaged file or frame */
   TUTTI_OUT_OF_MEMORY = 14,
-  TUTTI_CALLBACK = 15,
-  TUTTI_INTERNAL = 16 /* the library's own mistake */
+  TUTTI_CALLBACK = 15, /* a callback of the program threw, or waited */
+  TUTTI_INTERNAL = 16  /* the library's own mistake */
 };
 
+/* Types of elements. */
 enum tutti_dtype {
   TUTTI_F64 = 0,
   TUTTI_F32 = 1,
@@ -69,6 +78,7 @@ enum tutti_dtype {
   TUTTI_BOOL = 12
 };
 
+/* What a reduction does. */
 enum tutti_op {
   TUTTI_SUM = 0,
   TUTTI_AVERAGE = 1,
@@ -79,19 +89,21 @@ enum tutti_op {
   TUTTI_BOR = 6
 };
 
+/* Where memory lies. */
 enum tutti_device { TUTTI_CPU = 0, TUTTI_CUDA = 1 };
 
+/* Of a tensor. */
 #define TUTTI_MAX_DIMENSIONS 8
 
 /* A borrowed, dense, row-major tensor. */
 typedef struct tutti_tensor {
-  void* data;
-  int32_t dtype;      /* enum tutti_dtype */
-  int32_t dimensions; /* 0 (a scalar) to TUTTI_MAX_DIMENSIONS */
-  int64_t shape[TUTTI_MAX_DIMENSIONS];
-  int32_t device; /* enum tutti_device */
-  int32_t device_index;
-  void* stream; /* the device's stream on which the contents become ready */
+  void* data;                          /* borrowed; NULL only if there are no elements */
+  int32_t dtype;                       /* enum tutti_dtype */
+  int32_t dimensions;                  /* 0 (a scalar) to TUTTI_MAX_DIMENSIONS */
+  int64_t shape[TUTTI_MAX_DIMENSIONS]; /* extents, of which `dimensions` count */
+  int32_t device;                      /* enum tutti_device */
+  int32_t device_index;                /* from 0, among the device's kind */
+  void* stream;                        /* the device's stream on which the contents become ready */
 } tutti_tensor_t;
 
 static inline tutti_tensor_t tutti_vector(void* data, int64_t count, int dtype) {
@@ -109,14 +121,15 @@ int64_t tutti_tensor_bytes(const tutti_tensor_t* tensor);
 
 /* What a reduction does beside adding up. Start from TUTTI_REDUCE_OPTIONS. */
 typedef struct tutti_reduce_options {
-  size_t struct_size;
-  int32_t op;   /* enum tutti_op */
-  int32_t wire; /* TUTTI_F16 or TUTTI_BF16: how wider floats travel; -1: as they are */
-  double prescale;
-  double postscale;
-  int32_t priority; /* higher goes first among what is ready at once */
+  size_t struct_size; /* of this program's headers */
+  int32_t op;         /* enum tutti_op */
+  int32_t wire;       /* TUTTI_F16 or TUTTI_BF16: how wider floats travel; -1: as they are */
+  double prescale;    /* applied before the reduction */
+  double postscale;   /* applied after it */
+  int32_t priority;   /* higher goes first among what is ready at once */
 } tutti_reduce_options_t;
 
+/* The mean, as it is: what reduce options begin as. */
 #define TUTTI_REDUCE_OPTIONS \
   { sizeof(tutti_reduce_options_t), TUTTI_AVERAGE, -1, 1.0, 1.0, 0 }
 
@@ -125,10 +138,16 @@ typedef struct tutti_reduce_options {
 /* The last failure of this thread: its line, the rank (-1: none) and tensor ("": none) that it is
  * about. Good until the thread's next failure. */
 const char* tutti_last_error(void);
+/* -1: none. */
 int tutti_last_error_rank(void);
+/* "": none. */
 const char* tutti_last_error_tensor(void);
+/* Keeps a failure of the program's own as this thread's last: what a callback of the program's says
+ * of it. Returns `status`. */
+int tutti_fail(int status, const char* text);
 /* "peer lost" and so on. */
 const char* tutti_status_name(int status);
+/* Of the library: "0.1.0". */
 const char* tutti_version(void);
 
 /* --- communicators --- */
@@ -141,16 +160,65 @@ int tutti_create_with(const char* const* settings, size_t count, tutti_comm_t* c
 /* One of `size` ranks that are threads of this process and share the store. */
 int tutti_create_thread(int rank, int size, tutti_store_t store, const char* const* settings,
                         size_t count, tutti_comm_t* comm);
+/* One of `size` ranks that are processes and meet in a store of the program's own. The variables
+ * TUTTI_... count too, but for those that a launcher sets. Without TUTTI_SECRET the first rank
+ * leaves a random secret in the store. */
+int tutti_create_in_store(int rank, int size, tutti_store_t store, const char* const* settings,
+                          size_t count, tutti_comm_t* comm);
+/* For ranks that are threads of this process. */
 int tutti_store_create_memory(tutti_store_t* store);
+/* Communicators that were made with it keep what they need of it. NULL is fine. */
 void tutti_store_destroy(tutti_store_t store);
-/* Says goodbye; what is pending fails with TUTTI_CLOSED. NULL is fine. */
+
+/* A store over the program's own: where ranks meet, such as a database or another library's store.
+ * Keys are texts of up to 1 KiB, values bytes of up to 1 MiB. Any thread calls these, the library's
+ * own too, several at once; they must be quick, but for `wait`. Each returns 0, or another number
+ * if it failed, and may say why by tutti_fail() before: the call that needed it then fails with
+ * TUTTI_UNAVAILABLE. Set struct_size, get, compare_set and add; set and wait are made of these
+ * where they are NULL. */
+typedef struct tutti_store_functions {
+  size_t struct_size; /* sizeof(tutti_store_functions_t) */
+  void* context;      /* given to each of them */
+  /* Calls tutti_value_set if the key is there. Does not wait. */
+  int (*get)(void* context, const char* key, tutti_value_t value);
+  /* Atomically: sets the key to `desired` if its value is `expected` (NULL: if it is not there).
+   * Calls tutti_value_set with what then stands. */
+  int (*compare_set)(void* context, const char* key, const void* expected, size_t expected_size,
+                     const void* desired, size_t desired_size, tutti_value_t value);
+  /* Sets the key, whatever stood there. */
+  int (*set)(void* context, const char* key, const void* value, size_t size);
+  /* Atomically adds to a counter that starts at 0; `get` gives its decimal digits. */
+  int (*add)(void* context, const char* key, int64_t amount, int64_t* sum);
+  /* Waits for a key and calls tutti_value_set, unless the seconds pass before. */
+  int (*wait)(void* context, const char* key, double seconds, tutti_value_t value);
+  int (*erase)(void* context, const char* key);        /* NULL: keys stay */
+  int (*erase_all)(void* context, const char* prefix); /* NULL: keys stay */
+  void (*destroy)(void* context); /* nothing uses the store any more; may be NULL */
+} tutti_store_functions_t;
+
+/* Copies the functions; `store` is for tutti_create_in_store(). */
+int tutti_store_create(const tutti_store_functions_t* functions, tutti_store_t* store);
+/* In one of the functions only. */
+int tutti_value_set(tutti_value_t value, const void* bytes, size_t size);
+
+/* Says goodbye; what is pending and later calls fail with TUTTI_CLOSED. Any thread, also while
+ * others use the communicator or wait; again is fine. It is still to be destroyed. */
+int tutti_close(tutti_comm_t comm);
+/* The same, and gives the handle back. NULL is fine. */
 void tutti_destroy(tutti_comm_t comm);
 
 /* -1 and an error text if comm is NULL. */
 int tutti_rank(tutti_comm_t comm);
+/* How many ranks there are; -1 and an error text if comm is NULL. */
 int tutti_size(tutti_comm_t comm);
+/* Among the ranks of this host. */
 int tutti_local_rank(tutti_comm_t comm);
+/* Ranks on this host. */
 int tutti_local_size(tutti_comm_t comm);
+/* On how many hosts the ranks are. */
+int tutti_hosts(tutti_comm_t comm);
+/* "shm" and so on, good until comm is destroyed; NULL if comm is. */
+const char* tutti_backend(tutti_comm_t comm);
 
 /* Collective: the ranks of one color, ordered by (key, rank); a negative color gets NULL. */
 int tutti_split(tutti_comm_t comm, int color, int key, tutti_comm_t* part);
@@ -161,15 +229,39 @@ int tutti_shrink(tutti_comm_t comm, double seconds, tutti_comm_t* survivors);
 
 /* --- the blocking fast path --- */
 
-/* For a value that the program waits for anyway, such as a loss: in shared memory nothing is
- * negotiated and no thread is woken, and it takes less than a microsecond instead of some five.
- * For that every rank makes these two calls in one order, as with MPI; ranks whose calls differ in
- * name, count, dtype or op all get TUTTI_MISMATCH. Every other call without a `work` waits too, but
- * is matched by name like those with one. */
+/* For what the program waits for anyway, such as a loss: in shared memory nothing is negotiated and
+ * no thread is woken, and a small one takes about a microsecond instead of some five. For that
+ * every rank makes these calls, whatever their kinds, in one order, as with MPI; ranks whose calls
+ * differ in kind, name, count, dtype, op, root or rows all get TUTTI_MISMATCH. Every other call
+ * without a `work` waits too, but is matched by name like those with one.
+ * `rows`: the same list of one number a rank on all ranks, or NULL for equal parts. */
 int tutti_allreduce_blocking(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor,
                              int op);
 /* The same for one number, in place. */
 int tutti_allreduce_value(tutti_comm_t comm, const char* name, double* value, int op);
+/* In place: root's contents to all. */
+int tutti_broadcast_blocking(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor,
+                             int root);
+/* The output counts at root only, may be NULL elsewhere, and may be the input. */
+int tutti_reduce_blocking(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
+                          const tutti_tensor_t* output, int root, int op);
+/* The ranks' rows one after another; the input may be this rank's part of the output. */
+int tutti_allgather_blocking(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
+                             const tutti_tensor_t* output, const int64_t* rows);
+/* The same at root only; the output may be NULL elsewhere. */
+int tutti_gather_blocking(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
+                          const tutti_tensor_t* output, int root, const int64_t* rows);
+/* The input counts at root only and may be NULL elsewhere. */
+int tutti_scatter_blocking(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
+                           const tutti_tensor_t* output, int root, const int64_t* rows);
+/* This rank's share of the reduced rows. */
+int tutti_reduce_scatter_blocking(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
+                                  const tutti_tensor_t* output, int op, const int64_t* rows);
+/* Equal parts of the rows to every rank. */
+int tutti_alltoall_blocking(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
+                            const tutti_tensor_t* output);
+/* Returns when all ranks came. */
+int tutti_barrier_blocking(tutti_comm_t comm);
 
 /* --- matched by name --- */
 
@@ -178,6 +270,7 @@ int tutti_allreduce_value(tutti_comm_t comm, const char* name, double* value, in
  */
 int tutti_declare(tutti_comm_t comm, const char* name, const tutti_tensor_t* like,
                   tutti_name_t* handle);
+/* In place. `options`: NULL for the mean. */
 int tutti_allreduce_declared(tutti_comm_t comm, tutti_name_t handle, const tutti_tensor_t* tensor,
                              const tutti_reduce_options_t* options, tutti_work_t* work);
 
@@ -192,6 +285,7 @@ int tutti_allreduce_with(tutti_comm_t comm, const char* name, const tutti_tensor
 int tutti_grouped_allreduce(tutti_comm_t comm, const char* group, const char* const* names,
                             const tutti_tensor_t* tensors, size_t count,
                             const tutti_reduce_options_t* options, tutti_work_t* work);
+/* In place: root's contents to all. */
 int tutti_broadcast(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor, int root,
                     tutti_work_t* work);
 /* The output counts at root only and may be NULL elsewhere. */
@@ -201,6 +295,16 @@ int tutti_reduce(tutti_comm_t comm, const char* name, const tutti_tensor_t* inpu
 /* The result is the work's output 0; its first extent is known when it is done. */
 int tutti_allgather(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
                     tutti_work_t* work);
+/* The same into the caller's memory, whose rows must be the sum of all. */
+int tutti_allgather_into(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
+                         const tutti_tensor_t* output, tutti_work_t* work);
+/* Output i is that of tensor i. */
+int tutti_grouped_allgather(tutti_comm_t comm, const char* group, const char* const* names,
+                            const tutti_tensor_t* tensors, size_t count, tutti_work_t* work);
+/* The sum (or average) of sparse rows: `indices` i64[k], `values` [k, ...]. Output 0 the indices,
+ * output 1 the values of all ranks in rank order; equal indices are not merged. */
+int tutti_sparse_allreduce(tutti_comm_t comm, const char* name, const tutti_tensor_t* indices,
+                           const tutti_tensor_t* values, int op, tutti_work_t* work);
 /* Output at root; no rows elsewhere. */
 int tutti_gather(tutti_comm_t comm, const char* name, const tutti_tensor_t* input, int root,
                  tutti_work_t* work);
@@ -208,17 +312,40 @@ int tutti_gather(tutti_comm_t comm, const char* name, const tutti_tensor_t* inpu
  * equal parts. */
 int tutti_scatter(tutti_comm_t comm, const char* name, const tutti_tensor_t* input, int root,
                   const int64_t* rows, tutti_work_t* work);
+/* Output 0 is this rank's share of the rows; `rows` deals them, NULL: equal parts. */
 int tutti_reduce_scatter(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
                          const tutti_reduce_options_t* options, const int64_t* rows,
                          tutti_work_t* work);
+/* In equal parts; output i is that of tensor i. */
+int tutti_grouped_reduce_scatter(tutti_comm_t comm, const char* group, const char* const* names,
+                                 const tutti_tensor_t* tensors, size_t count,
+                                 const tutti_reduce_options_t* options, tutti_work_t* work);
 /* `splits`: rows to each rank, or NULL for equal parts. */
 int tutti_alltoall(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
                    const int64_t* splits, tutti_work_t* work);
 
+/* The last four into the caller's memory, whose rows must be as many as come; gather: at root. */
+int tutti_gather_into(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
+                      const tutti_tensor_t* output, int root, tutti_work_t* work);
+/* See tutti_gather_into. */
+int tutti_scatter_into(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
+                       const tutti_tensor_t* output, int root, const int64_t* rows,
+                       tutti_work_t* work);
+/* See tutti_gather_into. */
+int tutti_reduce_scatter_into(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
+                              const tutti_tensor_t* output, const tutti_reduce_options_t* options,
+                              const int64_t* rows, tutti_work_t* work);
+/* See tutti_gather_into. */
+int tutti_alltoall_into(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
+                        const tutti_tensor_t* output, const int64_t* splits, tutti_work_t* work);
+
+/* Matched by name between the two ranks. */
 int tutti_send(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor, int to,
                tutti_work_t* work);
+/* Into the tensor, whose dtype and count are the sender's. */
 int tutti_recv(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor, int from,
                tutti_work_t* work);
+/* Done when all ranks came. */
 int tutti_barrier(tutti_comm_t comm, const char* name, tutti_work_t* work);
 /* This rank is out of data: the others' averages divide by those that are left. Done when all have
  * joined; output 0 is an i64 scalar, the last rank to join. */
@@ -232,6 +359,14 @@ int tutti_work_wait(tutti_work_t work);
 int tutti_work_wait_for(tutti_work_t work, double seconds);
 /* 1 or 0; -1 if work is NULL. Never blocks. */
 int tutti_work_done(tutti_work_t work);
+/* Makes a stream of a device wait instead of the host; the first time for a name the host waits
+ * too. Of host memory it is tutti_work_wait. Errors are seen by tutti_work_wait. */
+int tutti_work_wait_on(tutti_work_t work, void* stream);
+/* Calls callback(context, status) once when the operation is over: at once and on this thread if it
+ * is, else on a thread of the communicator's own, one after another. Unless status is TUTTI_OK,
+ * tutti_last_error() has its text there. No wait inside it (TUTTI_CALLBACK). If this call fails the
+ * callback never comes. Good after tutti_work_release too. */
+int tutti_work_then(tutti_work_t work, void (*callback)(void* context, int status), void* context);
 /* Waits; the memory is good until the work is released. */
 int tutti_work_output(tutti_work_t work, size_t index, tutti_tensor_t* output);
 /* Waits; rows that came from each rank (allgather, alltoall). Writes at most `capacity` numbers and
@@ -247,18 +382,19 @@ void tutti_work_release(tutti_work_t work);
  * all, and nothing is packed or copied. Start from TUTTI_ARRAY, and set what is said before its
  * strides; the rest may stay as it is. */
 typedef struct tutti_array {
-  size_t struct_size;
-  const char* name;
-  int32_t dtype;      /* enum tutti_dtype */
-  int32_t dimensions; /* 0 to TUTTI_MAX_DIMENSIONS */
-  int64_t shape[TUTTI_MAX_DIMENSIONS];
-  const int64_t* strides; /* in elements, one a dimension, of a dense layout; NULL: row-major */
-  int32_t device;         /* enum tutti_device: TUTTI_CPU, others are refused so far */
-  int32_t device_index;
+  size_t struct_size;                  /* of this program's headers */
+  const char* name;                    /* matched over the ranks; copied */
+  int32_t dtype;                       /* enum tutti_dtype */
+  int32_t dimensions;                  /* 0 to TUTTI_MAX_DIMENSIONS */
+  int64_t shape[TUTTI_MAX_DIMENSIONS]; /* extents, of which `dimensions` count */
+  const int64_t* strides;  /* in elements, one a dimension, of a dense layout; NULL: row-major */
+  int32_t device;          /* enum tutti_device: TUTTI_CPU, others are refused so far */
+  int32_t device_index;    /* from 0, among the device's kind */
   int32_t may_be_left_out; /* 1: see tutti_arena_leave_out */
   int32_t reserved;        /* 0 */
 } tutti_array_t;
 
+/* A scalar of f32: what an array of an arena begins as. */
 #define TUTTI_ARRAY \
   { sizeof(tutti_array_t), NULL, TUTTI_F32, 0, {0}, NULL, TUTTI_CPU, 0, 0, 0 }
 
@@ -289,24 +425,30 @@ int tutti_arena_used(tutti_arena_t arena, const char* name, int* used);
 
 /* Since the communicator was made. Set struct_size first: the library fills as much as fits. */
 typedef struct tutti_statistics {
-  size_t struct_size;
+  size_t struct_size;        /* of this program's headers */
   uint64_t operations;       /* works that ended */
   uint64_t tensors;          /* that went through allreduce */
   uint64_t buckets;          /* fused buckets launched */
   uint64_t replayed_buckets; /* of these, without negotiation */
   uint64_t vetoed_buckets;   /* replayed ones that were dropped and renegotiated */
-  uint64_t data_messages;
-  uint64_t data_bytes;
-  uint64_t control_messages;
-  uint64_t control_bytes;
-  uint64_t wakeups;     /* of the background thread */
-  uint64_t allocations; /* on the data path */
-  double wait_seconds;  /* that callers spent waiting */
-  double exposed_seconds;
-  double skew_seconds; /* of these, while other ranks were still missing */
+  uint64_t data_messages;    /* sent by this rank, as are the following three */
+  uint64_t data_bytes;       /* in them */
+  uint64_t control_messages; /* negotiation, and the transport's own */
+  uint64_t control_bytes;    /* in them */
+  uint64_t wakeups;          /* of the background thread */
+  uint64_t allocations;      /* on the data path */
+  double wait_seconds;       /* that callers spent waiting */
+  double exposed_seconds;    /* of these, while data moved */
+  double skew_seconds;       /* of these, while other ranks were still missing */
 } tutti_statistics_t;
 
+/* Of this rank. */
 int tutti_get_statistics(tutti_comm_t comm, tutti_statistics_t* statistics);
+
+/* A Chrome trace of what the ranks do. Every rank stops it; rank 0 then writes the file. */
+int tutti_start_timeline(tutti_comm_t comm, const char* file);
+/* See tutti_start_timeline(). */
+int tutti_stop_timeline(tutti_comm_t comm);
 
 #ifdef __cplusplus
 }

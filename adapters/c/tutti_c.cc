@@ -10,6 +10,7 @@
 #include "tutti/adapters/c/tutti.h"
 #include "tutti/adapters/c/values.h"
 #include "tutti/core/settings/option_table.h"
+#include "tutti/core/settings/store_options.h"
 #include "tutti/core/settings/version.h"
 
 namespace tutti::c {
@@ -19,11 +20,6 @@ namespace {
 Work& work_of(tutti_work_t work) {
   need(work, "work");
   return work->work;
-}
-
-std::span<const int64_t> one_per_rank(const Communicator& communicator, const int64_t* numbers) {
-  if (numbers == nullptr) return {};
-  return {numbers, static_cast<size_t>(communicator.size())};
 }
 
 // Starts what `body` starts; without a place for the handle it waits.
@@ -46,6 +42,20 @@ int start_with_output(tutti_comm_t comm, const char* name, tutti_work_t* work, B
   if (work == nullptr)
     return guarded([] { throw refused("work must not be NULL: the result is its output"); });
   return start(comm, name, work, std::forward<Body>(body));
+}
+
+std::vector<NamedTensor> members_from(const char* const* names, const tutti_tensor_t* tensors,
+                                      size_t count) {
+  if (count > 0) {
+    need(names, "names");
+    need(tensors, "tensors");
+  }
+  std::vector<NamedTensor> members;
+  for (size_t i = 0; i < count; ++i) {
+    need(names[i], "a name");
+    members.push_back({names[i], view_of(&tensors[i], "a tensor")});
+  }
+  return members;
 }
 
 void apply_settings(const char* const* settings, size_t count, Options& options) {
@@ -119,15 +129,19 @@ int tutti_create_thread(int rank, int size, tutti_store_t store, const char* con
   });
 }
 
-int tutti_store_create_memory(tutti_store_t* store) {
-  if (store != nullptr) *store = nullptr;
-  return guarded([&] {
+int tutti_create_in_store(int rank, int size, tutti_store_t store, const char* const* settings,
+                          size_t count, tutti_comm_t* comm) {
+  return create(comm, [&] {
     need(store, "store");
-    *store = new tutti_store{make_memory_store()};
+    auto options = options_in_store(rank, size, store->store);
+    apply_settings(settings, count, options);
+    return options;
   });
 }
 
-void tutti_store_destroy(tutti_store_t store) { delete store; }
+int tutti_close(tutti_comm_t comm) {
+  return guarded([&] { communicator_of(comm).close(); });
+}
 
 void tutti_destroy(tutti_comm_t comm) { delete comm; }
 
@@ -135,6 +149,12 @@ int tutti_rank(tutti_comm_t comm) { return number_of(comm, &Communicator::rank);
 int tutti_size(tutti_comm_t comm) { return number_of(comm, &Communicator::size); }
 int tutti_local_rank(tutti_comm_t comm) { return number_of(comm, &Communicator::local_rank); }
 int tutti_local_size(tutti_comm_t comm) { return number_of(comm, &Communicator::local_size); }
+
+int tutti_hosts(tutti_comm_t comm) { return number_of(comm, &Communicator::hosts); }
+
+const char* tutti_backend(tutti_comm_t comm) {
+  return guarded([&] { communicator_of(comm); }) == TUTTI_OK ? comm->backend.c_str() : nullptr;
+}
 
 int tutti_split(tutti_comm_t comm, int color, int key, tutti_comm_t* part) {
   if (part != nullptr) *part = nullptr;
@@ -159,24 +179,6 @@ int tutti_allreduce(tutti_comm_t comm, const char* name, const tutti_tensor_t* t
                     tutti_work_t* work) {
   return start(comm, name, work, [&](Communicator& communicator) {
     return communicator.allreduce(name, view_of(tensor, "tensor"), op_from(op));
-  });
-}
-
-int tutti_allreduce_blocking(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor,
-                             int op) {
-  return guarded([&] {
-    auto& communicator = communicator_of(comm);
-    need(name, "name");
-    communicator.allreduce_blocking(name, view_of(tensor, "tensor"), op_from(op));
-  });
-}
-
-int tutti_allreduce_value(tutti_comm_t comm, const char* name, double* value, int op) {
-  return guarded([&] {
-    auto& communicator = communicator_of(comm);
-    need(name, "name");
-    need(value, "value");
-    communicator.allreduce_blocking(name, TensorView(value, Shape{1}, DataType::f64), op_from(op));
   });
 }
 
@@ -217,14 +219,8 @@ int tutti_grouped_allreduce(tutti_comm_t comm, const char* group, const char* co
                             const tutti_tensor_t* tensors, size_t count,
                             const tutti_reduce_options_t* options, tutti_work_t* work) {
   return start(comm, group, work, [&](Communicator& communicator) {
-    need(names, "names");
-    need(tensors, "tensors");
-    std::vector<NamedTensor> members;
-    for (size_t i = 0; i < count; ++i) {
-      need(names[i], "a name");
-      members.push_back({names[i], view_of(&tensors[i], "a tensor")});
-    }
-    return communicator.grouped_allreduce(group, members, options_from(options));
+    return communicator.grouped_allreduce(group, members_from(names, tensors, count),
+                                          options_from(options));
   });
 }
 
@@ -238,8 +234,8 @@ int tutti_broadcast(tutti_comm_t comm, const char* name, const tutti_tensor_t* t
 int tutti_reduce(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
                  const tutti_tensor_t* output, int root, int op, tutti_work_t* work) {
   return start(comm, name, work, [&](Communicator& communicator) {
-    const auto result = output == nullptr ? TensorView() : view_of(output, "output");
-    return communicator.reduce(name, view_of(input, "input"), result, root, op_from(op));
+    return communicator.reduce(name, view_of(input, "input"), view_or_none(output, "output"), root,
+                               op_from(op));
   });
 }
 
@@ -250,6 +246,28 @@ int tutti_allgather(tutti_comm_t comm, const char* name, const tutti_tensor_t* i
   });
 }
 
+int tutti_allgather_into(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
+                         const tutti_tensor_t* output, tutti_work_t* work) {
+  return start(comm, name, work, [&](Communicator& communicator) {
+    return communicator.allgather(name, view_of(input, "input"), view_of(output, "output"));
+  });
+}
+
+int tutti_grouped_allgather(tutti_comm_t comm, const char* group, const char* const* names,
+                            const tutti_tensor_t* tensors, size_t count, tutti_work_t* work) {
+  return start_with_output(comm, group, work, [&](Communicator& communicator) {
+    return communicator.grouped_allgather(group, members_from(names, tensors, count));
+  });
+}
+
+int tutti_sparse_allreduce(tutti_comm_t comm, const char* name, const tutti_tensor_t* indices,
+                           const tutti_tensor_t* values, int op, tutti_work_t* work) {
+  return start_with_output(comm, name, work, [&](Communicator& communicator) {
+    return communicator.sparse_allreduce(
+        name, {view_of(indices, "indices"), view_of(values, "values")}, op_from(op));
+  });
+}
+
 int tutti_gather(tutti_comm_t comm, const char* name, const tutti_tensor_t* input, int root,
                  tutti_work_t* work) {
   return start_with_output(comm, name, work, [&](Communicator& communicator) {
@@ -257,11 +275,44 @@ int tutti_gather(tutti_comm_t comm, const char* name, const tutti_tensor_t* inpu
   });
 }
 
+int tutti_gather_into(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
+                      const tutti_tensor_t* output, int root, tutti_work_t* work) {
+  return start(comm, name, work, [&](Communicator& communicator) {
+    return communicator.gather(name, view_of(input, "input"), view_or_none(output, "output"), root);
+  });
+}
+
+int tutti_scatter_into(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
+                       const tutti_tensor_t* output, int root, const int64_t* rows,
+                       tutti_work_t* work) {
+  return start(comm, name, work, [&](Communicator& communicator) {
+    return communicator.scatter(name, view_or_none(input, "input"), view_of(output, "output"), root,
+                                one_per_rank(communicator, rows));
+  });
+}
+
+int tutti_reduce_scatter_into(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
+                              const tutti_tensor_t* output, const tutti_reduce_options_t* options,
+                              const int64_t* rows, tutti_work_t* work) {
+  return start(comm, name, work, [&](Communicator& communicator) {
+    return communicator.reduce_scatter(name, view_of(input, "input"), view_of(output, "output"),
+                                       options_from(options), one_per_rank(communicator, rows));
+  });
+}
+
+int tutti_alltoall_into(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
+                        const tutti_tensor_t* output, const int64_t* splits, tutti_work_t* work) {
+  return start(comm, name, work, [&](Communicator& communicator) {
+    return communicator.alltoall(name, view_of(input, "input"), view_of(output, "output"),
+                                 one_per_rank(communicator, splits));
+  });
+}
+
 int tutti_scatter(tutti_comm_t comm, const char* name, const tutti_tensor_t* input, int root,
                   const int64_t* rows, tutti_work_t* work) {
   return start_with_output(comm, name, work, [&](Communicator& communicator) {
-    const auto dealt = input == nullptr ? TensorView() : view_of(input, "input");
-    return communicator.scatter(name, dealt, root, one_per_rank(communicator, rows));
+    return communicator.scatter(name, view_or_none(input, "input"), root,
+                                one_per_rank(communicator, rows));
   });
 }
 
@@ -271,6 +322,15 @@ int tutti_reduce_scatter(tutti_comm_t comm, const char* name, const tutti_tensor
   return start_with_output(comm, name, work, [&](Communicator& communicator) {
     return communicator.reduce_scatter(name, view_of(input, "input"), options_from(options),
                                        one_per_rank(communicator, rows));
+  });
+}
+
+int tutti_grouped_reduce_scatter(tutti_comm_t comm, const char* group, const char* const* names,
+                                 const tutti_tensor_t* tensors, size_t count,
+                                 const tutti_reduce_options_t* options, tutti_work_t* work) {
+  return start_with_output(comm, group, work, [&](Communicator& communicator) {
+    return communicator.grouped_reduce_scatter(group, members_from(names, tensors, count),
+                                               options_from(options));
   });
 }
 
@@ -320,11 +380,25 @@ int tutti_work_done(tutti_work_t work) {
   return done;
 }
 
+int tutti_work_wait_on(tutti_work_t work, void* stream) {
+  return guarded([&] { work_of(work).wait_on({stream}); });
+}
+
+int tutti_work_then(tutti_work_t work, void (*callback)(void* context, int status), void* context) {
+  return guarded([&] {
+    need(callback, "callback");
+    work_of(work).then([callback, context](const std::exception_ptr& error) {
+      callback(context, error ? keep_exception(error) : TUTTI_OK);
+    });
+  });
+}
+
 int tutti_work_output(tutti_work_t work, size_t index, tutti_tensor_t* output) {
   return guarded([&] {
     need(output, "output");
     Tensor tensor = work_of(work).output(index);
     *output = tensor_of(tensor);
+    const std::lock_guard lock(work->mutex);
     if (work->outputs.size() <= index) work->outputs.resize(index + 1);
     work->outputs[index] = std::move(tensor);
   });
@@ -359,4 +433,17 @@ int tutti_get_statistics(tutti_comm_t comm, tutti_statistics_t* statistics) {
         now.wait_seconds,           now.exposed_seconds, now.skew_seconds};
     std::memcpy(statistics, &all, all.struct_size);
   });
+}
+
+// --- the timeline --------------------------------------------------------------------------------
+
+int tutti_start_timeline(tutti_comm_t comm, const char* file) {
+  return guarded([&] {
+    need(file, "file");
+    communicator_of(comm).start_timeline(file);
+  });
+}
+
+int tutti_stop_timeline(tutti_comm_t comm) {
+  return guarded([&] { communicator_of(comm).stop_timeline(); });
 }

@@ -45,6 +45,15 @@ TensorView view_of(const tutti_tensor_t* tensor, const char* what) {
           {tensor->stream}};
 }
 
+TensorView view_or_none(const tutti_tensor_t* tensor, const char* what) {
+  return tensor == nullptr ? TensorView() : view_of(tensor, what);
+}
+
+std::span<const int64_t> one_per_rank(const Communicator& communicator, const int64_t* numbers) {
+  if (numbers == nullptr) return {};
+  return {numbers, static_cast<size_t>(communicator.size())};
+}
+
 ReduceOptions options_from(const tutti_reduce_options_t* given) {
   if (given == nullptr) return {};
   const auto options = read_sized(given, tutti_reduce_options_t TUTTI_REDUCE_OPTIONS, "the options",

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,14 +19,18 @@ struct tutti_name {
   tutti::TensorHandle handle;
 };
 struct tutti_comm {
-  std::unique_ptr<tutti::Communicator> communicator;
+  explicit tutti_comm(std::unique_ptr<tutti::Communicator> made)
+      : communicator(std::move(made)), backend(communicator->backend()) {}
+  const std::unique_ptr<tutti::Communicator> communicator;
+  const std::string backend;
   std::mutex mutex = {};
   std::map<std::string, tutti_name> names = {};  // by type and name; guarded by mutex
 };
 struct tutti_work {
   tutti::Work work;
-  // Outputs that were handed out: their memory lives as long as the handle.
-  std::vector<tutti::Tensor> outputs;
+  std::mutex mutex = {};
+  // Outputs that were handed out: their memory lives as long as the handle. Guarded by mutex.
+  std::vector<tutti::Tensor> outputs = {};
 };
 struct tutti_store {
   std::shared_ptr<tutti::Store> store;
@@ -48,6 +53,10 @@ ReduceOp op_from(int op);
 Device device_from(int device, int index, const char* what);
 Shape shape_from(const int64_t* extents, int dimensions, const char* what);
 TensorView view_of(const tutti_tensor_t* tensor, const char* what);
+/// NULL: none.
+TensorView view_or_none(const tutti_tensor_t* tensor, const char* what);
+/// NULL: none; else as many numbers as there are ranks.
+std::span<const int64_t> one_per_rank(const Communicator& communicator, const int64_t* numbers);
 /// NULL: the defaults.
 ReduceOptions options_from(const tutti_reduce_options_t* given);
 /// A view of the library as C has it.
