@@ -1,0 +1,116 @@
+// The extension module `tutti._native`: one for every Python from 3.11 on.
+
+#include "tutti/adapters/python/native/native.h"
+
+namespace tutti::python {
+
+// Defined in communicator.cc.
+PyObject* close_all(PyObject*, PyObject*);
+
+PyTypeObject* add_type(PyObject* module, const char* name, PyType_Spec& spec) {
+  PyObject* type = PyType_FromSpec(&spec);
+  if (type == nullptr || PyModule_AddObjectRef(module, name, type) != 0) return nullptr;
+  return reinterpret_cast<PyTypeObject*>(type);  // for the makers, to the end of the process
+}
+
+std::string text_of(PyObject* unicode) {
+  Py_ssize_t length = 0;
+  const char* text = PyUnicode_AsUTF8AndSize(unicode, &length);
+  return text == nullptr ? std::string() : std::string(text, static_cast<size_t>(length));
+}
+
+namespace {
+
+/// A tuple or list of what was given; null for what has no elements.
+Reference elements_of(PyObject* sequence, const char* what) {
+  Reference elements(PySequence_List(sequence));
+  if (!elements && PyErr_ExceptionMatches(PyExc_TypeError) != 0) {
+    PyErr_Clear();
+    refuse(std::string(what) + " must be a sequence");
+  }
+  return elements;
+}
+
+}  // namespace
+
+bool read_texts(PyObject* sequence, const char* what, std::vector<std::string>& texts) {
+  const Reference elements = elements_of(sequence, what);
+  if (!elements) return false;
+  for (Py_ssize_t i = 0; i < PyList_Size(elements.get()); ++i) {
+    PyObject* element = PyList_GetItem(elements.get(), i);
+    if (PyUnicode_Check(element) == 0) {
+      refuse(std::string(what) + " must be texts (str)");
+      return false;
+    }
+    texts.push_back(text_of(element));
+    if (PyErr_Occurred() != nullptr) return false;
+    if (texts.back().find('\0') != std::string::npos) {
+      refuse(std::string(what) + " must not hold a zero byte");
+      return false;
+    }
+  }
+  return true;
+}
+
+bool read_numbers(PyObject* sequence, const char* what, std::vector<int64_t>& numbers) {
+  const Reference elements = elements_of(sequence, what);
+  if (!elements) return false;
+  for (Py_ssize_t i = 0; i < PyList_Size(elements.get()); ++i) {
+    const Reference index(PyNumber_Index(PyList_GetItem(elements.get(), i)));
+    const long long number = index ? PyLong_AsLongLong(index.get()) : -1;
+    if (number == -1 && PyErr_Occurred() != nullptr) {
+      PyErr_Clear();
+      refuse(std::string(what) + " must be whole numbers");
+      return false;
+    }
+    numbers.push_back(number);
+  }
+  return true;
+}
+
+namespace {
+
+// prepare(error_maker, awaiter, main_thread)
+PyObject* prepare(PyObject*, PyObject* arguments) {
+  PyObject *maker = nullptr, *await = nullptr;
+  unsigned long ident = 0;
+  if (!PyArg_ParseTuple(arguments, "OOk:prepare", &maker, &await, &ident)) return nullptr;
+  set_error_maker(maker);
+  set_awaiter(await);
+  set_main_thread(ident);
+  Py_RETURN_NONE;
+}
+
+PyObject* after_fork(PyObject*, PyObject*) {
+  reset_entrance();
+  set_main_thread(PyThread_get_thread_ident());
+  Py_RETURN_NONE;
+}
+
+PyMethodDef functions[] = {{"prepare", prepare, METH_VARARGS, nullptr},
+                           {"after_fork", after_fork, METH_NOARGS, nullptr},
+                           {nullptr, nullptr, 0, nullptr}};
+
+PyModuleDef definition = {PyModuleDef_HEAD_INIT,
+                          "tutti._native",
+                          nullptr,
+                          -1,  // the process's: no interpreter has one of its own
+                          functions,
+                          nullptr,
+                          nullptr,
+                          nullptr,
+                          nullptr};
+
+}  // namespace
+
+}  // namespace tutti::python
+
+PyMODINIT_FUNC PyInit__native(void) {
+  using namespace tutti::python;  // NOLINT: this function belongs there but for its name
+  Reference module(PyModule_Create(&definition));
+  const bool is_whole = module && add_memory_types(module.get()) && add_work_type(module.get()) &&
+                        add_store_types(module.get()) && add_communicator_type(module.get()) &&
+                        add_arena_type(module.get()) &&
+                        PyModule_AddStringConstant(module.get(), "version", tutti_version()) == 0;
+  return is_whole ? module.release() : nullptr;
+}

@@ -1,0 +1,330 @@
+// The type Work: waits without the GIL and hears signals, keeps the arrays until the operation is
+// done, calls back from the library's thread.
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "tutti/adapters/python/native/native.h"
+
+namespace tutti::python {
+
+namespace {
+
+struct WorkObject {
+  PyObject ob_base;
+  tutti_work_t work;
+  WorkBody* body;
+};
+
+PyTypeObject* work_type = nullptr;
+PyObject* awaiter = nullptr;
+
+WorkObject* of(PyObject* self) { return reinterpret_cast<WorkObject*>(self); }
+
+// --- the end of an operation ---------------------------------------------------------------------
+
+/// Of a Work that is done and went well, once: the result that the library made goes where the
+/// program wants it. False: with an exception.
+bool copy_output(WorkObject* self) {
+  auto& body = *self->body;
+  if (!body.copies) return true;
+  tutti_tensor_t made = {};
+  // It is done, so this does not wait; the GIL keeps the handle's list of outputs to one thread.
+  if (!check(tutti_work_output(self->work, 0, &made))) return false;
+  Py_BEGIN_ALLOW_THREADS;
+  {
+    const std::lock_guard lock(body.copying);
+    // Once it is copied, or another thread let go of them, the arrays may be gone.
+    if (!body.copied && !body.given.empty()) {
+      const auto& target = body.given.back().tensor;
+      const int64_t bytes = tutti_tensor_bytes(&made);
+      if (made.dtype != target.dtype || bytes != tutti_tensor_bytes(&target))
+        body.copy_refused = "\"" + body.name + "\": the result is " + describe(made) +
+                            ", but the output is " + describe(target) +
+                            "; give one of as many elements of that type";
+      else if (made.device != TUTTI_CPU || target.device != TUTTI_CPU)
+        body.copy_refused = "\"" + body.name +
+                            "\": an output of this operation must lie on the CPU; take result() "
+                            "instead";
+      else if (bytes > 0)
+        std::memcpy(target.data, made.data, static_cast<size_t>(bytes));
+      body.copied = true;
+    }
+  }
+  Py_END_ALLOW_THREADS;
+  return true;
+}
+
+/// Of a Work that is done: raises what it failed with.
+bool end(WorkObject* self) {
+  if (!check(tutti_work_wait(self->work))) return false;
+  if (!copy_output(self)) return false;
+  if (self->body->copy_refused.empty()) return true;
+  refuse(self->body->copy_refused);
+  return false;
+}
+
+// The arrays may be resized again, or freed.
+void let_go(WorkObject* self) { const auto given = std::exchange(self->body->given, {}); }
+
+/// False: with an exception, which may be the operation's own.
+bool wait(WorkObject* self, double seconds) {
+  constexpr double kSlice = 0.1;  // until a signal is heard at the latest
+  const bool hears_signals = is_main_thread();
+  double left = seconds;
+  while (tutti_work_done(self->work) == 0) {
+    const double slice = hears_signals ? std::min(left, kSlice) : std::min(left, 60.0);
+    int status = TUTTI_OK;
+    Py_BEGIN_ALLOW_THREADS;
+    status = tutti_work_wait_for(self->work, slice);
+    Py_END_ALLOW_THREADS;
+    if (tutti_work_done(self->work) != 0) break;
+    // Not done, and not because of the time: it cannot be waited for here.
+    if (status != TUTTI_TIMEOUT) return check(status);
+    left -= slice;
+    if (left <= 0) return check(status);
+    if (hears_signals && PyErr_CheckSignals() != 0) return false;
+  }
+  const bool ended_well = end(self);
+  let_go(self);
+  return ended_well;
+}
+
+PyObject* output_at(WorkObject* self, size_t index) {
+  tutti_tensor_t tensor = {};
+  if (!check(tutti_work_output(self->work, index, &tensor))) return nullptr;
+  return make_tensor(tensor, reinterpret_cast<PyObject*>(self));
+}
+
+PyObject* result_of(WorkObject* self) {
+  const auto& body = *self->body;
+  switch (body.result) {
+    case Result::nothing:
+      break;
+    case Result::object:
+      return Py_NewRef(body.object.get());
+    case Result::output:
+      return output_at(self, 0);
+    case Result::outputs: {
+      Reference all(PyTuple_New(static_cast<Py_ssize_t>(body.output_count)));
+      for (size_t i = 0; all && i < body.output_count; ++i) {
+        PyObject* one = output_at(self, i);
+        if (one == nullptr || PyTuple_SetItem(all.get(), static_cast<Py_ssize_t>(i), one) != 0)
+          return nullptr;
+      }
+      return all.release();
+    }
+    case Result::number: {
+      tutti_tensor_t tensor = {};
+      if (!check(tutti_work_output(self->work, 0, &tensor))) return nullptr;
+      return PyLong_FromLongLong(*static_cast<int64_t*>(tensor.data));
+    }
+  }
+  Py_RETURN_NONE;
+}
+
+// --- methods -------------------------------------------------------------------------------------
+
+constexpr double kForever = 1e18;
+
+PyObject* wait_method(PyObject* self, PyObject* arguments, PyObject* keywords) {
+  static const char* names[] = {"timeout", nullptr};
+  PyObject* timeout = Py_None;
+  if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "|O:wait", const_cast<char**>(names),
+                                   &timeout))
+    return nullptr;
+  double seconds = kForever;
+  if (timeout != Py_None) {
+    seconds = PyFloat_AsDouble(timeout);
+    if (seconds == -1 && PyErr_Occurred() != nullptr) return nullptr;
+    if (std::isnan(seconds) || seconds < 0)
+      return refuse("\"" + of(self)->body->name + "\": a timeout is a number of seconds from 0 on");
+  }
+  return wait(of(self), seconds) ? result_of(of(self)) : nullptr;
+}
+
+PyObject* result_method(PyObject* self, PyObject*) {
+  return wait(of(self), kForever) ? result_of(of(self)) : nullptr;
+}
+
+PyObject* done_method(PyObject* self, PyObject*) {
+  auto* object = of(self);
+  if (tutti_work_done(object->work) == 0) Py_RETURN_FALSE;
+  // What an output holds is part of being done; an error is told by wait().
+  if (object->body->copies && tutti_work_wait(object->work) == TUTTI_OK && !copy_output(object))
+    return nullptr;
+  Py_RETURN_TRUE;
+}
+
+PyObject* exception_method(PyObject* self, PyObject*) {
+  auto* object = of(self);
+  if (tutti_work_done(object->work) == 0)
+    return refuse("\"" + object->body->name + "\" is not done; wait() first");
+  if (end(object)) Py_RETURN_NONE;
+  PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
+  PyErr_Fetch(&type, &value, &trace);
+  PyErr_NormalizeException(&type, &value, &trace);
+  Py_XDECREF(type);
+  Py_XDECREF(trace);
+  return value;
+}
+
+PyObject* output_method(PyObject* self, PyObject* arguments) {
+  Py_ssize_t index = 0;
+  if (!PyArg_ParseTuple(arguments, "|n:output", &index)) return nullptr;
+  if (index < 0)
+    return refuse("\"" + of(self)->body->name + "\" has no output " + std::to_string(index));
+  return wait(of(self), kForever) ? output_at(of(self), static_cast<size_t>(index)) : nullptr;
+}
+
+PyObject* received_method(PyObject* self, PyObject*) {
+  if (!wait(of(self), kForever)) return nullptr;
+  size_t count = 0;
+  if (!check(tutti_work_received(of(self)->work, nullptr, 0, &count))) return nullptr;
+  std::vector<int64_t> rows(count);
+  if (!check(tutti_work_received(of(self)->work, rows.data(), count, &count))) return nullptr;
+  Reference all(PyTuple_New(static_cast<Py_ssize_t>(count)));
+  for (size_t i = 0; all && i < count; ++i)
+    if (PyTuple_SetItem(all.get(), static_cast<Py_ssize_t>(i), PyLong_FromLongLong(rows[i])) != 0)
+      return nullptr;
+  return all.release();
+}
+
+// --- callbacks -----------------------------------------------------------------------------------
+
+struct Callback {
+  Reference work, function;
+};
+
+// In the library's thread, or in the one that registers it. Once the interpreter exits nobody can
+// free what it holds.
+void call_back(void* context, int) {
+  auto* callback = static_cast<Callback*>(context);
+  const Entered entered;
+  if (!entered) return;
+  {
+    // What follows may run code that raises; what the thread has raised before stays.
+    PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
+    PyErr_Fetch(&type, &value, &trace);
+    auto* self = of(callback->work.get());
+    // What cannot be copied is told by wait().
+    if (tutti_work_wait(self->work) == TUTTI_OK && !copy_output(self)) PyErr_Clear();
+    const Reference result(
+        PyObject_CallFunctionObjArgs(callback->function.get(), callback->work.get(), nullptr));
+    if (!result) PyErr_WriteUnraisable(callback->function.get());
+    PyErr_Restore(type, value, trace);
+  }
+  delete callback;
+}
+
+PyObject* add_done_callback(PyObject* self, PyObject* function) {
+  if (PyCallable_Check(function) == 0)
+    return refuse("\"" + of(self)->body->name + "\": a callback must be callable");
+  auto callback = std::make_unique<Callback>();
+  callback->work = Reference::to(self);
+  callback->function = Reference::to(function);
+  const int status = tutti_work_then(of(self)->work, call_back, callback.get());
+  if (!check(status)) return nullptr;
+  static_cast<void>(callback.release());
+  Py_RETURN_NONE;
+}
+
+// --- a Work that nobody has any more -------------------------------------------------------------
+
+// The operation goes on with the arrays: they are given up when it is done.
+void end_orphan(void* context, int status) {
+  const Entered entered;
+  if (!entered) return;
+  std::unique_ptr<WorkBody> body(static_cast<WorkBody*>(context));
+  const bool is_common = status == TUTTI_CLOSED || status == TUTTI_PEER_LOST ||
+                         status == TUTTI_PEER_SILENT || status == TUTTI_PEER_LEFT;
+  PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
+  PyErr_Fetch(&type, &value, &trace);
+  // What ended the whole communicator is raised by its next call.
+  if (status != TUTTI_OK && !is_common) {
+    check(status);
+    PyErr_WriteUnraisable(nullptr);
+  }
+  auto comm = std::move(body->comm);
+  body = nullptr;
+  give_up(std::move(comm));
+  PyErr_Restore(type, value, trace);
+}
+
+void dealloc(PyObject* self) {
+  auto* object = of(self);
+  auto* body = object->body;
+  if (object->work != nullptr) {
+    // In a fork this cannot be registered: what the body holds stays until the process ends.
+    if (tutti_work_done(object->work) == 0) {
+      static_cast<void>(tutti_work_then(object->work, end_orphan, body));
+      body = nullptr;
+    }
+    tutti_work_release(object->work);
+  }
+  if (body != nullptr) {
+    auto comm = std::move(body->comm);
+    delete body;
+    give_up(std::move(comm));
+  }
+  free_object(self);
+}
+
+PyObject* await(PyObject* self) { return PyObject_CallFunctionObjArgs(awaiter, self, nullptr); }
+
+PyObject* get_name(PyObject* self, void*) {
+  return PyUnicode_FromString(of(self)->body->name.c_str());
+}
+
+PyObject* represent(PyObject* self) {
+  return PyUnicode_FromFormat("<tutti.Work \"%s\"%s>", of(self)->body->name.c_str(),
+                              tutti_work_done(of(self)->work) != 0 ? ", done" : "");
+}
+
+PyObject* no_constructor(PyTypeObject*, PyObject*, PyObject*) {
+  return refuse("a Work is made by the operations of a Communicator only");
+}
+
+}  // namespace
+
+PyObject* make_work(tutti_work_t work, std::unique_ptr<WorkBody> body) {
+  auto* self = allocate<WorkObject>(work_type);
+  if (self == nullptr) {
+    // The operation has begun, so its memory must stay: nothing of it is freed.
+    static_cast<void>(body.release());
+    return nullptr;
+  }
+  self->work = work;
+  self->body = body.release();
+  return reinterpret_cast<PyObject*>(self);
+}
+
+void set_awaiter(PyObject* function) { awaiter = Py_NewRef(function); }
+
+bool add_work_type(PyObject* module) {
+  static PyMethodDef methods[] = {
+      {"wait", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(wait_method)),
+       METH_VARARGS | METH_KEYWORDS, nullptr},
+      {"done", done_method, METH_NOARGS, nullptr},
+      {"exception", exception_method, METH_NOARGS, nullptr},
+      {"result", result_method, METH_NOARGS, nullptr},
+      {"output", output_method, METH_VARARGS, nullptr},
+      {"received_counts", received_method, METH_NOARGS, nullptr},
+      {"add_done_callback", add_done_callback, METH_O, nullptr},
+      {nullptr, nullptr, 0, nullptr}};
+  static PyGetSetDef attributes[] = {{"name", get_name, nullptr, nullptr, nullptr},
+                                     {nullptr, nullptr, nullptr, nullptr, nullptr}};
+  static PyType_Slot slots[] = {{Py_tp_new, reinterpret_cast<void*>(no_constructor)},
+                                {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
+                                {Py_tp_methods, methods},
+                                {Py_tp_getset, attributes},
+                                {Py_tp_repr, reinterpret_cast<void*>(represent)},
+                                {Py_am_await, reinterpret_cast<void*>(await)},
+                                {0, nullptr}};
+  static PyType_Spec spec = {"tutti.Work", sizeof(WorkObject), 0, Py_TPFLAGS_DEFAULT, slots};
+  work_type = add_type(module, "Work", spec);
+  return work_type != nullptr;
+}
+
+}  // namespace tutti::python

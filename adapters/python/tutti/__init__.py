@@ -1,0 +1,75 @@
+"""Tutti for Python: collectives on anything with the buffer protocol or DLPack (docs/python.md)."""
+
+import atexit as _atexit
+import os as _os
+import threading as _threading
+
+try:
+    from . import _native
+except ImportError as _error:
+    raise ImportError(
+        f"tutti: its library could not be loaded ({_error}). Import the installed package, of the "
+        "distribution tutti-collectives; another distribution bears the name tutti"
+    ) from _error
+
+from . import _await, _errors
+from ._communicator import Arena, Communicator, Statistics
+from ._errors import (
+    AuthenticationError,
+    CallbackError,
+    ClosedError,
+    CorruptDataError,
+    DuplicateNameError,
+    Error,
+    InputOutputError,
+    InternalError,
+    InvalidArgumentError,
+    MismatchError,
+    OutOfMemoryError,
+    PeerError,
+    PeerLeftError,
+    PeerLostError,
+    PeerSilentError,
+    TimedOutError,
+    UnavailableError,
+    VersionError,
+)
+from ._native import Declared, Memory, MemoryStore, Tensor, Work
+from ._store import Store
+
+__version__ = _native.version
+
+_native.prepare(_errors.make, _await.wait_for, _threading.main_thread().ident)
+# What the program registers later ends before: it may still use its communicators.
+_atexit.register(_native.close_all)
+_os.register_at_fork(after_in_child=_native.after_fork)
+
+__all__ = [
+    "Arena",
+    "AuthenticationError",
+    "CallbackError",
+    "ClosedError",
+    "Communicator",
+    "CorruptDataError",
+    "Declared",
+    "DuplicateNameError",
+    "Error",
+    "InputOutputError",
+    "InternalError",
+    "InvalidArgumentError",
+    "Memory",
+    "MemoryStore",
+    "MismatchError",
+    "OutOfMemoryError",
+    "PeerError",
+    "PeerLeftError",
+    "PeerLostError",
+    "PeerSilentError",
+    "Statistics",
+    "Store",
+    "Tensor",
+    "TimedOutError",
+    "UnavailableError",
+    "VersionError",
+    "Work",
+]

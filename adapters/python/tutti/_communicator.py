@@ -1,0 +1,399 @@
+"""Communicator, Arena and Statistics: the library's calls by name, over the extension."""
+
+import pickle
+
+from . import _native
+from ._errors import ClosedError, refused
+from ._store import Store
+
+_OPS = {"sum": 0, "average": 1, "min": 2, "max": 3, "product": 4, "band": 5, "bor": 6}
+_WIRES = {None: -1, "f16": 2, "bf16": 3}
+_NO_ROOT = -(2**31)
+
+# As native/communicator.cc counts them.
+_ALLREDUCE, _SPARSE, _ALLGATHER, _BROADCAST, _REDUCE, _GATHER, _SCATTER = range(7)
+_REDUCE_SCATTER, _ALLTOALL, _SEND, _RECV, _BARRIER, _JOIN = range(7, 13)
+_GROUP_ALLREDUCE, _GROUP_ALLGATHER, _GROUP_REDUCE_SCATTER = range(3)
+
+
+def _chosen(table, what, word):
+    try:
+        return table[word]
+    except (KeyError, TypeError):
+        words = ", ".join(str(each) for each in table)
+        raise refused(f"{word!r} is no {what} (want one of {words})") from None
+
+
+def _op(word):
+    return _chosen(_OPS, "op", word)
+
+
+def _wire(word):
+    return _chosen(_WIRES, "wire type", word)
+
+
+def _setting(name, value):
+    if isinstance(value, bool):
+        value = int(value)
+    return f"{name}={value}"
+
+
+def _members(tensors):
+    pairs = tensors.items() if hasattr(tensors, "items") else tensors
+    names, arrays = [], []
+    for name, array in pairs:
+        names.append(name)
+        arrays.append(array)
+    return names, arrays
+
+
+class Statistics:
+    __slots__ = (
+        "operations",
+        "tensors",
+        "buckets",
+        "replayed_buckets",
+        "vetoed_buckets",
+        "data_messages",
+        "data_bytes",
+        "control_messages",
+        "control_bytes",
+        "wakeups",
+        "allocations",
+        "wait_seconds",
+        "exposed_seconds",
+        "skew_seconds",
+    )
+
+    def __init__(self, values):
+        for name, value in zip(self.__slots__, values):
+            setattr(self, name, value)
+
+    def __iter__(self):
+        for name in self.__slots__:
+            yield name, getattr(self, name)
+
+    def __repr__(self):
+        return f"Statistics({', '.join(f'{name}={value}' for name, value in self)})"
+
+
+class Communicator:
+    __slots__ = (
+        "_native",
+        "closed",
+        "rank",
+        "size",
+        "local_rank",
+        "local_size",
+        "hosts",
+        "backend",
+        "__weakref__",
+    )
+
+    def __init__(self, native):
+        if not isinstance(native, _native.Native):
+            raise refused("a Communicator is made by Communicator.create()")
+        self._native = native
+        self.closed = False
+        (
+            self.rank,
+            self.size,
+            self.local_rank,
+            self.local_size,
+            self.hosts,
+            self.backend,
+        ) = native.numbers()
+
+    @staticmethod
+    def create(settings=None, store=None, *, rank=None, size=None):
+        lines = [_setting(name, value) for name, value in dict(settings or {}).items()]
+        if store is None:
+            if rank is not None or size is not None:
+                raise refused("rank and size are given with a store only; else the launcher says")
+            return Communicator(_native.create(lines, None, 0, 1, False))
+        if rank is None or size is None:
+            raise refused("with a store, rank and size are needed too")
+        is_thread = isinstance(store, _native.MemoryStore)
+        if not is_thread:
+            if not isinstance(store, Store):
+                raise refused(f"{type(store).__name__} is no tutti.Store; make a subclass of it")
+            kind = type(store)
+            store = _native.ProgramStore(
+                store, kind.set is not Store.set, kind.wait is not Store.wait
+            )
+        return Communicator(_native.create(lines, store, rank, size, is_thread))
+
+    def close(self):
+        self.closed = True
+        self._native.close()
+
+    abort = close
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        self.close()
+
+    def __repr__(self):
+        state = "closed" if self.closed else self.backend
+        return f"<tutti.Communicator rank {self.rank} of {self.size}, {state}>"
+
+    # --- matched by name -------------------------------------------------------------------------
+
+    def _start(self, kind, name, first, second=None, peer=0, op=0, rows=None):
+        return self._native.start(kind, name, first, second, peer, op, 1.0, 1.0, -1, 0, rows)
+
+    def allreduce(
+        self,
+        name,
+        tensor,
+        op="average",
+        *,
+        output=None,
+        prescale=1.0,
+        postscale=1.0,
+        wire=None,
+        priority=0,
+    ):
+        return self._native.start(
+            _ALLREDUCE,
+            name,
+            tensor,
+            output,
+            0,
+            _op(op),
+            prescale,
+            postscale,
+            _wire(wire),
+            priority,
+            None,
+        )
+
+    def _start_group(self, kind, group, tensors, op, prescale, postscale, wire, priority):
+        names, arrays = _members(tensors)
+        return self._native.start_group(
+            kind, group, names, arrays, _op(op), prescale, postscale, _wire(wire), priority
+        )
+
+    def grouped_allreduce(
+        self, group, tensors, op="average", *, prescale=1.0, postscale=1.0, wire=None, priority=0
+    ):
+        return self._start_group(
+            _GROUP_ALLREDUCE, group, tensors, op, prescale, postscale, wire, priority
+        )
+
+    def sparse_allreduce(self, name, indices, values, op="average"):
+        return self._start(_SPARSE, name, indices, values, op=_op(op))
+
+    def allgather(self, name, tensor, *, output=None):
+        return self._start(_ALLGATHER, name, tensor, output)
+
+    def grouped_allgather(self, group, tensors):
+        return self._start_group(_GROUP_ALLGATHER, group, tensors, "sum", 1.0, 1.0, None, 0)
+
+    def broadcast(self, name, tensor, root=0):
+        return self._start(_BROADCAST, name, tensor, peer=root)
+
+    def reduce(self, name, tensor, root=0, op="sum", *, output=None):
+        return self._start(_REDUCE, name, tensor, output, root, _op(op))
+
+    def gather(self, name, tensor, root=0, *, output=None):
+        return self._start(_GATHER, name, tensor, output, root)
+
+    def scatter(self, name, tensor, root=0, rows=None, *, output=None):
+        if tensor is None and self.rank == root:
+            raise refused(f'"{name}": rank {root} is the root of a scatter and has no array')
+        return self._start(_SCATTER, name, tensor, output, root, rows=rows)
+
+    def reduce_scatter(
+        self,
+        name,
+        tensor,
+        op="average",
+        rows=None,
+        *,
+        output=None,
+        prescale=1.0,
+        postscale=1.0,
+        wire=None,
+        priority=0,
+    ):
+        return self._native.start(
+            _REDUCE_SCATTER,
+            name,
+            tensor,
+            output,
+            0,
+            _op(op),
+            prescale,
+            postscale,
+            _wire(wire),
+            priority,
+            rows,
+        )
+
+    def grouped_reduce_scatter(
+        self, group, tensors, op="average", *, prescale=1.0, postscale=1.0, wire=None, priority=0
+    ):
+        return self._start_group(
+            _GROUP_REDUCE_SCATTER, group, tensors, op, prescale, postscale, wire, priority
+        )
+
+    def alltoall(self, name, tensor, splits=None, *, output=None):
+        return self._start(_ALLTOALL, name, tensor, output, rows=splits)
+
+    def send(self, name, tensor, to):
+        return self._start(_SEND, name, tensor, peer=to)
+
+    def recv(self, name, tensor, source):
+        return self._start(_RECV, name, tensor, peer=source)
+
+    def barrier(self, name="barrier"):
+        return self._start(_BARRIER, name, None)
+
+    def join(self):
+        return self._start(_JOIN, "join", None)
+
+    def declare(self, name, like):
+        return self._native.declare(name, like)
+
+    # --- blocking --------------------------------------------------------------------------------
+
+    def allreduce_blocking(self, name, tensor, op="average"):
+        self._native.blocking(name, tensor, _op(op), _NO_ROOT)
+
+    def allreduce_value(self, name, value, op="average"):
+        return self._native.allreduce_value(name, value, _op(op))
+
+    def broadcast_blocking(self, name, tensor, root=0):
+        self._native.blocking(name, tensor, 0, root)
+
+    def barrier_blocking(self):
+        self._native.barrier_blocking()
+
+    # --- objects ---------------------------------------------------------------------------------
+
+    def broadcast_bytes(self, name, data, root=0):
+        is_root = self.rank == root
+        if is_root and data is None:
+            raise refused(f'"{name}": rank {root} is the root of a broadcast and has no bytes')
+        # A copy: the broadcast is in place, and bytes cannot be written.
+        held = bytearray(data) if is_root else bytearray()
+        length = bytearray(len(held).to_bytes(8, "little"))
+        self.broadcast(f"{name}.length", length, root).wait()
+        if not is_root:
+            held = bytearray(int.from_bytes(length, "little"))
+        self.broadcast(name, held, root).wait()
+        return bytes(held)
+
+    def allgather_bytes(self, name, data):
+        work = self.allgather(name, memoryview(data).cast("B"))
+        together = work.wait().tobytes()
+        parts, begin = [], 0
+        for count in work.received_counts():
+            parts.append(together[begin : begin + count])
+            begin += count
+        return parts
+
+    def broadcast_object(self, name, value, root=0):
+        if self.rank == root:
+            self.broadcast_bytes(name, pickle.dumps(value), root)
+            return value
+        return pickle.loads(self.broadcast_bytes(name, None, root))
+
+    def allgather_object(self, name, value):
+        return [pickle.loads(part) for part in self.allgather_bytes(name, pickle.dumps(value))]
+
+    def gather_object(self, name, value, root=0):
+        lengths = self.allgather_object(f"{name}.length", len(data := pickle.dumps(value)))
+        together = self.gather(name, data, root).wait()
+        if self.rank != root:
+            return None
+        together = together.tobytes()
+        values, begin = [], 0
+        for length in lengths:
+            values.append(pickle.loads(together[begin : begin + length]))
+            begin += length
+        return values
+
+    def scatter_object(self, name, values, root=0):
+        if self.rank != root:
+            return pickle.loads(self.scatter(name, None, root).wait().tobytes())
+        if values is None or len(values) != self.size:
+            count = "no" if values is None else len(values)
+            raise refused(f'"{name}": {count} objects were given for {self.size} ranks')
+        parts = [pickle.dumps(value) for value in values]
+        rows = [len(part) for part in parts]
+        return pickle.loads(self.scatter(name, b"".join(parts), root, rows).wait().tobytes())
+
+    # --- other groups, arenas, what it does ------------------------------------------------------
+
+    def split(self, color, key=0):
+        native = self._native.split(color, key)
+        return None if native is None else Communicator(native)
+
+    def shrink(self, timeout=30.0):
+        return Communicator(self._native.shrink(timeout))
+
+    def arena(
+        self, arrays, op="average", *, prescale=1.0, postscale=1.0, wire=None, may_be_left_out=()
+    ):
+        left_out = set(may_be_left_out)
+        unknown = left_out.difference(arrays)
+        if unknown:
+            raise refused(f"may_be_left_out names {sorted(unknown)}, which the arena has not")
+        rows = [
+            (name, dtype, tuple(shape), name in left_out)
+            for name, (dtype, shape) in arrays.items()
+        ]
+        return Arena(self._native.arena(rows, _op(op), prescale, postscale, _wire(wire)))
+
+    def statistics(self):
+        return Statistics(self._native.statistics())
+
+    def start_timeline(self, file):
+        self._native.start_timeline(str(file))
+
+    def stop_timeline(self):
+        self._native.stop_timeline()
+
+
+class Arena:
+    __slots__ = ("_native", "names", "__weakref__")
+
+    def __init__(self, native):
+        if not isinstance(native, _native.NativeArena):
+            raise refused("an Arena is made by Communicator.arena()")
+        self._native = native
+        self.names = native.names
+
+    def _open(self):
+        if self._native is None:
+            raise ClosedError("this Arena is closed")
+        return self._native
+
+    def __getitem__(self, name):
+        return self._open().array(name)
+
+    def ready(self, name):
+        self._open().ready(name)
+
+    def leave_out(self, name):
+        self._open().leave_out(name)
+
+    def wait(self):
+        self._open().wait()
+
+    def used(self, name):
+        return self._open().used(name)
+
+    def close(self):
+        # The last array that was handed out gives the memory back.
+        self._native = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        self.close()

@@ -1,0 +1,81 @@
+"""Checkpoints that the library wrote, as numpy arrays, without any rank (docs/checkpoints.md)."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+from typing import Any, NamedTuple
+
+import numpy
+
+from ._errors import CorruptDataError, InputOutputError
+
+# numpy has no bfloat16: its bits come as 16-bit integers.
+_DTYPES = {
+    "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2",
+    "I8": "<i1", "I16": "<i2", "I32": "<i4", "I64": "<i8",
+    "U8": "<u1", "U16": "<u2", "U32": "<u4", "U64": "<u8", "BOOL": "?",
+}  # fmt: skip
+
+
+class Checkpoint(NamedTuple):
+    step: int
+    words: dict[str, str]
+    tensors: dict[str, numpy.ndarray[Any, Any]]
+
+
+def steps(folder: str | os.PathLike[str]) -> list[int]:
+    """Of the whole checkpoints in a folder, ascending."""
+    names = (entry.name for entry in pathlib.Path(folder).iterdir())
+    return sorted(int(name[5:]) for name in names if name[:5] == "step-" and name[5:].isdigit())
+
+
+def read(folder: str | os.PathLike[str], step: int | None = None) -> Checkpoint:
+    """The newest checkpoint of a folder, or that of `step`, whole, whatever ranks wrote it.
+
+    Raises InputOutputError where there is none, CorruptDataError where a file is not as long as the
+    manifest says, or says something else of a tensor. Checksums are looked at by the library alone.
+    """
+    there = steps(folder)
+    if not there or (step is not None and step not in there):
+        raise InputOutputError(f'no step {"" if step is None else step} in "{folder}"; there are {there}')
+    place = pathlib.Path(folder) / f"step-{there[-1] if step is None else step}"
+    manifest = json.loads((place / "manifest.json").read_text())["checkpoint"]
+    if manifest["version"] != 1:
+        raise CorruptDataError(
+            f'"{place}" has a manifest of version {manifest["version"]}, expected 1'
+        )
+    files = [place / file["name"] for file in manifest["files"]]
+    for path, file in zip(files, manifest["files"]):
+        if path.stat().st_size != file["bytes"]:
+            raise CorruptDataError(
+                f'"{path}" has {path.stat().st_size} bytes, expected {file["bytes"]}'
+            )
+    tensors = {}
+    for name, tensor in manifest["tensors"].items():
+        whole = numpy.empty(tensor["shape"], _DTYPES[tensor["dtype"]])
+        flat = whole.reshape(-1)
+        at = 0
+        for part in sorted(tensor["parts"], key=lambda part: part["begin"]):
+            count = part["end"] - part["begin"]
+            if part["begin"] != at or count < 0:
+                raise CorruptDataError(
+                    f'"{place}": no part of tensor "{name}" begins at element {at}'
+                )
+            elements = numpy.fromfile(
+                files[part["file"]], whole.dtype, count, offset=part["offset"]
+            )
+            if len(elements) != count:
+                raise CorruptDataError(
+                    f'"{files[part["file"]]}" ends after {len(elements)} of {count} elements of '
+                    f'tensor "{name}"'
+                )
+            at = part["end"]
+            flat[part["begin"] : at] = elements
+        if at != flat.size:
+            raise CorruptDataError(
+                f'"{place}": the parts of tensor "{name}" end at element {at}, expected {flat.size}'
+            )
+        tensors[name] = whole
+    return Checkpoint(manifest["step"], manifest["words"], tensors)

@@ -1,0 +1,387 @@
+"""c10d's collectives, each as one operation of Tutti or a few, under the next number of the group."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, Callable, Optional, Sequence
+
+import torch
+import tutti
+from torch import Tensor
+
+from ._memory import Parts, as_input, in_place, memory, operation, raw_memory, single, unit_of
+from ._work import Work, together
+
+_Finish = Optional[Callable[[], None]]
+
+
+class Collectives:
+    """Calls of one group. c10d has no names: ranks make the calls of a group in one order, so their
+    number is the name, and ranks that call different things under one number hear of it."""
+
+    _comm: tutti.Communicator
+    _group: str
+    _place: int  # this rank within the group
+    _extent: int  # how many ranks it has
+    _seconds: float
+
+    def _begin_numbers(self) -> None:
+        self._numbers = itertools.count()
+        self._sequence = 0
+
+    def _name(self) -> str:
+        number = next(self._numbers)
+        self._sequence = number
+        return f"group {self._group}/{number}"
+
+    def _work(self, work: tutti.Work, outputs: Any, finish: _Finish = None) -> Work:
+        return Work((work,), outputs, self._seconds, finish)
+
+    # --- reductions ---
+
+    def allreduce(self, tensors: Any, opts: Any = None, op: Any = None) -> Work:
+        tensor = single("all_reduce", tensors)
+        kind, scale = operation(_chosen(opts, op))
+        if tensor.layout == torch.sparse_coo:
+            return self._allreduce_sparse(tensor, kind)
+        if kind == "bxor":
+            return self._allreduce_xor(tensor)
+        dense, back = in_place("all_reduce", tensor)
+        work = self._comm.allreduce(self._name(), memory(dense), kind, prescale=scale)
+        return self._work(work, [tensor], back)
+
+    def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> Work:
+        kind, scale = operation(_chosen(opts, None))
+        if kind == "bxor":
+            raise ValueError("all_reduce_coalesced: BXOR is served for one tensor a call only")
+        if not tensors:
+            return Work((), [], self._seconds)
+        name = self._name()
+        pairs, backs = [], []
+        for index, tensor in enumerate(tensors):
+            dense, back = in_place("all_reduce_coalesced", tensor)
+            pairs.append((f"{name}/{index}", memory(dense)))
+            if back is not None:
+                backs.append(back)
+        work = self._comm.grouped_allreduce(name, pairs, kind, prescale=scale)
+        return self._work(work, list(tensors), (lambda: _all(backs)) if backs else None)
+
+    def allreduce_sparse(self, tensors: Any, opts: Any = None) -> Work:
+        return self.allreduce(tensors, opts)
+
+    def _allreduce_sparse(self, tensor: Tensor, kind: Any) -> Work:
+        """Rows of all ranks one behind the other; coalescing adds up those with one index."""
+        if kind not in ("sum", "average"):
+            raise ValueError(f"all_reduce of a sparse tensor: {kind} is not served, only SUM and AVG")
+        own = tensor.detach().coalesce()
+        indices = own.indices().t().contiguous()
+        values = own.values().contiguous()
+        name = self._name()
+        works = (
+            self._comm.allgather(f"{name}/indices", memory(indices, indices.shape)),
+            self._comm.allgather(f"{name}/values", memory(values, (len(values), _row(values)))),
+        )
+
+        def finish() -> None:
+            all_indices = _taken(works[0], indices)
+            all_values = _taken(works[1], values)
+            if kind == "average":
+                all_values = all_values / self._extent
+            total = torch.sparse_coo_tensor(all_indices.t(), all_values, tensor.shape).coalesce()
+            with torch.no_grad():
+                tensor.copy_(total)
+
+        return Work(works, [tensor], self._seconds, finish)
+
+    def _allreduce_xor(self, tensor: Tensor) -> Work:
+        dense, back = in_place("all_reduce", tensor)
+        if dense.is_floating_point():
+            raise ValueError(f"all_reduce: BXOR of {dense.dtype}; it is defined for integers")
+        everyone = torch.empty(
+            (self._extent, dense.numel()), dtype=dense.dtype, device=dense.device
+        )
+        work = self._comm.allgather(self._name(), memory(dense), output=memory(everyone))
+
+        def finish() -> None:
+            total = everyone[0].clone()
+            for part in everyone[1:]:
+                total.bitwise_xor_(part)
+            dense.copy_(total.view(dense.shape))
+            if back is not None:
+                back()
+
+        return self._work(work, [tensor], finish)
+
+    def reduce(self, tensors: Any, opts: Any = None, op: Any = None) -> Work:
+        tensor = single("reduce", tensors)
+        kind, scale = operation(_chosen(opts, op))
+        root = opts if isinstance(opts, int) else opts.rootRank
+        dense, back = in_place("reduce", tensor)
+        if kind == "bxor" or scale != 1.0:
+            raise ValueError("reduce: BXOR and PREMUL_SUM are served by all_reduce only")
+        work = self._comm.reduce(self._name(), memory(dense), root, kind)
+        return self._work(work, [tensor], back if self._place == root else None)
+
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+        output = single("reduce_scatter", outputs)
+        if inputs and not isinstance(inputs[0], Tensor):
+            inputs = inputs[0]
+        parts = self._one_a_rank("reduce_scatter", inputs, filled=True)
+        return self._reduce_scatter("reduce_scatter", output, parts.flat, parts.counts, opts)
+
+    def _reduce_scatter_base(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
+        call = "reduce_scatter_tensor"
+        if input.numel() != output.numel() * self._extent:
+            raise ValueError(
+                f"{call}: input has {input.numel()} elements where {self._extent} ranks times "
+                f"{output.numel()} of the output are expected"
+            )
+        flat = as_input(call, input)
+        return self._reduce_scatter(call, output, flat, [output.numel()] * self._extent, opts)
+
+    def reduce_scatter_tensor_coalesced(
+        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
+    ) -> Work:
+        return together(
+            [self._reduce_scatter_base(*pair, opts) for pair in zip(outputs, inputs)],
+            list(outputs),
+            self._seconds,
+        )
+
+    def _reduce_scatter(
+        self, call: str, output: Tensor, flat: Tensor, counts: list[int], opts: Any
+    ) -> Work:
+        kind, scale = operation(_chosen(opts, None))
+        if kind == "bxor":
+            raise ValueError(f"{call}: BXOR is served by all_reduce only")
+        if output.dtype != flat.dtype:
+            raise ValueError(f"{call}: output is {output.dtype} and input {flat.dtype}")
+        dense, back = in_place(call, output)
+        if dense.numel() != counts[self._place]:
+            raise ValueError(
+                f"{call}: output has {dense.numel()} elements and this rank's part of the input "
+                f"{counts[self._place]}"
+            )
+        work = self._comm.reduce_scatter(
+            self._name(), memory(flat), kind, counts, output=memory(dense), prescale=scale
+        )
+        return self._work(work, [output], back)
+
+    # --- moves ---
+
+    def broadcast(self, tensors: Any, opts: Any = 0) -> Work:
+        tensor = single("broadcast", tensors)
+        root = opts if isinstance(opts, int) else opts.rootRank
+        dense, back = in_place("broadcast", tensor)
+        work = self._comm.broadcast(self._name(), raw_memory(dense), root)
+        return self._work(work, [tensor], back)
+
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+        tensor = single("all_gather", inputs)
+        if outputs and not isinstance(outputs[0], Tensor):
+            outputs = outputs[0]
+        parts = self._one_a_rank("all_gather", outputs, filled=False)
+        own = as_input("all_gather", tensor)
+        _alike("all_gather", own, parts.flat.dtype, parts.counts[self._place])
+        work = self._comm.allgather(self._name(), raw_memory(own), output=raw_memory(parts.flat))
+        return self._work(work, [list(outputs)], parts.hand_out)
+
+    def _allgather_base(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
+        call = "all_gather_into_tensor"
+        if output.numel() != input.numel() * self._extent:
+            raise ValueError(
+                f"{call}: output has {output.numel()} elements where {self._extent} ranks times "
+                f"{input.numel()} of the input are expected"
+            )
+        own = as_input(call, input)
+        dense, back = in_place(call, output)
+        _alike(call, own, dense.dtype, own.numel())
+        work = self._comm.allgather(self._name(), raw_memory(own), output=raw_memory(dense))
+        return self._work(work, [output], back)
+
+    def allgather_into_tensor_coalesced(
+        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
+    ) -> Work:
+        return together(
+            [self._allgather_base(*pair) for pair in zip(outputs, inputs)],
+            list(outputs),
+            self._seconds,
+        )
+
+    def allgather_coalesced(
+        self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None
+    ) -> Work:
+        """outputs[rank][index] is inputs[index] of that rank."""
+        if len(outputs) != self._extent:
+            raise ValueError(
+                f"all_gather_coalesced: {len(outputs)} lists of outputs for {self._extent} ranks"
+            )
+        columns = [[row[index] for row in outputs] for index in range(len(inputs))]
+        return together(
+            [self.allgather([column], [tensor]) for column, tensor in zip(columns, inputs)],
+            list(outputs),
+            self._seconds,
+        )
+
+    def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+        tensor = single("gather", inputs)
+        root = opts if isinstance(opts, int) else opts.rootRank
+        own = as_input("gather", tensor)
+        name = self._name()
+        if self._place != root:
+            return self._work(self._comm.gather(name, raw_memory(own), root), [])
+        if outputs and not isinstance(outputs[0], Tensor):
+            outputs = outputs[0]
+        parts = self._one_a_rank("gather", outputs, filled=False)
+        _alike("gather", own, parts.flat.dtype, parts.counts[self._place])
+        work = self._comm.gather(name, raw_memory(own), root, output=raw_memory(parts.flat))
+        return self._work(work, [list(outputs)], parts.hand_out)
+
+    def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+        output = single("scatter", outputs)
+        root = opts if isinstance(opts, int) else opts.rootRank
+        dense, back = in_place("scatter", output)
+        source, rows = None, None
+        if self._place == root:
+            if inputs and not isinstance(inputs[0], Tensor):
+                inputs = inputs[0]
+            parts = self._one_a_rank("scatter", inputs, filled=True)
+            _alike("scatter", dense, parts.flat.dtype, parts.counts[root])
+            source, rows = raw_memory(parts.flat), parts.splits()
+        work = self._comm.scatter(self._name(), source, root, rows, output=raw_memory(dense))
+        return self._work(work, [output], back)
+
+    def alltoall_base(
+        self,
+        output: Tensor,
+        input: Tensor,
+        output_splits: Optional[Sequence[int]] = None,
+        input_splits: Optional[Sequence[int]] = None,
+        opts: Any = None,
+    ) -> Work:
+        call = "all_to_all_single"
+        own = as_input(call, input)
+        dense, back = in_place(call, output)
+        _alike(call, own, dense.dtype, own.numel())
+        expected = self._rows(call, "output", dense, output_splits)
+        splits = self._rows(call, "input", own, input_splits)
+        sent = [rows * _row(own) for rows in splits]
+        received = [rows * _row(dense) for rows in expected]
+        return self._alltoall(call, own, sent, dense, received, back)
+
+    def alltoall(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None) -> Work:
+        call = "all_to_all"
+        given = self._one_a_rank(call, inputs, filled=True)
+        wanted = self._one_a_rank(call, outputs, filled=False)
+        _alike(call, given.flat, wanted.flat.dtype, given.flat.numel())
+        return self._alltoall(
+            call, given.flat, given.counts, wanted.flat, wanted.counts, wanted.hand_out, outputs
+        )
+
+    def _alltoall(
+        self,
+        call: str,
+        source: Tensor,
+        splits: list[int],
+        target: Tensor,
+        expected: list[int],
+        back: _Finish,
+        outputs: Optional[Sequence[Tensor]] = None,
+    ) -> Work:
+        """Counts are elements; what travels as bytes has more of them."""
+        size = unit_of(source)
+        name = self._name()
+        work = self._comm.alltoall(
+            name, raw_memory(source), [n * size for n in splits], output=raw_memory(target)
+        )
+
+        def finish() -> None:
+            came = [count // size for count in work.received_counts()]
+            if came != expected:
+                raise tutti.MismatchError(
+                    f"rank {self._place}: {call} ({name}) expected {expected} elements from the "
+                    f"ranks and got {came}; output splits must be the other ranks' input splits"
+                )
+            if back is not None:
+                back()
+
+        return self._work(work, [target] if outputs is None else list(outputs), finish)
+
+    def gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
+        """At the root one tensor with the inputs of all ranks one behind the other."""
+        outputs = output.chunk(self._extent) if self._place == opts.rootRank else []
+        return self.gather([list(outputs)] if outputs else [], [input], opts)
+
+    def barrier(self, opts: Any = None) -> Work:
+        return self._work(self._comm.barrier(self._name()), [])
+
+    # The names of torch 2.14.
+    all_gather_single = _allgather_base
+    all_gather_single_coalesced = allgather_into_tensor_coalesced
+    reduce_scatter_single = _reduce_scatter_base
+    reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
+    all_to_all_single = alltoall_base
+    gather_into_tensor = gather_single
+
+    # --- inside ---
+
+    def _one_a_rank(self, call: str, tensors: Sequence[Tensor], *, filled: bool) -> Parts:
+        if len(tensors) != self._extent:
+            raise ValueError(
+                f"{call}: {len(tensors)} tensors came where one a rank is expected, which is "
+                f"{self._extent}"
+            )
+        return Parts(call, tensors, filled=filled)
+
+    def _rows(
+        self, call: str, what: str, tensor: Tensor, splits: Optional[Sequence[int]]
+    ) -> list[int]:
+        rows = tensor.shape[0] if tensor.dim() > 0 else 1
+        if splits:
+            if len(splits) != self._extent or sum(splits) != rows:
+                raise ValueError(
+                    f"{call}: {what} splits {list(splits)} do not deal {rows} rows to "
+                    f"{self._extent} ranks"
+                )
+            return [int(split) for split in splits]
+        if rows % self._extent != 0:
+            raise ValueError(
+                f"{call}: {what} has {rows} rows, which {self._extent} ranks cannot share equally; "
+                "give splits"
+            )
+        return [rows // self._extent] * self._extent
+
+
+def _chosen(opts: Any, op: Any) -> Any:
+    """The short forms of c10d's calls give the operator itself, or nothing, which is a sum."""
+    if op is not None:
+        return op
+    return torch.distributed.ReduceOp.SUM if opts is None or isinstance(opts, int) else opts
+
+
+def _row(tensor: Tensor) -> int:
+    """Elements in a row of the first dimension."""
+    count = 1
+    for extent in tensor.shape[1:]:
+        count *= extent
+    return count
+
+
+def _taken(work: tutti.Work, like: Tensor) -> Tensor:
+    """A copy of a result in the library's memory, with the rows of `like`."""
+    result = torch.utils.dlpack.from_dlpack(work.output(0))
+    return result.clone().view(-1, *like.shape[1:])
+
+
+def _alike(call: str, own: Tensor, dtype: torch.dtype, count: int) -> None:
+    if own.dtype != dtype or own.numel() != count:
+        raise ValueError(
+            f"{call}: this rank's {own.numel()} elements of {own.dtype} do not fit its place of "
+            f"{count} of {dtype}"
+        )
+
+
+def _all(finishes: Sequence[Callable[[], None]]) -> None:
+    for finish in finishes:
+        finish()
+

@@ -1,0 +1,263 @@
+"""The process group of the tutti backend, and how torch comes to know it."""
+
+from __future__ import annotations
+
+import atexit
+import datetime
+import threading
+import time
+import weakref
+from typing import Any, Optional
+
+import torch
+import torch.distributed as dist
+import tutti
+from torch._C import _distributed_c10d as c10d
+
+from ._collectives import Collectives
+from ._memory import seconds_of
+from ._point_to_point import PointToPoint
+from ._store import TorchStore, connect
+from ._work import torch_version, wait_for_helpers
+
+# A Python class can be a Backend from torch 2.14 on; before that it stands in for the whole group.
+_Base: Any = c10d.Backend if torch_version() >= (2, 14) else c10d.ProcessGroup
+
+_live: "weakref.WeakSet[Group]" = weakref.WeakSet()
+# With TORCH_DISTRIBUTED_DEBUG=DETAIL only C++ holds a Backend, and its Python half would be
+# collected. destroy_process_group shuts these down.
+_held: "set[Group]" = set()
+
+
+class Group(Collectives, PointToPoint, _Base):
+    """One c10d group over a communicator of its own. Any thread, as far as the ranks make the
+    calls of a group in one order. Closing says goodbye and is what the destructor, shutdown(), the
+    end of the program and destroy_process_group (from torch 2.7 on) do; abort() says nothing."""
+
+    def __init__(
+        self,
+        store: Any,
+        rank: int,
+        size: int,
+        group: str,
+        timeout: datetime.timedelta,
+        settings: dict[str, Any],
+    ) -> None:
+        _Base.__init__(self, rank, size)
+        self._torch_store = store
+        self._place = rank
+        self._extent = size
+        self._group = group
+        self._seconds = timeout.total_seconds()
+        self._settings = settings
+        # Names are never used twice, so there is no step that could be replayed.
+        self._comm, self._store = connect(
+            store, group, rank, size, self._seconds, {"replay": False, **settings}
+        )
+        self._named: Optional[tutti.Communicator] = None
+        self._naming = threading.Lock()
+        self._is_closed = False
+        self._barriers = 0
+        self._models = 0
+        self._begin_numbers()
+        self._begin_messages()
+        _live.add(self)
+        if not issubclass(_Base, c10d.ProcessGroup):
+            _held.add(self)
+
+    @property
+    def communicator(self) -> tutti.Communicator:
+        """The one that carries the group's own calls."""
+        return self._comm
+
+    def named_communicator(self) -> tutti.Communicator:
+        """One whose operations have names that come again in every step, so that steps are
+        replayed: for gradients. Made at the first call, by all ranks of the group together."""
+        with self._naming:
+            if self._is_closed:
+                raise tutti.ClosedError(f"rank {self._place}: group {self._group} is closed")
+            if self._named is None:
+                self._named, _ = connect(
+                    dist.PrefixStore("named", self._torch_store),
+                    f"{self._group} (named)",
+                    self._place,
+                    self._extent,
+                    self._seconds,
+                    self._settings,
+                )
+            return self._named
+
+    @property
+    def seconds(self) -> float:
+        """How long a call of this group may take."""
+        return self._seconds
+
+    def next_model(self) -> int:
+        """A number for each model that the ranks wrap over this group, in one order."""
+        with self._naming:
+            self._models += 1
+            return self._models - 1
+
+    # --- what c10d asks ---
+
+    def rank(self) -> int:
+        return self._place
+
+    def size(self) -> int:
+        return self._extent
+
+    def name(self) -> str:
+        return "tutti"
+
+    getBackendName = name
+    _get_backend_name = name
+
+    def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        """Rank 0 waits for each rank's word in the store, and tells all who did not come. Nothing
+        is pending afterwards, so the group can go on."""
+        if isinstance(timeout, c10d.BarrierOptions):
+            timeout = timeout.timeout
+        seconds = seconds_of(timeout, self._seconds)
+        key = f"tutti/monitored/{self._barriers}"
+        self._barriers += 1
+        if self._place != 0:
+            self._store.set(f"{key}/{self._place}", b"here")
+            word = self._store.wait(f"{key}/verdict", seconds * 1.25 + 1)
+            if word is None:
+                raise tutti.TimedOutError(
+                    f"rank {self._place}: rank 0 did not pass the monitored barrier of group "
+                    f"{self._group} within {seconds:g} s"
+                )
+            if word != b"all":
+                raise tutti.TimedOutError(f"rank {self._place}: {word.decode()}")
+            return
+        end = time.monotonic() + seconds
+        missing = []
+        for rank in range(1, self._extent):
+            left = max(end - time.monotonic(), 0.0)
+            if self._store.wait(f"{key}/{rank}", left) is None:
+                missing.append(rank)
+                if not wait_all_ranks:
+                    break
+        if missing:
+            text = (
+                f"{_ranks(missing)} did not come to the monitored barrier of group {self._group} "
+                f"within {seconds:g} s; see what it does instead"
+            )
+            self._store.set(f"{key}/verdict", text.encode())
+            raise tutti.TimedOutError(f"rank 0: {text}")
+        self._store.set(f"{key}/verdict", b"all")
+
+    # A receive and a send of a batch begin as they are called and end on their own.
+    def start_coalescing(self, *_: Any) -> None:
+        pass
+
+    def end_coalescing(self, *_: Any) -> None:
+        return None
+
+    _start_coalescing = start_coalescing
+    _end_coalescing = end_coalescing
+
+    def _set_sequence_number_for_group(self) -> None:
+        pass
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._sequence
+
+    def set_timeout(self, timeout: datetime.timedelta) -> None:
+        self._seconds = timeout.total_seconds()
+
+    _set_default_timeout = set_timeout
+
+    @property
+    def supports_splitting(self) -> bool:
+        return False
+
+    @property
+    def supports_coalescing(self) -> bool:
+        return False
+
+    # --- the end ---
+
+    def close(self) -> None:
+        """Twice is fine."""
+        _held.discard(self)
+        self._is_closed = True
+        named, self._named = self._named, None
+        if named is not None:
+            named.close()
+        self._comm.close()
+
+    shutdown = close
+
+    def abort(self) -> None:
+        _held.discard(self)
+        named = self._named
+        if named is not None:
+            named.abort()
+        self._comm.abort()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_naming"):
+            self.close()
+
+
+def _ranks(ranks: list[int]) -> str:
+    names = ", ".join(str(rank) for rank in ranks)
+    return f"rank {names}" if len(ranks) == 1 else f"ranks {names}"
+
+
+def create(options: Any, settings: Any = None) -> Group:
+    """What torch calls for init_process_group and new_group. `pg_options` of these is a dict of
+    Tutti's settings: {"backend": "tcp"}."""
+    if settings is not None and not isinstance(settings, dict):
+        raise ValueError(
+            f"pg_options is {type(settings).__name__}; the tutti backend takes a dict of Tutti's "
+            'settings, such as {"backend": "tcp"}'
+        )
+    return Group(
+        options.store,
+        options.group_rank,
+        options.group_size,
+        str(options.group_id) or "0",
+        options.timeout,
+        dict(settings or {}),
+    )
+
+
+def register() -> None:
+    """Makes init_process_group("tutti") known. Twice is fine."""
+    if hasattr(dist.Backend, "TUTTI"):
+        return
+    if torch_version() >= (2, 0):
+        dist.Backend.register_backend("tutti", create, extended_api=True, devices=["cpu", "cuda"])
+    else:
+        dist.Backend.register_backend("tutti", create, extended_api=True)
+
+
+def group_of(group: Any = None) -> Group:
+    """The Group behind what torch's calls take as `group`; None is the default one."""
+    if group is None:
+        group = dist.distributed_c10d._get_default_group()
+    if isinstance(group, Group):
+        return group
+    for device in ("cpu", "cuda"):
+        try:
+            backend = group._get_backend(torch.device(device))
+        except (AttributeError, RuntimeError):
+            continue  # torch 1.13, or no backend for that device
+        backend = getattr(backend, "wrapped_pg", backend)  # TORCH_DISTRIBUTED_DEBUG=DETAIL
+        if isinstance(backend, Group):
+            return backend
+    raise ValueError(
+        f"the process group is {type(group).__name__}, not one of the tutti backend; call "
+        'init_process_group("tutti") or new_group(backend="tutti")'
+    )
+
+
+@atexit.register
+def _close_all() -> None:
+    """Before the interpreter takes the library's callbacks away."""
+    for group in list(_live):
+        group.close()
+    wait_for_helpers(5)

@@ -1,0 +1,65 @@
+"""A communication hook for torch's DistributedDataParallel."""
+
+from typing import Any, Optional
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ._group import group_of
+from ._memory import memory
+from ._work import Work
+
+_WIRES = (None, "f16", "bf16")
+
+
+class HookState:
+    """What ddp_hook needs to know: the names of a model's parameters, the group, and how wide
+    gradients travel (`wire`: "f16" or "bf16" instead of 32 bits)."""
+
+    def __init__(self, module: Any, process_group: Any = None, *, wire: Optional[str] = None) -> None:
+        if wire not in _WIRES:
+            raise ValueError(f'wire is {wire!r}; it is "f16", "bf16" or None')
+        self.group = group_of(process_group)
+        self.wire = wire
+        self.names = {parameter: name for name, parameter in module.named_parameters()}
+
+
+# DistributedDataParallel looks at the types in this signature themselves, not at their names.
+def ddp_hook(state: HookState, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    """Averages a bucket's gradients, each under the name of its parameter: ranks may come to their
+    buckets in any order, steps that repeat are replayed without a message, and an error or a report
+    of a late rank says which parameter it is about."""
+    buffer: Tensor = bucket.buffer()
+    if buffer.layout != torch.strided:
+        total = state.group.allreduce([buffer], dist.ReduceOp.AVG)
+        return total.future_of(buffer)  # type: ignore[no-any-return]
+    pairs = []
+    begin = 0
+    for parameter in bucket.parameters():
+        end = begin + parameter.numel()
+        pairs.append((_name(state, parameter), memory(buffer[begin:end])))
+        begin = end
+    is_wide = buffer.dtype in (torch.float32, torch.float64)
+    work = state.group.named_communicator().grouped_allreduce(
+        f"gradients from {pairs[0][0]} on",
+        pairs,
+        "average",
+        wire=state.wire if is_wide else None,  # type: ignore[arg-type]
+    )
+    return Work((work,), buffer, state.group.seconds).get_future()
+
+
+def _name(state: HookState, parameter: Tensor) -> str:
+    name = state.names.get(parameter)
+    if name is None:
+        raise ValueError(
+            f"ddp_hook: a parameter of shape {tuple(parameter.shape)} is not in the module that "
+            "HookState was given; give it the one that DistributedDataParallel wraps"
+        )
+    return name
+
+
+def register_ddp_hook(ddp: Any, *, wire: Optional[str] = None) -> None:
+    """ddp_hook for one of torch's DistributedDataParallel."""
+    ddp.register_comm_hook(HookState(ddp.module, ddp.process_group, wire=wire), ddp_hook)

@@ -1,0 +1,268 @@
+"""Torch's tensors and operators in Tutti's words."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Optional, Sequence
+
+import torch
+import tutti
+from torch import Tensor
+
+_DTYPES: dict[torch.dtype, Any] = {
+    torch.float64: "f64",
+    torch.float32: "f32",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.int8: "i8",
+    torch.int16: "i16",
+    torch.int32: "i32",
+    torch.int64: "i64",
+    torch.uint8: "u8",
+    torch.bool: "bool",
+}
+for _name, _word in (("uint16", "u16"), ("uint32", "u32"), ("uint64", "u64")):  # torch 2.3 on
+    if hasattr(torch, _name):
+        _DTYPES[getattr(torch, _name)] = _word
+
+_OPS: dict[str, Any] = {
+    "SUM": "sum",
+    "AVG": "average",
+    "MIN": "min",
+    "MAX": "max",
+    "PRODUCT": "product",
+    "BAND": "band",
+    "BOR": "bor",
+    "PREMUL_SUM": "sum",
+    "BXOR": "bxor",  # made of an allgather: Tutti has no such operator
+}
+
+
+def operation(options: Any) -> tuple[Any, float]:
+    """The operator in an options object of c10d (or the operator itself) and what to multiply the
+    inputs by."""
+    wanted = getattr(options, "reduceOp", options)
+    kind = getattr(wanted, "op", wanted)
+    name = getattr(kind, "name", str(kind))
+    if name not in _OPS:
+        raise ValueError(f"ReduceOp.{name} is no operator of the tutti backend ({', '.join(_OPS)})")
+    scale = 1.0
+    if name == "PREMUL_SUM":
+        scale = _factor(wanted)
+    return _OPS[name], scale
+
+
+def _factor(wanted: Any) -> float:
+    state = wanted.__getstate__()
+    if not isinstance(state, tuple) or len(state) < 2:
+        raise ValueError(
+            f"torch {torch.__version__} does not tell the factor of a PREMUL_SUM to Python; "
+            "multiply the tensor and use SUM"
+        )
+    factor = state[1]
+    return float(factor.item() if isinstance(factor, Tensor) else factor)
+
+
+def is_dense(tensor: Tensor) -> bool:
+    """Whether the elements fill one piece of memory, in whatever order of dimensions."""
+    if tensor.is_contiguous():
+        return True
+    extents = sorted((step, extent) for step, extent in zip(tensor.stride(), tensor.shape) if extent != 1)
+    expected = 1
+    for step, extent in extents:
+        if step != expected:
+            return False
+        expected *= extent
+    return True
+
+
+def check(call: str, tensor: Tensor, what: str = "tensor") -> None:
+    """One line for what no call takes."""
+    if tensor.layout != torch.strided:
+        raise ValueError(f"{call}: {what} is {tensor.layout}; only all_reduce takes sparse tensors")
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise ValueError(
+            f"{call}: {what} is on {tensor.device}; the tutti backend takes tensors on cpu and cuda"
+        )
+    if not is_dense(tensor):
+        raise ValueError(
+            f"{call}: {what} of shape {tuple(tensor.shape)} has strides {tensor.stride()} with gaps; "
+            "tensors must be contiguous, so pass tensor.contiguous()"
+        )
+
+
+def memory(tensor: Tensor, shape: Optional[Sequence[int]] = None) -> tutti.Memory:
+    """The memory of a contiguous tensor with its own dtype, seen as one row of elements unless a
+    shape is given."""
+    return _memory(tensor, word_of(tensor.dtype), (tensor.numel(),) if shape is None else shape)
+
+
+def word_of(dtype: torch.dtype) -> Any:
+    """Tutti's word for a dtype that it can reduce."""
+    word = _DTYPES.get(dtype)
+    if word is None:
+        raise ValueError(f"tensors of {dtype} can be moved but not reduced")
+    return word
+
+
+def raw_memory(tensor: Tensor) -> tutti.Memory:
+    """The same for operations that only move data: what Tutti has no word for (complex, float8)
+    travels as bytes."""
+    return _memory(tensor, _DTYPES.get(tensor.dtype, "u8"), (tensor.numel() * unit_of(tensor),))
+
+
+def _has_word(dtype: torch.dtype) -> bool:
+    """DLPack of torch 1.13 knows no bool, and Tutti no complex numbers: those move as bytes."""
+    return dtype in _DTYPES and dtype != torch.bool
+
+
+def memory_of_rows(tensor: Tensor) -> tutti.Memory:
+    """The same with its shape, for operations whose ranks may have different numbers of rows."""
+    if _has_word(tensor.dtype):
+        return _memory(tensor, word_of(tensor.dtype), tuple(tensor.shape))
+    return _memory(tensor, "u8", (*tensor.shape, tensor.element_size()))
+
+
+def rows_from(result: tutti.Tensor, like: Tensor) -> Tensor:
+    """A tensor over a result of such an operation in the library's memory, with the rows of
+    `like`."""
+    shape = (result.shape[0], *like.shape[1:])
+    if 0 in shape:
+        return like.new_empty(shape)
+    taken = torch.utils.dlpack.from_dlpack(result)
+    if not _has_word(like.dtype):
+        taken = taken.reshape(-1).view(like.dtype)
+    return taken.reshape(shape)
+
+
+def unit_of(tensor: Tensor) -> int:
+    """As how many elements one of this tensor's travels."""
+    return 1 if tensor.dtype in _DTYPES else tensor.element_size()
+
+
+def _memory(tensor: Tensor, word: Any, shape: Sequence[int]) -> tutti.Memory:
+    if tensor.is_cuda:
+        stream = torch.cuda.current_stream(tensor.device)
+        return tutti.Memory(
+            tensor.data_ptr(),
+            shape,
+            word,
+            device="cuda",
+            index=tensor.device.index or 0,
+            stream=stream.cuda_stream,
+            owner=tensor,
+        )
+    return tutti.Memory(tensor.data_ptr(), shape, word, owner=tensor)
+
+
+def in_place(call: str, tensor: Tensor) -> tuple[Tensor, Optional[Callable[[], None]]]:
+    """A contiguous tensor to work on instead of the caller's, and how its result comes back.
+    Elements travel in row-major order, whatever the strides on each rank are."""
+    check(call, tensor)
+    tensor = tensor.detach()
+    if tensor.is_contiguous():
+        return tensor, None
+    copy = tensor.contiguous()
+    return copy, lambda: _copy(tensor, copy)
+
+
+def _copy(target: Tensor, source: Tensor) -> None:
+    with torch.no_grad():
+        target.copy_(source)
+
+
+def as_input(call: str, tensor: Tensor) -> Tensor:
+    """A contiguous tensor with the same elements, only to be read."""
+    check(call, tensor, "input")
+    return tensor.detach().contiguous()
+
+
+def single(call: str, tensors: Any) -> Tensor:
+    """The one tensor of a list: torch's calls for several devices in one process are not served."""
+    if isinstance(tensors, Tensor):
+        return tensors
+    if len(tensors) != 1:
+        raise ValueError(
+            f"{call}: {len(tensors)} tensors came where one a rank is expected; a process has one "
+            "device here, so call it for each tensor"
+        )
+    return tensors[0]
+
+
+class Parts:
+    """Several tensors one after another in one flat tensor: the inputs of a call that deals them
+    over the ranks, or its outputs, which are filled from it."""
+
+    def __init__(self, call: str, tensors: Sequence[Tensor], *, filled: bool) -> None:
+        for index, tensor in enumerate(tensors):
+            check(call, tensor, f"tensor {index}")
+            if tensor.dtype != tensors[0].dtype:
+                raise ValueError(
+                    f"{call}: tensor {index} is {tensor.dtype} and tensor 0 {tensors[0].dtype}; "
+                    "all must have one dtype"
+                )
+        self._tensors = [tensor.detach() for tensor in tensors]
+        self.counts = [tensor.numel() for tensor in tensors]
+        self._aliased = self._neighbours()
+        if self._aliased is not None:
+            self.flat = self._aliased
+        elif filled:
+            self.flat = torch.cat([tensor.reshape(-1) for tensor in self._tensors])
+        else:
+            like = self._tensors[0]
+            self.flat = torch.empty(sum(self.counts), dtype=like.dtype, device=like.device)
+
+    def _neighbours(self) -> Optional[Tensor]:
+        """The tensors' own memory, if they lie one behind the other, as torch.chunk leaves them."""
+        first = self._tensors[0]
+        address = first.data_ptr()
+        for tensor in self._tensors:
+            if not tensor.is_contiguous() or tensor.data_ptr() != address:
+                return None
+            if _storage_address(tensor) != _storage_address(first):
+                return None
+            address += tensor.numel() * tensor.element_size()
+        return first.as_strided((sum(self.counts),), (1,))
+
+    def splits(self) -> list[int]:
+        """Elements of each tensor, as many as raw_memory() counts."""
+        return [count * unit_of(self.flat) for count in self.counts]
+
+    def hand_out(self) -> None:
+        """Copies what came into the caller's tensors."""
+        if self._aliased is not None:
+            return
+        begin = 0
+        for tensor, count in zip(self._tensors, self.counts):
+            _copy(tensor, self.flat[begin : begin + count].view(tensor.shape))
+            begin += count
+
+
+def _storage_address(tensor: Tensor) -> int:
+    storage = tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage()
+    return int(storage.data_ptr())
+
+
+def seconds_of(timeout: Any, default: float) -> float:
+    """A c10d timeout: none and what is not positive stand for the group's own."""
+    if timeout is None:
+        return default
+    seconds = float(timeout.total_seconds())
+    return seconds if seconds > 0 else default
+
+
+__all__ = [
+    "Parts",
+    "as_input",
+    "check",
+    "in_place",
+    "is_dense",
+    "memory",
+    "memory_of_rows",
+    "operation",
+    "raw_memory",
+    "rows_from",
+    "seconds_of",
+    "single",
+    "unit_of",
+    "word_of",
+]

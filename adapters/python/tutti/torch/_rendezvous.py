@@ -1,0 +1,69 @@
+"""init_process_group without torchrun's variables: under tutti-run, mpirun or srun the ranks meet as
+Tutti's do, and rank 0 serves torch's store."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlparse
+
+import torch.distributed as dist
+import tutti
+
+# What launchers say of a rank, beside torchrun.
+_LAUNCHERS = ("TUTTI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
+_TIMEOUT = datetime.timedelta(minutes=30)
+
+
+def _meet(
+    url: str, timeout: datetime.timedelta = _TIMEOUT, **_: Any
+) -> Iterator[tuple[Any, int, int]]:
+    with tutti.Communicator.create() as comm:
+        store: Any = None
+        place: Any = None
+        if comm.rank == 0:
+            host = "127.0.0.1" if comm.hosts == 1 else _own_address()
+            store = dist.TCPStore(host, 0, comm.size, True, timeout, wait_for_workers=False)
+            place = (host, store.port)
+        host, port = comm.broadcast_object("where torch's store is", place)
+        if store is None:
+            store = dist.TCPStore(host, port, comm.size, False, timeout)
+        comm.barrier("torch's store is reached").wait(timeout.total_seconds())
+        rank, size = comm.rank, comm.size
+    yield store, rank, size
+    raise RuntimeError("tutti://: ranks cannot meet a second time in one rendezvous")
+
+
+def _own_address() -> str:
+    """Of this host, as others reach it: on the way to the launcher's store if that is elsewhere."""
+    launcher = urlparse(os.environ.get("TUTTI_STORE", ""))
+    if launcher.hostname and launcher.port:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((launcher.hostname, launcher.port))  # sends nothing
+            address = str(probe.getsockname()[0])
+        if not address.startswith("127."):
+            return address
+    return socket.gethostbyname(socket.gethostname())
+
+
+def register() -> None:
+    """Makes tutti:// known, and env:// fall back to it where RANK is not set but a launcher is
+    there. Twice is fine."""
+    rendezvous = sys.modules["torch.distributed.rendezvous"]
+    handlers = rendezvous._rendezvous_handlers
+    if "tutti" in handlers:
+        return
+    handlers["tutti"] = _meet
+    torchs = handlers["env"]
+
+    def env(url: str, **keywords: Any) -> Any:
+        is_told = "RANK" in os.environ or urlparse(url).query
+        if is_told or not any(name in os.environ for name in _LAUNCHERS):
+            return torchs(url, **keywords)
+        return _meet(url, **keywords)
+
+    handlers["env"] = env

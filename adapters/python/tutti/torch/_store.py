@@ -1,0 +1,128 @@
+"""Where the ranks of a torch group meet: torch's own store, which every rank has reached already."""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import time
+from typing import Any, Optional
+
+import tutti
+
+_SECRET_VARIABLES = ("TUTTI_SECRET", "TUTTI_SECRET_FD")
+_LOCK_SECONDS = 10.0
+_LONGEST_TIMEOUT = 1e7  # seconds, of the settings
+
+
+class TorchStore(tutti.Store):
+    """Tutti's view of a c10d store, made of torch's set, get and add alone: get waits for its key,
+    and compare_set makes Python objects without holding the GIL (torch 1.13), which corrupts a
+    program with several threads. So a counter beside each key says whether it is there, and another
+    one is the lock of who compares."""
+
+    def __init__(self, store: Any) -> None:
+        super().__init__()
+        self._store = store
+
+    def get(self, key: str) -> Optional[bytes]:
+        return bytes(self._store.get(key)) if self._store.add(_mark(key), 0) > 0 else None
+
+    def set(self, key: str, value: bytes) -> None:
+        self._store.set(key, bytes(value))
+        self._store.add(_mark(key), 1)
+
+    def add(self, key: str, amount: int) -> int:
+        value = int(self._store.add(key, amount))
+        self._store.add(_mark(key), 1)
+        return value
+
+    def compare_set(self, key: str, expected: Optional[bytes], desired: bytes) -> bytes:
+        now = self.get(key)
+        if now != expected:  # as for all but the first of many ranks, who need no lock for it
+            return b"" if now is None else now
+        lock = f"{key} (lock)"
+        end = time.monotonic() + _LOCK_SECONDS
+        pause = 0.001
+        while self._store.add(lock, 1) != 1:
+            self._store.add(lock, -1)
+            if time.monotonic() > end:
+                raise RuntimeError(f"key {key} is locked for {_LOCK_SECONDS:g} s; a rank has died")
+            # At random, and ever longer: of many that add and take back in step none would be first.
+            time.sleep(pause * random.random())
+            pause = min(2 * pause, 0.1)
+        try:
+            now = self.get(key)
+            if now != expected:
+                return b"" if now is None else now
+            self.set(key, desired)
+            return desired
+        finally:
+            self._store.add(lock, -1)
+
+    def wait(self, key: str, seconds: float) -> Optional[bytes]:
+        # By looking: a wait of torch's holds the store's only connection, and other threads of this
+        # rank would wait behind it.
+        end = time.monotonic() + seconds
+        pause = 0.0005
+        while True:
+            found = self.get(key)
+            left = end - time.monotonic()
+            if found is not None or left <= 0:
+                return found
+            time.sleep(min(pause, left))
+            pause = min(pause * 1.5, 0.05)
+
+    def delete(self, key: str) -> None:
+        try:
+            self._store.delete_key(_mark(key))
+            self._store.delete_key(key)
+        except RuntimeError:
+            pass  # a store that cannot: the key stays
+
+
+def _mark(key: str) -> str:
+    return f"{key} (here)"
+
+
+def connect(
+    store: Any, group: str, rank: int, size: int, seconds: float, settings: dict[str, Any]
+) -> tuple[tutti.Communicator, TorchStore]:
+    """A communicator of the ranks that share this store, and the part of the store that is its own;
+    every one of them calls this. Groups of one name come one after another, each under a number of
+    its own, so that a program may destroy a group and make it anew."""
+    count = int(store.add("tutti/joined", 1))
+    place = TorchStore(_prefixed(store, f"tutti/{(count - 1) // size}"))
+    settings = dict(settings)
+    settings.setdefault("connect_timeout", min(seconds, _LONGEST_TIMEOUT))
+    _agree_on_secret(place, group, rank, seconds, settings)
+    return tutti.Communicator.create(settings, place, rank=rank, size=size), place
+
+
+def _prefixed(store: Any, prefix: str) -> Any:
+    import torch.distributed as dist
+
+    return dist.PrefixStore(prefix, store)
+
+
+def _agree_on_secret(
+    place: TorchStore, group: str, rank: int, seconds: float, settings: dict[str, Any]
+) -> None:
+    """Rank 0 says which secret lets a rank join: the one in the environment, or one that it makes
+    and that travels over torch's store."""
+    has_own = "secret" in settings or any(name in os.environ for name in _SECRET_VARIABLES)
+    if rank == 0:
+        place.set("secret", b"own" if has_own else secrets.token_hex(16).encode())
+    word = place.wait("secret", seconds)
+    if word is None:
+        raise tutti.TimedOutError(
+            f"rank {rank}: rank 0 did not come to group {group} within {seconds:g} s; see why it "
+            "is late, or give the group a longer timeout"
+        )
+    if word != b"own":
+        settings["secret"] = word.decode()
+    elif not has_own:
+        raise tutti.AuthenticationError(
+            f"rank {rank}: rank 0 has TUTTI_SECRET and this rank has not (group {group}); set it "
+            "for every rank or for none"
+        )

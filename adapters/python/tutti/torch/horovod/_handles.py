@@ -1,0 +1,72 @@
+"""Operations that are under way, by their numbers."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from typing import Any, Callable, Optional, Sequence
+
+import tutti
+
+from ._world import HorovodInternalError
+
+
+class Pending:
+    """Works, and what makes the caller's value of them once they are over."""
+
+    def __init__(self, works: Sequence[tutti.Work], finish: Callable[[], Any]) -> None:
+        self.works = works
+        self.finish = finish
+
+
+_lock = threading.Lock()
+_numbers = itertools.count()
+_pending: dict[int, Pending] = {}
+
+
+def handle_of(works: Sequence[tutti.Work], finish: Callable[[], Any]) -> int:
+    with _lock:
+        handle = next(_numbers)
+        _pending[handle] = Pending(works, finish)
+    return handle
+
+
+def giving(handle: int, value: Any) -> int:
+    """The caller's own tensor is what synchronize() gives of what is done in place."""
+    pending = _pending[handle]
+    finish = pending.finish
+
+    def both() -> Any:
+        finish()
+        return value
+
+    pending.finish = both
+    return handle
+
+
+def poll(handle: int) -> bool:
+    """Whether synchronize() would not wait."""
+    pending = _pending.get(handle)
+    if pending is None:
+        raise ValueError(f"Handle {handle} was not created or has been cleared.")
+    return all(work.done() for work in pending.works)
+
+
+def synchronize(handle: Optional[int]) -> Any:
+    """Waits for the operation and gives its result; a handle is good for one call. None for one
+    that is not known. HorovodInternalError if the operation failed."""
+    with _lock:
+        pending = _pending.pop(handle, None)  # type: ignore[arg-type]
+    if pending is None:
+        return None
+
+    # All are over before the first error is told: the memory of each is then free.
+    error: Optional[tutti.Error] = None
+    for work in pending.works:
+        try:
+            work.wait()
+        except tutti.Error as failure:
+            error = error or failure
+    if error is not None:
+        raise HorovodInternalError(str(error)) from error
+    return pending.finish()

@@ -1,0 +1,367 @@
+"""Who is there: the one communicator of this API, its process sets, and what was built."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Callable, Optional, TypeVar, Union
+
+import tutti
+
+T = TypeVar("T")
+
+
+class HorovodInternalError(RuntimeError):
+    """An operation failed; the line is Tutti's, whose own error is the __cause__."""
+
+
+class HostsUpdatedInterrupt(RuntimeError):
+    """The set of hosts has changed. Only a program raises it itself: Tutti starts no new ranks."""
+
+    def __init__(self, skip_sync: bool = False) -> None:
+        super().__init__("the set of hosts has changed")
+        self.skip_sync = skip_sync
+
+
+class HorovodVersionMismatchError(ImportError):
+    """Kept for scripts that name it: the package and its library are always of one version."""
+
+    def __init__(self, name: str, version: str, installed_version: str) -> None:
+        super().__init__(f"{name}: built with {version}, and {installed_version} is installed")
+        self.name, self.version, self.installed_version = name, version, installed_version
+
+
+class ProcessSet:
+    """Ranks that run operations together. A rank outside it may hold it, but not call with it.
+    `process_set_id` is None until init() or add_process_set() has made it known."""
+
+    process_set_id: Optional[int] = None
+    ranks: Optional[list[int]] = None
+
+    def __init__(self, ranks_or_comm: Any) -> None:
+        if not isinstance(ranks_or_comm, Iterable):
+            ranks_or_comm = _ranks_of(ranks_or_comm)
+        ranks = sorted(ranks_or_comm)
+        if any(not isinstance(rank, int) for rank in ranks) or len(set(ranks)) != len(ranks):
+            raise ValueError(f"a ProcessSet is made of ranks, each once; got {ranks}")
+        self.ranks = ranks
+
+    def size(self) -> Optional[int]:
+        """How many ranks it has; None on a rank outside it."""
+        return len(_known(self).everyone) if self.included() else None
+
+    def rank(self) -> Optional[int]:
+        """This rank's place in it; None outside."""
+        known = _known(self)
+        return known.everyone.index(_opened().rank) if self.included() else None
+
+    def included(self) -> bool:
+        return _known(self).comm is not None
+
+    def __str__(self) -> str:
+        return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks})"
+
+
+global_process_set = ProcessSet([])
+global_process_set.process_set_id = 0
+
+
+class _Known:
+    """A process set that the ranks have made a communicator for."""
+
+    def __init__(self, comm: Optional[tutti.Communicator], everyone: list[int]) -> None:
+        self.comm = comm  # None on a rank outside it
+        self.everyone = everyone  # global ranks, in order
+        self.objects: list[ProcessSet] = []
+        self._lock = threading.Lock()
+        self._unnamed: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
+
+    def name(self, kind: str, name: Optional[str]) -> str:
+        """Unnamed operations of a kind are numbered: ranks make them in one order."""
+        if name is not None:
+            return f"{kind}.{name}"
+        with self._lock:
+            return f"{kind}.noname.{next(self._unnamed[kind])}"
+
+
+class _World:
+    def __init__(self, comm: tutti.Communicator) -> None:
+        self.comm = comm
+        self.local_ranks = comm.allgather_object("local ranks", (comm.local_rank, comm.local_size))
+        self.sets: dict[int, _Known] = {0: _Known(comm, list(range(comm.size)))}
+        self.numbers = itertools.count(1)
+
+
+_world: Optional[_World] = None
+
+
+def init(
+    comm: Any = None, process_sets: Union[None, str, Sequence[ProcessSet]] = None
+) -> None:
+    """Finds the other ranks. `comm`: of these ranks only (every rank calls), or a communicator of
+    mpi4py. `process_sets`: known from the start; later ones by add_process_set. Twice is fine."""
+    if _world is not None:
+        return
+    found = tutti.Communicator.create()
+    if comm is not None:
+        ranks = list(comm) if isinstance(comm, Iterable) else _ranks_of(comm)
+        if ranks and ranks != list(range(found.size)):
+            part = found.split(0 if found.rank in ranks else -1, _place(ranks, found.rank))
+            if part is None:
+                found.close()
+                raise ValueError(f"init: rank {found.rank} is none of comm, {ranks}")
+            _keep_until_shutdown.append(found)
+            found = part
+    enter(found)
+    if process_sets is not None and not isinstance(process_sets, str):
+        for one in process_sets:
+            _add(one, may_be_known=True)
+
+
+_keep_until_shutdown: list[tutti.Communicator] = []  # of which the world is a part
+
+
+def enter(comm: tutti.Communicator) -> None:
+    """Makes this communicator the world."""
+    global _world
+    _world = _World(comm)
+    global_process_set.ranks = list(range(comm.size))
+    _world.sets[0].objects.append(global_process_set)
+
+
+def shutdown() -> None:
+    """Says goodbye. Before init, and twice, it does nothing."""
+    global _world
+    world, _world = _world, None
+    if world is None:
+        return
+    world.sets[0].objects.remove(global_process_set)
+    for known in world.sets.values():
+        _invalidate(known)
+    for known in reversed(world.sets.values()):
+        if known.comm is not None:
+            known.comm.close()
+    while _keep_until_shutdown:
+        _keep_until_shutdown.pop().close()
+    global_process_set.ranks = []
+
+
+def is_initialized() -> bool:
+    return _world is not None
+
+
+def _opened() -> tutti.Communicator:
+    return _entered().comm
+
+
+def _entered() -> _World:
+    if _world is None:
+        raise ValueError("Horovod's API has not been initialized; call init() of tutti.torch first")
+    return _world
+
+
+def communicator() -> tutti.Communicator:
+    """The world's."""
+    return _opened()
+
+
+def rank() -> int:
+    return _opened().rank
+
+
+def size() -> int:
+    return _opened().size
+
+
+def local_rank() -> int:
+    return _opened().local_rank
+
+
+def local_size() -> int:
+    return _opened().local_size
+
+
+def cross_rank() -> int:
+    """This rank's place among those that have its local rank on the other hosts."""
+    world = _entered()
+    before = world.local_ranks[: world.comm.rank]
+    return sum(local == world.comm.local_rank for local, _ in before)
+
+
+def cross_size() -> int:
+    world = _entered()
+    return sum(local == world.comm.local_rank for local, _ in world.local_ranks)
+
+
+def is_homogeneous() -> bool:
+    """Whether all hosts have equally many ranks."""
+    return len({count for _, count in _entered().local_ranks}) == 1
+
+
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """`mark_cycles` marks nothing: there are no cycles."""
+    _opened().start_timeline(file_path)
+
+
+def stop_timeline() -> None:
+    _opened().stop_timeline()
+
+
+# --- process sets ---
+
+
+def _ranks_of(comm: Any) -> list[int]:
+    """Of a communicator of mpi4py: the ranks in the world of all its members."""
+    try:
+        from mpi4py import MPI
+
+        return list(MPI.Group.Translate_ranks(comm.group, None, MPI.COMM_WORLD.group))
+    except (ImportError, AttributeError) as error:
+        raise ValueError(
+            f"{comm!r} is neither a list of ranks nor a communicator of mpi4py ({error})"
+        ) from error
+
+
+def _place(ranks: Sequence[int], rank: int) -> int:
+    return ranks.index(rank) if rank in ranks else 0
+
+
+def _known(process_set: ProcessSet) -> _Known:
+    number = process_set.process_set_id
+    known = None if number is None else _entered().sets.get(number)
+    if known is None:
+        raise ValueError(
+            f"{process_set} is not known; pass it to init() or add_process_set() on every rank"
+        )
+    return known
+
+
+def members(process_set: ProcessSet) -> tuple[tutti.Communicator, _Known]:
+    """What an operation of that set runs on."""
+    known = _known(process_set)
+    if known.comm is None:
+        raise ValueError(f"rank {rank()} is not a member of {process_set}")
+    return known.comm, known
+
+
+def place_of(root_rank: int, process_set: ProcessSet) -> int:
+    """A root is named by its rank in the world."""
+    everyone = _known(process_set).everyone
+    if root_rank not in everyone:
+        raise ValueError(f"root_rank {root_rank} is not one of the ranks {everyone}")
+    return everyone.index(root_rank)
+
+
+def add_process_set(process_set: Union[ProcessSet, Sequence[int]]) -> ProcessSet:
+    """Every rank of the world calls it, with the same ranks."""
+    if not isinstance(process_set, ProcessSet):
+        process_set = ProcessSet(process_set)
+    return _add(process_set, may_be_known=False)
+
+
+def _add(process_set: ProcessSet, may_be_known: bool) -> ProcessSet:
+    world = _entered()
+    ranks = list(process_set.ranks or [])
+    if not ranks or ranks[0] < 0 or ranks[-1] >= world.comm.size:
+        raise ValueError(f"a process set of ranks {ranks}: there are ranks 0 to {size() - 1}")
+    for number, known in world.sets.items():
+        if known.everyone == ranks:
+            if may_be_known:
+                known.objects.append(process_set)
+                process_set.process_set_id = number
+                return process_set
+            raise ValueError(f"ranks {ranks} are process set {number} already")
+    part = guarded(lambda: world.comm.split(0 if world.comm.rank in ranks else -1))
+    number = next(world.numbers)
+    known = _Known(part, ranks)
+    known.objects.append(process_set)
+    world.sets[number] = known
+    process_set.process_set_id = number
+    return process_set
+
+
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """Every rank calls it; the object is of no use afterwards. False for the global one."""
+    known = _known(process_set)
+    if process_set.process_set_id == 0:
+        return False
+    del _entered().sets[process_set.process_set_id]  # type: ignore[arg-type]
+    if known.comm is not None:
+        known.comm.close()
+    _invalidate(known)
+    return True
+
+
+def _invalidate(known: _Known) -> None:
+    for process_set in known.objects:
+        process_set.process_set_id = None
+        process_set.ranks = None
+
+
+def process_set_by_id(process_set_id: int) -> ProcessSet:
+    known = _entered().sets.get(process_set_id)
+    if known is None:
+        raise ValueError(f"there is no process set {process_set_id}")
+    return known.objects[0]
+
+
+def process_sets() -> list[ProcessSet]:
+    return [known.objects[0] for _, known in sorted(_entered().sets.items())]
+
+
+def guarded(call: Callable[[], T]) -> T:
+    """What Tutti refuses stays a ValueError; what fails becomes what Horovod raises."""
+    try:
+        return call()
+    except (tutti.InvalidArgumentError, tutti.DuplicateNameError):
+        raise
+    except tutti.Error as error:
+        raise HorovodInternalError(str(error)) from error
+
+
+# --- what was built: scripts ask before they choose ---
+
+
+def mpi_threads_supported() -> bool:
+    return False
+
+
+def mpi_enabled() -> bool:
+    return False
+
+
+def mpi_built(verbose: bool = False) -> bool:
+    """No part of MPI is linked; mpirun starts the ranks all the same."""
+    return False
+
+
+def gloo_enabled() -> bool:
+    """In Horovod this means that it runs without MPI, which is so."""
+    return True
+
+
+def gloo_built(verbose: bool = False) -> bool:
+    return True
+
+
+def nccl_built(verbose: bool = False) -> int:
+    """The backend nccl is a plugin that is found when it is asked for: nothing is built in."""
+    return 0
+
+
+def ddl_built(verbose: bool = False) -> bool:
+    return False
+
+
+def ccl_built(verbose: bool = False) -> bool:
+    return False
+
+
+def cuda_built(verbose: bool = False) -> bool:
+    return False
+
+
+def rocm_built(verbose: bool = False) -> bool:
+    return False

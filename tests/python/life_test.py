@@ -1,0 +1,307 @@
+"""How communicators begin and end: stores, forks, the interpreter's exit, a rank that is killed."""
+
+import os
+import tempfile
+import threading
+import unittest
+
+import numpy
+from support import DEADLINE, on_threads, run_script
+
+import tutti
+
+
+class TableStore(tutti.Store):
+    """The fewest methods."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.values = {}
+
+    def get(self, key):
+        with self.lock:
+            return self.values.get(key)
+
+    def compare_set(self, key, expected, desired):
+        with self.lock:
+            if self.values.get(key) == expected:
+                self.values[key] = desired
+            return self.values.get(key, b"")
+
+    def add(self, key, amount):
+        with self.lock:
+            value = int(self.values.get(key, b"0")) + amount
+            self.values[key] = str(value).encode()
+            return value
+
+
+class FullStore(TableStore):
+    def set(self, key, value):
+        with self.lock:
+            self.values[key] = value
+
+    def delete(self, key):
+        with self.lock:
+            self.values.pop(key, None)
+
+    def delete_prefix(self, prefix):
+        with self.lock:
+            for key in [key for key in self.values if key.startswith(prefix)]:
+                del self.values[key]
+
+
+def meet(store, size=3):
+    results, failures = [None] * size, []
+
+    def run(rank):
+        try:
+            with tutti.Communicator.create({}, store, rank=rank, size=size) as comm:
+                results[rank] = comm.allreduce_value("v", float(rank), "sum")
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(2 * DEADLINE)
+    if failures:
+        raise failures[0]
+    return results
+
+
+class Stores(unittest.TestCase):
+    def test_ranks_meet_in_a_store_of_the_program(self):
+        for store in (TableStore(), FullStore()):
+            with self.subTest(store=type(store).__name__):
+                self.assertEqual(meet(store), [3.0] * 3)
+                self.assertEqual(meet(store, 2), [1.0] * 2)  # again, by others
+
+    def test_what_a_method_raises_is_in_the_error(self):
+        class Broken(TableStore):
+            def add(self, key, amount):
+                raise ConnectionError("the database is down")
+
+        with self.assertRaisesRegex(
+            tutti.UnavailableError, "add.*ConnectionError: the database is down"
+        ):
+            tutti.Communicator.create({}, Broken(), rank=0, size=2)
+
+        class Wrong(TableStore):
+            def get(self, key):
+                return 7
+
+        with self.assertRaisesRegex(tutti.UnavailableError, "get.*TypeError"):
+            tutti.Communicator.create({}, Wrong(), rank=0, size=2)
+        with self.assertRaisesRegex(tutti.UnavailableError, "NotImplementedError"):
+            tutti.Communicator.create({}, tutti.Store(), rank=0, size=2)
+
+    def test_ranks_as_processes_meet_in_a_store_of_the_program(self):
+        program = """
+import fcntl, json, os, sys
+import tutti
+
+class FileStore(tutti.Store):
+    def __init__(self, path):
+        self.path = path
+
+    def change(self, function):
+        with open(self.path, "a+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            values = json.loads(file.read() or "{}")
+            result = function(values)
+            file.truncate(0)
+            json.dump(values, file)
+            return result
+
+    def get(self, key):
+        found = self.change(lambda values: values.get(key))
+        return None if found is None else bytes.fromhex(found)
+
+    def compare_set(self, key, expected, desired):
+        def change(values):
+            if values.get(key) == (None if expected is None else expected.hex()):
+                values[key] = desired.hex()
+            return bytes.fromhex(values.get(key, ""))
+        return self.change(change)
+
+    def add(self, key, amount):
+        def change(values):
+            value = int(bytes.fromhex(values.get(key, "30"))) + amount
+            values[key] = str(value).encode().hex()
+            return value
+        return self.change(change)
+
+children = []
+path, size = sys.argv[1], 3
+rank = 0
+for other in range(1, size):
+    if os.fork() == 0:
+        rank = other
+        break
+with tutti.Communicator.create({}, FileStore(path), rank=rank, size=size) as comm:
+    assert comm.backend == "shm", comm.backend
+    assert comm.allreduce_value("v", float(rank), "sum") == 3
+if rank == 0:
+    for _ in range(1, size):
+        assert os.wait()[1] == 0
+    print("met")
+"""
+        with tempfile.TemporaryDirectory() as folder:
+            ran = run_script(program, arguments=[os.path.join(folder, "store")])
+        self.assertEqual(ran.stdout, "met\n")
+
+
+class Ends(unittest.TestCase):
+    def test_a_fork_is_refused_and_may_make_its_own(self):
+        program = """
+import os, numpy, tutti
+comm = tutti.Communicator.create(store=tutti.MemoryStore(), rank=0, size=1)
+work = comm.allreduce("a", numpy.zeros(3))
+child = os.fork()
+if child == 0:
+    for call in (lambda: comm.allreduce("b", numpy.zeros(3)), lambda: comm.allreduce_value("v", 1.0),
+                 lambda: comm.split(0)):
+        try:
+            call()
+        except tutti.ClosedError as error:
+            assert "fork" in str(error), error
+        else:
+            raise AssertionError("a fork was served")
+    comm.close()
+    own = tutti.Communicator.create(store=tutti.MemoryStore(), rank=0, size=1)
+    assert own.allreduce_value("v", 2.0) == 2.0
+    del comm, work
+    raise SystemExit(0)
+assert os.waitpid(child, 0)[1] == 0
+work.wait(30)
+assert comm.allreduce_value("v", 1.0) == 1.0
+print("both")
+"""
+        self.assertEqual(run_script(program).stdout, "both\n")
+
+    def test_exit_with_work_pending(self):
+        program = """
+import threading, numpy, tutti
+store = tutti.MemoryStore()
+comms = [None, None]
+def make(rank):
+    comms[rank] = tutti.Communicator.create(store=store, rank=rank, size=2)
+threads = [threading.Thread(target=make, args=(rank,)) for rank in range(2)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+kept = comms[0].allreduce("kept", numpy.zeros(1000))
+comms[0].allreduce("dropped", numpy.zeros(1000))
+kept.add_done_callback(lambda work: print("never"))
+def wait():
+    try:
+        comms[1].barrier("alone").wait()
+    except tutti.ClosedError:
+        pass
+waiting = threading.Thread(target=wait, daemon=True)
+waiting.start()
+print("ends", flush=True)
+"""
+        ran = run_script(program)
+        self.assertEqual((ran.stdout, ran.stderr), ("ends\n", ""))
+
+    def test_exit_tells_the_other_ranks_goodbye(self):
+        program = """
+import sys, tutti
+comm = tutti.Communicator.create()
+comm.barrier().wait(30)
+if comm.rank == 1:
+    sys.exit(0)
+try:
+    comm.barrier("alone").wait(30)
+except tutti.PeerLeftError as error:
+    assert error.rank == 1, error
+    print("left")
+"""
+        self.assertIn("left", run_script(program, ranks=2).stdout)
+
+    def test_an_exception_ends_the_ranks_with_it(self):
+        program = """
+import tutti
+comm = tutti.Communicator.create()
+comm.barrier().wait(30)
+if comm.rank == 1:
+    raise ValueError("of the program")
+comm.barrier("alone").wait(30)
+"""
+        ran = run_script(program, ranks=2, check=False)
+        self.assertNotEqual(ran.returncode, 0)
+        self.assertIn("ValueError: of the program", ran.stdout + ran.stderr)
+
+    def test_a_killed_rank_is_named_and_the_survivors_go_on(self):
+        program = """
+import os, signal, numpy, tutti
+comm = tutti.Communicator.create()
+comm.barrier().wait(30)
+if comm.rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+array = numpy.ones(100000)
+try:
+    for step in range(1000000):
+        comm.allreduce("gradient", array).wait(30)
+    raise AssertionError("nobody was lost")
+except tutti.PeerLostError as error:
+    assert error.rank == 1 and "rank 1" in str(error), error
+try:
+    comm.allreduce("later", array)
+    raise AssertionError("a broken communicator served")
+except tutti.PeerLostError as error:
+    assert error.rank == 1, error
+with comm.shrink(30) as left:
+    assert left.size == 2
+    assert left.allreduce_value("v", 1.0, "sum") == 2
+print("went on", flush=True)
+"""
+        launched = run_script(program, ranks=3, check=False)
+        self.assertEqual(
+            (launched.stdout + launched.stderr).count("went on"), 2,
+            launched.stdout + launched.stderr,
+        )
+
+    def test_the_launcher_is_found(self):
+        import tutti.run
+
+        self.assertTrue(os.access(tutti.run.find() or "", os.X_OK))
+
+
+class Many(unittest.TestCase):
+    def test_ten_thousand_tensors(self):
+        def rank(comm):
+            arrays = [numpy.full(3, comm.rank, "f4") for _ in range(10000)]
+            works = [comm.allreduce(f"t{i}", array, "sum") for i, array in enumerate(arrays)]
+            for work in works:
+                work.wait(2 * DEADLINE)
+            self.assertTrue(all(array[2] == 1 for array in arrays))
+            # Nobody keeps these.
+            for i, array in enumerate(arrays):
+                comm.allreduce(f"t{i}", array, "max")
+            comm.barrier().wait(2 * DEADLINE)
+
+        on_threads(2, rank)
+
+    def test_descriptors_and_threads_stay_flat(self):
+        def count():
+            return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+
+        def rank(comm):
+            with comm.split(0) as part:
+                part.allreduce("a", numpy.ones(10)).wait(DEADLINE)
+
+        for _ in range(3):
+            on_threads(2, rank)
+        before = count()
+        for _ in range(20):
+            on_threads(2, rank)
+        after = count()
+        self.assertLessEqual(after[0], before[0] + 2)
+        self.assertLessEqual(after[1], before[1] + 2)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

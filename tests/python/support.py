@@ -1,0 +1,67 @@
+"""What the tests of the Python package share."""
+
+import os
+import subprocess
+import sys
+import threading
+import traceback
+import unittest
+
+import tutti
+
+DEADLINE = 30.0  # seconds; what takes longer on any machine hangs
+
+
+def on_threads(size, function, **settings):
+    """Runs function(comm) on ranks that are threads of this process; returns what each returned."""
+    store = tutti.MemoryStore()
+    results, failures = [None] * size, []
+
+    def run(rank):
+        try:
+            with tutti.Communicator.create(settings, store, rank=rank, size=size) as comm:
+                results[rank] = function(comm)
+        except BaseException:
+            failures.append(f"rank {rank} of {size}:\n{traceback.format_exc()}")
+
+    threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(2 * DEADLINE)
+    if any(thread.is_alive() for thread in threads):
+        failures.append("a rank did not end")
+    if failures:
+        raise AssertionError("\n".join(failures))
+    return results
+
+
+def run_script(text, ranks=1, arguments=(), timeout=DEADLINE, check=True):
+    """Runs a program in a new interpreter, or in `ranks` of them under tutti-run."""
+    command = [sys.executable, "-c", text, *map(str, arguments)]
+    if ranks > 1:
+        command = [os.environ["LAUNCHER"], "-np", str(ranks), *command]
+    # The ranks that run this test are not those of the program.
+    launcher = ("TUTTI_", "OMPI_", "PMI", "SLURM_", "TORCHELASTIC_")
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(launcher)
+    }
+    ran = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=timeout, check=False
+    )
+    if check and ran.returncode != 0:
+        raise AssertionError(f"exit {ran.returncode}\n{ran.stdout}\n{ran.stderr}")
+    return ran
+
+
+class RankTest(unittest.TestCase):
+    """Its cases run on all ranks that tutti-run started, in one order."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.comm = tutti.Communicator.create({"connect_timeout": 60})
+        cls.rank, cls.size = cls.comm.rank, cls.comm.size
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.comm.close()
