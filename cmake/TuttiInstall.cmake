@@ -1,22 +1,26 @@
 # What `cmake --install` lays down: libraries, headers, tools, a CMake package, a pkg-config file,
 # documents and examples. Everything refers to its neighbours by relative paths, so that the tree can
-# be moved.
+# be moved. `cmake --install --component` takes a part: runtime, nn, development, tools, documents,
+# and each plugin by its name (gloo, cuda); license goes with all of them.
 include(CMakePackageConfigHelpers)
 include(InstallBuildsFirst)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tutti)
+# As plugin_folder() of base/plugin.h says.
+set(plugin_dir ${CMAKE_INSTALL_LIBDIR}/tutti-${TUTTI_SOVERSION})
 
 # Each library finds its sisters beside it, each program finds them in the library folder.
-function(tutti_install target)
-  install_builds_first(${target})
+function(tutti_install target component)
+  install_builds_first(${target} ${component})
   get_target_property(type ${target} TYPE)
   if(type STREQUAL "EXECUTABLE")
     file(RELATIVE_PATH to_libraries /${CMAKE_INSTALL_BINDIR} /${CMAKE_INSTALL_LIBDIR})
     set_target_properties(${target} PROPERTIES INSTALL_RPATH $ORIGIN/${to_libraries})
-    install(TARGETS ${target} RUNTIME)
+    install(TARGETS ${target} RUNTIME COMPONENT ${component})
   else()
     set_target_properties(${target} PROPERTIES INSTALL_RPATH $ORIGIN)
-    install(TARGETS ${target} EXPORT tutti LIBRARY ARCHIVE)
+    install(TARGETS ${target} EXPORT tutti
+      LIBRARY COMPONENT ${component} NAMELINK_COMPONENT development)
   endif()
 endfunction()
 
@@ -24,62 +28,89 @@ endfunction()
 function(tutti_install_headers folder)
   file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
     ${PROJECT_SOURCE_DIR}/${folder}/*.h)
-  list(FILTER headers EXCLUDE REGEX "^kernels/cuda/")
+  list(FILTER headers EXCLUDE REGEX "^kernels/(cuda|layers/cpu)/")
   foreach(header ${headers})
     file(STRINGS ${PROJECT_SOURCE_DIR}/${header} private REGEX "^#include <(fmt|boost|hwy|openssl|oneapi|nlohmann|gloo|ucp)/")
     cmake_path(GET header PARENT_PATH place)
     if(NOT private)
       install(FILES ${PROJECT_SOURCE_DIR}/${header}
-        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti/${place})
+        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti/${place} COMPONENT development)
     endif()
   endforeach()
 endfunction()
 
-foreach(folder base tensor kernels collectives backends core adapters/c)
+foreach(folder base tensor kernels collectives backends core adapters/c
+    adapters/exchange adapters/sampling adapters/sharded
+    adapters/checkpoint)
   tutti_install_headers(${folder})
 endforeach()
 file(GLOB headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/adapters/*.h)
-install(FILES ${headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti/adapters)
-install(FILES ${PROJECT_SOURCE_DIR}/core/tutti.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti)
-install(FILES ${PROJECT_SOURCE_DIR}/adapters/c/tutti.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(FILES ${headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti/adapters
+  COMPONENT development)
+install(FILES ${PROJECT_SOURCE_DIR}/core/tutti.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti
+  COMPONENT development)
+install(FILES ${PROJECT_SOURCE_DIR}/adapters/c/tutti.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+  COMPONENT development)
 
 set_target_properties(tutti PROPERTIES EXPORT_NAME c)
 set_target_properties(tutti_cpp PROPERTIES EXPORT_NAME tutti)
 install(TARGETS tutti_cpp EXPORT tutti)
-tutti_install(tutti)
+tutti_install(tutti runtime)
 if(TARGET tutti_nn)
   set_target_properties(tutti_nn PROPERTIES EXPORT_NAME nn)
-  tutti_install(tutti_nn)
+  tutti_install(tutti_nn nn)
   tutti_install_headers(adapters/nn)
-  install(FILES ${PROJECT_SOURCE_DIR}/adapters/nn/nn.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti)
+  install(FILES ${PROJECT_SOURCE_DIR}/adapters/nn/nn.h
+    DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti COMPONENT development)
 endif()
-# Plugins lie beside libtutti.so, which looks for them there; no program links them.
+# The library looks for its plugins there; no program links them.
 get_property(plugins GLOBAL PROPERTY TUTTI_BACKEND_PLUGINS)
 foreach(plugin ${plugins})
-  install_builds_first(${plugin})
-  set_target_properties(${plugin} PROPERTIES INSTALL_RPATH $ORIGIN)
-  install(TARGETS ${plugin} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  string(REGEX REPLACE "^tutti_[a-z]+_" "" component ${plugin})
+  install_builds_first(${plugin} ${component})
+  set_target_properties(${plugin} PROPERTIES INSTALL_RPATH $ORIGIN/..)
+  install(TARGETS ${plugin} LIBRARY DESTINATION ${plugin_dir} COMPONENT ${component})
 endforeach()
 foreach(tool tutti-run tutti-bench tutti-doctor)
   if(TARGET ${tool})
-    tutti_install(${tool})
+    tutti_install(${tool} tools)
+    get_target_property(manual ${tool} TUTTI_MANUAL)
+    if(manual)
+      install(FILES ${manual} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT tools)
+    endif()
   endif()
 endforeach()
 
-install(EXPORT tutti NAMESPACE tutti:: DESTINATION ${package_dir} FILE tuttiTargets.cmake)
+if(TARGET tutti_python)
+  include(TuttiPythonInstall)
+endif()
+
+install(EXPORT tutti NAMESPACE tutti:: DESTINATION ${package_dir} FILE tuttiTargets.cmake
+  COMPONENT development)
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/tuttiConfig.cmake.in
   ${PROJECT_BINARY_DIR}/tuttiConfig.cmake INSTALL_DESTINATION ${package_dir})
 # Before 1.0 a minor version may change the interface.
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/tuttiConfigVersion.cmake
   COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/tuttiConfig.cmake ${PROJECT_BINARY_DIR}/tuttiConfigVersion.cmake
-  DESTINATION ${package_dir})
+  DESTINATION ${package_dir} COMPONENT development)
 
+# A program is linked with the library's folder, so that it starts without LD_LIBRARY_PATH wherever
+# the prefix is; where the system's own libraries lie, the loader looks by itself.
+set(link_rpath " -Wl,-rpath,\${libdir}")
+if(CMAKE_INSTALL_PREFIX STREQUAL "/usr")
+  set(link_rpath "")
+endif()
 file(RELATIVE_PATH to_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 configure_file(${CMAKE_CURRENT_LIST_DIR}/tutti.pc.in ${PROJECT_BINARY_DIR}/tutti.pc @ONLY)
-install(FILES ${PROJECT_BINARY_DIR}/tutti.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+install(FILES ${PROJECT_BINARY_DIR}/tutti.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig
+  COMPONENT development)
 
-install(FILES ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/LICENSE
-  DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT license)
+install(FILES ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/SECURITY.md
+  DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT documents)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs ${PROJECT_SOURCE_DIR}/examples
-  DESTINATION ${CMAKE_INSTALL_DOCDIR})
+  DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT documents)
+if(TUTTI_PACKAGES)
+  include(TuttiPackages)
+endif()

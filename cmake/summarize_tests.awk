@@ -1,10 +1,47 @@
-# Names what failed and what was skipped and why, counts all, and fails if a test failed.
+# Names what failed, what was flaky, and what was skipped and why; counts all. Fails if a test
+# failed, if none passed, or if one was skipped in CI (in_ci) that tests/skips.txt does not list.
+#
+# Reads tests/flaky.txt and tests/skips.txt first, then reports; NAME.again.xml, which follows
+# NAME.xml, is of the tests that failed there and were run once more, alone.
+FNR == 1 {
+  list = FILENAME ~ /flaky[.]txt$/ ? "flaky" : FILENAME ~ /skips[.]txt$/ ? "skips" : ""
+  again = FILENAME ~ /[.]again[.]xml$/
+}
+# "names | reasons | why and since when": regular expressions, reasons for skips only. A bar with
+# spaces around it parts them, so that one within an expression is its own.
+list != "" && !/^(#|$)/ {
+  split($0, column, / +[|] +/)
+  ++lines[list]
+  names[list, lines[list]] = column[1]
+  reasons[list, lines[list]] = list == "skips" ? column[2] : ""
+}
+function listed(list, name, reason, i) {
+  for (i = 1; i <= lines[list]; ++i)
+    if (name ~ ("^(" names[list, i] ")$") && reason ~ reasons[list, i]) return 1
+  return 0
+}
 function case_over(name, result, reason) {
+  if (again) {
+    if (result == "passed") {
+      --count["failed"]
+      ++count["flaky"]
+      print "flaky: " name (listed("flaky", name, "") ? " (listed)" : " (not in tests/flaky.txt)")
+    } else {
+      print "failed twice: " name
+    }
+    return
+  }
   ++count[result]
-  if (result == "skipped") print "skipped: " name " (" reason ")"
   if (result == "failed") print "failed: " name
+  if (result != "skipped") return
+  print "skipped: " name " (" reason ")"
+  if (in_ci && !listed("skips", name, reason)) {
+    print "  which tests/skips.txt does not list"
+    ++unlisted
+  }
 }
 END {
-  printf "%d passed, %d failed, %d skipped\n", count["passed"], count["failed"], count["skipped"]
-  exit count["failed"] > 0 || count["passed"] == 0
+  printf "%d passed, %d failed, %d flaky, %d skipped\n", count["passed"], count["failed"],
+    count["flaky"], count["skipped"]
+  exit count["failed"] > 0 || count["passed"] + count["flaky"] == 0 || unlisted > 0
 }

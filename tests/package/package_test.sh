@@ -3,6 +3,7 @@
 # and runs both on 2 ranks.
 set -euo pipefail
 build=$1 libdir=$2 cxx=$3 cc=$4
+python=${5-} # where the Python package is built and numpy is there
 readme=$(dirname "${BASH_SOURCE[0]}")/../../README.md
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 scratch=$(mktemp -d)
@@ -41,6 +42,27 @@ cmake --build "$scratch/c"
 "$prefix/bin/tutti-run" -np 2 "$scratch/c/c_consumer"
 "$prefix/bin/tutti-run" -np 2 "$scratch/c/cpp14/cpp14_consumer"
 
+echo "--- plugins lie in a folder of this version"
+for file in "$build"/libtutti_backend_*.so; do
+  [[ -e $file ]] || continue # none is built
+  name=$(sed 's/.*libtutti_backend_//; s/[.]so$//' <<<"$file")
+  "$prefix/bin/tutti-doctor" --no-measure --json --backend "$name" >"$scratch/plugin.json" || true
+  grep -Eq "\"file\": \"$prefix/$libdir/tutti-[0-9.]+/libtutti_backend_$name.so\"" "$scratch/plugin.json" ||
+    fail "plugin $name is not found where it was installed: $(cat "$scratch/plugin.json")"
+done
+
+echo "--- manual pages tell every option"
+if command -v help2man >/dev/null; then
+  for tool in tutti-run tutti-doctor; do
+    manual=$(gzip -dc "$prefix/share/man/man1/$tool.1.gz" | sed 's/\\//g')
+    for option in $("$prefix/bin/$tool" --help | grep -oE '^  .*--[a-z-]+' | grep -oE -- '--[a-z-]+'); do
+      [[ $manual == *"$option"* ]] || fail "the manual page of $tool does not tell $option"
+    done
+  done
+  [[ $(gzip -dc "$prefix/share/man/man1/tutti-bench.1.gz") == *reduce_scatter* ]] ||
+    fail "the manual page of tutti-bench names no cases"
+fi
+
 echo "--- pkg-config"
 export PKG_CONFIG_PATH=$prefix/$libdir/pkgconfig
 read -ra flags < <(pkg-config --cflags --libs tutti)
@@ -61,6 +83,13 @@ grep -q pkg-config "$scratch/typed" || fail "the README no longer says how to us
   ln -s "$here/../../examples" "$scratch/clone/examples"
   cd "$scratch/clone" && bash -euxo pipefail "$scratch/typed"
 )
+
+if [[ -n $python ]]; then
+  echo "--- Python"
+  export PYTHONPATH=$prefix/lib/python3/dist-packages
+  "$python" -m tutti.run -np 2 "$python" "$prefix/share/doc/tutti/examples/numpy_allreduce.py"
+  unset PYTHONPATH
+fi
 
 echo "--- an older C++"
 "$cxx" -std=c++17 -c "$here/../../examples/ten_lines.cc" -o /dev/null "${flags[@]}" \

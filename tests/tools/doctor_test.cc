@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <unistd.h>
 
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "tests/tools/run_program.h"
+#include "tutti/core/settings/version.h"
 
 namespace tutti::test {
 namespace {
@@ -58,7 +60,7 @@ TEST(Doctor, TellsWhatWorksAndWhyTheRestDoesNot) {
     EXPECT_THAT(why, testing::AnyOf(HasSubstr("no GPU: "), HasSubstr("libtutti_device_cuda.so")));
     EXPECT_EQ(why.find('\n'), why.npos);
   }
-  EXPECT_EQ(all["plugin_folders"], json::array({TUTTI_TEST_PLUGINS}));
+  EXPECT_EQ(all["plugin_folders"], json::array({TUTTI_TEST_PLUGINS, all["library_folder"]}));
 
   auto backends = backends_of(all);
   const std::map<std::string, std::string> routes = {{"memory", "memory"},
@@ -180,6 +182,9 @@ TEST(Doctor, BadInputIsOneLine) {
   const auto option = doctor({"--jsno"});
   EXPECT_EQ(option.code, 2);
   EXPECT_THAT(option.errors, HasSubstr("see tutti-doctor --help"));
+  const auto version = doctor({"--version"});
+  EXPECT_EQ(version.code, 0);
+  EXPECT_EQ(version.output, fmt::format("tutti-doctor {}\n", kVersion));
   const auto setting = doctor({}, {"TUTTI_BACKEND_PATH=plugins"});
   EXPECT_EQ(setting.code, 2);
   EXPECT_THAT(setting.errors, HasSubstr("TUTTI_BACKEND_PATH=plugins is not a list of folders"));

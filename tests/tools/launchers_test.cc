@@ -6,6 +6,9 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
 #include "tests/support/ports.h"
@@ -81,15 +84,36 @@ TEST(Launchers, MpichProgramsThatUseMpiTooNeedAStore) {
 }
 
 // An inner launcher wins over the one that started it.
-TEST(Launchers, TuttiRunInsideOthers) {
-  const Words inner = Words{TUTTI_RUN, "-np", "2"} + kSample;
-  const Words plain = {"NO_COLOR=1"};  // Open MPI gives its ranks a terminal
-  if (is_installed("mpirun.openmpi"))
-    expect_mean(Words{"mpirun.openmpi", "--allow-run-as-root", "-np", "1"} + inner, "[0] 0.5",
-                plain);
-  if (is_installed("mpiexec.mpich"))
-    expect_mean(Words{"mpiexec.mpich", "-np", "1"} + inner, "[0] 0.5", plain);
-  expect_mean(Words{TUTTI_RUN, "-np", "1"} + inner, "[0] [0] 0.5", plain);
+const Words kInner = Words{TUTTI_RUN, "-np", "2"} + kSample;
+const Words kPlain = {"NO_COLOR=1"};  // Open MPI gives its ranks a terminal
+
+TEST(Launchers, TuttiRunInsideItself) {
+  expect_mean(Words{TUTTI_RUN, "-np", "1"} + kInner, "[0] [0] 0.5", kPlain);
+}
+
+TEST(Launchers, TuttiRunInsideOpenMpi) {
+  if (!is_installed("mpirun.openmpi")) GTEST_SKIP() << "mpirun.openmpi is not installed";
+  expect_mean(Words{"mpirun.openmpi", "--allow-run-as-root", "-np", "1"} + kInner, "[0] 0.5",
+              kPlain);
+}
+
+TEST(Launchers, TuttiRunInsideMpich) {
+  if (!is_installed("mpiexec.mpich")) GTEST_SKIP() << "mpiexec.mpich is not installed";
+  expect_mean(Words{"mpiexec.mpich", "-np", "1"} + kInner, "[0] 0.5", kPlain);
+}
+
+// The file of --timeline holds what both ranks did, when the job has ended.
+TEST(Launchers, TuttiRunsTimelineIsAFile) {
+  const auto file = testing::TempDir() + "tutti_trace_" + std::to_string(::getpid()) + ".json";
+  expect_mean(Words{TUTTI_RUN, "-np", "2", "--timeline", file} + kSample, "[0] 0.5");
+  std::ifstream stream(file);
+  const auto trace = nlohmann::json::parse(stream, nullptr, false);
+  std::filesystem::remove(file);
+  ASSERT_FALSE(trace.is_discarded()) << file;
+  std::set<int> ranks;
+  for (const auto& event : trace.is_array() ? trace : trace.at("traceEvents"))
+    if (event.dump().find("gradient") != std::string::npos) ranks.insert(event["pid"].get<int>());
+  EXPECT_THAT(ranks, testing::ElementsAre(0, 1));
 }
 
 // What torchrun sets for each process that it starts.

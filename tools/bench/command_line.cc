@@ -15,6 +15,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
 #include "tutti/core/settings/option_table.h"
+#include "tutti/core/settings/version.h"
 #include "tutti/kernels/reduce.h"
 
 namespace tutti::bench {
@@ -179,13 +180,16 @@ void take_words(const Case& entry, const Words& words, Settings& settings) {
 std::string overview() {
   std::string text =
       "Measures the library's operations and checks their results.\n\n"
-      "  tutti-bench allreduce --bytes 4..256M --ranks 2 --backend shm\n"
-      "  tutti-run -np 4 tutti-bench gradients --set gpt2 --way arena --json rows\n"
-      "  mpirun -np 2 --bind-to core tutti-bench latency\n\n"
+      "Usage: tutti-bench CASE [OPTIONS]\n\n"
       "Cases:\n";
   for (const auto& entry : all_cases())
-    text += fmt::format("  {:<15} {}\n", entry.name, entry.about);
-  return text + "\ntutti-bench CASE --help tells a case's options.\n";
+    text += fmt::format("  {:<16} {}\n", entry.name, entry.about);
+  return text +
+         "\ntutti-bench CASE --help tells a case's options.\n\n"
+         "Examples:\n"
+         "  tutti-bench allreduce --bytes 4..256M --ranks 2 --backend shm\n"
+         "  tutti-run -np 4 tutti-bench gradients --set gpt2 --way arena --json rows\n"
+         "  mpirun -np 2 --bind-to core tutti-bench latency\n";
 }
 
 run::Refusal usage_error(const std::string& why, std::string_view case_name) {
@@ -198,6 +202,8 @@ run::Refusal usage_error(const std::string& why, std::string_view case_name) {
 Settings parse_command_line(const std::vector<std::string>& arguments) {
   if (arguments.empty()) throw usage_error("which case?", "");
   if (arguments.front() == "--help" || arguments.front() == "-h") throw run::Refusal{0, overview()};
+  if (arguments.front() == "--version")
+    throw run::Refusal{0, fmt::format("tutti-bench {}\n", kVersion)};
   Settings settings;
   std::string_view known_case;
   std::string help;

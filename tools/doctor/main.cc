@@ -74,10 +74,12 @@ json choice(const Options& options) {
 
 json report(const Request& request, const Options& options) {
   const auto folders = backend_folders(options);
+  auto searched = folders;
+  searched.push_back(plugin_folder());
   json all = {{"version", kVersion},
               {"plugin_abi", kBackendAbi},
               {"library_folder", library_folder()},
-              {"plugin_folders", folders},
+              {"plugin_folders", searched},
               {"cores", cores()},
               {"gpus", gpus()},
               {"interfaces", network_interfaces()},
@@ -161,9 +163,7 @@ void print_cuda(const json& cuda) {
 void print(const json& all) {
   fmt::print("Tutti {}, plugin ABI {}, in {}\n", all["version"].get<std::string>(),
              all["plugin_abi"].get<int>(), all["library_folder"].get<std::string>());
-  fmt::print(
-      "plugins     from {}{}\n", join(all["plugin_folders"]),
-      all["plugin_folders"].empty() ? "the library's folder" : ", then the library's folder");
+  fmt::print("plugins     from {}\n", join(all["plugin_folders"]));
   fmt::print("cores       {} usable of {}\n", all["cores"]["usable"].get<int>(),
              all["cores"]["present"].get<int>());
   if (all["gpus"].empty()) fmt::print("gpus        none\n");
@@ -196,14 +196,19 @@ int run(int count, char** words) {
   ::setenv("UCX_LOG_FILE", "stderr", 0);
   Request request;
   CLI::App app("Shows what Tutti finds on this machine, what works, and how fast.", "tutti-doctor");
+  app.set_version_flag("--version", fmt::format("tutti-doctor {}", kVersion));
   app.add_flag("--json", request.is_json, "One JSON object instead of text");
-  app.add_flag("!--no-measure", request.measures, "Connect two ranks, but measure nothing");
+  app.add_flag_callback(
+      "--no-measure", [&] { request.measures = false; }, "Connect two ranks, but measure nothing");
   app.add_option("--backend", request.backend, "Only this one; code 1 if it cannot be used")
       ->type_name("NAME");
   try {
     app.parse(count, words);
   } catch (const CLI::CallForHelp&) {
     fmt::print("{}", app.help());
+    return 0;
+  } catch (const CLI::CallForVersion& version) {
+    fmt::print("{}\n", version.what());
     return 0;
   } catch (const CLI::ParseError& error) {
     fmt::print(stderr, "tutti-doctor: {}; see tutti-doctor --help\n", error.what());

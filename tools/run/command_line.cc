@@ -53,11 +53,11 @@ std::vector<std::string> split_words(std::string_view text) {
 Request parse_command_line(const std::vector<std::string>& arguments) {
   Request request;
   std::string ranks, remote_shell, bind, grace;
-  CLI::App app(
-      "Starts a program as several ranks that find each other.\n\n"
+  CLI::App app("Starts a program as several ranks that find each other.", "tutti-run");
+  app.footer(
+      "Examples:\n"
       "  tutti-run -np 4 ./train --epochs 3\n"
-      "  tutti-run --hosts a:2,b:2 ./train\n",
-      "tutti-run");
+      "  tutti-run --hosts a:2,b:2 ./train");
   app.add_option("-n,--np", ranks, "How many ranks (also -np); without it, all slots of --hosts")
       ->type_name("N");
   app.add_option("--hosts", request.hosts,
@@ -83,7 +83,9 @@ Request parse_command_line(const std::vector<std::string>& arguments) {
   app.add_option("--output", request.output,
                  "Write each rank's lines into FOLDER/RANK.out and FOLDER/RANK.err, not here")
       ->type_name("FOLDER");
-  app.add_flag("!--no-prefix", request.prefix, "Print lines without the number of their rank");
+  app.add_flag_callback(
+      "--no-prefix", [&] { request.prefix = false; },
+      "Print lines without the number of their rank");
   app.add_option("--bind-to", bind, "core: each rank keeps to its own share of the host's cores")
       ->type_name("none|core");
   app.add_option("--grace", grace,

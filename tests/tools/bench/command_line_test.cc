@@ -1,11 +1,13 @@
 #include "tools/bench/command_line.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tools/bench/cases/cases.h"
 #include "tools/bench/workload/sizes.h"
 #include "tutti/base/error.h"
+#include "tutti/core/settings/version.h"
 
 namespace tutti::bench {
 namespace {
@@ -149,6 +151,7 @@ TEST(BenchCommandLine, HelpNamesEveryCaseAndItsOptions) {
     return std::string("taken");
   };
   const auto overview = help({"--help"});
+  EXPECT_EQ(help({"--version"}), fmt::format("tutti-bench {}\n", kVersion));
   for (const auto& entry : all_cases()) {
     EXPECT_THAT(overview, HasSubstr(std::string(entry.name)));
     EXPECT_THAT(help({std::string(entry.name), "--help"}), HasSubstr("--json"));

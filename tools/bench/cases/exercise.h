@@ -58,6 +58,8 @@ class Exercise {
   void make_buffers(const Call& call);
   void make_allreduce(const Call& call);
   void make_run(const Call& call);
+  void make_blocking(const Call& call);
+  static int64_t output_count(const Call& call);
   void expect(const Call& call);
 
   Communicator& communicator_;
@@ -69,8 +71,6 @@ class Exercise {
   TensorHandle handle_;
   Tensor input_memory_, output_memory_;
   TensorView input_, output_;
-  Tensor made_;  // the output, where the library makes it
-  bool makes_output_ = false;
   std::optional<Pattern> pattern_;  // of the input; none: this rank hands in nothing
   std::vector<Share> shares_;
   std::function<void()> run_;

@@ -1,0 +1,21 @@
+# tutti_manual(<tool> <file>): a manual page, made by help2man from what the tool says of itself (--help,
+# --version) and from the file's further sections, whenever the tool is linked. `cmake --install` finds
+# it by the tool's property TUTTI_MANUAL. Not where the tool cannot be run, or help2man is missing.
+find_program(HELP2MAN help2man)
+if(NOT HELP2MAN)
+  message(STATUS "Manual pages are not made: there is no help2man")
+endif()
+function(tutti_manual tool file)
+  if(NOT HELP2MAN OR CMAKE_CROSSCOMPILING OR TUTTI_SANITIZE)
+    return()
+  endif()
+  set(text ${CMAKE_CURRENT_BINARY_DIR}/${tool}.1)
+  set(manual ${text}.gz)
+  add_custom_command(TARGET ${tool} POST_BUILD BYPRODUCTS ${manual}
+    COMMAND ${HELP2MAN} --no-info --manual "Tutti" --include ${CMAKE_CURRENT_SOURCE_DIR}/${file}
+      --output ${text} $<TARGET_FILE:${tool}>
+    COMMAND sed -i -f ${PROJECT_SOURCE_DIR}/cmake/manual_examples.sed ${text}
+    COMMAND gzip -9nf ${text})
+  set_target_properties(${tool} PROPERTIES TUTTI_MANUAL ${manual}
+    LINK_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${file})
+endfunction()
