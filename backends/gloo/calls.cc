@@ -344,13 +344,22 @@ class GlooCaller::Implementation {
   }
 
   void alltoall() {
+    // Gloo sends while it receives: in place, it would send what it has just received.
+    std::byte* source = input();
+    std::vector<std::byte> kept;
+    if (source == what_->output) {
+      const auto& counts = what_->send_counts;
+      const auto numbers = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+      kept.assign(source, source + static_cast<size_t>(numbers) * element_);
+      source = kept.data();
+    }
     with_number_of(static_cast<int64_t>(element_), [&](auto number) {
       using Number = decltype(number);
       gloo::AlltoallvOptions options(mesh_);
       const auto vector = [](std::span<const int64_t> counts) {
         return std::vector<int64_t>(counts.begin(), counts.end());
       };
-      options.setInput(reinterpret_cast<Number*>(input()), vector(what_->send_counts));
+      options.setInput(reinterpret_cast<Number*>(source), vector(what_->send_counts));
       options.setOutput(reinterpret_cast<Number*>(what_->output), vector(what_->recv_counts));
       options.setTag(number_);
       gloo::alltoallv(options);

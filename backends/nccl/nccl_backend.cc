@@ -14,6 +14,7 @@
 #include "tutti/backends/nccl/stream_queue.h"
 #include "tutti/backends/shared/sequencer.h"
 #include "tutti/base/error.h"
+#include "tutti/collectives/schedule.h"
 
 // Collectives on the memory of GPUs by NCCL; host memory, control messages and liveness by our own
 // channels. What the ranks start in one order (a queue) goes to NCCL at once, with its verdicts in
@@ -241,6 +242,8 @@ OperationPtr NcclBackend::start(const Collective& collective, const Launch& laun
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("NCCL has no {} of {} with {}", to_string(collective.kind),
                             to_string(collective.dtype), to_string(collective.op)));
+  require_valid({collective.kind, rest_->transport()->rank(), rest_->transport()->size(),
+                 collective.root, collective.send_counts, collective.recv_counts, {}, false});
   if (launch.queue == kNoQueue)
     return OperationPtr(new SequencedOperation(*this, collective, launch));
   return queue_of(launch.queue).start(collective, launch);
