@@ -7,6 +7,9 @@
 #include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/lsan_interface.h>
+#endif
 
 #include <algorithm>
 #include <csignal>
@@ -36,6 +39,16 @@ Pipe make_pipe() {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) throw system_error("cannot make a pipe", errno);
   return {Descriptor(ends[0]), Descriptor(ends[1])};
+}
+
+// In the child: whether LeakSanitizer finds memory that nothing points to. It looks by itself only
+// when a process returns from main(), which a forked rank must not: its parent's tests stand there.
+bool loses_memory() {
+#ifdef __SANITIZE_ADDRESS__
+  return __lsan_do_recoverable_leak_check() != 0;
+#else
+  return false;
+#endif
 }
 
 // In the child: what went wrong, a line each; empty if nothing did.
@@ -116,7 +129,9 @@ std::vector<Child> start_children(int size, const Start& start,
   for (int rank = 0; rank < size; ++rank) {
     auto pipe = make_pipe();
     const auto run = [&] {
-      return report(pipe.write_end, be_rank([&] { return options(rank); }, body));
+      auto complaint = be_rank([&] { return options(rank); }, body);
+      if (loses_memory()) complaint += "it loses memory: see the report of LeakSanitizer\n";
+      return report(pipe.write_end, complaint);
     };
     const pid_t pid = start(rank, run);
     if (pid < 0) throw system_error("cannot fork a rank", errno);

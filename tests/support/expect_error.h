@@ -1,0 +1,32 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string_view>
+
+#include "tutti/base/error.h"
+
+namespace tutti::test {
+
+/// `body` throws an Error of this code, in one line that holds `text`.
+template <class Body>
+void expect_error(ErrorCode code, std::string_view text, Body&& body) {
+  SCOPED_TRACE(text);
+  try {
+    body();
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    const std::string_view line = error.what();
+    EXPECT_EQ(error.code(), code) << line;
+    EXPECT_NE(line.find(text), line.npos) << line;
+    EXPECT_EQ(line.find('\n'), line.npos) << line;
+  }
+}
+
+/// The same for what is refused because an argument is wrong.
+template <class Body>
+void expect_refused(std::string_view text, Body&& body) {
+  expect_error(ErrorCode::invalid_argument, text, body);
+}
+
+}  // namespace tutti::test
