@@ -200,11 +200,11 @@ const char* check_arena(tutti_comm_t comm) {
     const char* text;
   } wrong[7] = {{TUTTI_ARRAY, "arenas are host memory"},
                 {TUTTI_ARRAY, "strides"},
-                {TUTTI_ARRAY, "99 is no dtype"},
-                {TUTTI_ARRAY, "dimensions"},
-                {TUTTI_ARRAY, "name"},
-                {TUTTI_ARRAY, "struct_size"},
-                {TUTTI_ARRAY, "reserved"}};
+                {TUTTI_ARRAY, "99 is no dtype (want 0 to 12)"},
+                {TUTTI_ARRAY, "a has 9 dimensions (want 0 to 8)"},
+                {TUTTI_ARRAY, "an array's name must not be NULL"},
+                {TUTTI_ARRAY, "struct_size of an array of an arena is 0 (want "},
+                {TUTTI_ARRAY, "a: reserved is 1 (want 0); start from TUTTI_ARRAY"}};
   for (int i = 0; i < 7; ++i) {
     wrong[i].array.name = "a";
     wrong[i].array.dimensions = 4;
@@ -222,6 +222,13 @@ const char* check_arena(tutti_comm_t comm) {
     EXPECT(arena == NULL && strstr(tutti_last_error(), wrong[i].text) != NULL);
     EXPECT(strchr(tutti_last_error(), '\n') == NULL);
   }
+
+  tutti_array_t two[2] = {TUTTI_ARRAY, TUTTI_ARRAY};
+  two[0].name = "one";
+  two[1].name = "other";
+  two[1].struct_size = 0;
+  EXPECT(tutti_arena_create(comm, two, 2, NULL, &arena) == TUTTI_INVALID_ARGUMENT);
+  EXPECT(strstr(tutti_last_error(), "array 1 has struct_size 0, array 0 has ") != NULL);
 
   /* A program whose header ended before the strides: its descriptions lie closer together. */
   enum { kOldSize = offsetof(tutti_array_t, strides) };
@@ -376,10 +383,11 @@ const char* check_refusals(tutti_comm_t comm) {
   EXPECT(refused(tutti_allreduce(comm, NULL, &good, TUTTI_SUM, NULL), "name must not be NULL"));
   EXPECT(refused(tutti_allreduce(comm, "", &good, TUTTI_SUM, NULL), "name"));
   EXPECT(refused(tutti_allreduce(comm, "a", NULL, TUTTI_SUM, NULL), "tensor must not be NULL"));
-  EXPECT(refused(tutti_allreduce(comm, "a", &good, 7, NULL), "7 is no op"));
+  EXPECT(refused(tutti_allreduce(comm, "a", &good, 7, NULL), "7 is no op (want 0 to 6)"));
   EXPECT(refused(tutti_allreduce(comm, "a", &good, -1, NULL), "-1 is no op"));
   bad = tutti_vector(&value, 1, 13);
-  EXPECT(refused(tutti_allreduce(comm, "a", &bad, TUTTI_SUM, NULL), "13 is no dtype"));
+  EXPECT(
+      refused(tutti_allreduce(comm, "a", &bad, TUTTI_SUM, NULL), "13 is no dtype (want 0 to 12)"));
   EXPECT(tutti_tensor_bytes(&bad) == -1 && tutti_tensor_bytes(NULL) == -1);
   bad = tutti_vector(&value, -1, TUTTI_F32);
   EXPECT(refused(tutti_allreduce(comm, "a", &bad, TUTTI_SUM, NULL), "-1"));
@@ -387,18 +395,21 @@ const char* check_refusals(tutti_comm_t comm) {
   EXPECT(refused(tutti_allreduce(comm, "a", &bad, TUTTI_SUM, NULL), "has no memory"));
   bad = good;
   bad.dimensions = 9;
-  EXPECT(refused(tutti_allreduce(comm, "a", &bad, TUTTI_SUM, NULL), "9 dimensions"));
+  EXPECT(refused(tutti_allreduce(comm, "a", &bad, TUTTI_SUM, NULL),
+                 "tensor has 9 dimensions (want 0 to 8)"));
   bad = good;
   bad.device = 5;
-  EXPECT(refused(tutti_allreduce(comm, "a", &bad, TUTTI_SUM, NULL), "device 5"));
+  EXPECT(refused(tutti_allreduce(comm, "a", &bad, TUTTI_SUM, NULL),
+                 "tensor lies on device 5 (want TUTTI_CPU or TUTTI_CUDA)"));
 
   tutti_reduce_options_t options = TUTTI_REDUCE_OPTIONS;
   options.struct_size = 3;
-  EXPECT(refused(tutti_allreduce_with(comm, "a", &good, &good, &options, NULL), "struct_size"));
+  EXPECT(refused(tutti_allreduce_with(comm, "a", &good, &good, &options, NULL),
+                 "struct_size of the options is 3 (want "));
   EXPECT(refused(tutti_broadcast(comm, "a", &good, tutti_size(comm), NULL), "does not exist"));
   EXPECT(refused(tutti_allgather(comm, "a", &good, NULL), "work must not be NULL"));
   EXPECT(refused(tutti_grouped_allreduce(comm, "g", NULL, &good, 1, NULL, NULL), "names"));
-  EXPECT(refused(tutti_send(comm, "a", &good, tutti_rank(comm), NULL), "itself"));
+  EXPECT(refused(tutti_send(comm, "a", &good, tutti_rank(comm), NULL), " cannot send to itself"));
 
   EXPECT(refused(tutti_work_wait(NULL), "work must not be NULL"));
   EXPECT(tutti_work_done(NULL) == -1 && tutti_rank(NULL) == -1 && tutti_size(NULL) == -1);
@@ -418,7 +429,8 @@ const char* check_refusals(tutti_comm_t comm) {
   settings[0] = "fusion_byte=64";
   EXPECT(refused(tutti_create_thread(0, 1, store, settings, 1, &other), "TUTTI_FUSION_BYTES"));
   settings[0] = "fusion_bytes";
-  EXPECT(refused(tutti_create_thread(0, 1, store, settings, 1, &other), "name=value"));
+  EXPECT(refused(tutti_create_thread(0, 1, store, settings, 1, &other),
+                 "\"fusion_bytes\" is no setting (want name=value)"));
   EXPECT(refused(tutti_create_thread(2, 1, store, NULL, 0, &other), "rank 2"));
   EXPECT(refused(tutti_create_thread(0, 1, NULL, NULL, 0, &other), "store must not be NULL"));
   tutti_store_destroy(store);
@@ -455,15 +467,54 @@ const char* check_statistics(tutti_comm_t comm) {
   tutti_tensor_t tensor = tutti_vector(&value, 1, TUTTI_F32);
   tutti_statistics_t all = {0};
   EXPECT(tutti_get_statistics(comm, &all) == TUTTI_INVALID_ARGUMENT);
+  EXPECT(strstr(tutti_last_error(), "struct_size of the statistics is 0 (want ") != NULL);
   EXPECT_OK(tutti_allreduce(comm, "a", &tensor, TUTTI_SUM, NULL));
   all.struct_size = sizeof all;
   EXPECT_OK(tutti_get_statistics(comm, &all));
   EXPECT(all.struct_size == sizeof all && all.operations >= 1 && all.tensors >= 1);
+  tutti_statistics_t more = {0};
+  more.struct_size = sizeof more;
+  EXPECT_OK(tutti_allreduce(comm, "a", &tensor, TUTTI_SUM, NULL));
+  EXPECT_OK(tutti_get_statistics(comm, &more));
+  EXPECT(more.operations == all.operations + 1 && more.tensors == all.tensors + 1);
+  EXPECT(more.buckets == all.buckets + 1);
   /* A program built when the struct was shorter. */
   tutti_statistics_t old;
   memset(&old, 0x55, sizeof old);
   old.struct_size = offsetof(tutti_statistics_t, tensors);
   EXPECT_OK(tutti_get_statistics(comm, &old));
   EXPECT(old.operations >= 1 && old.tensors == 0x5555555555555555u);
+  return NULL;
+}
+
+const char* check_place(tutti_comm_t comm) {
+  EXPECT(tutti_local_rank(comm) == tutti_rank(comm) && tutti_local_size(comm) == tutti_size(comm));
+  EXPECT(tutti_local_rank(NULL) == -1 && tutti_local_size(NULL) == -1);
+  EXPECT(strstr(tutti_last_error(), "comm must not be NULL") != NULL);
+  /* Alone it is the first and only one, on its host too. */
+  tutti_comm_t own;
+  EXPECT_OK(tutti_split(comm, tutti_rank(comm), 0, &own));
+  EXPECT(tutti_local_rank(own) == 0 && tutti_local_size(own) == 1 && tutti_size(own) == 1);
+  tutti_destroy(own);
+  return NULL;
+}
+
+/* Rank 1 leaves at once; what needs it fails on the others, which go on without it. */
+const char* check_shrink(tutti_comm_t comm) {
+  const int rank = tutti_rank(comm), size = tutti_size(comm);
+  float value = 1;
+  tutti_tensor_t tensor = tutti_vector(&value, 1, TUTTI_F32);
+  EXPECT_OK(tutti_barrier(comm, "all are here", NULL));
+  if (rank == 1) return NULL;
+  EXPECT(tutti_allreduce(comm, "without rank 1", &tensor, TUTTI_SUM, NULL) == TUTTI_PEER_LEFT);
+  EXPECT(tutti_last_error_rank() == 1);
+  tutti_comm_t survivors = comm;
+  EXPECT(tutti_shrink(NULL, 20, &survivors) == TUTTI_INVALID_ARGUMENT && survivors == NULL);
+  EXPECT_OK(tutti_shrink(comm, 20, &survivors));
+  EXPECT(tutti_size(survivors) == size - 1 && tutti_rank(survivors) == (rank == 0 ? 0 : rank - 1));
+  value = (float)rank;
+  EXPECT_OK(tutti_allreduce(survivors, "sum", &tensor, TUTTI_SUM, NULL));
+  EXPECT(value == (float)(size * (size - 1) / 2 - 1));
+  tutti_destroy(survivors);
   return NULL;
 }

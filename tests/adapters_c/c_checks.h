@@ -19,7 +19,14 @@ const char* check_works(tutti_comm_t comm);
 const char* check_split_and_join(tutti_comm_t comm);
 const char* check_refusals(tutti_comm_t comm);
 const char* check_mismatch(tutti_comm_t comm);
+const char* check_place(tutti_comm_t comm);
+const char* check_shrink(tutti_comm_t comm);
 const char* check_statistics(tutti_comm_t comm);
+/* c_forms.c; the second and third close the communicator. */
+const char* check_more_forms(tutti_comm_t comm);
+const char* check_callbacks(tutti_comm_t comm);
+const char* check_closing_ends_a_wait(tutti_comm_t comm);
+const char* check_timeline(tutti_comm_t comm);
 
 #ifdef __cplusplus
 }

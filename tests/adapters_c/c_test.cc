@@ -1,12 +1,16 @@
 // The C interface on ranks that are threads, called from C (c_checks.c) and from C++.
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "tests/adapters_c/c_checks.h"
+#include "tests/support/scratch_folder.h"
 #include "tutti/base/error.h"
+#include "tutti/core/settings/version.h"
 #include "tutti/kernels/reduce_op.h"
 #include "tutti/tensor/dtype.h"
 
@@ -45,6 +49,38 @@ TEST(CInterface, SplitAndJoin) {
 }
 TEST(CInterface, BadArgumentsAreStatusesWithTexts) { run_check(check_refusals); }
 TEST(CInterface, AMismatchIsTheSameOnEveryRankAndHarmsNothing) { run_check(check_mismatch); }
+TEST(CInterface, APlaceAmongAllRanksAndOnTheHost) { run_check(check_place); }
+TEST(CInterface, TheOthersGoOnWithoutARankThatLeft) {
+  for (const int size : {2, 4}) run_check(size, check_shrink);
+}
+
+// Alone, with settings of the program's own: the timeline is a file when the communicator has gone.
+TEST(CInterface, SettingsOnTopOfTheEnvironments) {
+  const tutti::test::ScratchFolder folder;
+  const std::string file = folder.path() + "/trace.json", setting = "timeline=" + file;
+  const char* settings[] = {setting.c_str(), "log=error"};
+  tutti_comm_t comm;
+  ASSERT_EQ(tutti_create_with(settings, 2, &comm), TUTTI_OK) << tutti_last_error();
+  EXPECT_EQ(check_place(comm), nullptr);
+  EXPECT_EQ(tutti_size(comm), 1);
+  double value = 5;
+  EXPECT_EQ(tutti_allreduce_value(comm, "told", &value, TUTTI_SUM), TUTTI_OK);
+  tutti_destroy(comm);
+  std::ifstream trace(file);
+  const std::string text(std::istreambuf_iterator<char>(trace), {});
+  EXPECT_NE(text.find("(\\\"told\\\")"), text.npos) << text;
+  settings[1] = "log=loud";
+  EXPECT_EQ(tutti_create_with(settings, 2, &comm), TUTTI_INVALID_ARGUMENT);
+  EXPECT_EQ(comm, nullptr);
+  EXPECT_NE(std::string(tutti_last_error()).find("TUTTI_LOG=loud"), std::string::npos);
+}
+
+TEST(CInterface, ItsVersionIsTheLibrarys) { EXPECT_EQ(tutti_version(), tutti::kVersion); }
+
+TEST(CInterface, GroupedSparseAndBlockingForms) { run_check(check_more_forms); }
+TEST(CInterface, CallbacksGetTheStatusAndItsText) { run_check(check_callbacks); }
+TEST(CInterface, ClosingEndsAWaitAndWhatIsPending) { run_check(check_closing_ends_a_wait); }
+TEST(CInterface, ATimelineOfAllRanks) { run_check(check_timeline); }
 TEST(CInterface, StatisticsOfOldAndNewPrograms) { run_check(check_statistics); }
 
 TEST(CInterface, ItsNumbersAreTheLibrarys) {

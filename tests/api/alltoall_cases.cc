@@ -61,6 +61,12 @@ TUTTI_CASE(Alltoall, OneRankSends) {
 TUTTI_CASE(Alltoall, OneRankReceives) {
   check_rows(comm, DataType::f32, [](int from, int to) { return to == 1 ? from + 1 : 0; });
 }
+TUTTI_CASE(Alltoall, OneRankSendsNothing) {
+  check_rows(comm, DataType::f32, [](int from, int to) { return from == 1 ? 0 : from + to + 1; });
+}
+TUTTI_CASE(Alltoall, OneRankReceivesNothing) {
+  check_rows(comm, DataType::f32, [](int from, int to) { return to == 1 ? 0 : from + to + 1; });
+}
 TUTTI_CASE(Alltoall, Empty) {
   check_rows(comm, DataType::f32, [](int, int) { return 0; });
 }
@@ -147,40 +153,47 @@ struct Scattered {
   Tensor input(const Communicator& comm, DataType dtype) const {
     return make_tensor(Shape{rows, 2}, dtype, [&](int64_t i) { return i / 2 % 5 + comm.rank(); });
   }
-  void expect(const Tensor& part, int size, double factor) const {
+  // The sum, or mean, of what the ranks put in, multiplied before and after as `options` say.
+  void expect(const Tensor& part, int size, const ReduceOptions& options) const {
     ASSERT_EQ(part.shape(), (Shape{own, 2}));
+    const int divisor = options.op == ReduceOp::average ? size : 1;
+    const auto dtype = part.dtype();
     expect_elements(part, [&](int64_t i) {
-      const auto row = static_cast<double>((first + i / 2) % 5);
-      return (row * size + size * (size - 1) / 2) * factor;
+      double sum = 0;
+      for (int rank = 0; rank < size; ++rank)
+        sum += scaled(dtype, static_cast<double>((first + i / 2) % 5 + rank), options.prescale);
+      return scaled(dtype, sum / divisor, options.postscale);
     });
   }
 };
 
 void check_scattered(Communicator& comm, const std::vector<DataType>& dtypes,
-                     const ReduceOptions& options, double factor) {
+                     const ReduceOptions& options) {
   for (const auto dtype : dtypes)
     for (const int64_t rows : {0, 1, 17}) {
       const Scattered whole(comm, rows);
       const auto input = whole.input(comm, dtype);
       const auto part = comm.reduce_scatter("reduce_scatter", input, options).output();
-      whole.expect(part, comm.size(), factor);
+      whole.expect(part, comm.size(), options);
     }
 }
 
 const ReduceOptions kSum = {.op = ReduceOp::sum};
-const ReduceOptions kPrescaled = {.op = ReduceOp::sum, .prescale = 0.5};
-const ReduceOptions kPostscaled = {.op = ReduceOp::sum, .postscale = 4};
-// The mean of what was multiplied by the number of ranks first is exact.
-ReduceOptions average_of(const Communicator& comm) {
-  return {.prescale = static_cast<double>(comm.size())};
-}
+// Row + (size - 1) / 2 is exact in every float; whole numbers are divided toward zero.
+const ReduceOptions kAverage = {};
 
-TUTTI_CASE(ReduceScatter, Sum) { check_scattered(comm, numbers(), kSum, 1); }
-TUTTI_CASE(ReduceScatter, Average) { check_scattered(comm, floats(), average_of(comm), 1); }
-TUTTI_CASE(ReduceScatter, Prescale) { check_scattered(comm, floats(), kPrescaled, 0.5); }
-TUTTI_CASE(ReduceScatter, Postscale) { check_scattered(comm, floats(), kPostscaled, 4); }
+TUTTI_CASE(ReduceScatter, Sum) { check_scattered(comm, numbers(), kSum); }
+TUTTI_CASE(ReduceScatter, Average) { check_scattered(comm, numbers(), kAverage); }
+TUTTI_CASE(ReduceScatter, Prescale) {
+  for (const auto dtype : numbers())
+    check_scattered(comm, {dtype}, {.op = ReduceOp::sum, .prescale = random_factor(dtype)});
+}
+TUTTI_CASE(ReduceScatter, Postscale) {
+  for (const auto dtype : numbers())
+    check_scattered(comm, {dtype}, {.op = ReduceOp::sum, .postscale = random_factor(dtype)});
+}
 TUTTI_CASE(ReduceScatter, ProcessSets) {
-  in_process_set(comm, [](Communicator& set) { check_scattered(set, numbers(), kSum, 1); });
+  in_process_set(comm, [](Communicator& set) { check_scattered(set, numbers(), kSum); });
 }
 
 TUTTI_CASE(ReduceScatter, RowsOfTheCallersChoice) {
@@ -210,7 +223,7 @@ TUTTI_CASE(ReduceScatter, AsyncFused) {
     works.push_back(
         comm.reduce_scatter(fmt::format("fused {}", t), inputs[static_cast<size_t>(t)], kSum));
   for (int t = 19; t >= 0; --t)
-    Scattered(comm, t).expect(works[static_cast<size_t>(t)].output(), comm.size(), 1);
+    Scattered(comm, t).expect(works[static_cast<size_t>(t)].output(), comm.size(), kSum);
 }
 
 TUTTI_CASE(ReduceScatter, ShapeError) {
@@ -242,7 +255,7 @@ TUTTI_CASE(ReduceScatter, DuplicateName) {
 }
 
 void check_grouped(Communicator& comm, const std::vector<DataType>& dtypes,
-                   const ReduceOptions& options, double factor) {
+                   const ReduceOptions& options) {
   std::vector<Tensor> inputs;
   std::vector<NamedTensor> members;
   for (size_t i = 0; i < dtypes.size(); ++i) {
@@ -251,15 +264,19 @@ void check_grouped(Communicator& comm, const std::vector<DataType>& dtypes,
   }
   auto work = comm.grouped_reduce_scatter("group", members, options);
   for (size_t i = 0; i < dtypes.size(); ++i)
-    Scattered(comm, static_cast<int64_t>(i) + 3).expect(work.output(i), comm.size(), factor);
+    Scattered(comm, static_cast<int64_t>(i) + 3).expect(work.output(i), comm.size(), options);
 }
 
-TUTTI_CASE(GroupedReduceScatter, Sum) { check_grouped(comm, numbers(), kSum, 1); }
-TUTTI_CASE(GroupedReduceScatter, Average) { check_grouped(comm, floats(), average_of(comm), 1); }
-TUTTI_CASE(GroupedReduceScatter, Prescale) { check_grouped(comm, floats(), kPrescaled, 0.5); }
-TUTTI_CASE(GroupedReduceScatter, Postscale) { check_grouped(comm, floats(), kPostscaled, 4); }
+TUTTI_CASE(GroupedReduceScatter, Sum) { check_grouped(comm, numbers(), kSum); }
+TUTTI_CASE(GroupedReduceScatter, Average) { check_grouped(comm, numbers(), kAverage); }
+TUTTI_CASE(GroupedReduceScatter, Prescale) {
+  check_grouped(comm, numbers(), {.op = ReduceOp::sum, .prescale = random_factor(DataType::f32)});
+}
+TUTTI_CASE(GroupedReduceScatter, Postscale) {
+  check_grouped(comm, numbers(), {.op = ReduceOp::sum, .postscale = random_factor(DataType::f32)});
+}
 TUTTI_CASE(GroupedReduceScatter, ProcessSets) {
-  in_process_set(comm, [](Communicator& set) { check_grouped(set, numbers(), kSum, 1); });
+  in_process_set(comm, [](Communicator& set) { check_grouped(set, numbers(), kSum); });
 }
 TUTTI_CASE(GroupedReduceScatter, ScalarError) {
   double value = 1;

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <numeric>
+#include <random>
 
 #include "tests/tensor/fake_device.h"
 #include "tutti/base/text.h"
@@ -53,6 +55,16 @@ void for_each_tensor(const std::vector<DataType>& dtypes,
       SCOPED_TRACE(name);
       body(name, shape, dtype);
     }
+}
+
+double random_factor(DataType dtype) {
+  std::mt19937 random(17 + static_cast<unsigned>(dtype));
+  const int odd = random() % 2 == 0 ? 3 : 5;
+  return std::ldexp(odd, -1 - static_cast<int>(random() % 3));
+}
+
+double scaled(DataType dtype, double value, double factor) {
+  return is_float(dtype) ? value * factor : std::trunc(value * factor);
 }
 
 void use_fake_device() {

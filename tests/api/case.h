@@ -48,6 +48,12 @@ std::vector<DataType> floats();
 void for_each_tensor(const std::vector<DataType>& dtypes,
                      const std::function<void(const std::string& name, Shape, DataType)>& body);
 
+/// A factor that is no power of two, drawn at random for each dtype (the same on every rank), and
+/// so short that its products with small whole numbers are exact in every float.
+double random_factor(DataType dtype);
+/// What a number of `dtype` becomes when it is multiplied: whole numbers are cut toward zero.
+double scaled(DataType dtype, double value, double factor);
+
 /// Registers the tests' device in this process, for good: it must outlive every communicator that
 /// has seen its memory.
 void use_fake_device();

@@ -14,9 +14,16 @@ namespace tutti::test {
 namespace {
 
 TUTTI_CASE(Basics, RanksAreNumberedAndCounted) {
+  EXPECT_EQ(comm.rank(), comm.options().rank);
+  EXPECT_EQ(comm.size(), comm.options().size);
   ASSERT_GE(comm.rank(), 0);
   ASSERT_LT(comm.rank(), comm.size());
+  ASSERT_GE(comm.local_rank(), 0);
   ASSERT_LT(comm.local_rank(), comm.local_size());
+  // As many ranks are the first of their host as there are hosts.
+  std::vector<int> firsts(1, comm.local_rank() == 0 ? 1 : 0);
+  comm.allreduce("firsts", firsts, ReduceOp::sum).wait();
+  EXPECT_EQ(firsts[0], comm.hosts());
   std::vector<int> here(static_cast<size_t>(comm.size()), 0);
   here[static_cast<size_t>(comm.rank())] = 1;
   comm.allreduce("here", here, ReduceOp::sum).wait();
@@ -74,6 +81,17 @@ TUTTI_CASE(Join, AllgatherIsAnError) {
 TUTTI_CASE(Join, BroadcastIsAnError) {
   std::vector<float> values(3, 1);
   expect_error_with_joined(comm, "broadcast", [&] { comm.broadcast("x", values).wait(); });
+}
+
+TUTTI_CASE(Join, SoIsEveryOtherCollectiveThatAllRanksMake) {
+  std::vector<float> values(static_cast<size_t>(comm.size()), 1), result = values;
+  expect_error_with_joined(comm, "alltoall", [&] { comm.alltoall("x", values).wait(); });
+  expect_error_with_joined(comm, "reduce_scatter",
+                           [&] { comm.reduce_scatter("x", values).wait(); });
+  expect_error_with_joined(comm, "reduce", [&] { comm.reduce("x", values, result).wait(); });
+  expect_error_with_joined(comm, "gather", [&] { comm.gather("x", values).wait(); });
+  expect_error_with_joined(comm, "scatter", [&] { comm.scatter("x", values).wait(); });
+  EXPECT_EQ(values, std::vector<float>(values.size(), 1));
 }
 
 // --- barrier ------------------------------------------------------------------------------------

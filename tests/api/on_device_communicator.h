@@ -1,12 +1,17 @@
 #pragma once
 
 #include "tests/support/ranks.h"
+#include "tutti/adapters/exchange/adasum.h"
+#include "tutti/adapters/exchange/alike.h"
+#include "tutti/adapters/exchange/noise_scale.h"
+#include "tutti/adapters/exchange/rounds.h"
 #include "tutti/core/arena.h"
 #include "tutti/core/communicator.h"
 
 // Included before everything else by a program that runs the API suite on a device: its cases,
 // which are written for memory of the host, then get a communicator that says of all such memory
-// that it is the fake device's (whose memory the host can read when a Work is done).
+// that it is the fake device's (whose memory the host can read when a Work is done). What is
+// compiled in the library keeps the real one.
 
 namespace tutti {
 

@@ -1,4 +1,6 @@
 // An optimizer of the user's own under distributed().
+#include <functional>
+
 #include "tests/api/case.h"
 #include "tutti/adapters/distributed.h"
 
@@ -38,8 +40,18 @@ struct Descent {
     for (auto& one : list)
       for (float& value : one.gradient.span<float>()) value = static_cast<float>(gradient);
   }
+  void set_gradient(size_t parameter, double gradient) {
+    for (float& value : list[parameter].gradient.span<float>())
+      value = static_cast<float>(gradient);
+  }
   void expect(double value) const {
-    for (const auto& one : list) expect_elements(one.value, [&](int64_t) { return value; });
+    for (size_t i = 0; i < list.size(); ++i) expect_value(i, value);
+  }
+  void expect_value(size_t parameter, double value) const {
+    expect_elements(list[parameter].value, [&](int64_t) { return value; });
+  }
+  void expect_gradients(double gradient) const {
+    for (const auto& one : list) expect_elements(one.gradient, [&](int64_t) { return gradient; });
   }
 };
 
@@ -67,17 +79,53 @@ TUTTI_CASE(Optimizer, ClippingBetweenSynchronizeAndStep) {
   descent.set_gradients(comm.rank() == 0 ? 4 * comm.size() : 0);
   optimizer.synchronize();
   EXPECT_EQ(clip_by_global_norm(descent.parameters(), 2), 8);
+  descent.expect_gradients(1);
+  // What differs again was not exchanged again.
+  descent.set_gradients(comm.rank() + 1);
   optimizer.step();
-  descent.expect(-1);
+  descent.expect(-(comm.rank() + 1));
+}
+
+// The same with announcements.
+struct AnnouncingDescent : Descent {
+  using Descent::Descent;
+  std::function<void(std::string_view)> ready;
+  void on_gradient_ready(std::function<void(std::string_view)> callback) {
+    ready = std::move(callback);
+  }
+};
+
+// Only rank `step % size` has used "sometimes" in this step, and announces its gradient; on the
+// others it stays zero. "always" is announced by all, "never" by none.
+TUTTI_CASE(Optimizer, OnlySomeRanksAnnounceAGradient) {
+  AnnouncingDescent descent({"always", "sometimes", "never"}, 0);
+  auto optimizer = distributed(comm, descent);
+  const int size = comm.size();
+  for (int step = 0; step < 3 * size; ++step) {
+    const bool uses = comm.rank() == step % size;
+    descent.set_gradients(0);
+    descent.set_gradient(0, 2 * comm.rank());
+    if (uses) descent.set_gradient(1, size);
+    descent.set_gradient(2, 4 * comm.rank());
+    if (uses) descent.ready("sometimes");
+    descent.ready("always");
+    optimizer.step();
+  }
+  descent.expect_value(0, -3 * size * (size - 1));
+  descent.expect_value(1, -3 * size);
+  descent.expect_value(2, -3 * size * 2 * (size - 1));
 }
 
 TUTTI_CASE(Optimizer, ProcessSets) {
   in_process_set(comm, [&](Communicator& set) {
     Descent descent({"w", "b"}, comm.rank() % 2);
     auto optimizer = distributed(set, descent);
-    descent.set_gradients(comm.rank() % 2 + 1);
-    for (int i = 0; i < 5; ++i) optimizer.step();
-    descent.expect(comm.rank() % 2 - 5 * (comm.rank() % 2 + 1));
+    for (int i = 0; i < 5; ++i) {
+      descent.set_gradients(2 * set.rank() + comm.rank() % 2);
+      optimizer.step();
+    }
+    // The mean over this set's ranks alone.
+    descent.expect(comm.rank() % 2 - 5 * (set.size() - 1 + comm.rank() % 2));
   });
 }
 
@@ -88,12 +136,12 @@ TUTTI_CASE(Optimizer, ModelParallel) {
   auto own_optimizer = distributed(*half, own);
   auto head_optimizer = distributed(comm, head);
   for (int i = 0; i < 5; ++i) {
-    own.set_gradients(comm.rank() % 2 + 1);
+    own.set_gradients(2 * half->rank() + comm.rank() % 2);
     head.set_gradients(comm.rank() == 0 ? comm.size() : 0);
     own_optimizer.step();
     head_optimizer.step();
   }
-  own.expect(-5 * (comm.rank() % 2 + 1));
+  own.expect(-5 * (half->size() - 1 + comm.rank() % 2));
   head.expect(-5);
 }
 

@@ -48,6 +48,8 @@ const std::vector<House>& houses() {
       // The contract is backends' own files; the neighbours are backends.
       {"backends", {"", "network", "handshake", "store", "stream", "shared"}, true},
       {"core", {"launch", "settings", "agreement", "watch", "scheduling", "engine", "life", ""}},
+      // The neighbours are languages and trainers, which may stand on the C interface.
+      {"adapters", {"exchange", "sampling", "sharded", "checkpoint", "c", ""}, true},
       {"tools/bench", {"workload", "report", "cases", ""}},
       {"tests/backends", {"support", "conformance", "fake_nccl"}, true},
   };

@@ -8,7 +8,9 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 
+#include "tests/support/expect_error.h"
 #include "tests/support/scratch_folder.h"
 #include "tutti/base/error.h"
 
@@ -62,9 +64,20 @@ TEST_F(PrivateFolderTest, KeepsWholeFilesOfOneUser) {
   struct stat seen {};
   ASSERT_EQ(::stat((path_ + "/a").c_str(), &seen), 0);
   EXPECT_EQ(seen.st_mode & 07777, 0600u);
-  EXPECT_THAT(refused([&] { folder.read("a", 1); }), HasSubstr("too long"));
+  EXPECT_THAT(refused([&] { folder.read("a", 1); }), HasSubstr(": it is too long"));
   folder.remove("a");
   EXPECT_FALSE(folder.read("a", 10));
+}
+
+TEST_F(PrivateFolderTest, OneThatWasRemovedIsToldAsSuch) {
+  const PrivateFolder folder(path_);
+  std::filesystem::remove_all(path_);
+  const auto expect_error = [&](const std::string& what, const std::function<void()>& call) {
+    test::expect_error(ErrorCode::unavailable, path_ + " failed: cannot " + what + ": ", call);
+  };
+  expect_error("read from it, it was removed", [&] { folder.read("a", 10); });
+  expect_error("write into it", [&] { folder.put("a", "1"); });
+  expect_error("write into it", [&] { folder.put_once("a", "1"); });
 }
 
 TEST_F(PrivateFolderTest, OneThatOthersMayReadIsTaken) {

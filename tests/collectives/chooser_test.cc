@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "tests/support/expect_error.h"
 #include "tutti/base/error.h"
 
 namespace tutti {
@@ -161,8 +162,11 @@ TEST(Chooser, RefusesOverridesThatBreakRankOrder) {
   EXPECT_THAT(refusal("allreduce:0-inf=ring", Determinism::rank_order),
               testing::HasSubstr("ring of allreduce does not reduce in rank order"));
   EXPECT_EQ(refusal("allreduce:0-inf=two_shot;broadcast:0-inf=chain", Determinism::rank_order), "");
-  EXPECT_THROW(choice(Chooser("allreduce:0-inf=ring"), allreduce, 5, 4, 1, Determinism::rank_order),
-               Error);
+  test::expect_refused(
+      "the algorithm ring of allreduce does not reduce in rank order, as determinism=rank_order "
+      "asks; "
+      "leave it out of the choice of algorithms or ask for another determinism",
+      [] { choice(Chooser("allreduce:0-inf=ring"), allreduce, 5, 4, 1, Determinism::rank_order); });
 }
 
 }  // namespace

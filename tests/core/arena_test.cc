@@ -11,6 +11,7 @@
 #include <random>
 #include <thread>
 
+#include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
 #include "tutti/kernels/convert.h"
 
@@ -87,6 +88,34 @@ TEST(Arena, ProcessesInAnyOrder) { test::run_processes(3, reduce_in_any_order, s
 
 TEST(Arena, WithoutSharedMemory) {
   test::run_processes(2, reduce_in_any_order, [](Options& options) { options.backend = "tcp"; });
+}
+
+TEST(Arena, BetweenHosts) { test::run_hosts({0, 0, 1}, reduce_in_any_order, small_buckets); }
+
+TEST(Arena, AfterALossTheOthersMakeOneAnew) {
+  for (const char* backend : {"memory", "tcp"})
+    test::run_threads(
+        3,
+        [](Communicator& comm) {
+          const std::vector<GradientArena::Array> arrays = {{"a", {100'000}}, {"b", {7}}};
+          const auto step = [&](GradientArena& arena, double value) {
+            for (const auto& array : arrays) {
+              fill(arena[array.name], value);
+              arena.ready(array.name);
+            }
+            arena.wait();
+          };
+          GradientArena arena(comm, arrays);
+          step(arena, comm.rank());
+          expect_filled(arena["a"], 1, "a");
+          if (comm.rank() == 2) return;
+          test::expect_error(ErrorCode::peer_left, "rank 2 ", [&] { step(arena, 1); });
+          const auto rest = comm.shrink();
+          GradientArena next(*rest, arrays);
+          for (int i = 0; i < 5; ++i) step(next, 2 * comm.rank());
+          for (const auto& array : arrays) expect_filled(next[array.name], 1, array.name);
+        },
+        [&](Options& options) { options.backend = backend; });
 }
 
 TEST(Arena, BesideASchedule) {
@@ -217,7 +246,10 @@ TEST(Arena, RanksThatMakeOtherArenasHearWhy) {
       FAIL() << "the arenas differ";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::mismatch);
-      EXPECT_NE(std::string(error.what()).find("rank 0"), std::string::npos) << error.what();
+      EXPECT_EQ(error.rank(), 1);
+      EXPECT_NE(std::string(error.what()).find("rank 0 sent "), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find(", rank 1 sent "), std::string::npos)
+          << error.what();
     }
     std::vector<float> one(1, 1.0f);
     comm.allreduce("after", one, ReduceOp::sum).wait();
@@ -227,17 +259,39 @@ TEST(Arena, RanksThatMakeOtherArenasHearWhy) {
 
 TEST(Arena, WrongUseIsNamed) {
   test::run_threads(2, [](Communicator& comm) {
-    EXPECT_THROW(GradientArena(comm, {{"a", {1}}, {"a", {2}}}), Error);
+    using test::expect_refused;
+    expect_refused("\"a\" is given twice to a GradientArena; each array needs its own name", [&] {
+      GradientArena(comm, {{"a", {1}}, {"a", {2}}});
+    });
     EXPECT_THROW(GradientArena(comm, {{"a", {-1}}}), Error);
+    constexpr int64_t kHalf = int64_t{1} << 41;  // 8 TiB of floats
+    expect_refused("\"b\": with it the arrays of a GradientArena pass 16 TiB; make two", [&] {
+      GradientArena(comm, {{"a", {kHalf}}, {"b", {kHalf}}});
+    });
+    expect_refused(
+        "\"a\": f32[4] of a GradientArena can be left out of sum and average, because it takes "
+        "part "
+        "with zeros, but not of max",
+        [&] {
+          GradientArena(comm, {{.name = "a", .shape = {4}, .may_be_left_out = true}},
+                        {.op = ReduceOp::max});
+        });
     GradientArena arena(comm, {{"weight", {10}}, {"bias", {5}}});
-    try {
-      arena.ready("wieght");
-      FAIL();
-    } catch (const Error& error) {
-      EXPECT_NE(std::string(error.what()).find("\"weight\" is meant?"), std::string::npos);
-    }
+    expect_refused("\"wieght\" is no array of this GradientArena; \"weight\" is meant?",
+                   [&] { arena.ready("wieght"); });
+    expect_refused("\"weight\" has no value in ", [&] { arena.value("weight"); });
+    expect_refused(fmt::format("\"weight\": rank {} leaves it out of a step of ", comm.rank()),
+                   [&] { arena.leave_out("weight"); });
     arena.ready("bias");
-    EXPECT_THROW(arena.ready("bias"), Error);
+    test::expect_error(ErrorCode::duplicate_name,
+                       fmt::format("\"bias\" was declared ready or left out twice in one step on "
+                                   "rank {}; call wait() between steps",
+                                   comm.rank()),
+                       [&] { arena.ready("bias"); });
+    expect_refused(fmt::format("\"weight\" was never declared ready in this step on rank {}; call "
+                               "ready(\"weight\") and wait() again",
+                               comm.rank()),
+                   [&] { arena.wait(); });
     arena.ready("weight");
     arena.wait();
     // A step that is not complete ends with the arena.
@@ -252,10 +306,16 @@ TEST(Arena, SteadyStepsAllocateNothingAndSendNoControlMessage) {
       for (const char* name : {"c", "b", "a"}) arena.ready(name);
       arena.wait();
     };
+    const auto fresh = comm.statistics();
     for (int i = 0; i < 12; ++i) step();
     const auto before = comm.statistics();
+    // What stands still below did count while the plan was agreed on.
+    EXPECT_GT(before.allocations, fresh.allocations);
+    EXPECT_GT(before.negotiation_messages, fresh.negotiation_messages);
+    EXPECT_GE(before.plans_locked, fresh.plans_locked + 1);
     for (int i = 0; i < 50; ++i) step();
     const auto after = comm.statistics();
+    EXPECT_GE(after.buckets - before.buckets, 50u);
     EXPECT_EQ(after.allocations, before.allocations);
     EXPECT_EQ(after.negotiation_messages, before.negotiation_messages);
     EXPECT_EQ(after.replayed_buckets - before.replayed_buckets, after.buckets - before.buckets);

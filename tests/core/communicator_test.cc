@@ -378,10 +378,16 @@ TEST(Idle, NobodyWakes) {
   // Ranks meet here and not over the communicator: whoever speaks wakes the others.
   std::barrier meet(kRanks);
   run_threads(kRanks, [&](Communicator& comm) {
+    std::vector<float> values(100, 1.0f);
+    const auto work = comm.allreduce("by the background thread", values);
+    const auto deadline = Deadline::after(30);
+    while (!work.done() && !deadline.passed())
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
     comm.barrier_blocking();
     meet.arrive_and_wait();
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
     const auto before = comm.statistics().wakeups;
+    EXPECT_GT(before, 0u);
     std::this_thread::sleep_for(std::chrono::seconds(2));
     EXPECT_LE(comm.statistics().wakeups - before, 1u);
     meet.arrive_and_wait();

@@ -272,6 +272,8 @@ class ForkedRank {
         [&] { comm.join(); },
         [&] { comm.allreduce_blocking("x", view); },
         [&] { comm.broadcast_blocking("x", view); },
+        [&] { comm.reduce_blocking("x", view, view); },
+        [&] { comm.reduce_scatter("x", view, view, {}); },
         [&] { comm.barrier_blocking(); },
         [&] { comm.broadcast_bytes("x", {}); },
         [&] { comm.allgather_bytes("x", {}); },

@@ -1,5 +1,5 @@
-// One rank of the fault tests: trains on nothing until a rank of the job fails, reports what it saw
-// and how soon, and goes on with the survivors.
+// One rank of the fault tests: trains on sums that it checks until a rank of the job fails, reports
+// what it saw and how soon, and goes on with the survivors.
 //
 //   fault_rank VICTIM kill-at POINT OCCURRENCE STAMP     the victim kills itself at a named point
 //   fault_rank VICTIM kill-after MICROSECONDS 0 STAMP    ... at any moment, once connected
@@ -18,6 +18,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -60,10 +61,22 @@ void train(Communicator& comm) {
   for (int t = 0; t < kTensors; ++t) gradients.emplace_back(static_cast<size_t>(1000 + 9000 * t));
   for (int step = 0;; ++step) {
     std::vector<Work> works;
+    const auto sent = [&](int t, double rank) { return static_cast<float>(rank + step % 8 + t); };
+    for (int t = 0; t < kTensors; ++t) {
+      auto& gradient = gradients[static_cast<size_t>(t)];
+      gradient.front() = gradient.back() = sent(t, comm.rank());
+    }
     for (int t = 0; t < kTensors; ++t)
       works.push_back(
           comm.allreduce(fmt::format("t{}", t), view(gradients[static_cast<size_t>(t)])));
     for (auto& work : works) work.wait();
+    for (int t = 0; t < kTensors; ++t) {
+      const auto& gradient = gradients[static_cast<size_t>(t)];
+      const float mean = sent(t, (comm.size() - 1) / 2.0);
+      if (gradient.front() != mean || gradient.back() != mean || gradient[1] != 0)
+        throw std::runtime_error(fmt::format("t{} is {} and {} in step {}, not {}", t,
+                                             gradient.front(), gradient.back(), step, mean));
+    }
     if (step % 4 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(3));
   }
 }

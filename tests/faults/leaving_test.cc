@@ -50,7 +50,7 @@ const std::map<std::string, Promise>& promises() {
       {"return", {"peer left", "closed its Communicator", 1000}},
       {"exit", {"peer lost", "exited with code 0 without closing its Communicator", 1000}},
       {"kill", {"peer lost", "was killed by signal 9", 1000}},
-      {"stop", {"peer silent", "is silent", kPeerTimeout * 1000 + 1000}},
+      {"stop", {"peer silent", "is silent: no answer for ", kPeerTimeout * 1000 + 1000}},
   };
   return table;
 }

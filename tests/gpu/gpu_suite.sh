@@ -35,8 +35,10 @@ pack() {
     done < <(find "$build" -type f -name "$program" -perm -u+x -not -path '*/CMakeFiles/*')
   done
   [[ $found == 1 ]] || fail "no test program in $build; build it first (cmake --build $build)"
-  for file in "$build"/libtutti.so.? "$build"/libtutti_*.so; do cp -L "$file" "$folder/lib/"; done
-  ln -s "$(basename "$build"/libtutti.so.?)" "$folder/lib/libtutti.so"
+  for file in "$build"/libtutti_*.so; do cp -L "$file" "$folder/lib/"; done
+  name=$(objdump -p "$build/libtutti.so" | awk '$1 == "SONAME" { print $2 }')
+  cp -L "$build/libtutti.so" "$folder/lib/$name"
+  ln -s "$name" "$folder/lib/libtutti.so"
   [[ -f $folder/lib/libtutti_device_cuda.so ]] ||
     fail "$build has no libtutti_device_cuda.so; cmake's output says why (grep 'Device cuda')"
   while read -r name file; do

@@ -14,6 +14,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/support/ranks.h"
+#include "tutti/adapters/checkpoint/checkpoint_folder.h"
 #include "tutti/adapters/nn/optimizers.h"
 #include "tutti/base/error.h"
 
@@ -90,6 +92,38 @@ TEST_F(Checkpoints, CheckpointsComeBackToTheBit) {
   EXPECT_EQ(std::memcmp(next.data(), parameter.value.data(), 24), 0);
 }
 
+// What one rank wrote with save_training() loads on any number of them.
+TEST_F(Checkpoints, TheSingleFileLoadsAsAFolderDoes) {
+  const auto file = folder_ + "checkpoint";
+  const auto make = [] {
+    return Parameter{"w", Tensor(Shape{3, 2}, DataType::f32), Tensor(Shape{3, 2}, DataType::f32),
+                     std::make_shared<GradientReady>()};
+  };
+  auto saved = make();
+  for (int i = 0; i < 6; ++i) saved.value.as<float>()[i] = 0.1f * static_cast<float>(i);
+  for (float& g : saved.gradient.span<float>()) g = 0.7f;
+  Adam before({saved}, {});
+  before.step();
+  save_training(file, before.parameters(), before.state(), {3, 14});
+  const auto body = [&](Communicator& comm) {
+    auto loaded = make();
+    Adam adam({loaded}, {});
+    auto tensors = placed_parameters(adam.parameters());
+    for (auto& state : placed_state(adam.state())) tensors.push_back(std::move(state));
+    const auto found = CheckpointFolder(comm, file).load(tensors);
+    ASSERT_TRUE(found.has_value());
+    EXPECT_EQ(found->words.at("epoch"), "3");
+    EXPECT_EQ(found->words.at("step"), "14");
+    EXPECT_EQ(found->members, 1);
+    EXPECT_EQ(std::memcmp(saved.value.data(), loaded.value.data(), 24), 0);
+    for (size_t i = 0; i < adam.state().size(); ++i) {
+      const auto &is = adam.state()[i].tensor, &was = before.state()[i].tensor;
+      EXPECT_EQ(std::memcmp(is.data(), was.data(), static_cast<size_t>(was.bytes())), 0);
+    }
+  };
+  for (const int size : {1, 3}) test::run_threads(size, body);
+}
+
 TEST_F(Checkpoints, DamagedCheckpointsAreRefusedAndChangeNothing) {
   Checkpoint checkpoint;
   checkpoint.tensors["parameter.w"] = Tensor(Shape{4}, DataType::f32);
@@ -100,30 +134,31 @@ TEST_F(Checkpoints, DamagedCheckpointsAreRefusedAndChangeNothing) {
   for (const size_t length : {size_t{0}, size_t{7}, size_t{20}, bytes.size() - 1})
     EXPECT_NE(refusal([&] { Checkpoint::read(put("short", bytes.substr(0, length))); }),
               "no error");
-  EXPECT_NE(refusal([&] { Checkpoint::read(put("long", std::string(8, '\xff') + "{}")); }),
-            "no error");
+  EXPECT_THAT(refusal([&] { Checkpoint::read(put("short", bytes.substr(0, 7))); }),
+              HasSubstr("7 bytes are too few"));
+  EXPECT_THAT(refusal([&] { Checkpoint::read(put("long", std::string(8, '\xff') + "{}")); }),
+              HasSubstr("its header should have 18446744073709551615 bytes, 2 are there"));
   Parameter other{"w", Tensor(Shape{5}, DataType::f32), Tensor(Shape{5}, DataType::f32),
                   std::make_shared<GradientReady>()};
   EXPECT_NE(refusal([&] {
               load_training(file, {other}, {});
             }).find("\"parameter.w\" is f32[4], expected f32[5]"),
             std::string::npos);
+  EXPECT_EQ(other.value.as<float>()[0], 0.0f);
+  other.name = "another";
+  EXPECT_THAT(refusal([&] { load_training(file, {other}, {}); }),
+              HasSubstr("\"parameter.another\" is missing"));
 }
 
 // gzip files begin with 1f 8b, and so may the length of a header.
 TEST_F(Checkpoints, AHeaderOfAnyLengthIsNoGzip) {
-  Checkpoint checkpoint;
-  checkpoint.tensors["w"] = Tensor(Shape{4}, DataType::f32);
-  checkpoint.words["pad"] = "";
-  const auto file = folder_ + "checkpoint";
-  checkpoint.write(file);
-  uint64_t length = 0;
-  std::memcpy(&length, contents(file).data(), sizeof length);
-  constexpr uint64_t kGzip = 0x8b1f;
-  checkpoint.words["pad"] = std::string(kGzip - length, 'x');
-  checkpoint.write(file);
+  constexpr size_t kGzip = 0x8b1f;
+  const std::string begin =
+      R"({"w":{"dtype":"F32","shape":[4],"data_offsets":[0,16]},"__metadata__":{"pad":")";
+  const std::string pad(kGzip - begin.size() - 3, 'x');
+  const auto file = forge(begin + pad + "\"}}", 16);
   ASSERT_EQ(contents(file).substr(0, 2), "\x1f\x8b");
-  EXPECT_EQ(Checkpoint::read(file).words, checkpoint.words);
+  EXPECT_EQ(Checkpoint::read(file).words.at("pad"), pad);
 }
 
 TEST_F(Checkpoints, ForgedHeadersAreCorruptData) {
@@ -134,17 +169,44 @@ TEST_F(Checkpoints, ForgedHeadersAreCorruptData) {
     return refusal([&] { Checkpoint::read(file); });
   };
   EXPECT_EQ(read("[4]", 16), "no error");
-  EXPECT_THAT(read("[-4]", 16), HasSubstr("negative extent"));
-  EXPECT_THAT(read("[-2,-2]", 16), HasSubstr("negative extent"));
+  EXPECT_THAT(read("[-4]", 16), HasSubstr("is no whole number"));
+  EXPECT_THAT(read("[-2,-2]", 16), HasSubstr("is no whole number"));
   // 2^62 + 4 elements have, in 64 bits, as many bytes as four.
   EXPECT_THAT(read("[4611686018427387908]", 16), HasSubstr("more bytes than 64 bits"));
   EXPECT_THAT(read("[4611686018427387904,4]", 16), HasSubstr("more than 2^63 elements"));
-  EXPECT_THAT(read("[5]", 20), HasSubstr("0 to 20 of 16 bytes"));
-  EXPECT_THAT(read("[5]", 16), HasSubstr("should have 20"));
-  EXPECT_THAT(read("\"four\"", 16), HasSubstr("header"));
+  EXPECT_THAT(read("[5]", 20), HasSubstr("\"w\" lies at 0 to 20 of 16 bytes and should have 20"));
+  EXPECT_THAT(read("[5]", 16), HasSubstr("\"w\" lies at 0 to 16 of 16 bytes and should have 20"));
+  EXPECT_THAT(read("\"four\"", 16), HasSubstr("\"four\" is no whole number"));
+  EXPECT_THAT(read("[4.5]", 16), HasSubstr("is no whole number from 0 to 2^63 - 1"));
+  EXPECT_THAT(read("[1e99]", 16), HasSubstr("is no whole number from 0 to 2^63 - 1"));
+  EXPECT_THAT(read("[18446744073709551612]", 16),
+              HasSubstr("is no whole number from 0 to 2^63 - 1"));
+  EXPECT_THAT(read("[true]", 1), HasSubstr("is no whole number from 0 to 2^63 - 1"));
   EXPECT_THAT(refusal([&] { Checkpoint::read(folder_); }), HasSubstr("no plain file"));
   EXPECT_THAT(refusal([&] { Checkpoint::read(folder_ + "none"); }, ErrorCode::io),
-              HasSubstr("cannot open"));
+              HasSubstr("cannot open \"" + folder_ + "none\""));
+}
+
+TEST_F(Checkpoints, OffsetsAreTwoWholeNumbersOfATensorsOwn) {
+  const auto entry = [](const std::string& offsets) {
+    return "{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":" + offsets + "}";
+  };
+  const auto read = [&](const std::string& header) {
+    const auto file = forge(header, 16);
+    return refusal([&] { Checkpoint::read(file); });
+  };
+  EXPECT_EQ(read("{\"w\":" + entry("[0,16]") + "}"), "no error");
+  EXPECT_THAT(read("{\"w\":" + entry("[0.0,16]") + "}"),
+              HasSubstr("is no whole number from 0 to 2^63 - 1"));
+  EXPECT_THAT(read("{\"w\":" + entry("[0,1e300]") + "}"),
+              HasSubstr("is no whole number from 0 to 2^63 - 1"));
+  EXPECT_THAT(read("{\"w\":" + entry("[-16,0]") + "}"), HasSubstr("-16 is no whole number"));
+  EXPECT_THAT(read("{\"w\":" + entry("[0,16,16]") + "}"),
+              HasSubstr("\"w\" has 3 data_offsets, expected 2"));
+  EXPECT_THAT(read("{\"w\":" + entry("[0,16]") + ",\"x\":" + entry("[0,16]") + "}"),
+              HasSubstr("\"x\" lies where other tensors lie"));
+  for (const char* header : {"null", "[]", "7"})
+    EXPECT_THAT(read(header), HasSubstr("no JSON object")) << header;
 }
 
 TEST_F(Checkpoints, NamesThatTheLayoutCannotHoldAreRefused) {
@@ -153,8 +215,9 @@ TEST_F(Checkpoints, NamesThatTheLayoutCannotHoldAreRefused) {
     checkpoint.tensors[name] = Tensor(Shape{1}, DataType::f32);
     return refusal([&] { checkpoint.write(folder_ + "checkpoint"); }, ErrorCode::invalid_argument);
   };
-  EXPECT_THAT(write("__metadata__"), HasSubstr("__metadata__"));
-  EXPECT_THAT(write("\xff"), HasSubstr("UTF-8"));
+  EXPECT_THAT(write("__metadata__"),
+              HasSubstr("a tensor cannot be named \"__metadata__\", which is the place of words"));
+  EXPECT_THAT(write("\xff"), HasSubstr("names and words must be UTF-8 ("));
   EXPECT_EQ(files(), 0u);
 }
 
@@ -186,6 +249,13 @@ TEST_F(Checkpoints, AWriteThatFailsLeavesTheOldFileAndNoDraft) {
   ASSERT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), 1);
   EXPECT_EQ(Checkpoint::read(file).tensors.at("w").as<float>()[99'999], 1.0f);
+  EXPECT_EQ(files(), 1u);
+}
+
+TEST_F(Checkpoints, APlaceThatIsAFolderIsNotTaken) {
+  std::filesystem::create_directories(folder_ + "folder/inside");
+  EXPECT_THAT(refusal([&] { filled(1, 10).write(folder_ + "folder"); }, ErrorCode::io),
+              HasSubstr("cannot finish \"" + folder_ + "folder\""));
   EXPECT_EQ(files(), 1u);
 }
 

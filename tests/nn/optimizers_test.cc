@@ -99,5 +99,70 @@ TEST(Schedules, WarmUpCosineAndSteps) {
   EXPECT_EQ((ConstantSchedule{0.3, 0})(1000), 0.3);
 }
 
+// A matrix goes by its own rate and decays, a bias does neither.
+TEST(Optimizers, LarsAndLambGoByTheNormsOfEachParameter) {
+  const std::vector<double> begin{0.5, -1, 2, 0.25};
+  for (const bool is_matrix : {true, false}) {
+    const Shape shape = is_matrix ? Shape{2, 2} : Shape{4};
+    const auto make = [&] {
+      Parameter parameter{"w", Tensor(shape, DataType::f32), Tensor(shape, DataType::f32),
+                          std::make_shared<GradientReady>()};
+      std::copy(begin.begin(), begin.end(), parameter.value.as<float>());
+      return parameter;
+    };
+    const auto lars_parameter = make(), lamb_parameter = make();
+    Lars lars({lars_parameter}, {.learning_rate = kRate, .weight_decay = kDecay, .trust = 0.1});
+    Lamb lamb({lamb_parameter}, {.learning_rate = kRate, .weight_decay = kDecay});
+    const auto norm = [](const std::vector<double>& values) {
+      double sum = 0;
+      for (const double value : values) sum += value * value;
+      return std::sqrt(sum);
+    };
+    const double decay = is_matrix ? kDecay : 0;
+    std::vector<double> a = begin, velocity(4), b = begin, m(4), v(4), g(4), u(4);
+    for (int t = 1; t <= kSteps; ++t) {
+      for (size_t i = 0; i < 4; ++i) {
+        g[i] = static_cast<float>(0.3 * std::sin(t + static_cast<double>(i)));
+        lars_parameter.gradient.as<float>()[i] = lamb_parameter.gradient.as<float>()[i] =
+            static_cast<float>(g[i]);
+      }
+      const double lars_rate =
+          kRate * (is_matrix ? 0.1 * norm(a) / (norm(g) + decay * norm(a)) : 1);
+      for (size_t i = 0; i < 4; ++i) {
+        velocity[i] = 0.9 * velocity[i] + lars_rate * (g[i] + decay * a[i]);
+        a[i] -= velocity[i];
+        m[i] = 0.9 * m[i] + 0.1 * g[i];
+        v[i] = 0.999 * v[i] + 0.001 * g[i] * g[i];
+        u[i] = m[i] / (1 - std::pow(0.9, t)) / (std::sqrt(v[i] / (1 - std::pow(0.999, t))) + 1e-6) +
+               decay * b[i];
+      }
+      const double lamb_rate = kRate * (is_matrix ? norm(b) / norm(u) : 1);
+      for (size_t i = 0; i < 4; ++i) b[i] -= lamb_rate * u[i];
+      lars.step();
+      lamb.step();
+      for (size_t i = 0; i < 4; ++i) {
+        ASSERT_NEAR(lars_parameter.value.as<float>()[i], a[i], 1e-5) << t;
+        ASSERT_NEAR(lamb_parameter.value.as<float>()[i], b[i], 1e-4) << t;
+      }
+    }
+  }
+}
+
+// A norm of zero leaves the plain rate, and no NaN.
+TEST(Optimizers, LarsAndLambStepAwayFromZero) {
+  Parameter zero{"w", Tensor(Shape{1, 2}, DataType::f32), Tensor(Shape{1, 2}, DataType::f32),
+                 std::make_shared<GradientReady>()};
+  Lars lars({zero}, {.learning_rate = 1});
+  lars.step();
+  EXPECT_EQ(zero.value.as<float>()[0], 0);
+  zero.gradient.as<float>()[0] = 0.5f;
+  lars.step();
+  EXPECT_EQ(zero.value.as<float>()[0], -0.5f);
+  Lamb lamb({zero}, {.learning_rate = 0.5, .weight_decay = 0});
+  zero.value.as<float>()[0] = 0;
+  lamb.step();
+  EXPECT_NEAR(zero.value.as<float>()[0], -0.5f, 1e-4);
+}
+
 }  // namespace
 }  // namespace tutti::nn

@@ -128,6 +128,49 @@ TEST(Training, RankOrderEndsWithEqualBitsInEveryMode) {
   }
 }
 
+// The mean loss over the first and over the last ten of `steps` steps, of all ranks.
+template <class Make>
+std::pair<double, double> losses(Communicator& comm, const Make& make, int steps) {
+  auto model = small_lenet(3);
+  auto inner = make(model.parameters());
+  auto optimizer = distributed(comm, inner);
+  DataLoader loader(digits(), {.batch = 32, .rank = comm.rank(), .size = comm.size(), .seed = 3});
+  double first = 0, last = 0;
+  for (int step = 0; step < steps; ++step) {
+    auto batch = loader.next();
+    if (!batch) batch = loader.next();
+    model.zero_grad();
+    CrossEntropy loss(model.forward(batch->images), batch->labels);
+    if (step < 10) first += loss.value() / 10;
+    if (step >= steps - 10) last += loss.value() / 10;
+    model.backward(loss);
+    optimizer.step();
+  }
+  return {comm.allreduce_blocking("first", first), comm.allreduce_blocking("last", last)};
+}
+
+// Untrained, ten classes cost about ln 10 = 2.3. Every optimizer learns to tell most of them apart.
+TEST(Training, TheLossFalls) {
+  test::run_threads(2, [](Communicator& comm) {
+    const auto expect_falls = [&](const char* name, auto&& make) {
+      const auto [first, last] = losses(comm, make, 100);
+      EXPECT_GT(first, 1.2) << name;
+      EXPECT_LT(last, 1.0) << name;
+    };
+    using Parameters = std::vector<Parameter>;
+    expect_falls("Sgd", [](Parameters all) {
+      return Sgd(std::move(all), {.learning_rate = 0.05, .momentum = 0.9});
+    });
+    expect_falls("Adam",
+                 [](Parameters all) { return Adam(std::move(all), {.learning_rate = 0.005}); });
+    expect_falls("AdamW", [](Parameters all) {
+      return AdamW(std::move(all), {.learning_rate = 0.005, .weight_decay = 0.01});
+    });
+    expect_falls("RmsProp",
+                 [](Parameters all) { return RmsProp(std::move(all), {.learning_rate = 0.002}); });
+  });
+}
+
 TEST(Training, OneTwoAndFourRanksAgree) {
   for (uint64_t seed = 1; seed <= 5; ++seed) {
     const auto one = train_threads(1, seed, 50, 0.01, Determinism::fastest);

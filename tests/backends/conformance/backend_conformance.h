@@ -14,8 +14,9 @@
 #include "tests/backends/support/world.h"
 #include "tutti/base/error.h"
 
-// What every Backend promises: of collectives in backend_conformance.cc, of ends and sleep in
-// backend_life_conformance.cc, and here what those tests stand on. A test program links them
+// What every Backend promises: of collectives in backend_conformance.cc, of queues of all kinds in
+// backend_queue_conformance.cc, of ends and sleep in backend_life_conformance.cc, and here what
+// those tests stand on. A test program links them
 // (LIBRARIES tutti_backend_conformance) and names its backends:
 //   INSTANTIATE_TEST_SUITE_P(Memory, BackendConformance, testing::Values(...));
 // All ranks live in this process. Where nothing else is said one thread drives them all, so

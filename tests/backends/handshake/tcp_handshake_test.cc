@@ -126,8 +126,9 @@ TEST(HandshakeTest, VersionsAreNamedOnBothSides) {
   EXPECT_EQ(caller.error->code(), ErrorCode::version);
   EXPECT_EQ(callee.error->code(), ErrorCode::version);
   const auto own = "version " + std::to_string(kWireVersion);
-  EXPECT_THAT(callee.error->what(),
-              AllOf(HasSubstr("version 7"), HasSubstr("process " + std::to_string(kWireVersion))));
+  EXPECT_THAT(callee.error->what(), AllOf(HasSubstr(" speaks wire version 7, this process " +
+                                                    std::to_string(kWireVersion)),
+                                          HasSubstr("; run one version of Tutti on all hosts")));
   EXPECT_THAT(caller.error->what(), AllOf(HasSubstr(own), HasSubstr("process 7")));
 }
 
@@ -168,6 +169,10 @@ TEST(HandshakeTest, ReflectionFailsForBothRoles) {
     }
     ASSERT_TRUE(victim.error);
     EXPECT_EQ(victim.error->code(), ErrorCode::authentication);
+    EXPECT_THAT(
+        victim.error->what(),
+        HasSubstr("sent this process its own side of the handshake back; something reflects "
+                  "connections, check the address and the port"));
     EXPECT_FALSE(victim.handshake.done());
   }
 }

@@ -1,10 +1,12 @@
 #include <sys/epoll.h>
 
 #include <atomic>
+#include <deque>
 #include <random>
 #include <thread>
 
 #include "tests/backends/conformance/backend_conformance.h"
+#include "tests/backends/conformance/queued_parts.h"
 #include "tests/support/ranks.h"
 #include "tutti/base/descriptor.h"
 
@@ -63,6 +65,90 @@ TEST(MemoryQueue, NoWakeUpIsLost) {
     });
   for (auto& rank : ranks) rank.join();
   EXPECT_EQ(lost, 0);
+}
+
+// A thread a rank, each with a few operations at once: what one writes the others read meanwhile.
+TEST(MemoryQueue, EveryKindBetweenThreads) {
+  constexpr int kSize = 3;
+  constexpr size_t kAhead = 3;
+  const uint64_t seed = std::random_device{}();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937_64 random(seed);
+  const auto ends = make_backends(find_backend("memory"), kSize, [](Context&) {});
+  CaseMaker maker(kSize, seed);
+  std::vector<Case> cases;
+  const int64_t counts[] = {0, 3, 40, 6000, 70'000, 150'000};
+  for (int turn = 0; turn < repetitions(8); ++turn)
+    for (const auto kind : kinds_of_all_ranks()) {
+      cases.push_back(maker.make(kind, DataType::f32, ReduceOp::sum, counts[random() % 6]));
+      know_longest(cases.back());
+    }
+  std::vector<std::vector<std::unique_ptr<Part>>> parts(kSize);
+  run_ranks(kSize, [&](int rank) {
+    auto& end = *ends[static_cast<size_t>(rank)];
+    std::minstd_rand form(static_cast<unsigned>(seed) + static_cast<unsigned>(rank));
+    auto& mine = parts[static_cast<size_t>(rank)];
+    std::deque<OperationPtr> running;
+    const auto deadline = Deadline::after(40);
+    for (size_t i = 0; (i < cases.size() || !running.empty()) && !deadline.passed();) {
+      if (i < cases.size() && running.size() < kAhead) {
+        mine.push_back(
+            std::make_unique<Part>(end, cases[i], rank, static_cast<Form>(form() % kForms)));
+        running.push_back(start_in_queue(end, mine.back()->collective, launch_in(0, ++i)));
+      }
+      const auto state = running.front()->advance();
+      if (state == OperationState::pending) continue;
+      EXPECT_EQ(state, OperationState::done);
+      running.pop_front();
+    }
+    EXPECT_FALSE(deadline.passed()) << "rank " << rank << " has begun " << mine.size();
+  });
+  for (const auto& mine : parts)
+    for (const auto& part : mine) part->check();
+}
+
+// Of operations that all ranks take part in none is left to the streams, at any size, and what each
+// rank tells and gives is known before.
+TEST(MemoryQueue, EveryKindGoesOneWayAndAsPredicted) {
+  constexpr int kSize = 3;
+  const auto ends = make_backends(find_backend("memory"), kSize, [](Context&) {});
+  CaseMaker maker(kSize, 1);
+  uint64_t sequence = 0;
+  for (const auto kind : kinds_of_all_ranks())
+    for (const int64_t count : {0, 1, 20, 3000, 60'000, 300'000}) {
+      SCOPED_TRACE(testing::Message() << to_string(kind) << " of " << count);
+      auto test = maker.make(kind, DataType::f32, ReduceOp::sum, count);
+      know_longest(test);
+      ++sequence;
+      std::vector<std::unique_ptr<Part>> parts;
+      std::vector<OperationPtr> operations;
+      std::vector<TransportCounters> before;
+      for (int rank = 0; rank < kSize; ++rank) {
+        auto& end = *ends[static_cast<size_t>(rank)];
+        parts.push_back(std::make_unique<Part>(end, test, rank, Form::apart));
+        before.push_back(end.counters());
+        const auto launch = launch_in(0, sequence);
+        ASSERT_TRUE(end.packs_itself(parts.back()->collective, launch));
+        operations.push_back(end.start(parts.back()->collective, launch));
+      }
+      bool is_pending = true;
+      for (const auto deadline = Deadline::after(20); is_pending && !deadline.passed();) {
+        is_pending = false;
+        for (auto& operation : operations)
+          is_pending |= operation->advance() == OperationState::pending;
+      }
+      ASSERT_FALSE(is_pending);
+      for (int rank = 0; rank < kSize; ++rank) {
+        auto& end = *ends[static_cast<size_t>(rank)];
+        const auto at = static_cast<size_t>(rank);
+        const auto predicted = end.predict(parts[at]->collective, launch_in(0, sequence));
+        const auto after = end.counters();
+        EXPECT_EQ(after.messages_sent - before[at].messages_sent, predicted.messages);
+        EXPECT_EQ(after.bytes_sent - before[at].bytes_sent, predicted.bytes);
+        EXPECT_EQ(end.transport()->counters().messages_sent, 0u);
+        parts[at]->check();
+      }
+    }
 }
 
 }  // namespace

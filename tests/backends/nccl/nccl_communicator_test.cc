@@ -307,7 +307,9 @@ TEST(NcclCommunicator, TheWrongDeviceIsRefused) {
       ADD_FAILURE() << "nothing was thrown";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
-      EXPECT_THAT(error.what(), testing::HasSubstr("lives on fake:1"));
+      EXPECT_THAT(error.what(),
+                  testing::HasSubstr("lives on fake:1, but this communicator works on fake:0; give "
+                                     "it memory of that device"));
     }
     comm.barrier("end").wait();
   });

@@ -64,9 +64,10 @@ void check_kinds(Communicator& comm, Gpu& gpu) {
   comm.broadcast("broadcast", gpu.view(word), size - 1).wait();
   EXPECT_EQ(gpu.read<float>(word), std::vector<float>(100, static_cast<float>(size - 1)));
 
-  const auto rows = gpu.make(numbers<float>(static_cast<size_t>(3 * size), 0));
+  // The mean of what differs from rank to rank.
+  const auto rows = gpu.make(numbers<float>(static_cast<size_t>(3 * size), 2 * rank));
   const auto part = comm.reduce_scatter("reduce_scatter", gpu.view(rows)).output();
-  const auto whole = numbers<float>(static_cast<size_t>(3 * size), 0);
+  const auto whole = numbers<float>(static_cast<size_t>(3 * size), size - 1);
   EXPECT_EQ(gpu.read<float>(part),
             std::vector<float>(whole.begin() + 3 * rank, whole.begin() + 3 * rank + 3));
 

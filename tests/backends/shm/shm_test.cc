@@ -349,6 +349,9 @@ TEST_F(Shm, RanksOfAnotherUserAreRefused) {
     const auto error = error_of([&] { open(1 - foreign); });
     EXPECT_EQ(error.code(), ErrorCode::authentication) << error.what();
     EXPECT_EQ(error.rank(), foreign);
+    EXPECT_NE(std::string(error.what()).find("; ranks that share memory must belong to one user"),
+              std::string::npos)
+        << error.what();
     EXPECT_NE(std::string(error.what()).find("12345"), std::string::npos) << error.what();
     EXPECT_EQ(other.wait(), 7);
   }
@@ -448,6 +451,11 @@ TEST_F(Shm, APlaceOutsideOfThePeersMemoryIsRefused) {
     const auto error = error_of([&] { zero.at(1, at, bytes); });
     EXPECT_EQ(error.code(), ErrorCode::corrupt_data) << at << " " << bytes;
     EXPECT_EQ(error.rank(), 1);
+    EXPECT_EQ(std::string(error.what())
+                  .find("rank 1 named " + std::to_string(bytes) + " bytes at " +
+                        std::to_string(at) + " of its shared memory, which has "),
+              0u)
+        << error.what();
   }
   EXPECT_NO_THROW(zero.at(1, end - 1, 1));
 }
@@ -484,6 +492,12 @@ TEST_F(Shm, MemoryBackendRefusesOtherProcesses) {
     }
     return 9;
   });
+  auto alone = thread_context(0, 3, make_memory_store());
+  alone.deadline = Deadline::after(0.3);
+  const auto in_vain = error_of([&] { find_backend("memory").open(alone, others(0, 3)); });
+  EXPECT_EQ(in_vain.code(), ErrorCode::timeout);
+  EXPECT_STREQ(in_vain.what(),
+               "rank 0 waited for ranks 1 2 to connect through memory, in vain; did it die?");
   const auto error = error_of([&] { find_backend("memory").open(told, others(1, 2)); });
   EXPECT_EQ(error.code(), ErrorCode::unavailable);
   EXPECT_NE(std::string(error.what()).find("use shm or tcp"), std::string::npos) << error.what();

@@ -5,6 +5,7 @@
 #include <random>
 #include <string>
 
+#include "tests/support/expect_error.h"
 #include "tutti/base/error.h"
 
 namespace tutti {
@@ -81,7 +82,11 @@ TEST(TcpStoreProtocolTest, DamagedFramesAreRefusedOrHarmless) {
   }
   EXPECT_GT(refused, 1000);
   EXPECT_GT(taken, 1000);
-  EXPECT_THROW(decode_frame_length("\xff\xff\xff\xff"), Error);
+  test::expect_error(ErrorCode::corrupt_data,
+                     "damaged frame of the TCP store: a request of 2 bytes",
+                     [] { decode_request("ab"); });
+  test::expect_error(ErrorCode::corrupt_data, "damaged frame of the TCP store: length 4294967295",
+                     [] { decode_frame_length("\xff\xff\xff\xff"); });
 }
 
 }  // namespace

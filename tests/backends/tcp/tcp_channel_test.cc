@@ -187,7 +187,10 @@ TEST(TcpMeetingTest, MissingRanksAreNamedAtTheDeadline) {
     ASSERT_TRUE(outcome.error);
     EXPECT_EQ(outcome.error->code(), ErrorCode::timeout);
     EXPECT_EQ(outcome.error->rank(), 1);
-    EXPECT_THAT(outcome.error->what(), HasSubstr("ranks 1 3 4"));
+    EXPECT_THAT(
+        outcome.error->what(),
+        HasSubstr(" waited in vain for ranks 1 3 4 to announce a TCP address; check that every "
+                  "rank was started and uses the same store and backend"));
     EXPECT_LT(outcome.seconds, 3);
   }
 }
@@ -200,9 +203,23 @@ TEST(TcpMeetingTest, ARankThatAnnouncesItselfAndStaysSilentIsNamed) {
       meeting.run({1}, [](Context& context) { context.deadline = Deadline::after(0.6); });
   ASSERT_TRUE(outcomes[1].error);
   EXPECT_EQ(outcomes[1].error->code(), ErrorCode::timeout);
-  EXPECT_THAT(outcomes[1].error->what(),
-              HasSubstr("rank 0 (127.0.0.1:" + std::to_string(silent.port())));
+  EXPECT_THAT(
+      outcomes[1].error->what(),
+      AllOf(HasSubstr("rank 0 (127.0.0.1:" + std::to_string(silent.port())),
+            HasSubstr("check that the ranks run and that no firewall stands between them")));
   EXPECT_LT(outcomes[1].seconds, 3);
+}
+
+TEST(TcpMeetingTest, WhatIsNoAddressInTheStoreIsShown) {
+  Meeting meeting(2, "");
+  meeting.store()->set("tcp/0/0", "somewhere else");
+  const auto outcomes = meeting.run({1});
+  ASSERT_TRUE(outcomes[1].error);
+  EXPECT_EQ(outcomes[1].error->code(), ErrorCode::corrupt_data);
+  EXPECT_STREQ(
+      outcomes[1].error->what(),
+      "the store says that rank 0 listens on \"somewhere else\", expected an address and a "
+      "port");
 }
 
 TEST(TcpMeetingTest, ARankThatEndedAfterAnnouncingItselfIsNamedBeforeTheDeadline) {
@@ -214,7 +231,10 @@ TEST(TcpMeetingTest, ARankThatEndedAfterAnnouncingItselfIsNamedBeforeTheDeadline
   ASSERT_TRUE(outcomes[1].error);
   EXPECT_EQ(outcomes[1].error->code(), ErrorCode::peer_lost);
   EXPECT_EQ(outcomes[1].error->rank(), 0);
-  EXPECT_THAT(outcomes[1].error->what(), HasSubstr("rank 0 (127.0.0.1:"));
+  EXPECT_THAT(outcomes[1].error->what(),
+              AllOf(HasSubstr("rank 0 (127.0.0.1:"),
+                    HasSubstr(" announced its address and refuses connections now; it has probably "
+                              "ended")));
   EXPECT_LT(outcomes[1].seconds, 6);
 }
 

@@ -115,5 +115,43 @@ TEST_F(CoordinatorTest, TheNextPlanWaitsUntilAllRanksHaveLeftTheLast) {
   lock();
 }
 
+// Each rank hears a number for each rank, not one for each two ranks, and what else is answered
+// with it as ever.
+TEST(CoordinatorAlltoall, TellsEachRankWhatItGets) {
+  constexpr int kSize = 3;
+  const int64_t rows[kSize][kSize] = {{1, 2, 3}, {0, 5, 0}, {7, 0, 4}};
+  const Options options;
+  std::vector<std::vector<std::byte>> sent(kSize);
+  Coordinator coordinator(options, kSize, [&](int rank, std::span<const std::byte> message) {
+    sent[static_cast<size_t>(rank)].assign(message.begin(), message.end());
+  });
+  for (int rank = 0; rank < kSize; ++rank) {
+    auto message = begin_message(MessageType::requests);
+    Request request;
+    request.name = "before";
+    request.signature.shape = {4};
+    encode_request(message, request, NameCache(0));
+    request.name = "dealt";
+    request.signature.kind = CollectiveKind::alltoall;
+    request.rows.assign(std::begin(rows[rank]), std::end(rows[rank]));
+    encode_request(message, request, NameCache(0));
+    coordinator.on_requests(rank, WireReader(message.bytes().subspan(1)), kNow);
+  }
+  coordinator.answer();
+  for (int rank = 0; rank < kSize; ++rank) {
+    WireReader reader(sent[static_cast<size_t>(rank)]);
+    EXPECT_EQ(reader.enumeration<MessageType>(kMessageTypeCount), MessageType::answers);
+    const NameCache cache(0);
+    EXPECT_EQ(reader.enumeration<AnswerType>(2), AnswerType::response);
+    EXPECT_EQ(decode_response(reader, cache).name, "before");
+    EXPECT_EQ(reader.enumeration<AnswerType>(2), AnswerType::response);
+    const auto response = decode_response(reader, cache);
+    EXPECT_EQ(response.name, "dealt");
+    EXPECT_EQ(response.rows,
+              (std::vector<int64_t>{rows[0][rank], rows[1][rank], rows[2][rank], 7}));
+    EXPECT_TRUE(reader.at_end());
+  }
+}
+
 }  // namespace
 }  // namespace tutti

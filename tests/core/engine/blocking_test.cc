@@ -6,6 +6,7 @@
 #include <mutex>
 #include <thread>
 
+#include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
 #include "tutti/core/arena.h"
 
@@ -139,9 +140,13 @@ TEST(Blocking, FromSeveralThreadsOfARank) {
 TEST(Blocking, BadInputIsRefusedBeforeAnythingIsSent) {
   test::run_threads(2, [](Communicator& comm) {
     std::vector<float> values(3, 1.0f);
-    EXPECT_THROW(comm.allreduce_blocking("", values), Error);
-    EXPECT_THROW(comm.allreduce_blocking("x", values, ReduceOp::band), Error);
-    EXPECT_THROW(comm.allreduce_blocking("x", TensorView(nullptr, Shape{3}, DataType::f32)), Error);
+    test::expect_refused("an operation needs a name by which the ranks match it",
+                         [&] { comm.allreduce_blocking("", values); });
+    test::expect_refused("\"x\": op band means nothing on f32",
+                         [&] { comm.allreduce_blocking("x", values, ReduceOp::band); });
+    test::expect_refused("\"x\": the tensor f32[3] of rank ", [&] {
+      comm.allreduce_blocking("x", TensorView(nullptr, Shape{3}, DataType::f32));
+    });
     comm.allreduce_blocking("x", values, ReduceOp::sum);
     EXPECT_EQ(values[0], 2.0f);
   });

@@ -2,6 +2,7 @@
 
 #include "tutti/core/engine/staging.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -284,13 +285,50 @@ TEST(Staging, MemoryOfTwoKindsIsAMismatch) {
   });
 }
 
+// One rank may compute on several devices, as Horovod's ranks may on several GPUs.
+TEST(Staging, SeveralDevicesOfARank) {
+  FakeDevice device;
+  run_threads(2, [&](Communicator& comm) {
+    const Device both[] = {{DeviceKind::fake, 0}, {DeviceKind::fake, 1}};
+    std::vector<StreamRef> streams;
+    std::vector<Tensor> tensors;
+    for (const auto& place : both) {
+      streams.push_back(device.create_stream(place));
+      tensors.emplace_back(Shape{1000}, DataType::f32, place);
+    }
+    for (int step = 0; step < 6; ++step) {
+      std::vector<Work> works;
+      for (size_t i = 0; i < 2; ++i) {
+        fill(device, tensors[i], streams[i], static_cast<float>(10 * i) + comm.rank());
+        works.push_back(comm.allreduce(
+            fmt::format("on {}", i),
+            TensorView(tensors[i].data(), Shape{1000}, DataType::f32, both[i], streams[i]),
+            ReduceOp::sum));
+      }
+      for (size_t i = 0; i < 2; ++i) {
+        works[i].wait();
+        ASSERT_EQ(tensors[i].as<float>()[999], static_cast<float>(20 * i + 1)) << both[i].index;
+      }
+    }
+    for (const auto stream : streams) device.destroy_stream(stream);
+  });
+}
+
 TEST(Staging, AGroupLivesOnOneDevice) {
   FakeDevice device;
   run_threads(1, [&](Communicator& comm) {
     const Tensor there(Shape{4}, DataType::f32, kFake);
     std::vector<float> here(4, 1);
     const NamedTensor tensors[] = {{"a", here}, {"b", there}};
-    EXPECT_THROW(comm.grouped_allreduce("g", tensors), Error);
+    try {
+      comm.grouped_allreduce("g", tensors);
+      ADD_FAILURE() << "two kinds of memory in one group";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+      EXPECT_STREQ(error.what(),
+                   "group \"g\": \"a\" lives on cpu, \"b\" on fake:0; the tensors of a group live "
+                   "on one device");
+    }
   });
 }
 

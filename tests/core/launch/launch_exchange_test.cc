@@ -95,15 +95,18 @@ TEST(Pmi, SaysWhatWentWrong) {
     PmiServer server(std::move(answers));
     return refusal([&] { share_over_pmi(server.descriptor(), 1, "", Deadline::after(10)); });
   };
-  EXPECT_THAT(line({"HTTP/1.1 400 Bad Request\n"}).text,
-              HasSubstr("answered \"HTTP/1.1 400 Bad Request\" to \"init"));
+  EXPECT_THAT(
+      line({"HTTP/1.1 400 Bad Request\n"}).text,
+      HasSubstr("the launcher's PMI server answered \"HTTP/1.1 400 Bad Request\" to \"init"));
   EXPECT_EQ(line({"nonsense\n"}).code, ErrorCode::corrupt_data);
-  EXPECT_THAT(line({kHello, "cmd=my_kvsname rc=-1\n"}).text, HasSubstr("refused"));
+  EXPECT_THAT(line({kHello, "cmd=my_kvsname rc=-1\n"}).text,
+              HasSubstr("the launcher's PMI server refused \""));
   EXPECT_EQ(line({kHello, "cmd=my_kvsname rc=-1\n"}).code, ErrorCode::unavailable);
   EXPECT_THAT(line({kHello}).text, HasSubstr("closed its connection"));
-  EXPECT_THAT(line({std::string(10'000, 'x')}).text, HasSubstr("more than 4096 bytes"));
+  EXPECT_THAT(line({std::string(10'000, 'x')}).text,
+              HasSubstr("the launcher's PMI server sent a line of more than 4096 bytes"));
   EXPECT_THAT(refusal([] { share_over_pmi(999, 0, "", Deadline::after(1)); }).text,
-              HasSubstr("PMI_FD=999"));
+              HasSubstr("PMI_FD=999 does not lead to the launcher: "));
 }
 
 TEST(Pmi, WaitsNoLongerThanTheDeadline) {

@@ -24,6 +24,14 @@ TEST(SlurmList, RefusesWhatIsNoHostList) {
     EXPECT_FALSE(expand_host_list(text)) << text;
 }
 
+// A short text must not become 65,536 long names.
+TEST(SlurmList, RefusesNamesThatNoHostHas) {
+  EXPECT_TRUE(expand_host_list(std::string(255, 'n')));
+  EXPECT_FALSE(expand_host_list(std::string(256, 'n')));
+  EXPECT_FALSE(expand_host_list("n[1-60000]" + std::string(250, 'x')));
+  EXPECT_FALSE(expand_host_list(std::string(251, 'n') + "[1-60000]"));
+}
+
 TEST(SlurmList, ExpandsTaskCounts) {
   EXPECT_THAT(*expand_task_counts("4"), ElementsAre(4));
   EXPECT_THAT(*expand_task_counts("4,1(x2)"), ElementsAre(4, 1, 1));

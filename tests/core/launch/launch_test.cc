@@ -156,6 +156,9 @@ TEST(DetectLauncher, SaysTheWholeLine) {
   EXPECT_EQ(refusal({{"TUTTI_RANK", "0"}, {"TUTTI_SIZE", "2"}}),
             "TUTTI_SIZE=2 ranks must meet somewhere, but TUTTI_STORE is missing (want "
             "tcp://host:port or file:///folder); tutti-run sets it");
+  // One of the others of tutti-run is there, its first is not.
+  for (const char* other : {"TUTTI_LOCAL_RANK", "TUTTI_LOCAL_SIZE"})
+    EXPECT_EQ(refusal({{other, "1"}}), "tutti-run started this process, but TUTTI_RANK is missing");
 }
 
 TEST(DetectLauncher, CountsNoPods) {
@@ -179,11 +182,13 @@ TEST(DetectLauncher, WantsWholeNumbers) {
   for (const auto& [environment, variable] : numbers)
     for (const char* garbage : {"", "x", "1x", " 1", "0x1", "-1", "1.0", "99999999999999999999"})
       EXPECT_THAT(refusal(with(*environment, variable, garbage)),
-                  HasSubstr(std::string(variable) + "=" + garbage + " "));
+                  AllOf(HasSubstr(std::string(variable) + "=" + garbage + " "),
+                        HasSubstr(") is not a number from ")));
 }
 
 TEST(DetectLauncher, LocalRanksFit) {
-  EXPECT_THAT(refusal(with(kTorchrun, "LOCAL_WORLD_SIZE", "5")), HasSubstr("more than all 4"));
+  EXPECT_THAT(refusal(with(kTorchrun, "LOCAL_WORLD_SIZE", "5")),
+              HasSubstr("=5 ranks on one host are more than all 4"));
   EXPECT_THAT(refusal(with(kHydra, "MPI_LOCALRANKID", "2")),
               HasSubstr("MPI_LOCALRANKID=2 is no rank of MPI_LOCALNRANKS=2"));
   EXPECT_THAT(refusal(with(kSlurm, "SLURM_STEP_TASKS_PER_NODE", "2(x")),
@@ -198,6 +203,8 @@ TEST(DetectLauncher, NeverUsesTorchrunsOwnPort) {
   EXPECT_NE(detect_launcher(with(kTorchrun, "TORCHELASTIC_RESTART_COUNT", "1")).public_secret,
             found.public_secret);
   EXPECT_THAT(refusal(with(kTorchrun, "MASTER_PORT", "65535")), HasSubstr("MASTER_PORT=65535"));
+  EXPECT_THAT(refusal(with(kTorchrun, "MASTER_ADDR", "")),
+              HasSubstr("MASTER_ADDR= (set by torchrun) is not a host"));
 }
 
 TEST(DetectLauncher, SlurmsPmiKnowsTheNode) {

@@ -116,7 +116,8 @@ TEST_F(AttemptTest, ADeathIsNamedToEachSurvivorOnceAndAReplacementMeetsThem) {
     EXPECT_EQ(heard.rank, 1);
     EXPECT_THAT(heard.text, AllOf(HasSubstr("rank 1 (host somewhere, pid 4711) was killed by "
                                             "signal 9 (Killed) while the ranks were connecting"),
-                                  HasSubstr("2 ranks")));
+                                  HasSubstr("while the ranks were connecting. Make a new "
+                                            "Communicator to go on with 2 ranks")));
   }
   auto replacement = rank(1, 3);
   replacement.incarnation = 1;
@@ -219,6 +220,9 @@ TEST(ToldFailure, GarbageIsNoFailureOfARank) {
       FAIL() << text;
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::corrupt_data) << text;
+      EXPECT_EQ(error.what(), fmt::format("the store's key x/failure holds \"{}\", which no rank "
+                                          "tells",
+                                          text));
     }
   }
 }

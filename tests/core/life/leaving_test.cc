@@ -7,11 +7,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <optional>
 #include <thread>
 #include <tuple>
 
+#include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
 #include "tutti/core/communicator.h"
 
@@ -21,7 +23,9 @@ namespace {
 using std::chrono::milliseconds;
 using testing::HasSubstr;
 
-constexpr double kAtOnce = 1.0;  // seconds; without evidence it takes the peer timeout, 10
+// Seconds; without evidence it takes the peer timeout, 10. How fast it is, the table of
+// tests/faults/leaving_test.cc says.
+constexpr double kAtOnce = 5.0;
 
 // What was thrown, and how long after `since`.
 struct Heard {
@@ -239,6 +243,71 @@ TEST_P(LeavingOver, TheOthersGoOnByShrink) {
     float one = 1;
     rest->allreduce("y", std::span(&one, 1), ReduceOp::sum).wait();
     EXPECT_EQ(one, 2.0f);
+  });
+}
+
+// One sum over all ranks of `comm`, or what it throws.
+Heard sum_over(Communicator& comm, const std::string& name) {
+  return hear([&] {
+    float one = 1;
+    comm.allreduce(name, std::span(&one, 1), ReduceOp::sum).wait();
+    EXPECT_EQ(one, static_cast<float>(comm.size()));
+  });
+}
+
+TEST_P(LeavingOver, TheOthersGoOnAgainWhenAnotherLeaves) {
+  run(4, [](Communicator& comm) {
+    EXPECT_FALSE(sum_over(comm, "all").error);
+    if (comm.rank() == 1) return;
+    EXPECT_EQ(sum_over(comm, "x").error.value().rank(), 1);
+    const auto rest = comm.shrink();  // of ranks 0, 2 and 3
+    ASSERT_EQ(rest->size(), 3);
+    EXPECT_FALSE(sum_over(*rest, "three").error);
+    if (comm.rank() == 3) return;
+    const auto heard = sum_over(*rest, "y");
+    EXPECT_EQ(heard.error.value().code(), ErrorCode::peer_left);
+    EXPECT_EQ(heard.error.value().rank(), 2);
+    const auto last = rest->shrink();
+    EXPECT_EQ(last->size(), 2);
+    EXPECT_EQ(last->rank(), comm.rank() / 2);
+    EXPECT_FALSE(sum_over(*last, "two").error);
+  });
+}
+
+TEST_P(LeavingOver, TwoLeaveAtOnceAndTheOthersGoOn) {
+  run(
+      4,
+      [](Communicator& comm) {
+        EXPECT_FALSE(sum_over(comm, "all").error);
+        if (comm.rank() == 1 || comm.rank() == 2) return;
+        const auto heard = sum_over(comm, "x");
+        EXPECT_EQ(heard.error.value().code(), ErrorCode::peer_left);
+        EXPECT_THAT(heard.error.value().rank(), testing::AnyOf(1, 2));
+        const auto rest = comm.shrink();
+        EXPECT_EQ(rest->size(), 2);
+        EXPECT_EQ(rest->rank(), comm.rank() / 3);
+        EXPECT_FALSE(sum_over(*rest, "two").error);
+      },
+      [](Options& options) { options.peer_timeout = 3; });
+}
+
+// Rank 1 knows of the loss, but does not call shrink() before rank 0 has given up.
+TEST(Shrink, WhoDoesNotCallItIsNamedWhenTheDeadlinePasses) {
+  std::atomic<bool> has_given_up{false};
+  test::run_threads(3, [&](Communicator& comm) {
+    EXPECT_FALSE(sum_over(comm, "all").error);
+    if (comm.rank() == 2) return;
+    EXPECT_EQ(sum_over(comm, "x").error.value().rank(), 2);
+    if (comm.rank() == 1) {
+      const auto deadline = Deadline::after(30);
+      while (!has_given_up && !deadline.passed()) std::this_thread::sleep_for(milliseconds(1));
+      return;
+    }
+    test::expect_error(ErrorCode::timeout,
+                       "shrink: the deadline has passed while rank 1 did not say that it lives; "
+                       "every survivor must call it",
+                       [&] { comm.shrink(Deadline::after(0.3)); });
+    has_given_up = true;
   });
 }
 

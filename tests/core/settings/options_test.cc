@@ -342,7 +342,8 @@ TEST(FromEnvironment, ReadsTheSecretFromADescriptor) {
   ASSERT_EQ(::write(ends[1], "defg", 4), 4);
   ::close(ends[1]);
   EXPECT_EQ(secret_from(std::to_string(ends[0])), "defg closed");
-  EXPECT_THAT(secret_from(std::to_string(ends[0])), HasSubstr("held 0 bytes"));  // used up
+  EXPECT_THAT(secret_from(std::to_string(ends[0])),
+              HasSubstr("held 0 bytes, but a secret has 1 to "));  // used up
   ::close(ends[0]);
 
   EXPECT_THAT(secret_from("999"), HasSubstr("TUTTI_SECRET_FD=999 cannot be read"));

@@ -1,0 +1,194 @@
+/* The forms of operations that bindings of other languages need beside those of c_checks.c. */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "c_checks.h"
+
+#define TEXT_OF(x) #x
+#define TEXT(x) TEXT_OF(x)
+#define EXPECT(condition) \
+  if (!(condition)) return __FILE__ ":" TEXT(__LINE__) ": " #condition
+#define EXPECT_OK(call) \
+  if ((call) != TUTTI_OK) return tutti_last_error()
+
+const char* check_more_forms(tutti_comm_t comm) {
+  const int rank = tutti_rank(comm), size = tutti_size(comm);
+  tutti_work_t work;
+  tutti_tensor_t first, second;
+  int32_t own[2] = {rank, -rank}, all[16];
+  tutti_tensor_t input = tutti_vector(own, 2, TUTTI_I32);
+  tutti_tensor_t output = tutti_vector(all, (int64_t)2 * size, TUTTI_I32);
+  EXPECT_OK(tutti_allgather_into(comm, "into", &input, &output, NULL));
+  for (int i = 0; i < size; ++i) EXPECT(all[2 * i] == i && all[2 * i + 1] == -i);
+  EXPECT(tutti_allgather_into(comm, "into", &input, NULL, NULL) == TUTTI_INVALID_ARGUMENT);
+
+  const char* names[2] = {"p", "q"};
+  tutti_tensor_t pair[2] = {input, tutti_vector(&own[1], 1, TUTTI_I32)};
+  EXPECT_OK(tutti_grouped_allgather(comm, "gathers", names, pair, 2, &work));
+  EXPECT_OK(tutti_work_output(work, 0, &first));
+  EXPECT_OK(tutti_work_output(work, 1, &second));
+  EXPECT(first.shape[0] == 2 * size && second.shape[0] == size);
+  EXPECT(((int32_t*)second.data)[size - 1] == 1 - size);
+  tutti_work_release(work);
+
+  double rows[8], column[8];
+  for (int i = 0; i < size; ++i) rows[i] = column[i] = i + rank;
+  tutti_tensor_t dealt[2] = {tutti_vector(rows, size, TUTTI_F64),
+                             tutti_matrix(column, size, 1, TUTTI_F64)};
+  EXPECT_OK(tutti_grouped_reduce_scatter(comm, "scatters", names, dealt, 2, NULL, &work));
+  EXPECT_OK(tutti_work_output(work, 1, &second));
+  EXPECT(second.dimensions == 2 && second.shape[0] == 1);
+  EXPECT(*(double*)second.data == rank + (size - 1) / 2.0);
+  tutti_work_release(work);
+
+  int64_t at[2] = {rank, 7};
+  float values[4] = {1, 2, (float)rank, 4};
+  tutti_tensor_t indices = tutti_vector(at, 2, TUTTI_I64);
+  tutti_tensor_t sparse = tutti_matrix(values, 2, 2, TUTTI_F32);
+  EXPECT_OK(tutti_sparse_allreduce(comm, "sparse", &indices, &sparse, TUTTI_AVERAGE, &work));
+  EXPECT_OK(tutti_work_output(work, 0, &first));
+  EXPECT_OK(tutti_work_output(work, 1, &second));
+  EXPECT(first.shape[0] == 2 * size && second.shape[0] == 2 * size && second.shape[1] == 2);
+  EXPECT(((int64_t*)first.data)[2 * size - 2] == size - 1);
+  EXPECT(((float*)second.data)[4 * size - 2] == (float)(size - 1) / (float)size);
+  tutti_work_release(work);
+  EXPECT(tutti_sparse_allreduce(comm, "sparse", &sparse, &sparse, TUTTI_SUM, &work) ==
+         TUTTI_INVALID_ARGUMENT);
+
+  /* Into memory of the caller, by name and blocking. */
+  int64_t gathered[8], scattered = 0, sums[8], sum = 0, sent[8], came[8], mine = rank;
+  const int last = size - 1;
+  for (int i = 0; i < size; ++i) sums[i] = i, sent[i] = 10 * rank + i;
+  tutti_tensor_t one = tutti_vector(&mine, 1, TUTTI_I64);
+  tutti_tensor_t many = tutti_vector(gathered, size, TUTTI_I64);
+  tutti_tensor_t part = tutti_vector(&scattered, 1, TUTTI_I64);
+  tutti_tensor_t addends = tutti_vector(sums, size, TUTTI_I64);
+  tutti_tensor_t total = tutti_vector(&sum, 1, TUTTI_I64);
+  tutti_tensor_t out = tutti_vector(sent, size, TUTTI_I64),
+                 in = tutti_vector(came, size, TUTTI_I64);
+  tutti_reduce_options_t add = TUTTI_REDUCE_OPTIONS;
+  add.op = TUTTI_SUM;
+  for (int blocking = 0; blocking < 2; ++blocking) {
+    memset(gathered, 0, sizeof gathered);
+    memset(came, 0, sizeof came);
+    scattered = sum = 0;
+    const tutti_tensor_t* at_last = rank == last ? &many : NULL;
+    if (blocking) {
+      EXPECT_OK(tutti_gather_blocking(comm, "g", &one, at_last, last, NULL));
+      EXPECT_OK(tutti_scatter_blocking(comm, "s", at_last, &part, last, NULL));
+      EXPECT_OK(tutti_reduce_scatter_blocking(comm, "rs", &addends, &total, TUTTI_SUM, NULL));
+      EXPECT_OK(tutti_alltoall_blocking(comm, "a", &out, &in));
+    } else {
+      EXPECT_OK(tutti_gather_into(comm, "g", &one, at_last, last, NULL));
+      EXPECT_OK(tutti_scatter_into(comm, "s", at_last, &part, last, NULL, NULL));
+      EXPECT_OK(tutti_reduce_scatter_into(comm, "rs", &addends, &total, &add, NULL, NULL));
+      EXPECT_OK(tutti_alltoall_into(comm, "a", &out, &in, NULL, NULL));
+    }
+    for (int i = 0; i < size; ++i) EXPECT(rank != last || gathered[i] == i);
+    EXPECT(scattered == rank && sum == (int64_t)rank * size);
+    for (int i = 0; i < size; ++i) EXPECT(came[i] == 10 * i + rank);
+  }
+  EXPECT_OK(tutti_allgather_blocking(comm, "ag", &one, &many, NULL));
+  for (int i = 0; i < size; ++i) EXPECT(gathered[i] == i);
+  EXPECT_OK(tutti_reduce_blocking(comm, "r", &one, rank == last ? &total : NULL, last, TUTTI_SUM));
+  EXPECT(rank != last || sum == size * (size - 1) / 2);
+  EXPECT(tutti_scatter_blocking(comm, "s", NULL, NULL, last, NULL) == TUTTI_INVALID_ARGUMENT);
+
+  EXPECT_OK(tutti_broadcast_blocking(comm, "blocking", &input, size - 1));
+  EXPECT(own[0] == size - 1);
+  EXPECT_OK(tutti_barrier_blocking(comm));
+  EXPECT(tutti_hosts(comm) == 1 && strcmp(tutti_backend(comm), "memory") == 0);
+  EXPECT(tutti_hosts(NULL) == -1 && tutti_backend(NULL) == NULL);
+  return NULL;
+}
+
+struct outcome {
+  int calls, status, rank;
+  char text[256];
+};
+
+static void keep_outcome(void* context, int status) {
+  struct outcome* outcome = context;
+  ++outcome->calls;
+  outcome->status = status;
+  outcome->rank = tutti_last_error_rank();
+  if (status != TUTTI_OK) strncpy(outcome->text, tutti_last_error(), sizeof outcome->text - 1);
+}
+
+const char* check_callbacks(tutti_comm_t comm) {
+  const int size = tutti_size(comm), last = size - 1;
+  float values[2] = {1, 1};
+  tutti_tensor_t tensor = tutti_vector(values, 2, TUTTI_F32);
+  tutti_work_t work;
+  struct outcome good = {0}, bad = {0}, late = {0};
+  EXPECT_OK(tutti_allreduce(comm, "v", &tensor, TUTTI_SUM, &work));
+  EXPECT_OK(tutti_work_then(work, keep_outcome, &good));
+  EXPECT_OK(tutti_work_wait_on(work, NULL));
+  EXPECT_OK(tutti_work_then(work, keep_outcome, &late)); /* it is over: at once */
+  EXPECT(late.calls == 1 && late.status == TUTTI_OK);
+  EXPECT(tutti_work_then(work, NULL, NULL) == TUTTI_INVALID_ARGUMENT);
+  EXPECT(tutti_work_then(NULL, keep_outcome, NULL) == TUTTI_INVALID_ARGUMENT);
+  tutti_work_release(work);
+
+  /* The error comes to the callback as it does to a wait. */
+  if (size > 1) {
+    tensor = tutti_vector(values, tutti_rank(comm) == last ? 1 : 2, TUTTI_F32);
+    EXPECT_OK(tutti_allreduce(comm, "w", &tensor, TUTTI_SUM, &work));
+    EXPECT_OK(tutti_work_then(work, keep_outcome, &bad));
+    EXPECT(tutti_work_wait(work) == TUTTI_MISMATCH);
+    tutti_work_release(work);
+  }
+  /* Closing runs the callbacks that are due. */
+  EXPECT_OK(tutti_barrier(comm, "all have theirs", NULL));
+  EXPECT_OK(tutti_close(comm));
+  EXPECT(good.calls == 1 && good.status == TUTTI_OK);
+  EXPECT(size == 1 || (bad.calls == 1 && bad.status == TUTTI_MISMATCH && bad.rank == last &&
+                       strstr(bad.text, "f32[2]") != NULL));
+
+  EXPECT_OK(tutti_close(comm));
+  EXPECT(tutti_barrier(comm, "too late", NULL) == TUTTI_CLOSED);
+  EXPECT(tutti_rank(comm) >= 0 && tutti_size(comm) == size);
+  EXPECT(tutti_close(NULL) == TUTTI_INVALID_ARGUMENT);
+  return NULL;
+}
+
+const char* check_closing_ends_a_wait(tutti_comm_t comm) {
+  if (tutti_size(comm) < 2) return NULL;
+  tutti_work_t work;
+  struct outcome outcome = {0};
+  if (tutti_rank(comm) == 0) {
+    EXPECT_OK(tutti_barrier(comm, "nobody else comes", &work));
+    EXPECT_OK(tutti_work_then(work, keep_outcome, &outcome));
+    EXPECT_OK(tutti_close(comm));
+    EXPECT(tutti_work_wait_for(work, 20) == TUTTI_CLOSED);
+    EXPECT(outcome.calls == 1 && outcome.status == TUTTI_CLOSED);
+    tutti_work_release(work);
+  } else {
+    EXPECT(tutti_barrier(comm, "rank 0 has left", NULL) == TUTTI_PEER_LEFT);
+    EXPECT(tutti_last_error_rank() == 0);
+  }
+  return NULL;
+}
+
+const char* check_timeline(tutti_comm_t comm) {
+  char file[64];
+  sprintf(file, "/tmp/tutti_c_timeline.%d.%d", (int)getpid(), tutti_size(comm));
+  EXPECT_OK(tutti_start_timeline(comm, file));
+  EXPECT_OK(tutti_barrier(comm, "traced", NULL));
+  EXPECT_OK(tutti_stop_timeline(comm));
+  if (tutti_rank(comm) == 0) {
+    FILE* trace = fopen(file, "r");
+    EXPECT(trace != NULL);
+    char text[65536];
+    const size_t length = fread(text, 1, sizeof text - 1, trace);
+    fclose(trace);
+    unlink(file);
+    text[length] = 0;
+    EXPECT(strstr(text, "traced") != NULL);
+  }
+  EXPECT(tutti_start_timeline(comm, NULL) == TUTTI_INVALID_ARGUMENT);
+  EXPECT(tutti_start_timeline(NULL, file) == TUTTI_INVALID_ARGUMENT);
+  EXPECT(tutti_stop_timeline(NULL) == TUTTI_INVALID_ARGUMENT);
+  return NULL;
+}

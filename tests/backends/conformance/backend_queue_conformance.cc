@@ -1,0 +1,134 @@
+// Queues of all kinds: what every Backend promises of operations that all ranks start in one order,
+// from whatever memory.
+
+#include "tests/backends/conformance/backend_conformance.h"
+#include "tests/backends/conformance/queued_parts.h"
+#include "tests/support/ranks.h"
+
+namespace tutti::test {
+
+// Lengths beside every border: of a line, of one chunk, of several; and ranks that hold their
+// memory differently, so that one that works in place, or whose memory its peers reach, meets
+// others.
+TEST_P(BackendConformance, EveryKindInAQueue) {
+  const uint64_t seed = std::random_device{}();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937_64 random(seed);
+  for (const int size : {1, 2, 3, 4}) {
+    open(size);
+    CaseMaker maker(size, seed);
+    uint64_t sequence = 0;
+    for (const auto kind : kinds_of_all_ranks())
+      for (const int64_t count : {0, 1, 7, size, 23, 1000, 5000, 66'000, 150'001}) {
+        // Mixed, and all ranks alike in each form.
+        for (int form = kForms; form >= kForms - repetitions(kForms); --form) {
+          auto test = maker.make(kind, DataType::f32, ReduceOp::sum, count);
+          know_longest(test);
+          std::vector<std::unique_ptr<Part>> parts;
+          std::vector<Running> running;
+          ++sequence;
+          for (int rank = 0; rank < size; ++rank) {
+            const int own = form < kForms ? form : static_cast<int>(random() % kForms);
+            parts.push_back(std::make_unique<Part>(end(rank), test, rank, static_cast<Form>(own)));
+            running.push_back({rank, start_in_queue(end(rank), parts.back()->collective,
+                                                    launch_in(0, sequence))});
+          }
+          finish(running, OperationState::done);
+          for (const auto& part : parts) part->check();
+          if (HasFailure())
+            FAIL() << to_string(kind) << " count " << count << " size " << size << " form " << form;
+        }
+      }
+  }
+}
+
+// Many at once of all kinds, ranks far apart in the queue, what is vetoed in between.
+TEST_P(BackendConformance, MixedKindsInOneOrder) {
+  const uint64_t seed = std::random_device{}();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937_64 random(seed);
+  constexpr size_t kOperations = 60;
+  const auto kinds = kinds_of_all_ranks();
+  for (const int size : {2, 3, 5}) {
+    open(size);
+    CaseMaker maker(size, random());
+    struct One {
+      Case test;
+      uint32_t verdict = 0;
+      int vetoing = 0;
+      std::vector<std::unique_ptr<Part>> parts;
+      std::vector<Running> running;
+    };
+    std::vector<std::unique_ptr<One>> all;
+    const int64_t counts[] = {0, 3, 40, 3000, 70'000, 140'000};
+    for (size_t i = 0; i < kOperations; ++i) {
+      auto one = std::make_unique<One>();
+      const auto kind = kinds[random() % kinds.size()];
+      one->test = maker.make(kind, DataType::i32, ReduceOp::sum, counts[random() % 6]);
+      know_longest(one->test);
+      const bool may_veto = reduces(kind) || kind == CollectiveKind::barrier;
+      one->verdict = may_veto && random() % 4 == 0 ? 8 : 0;
+      one->vetoing = static_cast<int>(random() % static_cast<uint64_t>(size));
+      one->parts.resize(static_cast<size_t>(size));
+      all.push_back(std::move(one));
+    }
+    std::vector<size_t> next(static_cast<size_t>(size), 0);
+    const auto start_one = [&](int rank) {
+      auto& at = next[static_cast<size_t>(rank)];
+      auto& one = *all[at++];
+      const auto form = static_cast<Form>(random() % kForms);
+      auto& part = one.parts[static_cast<size_t>(rank)];
+      part = std::make_unique<Part>(end(rank), one.test, rank, form);
+      auto launch = launch_in(1, at);
+      launch.verdict = one.vetoing == rank ? one.verdict : 0;
+      one.running.push_back({rank, start_in_queue(end(rank), part->collective, launch)});
+    };
+    const auto deadline = Deadline::after(kPatience);
+    size_t over = 0;
+    while (over < kOperations * static_cast<size_t>(size) && !deadline.passed()) {
+      const int rank = static_cast<int>(random() % static_cast<uint64_t>(size));
+      if (next[static_cast<size_t>(rank)] < kOperations && random() % 3 == 0) start_one(rank);
+      end(rank).progress();
+      for (auto& one : all)
+        for (auto& running : one->running) {
+          if (running.rank != rank || running.state != OperationState::pending) continue;
+          running.state = running.operation->advance();
+          if (running.state == OperationState::pending) continue;
+          ++over;
+          running.operation.reset();
+          EXPECT_EQ(running.state, one->verdict ? OperationState::vetoed : OperationState::done)
+              << to_string(one->test.shape.kind);
+        }
+    }
+    ASSERT_EQ(over, kOperations * static_cast<size_t>(size)) << "of " << size << " ranks";
+    for (const auto& one : all)
+      for (const auto& part : one->parts) {
+        if (one->verdict == 0)
+          part->check();
+        else if (part->collective.input != part->collective.output)
+          part->check_untouched();
+      }
+    if (HasFailure()) FAIL() << "size " << size;
+  }
+}
+
+// A wrong use is refused before anything is told to the peers.
+TEST_P(BackendConformance, CountsThatMakeNoSenseAreRefusedInAQueue) {
+  open(2);
+  std::byte memory[64] = {};
+  const int64_t counts[] = {1, 1}, negative[] = {1, -1};
+  const auto refuses = [&](CollectiveKind kind, int root, std::span<const int64_t> given) {
+    Collective bad{kind, DataType::f32, ReduceOp::sum, root, memory, memory, given, {}, {}};
+    bad.longest = 1;
+    EXPECT_THROW(start_in_queue(end(0), bad, launch_in(0, 1)), Error) << to_string(kind);
+  };
+  refuses(CollectiveKind::broadcast, 2, std::span(counts, 1));
+  refuses(CollectiveKind::allgather, 0, std::span(counts, 1));
+  refuses(CollectiveKind::scatter, 0, negative);
+  refuses(CollectiveKind::alltoall, 0, counts);
+  CaseMaker maker(2, 5);
+  auto next = maker.make(CollectiveKind::allgather, DataType::f32, ReduceOp::sum, 1000);
+  run(next);
+}
+
+}  // namespace tutti::test

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstddef>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tutti/kernels/convert.h"
+#include "tutti/kernels/layers/layer_kernels.h"
+#include "tutti/kernels/layers/layer_reference.h"
+#include "tutti/tensor/tensor.h"
+
+namespace tutti::test {
+
+using reference::Values;
+
+inline constexpr DataType kLayerTypes[] = {DataType::f32, DataType::bf16, DataType::f16};
+
+/// A tensor of these values, rounded.
+inline Tensor tensor_of(const Shape& shape, const Values& values, DataType dtype = DataType::f32) {
+  Tensor tensor(shape, dtype);
+  EXPECT_EQ(static_cast<size_t>(tensor.count()), values.size());
+  cast(DataType::f64, reinterpret_cast<const std::byte*>(values.data()), dtype, tensor.data(),
+       tensor.count());
+  return tensor;
+}
+
+inline Values values_of(const Tensor& tensor) {
+  Values values(static_cast<size_t>(tensor.count()));
+  cast(tensor.dtype(), tensor.data(), DataType::f64, reinterpret_cast<std::byte*>(values.data()),
+       tensor.count());
+  return values;
+}
+
+/// Normal numbers, equal for equal seeds, as that type holds them.
+inline Tensor noise_tensor(const Shape& shape, unsigned seed, DataType dtype = DataType::f32) {
+  std::mt19937 random(seed);
+  std::normal_distribution<double> normal;
+  Values values(static_cast<size_t>(shape.count()));
+  for (double& value : values) value = normal(random);
+  return tensor_of(shape, values, dtype);
+}
+
+/// Each value differs from the reference by at most 2e-5 of one and itself, and by what rounding to
+/// the tensor's type adds.
+inline void expect_close(const Tensor& tensor, const Values& expected, const std::string& what) {
+  const double bound = 2e-5 + (tensor.dtype() == DataType::bf16  ? 0x1p-8
+                               : tensor.dtype() == DataType::f16 ? 0x1p-11
+                                                                 : 0);
+  const auto values = values_of(tensor);
+  ASSERT_EQ(values.size(), expected.size()) << what;
+  for (size_t i = 0; i < values.size(); ++i)
+    ASSERT_NEAR(values[i], expected[i], bound * (1 + std::abs(expected[i])))
+        << what << " in " << to_string(tensor.dtype()) << " at " << i;
+}
+
+/// The reference's gradient of sum(output_gradient * forward(input)) by the input equals what
+/// differences of forward say, to 1e-6.
+inline void expect_is_gradient(const Values& gradient, Values input, const Values& output_gradient,
+                               const std::function<Values(const Values&)>& forward,
+                               const std::string& what) {
+  ASSERT_EQ(gradient.size(), input.size()) << what;
+  const auto value = [&] {
+    const auto output = forward(input);
+    EXPECT_EQ(output.size(), output_gradient.size()) << what;
+    double sum = 0;
+    for (size_t i = 0; i < output.size(); ++i) sum += output[i] * output_gradient[i];
+    return sum;
+  };
+  constexpr double kStep = 1e-5;
+  for (size_t i = 0; i < input.size(); ++i) {
+    const double kept = input[i];
+    input[i] = kept + kStep;
+    const double up = value();
+    input[i] = kept - kStep;
+    const double down = value();
+    input[i] = kept;
+    ASSERT_NEAR(gradient[i], (up - down) / (2 * kStep), 1e-6 * (1 + std::abs(gradient[i])))
+        << what << " at " << i;
+  }
+}
+
+}  // namespace tutti::test

@@ -1,0 +1,377 @@
+// ZeRO 1, 2 and 3 against one optimizer that has everything, to the bit; what a rank holds; what is
+// refused.
+
+#include "tutti/adapters/nn/sharded.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <random>
+
+#include "tests/support/expect_error.h"
+#include "tests/support/ranks.h"
+#include "tests/support/scratch_folder.h"
+#include "tutti/adapters/checkpoint/checkpoint_folder.h"
+#include "tutti/adapters/distributed.h"
+#include "tutti/adapters/nn/loss.h"
+#include "tutti/adapters/nn/sequential.h"
+
+namespace tutti::nn {
+namespace {
+
+const std::vector<std::pair<std::string, Shape>> kParameters = {
+    {"first.weight", {7, 3}}, {"first.bias", {1}}, {"second.weight", {30'011}}, {"bias", {2}}};
+int64_t all_elements() {
+  int64_t count = 0;
+  for (const auto& [name, shape] : kParameters) count += shape.count();
+  return count;
+}
+
+std::vector<Parameter> made(unsigned seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<Parameter> all;
+  for (const auto& [name, shape] : kParameters) {
+    all.push_back({name, Tensor(shape, DataType::f32), Tensor(shape, DataType::f32),
+                   std::make_shared<GradientReady>()});
+    for (float& value : all.back().value.span<float>()) value = normal(random);
+  }
+  return all;
+}
+
+void add_gradients(const std::vector<Parameter>& parameters, int rank, int step) {
+  std::mt19937 random(static_cast<unsigned>(rank * 1000 + step));
+  std::normal_distribution<float> normal;
+  for (const auto& parameter : parameters)
+    for (float& gradient : parameter.gradient.span<float>()) gradient += normal(random);
+}
+
+void equal_to_the_bit(const std::vector<Parameter>& got, const std::vector<Parameter>& expected,
+                      const std::string& when) {
+  for (size_t i = 0; i < got.size(); ++i)
+    EXPECT_EQ(std::memcmp(got[i].value.data(), expected[i].value.data(),
+                          static_cast<size_t>(got[i].value.bytes())),
+              0)
+        << got[i].name << " " << when;
+}
+
+struct ShardedRun {
+  int stage = 1;
+  double clip = 0;  // 0: not
+  bool announced = true;
+};
+
+// Five steps of ZeRO and of one Adam that has all; the learning rate falls.
+void equals_plain_adam(Communicator& comm, const ShardedRun& run) {
+  const AdamOptions adam{.learning_rate = 0.1, .weight_decay = 0.01};
+  auto whole = made(3), parts = made(comm.rank() == 0 ? 3 : 4);  // rank 0's are taken
+  Adam plain(whole, adam);
+  ShardedOptimizer<Adam> sharded(comm, parts, adam, {.stage = run.stage, .ahead = 2});
+  for (int step = 0; step < 5; ++step) {
+    for (auto* optimizer : {&plain, &sharded.optimizer()})
+      optimizer->set_learning_rate(0.1 / (1 + step));
+    for (const auto& parameter : parts) {
+      sharded.need(parameter.name);
+      // One is whole still when the step comes, and is another one after it.
+      if (&parameter != &parts[2]) sharded.done(parameter.name);
+    }
+    sharded.zero_grad();
+    for (const auto& parameter : whole)
+      std::memset(parameter.gradient.data(), 0, static_cast<size_t>(parameter.gradient.bytes()));
+    add_gradients(whole, comm.rank(), step);
+    add_gradients(parts, comm.rank(), step);
+    if (run.announced)
+      for (size_t i = parts.size(); i-- > 0;) (*parts[i].ready)(parts[i].name);
+    for (const auto& parameter : whole)
+      comm.allreduce("plain " + parameter.name, parameter.gradient.view()).wait();
+    if (run.clip > 0) {
+      const double norm = sharded.clip_by_global_norm(run.clip);
+      EXPECT_NEAR(tutti::clip_by_global_norm(whole, run.clip) / norm, 1, 1e-12);
+    }
+    plain.step();
+    sharded.step();
+    sharded.need_all();
+    if (run.clip > 0) {
+      for (size_t i = 0; i < parts.size(); ++i)
+        for (int64_t k = 0; k < parts[i].value.count(); ++k)
+          ASSERT_NEAR(parts[i].value.as<float>()[k], whole[i].value.as<float>()[k], 1e-5);
+    } else {
+      equal_to_the_bit(parts, whole, "after step " + std::to_string(step));
+    }
+  }
+}
+
+void in_rank_order(Options& options) { options.determinism = Determinism::rank_order; }
+
+TEST(Sharded, EveryStageEqualsPlainAdamToTheBit) {
+  for (int size = 1; size <= 5; ++size)
+    for (int stage = 1; stage <= 3; ++stage) {
+      SCOPED_TRACE("ZeRO-" + std::to_string(stage) + " on " + std::to_string(size));
+      test::run_threads(
+          size, [&](Communicator& comm) { equals_plain_adam(comm, {.stage = stage}); },
+          in_rank_order);
+    }
+}
+
+TEST(Sharded, OverEveryBackendOfProcesses) {
+  for (const char* backend : {"shm", "tcp"})
+    for (int stage = 1; stage <= 3; ++stage) {
+      SCOPED_TRACE(std::string(backend) + " ZeRO-" + std::to_string(stage));
+      test::run_processes(
+          3,
+          [&](Communicator& comm) {
+            equals_plain_adam(comm, {.stage = stage, .announced = comm.rank() != 1});
+          },
+          [&](Options& options) {
+            in_rank_order(options);
+            options.backend = backend;
+          });
+    }
+}
+
+TEST(Sharded, NormsCountEveryElementOnce) {
+  for (const int size : {1, 2, 4})
+    for (int stage = 1; stage <= 3; ++stage)
+      test::run_threads(
+          size, [&](Communicator& comm) { equals_plain_adam(comm, {.stage = stage, .clip = 0.5}); },
+          in_rank_order);
+  test::run_threads(3, [](Communicator& comm) {
+    std::vector<float> same(4, 3.0F), own(2, 2.0F);
+    const double norm =
+        global_norm(comm, {{"same", same, {Shape{4}}},
+                           {"own", own, {Shape{6}, Held::divided, comm.size(), comm.rank()}}});
+    EXPECT_DOUBLE_EQ(norm, std::sqrt(4 * 9 + 6 * 4));
+  });
+}
+
+// Bytes of whole pages of the tensor that are in memory.
+int64_t resident(const TensorView& tensor) {
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = (reinterpret_cast<uintptr_t>(tensor.data()) + page - 1) / page * page;
+  const auto end =
+      (reinterpret_cast<uintptr_t>(tensor.data()) + static_cast<uintptr_t>(tensor.bytes())) / page *
+      page;
+  if (begin >= end) return 0;
+  std::vector<unsigned char> there((end - begin) / page);
+  EXPECT_EQ(::mincore(reinterpret_cast<void*>(begin), end - begin, there.data()), 0);
+  int64_t bytes = 0;
+  for (const auto one : there) bytes += (one & 1) * static_cast<int64_t>(page);
+  return bytes;
+}
+
+TEST(Sharded, ARankHoldsWhatItsStageSays) {
+  const int64_t all = 4 * all_elements();
+  for (int stage = 1; stage <= 3; ++stage)
+    test::run_threads(4, [&](Communicator& comm) {
+      auto parameters = made(1);
+      ShardedOptimizer<Adam> sharded(comm, parameters, AdamOptions{}, {.stage = stage});
+      for (int step = 0; step < 2; ++step) {
+        sharded.zero_grad();
+        for (const auto& parameter : parameters) {
+          sharded.need(parameter.name);
+          sharded.done(parameter.name);
+        }
+        add_gradients(parameters, comm.rank(), step);
+        for (const auto& parameter : parameters) sharded.gradient_ready(parameter.name);
+        sharded.step();
+      }
+      const auto near = [&](int64_t got, double expected, const char* what) {
+        EXPECT_NEAR(static_cast<double>(got), expected, 0.01 * static_cast<double>(all) + 64)
+            << what << " at stage " << stage;
+      };
+      const double whole = static_cast<double>(all), part = whole / 4;
+      near(sharded.memory().values, stage == 3 ? part : whole + part, "values");
+      near(sharded.memory().gradients, stage == 1 ? whole + part : part, "gradients");
+      near(sharded.state_bytes(), 2 * part, "state");
+      // What the counters say has gone is gone: only pages at the ends are left.
+      int64_t values = 0, gradients = 0;
+      for (const auto& parameter : parameters) {
+        values += resident(parameter.value);
+        gradients += resident(parameter.gradient);
+      }
+      EXPECT_EQ(values > 3 * 4096, stage < 3) << values;
+      EXPECT_EQ(gradients > 3 * 4096, stage < 2) << gradients;
+    });
+}
+
+// Of stage 3 on 4 ranks into plain tensors on 1 and shards on 3, and back.
+TEST(Sharded, CheckpointsLoadIntoAnyStageAndNumberOfRanks) {
+  const test::ScratchFolder scratch;
+  const auto trained = [&](Communicator& comm, int stage, bool loads, int64_t saves_as) {
+    auto parameters = made(1);
+    ShardedOptimizer<Adam> sharded(comm, parameters, AdamOptions{}, {.stage = stage});
+    CheckpointFolder checkpoints(comm, scratch.path());
+    if (loads) {
+      checkpoints.load(sharded.state());
+      sharded.refresh();
+    }
+    for (const auto& parameter : parameters)
+      for (float& gradient : parameter.gradient.span<float>()) gradient = 0.25F;
+    sharded.step();
+    checkpoints.save(saves_as, sharded.state());
+    sharded.need_all();
+    return parameters;
+  };
+  auto whole = made(1);
+  Adam plain(whole, AdamOptions{});
+  int64_t step = 0;
+  for (const auto& [size, stage] :
+       std::vector<std::pair<int, int>>{{4, 3}, {3, 2}, {1, 1}, {2, 3}, {5, 1}}) {
+    for (const auto& parameter : whole)
+      for (float& gradient : parameter.gradient.span<float>()) gradient = 0.25F;
+    plain.step();
+    ++step;
+    test::run_threads(size, [&, stage = stage](Communicator& comm) {
+      const auto parameters = trained(comm, stage, step > 1, step);
+      equal_to_the_bit(parameters, whole, "at step " + std::to_string(step));
+    });
+  }
+  // And into tensors that nobody divides.
+  test::run_threads(2, [&](Communicator& comm) {
+    auto parameters = made(9);
+    Adam adam(parameters, AdamOptions{});
+    auto state = placed_parameters(parameters);
+    for (auto& tensor : placed_state(adam.state())) state.push_back(tensor);
+    CheckpointFolder(comm, scratch.path()).load(state);
+    equal_to_the_bit(parameters, whole, "replicated");
+    for (size_t i = 0; i < adam.state().size(); ++i)
+      EXPECT_EQ(std::memcmp(adam.state()[i].tensor.data(), plain.state()[i].tensor.data(),
+                            static_cast<size_t>(plain.state()[i].tensor.bytes())),
+                0)
+          << adam.state()[i].name;
+  });
+}
+
+// A network whose layers hold their parameters only while they compute learns as one that has all.
+TEST(Sharded, LayersGatherWhatTheyNeed) {
+  test::run_threads(
+      3,
+      [](Communicator& comm) {
+        const auto gatherer = std::make_shared<Gatherer>();
+        const auto model_of = [&](bool in_parts) {
+          auto model = std::make_unique<Sequential>(5);
+          const auto layer = [&](std::unique_ptr<Layer> made) {
+            return in_parts ? gathered(std::move(made), gatherer) : std::move(made);
+          };
+          model->add("conv", layer(conv2d(1, 4, 3)))
+              .add("relu", layer(relu()))
+              .add("flatten", layer(flatten()))
+              .add("fc1", layer(linear(4 * 6 * 6, 64)))
+              .add("fc2", layer(linear(64, 10)));
+          return model;
+        };
+        const auto plain_model = model_of(false), model = model_of(true);
+        const SgdOptions options{.learning_rate = 0.1, .momentum = 0.9};
+        Sgd sgd(plain_model->parameters(), options);
+        auto plain = distributed(comm, sgd);
+        ShardedOptimizer<Sgd> sharded(comm, model->parameters(), options, {.stage = 3});
+        sharded.serve(gatherer);
+        std::mt19937 random(static_cast<unsigned>(comm.rank()));
+        for (int step = 0; step < 4; ++step) {
+          Tensor images(Shape{8, 1, 8, 8}, DataType::f32), labels(Shape{8}, DataType::i64);
+          for (float& pixel : images.span<float>()) pixel = static_cast<float>(random() % 8) / 8;
+          for (int64_t& label : labels.span<int64_t>()) label = static_cast<int64_t>(random() % 10);
+          plain_model->zero_grad();
+          CrossEntropy expected(plain_model->forward(images), labels);
+          plain_model->backward(expected);
+          plain.step();
+          sharded.zero_grad();
+          CrossEntropy loss(model->forward(images), labels);
+          model->backward(loss);
+          sharded.step();
+          EXPECT_EQ(loss.value(), expected.value()) << step;
+        }
+        // In steady state nothing is whole between the steps.
+        int64_t all = 0;
+        for (const auto& parameter : model->parameters()) all += parameter.value.bytes();
+        EXPECT_LT(sharded.memory().values, all / 3 + 64);
+      },
+      in_rank_order);
+}
+
+// By the order of the step before; nothing is known of the first.
+TEST(Sharded, GathersAheadOfUse) {
+  test::run_threads(2, [](Communicator& comm) {
+    for (int ahead = 0; ahead <= 2; ++ahead) {
+      auto parameters = made(1);
+      ShardedOptimizer<Adam> sharded(comm, parameters, AdamOptions{}, {.stage = 3, .ahead = ahead});
+      for (int step = 0; step < 3; ++step) {
+        const int64_t before = sharded.memory().values;
+        sharded.need(parameters[0].name);
+        int64_t expected = 0;
+        for (int i = 0; i <= (step == 0 ? 0 : ahead); ++i)
+          expected += parameters[static_cast<size_t>(i)].value.bytes();
+        EXPECT_EQ(sharded.memory().values - before, expected) << ahead << " ahead, step " << step;
+        sharded.done(parameters[0].name);
+        for (size_t i = 1; i < parameters.size(); ++i) {
+          sharded.need(parameters[i].name);
+          sharded.done(parameters[i].name);
+        }
+        sharded.step();
+        EXPECT_EQ(sharded.memory().values, before);
+      }
+    }
+  });
+}
+
+// The others are told which rank is gone, and their own shards are as they were.
+TEST(Sharded, ARankIsLostInAGather) {
+  test::run_processes(3, [](Communicator& comm) {
+    auto parameters = made(1);
+    ShardedOptimizer<Adam> sharded(comm, parameters, AdamOptions{}, {.stage = 3});
+    const auto before = sharded.state()[0].here;
+    const std::vector<float> values(before.as<float>(), before.as<float>() + before.count());
+    if (comm.rank() == 1) ::_exit(0);
+    try {
+      for (const auto& parameter : parameters) sharded.need(parameter.name);
+      ADD_FAILURE() << "gathered without rank 1";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.rank(), 1) << error.what();
+    }
+    EXPECT_EQ(std::memcmp(before.data(), values.data(), values.size() * sizeof(float)), 0);
+  });
+}
+
+TEST(Sharded, BadInput) {
+  test::run_threads(2, [](Communicator& comm) {
+    auto parameters = made(1);
+    const auto make = [&](const ShardedOptions& options) {
+      ShardedOptimizer<Adam>(comm, parameters, AdamOptions{}, options);
+    };
+    test::expect_refused("sharded: stage is 4, want 1, 2 or 3", [&] { make({.stage = 4}); });
+    test::expect_refused("sharded: ahead is -1, want 0 or more", [&] { make({.ahead = -1}); });
+    test::expect_refused("sharded: op is max, want average or sum",
+                         [&] { make({.op = ReduceOp::max}); });
+    test::expect_error(ErrorCode::mismatch, "expected stage=1, got stage=2",
+                       [&] { make({.stage = comm.rank() + 1}); });
+    parameters[1].gradient = Tensor(Shape{2}, DataType::f32);
+    test::expect_refused("sharded: \"first.bias\" is f32[1] with a gradient f32[2], want both f32",
+                         [&] { make({}); });
+    parameters = made(1);
+    parameters[1].name = "bias";
+    test::expect_error(ErrorCode::duplicate_name, "sharded: two parameters are named \"bias\"",
+                       [&] { make({}); });
+    parameters = made(1);
+    ShardedOptimizer<Adam> sharded(comm, parameters, AdamOptions{}, {});
+    test::expect_refused("\"x\" is no parameter of the sharded optimizer",
+                         [&] { sharded.gradient_ready("x"); });
+    sharded.gradient_ready("bias");
+    test::expect_refused("\"bias\" got another gradient before step(); call step() between",
+                         [&] { sharded.gradient_ready("bias"); });
+    sharded.step();
+    std::vector<int32_t> counts(2);
+    test::expect_refused(
+        "global_norm takes f32 and f64 that are divided or replicated, \"n\" is i32", [&] {
+          global_norm(comm, {{"n", counts, {Shape{2}}}});
+        });
+    test::expect_refused("\"g\" is f32, a partial sum", [&] {
+      std::vector<float> sum(2);
+      global_norm(comm, {{"g", sum, {Shape{2}, Held::partial_sum, 2, comm.rank()}}});
+    });
+  });
+}
+
+}  // namespace
+}  // namespace tutti::nn
