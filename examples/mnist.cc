@@ -1,13 +1,18 @@
 // Trains a LeNet-style network on MNIST digits, on as many ranks as it is started on: alone, under
-// tutti-run, mpirun or srun. The global batch is the same for any number of ranks.
+// tutti-run, mpirun or srun. The global batch is the same for any number of ranks. `--method`
+// chooses how the ranks learn from each other (docs/training-methods.md); `--method list` names the
+// methods.
 
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <string>
+#include <vector>
 
 #include "tutti/nn.h"
 #include "tutti/tutti.h"
@@ -20,13 +25,85 @@ struct Settings {
   int epochs = 6;
   int batch = 64;  // of all ranks together
   double learning_rate = 0.05;
-  double momentum = 0.9;
+  double momentum = -1;  // below 0: the method's
   unsigned seed = 1;
+  std::string method = "synchronous";
+  int every = 16;
   std::string data;
   std::string timeline;
   std::string save;
   bool quiet = false;
 };
+
+// What a method asks of distributed(), given `every` and the number of steps of the whole training.
+struct Method {
+  const char* name;
+  std::function<tutti::DistributedOptions(int every, int64_t steps)> options;
+  double momentum = 0.9;  // of the ranks' own SGD; none where changes of rounds are stretched
+};
+
+const std::vector<Method>& methods() {
+  using tutti::Momenta;
+  static const std::vector<Method> kMethods = {
+      {"synchronous", [](int, int64_t) { return tutti::DistributedOptions{}; }},
+      {"parameter-averaging",
+       [](int, int64_t) { return tutti::DistributedOptions{.exchange = tutti::local_sgd(1)}; }},
+      {"local-sgd",
+       [](int every, int64_t) {
+         return tutti::DistributedOptions{.exchange = tutti::local_sgd(every)};
+       }},
+      {"local-sgd-averaged",
+       [](int every, int64_t) {
+         return tutti::DistributedOptions{.exchange = tutti::local_sgd(every, Momenta::averaged)};
+       }},
+      {"local-sgd-zeroed",
+       [](int every, int64_t) {
+         return tutti::DistributedOptions{.exchange = tutti::local_sgd(every, Momenta::zeroed)};
+       }},
+      {"post-local",
+       [](int every, int64_t steps) {
+         return tutti::DistributedOptions{.exchange = tutti::post_local_sgd(steps / 2, every)};
+       }},
+      {"slowmo",
+       [](int every, int64_t) {
+         return tutti::DistributedOptions{.exchange = tutti::slow_momentum_sgd(every)};
+       }},
+      {"diloco",
+       [](int every, int64_t) {
+         return tutti::DistributedOptions{.exchange = tutti::diloco(every)};
+       },
+       0},
+      {"streaming-diloco",
+       [](int every, int64_t) {
+         return tutti::DistributedOptions{.exchange =
+                                              tutti::streaming_diloco(every, 2, every > 4 ? 2 : 0)};
+       },
+       0},
+      {"easgd",
+       [](int, int64_t) {
+         return tutti::DistributedOptions{.exchange = tutti::elastic_averaging()};
+       }},
+      {"adasum",
+       [](int, int64_t) {
+         return tutti::DistributedOptions{.exchange = tutti::adasum_of_gradients()};
+       }},
+      {"adasum-of-changes",
+       [](int every, int64_t) {
+         return tutti::DistributedOptions{.exchange = tutti::adasum_of_changes(every)};
+       },
+       0},
+      {"growing-batch",
+       [](int, int64_t) { return tutti::DistributedOptions{.noise = {.most_passes = 4}}; }},
+  };
+  return kMethods;
+}
+
+const Method& find_method(const std::string& name) {
+  for (const auto& method : methods())
+    if (method.name == name) return method;
+  throw tutti::Error(tutti::ErrorCode::invalid_argument,
+                     "there is no --method " + name + "; --method list names them");
+}
 
 nn::Sequential lenet(unsigned seed) {
   nn::Sequential model(seed);
@@ -77,6 +154,7 @@ void show_progress(int epoch, int epochs, int64_t step, int64_t steps) {
 }
 
 void train(const Settings& settings) {
+  const auto& method = find_method(settings.method);
   auto options = tutti::Options::from_environment();
   if (!settings.timeline.empty()) options.timeline = settings.timeline;
   const std::string timeline = options.timeline;
@@ -95,9 +173,8 @@ void train(const Settings& settings) {
   const int64_t share = settings.batch / comm->size();
 
   auto model = lenet(settings.seed);
-  nn::Sgd sgd(model.parameters(),
-              {.learning_rate = settings.learning_rate, .momentum = settings.momentum});
-  auto optimizer = tutti::distributed(*comm, sgd);
+  const double momentum = settings.momentum < 0 ? method.momentum : settings.momentum;
+  nn::Sgd sgd(model.parameters(), {.learning_rate = settings.learning_rate, .momentum = momentum});
   nn::DataLoader loader(training, {.batch = share,
                                    .rank = comm->rank(),
                                    .size = comm->size(),
@@ -107,6 +184,9 @@ void train(const Settings& settings) {
   const int64_t steps = loader.steps_per_epoch();
   const nn::CosineSchedule rate{
       .base = settings.learning_rate, .total = settings.epochs * steps, .warmup = steps / 4};
+  auto exchange = method.options(settings.every, settings.epochs * steps);
+  if (exchange.noise.most_passes > 0) exchange.noise.batch = share;
+  auto optimizer = tutti::distributed(*comm, sgd, exchange);
   if (talks)
     std::printf("LeNet on MNIST, %lld digits, %d rank%s (%s), batch %d x %lld\n",
                 static_cast<long long>(training.count()), comm->size(),
@@ -115,24 +195,33 @@ void train(const Settings& settings) {
 
   const auto begin = tutti::Clock::now();
   double right = 0;
+  uint64_t bytes_sent = 0;  // by this rank, in training alone
   int64_t step = 0;
+  int passes = 0;  // since the last step of the optimizer
+  model.zero_grad();
   for (int epoch = 1; epoch <= settings.epochs; ++epoch) {
     const auto epoch_begin = tutti::Clock::now();
     const auto before = comm->statistics();
     std::vector<double> loss(1, 0.0);
     int64_t done = 0;
     for (const auto& [images, labels] : loader) {
-      sgd.set_learning_rate(rate(step++));
-      model.zero_grad();
+      // Larger batches take longer steps, by the rule of the square root.
+      sgd.set_learning_rate(rate(step++) * std::sqrt(optimizer.backward_passes_per_step()));
       nn::CrossEntropy cross_entropy(model.forward(images), labels);
       model.backward(cross_entropy);
-      optimizer.step();
+      if (++passes == optimizer.backward_passes_per_step()) {
+        optimizer.step();
+        model.zero_grad();
+        passes = 0;
+      }
       loss[0] += cross_entropy.value() / static_cast<double>(steps);
       if (talks) show_progress(epoch, settings.epochs, ++done, steps);
     }
     const double seconds = seconds_since(epoch_begin);
     const auto after = comm->statistics();
+    bytes_sent += after.data_bytes - before.data_bytes;
     comm->allreduce_blocking("loss", loss);
+    if (epoch == settings.epochs) optimizer.consolidate();
     right = accuracy(*comm, model, test);
     if (!talks) continue;
     const double exposed = after.exposed_seconds - before.exposed_seconds;
@@ -155,8 +244,17 @@ void train(const Settings& settings) {
         100.0 * static_cast<double>(statistics.replayed_buckets) /
             static_cast<double>(statistics.buckets),
         static_cast<unsigned long long>(statistics.negotiation_messages));
-    if (!settings.save.empty())
-      nn::save_training(settings.save, model.parameters(), sgd.state(), loader.position());
+    if (settings.method != "synchronous")
+      std::printf("%s: %llu bytes sent per step\n", settings.method.c_str(),
+                  static_cast<unsigned long long>(bytes_sent / static_cast<uint64_t>(step)));
+    if (optimizer.noise_scale() > 0)
+      std::printf("noise scale %.0f digits, %d passes a step\n", optimizer.noise_scale(),
+                  optimizer.backward_passes_per_step());
+    if (!settings.save.empty()) {
+      auto state = sgd.state();
+      for (const auto& [name, tensor] : optimizer.exchange_state()) state.push_back({name, tensor});
+      nn::save_training(settings.save, model.parameters(), state, loader.position());
+    }
     if (!timeline.empty())
       std::printf("timeline: %s (open in ui.perfetto.dev)\n", timeline.c_str());
     std::fflush(stdout);
@@ -172,16 +270,23 @@ int main(int count, char** arguments) {
   app.add_option("--epochs", settings.epochs, "passes over the digits");
   app.add_option("--batch", settings.batch, "digits per step, of all ranks together");
   app.add_option("--learning-rate", settings.learning_rate, "highest of the cosine schedule");
-  app.add_option("--momentum", settings.momentum, "of SGD");
+  app.add_option("--momentum", settings.momentum, "of SGD; otherwise what suits the method");
   app.add_option("--seed", settings.seed, "of the weights and of the order of digits");
   app.add_option("--data", settings.data, "folder of the four IDX files");
   app.add_option("--timeline", settings.timeline, "file for a Chrome trace of all ranks");
   app.add_option("--save", settings.save, "file for the trained model");
+  app.add_option("--method", settings.method,
+                 "how the ranks learn from each other; list: its names");
+  app.add_option("--every", settings.every, "steps from one exchange to the next, where it counts");
   app.add_flag("--quiet", settings.quiet, "only the last lines");
   try {
     app.parse(count, arguments);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
+  }
+  if (settings.method == "list") {
+    for (const auto& method : methods()) std::printf("%s\n", method.name);
+    return 0;
   }
   try {
     train(settings);

@@ -1,0 +1,178 @@
+// Trains a GPT-2 (Radford et al. 2019) on the bytes of a text, on as many ranks as it is started
+// on, and prints tokens a second: a small one, or with --model 124M one of GPT-2's shape. The
+// joined batch, dropout included, is the same for any number of ranks.
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tutti/nn.h"
+#include "tutti/tutti.h"
+
+namespace nn = tutti::nn;
+
+namespace {
+
+struct Settings {
+  int steps = 20;
+  int64_t batch = 8;  // sequences of all ranks together
+  std::string model = "small";
+  int64_t vocabulary = 256, length = 64, width = 64, heads = 4, layers = 2;
+  unsigned seed = 1;
+  double learning_rate = 3e-3;
+  double dropout = 0;
+  std::string dtype = "f32";
+  std::string device = "cpu";
+  std::string text = "/usr/share/common-licenses/GPL-3";  // every Debian has it
+};
+
+std::unique_ptr<nn::Layer> attention_block(const Settings& s, double deviation) {
+  auto body = std::make_unique<nn::Chain>();
+  body->add("norm", nn::layer_norm(s.width))
+      .add("qkv", nn::linear(s.width, 3 * s.width, {.deviation = 0.02}))
+      .add("attention", nn::attention({.heads = s.heads, .causal = true}))
+      .add("out", nn::linear(s.width, s.width, {.deviation = deviation}))
+      .add("dropout", nn::dropout(s.dropout));
+  return nn::residual(std::move(body));
+}
+
+std::unique_ptr<nn::Layer> feed_forward_block(const Settings& s, double deviation) {
+  auto body = std::make_unique<nn::Chain>();
+  body->add("norm", nn::layer_norm(s.width))
+      .add("up", nn::linear(s.width, 4 * s.width, {.deviation = 0.02}))
+      .add("gelu", nn::gelu())
+      .add("down", nn::linear(4 * s.width, s.width, {.deviation = deviation}))
+      .add("dropout", nn::dropout(s.dropout));
+  return nn::residual(std::move(body));
+}
+
+nn::Sequential gpt2(const Settings& s) {
+  nn::Sequential model(s.seed);
+  auto tokens = nn::embedding(s.vocabulary, s.width, {.positions = s.length});
+  auto head = nn::tied_linear(*tokens);
+  model.add("tokens", std::move(tokens));
+  if (s.dtype != "f32")
+    model.add("narrow",
+              nn::cast_to(s.dtype == "bf16" ? tutti::DataType::bf16 : tutti::DataType::f16));
+  model.add("dropout", nn::dropout(s.dropout));
+  const double deviation = 0.02 / std::sqrt(2.0 * static_cast<double>(s.layers));
+  for (int64_t i = 0; i < s.layers; ++i)
+    model.add("attention" + std::to_string(i), attention_block(s, deviation))
+        .add("feed_forward" + std::to_string(i), feed_forward_block(s, deviation));
+  model.add("norm", nn::layer_norm(s.width)).add("head", std::move(head));
+  return model;
+}
+
+struct Tokens {
+  tutti::Tensor input, next;
+};
+
+// Sequences `first` and on of the step's batch, each from a random place of the text.
+Tokens batch_of(const Settings& s, const std::vector<std::byte>& text, int64_t first, int64_t count,
+                int step) {
+  const tutti::Tensor input(tutti::Shape{count, s.length}, tutti::DataType::i64);
+  const tutti::Tensor next(input.shape(), tutti::DataType::i64);
+  const tutti::RandomKey key{.seed = s.seed,
+                             .purpose = tutti::random_purpose("place"),
+                             .step = static_cast<uint32_t>(step)};
+  for (int64_t row = 0; row < count; ++row) {
+    const auto bits = tutti::random_block(key, static_cast<uint64_t>(first + row))[0];
+    const size_t place = bits % (text.size() - static_cast<size_t>(s.length));
+    for (int64_t i = 0; i < s.length; ++i) {
+      const size_t at = place + static_cast<size_t>(i);
+      input.as<int64_t>()[row * s.length + i] = static_cast<int64_t>(text[at]);
+      next.as<int64_t>()[row * s.length + i] = static_cast<int64_t>(text[at + 1]);
+    }
+  }
+  return {input, next};
+}
+
+void train(Settings s) {
+  if (s.device != "cpu")
+    throw tutti::Error(tutti::ErrorCode::unavailable,
+                       "no layers are computed on " + s.device + "; use --device cpu");
+  if (s.model == "124M") {
+    s.vocabulary = 50304;  // 50,257, and some that are never used, so that it is even
+    s.length = 1024;
+    s.width = 768;
+    s.heads = s.layers = 12;
+  }
+  const auto text = nn::read_file(s.text);
+  if (text.size() <= static_cast<size_t>(s.length))
+    throw tutti::Error(tutti::ErrorCode::corrupt_data,
+                       s.text + " has " + std::to_string(text.size()) + " bytes, want more than " +
+                           std::to_string(s.length) + " for one sequence; give another --text");
+  const auto comm = tutti::Communicator::create();
+  const int64_t rank = comm->rank(), size = comm->size();
+  const int64_t first = s.batch * rank / size, count = s.batch * (rank + 1) / size - first;
+
+  auto model = gpt2(s);
+  nn::AdamW adam(model.parameters(), {.learning_rate = s.learning_rate, .weight_decay = 0.1});
+  auto optimizer = tutti::distributed(*comm, adam, {.op = tutti::ReduceOp::sum});
+  nn::StepAgreement agreement(
+      *comm, {.clip = 1, .loss_scale = {.first = s.dtype == "f16" ? 1024.0 : 1.0}});
+  int64_t parameters = 0;
+  for (const auto& parameter : adam.parameters()) parameters += parameter.value.count();
+  if (rank == 0)
+    std::printf("GPT-2, %.3f million parameters, %s, %lld rank%s (%s), batch %lld x %lld\n",
+                static_cast<double>(parameters) * 1e-6, s.dtype.c_str(),
+                static_cast<long long>(size), size == 1 ? "" : "s", comm->backend().c_str(),
+                static_cast<long long>(s.batch), static_cast<long long>(s.length));
+
+  const nn::CosineSchedule rate{
+      .base = s.learning_rate, .total = s.steps, .least = s.learning_rate / 10, .warmup = 5};
+  double seconds = 0;  // of all steps but the first, which makes the primitives
+  for (int step = 0; step < s.steps; ++step) {
+    const auto [input, next] = batch_of(s, text, first, count, step);
+    const auto begin = std::chrono::steady_clock::now();
+    model.set_step(static_cast<uint32_t>(step), first);
+    adam.set_learning_rate(rate(step));
+    model.zero_grad();
+    const nn::CrossEntropy loss(model.forward(input), next);
+    model.backward(loss, agreement.divisor());
+    agreement.send(loss);
+    optimizer.synchronize();
+    const auto outcome = agreement.finish(adam.parameters());
+    if (outcome.is_skipped)
+      optimizer.skip();
+    else
+      optimizer.step();
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+    if (step > 0) seconds += taken.count();
+    if (rank == 0)
+      std::printf("step %d  loss %.6f  norm %.6g  %.1f ms%s\n", step, outcome.loss, outcome.norm,
+                  taken.count() * 1e3, outcome.is_skipped ? "  skipped" : "");
+  }
+  if (rank == 0 && s.steps > 1)
+    std::printf("%.0f tokens/s\n",
+                static_cast<double>(s.batch * s.length * (s.steps - 1)) / seconds);
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  Settings s;
+  CLI::App app("Trains a GPT-2 on the bytes of a text on all ranks of the job.");
+  app.add_option("--steps", s.steps, "of training");
+  app.add_option("--batch", s.batch, "sequences per step, of all ranks together");
+  app.add_option("--model", s.model, "its shape")->check(CLI::IsMember({"small", "124M"}));
+  app.add_option("--text", s.text, "file whose bytes are the tokens");
+  app.add_option("--learning-rate", s.learning_rate, "highest of AdamW");
+  app.add_option("--dropout", s.dropout, "share of activations that are left out");
+  app.add_option("--seed", s.seed, "of weights, sequences and dropout");
+  app.add_option("--dtype", s.dtype, "of activations; parameters are f32")
+      ->check(CLI::IsMember({"f32", "bf16", "f16"}));
+  app.add_option("--device", s.device, "where layers are computed");
+  CLI11_PARSE(app, count, arguments);
+  try {
+    train(s);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "gpt2: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}

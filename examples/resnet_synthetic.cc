@@ -1,0 +1,178 @@
+// Trains a ResNet-50 (v1.5: He et al. 2016, with the stride in the 3x3 convolutions) on images of
+// random numbers, the same batch in each step, on as many ranks as it is started on, and prints
+// images a second. Batch norm goes by the joined batch of all ranks, so that the losses do not
+// depend on their number.
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tutti/nn.h"
+#include "tutti/tutti.h"
+
+namespace nn = tutti::nn;
+
+namespace {
+
+struct Settings {
+  int steps = 10;
+  int64_t batch = 8;  // of all ranks together
+  int64_t image = 224;
+  int64_t classes = 1000;
+  int64_t width = 64;                      // channels of the first stage
+  std::vector<int> blocks = {3, 4, 6, 3};  // of each stage
+  unsigned seed = 1;
+  double learning_rate = 0.05;
+  std::string dtype = "f32";
+  std::string device = "cpu";
+};
+
+std::unique_ptr<nn::Layer> norm(tutti::Communicator& comm, int64_t channels, double weight = 1) {
+  const nn::BatchNormOptions options{.initial_weight = weight};
+  if (comm.size() == 1) return nn::batch_norm(channels, options);
+  return nn::sync_batch_norm(comm, channels, options);
+}
+
+// 1x1, 3x3 with the stride, 1x1 to four times the width; the last norm begins with zero, so that
+// the block begins as its shortcut.
+std::unique_ptr<nn::Layer> bottleneck(tutti::Communicator& comm, int64_t in, int64_t width,
+                                      int64_t stride) {
+  const int64_t out = 4 * width;
+  auto body = std::make_unique<nn::Chain>();
+  body->add("conv1", nn::conv2d(in, width, 1, {.bias = false}))
+      .add("norm1", norm(comm, width))
+      .add("relu1", nn::relu())
+      .add("conv2", nn::conv2d(width, width, 3, {.stride = stride, .padding = 1, .bias = false}))
+      .add("norm2", norm(comm, width))
+      .add("relu2", nn::relu())
+      .add("conv3", nn::conv2d(width, out, 1, {.bias = false}))
+      .add("norm3", norm(comm, out, 0));
+  std::unique_ptr<nn::Chain> shortcut;
+  if (in != out || stride != 1) {
+    shortcut = std::make_unique<nn::Chain>();
+    shortcut->add("conv", nn::conv2d(in, out, 1, {.stride = stride, .bias = false}))
+        .add("norm", norm(comm, out));
+  }
+  auto block = std::make_unique<nn::Chain>();
+  block->add("sum", nn::residual(std::move(body), std::move(shortcut))).add("relu", nn::relu());
+  return block;
+}
+
+nn::Sequential resnet(tutti::Communicator& comm, const Settings& settings) {
+  nn::Sequential model(settings.seed);
+  if (settings.dtype != "f32")
+    model.add("narrow",
+              nn::cast_to(settings.dtype == "bf16" ? tutti::DataType::bf16 : tutti::DataType::f16));
+  model.add("conv", nn::conv2d(3, settings.width, 7, {.stride = 2, .padding = 3, .bias = false}))
+      .add("norm", norm(comm, settings.width))
+      .add("relu", nn::relu())
+      .add("pool", nn::max_pool2d(3, 2, 1));
+  int64_t in = settings.width;
+  for (size_t stage = 0; stage < settings.blocks.size(); ++stage)
+    for (int block = 0; block < settings.blocks[stage]; ++block) {
+      const int64_t width = settings.width << stage;
+      const auto name = "stage" + std::to_string(stage + 1) + ".block" + std::to_string(block + 1);
+      model.add(name, bottleneck(comm, in, width, stage > 0 && block == 0 ? 2 : 1));
+      in = 4 * width;
+    }
+  model.add("mean", nn::global_average_pool())
+      .add("fc", nn::linear(in, settings.classes, {.deviation = 0.01}));
+  return model;
+}
+
+// This rank's rows of the joined batch, which is the same for any number of ranks.
+nn::Batch batch_of(const Settings& settings, int64_t first, int64_t count) {
+  const tutti::Tensor images(tutti::Shape{count, 3, settings.image, settings.image},
+                             tutti::DataType::f32);
+  const tutti::Tensor labels(tutti::Shape{count}, tutti::DataType::i64);
+  const auto key = [&](const char* purpose) {
+    return tutti::RandomKey{.seed = settings.seed, .purpose = tutti::random_purpose(purpose)};
+  };
+  const auto row = static_cast<uint64_t>(images.shape().row_count());
+  tutti::fill_random_normals(key("images"), static_cast<uint64_t>(first) * row,
+                             images.span<float>());
+  for (int64_t i = 0; i < count; ++i)
+    labels.as<int64_t>()[i] =
+        tutti::random_block(key("labels"), static_cast<uint64_t>(first + i))[0] % settings.classes;
+  return {images, labels};
+}
+
+void train(const Settings& settings) {
+  if (settings.device != "cpu")
+    throw tutti::Error(tutti::ErrorCode::unavailable,
+                       "no layers are computed on " + settings.device + "; use --device cpu");
+  const auto comm = tutti::Communicator::create();
+  // The first ranks take one image more where the batch cannot be shared equally.
+  const int64_t rank = comm->rank(), size = comm->size();
+  const int64_t first = settings.batch * rank / size;
+  const int64_t count = settings.batch * (rank + 1) / size - first;
+
+  auto model = resnet(*comm, settings);
+  nn::Sgd sgd(model.parameters(), {.learning_rate = settings.learning_rate, .momentum = 0.9});
+  auto optimizer = tutti::distributed(*comm, sgd, {.op = tutti::ReduceOp::sum});
+  nn::StepAgreement agreement(*comm,
+                              {.loss_scale = {.first = settings.dtype == "f16" ? 1024.0 : 1.0}});
+  int64_t parameters = 0;
+  for (const auto& parameter : sgd.parameters()) parameters += parameter.value.count();
+  if (rank == 0)
+    std::printf(
+        "ResNet, %.2f million parameters in %zu tensors, %s, %lld rank%s (%s), batch %lld\n",
+        static_cast<double>(parameters) * 1e-6, sgd.parameters().size(), settings.dtype.c_str(),
+        static_cast<long long>(size), size == 1 ? "" : "s", comm->backend().c_str(),
+        static_cast<long long>(settings.batch));
+
+  const auto [images, labels] = batch_of(settings, first, count);
+  double seconds = 0;  // of all steps but the first, which makes the primitives
+  for (int step = 0; step < settings.steps; ++step) {
+    comm->barrier_blocking();
+    const auto begin = std::chrono::steady_clock::now();
+    model.zero_grad();
+    const nn::CrossEntropy loss(model.forward(images), labels);
+    model.backward(loss, agreement.divisor());
+    agreement.send(loss);
+    optimizer.synchronize();
+    const auto outcome = agreement.finish(sgd.parameters());
+    if (outcome.is_skipped)
+      optimizer.skip();
+    else
+      optimizer.step();
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+    if (step > 0) seconds += taken.count();
+    if (rank == 0)
+      std::printf("step %d  loss %.6f  norm %.6g  %.1f ms%s\n", step, outcome.loss, outcome.norm,
+                  taken.count() * 1e3, outcome.is_skipped ? "  skipped" : "");
+  }
+  if (rank == 0 && settings.steps > 1)
+    std::printf("%.2f images/s\n",
+                static_cast<double>(settings.batch * (settings.steps - 1)) / seconds);
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  Settings settings;
+  CLI::App app("Trains a ResNet-50 on random images on all ranks of the job.");
+  app.add_option("--steps", settings.steps, "of training");
+  app.add_option("--batch", settings.batch, "images per step, of all ranks together");
+  app.add_option("--image", settings.image, "height and width of the images")
+      ->check(CLI::Range(32, 4096));
+  app.add_option("--classes", settings.classes, "that the labels name");
+  app.add_option("--width", settings.width, "channels of the first stage; 64: ResNet-50");
+  app.add_option("--blocks", settings.blocks, "of each stage; 3 4 6 3: ResNet-50");
+  app.add_option("--learning-rate", settings.learning_rate, "of SGD with momentum 0.9");
+  app.add_option("--seed", settings.seed, "of weights, images and labels");
+  app.add_option("--dtype", settings.dtype, "of activations; parameters are f32")
+      ->check(CLI::IsMember({"f32", "bf16", "f16"}));
+  app.add_option("--device", settings.device, "where layers are computed");
+  CLI11_PARSE(app, count, arguments);
+  try {
+    train(settings);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "resnet_synthetic: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}
