@@ -29,9 +29,10 @@ std::mutex& setup_mutex() {
 
 void check(const Context& context, ucs_status_t status, std::string_view what) {
   if (status == UCS_OK) return;
-  // A container's /dev/shm is small, and UCX has its queues there.
+  // A container's /dev/shm is small. If UCX finds no room there for its queue, memory is what it
+  // says it lacks; if for the first receive buffer, resources.
   const std::string_view remedy =
-      status == UCS_ERR_NO_MEMORY
+      status == UCS_ERR_NO_MEMORY || status == UCS_ERR_NO_RESOURCE
           ? "it needs room in /dev/shm (df /dev/shm): give the container more (--shm-size), or "
             "another folder in UCX_POSIX_DIR"
           : "its own log says more with UCX_LOG_LEVEL=info";
