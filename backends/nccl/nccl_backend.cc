@@ -242,8 +242,14 @@ OperationPtr NcclBackend::start(const Collective& collective, const Launch& laun
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("NCCL has no {} of {} with {}", to_string(collective.kind),
                             to_string(collective.dtype), to_string(collective.op)));
-  require_valid({collective.kind, rest_->transport()->rank(), rest_->transport()->size(),
-                 collective.root, collective.send_counts, collective.recv_counts, {}, false});
+  require_valid({collective.kind,
+                 rest_->transport()->rank(),
+                 rest_->transport()->size(),
+                 collective.root,
+                 collective.send_counts,
+                 collective.recv_counts,
+                 {},
+                 false});
   if (launch.queue == kNoQueue)
     return OperationPtr(new SequencedOperation(*this, collective, launch));
   return queue_of(launch.queue).start(collective, launch);
