@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 #include <string>
+#include <utility>
 
 #include "tutti/base/error.h"
 #include "tutti/collectives/algorithms/algorithms.h"
@@ -68,11 +69,14 @@ bool has_one_count(CollectiveKind kind) {
   return kind == allreduce || kind == broadcast || kind == reduce || kind == send || kind == recv;
 }
 
-void require(bool condition, const Problem& problem, const std::string& wrong) {
+// The text is made only where it is needed: small blocking calls pass here too.
+template <class... Args>
+void require(bool condition, const Problem& problem, fmt::format_string<Args...> wrong,
+             Args&&... args) {
   if (condition) return;
   throw Error(ErrorCode::invalid_argument,
               fmt::format("{} on rank {} of {}: {}", to_string(problem.kind), problem.rank,
-                          problem.size, wrong));
+                          problem.size, fmt::format(wrong, std::forward<Args>(args)...)));
 }
 
 }  // namespace
@@ -83,16 +87,16 @@ void require_valid(const Problem& problem) {
   require(problem.size >= 1 && problem.rank >= 0 && problem.rank < problem.size, problem,
           "no such rank");
   require(problem.root >= 0 && problem.root < problem.size, problem,
-          fmt::format("there is no rank {} (root or peer)", problem.root));
+          "there is no rank {} (root or peer)", problem.root);
   const bool to_peer = problem.kind == send || problem.kind == recv;
   require(!to_peer || problem.root != problem.rank, problem,
           "a rank cannot send to or receive from itself");
   const size_t wanted = problem.kind == barrier ? 0 : has_one_count(problem.kind) ? 1 : size;
-  require(problem.counts.size() == wanted, problem,
-          fmt::format("wants {} counts, got {}", wanted, problem.counts.size()));
+  require(problem.counts.size() == wanted, problem, "wants {} counts, got {}", wanted,
+          problem.counts.size());
   const size_t wanted_recv = problem.kind == alltoall ? size : 0;
-  require(problem.recv_counts.size() == wanted_recv, problem,
-          fmt::format("wants {} recv_counts, got {}", wanted_recv, problem.recv_counts.size()));
+  require(problem.recv_counts.size() == wanted_recv, problem, "wants {} recv_counts, got {}",
+          wanted_recv, problem.recv_counts.size());
   const auto is_negative = [](int64_t count) { return count < 0; };
   require(std::ranges::none_of(problem.counts, is_negative) &&
               std::ranges::none_of(problem.recv_counts, is_negative),
@@ -100,8 +104,8 @@ void require_valid(const Problem& problem) {
   const auto rank = static_cast<size_t>(problem.rank);
   require(problem.kind != alltoall || problem.counts[rank] == problem.recv_counts[rank], problem,
           "what a rank sends to itself is not what it receives from itself");
-  require(problem.hosts.empty() || problem.hosts.size() == size, problem,
-          fmt::format("wants {} hosts, got {}", size, problem.hosts.size()));
+  require(problem.hosts.empty() || problem.hosts.size() == size, problem, "wants {} hosts, got {}",
+          size, problem.hosts.size());
 }
 
 int64_t input_count(const Problem& problem) {
