@@ -70,6 +70,15 @@ concept HasLearningRate = requires(const O& optimizer) {
   { optimizer.learning_rate() } -> std::convertible_to<double>;
 };
 
+/// Optional: reduces its gradients itself, as where they live in a GradientArena. reduce_gradient()
+/// starts that of one, wait_for_gradients() ends those of a step.
+template <class O>
+concept ReducesGradients = requires(O& optimizer, std::string_view name,
+                                    const ReduceOptions& options) {
+  optimizer.reduce_gradient(name, options);
+  optimizer.wait_for_gradients();
+};
+
 /// What distributed() does beside wrapping.
 struct DistributedOptions {
   /// What is exchanged, how often and what becomes of it: one of methods.h, or a policy of your
@@ -91,6 +100,11 @@ struct DistributedOptions {
   bool broadcast_first = true;
   /// Whether the noise of gradients is measured, and batches grow by it; for synchronous averages.
   NoisePolicy noise = {};
+
+  /// How one gradient is reduced.
+  ReduceOptions reduce() const {
+    return {.op = op, .prescale = 1.0 / predivide, .postscale = predivide, .wire = wire};
+  }
 };
 
 /// Rank `root`'s values to all ranks. Blocking.
@@ -153,17 +167,13 @@ class Distributed {
  public:
   /// See distributed(), which makes it.
   Distributed(Communicator& comm, O& optimizer, const DistributedOptions& options)
-      : comm_(comm), optimizer_(optimizer), options_(options) {
+      : comm_(comm), optimizer_(optimizer), options_(options), reduce_(options.reduce()) {
     if (options.backward_passes_per_step < 1)
       throw Error(ErrorCode::invalid_argument,
                   "backward_passes_per_step is " +
                       std::to_string(options.backward_passes_per_step) + ", want at least 1");
     check_policy(options.exchange);
     check_noise_policy(options.noise, options.backward_passes_per_step, comm.size());
-    reduce_.op = options.op;
-    reduce_.wire = options.wire;
-    reduce_.prescale = 1.0 / options.predivide;
-    reduce_.postscale = options.predivide;
     check_settings_alike(comm, settings());
     for (const auto& parameter : optimizer.parameters()) {
       auto& slot = slots_.emplace_back();
@@ -214,7 +224,7 @@ class Distributed {
     ++slot.passes;
     if (slot.passes < backward_passes_per_step()) return;
     const bool travels = gradients_travel();
-    if (slot.work || synchronized_ || (!travels && slot.passes > backward_passes_per_step()))
+    if (slot.sent || synchronized_ || (!travels && slot.passes > backward_passes_per_step()))
       throw Error(ErrorCode::invalid_argument,
                   "\"" + slot.name + "\" got another gradient before step(): " +
                       std::to_string(backward_passes_per_step()) +
@@ -233,18 +243,24 @@ class Distributed {
     {
       const std::lock_guard lock(mutex_);
       for (auto& slot : slots_)
-        if (gradients_travel() && !slot.work) submit(slot);
+        if (gradients_travel() && !slot.sent) submit(slot);
     }
     if (adasum_) adasum_->combine();
     if (noise_) send_squares();
     std::optional<Error> failed;
-    for (auto& slot : slots_) {
+    const auto wait = [&](auto&& what) {
       try {
-        if (slot.work) slot.work.wait();
+        what();
       } catch (const Error& error) {
         if (!failed) failed = error;
       }
+    };
+    if constexpr (ReducesGradients<O>)
+      if (gradients_travel()) wait([&] { optimizer_.wait_for_gradients(); });
+    for (auto& slot : slots_) {
+      if (slot.work) wait([&] { slot.work.wait(); });
       slot.work = Work();
+      slot.sent = false;
       slot.passes = 0;
     }
     if (failed) throw Error(*failed);
@@ -305,7 +321,7 @@ class Distributed {
                   "which counts the steps itself; call step()")
           .with_rank(comm_.rank());
     for (auto& slot : slots_) {
-      if (slot.work)
+      if (slot.sent)
         throw Error(
             ErrorCode::invalid_argument,
             "the gradient of \"" + slot.name + "\" is on its way already; call synchronize() first")
@@ -324,12 +340,17 @@ class Distributed {
     std::string name;
     TensorView gradient;
     Work work;
+    bool sent = false;  // in this step
     int passes = 0;
     double squares = 0;  // of this rank's gradient, before it travels
   };
   void submit(Slot& slot) {
     if (noise_) slot.squares = sum_of_squares(slot.gradient);
-    slot.work = comm_.allreduce("gradient " + slot.name, slot.gradient, reduce_);
+    if constexpr (ReducesGradients<O>)
+      optimizer_.reduce_gradient(slot.name, reduce_);
+    else
+      slot.work = comm_.allreduce("gradient " + slot.name, slot.gradient, reduce_);
+    slot.sent = true;
   }
 
   // Whether gradients of the step to come go on their way one by one, as they are ready.

@@ -1,6 +1,6 @@
 # What `cmake --install` lays down: libraries, headers, tools, a CMake package, a pkg-config file,
 # documents and examples. Everything refers to its neighbours by relative paths, so that the tree can
-# be moved. `cmake --install --component` takes a part: runtime, nn, development, tools, documents,
+# be moved. `cmake --install --component` takes a part: runtime, nn, torch, development, tools, documents,
 # and each plugin by its name (gloo, cuda); license goes with all of them.
 include(CMakePackageConfigHelpers)
 include(InstallBuildsFirst)
@@ -62,6 +62,16 @@ if(TARGET tutti_nn)
   tutti_install_headers(adapters/nn)
   install(FILES ${PROJECT_SOURCE_DIR}/adapters/nn/nn.h
     DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti COMPONENT development)
+endif()
+# Whoever asks for it has LibTorch and its CMake package, so it stands in a file of its own.
+if(TARGET tutti_torch)
+  install_builds_first(tutti_torch torch)
+  set_target_properties(tutti_torch PROPERTIES EXPORT_NAME torch INSTALL_RPATH $ORIGIN)
+  install(TARGETS tutti_torch EXPORT tutti_torch LIBRARY COMPONENT torch)
+  install(EXPORT tutti_torch NAMESPACE tutti:: DESTINATION ${package_dir}
+    FILE tuttiTorchTargets.cmake COMPONENT torch)
+  install(FILES ${PROJECT_SOURCE_DIR}/adapters/torch/distributed.h
+    DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti/adapters/torch COMPONENT torch)
 endif()
 # The library looks for its plugins there; no program links them.
 get_property(plugins GLOBAL PROPERTY TUTTI_BACKEND_PLUGINS)

@@ -1,6 +1,7 @@
 #include "tutti/adapters/exchange/alike.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <xxhash.h>
 
 #include <cstring>
@@ -19,6 +20,14 @@ std::vector<std::string> lines_of(std::span<const std::byte> bytes) {
       lines.back() += letter;
   }
   return lines;
+}
+
+// "f32[6,1,5,5]", with the strides unless they are row-major.
+std::string type_of(const TensorView& tensor) {
+  auto text = fmt::format("{}{}", to_string(tensor.dtype()), tensor.shape().to_string());
+  if (!tensor.is_row_major())
+    text += fmt::format(" with strides [{}]", fmt::join(tensor.strides(), ","));
+  return text;
 }
 
 }  // namespace
@@ -42,6 +51,44 @@ void check_settings_alike(Communicator& comm, std::span<const std::string> setti
                               whose, rank, want, have))
           .with_rank(static_cast<int>(rank));
     }
+  }
+}
+
+void check_tensors_alike(Communicator& comm, std::span<const NamedTensor> tensors,
+                         std::string_view kind) {
+  // Two lines a tensor: its name and its type.
+  std::string text;
+  for (const auto& tensor : tensors)
+    text += fmt::format("{}\n{}\n", tensor.name, type_of(tensor.tensor));
+  const auto all = comm.allgather_bytes(fmt::format("{}s of the model", kind),
+                                        std::as_bytes(std::span<const char>(text)));
+  const auto expected = lines_of(all[0]);
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    const auto got = lines_of(all[rank]);
+    const auto differs = [&](const std::string& name, const std::string& what) {
+      return Error(ErrorCode::mismatch, what + "; build the same model on every rank")
+          .with_rank(static_cast<int>(rank))
+          .with_tensor(name);
+    };
+    const size_t both = std::min(expected.size(), got.size());
+    for (size_t line = 0; line + 1 < both; line += 2) {
+      if (expected[line] != got[line])
+        throw differs(expected[line],
+                      fmt::format("{} {} is another on rank {} than on rank 0: expected "
+                                  "\"{}\", got \"{}\"",
+                                  kind, line / 2, rank, expected[line], got[line]));
+      if (expected[line + 1] != got[line + 1])
+        throw differs(expected[line],
+                      fmt::format("{} \"{}\" is of another kind on rank {} than on rank 0: "
+                                  "expected {}, got {}",
+                                  kind, expected[line], rank, expected[line + 1], got[line + 1]));
+    }
+    if (expected.size() == got.size()) continue;
+    const auto& name = expected.size() > got.size() ? expected[both - 1] : got[both - 1];
+    throw differs(name, fmt::format("the model has another number of {}s on rank {} than on rank "
+                                    "0: expected {}, got {}, and the first that only one has is "
+                                    "\"{}\"",
+                                    kind, rank, expected.size() / 2, got.size() / 2, name));
   }
 }
 

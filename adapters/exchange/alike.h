@@ -16,6 +16,11 @@ namespace tutti {
 void check_settings_alike(Communicator& comm, std::span<const std::string> settings,
                           std::string_view whose = "distributed()");
 
+/// What a model's tensors are: their number, order, names, shapes, types and strides. `kind` is
+/// what the Error calls one of them.
+void check_tensors_alike(Communicator& comm, std::span<const NamedTensor> tensors,
+                         std::string_view kind = "parameter");
+
 /// Tensors of host memory, to the bit; the Error names the first that differs.
 void check_values_alike(Communicator& comm, std::span<const NamedTensor> tensors);
 

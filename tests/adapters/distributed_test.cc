@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "tests/support/ranks.h"
+#include "tutti/core/arena.h"
 
 namespace tutti {
 namespace {
@@ -61,6 +62,25 @@ struct HookedSgd : PlainSgd {
   }
 };
 
+// Gradients in an arena, which reduces them itself.
+struct ArenaSgd : HookedSgd {
+  GradientArena arena;
+  int waits = 0;
+  ArenaSgd(Communicator& comm, float start)
+      : HookedSgd(start), arena(comm, {{.name = "w", .shape = {4}}, {.name = "b", .shape = {4}}}) {
+    for (auto& param : list) param.gradient = Tensor(arena[param.name], nullptr);
+  }
+  void reduce_gradient(std::string_view name, const ReduceOptions& options) {
+    EXPECT_EQ(options.op, ReduceOp::average);
+    arena.ready(name);
+  }
+  void wait_for_gradients() {
+    ++waits;
+    arena.wait();
+  }
+};
+
+static_assert(!ReducesGradients<HookedSgd> && ReducesGradients<ArenaSgd>);
 static_assert(Optimizer<PlainSgd> && !AnnouncesGradients<PlainSgd> && HasState<PlainSgd>);
 static_assert(AnnouncesGradients<HookedSgd>);
 
@@ -142,6 +162,66 @@ TEST(Distributed, HooksGiveTheSameResult) {
     EXPECT_EQ(sgd.w(), 1 - 0.25f * 10);
     EXPECT_EQ(sgd.b(), 1 - 2.0f * 10);
     expect_refused("\"x\" is no parameter of the distributed optimizer", [&] { sgd.ready("x"); });
+  });
+}
+
+TEST(Distributed, OptimizersMayReduceGradientsThemselves) {
+  run_threads(2, [](Communicator& comm) {
+    ArenaSgd sgd(comm, 0);
+    auto optimizer = distributed(comm, sgd, {.backward_passes_per_step = 2});
+    for (int step = 0; step < 5; ++step) {
+      sgd.set_gradients(static_cast<float>(comm.rank()), 8.0f * static_cast<float>(comm.rank()));
+      sgd.ready("w");
+      sgd.ready("w");
+      expect_refused(
+          "\"w\" got another gradient before step(): 2 backward passes belong to a step; call "
+          "step() between them, or set backward_passes_per_step",
+          [&] { sgd.ready("w"); });
+      expect_refused("the gradient of \"w\" is on its way already; call synchronize() first",
+                     [&] { optimizer.step_without_exchange(); });
+      optimizer.step();
+    }
+    EXPECT_EQ(sgd.waits, 5);
+    EXPECT_EQ(sgd.w(), -0.25f * 5);
+    EXPECT_EQ(sgd.b(), -2.0f * 5);
+  });
+}
+
+TEST(Distributed, ModelsAreComparedBetweenRanks) {
+  run_threads(3, [](Communicator& comm) {
+    std::vector<float> values(6);
+    const std::vector<int64_t> columns = {1, 2};
+    const auto matrix = TensorView(values.data(), {2, 3}, DataType::f32);
+    const auto expect_differs = [&](const std::string& line, std::vector<NamedTensor> tensors) {
+      std::vector<NamedTensor> expected = {{"a", matrix}, {"b", matrix}};
+      try {
+        check_tensors_alike(comm, comm.rank() == 2 ? tensors : expected);
+        ADD_FAILURE() << "not refused: " << line;
+      } catch (const Error& error) {
+        EXPECT_EQ(error.what(), line + "; build the same model on every rank");
+        EXPECT_EQ(error.code(), ErrorCode::mismatch);
+        EXPECT_EQ(error.rank(), 2);
+      }
+    };
+    expect_differs("parameter 0 is another on rank 2 than on rank 0: expected \"a\", got \"b\"",
+                   {{"b", matrix}, {"a", matrix}});
+    expect_differs(
+        "parameter \"b\" is of another kind on rank 2 than on rank 0: expected f32[2,3], got "
+        "f32[2,3] with strides [1,2]",
+        {{"a", matrix}, {"b", matrix.with_strides(columns.data())}});
+    expect_differs(
+        "parameter \"a\" is of another kind on rank 2 than on rank 0: expected f32[2,3], got "
+        "i32[6]",
+        {{"a", TensorView(values.data(), {6}, DataType::i32)}, {"b", matrix}});
+    expect_differs(
+        "the model has another number of parameters on rank 2 than on rank 0: expected 2, got 1, "
+        "and the first that only one has is \"b\"",
+        {{"a", matrix}});
+    expect_differs(
+        "the model has another number of parameters on rank 2 than on rank 0: expected 2, got 3, "
+        "and the first that only one has is \"c\"",
+        {{"a", matrix}, {"b", matrix}, {"c", matrix}});
+    check_tensors_alike(comm, std::vector<NamedTensor>{{"a", matrix}}, "buffer");
   });
 }
 

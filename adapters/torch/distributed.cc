@@ -1,0 +1,193 @@
+#include "tutti/adapters/torch/distributed.h"
+
+#include <fmt/format.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+#include <torch/serialize/input-archive.h>
+#include <torch/serialize/output-archive.h>
+
+#include <optional>
+#include <set>
+#include <sstream>
+#include <string>
+#include <typeinfo>
+#include <utility>
+
+#include "tutti/adapters/torch/gradients.h"
+
+namespace tutti::torch {
+
+namespace {
+
+// Tied parameters have one name: the first.
+std::vector<ModuleTensor> parameters_of(const ::torch::nn::Module& module) {
+  std::vector<ModuleTensor> all;
+  std::set<::at::TensorImpl*> known;
+  for (const auto& item : module.named_parameters())
+    if (item.value().defined() && known.insert(item.value().unsafeGetTensorImpl()).second)
+      all.push_back({item.key(), item.value()});
+  return all;
+}
+
+std::vector<ModuleTensor> buffers_of(const ::torch::nn::Module& module) {
+  std::vector<ModuleTensor> all;
+  for (const auto& item : module.named_buffers())
+    if (item.value().defined()) all.push_back({item.key(), item.value()});
+  return all;
+}
+
+std::vector<NamedTensor> views_of(const std::vector<ModuleTensor>& tensors, int rank) {
+  std::vector<NamedTensor> views;
+  for (const auto& [name, tensor] : tensors) views.push_back({name, view_of(name, tensor, rank)});
+  return views;
+}
+
+void broadcast_tensors(Communicator& comm, const std::string& kind,
+                       const std::vector<ModuleTensor>& tensors, int root) {
+  std::vector<Work> works;
+  for (const auto& [name, view] : views_of(tensors, comm.rank()))
+    works.push_back(comm.broadcast(kind + " " + name, view, root));
+  for (auto& work : works) work.wait();
+}
+
+// What must be alike of optimizers, beside the parameters.
+std::vector<std::string> settings_of(const ::torch::optim::Optimizer& optimizer) {
+  std::vector<std::string> settings = {
+      fmt::format("type={}", ::c10::demangle(typeid(optimizer).name()))};
+  const auto& groups = optimizer.param_groups();
+  for (size_t i = 0; i < groups.size(); ++i)
+    settings.push_back(fmt::format("group {}={} parameters with learning rate {}", i,
+                                   groups[i].params().size(), groups[i].options().get_lr()));
+  return settings;
+}
+
+// The archive's parameters come in the order of the groups, whatever torch's keys are.
+void broadcast_state(Communicator& comm, ::torch::optim::Optimizer& optimizer) {
+  std::string text;
+  if (comm.rank() == 0 && !optimizer.state().empty()) {
+    ::torch::serialize::OutputArchive archive;
+    optimizer.save(archive);
+    std::ostringstream stream;
+    archive.save_to(stream);
+    text = stream.str();
+  }
+  const auto bytes =
+      comm.broadcast_bytes("state of the optimizer", std::as_bytes(std::span<const char>(text)));
+  if (comm.rank() == 0) return;
+  if (bytes.empty()) {
+    optimizer.state().clear();
+    return;
+  }
+  auto own = std::move(optimizer.state());
+  optimizer.state().clear();
+  std::istringstream stream(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+  ::torch::serialize::InputArchive archive;
+  archive.load_from(stream);
+  optimizer.load(archive);
+  // An optimizer without load() of its own keeps what it had.
+  if (optimizer.state().empty()) optimizer.state() = std::move(own);
+}
+
+// Throws on every rank if the models differ on any.
+std::vector<ModuleTensor> checked_parameters(Communicator& comm,
+                                             const ::torch::optim::Optimizer& optimizer,
+                                             const ::torch::nn::Module& module,
+                                             const std::vector<ModuleTensor>& buffers) {
+  auto parameters = parameters_of(module);
+  check_tensors_alike(comm, views_of(parameters, comm.rank()));
+  check_tensors_alike(comm, views_of(buffers, comm.rank()), "buffer");
+  check_settings_alike(comm, settings_of(optimizer), "the optimizer");
+  return parameters;
+}
+
+}  // namespace
+
+/// Holds the model's tensors and nothing else of the module.
+class Distributed::State {
+ public:
+  State(Communicator& comm, ::torch::optim::Optimizer& optimizer, const ::torch::nn::Module& module,
+        const DistributedOptions& options)
+      : comm(comm),
+        buffers(buffers_of(module)),
+        parameters(checked_parameters(comm, optimizer, module, buffers)),
+        gradients(comm, optimizer, parameters, options),
+        inner(comm, gradients, options) {
+    if (!options.broadcast_first) return;
+    std::set<std::string_view> there_already;
+    for (const auto& parameter : gradients.parameters()) there_already.insert(parameter.name);
+    std::vector<ModuleTensor> others;
+    for (const auto& parameter : parameters)
+      if (there_already.count(parameter.name) == 0) others.push_back(parameter);
+    broadcast_tensors(comm, "parameter", others, 0);
+    broadcast_tensors(comm, "buffer", buffers, 0);
+    broadcast_state(comm, optimizer);
+  }
+
+  void synchronize() {
+    if (synchronized) return;
+    gradients.settle();
+    inner.synchronize();
+    gradients.begin_step();
+    synchronized = true;
+  }
+
+  Communicator& comm;
+  const std::vector<ModuleTensor> buffers;
+  const std::vector<ModuleTensor> parameters;
+  Gradients gradients;
+  tutti::Distributed<Gradients> inner;
+  bool synchronized = false;
+};
+
+Distributed::Distributed(Communicator& comm, ::torch::optim::Optimizer& optimizer,
+                         ::torch::nn::Module& module, const DistributedOptions& options)
+    : state_(std::make_unique<State>(comm, optimizer, module, options)) {}
+Distributed::~Distributed() = default;
+Distributed::Distributed(Distributed&&) noexcept = default;
+
+void Distributed::synchronize() { state_->synchronize(); }
+
+void Distributed::step() {
+  synchronize();
+  state_->synchronized = false;
+  state_->inner.step();
+}
+
+void Distributed::skip() {
+  synchronize();
+  state_->synchronized = false;
+  state_->inner.skip();
+}
+
+void Distributed::zero_grad() { state_->gradients.zero_grad(); }
+
+double Distributed::clip_by_global_norm(double most) {
+  synchronize();
+  return tutti::clip_by_global_norm(state_->gradients.parameters(), most);
+}
+
+void Distributed::broadcast_buffers(int root) {
+  broadcast_tensors(state_->comm, "buffer", state_->buffers, root);
+}
+
+void Distributed::consolidate() { state_->inner.consolidate(); }
+
+int Distributed::backward_passes_per_step() const {
+  return state_->inner.backward_passes_per_step();
+}
+
+double Distributed::noise_scale() const { return state_->inner.noise_scale(); }
+
+std::vector<ExchangeState> Distributed::exchange_state() const {
+  return state_->inner.exchange_state();
+}
+
+void check_version(int major, int minor) {
+  if (major == TORCH_VERSION_MAJOR && minor == TORCH_VERSION_MINOR) return;
+  throw Error(ErrorCode::version,
+              fmt::format("this program is compiled for LibTorch {}.{} and tutti::torch for {}.{}; "
+                          "build both with one LibTorch",
+                          major, minor, TORCH_VERSION_MAJOR, TORCH_VERSION_MINOR));
+}
+
+}  // namespace tutti::torch

@@ -1,0 +1,280 @@
+#include "tutti/adapters/torch/gradients.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/GradMode.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/optim/lbfgs.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <set>
+#include <utility>
+
+namespace tutti::torch {
+
+namespace {
+
+std::optional<DataType> dtype_of_scalar(::at::ScalarType type) {
+  switch (type) {
+    case ::at::kDouble:
+      return DataType::f64;
+    case ::at::kFloat:
+      return DataType::f32;
+    case ::at::kHalf:
+      return DataType::f16;
+    case ::at::kBFloat16:
+      return DataType::bf16;
+    case ::at::kChar:
+      return DataType::i8;
+    case ::at::kShort:
+      return DataType::i16;
+    case ::at::kInt:
+      return DataType::i32;
+    case ::at::kLong:
+      return DataType::i64;
+    case ::at::kByte:
+      return DataType::u8;
+    case ::at::kBool:
+      return DataType::boolean;
+    default:
+      return std::nullopt;
+  }
+}
+
+Error refused_tensor(const std::string& name, int rank, const std::string& why) {
+  return Error(ErrorCode::invalid_argument, fmt::format("\"{}\" on rank {} {}", name, rank, why))
+      .with_rank(rank)
+      .with_tensor(name);
+}
+
+bool is_zero(const ::at::Tensor& tensor) {
+  const auto* bytes = static_cast<const std::byte*>(tensor.data_ptr());
+  return std::all_of(bytes, bytes + tensor.nbytes(), [](std::byte b) { return b == std::byte(); });
+}
+
+}  // namespace
+
+TensorView view_of(const std::string& name, const ::at::Tensor& tensor, int rank) {
+  const auto type = ::c10::toString(tensor.scalar_type());
+  if (!tensor.device().is_cpu() || tensor.layout() != ::at::kStrided)
+    throw refused_tensor(
+        name, rank,
+        fmt::format("is a {} tensor on {}, want a dense one in host memory; move "
+                    "the model to the CPU before distributed()",
+                    tensor.layout() == ::at::kStrided ? "dense" : "sparse", tensor.device().str()));
+  const auto dtype = dtype_of_scalar(tensor.scalar_type());
+  if (!dtype)
+    throw refused_tensor(name, rank,
+                         fmt::format("has elements of type {}, which do not travel; split them "
+                                     "into real parts (at::view_as_real)",
+                                     type));
+  const Shape shape(std::span<const int64_t>(tensor.sizes().data(), tensor.sizes().size()));
+  const std::span<const int64_t> strides(tensor.strides().data(), tensor.strides().size());
+  if (!shape.is_dense(strides))
+    throw refused_tensor(name, rank,
+                         fmt::format("has shape {} and strides [{}], which leave gaps or overlap; "
+                                     "give the module a contiguous tensor",
+                                     shape.to_string(), fmt::join(strides, ",")));
+  const TensorView view(tensor.data_ptr(), shape, *dtype);
+  return shape.is_row_major(strides) ? view : view.with_strides(strides.data());
+}
+
+/// Runs when AccumulateGrad has written the parameter's gradient.
+class Gradients::Hook : public ::torch::autograd::FunctionPostHook {
+ public:
+  Hook(Gradients& gradients, size_t index) : gradients_(gradients), index_(index) {}
+  ::torch::autograd::variable_list operator()(
+      const ::torch::autograd::variable_list& outputs,
+      const ::torch::autograd::variable_list& inputs) override {
+    if (!inputs.empty() && inputs[0].defined()) gradients_.accumulated(index_);
+    return outputs;
+  }
+
+ private:
+  Gradients& gradients_;
+  const size_t index_;
+};
+
+Gradients::Gradients(Communicator& comm, ::torch::optim::Optimizer& optimizer,
+                     const std::vector<ModuleTensor>& parameters, const DistributedOptions& options)
+    : comm_(comm),
+      optimizer_(optimizer),
+      may_be_left_out_(options.op == ReduceOp::average || options.op == ReduceOp::sum),
+      through_arena_(options.noise.batch == 0) {
+  if (dynamic_cast<::torch::optim::LBFGS*>(&optimizer) != nullptr)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("LBFGS on rank {} evaluates the model several times in a step, which "
+                            "distributed() cannot average; take SGD, Adam or another that "
+                            "evaluates it once",
+                            comm.rank()))
+        .with_rank(comm.rank());
+  std::set<::at::TensorImpl*> wanted;
+  for (const auto& group : optimizer.param_groups())
+    for (const auto& parameter : group.params()) wanted.insert(parameter.unsafeGetTensorImpl());
+  // Backward reaches the last layers first.
+  for (auto at = parameters.rbegin(); at != parameters.rend(); ++at) {
+    if (wanted.erase(at->tensor.unsafeGetTensorImpl()) == 0) continue;
+    if (!at->tensor.requires_grad()) {
+      frozen_.push_back(*at);
+      continue;
+    }
+    auto& slot = slots_.emplace_back();
+    slot.name = at->name;
+    slot.parameter = at->tensor;
+  }
+  if (!wanted.empty())
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("the optimizer on rank {} has {} parameters that the module has not; "
+                            "give distributed() the module that owns them all",
+                            comm.rank(), wanted.size()))
+        .with_rank(comm.rank());
+  make_arena(options);
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    auto& slot = slots_[i];
+    index_[slot.name] = i;
+    slot.accumulator = ::torch::autograd::impl::grad_accumulator(slot.parameter);
+    slot.hook = slot.accumulator->add_post_hook(std::make_unique<Hook>(*this, i));
+  }
+}
+
+void Gradients::make_arena(const DistributedOptions& options) {
+  std::vector<GradientArena::Array> arrays;
+  for (const auto& slot : slots_) {
+    const auto view = view_of(slot.name, slot.parameter, comm_.rank());
+    arrays.push_back({.name = slot.name,
+                      .shape = view.shape(),
+                      .dtype = view.dtype(),
+                      .strides = view.is_row_major() ? std::vector<int64_t>() : view.strides(),
+                      .may_be_left_out = may_be_left_out_});
+  }
+  arena_ = std::make_unique<GradientArena>(comm_, std::move(arrays), options.reduce());
+  for (auto& slot : slots_) {
+    const auto place = (*arena_)[slot.name];
+    slot.gradient = ::at::from_blob(place.data(), slot.parameter.sizes(), slot.parameter.strides(),
+                                    slot.parameter.options().requires_grad(false));
+    parameters_.push_back({slot.name, view_of(slot.name, slot.parameter, comm_.rank()), place});
+  }
+}
+
+Gradients::~Gradients() {
+  for (auto& slot : slots_) {
+    slot.accumulator->del_post_hook(slot.hook);
+    try {
+      if (slot.work) slot.work.wait();
+    } catch (const Error&) {
+      // The step that would have used the gradient is never taken.
+    }
+    // Whoever holds the gradient goes on with it, in memory of its own.
+    const ::c10::Storage storage = slot.gradient.storage();
+    auto memory = ::c10::GetCPUAllocator()->allocate(storage.nbytes());
+    if (storage.nbytes() > 0) {
+      if (slot.sent)
+        std::memset(memory.get(), 0, storage.nbytes());
+      else
+        std::memcpy(memory.get(), slot.gradient.data_ptr(), storage.nbytes());
+    }
+    storage.set_data_ptr_noswap(std::move(memory));
+  }
+}
+
+bool Gradients::is_in_place(const Slot& slot) const {
+  const auto& gradient = slot.parameter.grad();
+  return gradient.defined() && gradient.layout() == ::at::kStrided &&
+         gradient.data_ptr() == slot.gradient.data_ptr() &&
+         gradient.sizes() == slot.gradient.sizes() && gradient.strides() == slot.gradient.strides();
+}
+
+// The gradient of another tensor becomes the arena's, which the parameter has from here on.
+void Gradients::adopt(Slot& slot) {
+  if (is_in_place(slot)) return;
+  const ::c10::NoGradGuard no_history;
+  const auto gradient = slot.parameter.grad().detach();
+  if (gradient.sizes() != slot.gradient.sizes())
+    throw refused_tensor(
+        slot.name, comm_.rank(),
+        fmt::format("was given a gradient of shape [{}], expected [{}]; assign one "
+                    "of the parameter's shape",
+                    fmt::join(gradient.sizes(), ","), fmt::join(slot.gradient.sizes(), ",")));
+  slot.gradient.copy_(gradient.layout() == ::at::kStrided ? gradient : gradient.to_dense());
+  slot.parameter.mutable_grad() = slot.gradient;
+}
+
+void Gradients::accumulated(size_t index) {
+  auto& slot = slots_[index];
+  if (!slot.parameter.grad().defined()) return;
+  if (!slot.sent) adopt(slot);
+  slot.reached = slot.present = true;
+  if (ready_) ready_(slot.name);
+}
+
+void Gradients::reduce_gradient(std::string_view name, const ReduceOptions& options) {
+  auto& slot = slots_[index_.find(name)->second];
+  if (!through_arena_)
+    slot.work =
+        comm_.allreduce("gradient " + slot.name, parameters_[index_[slot.name]].gradient, options);
+  else if (slot.present || !may_be_left_out_)
+    arena_->ready(name);
+  else
+    arena_->leave_out(name);
+  slot.sent = true;
+}
+
+void Gradients::wait_for_gradients() {
+  for (auto& slot : slots_) {
+    if (slot.work) slot.work.wait();
+    slot.work = Work();
+  }
+  if (!through_arena_) return;
+  arena_->wait();
+  for (auto& slot : slots_) slot.used = arena_->used(slot.name);
+}
+
+void Gradients::settle() {
+  for (const auto& [name, tensor] : frozen_)
+    if (tensor.requires_grad())
+      throw refused_tensor(name, comm_.rank(),
+                           "requires a gradient now and did not when distributed() was called, so "
+                           "ranks would not exchange it; thaw it before, or make it again");
+  for (auto& slot : slots_) {
+    if (slot.sent && !is_in_place(slot))
+      throw refused_tensor(
+          slot.name, comm_.rank(),
+          fmt::format("has another gradient than the one on its way: expected the tensor that "
+                      "backward wrote, got {}; change gradients between synchronize() and step()",
+                      slot.parameter.grad().defined() ? "another tensor" : "none"));
+    slot.used = true;
+    if (slot.sent) continue;
+    slot.present = slot.parameter.grad().defined();
+    if (slot.present)
+      adopt(slot);
+    else
+      slot.gradient.zero_();
+    // Zeros that backward has not reached are those of zero_grad().
+    slot.present = slot.present && (slot.reached || !is_zero(slot.gradient));
+    slot.parameter.mutable_grad() = slot.gradient;
+  }
+}
+
+void Gradients::begin_step() {
+  for (auto& slot : slots_) {
+    slot.reached = slot.sent = slot.present = false;
+    if (!slot.used) slot.parameter.mutable_grad() = ::at::Tensor();
+  }
+}
+
+void Gradients::step() { optimizer_.step(); }
+
+void Gradients::zero_grad() {
+  for (auto& slot : slots_) slot.parameter.mutable_grad() = ::at::Tensor();
+}
+
+double Gradients::learning_rate() const {
+  const auto& groups = optimizer_.param_groups();
+  return groups.empty() ? 0 : groups[0].options().get_lr();
+}
+
+}  // namespace tutti::torch

@@ -1,0 +1,91 @@
+#pragma once
+
+#include <torch/csrc/autograd/variable.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tutti/adapters/distributed.h"
+#include "tutti/core/arena.h"
+
+namespace tutti::torch {
+
+/// A tensor of LibTorch's and the name that the module gives it.
+struct ModuleTensor {
+  std::string name;
+  ::at::Tensor tensor;
+};
+
+/// The tensor in the order of its memory, with its strides unless they are row-major; borrowed.
+/// Throws Error(invalid_argument) for what cannot travel: gaps between elements, other devices than
+/// the CPU, complex and quantized elements.
+TensorView view_of(const std::string& name, const ::at::Tensor& tensor, int rank);
+
+/// The gradients of a LibTorch model, as tutti::Distributed wants an optimizer: in a GradientArena,
+/// announced by hooks of their AccumulateGrad nodes, which run in backward's threads. Everything
+/// else is called by the one thread that takes the steps.
+class Gradients {
+ public:
+  /// Of those of `parameters` that the optimizer has and that require a gradient. The
+  /// communicator and the optimizer must outlive it.
+  Gradients(Communicator& comm, ::torch::optim::Optimizer& optimizer,
+            const std::vector<ModuleTensor>& parameters, const DistributedOptions& options);
+  ~Gradients();
+  Gradients(const Gradients&) = delete;
+  Gradients& operator=(const Gradients&) = delete;
+
+  // What tutti::Distributed asks for.
+  const std::vector<NamedParameter>& parameters() const { return parameters_; }
+  void on_gradient_ready(std::function<void(std::string_view)> callback) {
+    ready_ = std::move(callback);
+  }
+  void reduce_gradient(std::string_view name, const ReduceOptions& options);
+  void wait_for_gradients();
+  double learning_rate() const;
+  void step();
+
+  /// Before the step's gradients are waited for: what backward did not reach is put into the arena
+  /// or made zero, and what the user did to gradients is looked at.
+  void settle();
+  /// After that: the next step begins.
+  void begin_step();
+  void zero_grad();
+
+ private:
+  class Hook;
+  struct Slot {
+    std::string name;
+    ::at::Tensor parameter;
+    ::at::Tensor gradient;  // a view of the arena
+    decltype(::torch::autograd::impl::grad_accumulator(std::declval<::at::Tensor>())) accumulator;
+    uintptr_t hook = 0;
+    bool reached = false;  // by backward, in this step
+    bool sent = false;     // in this step
+    bool present = false;  // this rank has one; known when it is sent
+    bool used = true;      // any rank had one in the step before
+    Work work;             // where it travels outside the arena
+  };
+  void accumulated(size_t index);
+  bool is_in_place(const Slot& slot) const;
+  void adopt(Slot& slot);
+  void make_arena(const DistributedOptions& options);
+
+  Communicator& comm_;
+  ::torch::optim::Optimizer& optimizer_;
+  const bool may_be_left_out_;
+  const bool through_arena_;  // else by allreduce, because the scale changes from step to step
+  std::vector<Slot> slots_;
+  std::vector<ModuleTensor> frozen_;  // the optimizer's others
+  std::map<std::string, size_t, std::less<>> index_;
+  std::unique_ptr<GradientArena> arena_;
+  std::vector<NamedParameter> parameters_;
+  std::function<void(std::string_view)> ready_;
+};
+
+}  // namespace tutti::torch

@@ -1,0 +1,236 @@
+// What goes wrong with LibTorch models, each told in one line, and what ends early.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/support/expect_error.h"
+#include "tests/support/ranks.h"
+#include "tutti/adapters/torch/distributed.h"
+
+namespace {
+
+using tutti::Communicator;
+using tutti::ErrorCode;
+using tutti::test::expect_error;
+using tutti::test::expect_refused;
+using tutti::test::run_threads;
+
+using Layers = std::vector<std::pair<std::string, torch::Tensor>>;
+
+// Of f32, whatever the value's type.
+torch::Tensor filled(at::IntArrayRef shape, double value) {
+  return torch::full(shape, value, torch::kFloat);
+}
+
+// A module of these parameters, and SGD over them.
+struct Model : torch::nn::Module {
+  explicit Model(const Layers& layers) {
+    for (const auto& [name, tensor] : layers) register_parameter(name, tensor);
+  }
+};
+
+void expect_differs(const std::string& line, const std::function<Layers(int)>& layers) {
+  run_threads(3, [&](Communicator& comm) {
+    Model model(layers(comm.rank()));
+    torch::optim::SGD sgd(model.parameters(), 0.1);
+    expect_error(ErrorCode::mismatch, line, [&] { tutti::torch::distributed(comm, sgd, model); });
+  });
+}
+
+TEST(TorchBadInput, ModelsThatDifferBetweenRanks) {
+  const auto a = [] { return torch::ones({2, 3}); };
+  expect_differs(
+      "the model has another number of parameters on rank 1 than on rank 0: expected 2, got 1, and "
+      "the first that only one has is \"b\"; build the same model on every rank",
+      [&](int rank) {
+        return rank == 1 ? Layers{{"a", a()}} : Layers{{"a", a()}, {"b", a()}};
+      });
+  expect_differs(
+      "parameter 0 is another on rank 2 than on rank 0: expected \"a\", got \"b\"; build the same "
+      "model on every rank",
+      [&](int rank) {
+        return rank == 2 ? Layers{{"b", a()}, {"a", a()}} : Layers{{"a", a()}, {"b", a()}};
+      });
+  expect_differs(
+      "parameter \"b\" is of another kind on rank 1 than on rank 0: expected f32[2,3], got "
+      "f32[3,2]",
+      [&](int rank) {
+        return Layers{{"a", a()}, {"b", rank == 1 ? torch::ones({3, 2}) : a()}};
+      });
+  expect_differs(
+      "parameter \"a\" is of another kind on rank 2 than on rank 0: expected f32[2,3], "
+      "got f64[2,3]",
+      [&](int rank) {
+        return Layers{{"a", rank == 2 ? a().to(torch::kFloat64) : a()}};
+      });
+  expect_differs("expected f32[2,3], got f32[2,3] with strides [1,2]", [&](int rank) {
+    return Layers{{"a", rank == 1 ? torch::ones({3, 2}).t() : a()}};
+  });
+}
+
+TEST(TorchBadInput, OptimizersThatDifferBetweenRanks) {
+  run_threads(2, [](Communicator& comm) {
+    torch::nn::Linear net(1, 1);
+    torch::optim::SGD sgd(net->parameters(), comm.rank() == 0 ? 0.5 : 0.25);
+    expect_error(ErrorCode::mismatch,
+                 "the optimizer has other settings on rank 1 than on rank 0: expected group 0=2 "
+                 "parameters with learning rate 0.5, got group 0=2 parameters with learning rate "
+                 "0.25",
+                 [&] { tutti::torch::distributed(comm, sgd, *net); });
+  });
+}
+
+TEST(TorchBadInput, ParametersThatDoNotTravel) {
+  const auto refused = [](const std::string& line, const torch::Tensor& tensor) {
+    run_threads(1, [&](Communicator& comm) {
+      Model model({{"a", tensor}});
+      torch::optim::SGD sgd(model.parameters(), 0.1);
+      expect_refused(line, [&] { tutti::torch::distributed(comm, sgd, model); });
+    });
+  };
+  refused(
+      "\"a\" on rank 0 has elements of type ComplexFloat, which do not travel; split them into "
+      "real parts (at::view_as_real)",
+      torch::ones({2}, torch::kComplexFloat));
+  refused(
+      "\"a\" on rank 0 has shape [2,2] and strides [4,1], which leave gaps or overlap; give the "
+      "module a contiguous tensor",
+      torch::ones({2, 4}).narrow(1, 0, 2));
+  refused(
+      "\"a\" on rank 0 is a dense tensor on meta, want a dense one in host memory; move the "
+      "model to the CPU before distributed()",
+      torch::empty({2}, torch::kMeta));
+}
+
+TEST(TorchBadInput, OptimizersThatCannotBeDistributed) {
+  run_threads(1, [](Communicator& comm) {
+    torch::nn::Linear net(1, 1), other(1, 1);
+    torch::optim::LBFGS lbfgs(net->parameters(), 0.1);
+    expect_refused(
+        "LBFGS on rank 0 evaluates the model several times in a step, which "
+        "distributed() cannot average; take SGD, Adam or another",
+        [&] { tutti::torch::distributed(comm, lbfgs, *net); });
+    torch::optim::SGD sgd(other->parameters(), 0.1);
+    expect_refused(
+        "the optimizer on rank 0 has 2 parameters that the module has not; give "
+        "distributed() the module that owns them all",
+        [&] { tutti::torch::distributed(comm, sgd, *net); });
+    tutti::torch::check_version(TORCH_VERSION_MAJOR, TORCH_VERSION_MINOR);
+    expect_error(ErrorCode::version,
+                 "this program is compiled for LibTorch 0.4 and tutti::torch for",
+                 [] { tutti::torch::check_version(0, 4); });
+  });
+}
+
+TEST(TorchBadInput, OneBackwardPassTooMany) {
+  run_threads(2, [](Communicator& comm) {
+    torch::nn::Linear net(1, 1);
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    auto optimizer = tutti::torch::distributed(comm, sgd, *net);
+    const auto input = torch::ones({1, 1});
+    net(input).sum().backward();
+    expect_refused(
+        "got another gradient before step(): 1 backward passes belong to a step; call "
+        "step() between them, or set backward_passes_per_step",
+        [&] { net(input).sum().backward(); });
+    optimizer.step();
+    optimizer.zero_grad();
+    net(input).sum().backward();
+    optimizer.step();
+  });
+}
+
+TEST(TorchBadInput, AGradientThatIsReplacedWhileItTravels) {
+  run_threads(2, [](Communicator& comm) {
+    torch::nn::Linear net(torch::nn::LinearOptions(1, 1).bias(false));
+    torch::optim::SGD sgd(net->parameters(), 1);
+    auto optimizer = tutti::torch::distributed(comm, sgd, *net);
+    net(torch::ones({1, 1})).sum().backward();
+    const auto gradient = net->weight.grad();
+    const std::string line =
+        "\"weight\" on rank " + std::to_string(comm.rank()) +
+        " has another gradient than the one on its way: expected the tensor that backward wrote, "
+        "got ";
+    net->weight.mutable_grad() = gradient * 2;
+    expect_refused(line + "another tensor; change gradients between synchronize() and step()",
+                   [&] { optimizer.step(); });
+    optimizer.zero_grad();
+    expect_refused(line + "none", [&] { optimizer.step(); });
+    net->weight.mutable_grad() = gradient;
+    const float before = net->weight.item<float>();
+    optimizer.step();
+    EXPECT_FLOAT_EQ(net->weight.item<float>(), before - 1);
+  });
+}
+
+TEST(TorchBadInput, AGradientOfAnotherShape) {
+  run_threads(1, [](Communicator& comm) {
+    torch::nn::Linear net(torch::nn::LinearOptions(2, 1).bias(false));
+    torch::optim::SGD sgd(net->parameters(), 1);
+    auto optimizer = tutti::torch::distributed(comm, sgd, *net);
+    net->weight.mutable_grad() = torch::ones({2});
+    expect_refused(
+        "\"weight\" on rank 0 was given a gradient of shape [2], expected [1,2]; assign "
+        "one of the parameter's shape",
+        [&] { optimizer.step(); });
+  });
+}
+
+TEST(TorchBadInput, AParameterThatIsThawedLater) {
+  run_threads(1, [](Communicator& comm) {
+    torch::nn::Linear net(1, 1);
+    net->bias.requires_grad_(false);
+    torch::optim::SGD sgd(net->parameters(), 1);
+    auto optimizer = tutti::torch::distributed(comm, sgd, *net);
+    net->bias.requires_grad_(true);
+    expect_refused(
+        "\"bias\" on rank 0 requires a gradient now and did not when distributed() was "
+        "called, so ranks would not exchange it; thaw it before, or make it again",
+        [&] { optimizer.step(); });
+  });
+}
+
+// The optimizer and the adapter hold the parameters, so the step is taken as ever.
+TEST(TorchBadInput, AModuleThatIsFreedWhileGradientsTravel) {
+  run_threads(2, [](Communicator& comm) {
+    auto net = std::make_shared<torch::nn::LinearImpl>(torch::nn::LinearOptions(1, 1).bias(false));
+    const auto weight = net->weight;
+    torch::optim::SGD sgd(net->parameters(), 1);
+    auto optimizer = tutti::torch::distributed(comm, sgd, *net);
+    const float before = weight.item<float>();
+    net->forward(filled({1, 1}, 1 + comm.rank())).sum().backward();
+    net.reset();
+    optimizer.step();
+    EXPECT_FLOAT_EQ(weight.item<float>(), before - 1.5f);
+    optimizer.broadcast_buffers();
+  });
+}
+
+TEST(TorchBadInput, AnAdapterThatEndsWhileGradientsTravel) {
+  run_threads(2, [](Communicator& comm) {
+    torch::nn::Linear net(torch::nn::LinearOptions(300, 300).bias(false));
+    torch::optim::SGD sgd(net->parameters(), 1);
+    torch::Tensor averaged, on_its_way;
+    for (const bool waits : {true, false}) {
+      auto optimizer = tutti::torch::distributed(comm, sgd, *net);
+      net->weight.mutable_grad() = torch::Tensor();
+      net(filled({1, 300}, 1 + comm.rank())).sum().backward();
+      (waits ? averaged : on_its_way) = net->weight.grad();
+      if (waits) optimizer.step();
+    }
+    EXPECT_TRUE(torch::equal(averaged, filled({300, 300}, 1.5f)));
+    EXPECT_TRUE(torch::equal(on_its_way, torch::zeros({300, 300})));
+    // Without the adapter it is torch's own optimizer again.
+    net(torch::ones({1, 300})).sum().backward();
+    EXPECT_TRUE(torch::equal(net->weight.grad(), torch::ones({300, 300})));
+    sgd.step();
+  });
+}
+
+}  // namespace
