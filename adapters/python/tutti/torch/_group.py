@@ -31,8 +31,9 @@ _held: "set[Group]" = set()
 
 class Group(Collectives, PointToPoint, _Base):
     """One c10d group over a communicator of its own. Any thread, as far as the ranks make the
-    calls of a group in one order. Closing says goodbye and is what the destructor, shutdown(), the
-    end of the program and destroy_process_group (from torch 2.7 on) do; abort() says nothing."""
+    calls of a group in one order. Closing is what the destructor, shutdown(), abort(), the end of the
+    program and destroy_process_group (from torch 2.7 on) do: what waits here gets ClosedError, and
+    the other ranks hear that this one left."""
 
     def __init__(
         self,
@@ -77,7 +78,7 @@ class Group(Collectives, PointToPoint, _Base):
             if self._is_closed:
                 raise tutti.ClosedError(f"rank {self._place}: group {self._group} is closed")
             if self._named is None:
-                self._named, _ = connect(
+                named, _ = connect(
                     dist.PrefixStore("named", self._torch_store),
                     f"{self._group} (named)",
                     self._place,
@@ -85,6 +86,10 @@ class Group(Collectives, PointToPoint, _Base):
                     self._seconds,
                     self._settings,
                 )
+                if self._is_closed:  # meanwhile, by another thread
+                    named.close()
+                    raise tutti.ClosedError(f"rank {self._place}: group {self._group} is closed")
+                self._named = named
             return self._named
 
     @property
@@ -180,7 +185,7 @@ class Group(Collectives, PointToPoint, _Base):
     # --- the end ---
 
     def close(self) -> None:
-        """Twice is fine."""
+        """Twice is fine. Any thread."""
         _held.discard(self)
         self._is_closed = True
         named, self._named = self._named, None
@@ -189,13 +194,7 @@ class Group(Collectives, PointToPoint, _Base):
         self._comm.close()
 
     shutdown = close
-
-    def abort(self) -> None:
-        _held.discard(self)
-        named = self._named
-        if named is not None:
-            named.abort()
-        self._comm.abort()
+    abort = close
 
     def __del__(self) -> None:
         if hasattr(self, "_naming"):

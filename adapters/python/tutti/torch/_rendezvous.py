@@ -3,6 +3,7 @@ Tutti's do, and rank 0 serves torch's store."""
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import socket
@@ -17,6 +18,7 @@ import tutti
 # What launchers say of a rank, beside torchrun.
 _LAUNCHERS = ("TUTTI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 _TIMEOUT = datetime.timedelta(minutes=30)
+_ELSEWHERE = "192.0.2.1"  # no host's (RFC 5737): the way to it is the way out
 
 
 def _meet(
@@ -39,15 +41,31 @@ def _meet(
 
 
 def _own_address() -> str:
-    """Of this host, as others reach it: on the way to the launcher's store if that is elsewhere."""
+    """Of this host, as others reach it: on the way to the launcher's store if that is elsewhere,
+    else by its name, which on Debian often stands for 127.0.1.1, else on the way out."""
     launcher = urlparse(os.environ.get("TUTTI_STORE", ""))
+    name = socket.gethostname()
+    found = []
     if launcher.hostname and launcher.port:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((launcher.hostname, launcher.port))  # sends nothing
-            address = str(probe.getsockname()[0])
-        if not address.startswith("127."):
+        found += _address_towards(launcher.hostname, launcher.port)
+    with contextlib.suppress(OSError):
+        found += socket.gethostbyname_ex(name)[2]
+    found += _address_towards(_ELSEWHERE, 9)
+    for address in found:
+        if not address.startswith(("127.", "0.")):
             return address
-    return socket.gethostbyname(socket.gethostname())
+    raise RuntimeError(
+        f"rank 0: host {name} knows no address by which other hosts reach it (found: "
+        f"{', '.join(found) or 'none'}); set MASTER_ADDR, MASTER_PORT, RANK and WORLD_SIZE, or mend "
+        "its line in /etc/hosts"
+    )
+
+
+def _address_towards(host: str, port: int) -> list[str]:
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, port))  # sends nothing
+        return [str(probe.getsockname()[0])]
+    return []
 
 
 def register() -> None:

@@ -12,6 +12,7 @@ import tutti
 
 _SECRET_VARIABLES = ("TUTTI_SECRET", "TUTTI_SECRET_FD")
 _LOCK_SECONDS = 10.0
+_DELETED = b"0"  # to which an add may follow
 _LONGEST_TIMEOUT = 1e7  # seconds, of the settings
 
 
@@ -19,14 +20,21 @@ class TorchStore(tutti.Store):
     """Tutti's view of a c10d store, made of torch's set, get and add alone: get waits for its key,
     and compare_set makes Python objects without holding the GIL (torch 1.13), which corrupts a
     program with several threads. So a counter beside each key says whether it is there, and another
-    one is the lock of who compares."""
+    one is the lock of who compares. What is deleted stays as a value of one byte, so that a get that
+    has just seen the counter does not wait for a key that went."""
 
     def __init__(self, store: Any) -> None:
         super().__init__()
         self._store = store
 
     def get(self, key: str) -> Optional[bytes]:
-        return bytes(self._store.get(key)) if self._store.add(_mark(key), 0) > 0 else None
+        if self._store.add(_mark(key), 0) <= 0:
+            return None
+        value = bytes(self._store.get(key))
+        # Deleted in between, or a counter that stands at nothing.
+        if value == _DELETED and self._store.add(_mark(key), 0) <= 0:
+            return None
+        return value
 
     def set(self, key: str, value: bytes) -> None:
         self._store.set(key, bytes(value))
@@ -74,11 +82,9 @@ class TorchStore(tutti.Store):
             pause = min(pause * 1.5, 0.05)
 
     def delete(self, key: str) -> None:
-        try:
-            self._store.delete_key(_mark(key))
-            self._store.delete_key(key)
-        except RuntimeError:
-            pass  # a store that cannot: the key stays
+        if self._store.add(_mark(key), 0) > 0:
+            self._store.set(key, _DELETED)
+            self._store.set(_mark(key), _DELETED)
 
 
 def _mark(key: str) -> str:
@@ -90,9 +96,10 @@ def connect(
 ) -> tuple[tutti.Communicator, TorchStore]:
     """A communicator of the ranks that share this store, and the part of the store that is its own;
     every one of them calls this. Groups of one name come one after another, each under a number of
-    its own, so that a program may destroy a group and make it anew."""
-    count = int(store.add("tutti/joined", 1))
-    place = TorchStore(_prefixed(store, f"tutti/{(count - 1) // size}"))
+    its own, so that a program may destroy a group and make it anew. Each rank counts for itself: a
+    rank that failed to join and tries again moves no other rank's number."""
+    count = int(store.add(f"tutti/joined/{rank}", 1))
+    place = TorchStore(_prefixed(store, f"tutti/{count - 1}"))
     settings = dict(settings)
     settings.setdefault("connect_timeout", min(seconds, _LONGEST_TIMEOUT))
     _agree_on_secret(place, group, rank, seconds, settings)

@@ -62,8 +62,56 @@ class _Helpers:
 
 
 _helpers = _Helpers()
-# A forked child has none of its parent's threads.
-os.register_at_fork(after_in_child=_helpers.__init__)  # type: ignore[misc]
+
+
+class _Deadlines:
+    """One thread that ends the Futures whose time is over: who waits for a Future of torch's gives
+    it no time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Condition()
+        self._ends: dict[Work, float] = {}  # of those that are not over
+        self._is_watched = False
+
+    def add(self, work: Work, seconds: float) -> None:
+        with self._lock:
+            self._ends[work] = end = time.monotonic() + seconds
+            if not self._is_watched:
+                self._is_watched = True
+                threading.Thread(target=self._watch, name="tutti.timeouts", daemon=True).start()
+            elif min(self._ends.values()) == end:
+                self._lock.notify()
+
+    def remove(self, work: Work) -> None:
+        with self._lock:
+            self._ends.pop(work, None)
+
+    def _watch(self) -> None:
+        while True:
+            with self._lock:
+                now = time.monotonic()
+                late = [work for work, end in self._ends.items() if end <= now]
+                for work in late:
+                    del self._ends[work]
+                if not late:
+                    wake = min(self._ends.values(), default=now + threading.TIMEOUT_MAX)
+                    self._lock.wait(min(wake - now, threading.TIMEOUT_MAX))
+            for work in late:
+                work._give_up_future()
+            del late
+
+
+_deadlines = _Deadlines()
+
+
+def _after_fork() -> None:
+    """A forked child has none of its parent's threads."""
+    _helpers.__init__()  # type: ignore[misc]
+    _deadlines.__init__()  # type: ignore[misc]
+    _keeping.__init__()  # type: ignore[misc]
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class Work(c10d.Work):  # type: ignore[misc]
@@ -92,6 +140,8 @@ class Work(c10d.Work):  # type: ignore[misc]
         self._is_over = False
         self._error: Optional[BaseException] = None
         self._future: Any = None
+        self._future_is_over = False
+        self._future_error: Optional[BaseException] = None
         self._left = 0
         if not self._works:
             self._complete()
@@ -106,7 +156,7 @@ class Work(c10d.Work):  # type: ignore[misc]
             if timeout is not None and timeout != _NO_TIMEOUT and timeout.total_seconds() > 0:
                 seconds = timeout.total_seconds()
             self._wait_for_works(seconds)
-        _kept.pop(id(self), None)
+        _let_go(self)
         if self._error is not None:
             raise self._error
         return True
@@ -148,11 +198,13 @@ class Work(c10d.Work):  # type: ignore[misc]
             self._left = len(works)
             is_over = self._is_over
         if is_over:
-            self._end.set_result(None)
+            self._end_future(self._error)
+        else:
+            _deadlines.add(self, self._seconds)
         # The last of them ends the Future: whoever waits for that drives nothing.
         for work in works:
             work.add_done_callback(self._one_is_done)
-        _kept.pop(id(self), None)
+        _let_go(self)
         return self._future
 
     def future_of(self, value: Any) -> Any:
@@ -203,27 +255,52 @@ class Work(c10d.Work):  # type: ignore[misc]
         self._tell_future()
 
     def _tell_future(self) -> None:
-        _helpers.run(lambda: self._end.set_result(None))
+        _deadlines.remove(self)
+        _helpers.run(lambda: self._end_future(self._error))
+
+    def _give_up_future(self) -> None:
+        """The operation goes on, and wait() may be called for it again; the Future is over."""
+        names = ", ".join(f'"{work.name}"' for work in self._works) or "a receive"
+        error = tutti.TimedOutError(
+            f"{names} was not over within {self._seconds:g} s, the timeout of its group; see which "
+            "rank did not come, or give the group a longer one"
+        )
+        _helpers.run(lambda: self._end_future(error))
+
+    def _end_future(self, error: Optional[BaseException]) -> None:
+        """Once, with the first of an end and a timeout."""
+        with self._lock:
+            if self._future_is_over:
+                return
+            self._future_is_over = True
+            self._future_error = error
+        self._end.set_result(None)
 
     def _value(self, _: Any) -> Any:
-        if self._error is not None:
-            raise self._error
+        if self._future_error is not None:
+            raise self._future_error
         return self._outputs
 
 
 wait_for_helpers = _helpers.finish
 
 _must_be_kept = torch_version() < (2, 7)
-_kept: dict[int, Work] = {}  # oldest first
+_keeping = threading.RLock()
+_kept: dict[int, Work] = {}  # oldest first; under _keeping
 _MOST_KEPT = 20_000  # of Works that nobody ever waits for
 
 
 def _keep(work: Work) -> None:
-    _kept[id(work)] = work
-    if len(_kept) > _MOST_KEPT:
-        oldest = next(iter(_kept))
-        if _kept[oldest].is_completed():
-            del _kept[oldest]
+    with _keeping:
+        _kept[id(work)] = work
+        oldest = next(iter(_kept.values())) if len(_kept) > _MOST_KEPT else None
+    if oldest is not None and oldest.is_completed():
+        _let_go(oldest)
+
+
+def _let_go(work: Work) -> None:
+    with _keeping:
+        _kept.pop(id(work), None)
 
 
 def together(works: Sequence[Work], outputs: Any, seconds: float) -> Work:
@@ -231,7 +308,7 @@ def together(works: Sequence[Work], outputs: Any, seconds: float) -> Work:
     operations: list[tutti.Work] = []
     for work in works:
         operations += work._works
-        _kept.pop(id(work), None)
+        _let_go(work)
 
     def finish() -> None:
         for work in works:
