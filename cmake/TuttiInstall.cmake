@@ -71,6 +71,8 @@ if(TARGET tutti_torch)
   install(EXPORT tutti_torch NAMESPACE tutti:: DESTINATION ${package_dir}
     FILE tuttiTorchTargets.cmake COMPONENT torch)
   install(FILES ${PROJECT_SOURCE_DIR}/adapters/torch/distributed.h
+    ${PROJECT_SOURCE_DIR}/adapters/torch/functions.h
+    ${PROJECT_SOURCE_DIR}/adapters/torch/sync_batch_norm.h
     DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti/adapters/torch COMPONENT torch)
 endif()
 # The library looks for its plugins there; no program links them.

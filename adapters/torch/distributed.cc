@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <torch/nn/module.h>
+#include <torch/nn/modules/embedding.h>
 #include <torch/optim/optimizer.h>
 #include <torch/serialize/input-archive.h>
 #include <torch/serialize/output-archive.h>
@@ -19,26 +20,43 @@ namespace tutti::torch {
 
 namespace {
 
+// The weights of embeddings whose gradients are sparse.
+std::set<::at::TensorImpl*> sparse_weights_of(const ::torch::nn::Module& module) {
+  std::set<::at::TensorImpl*> all;
+  const auto look_at = [&](const ::torch::nn::Module& one) {
+    if (const auto* rows = dynamic_cast<const ::torch::nn::EmbeddingImpl*>(&one))
+      if (rows->options.sparse()) all.insert(rows->weight.unsafeGetTensorImpl());
+    if (const auto* bag = dynamic_cast<const ::torch::nn::EmbeddingBagImpl*>(&one))
+      if (bag->options.sparse()) all.insert(bag->weight.unsafeGetTensorImpl());
+  };
+  look_at(module);
+  for (const auto& one : module.modules(/*include_self=*/false)) look_at(*one);
+  return all;
+}
+
 // Tied parameters have one name: the first.
 std::vector<ModuleTensor> parameters_of(const ::torch::nn::Module& module) {
   std::vector<ModuleTensor> all;
+  const auto sparse = sparse_weights_of(module);
   std::set<::at::TensorImpl*> known;
   for (const auto& item : module.named_parameters())
     if (item.value().defined() && known.insert(item.value().unsafeGetTensorImpl()).second)
-      all.push_back({item.key(), item.value()});
+      all.push_back(
+          {item.key(), item.value(), sparse.count(item.value().unsafeGetTensorImpl()) == 1});
   return all;
 }
 
 std::vector<ModuleTensor> buffers_of(const ::torch::nn::Module& module) {
   std::vector<ModuleTensor> all;
   for (const auto& item : module.named_buffers())
-    if (item.value().defined()) all.push_back({item.key(), item.value()});
+    if (item.value().defined()) all.push_back({item.key(), item.value(), false});
   return all;
 }
 
 std::vector<NamedTensor> views_of(const std::vector<ModuleTensor>& tensors, int rank) {
   std::vector<NamedTensor> views;
-  for (const auto& [name, tensor] : tensors) views.push_back({name, view_of(name, tensor, rank)});
+  for (const auto& [name, tensor, sparse] : tensors)
+    views.push_back({name, view_of(name, tensor, rank)});
   return views;
 }
 
@@ -51,13 +69,16 @@ void broadcast_tensors(Communicator& comm, const std::string& kind,
 }
 
 // What must be alike of optimizers, beside the parameters.
-std::vector<std::string> settings_of(const ::torch::optim::Optimizer& optimizer) {
+std::vector<std::string> settings_of(const ::torch::optim::Optimizer& optimizer,
+                                     const std::vector<ModuleTensor>& parameters) {
   std::vector<std::string> settings = {
       fmt::format("type={}", ::c10::demangle(typeid(optimizer).name()))};
   const auto& groups = optimizer.param_groups();
   for (size_t i = 0; i < groups.size(); ++i)
     settings.push_back(fmt::format("group {}={} parameters with learning rate {}", i,
                                    groups[i].params().size(), groups[i].options().get_lr()));
+  for (const auto& parameter : parameters)
+    if (parameter.sparse) settings.push_back("sparse gradients of=" + parameter.name);
   return settings;
 }
 
@@ -96,7 +117,7 @@ std::vector<ModuleTensor> checked_parameters(Communicator& comm,
   auto parameters = parameters_of(module);
   check_tensors_alike(comm, views_of(parameters, comm.rank()));
   check_tensors_alike(comm, views_of(buffers, comm.rank()), "buffer");
-  check_settings_alike(comm, settings_of(optimizer), "the optimizer");
+  check_settings_alike(comm, settings_of(optimizer, parameters), "the optimizer");
   return parameters;
 }
 
@@ -163,7 +184,7 @@ void Distributed::zero_grad() { state_->gradients.zero_grad(); }
 
 double Distributed::clip_by_global_norm(double most) {
   synchronize();
-  return tutti::clip_by_global_norm(state_->gradients.parameters(), most);
+  return state_->gradients.clip_by_global_norm(most);
 }
 
 void Distributed::broadcast_buffers(int root) {

@@ -9,8 +9,9 @@
 #include <torch/optim/lbfgs.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
-#include <optional>
+#include <limits>
 #include <set>
 #include <utility>
 
@@ -18,70 +19,12 @@ namespace tutti::torch {
 
 namespace {
 
-std::optional<DataType> dtype_of_scalar(::at::ScalarType type) {
-  switch (type) {
-    case ::at::kDouble:
-      return DataType::f64;
-    case ::at::kFloat:
-      return DataType::f32;
-    case ::at::kHalf:
-      return DataType::f16;
-    case ::at::kBFloat16:
-      return DataType::bf16;
-    case ::at::kChar:
-      return DataType::i8;
-    case ::at::kShort:
-      return DataType::i16;
-    case ::at::kInt:
-      return DataType::i32;
-    case ::at::kLong:
-      return DataType::i64;
-    case ::at::kByte:
-      return DataType::u8;
-    case ::at::kBool:
-      return DataType::boolean;
-    default:
-      return std::nullopt;
-  }
-}
-
-Error refused_tensor(const std::string& name, int rank, const std::string& why) {
-  return Error(ErrorCode::invalid_argument, fmt::format("\"{}\" on rank {} {}", name, rank, why))
-      .with_rank(rank)
-      .with_tensor(name);
-}
-
 bool is_zero(const ::at::Tensor& tensor) {
   const auto* bytes = static_cast<const std::byte*>(tensor.data_ptr());
   return std::all_of(bytes, bytes + tensor.nbytes(), [](std::byte b) { return b == std::byte(); });
 }
 
 }  // namespace
-
-TensorView view_of(const std::string& name, const ::at::Tensor& tensor, int rank) {
-  const auto type = ::c10::toString(tensor.scalar_type());
-  if (!tensor.device().is_cpu() || tensor.layout() != ::at::kStrided)
-    throw refused_tensor(
-        name, rank,
-        fmt::format("is a {} tensor on {}, want a dense one in host memory; move "
-                    "the model to the CPU before distributed()",
-                    tensor.layout() == ::at::kStrided ? "dense" : "sparse", tensor.device().str()));
-  const auto dtype = dtype_of_scalar(tensor.scalar_type());
-  if (!dtype)
-    throw refused_tensor(name, rank,
-                         fmt::format("has elements of type {}, which do not travel; split them "
-                                     "into real parts (at::view_as_real)",
-                                     type));
-  const Shape shape(std::span<const int64_t>(tensor.sizes().data(), tensor.sizes().size()));
-  const std::span<const int64_t> strides(tensor.strides().data(), tensor.strides().size());
-  if (!shape.is_dense(strides))
-    throw refused_tensor(name, rank,
-                         fmt::format("has shape {} and strides [{}], which leave gaps or overlap; "
-                                     "give the module a contiguous tensor",
-                                     shape.to_string(), fmt::join(strides, ",")));
-  const TensorView view(tensor.data_ptr(), shape, *dtype);
-  return shape.is_row_major(strides) ? view : view.with_strides(strides.data());
-}
 
 /// Runs when AccumulateGrad has written the parameter's gradient.
 class Gradients::Hook : public ::torch::autograd::FunctionPostHook {
@@ -112,8 +55,21 @@ Gradients::Gradients(Communicator& comm, ::torch::optim::Optimizer& optimizer,
                             "evaluates it once",
                             comm.rank()))
         .with_rank(comm.rank());
+  take_parameters(parameters, options);
+  make_arena(options);
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    auto& slot = slots_[i];
+    index_[slot.name] = i;
+    slot.accumulator = ::torch::autograd::impl::grad_accumulator(slot.parameter);
+    slot.hook = slot.accumulator->add_post_hook(std::make_unique<Hook>(*this, i));
+  }
+}
+
+// Those of the optimizer.
+void Gradients::take_parameters(const std::vector<ModuleTensor>& parameters,
+                                const DistributedOptions& options) {
   std::set<::at::TensorImpl*> wanted;
-  for (const auto& group : optimizer.param_groups())
+  for (const auto& group : optimizer_.param_groups())
     for (const auto& parameter : group.params()) wanted.insert(parameter.unsafeGetTensorImpl());
   // Backward reaches the last layers first.
   for (auto at = parameters.rbegin(); at != parameters.rend(); ++at) {
@@ -125,25 +81,26 @@ Gradients::Gradients(Communicator& comm, ::torch::optim::Optimizer& optimizer,
     auto& slot = slots_.emplace_back();
     slot.name = at->name;
     slot.parameter = at->tensor;
+    if (!at->sparse) continue;
+    if (!through_arena_ || !may_be_left_out_ || options.exchange.combination == Combination::adasum)
+      throw refused_tensor(at->name, comm_.rank(),
+                           "has sparse gradients, which are averaged or summed and nothing else; "
+                           "leave op, noise and exchange.combination as they are, or make the "
+                           "embedding without sparse");
+    slot.rows.emplace(comm_, at->name, at->tensor);
   }
   if (!wanted.empty())
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("the optimizer on rank {} has {} parameters that the module has not; "
                             "give distributed() the module that owns them all",
-                            comm.rank(), wanted.size()))
-        .with_rank(comm.rank());
-  make_arena(options);
-  for (size_t i = 0; i < slots_.size(); ++i) {
-    auto& slot = slots_[i];
-    index_[slot.name] = i;
-    slot.accumulator = ::torch::autograd::impl::grad_accumulator(slot.parameter);
-    slot.hook = slot.accumulator->add_post_hook(std::make_unique<Hook>(*this, i));
-  }
+                            comm_.rank(), wanted.size()))
+        .with_rank(comm_.rank());
 }
 
 void Gradients::make_arena(const DistributedOptions& options) {
   std::vector<GradientArena::Array> arrays;
   for (const auto& slot : slots_) {
+    if (slot.rows) continue;
     const auto view = view_of(slot.name, slot.parameter, comm_.rank());
     arrays.push_back({.name = slot.name,
                       .shape = view.shape(),
@@ -153,10 +110,15 @@ void Gradients::make_arena(const DistributedOptions& options) {
   }
   arena_ = std::make_unique<GradientArena>(comm_, std::move(arrays), options.reduce());
   for (auto& slot : slots_) {
+    const auto value = view_of(slot.name, slot.parameter, comm_.rank());
+    if (slot.rows) {
+      parameters_.push_back({slot.name, value, TensorView()});
+      continue;
+    }
     const auto place = (*arena_)[slot.name];
     slot.gradient = ::at::from_blob(place.data(), slot.parameter.sizes(), slot.parameter.strides(),
                                     slot.parameter.options().requires_grad(false));
-    parameters_.push_back({slot.name, view_of(slot.name, slot.parameter, comm_.rank()), place});
+    parameters_.push_back({slot.name, value, place});
   }
 }
 
@@ -165,9 +127,11 @@ Gradients::~Gradients() {
     slot.accumulator->del_post_hook(slot.hook);
     try {
       if (slot.work) slot.work.wait();
+      if (slot.rows) slot.rows->wait();
     } catch (const Error&) {
       // The step that would have used the gradient is never taken.
     }
+    if (slot.rows) continue;
     // Whoever holds the gradient goes on with it, in memory of its own.
     const ::c10::Storage storage = slot.gradient.storage();
     auto memory = ::c10::GetCPUAllocator()->allocate(storage.nbytes());
@@ -183,6 +147,7 @@ Gradients::~Gradients() {
 
 bool Gradients::is_in_place(const Slot& slot) const {
   const auto& gradient = slot.parameter.grad();
+  if (slot.rows) return gradient.is_same(slot.gradient);
   return gradient.defined() && gradient.layout() == ::at::kStrided &&
          gradient.data_ptr() == slot.gradient.data_ptr() &&
          gradient.sizes() == slot.gradient.sizes() && gradient.strides() == slot.gradient.strides();
@@ -190,7 +155,7 @@ bool Gradients::is_in_place(const Slot& slot) const {
 
 // The gradient of another tensor becomes the arena's, which the parameter has from here on.
 void Gradients::adopt(Slot& slot) {
-  if (is_in_place(slot)) return;
+  if (slot.rows || is_in_place(slot)) return;
   const ::c10::NoGradGuard no_history;
   const auto gradient = slot.parameter.grad().detach();
   if (gradient.sizes() != slot.gradient.sizes())
@@ -213,7 +178,10 @@ void Gradients::accumulated(size_t index) {
 
 void Gradients::reduce_gradient(std::string_view name, const ReduceOptions& options) {
   auto& slot = slots_[index_.find(name)->second];
-  if (!through_arena_)
+  if (slot.rows) {
+    slot.gradient = slot.parameter.grad();
+    slot.rows->send(slot.gradient, options.op);
+  } else if (!through_arena_)
     slot.work =
         comm_.allreduce("gradient " + slot.name, parameters_[index_[slot.name]].gradient, options);
   else if (slot.present || !may_be_left_out_)
@@ -228,13 +196,19 @@ void Gradients::wait_for_gradients() {
     if (slot.work) slot.work.wait();
     slot.work = Work();
   }
-  if (!through_arena_) return;
-  arena_->wait();
-  for (auto& slot : slots_) slot.used = arena_->used(slot.name);
+  if (through_arena_) arena_->wait();
+  for (auto& slot : slots_) {
+    if (slot.rows) {
+      slot.parameter.mutable_grad() = slot.rows->wait();
+      slot.gradient = ::at::Tensor();
+    } else if (through_arena_) {
+      slot.used = arena_->used(slot.name);
+    }
+  }
 }
 
 void Gradients::settle() {
-  for (const auto& [name, tensor] : frozen_)
+  for (const auto& [name, tensor, sparse] : frozen_)
     if (tensor.requires_grad())
       throw refused_tensor(name, comm_.rank(),
                            "requires a gradient now and did not when distributed() was called, so "
@@ -247,7 +221,7 @@ void Gradients::settle() {
                       "backward wrote, got {}; change gradients between synchronize() and step()",
                       slot.parameter.grad().defined() ? "another tensor" : "none"));
     slot.used = true;
-    if (slot.sent) continue;
+    if (slot.sent || slot.rows) continue;
     slot.present = slot.parameter.grad().defined();
     if (slot.present)
       adopt(slot);
@@ -270,6 +244,24 @@ void Gradients::step() { optimizer_.step(); }
 
 void Gradients::zero_grad() {
   for (auto& slot : slots_) slot.parameter.mutable_grad() = ::at::Tensor();
+}
+
+double Gradients::clip_by_global_norm(double most) {
+  std::vector<::at::Tensor> sparse;
+  double squares = 0;
+  for (const auto& slot : slots_)
+    if (slot.rows && slot.parameter.grad().defined()) {
+      sparse.push_back(slot.parameter.grad());
+      squares += sparse.back().values().to(::at::kDouble).pow(2).sum().item<double>();
+    }
+  if (sparse.empty()) return tutti::clip_by_global_norm(parameters_, most);
+  const double dense =
+      tutti::clip_by_global_norm(parameters_, std::numeric_limits<double>::infinity());
+  const double norm = std::sqrt(dense * dense + squares);
+  if (norm <= most) return norm;
+  tutti::clip_by_global_norm(parameters_, dense * (most / norm));
+  for (auto& gradient : sparse) gradient.values().mul_(most / norm);
+  return norm;
 }
 
 double Gradients::learning_rate() const {

@@ -7,29 +7,21 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "tutti/adapters/distributed.h"
+#include "tutti/adapters/torch/sparse_rows.h"
+#include "tutti/adapters/torch/tensors.h"
 #include "tutti/core/arena.h"
 
 namespace tutti::torch {
 
-/// A tensor of LibTorch's and the name that the module gives it.
-struct ModuleTensor {
-  std::string name;
-  ::at::Tensor tensor;
-};
-
-/// The tensor in the order of its memory, with its strides unless they are row-major; borrowed.
-/// Throws Error(invalid_argument) for what cannot travel: gaps between elements, other devices than
-/// the CPU, complex and quantized elements.
-TensorView view_of(const std::string& name, const ::at::Tensor& tensor, int rank);
-
-/// The gradients of a LibTorch model, as tutti::Distributed wants an optimizer: in a GradientArena,
-/// announced by hooks of their AccumulateGrad nodes, which run in backward's threads. Everything
-/// else is called by the one thread that takes the steps.
+/// The gradients of a LibTorch model, as tutti::Distributed wants an optimizer: in a GradientArena
+/// (sparse ones outside), announced by hooks of their AccumulateGrad nodes, which run in backward's
+/// threads. Everything else is called by the one thread that takes the steps.
 class Gradients {
  public:
   /// Of those of `parameters` that the optimizer has and that require a gradient. The
@@ -56,13 +48,16 @@ class Gradients {
   /// After that: the next step begins.
   void begin_step();
   void zero_grad();
+  /// Of those that were waited for.
+  double clip_by_global_norm(double most);
 
  private:
   class Hook;
   struct Slot {
     std::string name;
     ::at::Tensor parameter;
-    ::at::Tensor gradient;  // a view of the arena
+    ::at::Tensor gradient;           // a view of the arena; of sparse ones the one on its way
+    std::optional<SparseRows> rows;  // of a sparse one
     decltype(::torch::autograd::impl::grad_accumulator(std::declval<::at::Tensor>())) accumulator;
     uintptr_t hook = 0;
     bool reached = false;  // by backward, in this step
@@ -74,6 +69,8 @@ class Gradients {
   void accumulated(size_t index);
   bool is_in_place(const Slot& slot) const;
   void adopt(Slot& slot);
+  void take_parameters(const std::vector<ModuleTensor>& parameters,
+                       const DistributedOptions& options);
   void make_arena(const DistributedOptions& options);
 
   Communicator& comm_;

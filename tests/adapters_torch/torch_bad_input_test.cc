@@ -128,6 +128,25 @@ TEST(TorchBadInput, OptimizersThatCannotBeDistributed) {
   });
 }
 
+TEST(TorchBadInput, SparseGradientsThatCannotBeCombined) {
+  run_threads(1, [](Communicator& comm) {
+    torch::nn::Embedding rows(torch::nn::EmbeddingOptions(5, 2).sparse(true));
+    torch::optim::SGD sgd(rows->parameters(), 1);
+    for (const auto& options : {tutti::DistributedOptions{.op = tutti::ReduceOp::max},
+                                tutti::DistributedOptions{.exchange = tutti::adasum_of_gradients()},
+                                tutti::DistributedOptions{.noise = {.batch = 4}}})
+      expect_refused(
+          "\"weight\" on rank 0 has sparse gradients, which are averaged or summed and "
+          "nothing else; leave op, noise and exchange.combination as they are, or make "
+          "the embedding without sparse",
+          [&] { tutti::torch::distributed(comm, sgd, *rows, options); });
+    auto optimizer = tutti::torch::distributed(comm, sgd, *rows);
+    rows(torch::tensor({1})).sum().backward();
+    rows->weight.mutable_grad() = torch::ones({5, 2});
+    expect_refused("has another gradient than the one on its way", [&] { optimizer.step(); });
+  });
+}
+
 TEST(TorchBadInput, OneBackwardPassTooMany) {
   run_threads(2, [](Communicator& comm) {
     torch::nn::Linear net(1, 1);

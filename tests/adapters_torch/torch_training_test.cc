@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <span>
+#include <sstream>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "tests/support/ranks.h"
@@ -57,6 +59,18 @@ void set_values(torch::nn::Module& module, const std::vector<Tensor>& values) {
 void fill(torch::nn::Module& module, double value) {
   const torch::NoGradGuard no_grad;
   for (auto& parameter : module.parameters()) parameter.fill_(value);
+}
+
+// LibTorch 1.13 knows a parameter's state by the text of its address, later ones by the address.
+template <class States>
+torch::optim::OptimizerParamState& state_of(States& states, const Tensor& parameter) {
+  if constexpr (std::is_pointer_v<typename States::key_type>) {
+    return *states.at(parameter.unsafeGetTensorImpl());
+  } else {
+    std::ostringstream text;
+    text << parameter.unsafeGetTensorImpl();
+    return *states.at(text.str());
+  }
 }
 
 // Of the same bits on every rank.
@@ -242,9 +256,8 @@ TEST(Torch, RankZerosParametersBuffersAndStateAreEveryones) {
     expect_equal_on_all_ranks(comm, net->buffers());
     ASSERT_EQ(adam.state().size(), 4u);
     for (const auto& parameter : net->parameters()) {
-      // Debian's 1.13 knows a parameter's state by the number of its address.
-      const auto key = c10::guts::to_string(parameter.unsafeGetTensorImpl());
-      const auto& state = static_cast<torch::optim::AdamParamState&>(*adam.state().at(key));
+      const auto& state =
+          static_cast<torch::optim::AdamParamState&>(state_of(adam.state(), parameter));
       EXPECT_EQ(state.step(), 1);
       expect_equal_on_all_ranks(comm, {state.exp_avg(), state.exp_avg_sq()});
     }
@@ -257,20 +270,94 @@ TEST(Torch, RankZerosParametersBuffersAndStateAreEveryones) {
   });
 }
 
-// Embeddings with sparse gradients are added to the dense gradient in the arena.
-TEST(Torch, SparseGradientsAreReducedDense) {
+// Rank 0 reaches a row in step 0, both reach rows in step 1, none in step 2.
+TEST(Torch, SparseGradientsTravelAsRows) {
   run_threads(2, [](Communicator& comm) {
     torch::nn::Embedding rows(torch::nn::EmbeddingOptions(5, 2).sparse(true));
     fill(*rows, 0);
     torch::optim::SGD sgd(rows->parameters(), 1);
     auto optimizer = tutti::torch::distributed(comm, sgd, *rows);
-    for (int step = 0; step < 2; ++step) {
+    const std::vector<std::vector<double>> expected = {
+        {0, -1, 0, 0, 0}, {0, -2, -0.5, -0.5, 0}, {0, -2, -0.5, -0.5, 0}};
+    for (int step = 0; step < 3; ++step) {
+      step == 1 ? sgd.zero_grad() : optimizer.zero_grad();
+      if (step == 0 && comm.rank() == 0) rows(torch::tensor({1, 1})).sum().backward();
+      if (step == 1) rows(torch::tensor({1, 2 + comm.rank()})).sum().backward();
+      optimizer.synchronize();
+      EXPECT_EQ(rows->weight.grad().defined(), step < 2);
+      if (step < 2) {
+        EXPECT_TRUE(rows->weight.grad().is_sparse());
+        EXPECT_EQ(rows->weight.grad()._nnz(), step == 0 ? 1 : 3);
+      }
+      optimizer.step();
+      const auto want = torch::tensor(expected[static_cast<size_t>(step)], torch::kFloat);
+      EXPECT_TRUE(torch::equal(rows->weight.select(1, 0), want)) << step << rows->weight;
+      expect_equal_on_all_ranks(comm, values(*rows));
+    }
+  });
+}
+
+// A bag of words, the words of a rank being half of the batch.
+struct Words : torch::nn::Module {
+  torch::nn::Embedding words{nullptr};
+  torch::nn::Linear last{nullptr};
+  Words() {
+    words = register_module("words",
+                            torch::nn::Embedding(torch::nn::EmbeddingOptions(20, 4).sparse(true)));
+    last = register_module("last", torch::nn::Linear(4, 3));
+  }
+};
+
+TEST(Torch, SparseEmbeddingsOnTwoRanksLearnWhatOneRankDoes) {
+  torch::manual_seed(11);
+  const auto texts = torch::randint(0, 20, {30, 8, 5});
+  const auto labels = torch::randint(0, 3, {30, 8});
+  Words alone;
+  const auto start = values(alone);
+  const auto loss = [&](Words& net, int64_t step, int rank, int size) {
+    const auto part = static_cast<size_t>(rank);
+    const auto found = net.words(texts[step].chunk(size)[part]).mean(1);
+    return torch::cross_entropy_loss(net.last(found), labels[step].chunk(size)[part]);
+  };
+  torch::optim::SGD plain(alone.parameters(), 0.5);
+  for (int64_t step = 0; step < 30; ++step) {
+    plain.zero_grad();
+    loss(alone, step, 0, 1).backward();
+    plain.step();
+  }
+  const auto expected = values(alone);
+  run_threads(2, [&](Communicator& comm) {
+    Words net;
+    if (comm.rank() == 0) set_values(net, start);
+    torch::optim::SGD sgd(net.parameters(), 0.5);
+    auto optimizer = tutti::torch::distributed(comm, sgd, net);
+    for (int64_t step = 0; step < 30; ++step) {
       optimizer.zero_grad();
-      rows(torch::tensor({1, 2 + comm.rank()})).sum().backward();
+      loss(net, step, comm.rank(), 2).backward();
       optimizer.step();
     }
-    const auto expected = torch::tensor({0., -2., -1., -1., 0.}, torch::kFloat);
-    EXPECT_TRUE(torch::equal(rows->weight.select(1, 0), expected)) << rows->weight;
+    const auto got = values(net);
+    for (size_t i = 0; i < got.size(); ++i)
+      EXPECT_LT((got[i] - expected[i]).abs().max().item<float>(), 1e-4) << i;
+    EXPECT_GT((got[0] - start[0]).abs().max().item<float>(), 1e-2);
+    expect_equal_on_all_ranks(comm, got);
+  });
+}
+
+// Four rows of (1, 1) and a dense gradient of 2 x (2, 2) have the norm sqrt(8 + 8).
+TEST(Torch, ClippingCountsSparseGradients) {
+  run_threads(2, [](Communicator& comm) {
+    Words net;
+    fill(net, 0);
+    torch::optim::SGD sgd({net.words->weight, net.last->bias}, 1);
+    auto optimizer = tutti::torch::distributed(comm, sgd, net);
+    (net.words(torch::arange(4)).narrow(1, 0, 2).sum() + 2 * net.last->bias.narrow(0, 0, 2).sum())
+        .backward();
+    EXPECT_DOUBLE_EQ(optimizer.clip_by_global_norm(2), 4);
+    optimizer.step();
+    EXPECT_FLOAT_EQ(net.words->weight[3][1].item<float>(), -0.5f);
+    EXPECT_FLOAT_EQ(net.last->bias[1].item<float>(), -1);
+    EXPECT_EQ(net.words->weight[4][0].item<float>(), 0);
   });
 }
 

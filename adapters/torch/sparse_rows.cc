@@ -1,0 +1,41 @@
+#include "tutti/adapters/torch/sparse_rows.h"
+
+#include <ATen/ATen.h>
+
+#include <utility>
+
+#include "tutti/adapters/torch/tensors.h"
+
+namespace tutti::torch {
+
+void SparseRows::send(const ::at::Tensor& gradient, ReduceOp op) {
+  if (gradient.defined()) {
+    // Dense where the parameter is tied to a layer that has dense gradients.
+    const auto rows =
+        (gradient.layout() == ::at::kStrided ? gradient.to_sparse(1) : gradient).coalesce();
+    indices_ = rows.indices().select(0, 0).contiguous();
+    values_ = rows.values().contiguous();
+  } else {
+    auto sizes = parameter_.sizes().vec();
+    sizes[0] = 0;
+    indices_ = ::at::empty({0}, ::at::kLong);
+    values_ = ::at::empty(sizes, parameter_.options().requires_grad(false));
+  }
+  work_ = comm_.sparse_allreduce("gradient " + name_,
+                                 {.indices = view_of(name_, indices_, comm_.rank()),
+                                  .values = view_of(name_, values_, comm_.rank())},
+                                 op);
+}
+
+::at::Tensor SparseRows::wait() {
+  auto work = std::exchange(work_, Work());
+  if (!work) return {};
+  work.wait();
+  const auto indices = tensor_of(work.output(0));
+  if (indices.numel() == 0) return {};
+  return ::at::sparse_coo_tensor(indices.unsqueeze(0), tensor_of(work.output(1)),
+                                 parameter_.sizes())
+      .coalesce();
+}
+
+}  // namespace tutti::torch

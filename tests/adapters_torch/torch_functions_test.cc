@@ -1,0 +1,150 @@
+// Collectives that a loss goes through: their values, and the gradients of the sum of all ranks'
+// losses.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tests/support/expect_error.h"
+#include "tests/support/ranks.h"
+#include "tutti/adapters/torch/functions.h"
+#include "tutti/adapters/torch/sync_batch_norm.h"
+
+namespace {
+
+using tutti::Communicator;
+using tutti::test::expect_refused;
+using tutti::test::run_threads;
+
+constexpr int kRanks = 3;
+
+// Rank r's input is [rows, 2] of r + 1, in column-major order; its loss is r + 1 times the sum of
+// the output. Both output and gradient have one value in each row.
+void expect_rows(const std::function<torch::Tensor(Communicator&, const torch::Tensor&)>& function,
+                 const std::function<int64_t(int rank)>& rows,
+                 const std::function<std::vector<float>(int rank)>& outputs,
+                 const std::function<std::vector<float>(int rank)>& gradients) {
+  run_threads(kRanks, [&](Communicator& comm) {
+    const int rank = comm.rank();
+    auto input = torch::full({2, rows(rank)}, rank + 1, torch::kFloat).t().requires_grad_();
+    const auto output = function(comm, input);
+    (output * (rank + 1)).sum().backward();
+    const auto expect = [&](const torch::Tensor& got, const std::vector<float>& values) {
+      const auto expected = torch::tensor(values).unsqueeze(1).expand({-1, 2});
+      EXPECT_TRUE(torch::allclose(got, expected)) << "rank " << rank << ": " << got;
+    };
+    expect(output.detach(), outputs(rank));
+    expect(input.grad(), gradients(rank));
+  });
+}
+
+int64_t two_rows(int) { return 2; }
+
+TEST(TorchFunctions, Allreduce) {
+  for (const auto op : {tutti::ReduceOp::sum, tutti::ReduceOp::average}) {
+    const float factor = op == tutti::ReduceOp::sum ? 1 : 1.0f / kRanks;
+    const auto both = [&](int) { return std::vector<float>(2, 6 * factor); };
+    expect_rows(
+        [&](Communicator& comm, const torch::Tensor& input) {
+          return tutti::torch::allreduce(comm, "x", input, op);
+        },
+        two_rows, both, both);
+  }
+  run_threads(1, [](Communicator& comm) {
+    expect_refused(
+        "\"x\" on rank 0: an allreduce with a gradient takes sum and average, not max; "
+        "detach the tensor and call the communicator's",
+        [&] { tutti::torch::allreduce(comm, "x", torch::ones({2}), tutti::ReduceOp::max); });
+  });
+}
+
+TEST(TorchFunctions, AllgatherOfDifferentNumbersOfRows) {
+  expect_rows([](Communicator& comm,
+                 const torch::Tensor& input) { return tutti::torch::allgather(comm, "x", input); },
+              [](int rank) { return rank + 1; },
+              [](int) { return std::vector<float>{1, 2, 2, 3, 3, 3}; },
+              [](int rank) { return std::vector<float>(static_cast<size_t>(rank) + 1, 6); });
+}
+
+TEST(TorchFunctions, Broadcast) {
+  expect_rows(
+      [](Communicator& comm, const torch::Tensor& input) {
+        return tutti::torch::broadcast(comm, "x", input, 1);
+      },
+      two_rows, [](int) { return std::vector<float>(2, 2); },
+      [](int rank) { return std::vector<float>(2, rank == 1 ? 6 : 0); });
+}
+
+// Four rows are dealt as two, one and one.
+TEST(TorchFunctions, ReduceScatterWithARemainder) {
+  expect_rows(
+      [](Communicator& comm, const torch::Tensor& input) {
+        return tutti::torch::reduce_scatter(comm, "x", input);
+      },
+      [](int) { return 4; }, [](int rank) { return std::vector<float>(rank == 0 ? 2 : 1, 6); },
+      [](int) {
+        return std::vector<float>{1, 1, 2, 3};
+      });
+}
+
+// Every rank sends nothing to rank 0, a row to rank 1 and two to rank 2.
+TEST(TorchFunctions, AlltoallByLists) {
+  expect_rows(
+      [](Communicator& comm, const torch::Tensor& input) {
+        return tutti::torch::alltoall(comm, "x", input, std::vector<int64_t>{0, 1, 2});
+      },
+      [](int) { return 3; },
+      [](int rank) {
+        std::vector<float> rows;
+        for (int from = 0; from < kRanks; ++from)
+          rows.insert(rows.end(), static_cast<size_t>(rank), static_cast<float>(from + 1));
+        return rows;
+      },
+      [](int) {
+        return std::vector<float>{2, 3, 3};
+      });
+}
+
+// Ranks with 5, 0 and 3 samples against BatchNorm over all 8.
+TEST(TorchFunctions, SyncBatchNormIsBatchNormOfTheJoinedBatch) {
+  torch::manual_seed(3);
+  const auto options = torch::kFloat64;
+  const auto joined = torch::randn({8, 4, 3}, options) * 2 + 1;
+  const auto weights_of_loss = torch::randn({8, 4, 3}, options);
+  torch::nn::BatchNorm1d alone(4);
+  alone->to(options);
+  auto input = joined.clone().requires_grad_();
+  const auto expected = alone(input);
+  (expected * weights_of_loss).sum().backward();
+  run_threads(kRanks, [&](Communicator& comm) {
+    const int64_t begin = comm.rank() == 0 ? 0 : 5, end = comm.rank() < 2 ? 5 : 8;
+    tutti::torch::SyncBatchNorm norm(comm, "norm", 4);
+    norm->to(options);
+    auto own = joined.slice(0, begin, end).clone().requires_grad_();
+    const auto output = norm(own);
+    EXPECT_TRUE(torch::allclose(output, expected.slice(0, begin, end)));
+    (output * weights_of_loss.slice(0, begin, end)).sum().backward();
+    EXPECT_TRUE(torch::allclose(own.grad(), input.grad().slice(0, begin, end)));
+    const auto of_weight = tutti::torch::allreduce(comm, "weight", norm->weight.grad());
+    EXPECT_TRUE(torch::allclose(of_weight, alone->weight.grad()));
+    EXPECT_TRUE(torch::allclose(norm->running_mean, alone->running_mean));
+    EXPECT_TRUE(torch::allclose(norm->running_var, alone->running_var));
+    EXPECT_EQ(norm->num_batches_tracked.item<int64_t>(), 1);
+    norm->eval();
+    if (comm.rank() == 0) {
+      const torch::NoGradGuard no_grad;
+      const auto by_hand = (joined - alone->running_mean.unsqueeze(1)) /
+                           (alone->running_var.unsqueeze(1) + 1e-5).sqrt();
+      EXPECT_TRUE(torch::allclose(norm(joined), by_hand));
+      expect_refused("\"norm\" on rank 0 got an input of shape [8,3], expected [batch, 4, ...]",
+                     [&] {
+                       norm(torch::ones({8, 3}));
+                     });
+    }
+  });
+}
+
+}  // namespace
