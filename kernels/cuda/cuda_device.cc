@@ -80,6 +80,10 @@ void CudaDevice::prepare(DeviceState& state, int device) {
         yes != 0;
   check(cudaStreamCreateWithPriority(&state.memory_stream, cudaStreamNonBlocking, greatest),
         "create a stream", device);
+  state.memory = std::make_unique<DeviceMemory>(driver_, state.context, device, state.has_pools,
+                                                state.memory_stream);
+  state.pool =
+      std::make_unique<MemoryPool>(*state.memory, to_string(Device{DeviceKind::cuda, device}));
   int none = -1;
   first_used_.compare_exchange_strong(none, device);
 }
@@ -130,27 +134,17 @@ DeviceDescription CudaDevice::describe(int device) {
   if (!its.has_word_commands)
     description.notes.push_back("no stream memory operations: kernels wait for words instead");
   if (!its.has_pools)
-    description.notes.push_back("no memory pools: freeing memory waits for the device");
+    description.notes.push_back("no memory pools: giving memory back to the driver waits for it");
   return description;
 }
 
 // --- memory -------------------------------------------------------------------------------------
 
 void* CudaDevice::allocate(size_t bytes, Device device) {
-  free_what_waits();
   const auto& its = state(device.index);
+  void* memory = its.pool->allocate_idle(bytes);
   const auto current = scope(device.index);
-  void* memory = nullptr;
-  const size_t wanted = std::max<size_t>(bytes, 1);
-  auto status = its.has_pools ? cudaMallocAsync(&memory, wanted, its.memory_stream)
-                              : cudaMalloc(&memory, wanted);
-  if (status == cudaErrorMemoryAllocation) {
-    forget_error();
-    throw Error(ErrorCode::out_of_memory,
-                fmt::format("cannot allocate {} bytes on {}", bytes, to_string(device)));
-  }
-  check(status, "allocate", device.index);
-  status = cudaMemsetAsync(memory, 0, wanted, its.memory_stream);
+  auto status = cudaMemsetAsync(memory, 0, std::max<size_t>(bytes, 1), its.memory_stream);
   if (status == cudaSuccess) status = cudaStreamSynchronize(its.memory_stream);
   if (status != cudaSuccess) free(memory, device);
   check(status, "clear memory", device.index);
@@ -184,34 +178,10 @@ void* CudaDevice::allocate_host(size_t bytes) {
   return memory;
 }
 
-// Nothing can be done about an error in what follows: the memory is lost, or the process ends.
 void CudaDevice::free(void* memory, Device device) noexcept try {
-  if (memory == nullptr) return;
-  const auto& its = state(device.index);
-  if (its.has_pools) {
-    const auto current = scope(device.index);
-    cudaFreeAsync(memory, its.memory_stream);
-    forget_error();
-    return;
-  }
-  // cudaFree() waits for the device, which the caller may have to keep going.
-  const std::lock_guard lock(mutex_);
-  waiting_frees_.emplace_back(memory, device.index);
+  if (memory != nullptr) state(device.index).pool->free(memory);
 } catch (...) {
-}
-
-void CudaDevice::free_what_waits() noexcept try {
-  std::vector<std::pair<void*, int>> waiting;
-  {
-    const std::lock_guard lock(mutex_);
-    waiting.swap(waiting_frees_);
-  }
-  for (const auto& [memory, device] : waiting) {
-    const auto current = scope(device);
-    cudaFree(memory);
-    forget_error();
-  }
-} catch (...) {
+  // The memory is lost.
 }
 
 void CudaDevice::free_host(void* memory) noexcept {

@@ -3,13 +3,15 @@
 #include <cuda_runtime_api.h>
 
 #include <atomic>
+#include <memory>
 #include <mutex>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
+#include "tutti/kernels/cuda/device_memory.h"
 #include "tutti/kernels/cuda/driver.h"
 #include "tutti/kernels/cuda/host_functions.h"
+#include "tutti/kernels/cuda/memory_pool.h"
 #include "tutti/tensor/device_plugin.h"
 
 namespace tutti::cuda {
@@ -30,8 +32,9 @@ class CudaDevice final : public DeviceRuntime {
   DeviceKind kind() const override { return DeviceKind::cuda; }
   int count() override { return static_cast<int>(devices_.size()); }
   void make_current(Device device) override;
-  /// Filled with zeros.
+  /// Filled with zeros, from the device's MemoryPool.
   void* allocate(size_t bytes, Device device) override;
+  /// No stream may use it any more.
   void free(void* memory, Device device) noexcept override;
   /// Sizes are rounded up to powers of two. What is given back is kept for the next one: to free
   /// pinned memory CUDA waits for the whole device, on which a stream may be held by a word that
@@ -69,13 +72,14 @@ class CudaDevice final : public DeviceRuntime {
     bool has_pools = false;                // memory comes and goes without waiting for the device
     bool has_word_commands = false;        // streams store and await words by themselves
     cudaStream_t memory_stream = nullptr;  // idle but for allocate() and free()
+    std::unique_ptr<DeviceMemory> memory;
+    std::unique_ptr<MemoryPool> pool;  // of that memory
   };
   DeviceState& state(int device);
   void prepare(DeviceState& state, int device);
   ContextScope scope(int device) { return {driver_, state(device).context, device}; }
   int current_device() const;
   int device_of(StreamRef stream, const void* memory = nullptr, const void* other = nullptr);
-  void free_what_waits() noexcept;
 
   std::vector<DeviceState> devices_;
   const Driver driver_;
@@ -85,7 +89,6 @@ class CudaDevice final : public DeviceRuntime {
   std::vector<uint64_t*> free_words_;
   std::unordered_map<void*, size_t> host_sizes_;      // of all pinned memory
   std::unordered_multimap<size_t, void*> free_host_;  // what of it nobody uses
-  std::vector<std::pair<void*, int>> waiting_frees_;  // device memory without pools, its device
 
   std::once_flag ended_with_process_;
   HostFunctions functions_{[this](uint64_t* word) { give_back_word(word); }};

@@ -23,6 +23,7 @@ namespace {
 using testing::AllOf;
 using testing::Each;
 using testing::HasSubstr;
+using testing::StartsWith;
 
 constexpr uint64_t kSeed = 20261121;
 
@@ -253,8 +254,8 @@ TEST_P(DeviceRuntimeConformance, TooMuchIsAnErrorThatNamesBytesAndDevice) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::out_of_memory);
-    EXPECT_EQ(std::string(error.what()),
-              "cannot allocate " + std::to_string(bytes) + " bytes on " + to_string(device_));
+    EXPECT_THAT(error.what(), StartsWith("cannot allocate " + std::to_string(bytes) + " bytes on " +
+                                         to_string(device_)));
   }
   // And it goes on.
   auto* memory = there(100);

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "tutti/kernels/cuda/driver.h"
+#include "tutti/kernels/cuda/memory_pool.h"
+
+namespace tutti::cuda {
+
+/// A GPU's memory as CUDA gives it. Where there are CUDA's own pools, segments come from the
+/// default one, which waits for no stream and keeps what goes back to it.
+class DeviceMemory final : public MemorySource {
+ public:
+  /// `stream` is idle but for this object and what its owner waits for.
+  DeviceMemory(const Driver& driver, CUcontext context, int device, bool has_pools,
+               cudaStream_t stream);
+
+  void* reserve(size_t bytes) override;
+  void release(void* memory) noexcept override;
+  void* create_event() override;
+  void destroy_event(void* event) noexcept override;
+  bool record(void* event, StreamRef stream) noexcept override;
+  bool reached(void* event) noexcept override;
+  void wait(StreamRef stream, void* event) override;
+
+ private:
+  ContextScope scope() { return {driver_, context_, device_}; }
+
+  const Driver& driver_;
+  const CUcontext context_;
+  const int device_;
+  const bool has_pools_;
+  const cudaStream_t stream_;
+};
+
+}  // namespace tutti::cuda
