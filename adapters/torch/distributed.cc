@@ -191,7 +191,10 @@ void Distributed::broadcast_buffers(int root) {
   broadcast_tensors(state_->comm, "buffer", state_->buffers, root);
 }
 
-void Distributed::consolidate() { state_->inner.consolidate(); }
+void Distributed::consolidate() {
+  state_->gradients.check_unchanged();
+  state_->inner.consolidate();
+}
 
 int Distributed::backward_passes_per_step() const {
   return state_->inner.backward_passes_per_step();

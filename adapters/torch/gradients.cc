@@ -47,7 +47,8 @@ Gradients::Gradients(Communicator& comm, ::torch::optim::Optimizer& optimizer,
     : comm_(comm),
       optimizer_(optimizer),
       may_be_left_out_(options.op == ReduceOp::average || options.op == ReduceOp::sum),
-      through_arena_(options.noise.batch == 0) {
+      through_arena_(options.noise.batch == 0),
+      exchanges_values_(options.exchange.exchanges_parameters()) {
   if (dynamic_cast<::torch::optim::LBFGS*>(&optimizer) != nullptr)
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("LBFGS on rank {} evaluates the model several times in a step, which "
@@ -207,12 +208,30 @@ void Gradients::wait_for_gradients() {
   }
 }
 
-void Gradients::settle() {
+void Gradients::check_unchanged() const {
+  size_t count = 0;
+  for (const auto& group : optimizer_.param_groups()) count += group.params().size();
+  if (count != slots_.size() + frozen_.size())
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("the optimizer on rank {} has {} parameters and had {} when "
+                            "distributed() was called; call it after the last add_param_group()",
+                            comm_.rank(), count, slots_.size() + frozen_.size()))
+        .with_rank(comm_.rank());
   for (const auto& [name, tensor, sparse] : frozen_)
     if (tensor.requires_grad())
       throw refused_tensor(name, comm_.rank(),
                            "requires a gradient now and did not when distributed() was called, so "
                            "ranks would not exchange it; thaw it before, or make it again");
+  if (!exchanges_values_) return;
+  for (size_t i = 0; i < slots_.size(); ++i)
+    if (slots_[i].parameter.data_ptr() != parameters_[i].value.data())
+      throw refused_tensor(slots_[i].name, comm_.rank(),
+                           "has other memory than when distributed() was called, and this policy "
+                           "exchanges values; load, move and cast the model before it");
+}
+
+void Gradients::settle() {
+  check_unchanged();
   for (auto& slot : slots_) {
     if (slot.sent && !is_in_place(slot))
       throw refused_tensor(

@@ -42,6 +42,9 @@ class Gradients {
   double learning_rate() const;
   void step();
 
+  /// What the user did to the optimizer and the parameters since. Throws Error(invalid_argument)
+  /// for what would make ranks differ.
+  void check_unchanged() const;
   /// Before the step's gradients are waited for: what backward did not reach is put into the arena
   /// or made zero, and what the user did to gradients is looked at.
   void settle();
@@ -79,6 +82,7 @@ class Gradients {
   const bool through_arena_;  // else by allreduce, because the scale changes from step to step
   std::vector<Slot> slots_;
   std::vector<ModuleTensor> frozen_;  // the optimizer's others
+  const bool exchanges_values_;       // which then must stay where they are
   std::map<std::string, size_t, std::less<>> index_;
   std::unique_ptr<GradientArena> arena_;
   std::vector<NamedParameter> parameters_;

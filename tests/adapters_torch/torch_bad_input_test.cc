@@ -215,6 +215,42 @@ TEST(TorchBadInput, AParameterThatIsThawedLater) {
   });
 }
 
+TEST(TorchBadInput, AnOptimizerThatGrewSince) {
+  run_threads(1, [](Communicator& comm) {
+    torch::nn::Linear net(1, 1);
+    torch::optim::SGD sgd({net->weight}, 1);
+    auto optimizer = tutti::torch::distributed(comm, sgd, *net);
+    sgd.add_param_group(torch::optim::OptimizerParamGroup(std::vector<torch::Tensor>{net->bias}));
+    expect_refused(
+        "the optimizer on rank 0 has 2 parameters and had 1 when distributed() was "
+        "called; call it after the last add_param_group()",
+        [&] { optimizer.step(); });
+  });
+}
+
+// Where gradients are exchanged, parameters may be loaded later; where values are, not.
+TEST(TorchBadInput, ParametersThatMoveLater) {
+  run_threads(1, [](Communicator& comm) {
+    for (const bool values : {false, true}) {
+      torch::nn::Linear net(1, 1);
+      torch::optim::SGD sgd(net->parameters(), 1);
+      tutti::DistributedOptions options;
+      if (values) options.exchange = tutti::local_sgd(2);
+      auto optimizer = tutti::torch::distributed(comm, sgd, *net, options);
+      const auto before = net->weight.data();  // or its memory might be given out again
+      net->weight.set_data(torch::ones({1, 1}));
+      if (values)
+        for (const bool steps : {true, false})
+          expect_refused(
+              "\"weight\" on rank 0 has other memory than when distributed() was called, "
+              "and this policy exchanges values; load, move and cast the model before",
+              [&] { steps ? optimizer.step() : optimizer.consolidate(); });
+      else
+        optimizer.step();
+    }
+  });
+}
+
 // The optimizer and the adapter hold the parameters, so the step is taken as ever.
 TEST(TorchBadInput, AModuleThatIsFreedWhileGradientsTravel) {
   run_threads(2, [](Communicator& comm) {

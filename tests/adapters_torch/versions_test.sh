@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# versions_test.sh SOURCES CMAKE: the adapter is configured beside LibTorch packages that hold nothing
+# but a version, and refuses those that it does not know in one line.
+set -euo pipefail
+sources=$1 cmake=$2
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+mkdir -p "$scratch/fake/cmake" "$scratch/project"
+echo 'set(TORCH_LIBRARIES torch)' >"$scratch/fake/cmake/TorchConfig.cmake"
+cat >"$scratch/project/CMakeLists.txt" <<END
+cmake_minimum_required(VERSION 3.25)
+project(refusal LANGUAGES NONE)
+# Reached where the version is taken.
+function(add_library)
+  message(FATAL_ERROR "taken")
+endfunction()
+add_subdirectory($sources/adapters/torch torch)
+END
+
+expect() { # version words
+  echo "set(PACKAGE_VERSION $1)" >"$scratch/fake/cmake/TorchConfigVersion.cmake"
+  rm -rf "$scratch/build"
+  "$cmake" -S "$scratch/project" -B "$scratch/build" -DTorch_DIR="$scratch/fake/cmake" \
+    >"$scratch/said" 2>&1 && { echo "version $1: nothing was said" >&2; exit 1; }
+  tr -s ' \n' ' ' <"$scratch/said" | grep "$2" >/dev/null || {
+    echo "version $1: not \"$2\" but:" >&2
+    cat "$scratch/said" >&2
+    exit 1
+  }
+}
+for version in 1.12.1 2.0.1 2.6.0; do
+  expect "$version" "LibTorch $version was found; want 1.13 (Debian's) or 2.7 and later"
+done
+for version in 1.13.0 1.13.1 2.7.0 2.15.0; do
+  expect "$version" "taken"
+done
+rm -r "$scratch/fake"
+sed -i "/^project/a set(CMAKE_DISABLE_FIND_PACKAGE_Torch ON)" "$scratch/project/CMakeLists.txt"
+rm -rf "$scratch/build"
+if "$cmake" -S "$scratch/project" -B "$scratch/build" >"$scratch/said" 2>&1; then exit 1; fi
+tr -s ' \n' ' ' <"$scratch/said" | grep "LibTorch was not found; install libtorch-dev, or point" >/dev/null
