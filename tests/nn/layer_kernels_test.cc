@@ -308,6 +308,22 @@ TEST(LayerKernels, WhatDoesNotFitIsRefusedByName) {
                      });
 }
 
+TEST(LayerKernels, DropoutOfAPartIsThatOfTheWhole) {
+  const auto kernels = make_layer_kernels();
+  const RandomKey key{.seed = 11, .purpose = 3, .step = 2};
+  const auto x = noise_tensor(Shape{40}, 1);
+  auto whole = zeros(Shape{40});
+  kernels->dropout(key, 0, 0.5, x, whole);
+  for (const int64_t first : {1, 2, 3, 4, 7}) {
+    const int64_t count = 40 - first;
+    auto part = zeros(Shape{count});
+    kernels->dropout(key, static_cast<uint64_t>(first), 0.5,
+                     TensorView(x.as<float>() + first, Shape{count}, DataType::f32), part);
+    for (int64_t i = 0; i < count; ++i)
+      EXPECT_EQ(part.as<float>()[i], whole.as<float>()[first + i]) << first << " " << i;
+  }
+}
+
 TEST(LayerKernels, TwoThreadsComputeTheSameLayer) {
   const auto one = make_layer_kernels(), two = make_layer_kernels({}, 2);
   const auto x = noise_tensor(Shape{8, 3, 12, 12}, 1), w = noise_tensor(Shape{8, 3, 3, 3}, 2),

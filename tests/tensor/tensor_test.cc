@@ -59,6 +59,16 @@ TEST(Shape, RefusesNegativeExtentsAndOverflow) {
   EXPECT_EQ((Shape{int64_t{1} << 40, 1 << 22}).count(), int64_t{1} << 62);
 }
 
+TEST(Shape, StridesOfDimensionsOfOneIndexDoNotCount) {
+  const std::array<int64_t, 3> rows{77, 3, 1}, columns{77, 1, 2}, gaps{77, 4, 1};
+  const Shape shape{1, 2, 3};
+  EXPECT_TRUE(shape.is_row_major(rows));
+  EXPECT_TRUE(shape.is_dense(rows));
+  EXPECT_FALSE(shape.is_row_major(columns));
+  EXPECT_TRUE(shape.is_dense(columns));
+  EXPECT_FALSE(shape.is_dense(gaps));
+}
+
 TEST(Shape, AnEmptyShapeHasCountableRows) {
   EXPECT_EQ((Shape{0, int64_t{1} << 40, 1 << 22}).row_count(), int64_t{1} << 62);
   EXPECT_EQ(message_of(ErrorCode::invalid_argument,

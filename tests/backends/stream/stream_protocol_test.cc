@@ -153,6 +153,33 @@ TEST_F(StreamProtocol, HoldsPeersToABoundOfAnnouncements) {
   expect_lost("announced more messages");
 }
 
+TEST_F(StreamProtocol, ARefusedAnnouncementMakesRoomForAnother) {
+  const Bytes large(kMaxEagerBytes + 1);
+  for (uint32_t i = 0; i <= kMaxAnnounced; ++i) {
+    const Ticket ticket = transport_->isend(1, {.tag = 1, .key = i}, large);
+    run();
+    const auto frames = sent();
+    ASSERT_EQ(frames.size(), 1u) << i;
+    ASSERT_EQ(frames[0].type, FrameType::announce);
+    feed(frame({.type = FrameType::refuse, .ticket = frames[0].ticket}));
+    run();
+    ASSERT_EQ(transport_->test(ticket), TransferState::done);
+  }
+}
+
+TEST_F(StreamProtocol, ThousandsOfTagsThatAreDiscardedOneByOneStayDiscarded) {
+  constexpr uint64_t kTags = 10'000;
+  for (uint64_t tag = 0; tag < kTags; ++tag) transport_->discard(tag, tag);
+  feed(frame({.type = FrameType::eager, .tag = 0}));
+  feed(frame({.type = FrameType::eager, .tag = kTags}));
+  run();
+  const Ticket discarded = transport_->irecv(1, 0, 0, {});
+  const Ticket wanted = transport_->irecv(1, kTags, 0, {});
+  run();
+  EXPECT_EQ(transport_->test(discarded), TransferState::pending);
+  EXPECT_EQ(transport_->test(wanted), TransferState::done);
+}
+
 TEST_F(StreamProtocol, DataBeyondTheMessageIsALoss) {
   Bytes memory(1000);
   const Ticket recv = transport_->irecv(1, 5, 0, memory);

@@ -89,6 +89,16 @@ TEST(PlanBuckets, AtTheEndTheMostUrgentGoFirst) {
   EXPECT_EQ(buckets[0].slices[0].index, 0);
 }
 
+TEST(PlanBuckets, ABucketIsAsUrgentAsItsMostUrgentTensor) {
+  std::vector<Signature> tensors{signature(10), signature(10, DataType::bf16), signature(10)};
+  tensors[1].priority = 1;
+  tensors[2].priority = 2;
+  const auto buckets = plan_buckets(places(tensors), 1 << 20, 1 << 20);
+  ASSERT_EQ(buckets.size(), 2u);
+  EXPECT_EQ(buckets[0].slices.size(), 2u);
+  EXPECT_EQ(buckets[1].slices[0].index, 1);
+}
+
 // The last piece of an exact multiple is a whole one, and no piece is empty.
 TEST(PlanBuckets, AnExactMultipleOfThePartitionSizeIsCutIntoWholePieces) {
   for (const int64_t pieces : {1, 2, 3}) {
