@@ -7,7 +7,8 @@
 //
 // STAMP is a file into which the victim writes its pid and the time just before it happens. With
 // FAKE_NCCL_FOLDER, a folder of this job, the tensors live on the tests' device, and NCCL is the
-// tests' (see tests/backends/fake_nccl).
+// tests' (see tests/backends/fake_nccl). With FAULT_KIND ("allgather", "allgather_blocking") the
+// steps are calls of that kind instead of allreduces.
 
 #include <fmt/format.h>
 #include <signal.h>
@@ -18,11 +19,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <limits>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "tests/faults/kind_steps.h"
 #include "tests/faults/view.h"
 #include "tutti/core/tutti.h"
 #if TUTTI_HAS_NCCL
@@ -53,6 +56,8 @@ void end_myself(const std::string& file, int signal) {
   std::ofstream(file) << ::getpid() << ' ' << fmt::format("{:.6f}", seconds_now()) << std::endl;
   ::kill(::getpid(), signal);
 }
+
+const char* kind() { return std::getenv("FAULT_KIND"); }
 
 // Steps of several tensors with pauses, so that every phase is met, until something breaks.
 void train(Communicator& comm) {
@@ -90,6 +95,7 @@ int survive(Communicator& comm, const Error& error, const std::string& stamp_fil
   const auto survivors = comm.shrink(Deadline::after(20));
   std::vector<float> ones(100, 1.0f);
   survivors->allreduce("after", view(ones), ReduceOp::sum).wait();
+  if (kind() != nullptr) test::run_steps_of(*survivors, kind(), 3);
   fmt::print("rank {} goes on as {} of {}, sum {}\n", comm.rank(), survivors->rank(),
              survivors->size(), ones[99]);
   std::fflush(stdout);
@@ -135,7 +141,10 @@ int run(char** arguments) {
       timer.detach();
     }
     try {
-      train(*comm);
+      if (kind() != nullptr)
+        test::run_steps_of(*comm, kind(), std::numeric_limits<int>::max());
+      else
+        train(*comm);
     } catch (const Error& error) {
       if (rank == victim) {
         fmt::print("rank {} woke: {}\n", rank, error.what());
