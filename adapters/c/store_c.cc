@@ -134,13 +134,22 @@ class ProgramStore final : public Store {
   // so this is no way to add.
   template <class Change>
   std::string change(const std::string& key, Change changed) {
+    constexpr int kMostInVain = 100;
     auto before = try_get(key);
-    while (true) {
+    for (int in_vain = 0; in_vain < kMostInVain;) {
       const std::string after = changed(before);
       auto now = compare_set(key, before, after);
       if (now == after) return after;
-      before = std::move(now);
+      // An empty value may stand for a key that has gone meanwhile.
+      auto found = now.empty() ? try_get(key) : std::move(now);
+      in_vain = found == before ? in_vain + 1 : 0;
+      before = std::move(found);
     }
+    throw Error(ErrorCode::unavailable,
+                fmt::format("the program's store: compare_set of \"{}\" left the value that it was "
+                            "to change {} times; it must set the desired one where the expected "
+                            "one stands",
+                            key, kMostInVain));
   }
 
   const tutti_store_functions_t functions_;

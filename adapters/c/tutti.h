@@ -127,11 +127,12 @@ typedef struct tutti_reduce_options {
   double prescale;    /* applied before the reduction */
   double postscale;   /* applied after it */
   int32_t priority;   /* higher goes first among what is ready at once */
+  int32_t reserved;   /* zero */
 } tutti_reduce_options_t;
 
 /* The mean, as it is: what reduce options begin as. */
 #define TUTTI_REDUCE_OPTIONS \
-  { sizeof(tutti_reduce_options_t), TUTTI_AVERAGE, -1, 1.0, 1.0, 0 }
+  { sizeof(tutti_reduce_options_t), TUTTI_AVERAGE, -1, 1.0, 1.0, 0, 0 }
 
 /* --- errors --- */
 

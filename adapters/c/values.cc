@@ -58,6 +58,11 @@ ReduceOptions options_from(const tutti_reduce_options_t* given) {
   if (given == nullptr) return {};
   const auto options = read_sized(given, tutti_reduce_options_t TUTTI_REDUCE_OPTIONS, "the options",
                                   "TUTTI_REDUCE_OPTIONS");
+  if (options.reserved != 0)
+    throw refused(
+        fmt::format("reserved of the options is {} (want 0); start from "
+                    "TUTTI_REDUCE_OPTIONS",
+                    options.reserved));
   ReduceOptions result;
   result.op = op_from(options.op);
   result.prescale = options.prescale;

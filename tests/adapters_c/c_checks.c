@@ -80,6 +80,18 @@ const char* check_struct_sizes(tutti_comm_t comm) {
          TUTTI_INVALID_ARGUMENT);
   EXPECT(strstr(tutti_last_error(), "came after version") != NULL);
 
+  /* What has no meaning yet is zero, and was not there in the header of a shorter struct. */
+  tutti_reduce_options_t reserved = TUTTI_REDUCE_OPTIONS;
+  EXPECT(offsetof(tutti_reduce_options_t, reserved) + sizeof reserved.reserved == sizeof reserved);
+  reserved.op = TUTTI_MAX;
+  reserved.reserved = 5;
+  EXPECT(tutti_allreduce_with(comm, "reserved", &tensor, &tensor, &reserved, NULL) ==
+         TUTTI_INVALID_ARGUMENT);
+  EXPECT(strstr(tutti_last_error(), "reserved of the options is 5 (want 0)") != NULL);
+  reserved.struct_size = offsetof(tutti_reduce_options_t, priority);
+  EXPECT_OK(tutti_allreduce_with(comm, "reserved", &tensor, &tensor, &reserved, NULL));
+  EXPECT(value == sum);
+
   /* Never set, or set to what no header has. */
   const size_t none[] = {0, 3, 11, sizeof old - 4, sizeof old + 1, (size_t)-1};
   for (size_t i = 0; i < sizeof none / sizeof *none; ++i) {

@@ -1,9 +1,13 @@
 """How communicators begin and end: stores, forks, the interpreter's exit, a rank that is killed."""
 
+import gc
 import os
+import signal
 import tempfile
 import threading
+import time
 import unittest
+import weakref
 
 import numpy
 from support import DEADLINE, on_threads, run_script
@@ -95,6 +99,78 @@ class Stores(unittest.TestCase):
             tutti.Communicator.create({}, Wrong(), rank=0, size=2)
         with self.assertRaisesRegex(tutti.UnavailableError, "NotImplementedError"):
             tutti.Communicator.create({}, tutti.Store(), rank=0, size=2)
+
+    def test_a_key_that_vanishes_while_it_is_changed(self):
+        class Vanishing(TableStore):
+            """As if another rank deleted what the first changer of a key has just seen."""
+
+            def __init__(self):
+                super().__init__()
+                self.vanished = set()
+
+            def compare_set(self, key, expected, desired):
+                if expected is None or key in self.vanished:
+                    return super().compare_set(key, expected, desired)
+                self.vanished.add(key)
+                with self.lock:
+                    self.values.pop(key, None)
+                return b""
+
+        store = Vanishing()
+        store.values["key"] = b"before"
+        store.set("key", b"after")
+        self.assertEqual(store.get("key"), b"after")
+        self.assertEqual(meet(Vanishing()), [3.0] * 3)
+
+    def test_a_store_that_changes_nothing_is_an_error(self):
+        class Deaf(TableStore):
+            def compare_set(self, key, expected, desired):
+                return super().compare_set(key, expected, desired) if expected is None else b""
+
+        store = Deaf()
+        store.values["key"] = b"before"
+        with self.assertRaisesRegex(RuntimeError, "left the value that it was to change 100 times"):
+            store.set("key", b"value")
+        with self.assertRaisesRegex(tutti.UnavailableError, "left the value.*100 times"):
+            tutti.Communicator.create({"connect_timeout": 20}, Deaf(), rank=0, size=2)
+
+    def test_a_store_lives_as_long_as_a_create_that_a_signal_interrupts(self):
+        for error in (LookupError, KeyboardInterrupt):
+            with self.subTest(error=error.__name__):
+                self.interrupt(error)
+
+    def interrupt(self, error):
+        class Watched(TableStore):
+            def __init__(self):
+                super().__init__()
+                self.asked = threading.Event()
+
+            def get(self, key):
+                self.asked.set()
+                return super().get(key)
+
+        def stop(number, frame):
+            raise error("by a handler of the program's")
+
+        store = Watched()
+        asked, alive = store.asked, weakref.ref(store)
+        before = signal.signal(signal.SIGUSR1, stop)
+        try:
+            ask = threading.Thread(
+                target=lambda: (asked.wait(DEADLINE), os.kill(os.getpid(), signal.SIGUSR1))
+            )
+            ask.start()
+            with self.assertRaisesRegex(error, "by a handler"):
+                tutti.Communicator.create({"connect_timeout": 1}, store, rank=0, size=2)
+        finally:
+            ask.join()
+            signal.signal(signal.SIGUSR1, before)
+        del store
+        gc.collect()
+        end = time.monotonic() + DEADLINE
+        while alive() is not None and time.monotonic() < end:
+            time.sleep(0.01)
+        self.assertIsNone(alive())
 
     def test_ranks_as_processes_meet_in_a_store_of_the_program(self):
         program = """

@@ -294,6 +294,13 @@ class Arrays(unittest.TestCase):
                 comm.alltoall(
                     "small", numpy.zeros(3, "f4"), output=numpy.zeros(2, "f4")
                 ).wait(DEADLINE)
+            on_a_gpu = tutti.Memory(4096, (3,), "f32", device="cuda")
+            for output, source in ((on_a_gpu, numpy.zeros(3, "f4")), (numpy.zeros(3, "f4"), on_a_gpu)):
+                for call in (comm.alltoall, comm.gather, comm.scatter, comm.reduce_scatter):
+                    with self.assertRaisesRegex(
+                        tutti.InvalidArgumentError, '^"gpu": an output of this .* on the CPU'
+                    ):
+                        call("gpu", source, output=output)
             two = [("k\0one", numpy.zeros(1)), ("k\0two", numpy.zeros(1))]
             with self.assertRaisesRegex(tutti.InvalidArgumentError, "zero byte"):
                 comm.grouped_allreduce("group", two)

@@ -68,21 +68,16 @@ PyObject* create(PyObject*, PyObject* arguments) {
     return nullptr;
   std::vector<std::string> settings;
   if (!read_texts(lines, "the settings", settings)) return nullptr;
-  const auto native = store == Py_None ? nullptr : native_store(store);
-  // The call may outlast this one, and then the store must too: by the reference that it takes
-  // itself once it has begun, and that the settings of a communicator keep.
-  PyObject* kept = Py_NewRef(store);
+  // The call has a share of the store, because it goes on where a signal interrupts this one.
+  const auto native = native_store(store);
   const auto make = [=, settings = std::move(settings)](tutti_comm_t* comm) {
     std::vector<const char*> texts;
     for (const auto& setting : settings) texts.push_back(setting.c_str());
     if (native == nullptr) return tutti_create_with(texts.data(), texts.size(), comm);
     const auto call = is_thread != 0 ? tutti_create_thread : tutti_create_in_store;
-    return call(rank, size, native, texts.data(), texts.size(), comm);
+    return call(rank, size, native.get(), texts.data(), texts.size(), comm);
   };
-  PyObject* comm = made_by(make);
-  // Interrupted: the store stays for as long as the process does.
-  if (comm != nullptr || PyErr_ExceptionMatches(PyExc_KeyboardInterrupt) == 0) Py_DECREF(kept);
-  return comm;
+  return made_by(make);
 }
 
 PyObject* split(PyObject* self, PyObject* arguments) {
@@ -278,6 +273,11 @@ PyObject* start(PyObject* self, PyObject* arguments) {
     return nullptr;
   if (has_first) call.input = &body->given[0].tensor;
   if (has_second) call.second = &body->given.back().tensor;
+  if (body->copies && has_second &&
+      (call.second->device != TUTTI_CPU || (has_first && call.input->device != TUTTI_CPU)))
+    return refuse(quoted +
+                  "an output of this operation must lie on the CPU, as its input; leave "
+                  "it out and take result() instead");
   std::vector<int64_t> numbers;
   if (rows != Py_None) {
     if (!read_numbers(rows, "the rows", numbers)) return nullptr;

@@ -145,7 +145,10 @@ using SharedComm = std::shared_ptr<Comm>;
 /// Gives a share up; the last one ends the communicator, without the GIL.
 void give_up(SharedComm comm);
 
-tutti_store_t native_store(PyObject* store);
+/// Its last share, in whatever thread and with the GIL or without, ends the store.
+using SharedStore = std::shared_ptr<tutti_store>;
+/// Null if the object is no store.
+SharedStore native_store(PyObject* store);
 
 /// What result() is of a Work that is done.
 enum class Result { nothing, object, output, outputs, number };

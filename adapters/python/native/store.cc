@@ -8,7 +8,7 @@ namespace {
 
 struct StoreObject {
   PyObject ob_base;
-  tutti_store_t store;
+  SharedStore* store;
 };
 
 PyTypeObject* memory_store_type = nullptr;
@@ -104,6 +104,14 @@ void destroy(void* context) {
   if (const Entered entered; entered) Py_DECREF(static_cast<PyObject*>(context));
 }
 
+/// Takes the store over.
+PyObject* make_store(PyTypeObject* type, tutti_store_t store) {
+  SharedStore shared(store, tutti_store_destroy);
+  auto* self = allocate<StoreObject>(type);
+  if (self != nullptr) self->store = new SharedStore(std::move(shared));
+  return reinterpret_cast<PyObject*>(self);
+}
+
 PyObject* make_program_store(PyTypeObject* type, PyObject* arguments, PyObject*) {
   PyObject* object = nullptr;
   int sets = 0, waits = 0;
@@ -122,34 +130,25 @@ PyObject* make_program_store(PyTypeObject* type, PyObject* arguments, PyObject*)
   tutti_store_t store = nullptr;
   if (!check(tutti_store_create(&functions, &store))) return nullptr;
   Py_INCREF(object);
-  auto* self = allocate<StoreObject>(type);
-  if (self == nullptr) {
-    tutti_store_destroy(store);
-    return nullptr;
-  }
-  self->store = store;
-  return reinterpret_cast<PyObject*>(self);
+  return make_store(type, store);
 }
 
 PyObject* make_memory_store(PyTypeObject* type, PyObject* arguments, PyObject*) {
   if (!PyArg_ParseTuple(arguments, ":MemoryStore")) return nullptr;
-  auto* self = allocate<StoreObject>(type);
-  if (self != nullptr && check(tutti_store_create_memory(&self->store)))
-    return reinterpret_cast<PyObject*>(self);
-  Py_XDECREF(reinterpret_cast<PyObject*>(self));
-  return nullptr;
+  tutti_store_t store = nullptr;
+  return check(tutti_store_create_memory(&store)) ? make_store(type, store) : nullptr;
 }
 
 void dealloc(PyObject* self) {
-  tutti_store_destroy(of(self)->store);
+  delete of(self)->store;
   free_object(self);
 }
 
 }  // namespace
 
-tutti_store_t native_store(PyObject* store) {
+SharedStore native_store(PyObject* store) {
   const auto* type = Py_TYPE(store);
-  return type == memory_store_type || type == program_store_type ? of(store)->store : nullptr;
+  return type == memory_store_type || type == program_store_type ? *of(store)->store : nullptr;
 }
 
 bool add_store_types(PyObject* module) {

@@ -43,10 +43,6 @@ bool copy_output(WorkObject* self) {
         body.copy_refused = "\"" + body.name + "\": the result is " + describe(made) +
                             ", but the output is " + describe(target) +
                             "; give one of as many elements of that type";
-      else if (made.device != TUTTI_CPU || target.device != TUTTI_CPU)
-        body.copy_refused = "\"" + body.name +
-                            "\": an output of this operation must lie on the CPU; take result() "
-                            "instead";
       else if (bytes > 0)
         std::memcpy(target.data, made.data, static_cast<size_t>(bytes));
       body.copied = true;

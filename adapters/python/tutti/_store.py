@@ -16,11 +16,19 @@ class Store:
     def set(self, key, value):
         value = bytes(value)
         before = self.get(key)
-        while True:
-            now = self.compare_set(key, before, value)
-            if bytes(now) == value:
+        in_vain = 0
+        while in_vain < 100:
+            now = bytes(self.compare_set(key, before, value))
+            if now == value:
                 return
-            before = now
+            # No bytes may stand for a key that has gone meanwhile.
+            found = now or self.get(key)
+            in_vain = in_vain + 1 if found == before else 0
+            before = found
+        raise RuntimeError(
+            f"compare_set of {key!r} left the value that it was to change {in_vain} times; it must "
+            "set the desired one where the expected one stands"
+        )
 
     def wait(self, key, seconds):
         end = time.monotonic() + seconds

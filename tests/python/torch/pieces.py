@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 import tutti
 import tutti.torch
-from tutti.torch import _rendezvous, _store, _work
+from tutti.torch import _collectives, _memory, _rendezvous, _store, _work
 
 DEADLINE = 60.0
 
@@ -67,6 +67,41 @@ class Futures(unittest.TestCase):
         pending.end()
         self.assertEqual(future.wait(), ["value"])
         self.assertNotIn(work, _work._deadlines._ends)
+
+
+class OnAGpu(torch.Tensor):
+    """As far as the backend asks."""
+
+    is_cuda = property(lambda self: True)
+
+
+class Outputs(unittest.TestCase):
+    def test_on_a_gpu_the_result_is_copied_from_the_librarys_memory(self):
+        class Library(Pending):
+            def output(self):
+                return torch.arange(6.0)
+
+        target = torch.zeros(2, 3).as_subclass(OnAGpu)
+        work, given, finished = Library(), [], []
+
+        def start(into):
+            given.append(into)
+            return work
+
+        group = mock.Mock(_work=lambda work, outputs, finish: _work.Work((work,), outputs, 1, finish))
+        call = _collectives.Collectives._into
+        call_work = call(group, target, "its place", start, [target], lambda: finished.append(1))
+        self.assertEqual(given, [None])
+        work.end()
+        call_work.wait()
+        self.assertEqual(target.tolist(), [[0, 1, 2], [3, 4, 5]])
+        self.assertEqual(finished, [1])
+
+    def test_what_travelled_as_bytes_keeps_its_dtype(self):
+        values = torch.tensor([1 + 2j, 3j])
+        target = torch.zeros(2, dtype=values.dtype)
+        _memory.fetch(torch.view_as_real(values).view(-1).view(torch.uint8), target)
+        self.assertTrue(torch.equal(target, values))
 
 
 class KeptWorks(unittest.TestCase):

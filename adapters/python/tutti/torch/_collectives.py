@@ -9,7 +9,17 @@ import torch
 import tutti
 from torch import Tensor
 
-from ._memory import Parts, as_input, in_place, memory, operation, raw_memory, single, unit_of
+from ._memory import (
+    Parts,
+    as_input,
+    fetch,
+    in_place,
+    memory,
+    operation,
+    raw_memory,
+    single,
+    unit_of,
+)
 from ._work import Work, together
 
 _Finish = Optional[Callable[[], None]]
@@ -36,6 +46,27 @@ class Collectives:
 
     def _work(self, work: tutti.Work, outputs: Any, finish: _Finish = None) -> Work:
         return Work((work,), outputs, self._seconds, finish)
+
+    def _into(
+        self,
+        target: Tensor,
+        place: tutti.Memory,
+        start: Callable[[Optional[tutti.Memory]], tutti.Work],
+        outputs: Any,
+        finish: _Finish = None,
+    ) -> Work:
+        """An operation whose result goes into `target`, which lies at `place`: on the CPU the ranks
+        write there, on a GPU the result is copied from the library's memory."""
+        if not target.is_cuda:
+            return self._work(start(place), outputs, finish)
+        work = start(None)
+
+        def copy_and_finish() -> None:
+            fetch(work.output(), target)
+            if finish is not None:
+                finish()
+
+        return self._work(work, outputs, copy_and_finish)
 
     # --- reductions ---
 
@@ -162,10 +193,16 @@ class Collectives:
                 f"{call}: output has {dense.numel()} elements and this rank's part of the input "
                 f"{counts[self._place]}"
             )
-        work = self._comm.reduce_scatter(
-            self._name(), memory(flat), kind, counts, output=memory(dense), prescale=scale
+        name = self._name()
+        return self._into(
+            dense,
+            memory(dense),
+            lambda into: self._comm.reduce_scatter(
+                name, memory(flat), kind, counts, output=into, prescale=scale
+            ),
+            [output],
+            back,
         )
-        return self._work(work, [output], back)
 
     # --- moves ---
 
@@ -234,8 +271,13 @@ class Collectives:
             outputs = outputs[0]
         parts = self._one_a_rank("gather", outputs, filled=False)
         _alike("gather", own, parts.flat.dtype, parts.counts[self._place])
-        work = self._comm.gather(name, raw_memory(own), root, output=raw_memory(parts.flat))
-        return self._work(work, [list(outputs)], parts.hand_out)
+        return self._into(
+            parts.flat,
+            raw_memory(parts.flat),
+            lambda into: self._comm.gather(name, raw_memory(own), root, output=into),
+            [list(outputs)],
+            parts.hand_out,
+        )
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         output = single("scatter", outputs)
@@ -248,8 +290,14 @@ class Collectives:
             parts = self._one_a_rank("scatter", inputs, filled=True)
             _alike("scatter", dense, parts.flat.dtype, parts.counts[root])
             source, rows = raw_memory(parts.flat), parts.splits()
-        work = self._comm.scatter(self._name(), source, root, rows, output=raw_memory(dense))
-        return self._work(work, [output], back)
+        name = self._name()
+        return self._into(
+            dense,
+            raw_memory(dense),
+            lambda into: self._comm.scatter(name, source, root, rows, output=into),
+            [output],
+            back,
+        )
 
     def alltoall_base(
         self,
@@ -291,12 +339,15 @@ class Collectives:
         """Counts are elements; what travels as bytes has more of them."""
         size = unit_of(source)
         name = self._name()
-        work = self._comm.alltoall(
-            name, raw_memory(source), [n * size for n in splits], output=raw_memory(target)
-        )
+        sent = [n * size for n in splits]
+        works: list[tutti.Work] = []
+
+        def start(into: Optional[tutti.Memory]) -> tutti.Work:
+            works.append(self._comm.alltoall(name, raw_memory(source), sent, output=into))
+            return works[0]
 
         def finish() -> None:
-            came = [count // size for count in work.received_counts()]
+            came = [count // size for count in works[0].received_counts()]
             if came != expected:
                 raise tutti.MismatchError(
                     f"rank {self._place}: {call} ({name}) expected {expected} elements from the "
@@ -305,7 +356,8 @@ class Collectives:
             if back is not None:
                 back()
 
-        return self._work(work, [target] if outputs is None else list(outputs), finish)
+        results = [target] if outputs is None else list(outputs)
+        return self._into(target, raw_memory(target), start, results, finish)
 
     def gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
         """At the root one tensor with the inputs of all ranks one behind the other."""

@@ -134,6 +134,15 @@ def rows_from(result: tutti.Tensor, like: Tensor) -> Tensor:
     return taken.reshape(shape)
 
 
+def fetch(result: tutti.Tensor, target: Tensor) -> None:
+    """A result in the library's memory into a contiguous tensor of as many bytes."""
+    if target.numel() == 0:
+        return
+    came = torch.utils.dlpack.from_dlpack(result).reshape(-1)
+    flat = target.detach().view(-1)
+    _copy(flat, came if came.dtype == flat.dtype else came.view(flat.dtype))
+
+
 def unit_of(tensor: Tensor) -> int:
     """As how many elements one of this tensor's travels."""
     return 1 if tensor.dtype in _DTYPES else tensor.element_size()
@@ -254,6 +263,7 @@ __all__ = [
     "Parts",
     "as_input",
     "check",
+    "fetch",
     "in_place",
     "is_dense",
     "memory",
