@@ -172,6 +172,21 @@ TEST(Exchange, ConsolidatingGivesAllTheMean) {
   });
 }
 
+// Whose steps change nothing from then on stay where all are.
+TEST(Exchange, TheNextRoundBeginsWhereConsolidatingEnded) {
+  run_threads(2, [](Communicator& comm) {
+    ExchangeTrainer trainer(comm.rank());
+    auto optimizer = distributed(comm, trainer, {.exchange = diloco(3)});
+    trainer.set_gradients();
+    optimizer.step();
+    optimizer.consolidate();
+    const auto mean = trainer.values();
+    trainer.set_learning_rate(0);
+    for (int step = 0; step < 6; ++step) optimizer.step();
+    EXPECT_EQ(trainer.values(), mean);
+  });
+}
+
 // A run that is stopped after a round and goes on from its tensors ends where the whole one does.
 TEST(Exchange, GoesOnFromItsState) {
   run_threads(2, [](Communicator& comm) {

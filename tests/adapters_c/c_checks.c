@@ -1,6 +1,9 @@
+#define _POSIX_C_SOURCE 199309L /* nanosleep */
+
 #include "c_checks.h"
 
 #include <string.h>
+#include <time.h>
 
 #define TEXT_OF(x) #x
 #define TEXT(x) TEXT_OF(x)
@@ -490,6 +493,16 @@ const char* check_statistics(tutti_comm_t comm) {
   EXPECT_OK(tutti_get_statistics(comm, &more));
   EXPECT(more.operations == all.operations + 1 && more.tensors == all.tensors + 1);
   EXPECT(more.buckets == all.buckets + 1);
+  /* What a rank waits for one that is late is skew. */
+  if (tutti_size(comm) > 1) {
+    const struct timespec late = {0, 300 * 1000 * 1000};
+    EXPECT_OK(tutti_barrier(comm, "all are here", NULL));
+    EXPECT_OK(tutti_get_statistics(comm, &all));
+    if (tutti_rank(comm) == 1) nanosleep(&late, NULL);
+    EXPECT_OK(tutti_allreduce(comm, "late", &tensor, TUTTI_SUM, NULL));
+    EXPECT_OK(tutti_get_statistics(comm, &more));
+    EXPECT(tutti_rank(comm) == 1 || more.skew_seconds - all.skew_seconds > 0.1);
+  }
   /* A program built when the struct was shorter. */
   tutti_statistics_t old;
   memset(&old, 0x55, sizeof old);

@@ -169,6 +169,17 @@ TEST(DataLoader, KeepsTheTailIfAsked) {
   EXPECT_EQ(seen.size(), 21u);
 }
 
+TEST(DataLoader, CountsTheStepsInWhichARankGetsAnImage) {
+  for (const int64_t count : {16, 17, 20, 21, 24})
+    for (int rank = 0; rank < 2; ++rank) {
+      const auto data = numbers(count);
+      DataLoader loader(data, {.batch = 4, .rank = rank, .size = 2, .drop_last = false});
+      int64_t steps = 0;
+      while (loader.next()) ++steps;
+      EXPECT_EQ(loader.steps_per_epoch(), steps) << count << " images, rank " << rank;
+    }
+}
+
 TEST(DataLoader, GoesOnWhereItWas) {
   const auto data = numbers(64);
   DataLoader first(data, {.batch = 4, .seed = 9});

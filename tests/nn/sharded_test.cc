@@ -105,6 +105,20 @@ void equals_plain_adam(Communicator& comm, const ShardedRun& run) {
 
 void in_rank_order(Options& options) { options.determinism = Determinism::rank_order; }
 
+// bf16 keeps eight bits: what lies between two of its numbers arrives as the nearest.
+TEST(Sharded, GradientsTravelInTheTypeThatWasAskedFor) {
+  test::run_threads(2, [](Communicator& comm) {
+    for (const std::optional<DataType> wire : {std::optional<DataType>(), {DataType::bf16}}) {
+      const Tensor value(Shape{64}, DataType::f32), gradient(Shape{64}, DataType::f32);
+      ShardedParameters sharded(comm, {{"w", value, gradient}}, {.wire = wire});
+      for (float& number : gradient.span<float>()) number = 1.0009765625f;  // 1 + 2^-10
+      sharded.wait_for_gradients();
+      for (const float number : sharded.shards()[0].gradient.span<float>())
+        EXPECT_EQ(number, wire ? 1.0f : 1.0009765625f);
+    }
+  });
+}
+
 TEST(Sharded, EveryStageEqualsPlainAdamToTheBit) {
   for (int size = 1; size <= 5; ++size)
     for (int stage = 1; stage <= 3; ++stage) {

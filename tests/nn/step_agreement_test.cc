@@ -149,6 +149,26 @@ TEST(StepAgreement, ScalesGrowAfterCleanSteps) {
   });
 }
 
+TEST(StepAgreement, AfterASkipTheCleanStepsAreCountedAnew) {
+  test::run_threads(1, [](Communicator& comm) {
+    auto model = small_model();
+    StepAgreement agreement(comm, {.loss_scale = {.first = 16, .clean = 3}});
+    const auto step = [&](float factor) {
+      auto images = test::noise_tensor(Shape{2, 4}, 1);
+      for (float& value : images.span<float>()) value *= factor;
+      agreement.send(CrossEntropy(model.forward(images), labels_of({0, 2})));
+      return agreement.finish(model.parameters()).is_skipped;
+    };
+    for (int i = 0; i < 2; ++i) EXPECT_FALSE(step(1));
+    EXPECT_TRUE(step(std::numeric_limits<float>::quiet_NaN()));
+    EXPECT_EQ(agreement.scale(), 8);
+    for (int i = 0; i < 2; ++i) EXPECT_FALSE(step(1));
+    EXPECT_EQ(agreement.scale(), 8);
+    EXPECT_FALSE(step(1));
+    EXPECT_EQ(agreement.scale(), 16);
+  });
+}
+
 TEST(StepAgreement, WhatCannotGoOnIsAnErrorOnEveryRank) {
   test::run_threads(2, [](Communicator& comm) {
     auto model = small_model();

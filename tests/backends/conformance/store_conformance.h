@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <functional>
+#include <future>
 #include <memory>
 #include <set>
 #include <string>
@@ -75,6 +76,16 @@ TEST_P(StoreConformance, KeysAndValuesAreBytes) {
   EXPECT_TRUE(store_->get("large", Deadline::after(5)) == large);
 }
 
+// Where keys become names of files, these end at 255 bytes.
+TEST_P(StoreConformance, TakesKeysOfEveryLength) {
+  for (size_t length = 190; length < 270; ++length) {
+    const std::string key(length, 'x');
+    store_->set(key, std::to_string(length));
+    EXPECT_EQ(store_->try_get(key), std::to_string(length));
+    EXPECT_EQ(store_->add(key + "+", 3), 3) << length;
+  }
+}
+
 TEST_P(StoreConformance, RefusesWhatIsTooLong) {
   EXPECT_EQ(code_of([&] { store_->set(std::string(1025, 'k'), ""); }), ErrorCode::invalid_argument);
   EXPECT_EQ(code_of([&] { store_->set("", ""); }), ErrorCode::invalid_argument);
@@ -99,6 +110,22 @@ TEST_P(StoreConformance, GetWaitsAndNamesTheKeyWhenInVain) {
             ErrorCode::timeout);
   EXPECT_GE(Clock::now() - before, std::chrono::milliseconds(95));
   EXPECT_NE(text.find("\"never\""), std::string::npos) << text;
+}
+
+TEST_P(StoreConformance, GetWaitsForACounterToo) {
+  for (const bool raises : {false, true}) {
+    std::promise<void> got;
+    std::thread later([&] {
+      const auto store = client_();
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      raises ? store->raise("late least", 3) : store->add("late sum", 3);
+      // Woken by that, not by the end of its time.
+      EXPECT_EQ(got.get_future().wait_for(std::chrono::seconds(15)), std::future_status::ready);
+    });
+    EXPECT_EQ(store_->get(raises ? "late least" : "late sum", Deadline::after(30)), "3");
+    got.set_value();
+    later.join();
+  }
 }
 
 TEST_P(StoreConformance, SetOnceHasOneWinner) {

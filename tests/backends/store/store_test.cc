@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "tests/backends/conformance/store_conformance.h"
+#include "tutti/backends/store/told_failure.h"
 
 namespace tutti::test {
 namespace {
@@ -82,6 +83,25 @@ TEST(FileStore, SaysWhenItsFolderIsGone) {
   expect_unavailable([&] { store->try_get("a"); });
   expect_unavailable([&] { store->get("a", Deadline::after(10)); });
   EXPECT_THROW(make_file_store("/proc/no/such/place"), Error);
+}
+
+// A rank that is told to be the cause knows nothing against itself.
+TEST(ToldFailure, WhoIsSaidToBeTheCauseNamesTheTeller) {
+  const auto store = make_memory_store();
+  const ToldFailure zero(*store, "here", 0, 3), one(*store, "here", 1, 3),
+      two(*store, "here", 2, 3);
+  const auto cause_of = [](const auto& call) {
+    try {
+      call();
+    } catch (const Error& error) {
+      return error.rank();
+    }
+    return -1;
+  };
+  EXPECT_EQ(
+      cause_of([&] { zero.fail(Error(ErrorCode::peer_lost, "rank 1 hung up").with_rank(1)); }), 1);
+  EXPECT_EQ(cause_of([&] { one.look(); }), 0);
+  EXPECT_EQ(cause_of([&] { two.look(); }), 1);
 }
 
 TEST(FileStore, LeavesNoScraps) {

@@ -9,9 +9,11 @@
 #include <mutex>
 #include <thread>
 
+#include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
 #include "tests/tensor/fake_device.h"
 #include "tutti/backends/store.h"
+#include "tutti/core/engine/host_pool.h"
 
 namespace tutti {
 namespace {
@@ -256,6 +258,43 @@ TEST(Staging, OutputsLiveOnTheDevice) {
     EXPECT_EQ(all.as<float>()[2], 1.0f);
     device.destroy_stream(stream);
   });
+}
+
+// A device may refuse a copy at any time.
+class CopyRefused : public FakeDevice {
+ public:
+  std::atomic<const void*> target = nullptr;
+  void copy(void* to, const void* from, size_t bytes, StreamRef stream) override {
+    if (to == target) throw Error(ErrorCode::unavailable, "the copy was refused");
+    FakeDevice::copy(to, from, bytes, stream);
+  }
+};
+
+TEST(Staging, AResultThatCannotBeCopiedBackFailsItsWork) {
+  CopyRefused device;
+  run_threads(2, [&](Communicator& comm) {
+    const auto stream = device.create_stream(kFake);
+    const Tensor tensor(Shape{4}, DataType::f32, kFake);
+    fill(device, tensor, stream, 1);
+    if (comm.rank() == 0) device.target = tensor.data();
+    auto work = comm.allreduce("x", on_stream(tensor, stream));
+    if (comm.rank() == 0)
+      test::expect_error(ErrorCode::unavailable, "the copy was refused", [&] { work.wait(); });
+    else
+      work.wait();
+    device.synchronize(stream);
+    device.destroy_stream(stream);
+  });
+}
+
+// A step asks for the same sizes again and again, each of which should find its own block.
+TEST(HostPool, ALargeBlockIsKeptForWhatIsAsLarge) {
+  const auto pool = std::make_shared<HostPool>(device_runtime(DeviceKind::cpu));
+  void* const large = pool->take(1 << 20).get();
+  const auto small = pool->take(4096);
+  EXPECT_NE(small.get(), large);
+  EXPECT_EQ(pool->take(600 << 10).get(), large);
+  EXPECT_EQ(pool->take(1 << 20).get(), large);
 }
 
 TEST(Staging, MemoryOfTwoKindsIsAMismatch) {

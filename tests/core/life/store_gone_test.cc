@@ -13,9 +13,11 @@
 #include <thread>
 #include <vector>
 
+#include "tests/backends/support/tcp_raw_socket.h"
 #include "tests/support/network_namespaces.h"
 #include "tests/support/ports.h"
 #include "tutti/core/communicator.h"
+#include "tutti/core/life/served_store.h"
 
 namespace tutti {
 namespace {
@@ -177,6 +179,27 @@ TEST(StoreGone, RankZeroHoldsItBeyondACreateThatFailed) {
     }
   });
   EXPECT_EQ(lines, 0);
+}
+
+// Whoever made the first communicator may destroy it; the log of the one that came last goes on.
+TEST(StoreGone, TheLastCommunicatorHearsOfStrangersThoughAnEarlierOneHasGone) {
+  const auto port = test::own_port();
+  std::atomic<int> first_lines = 0, last_lines = 0;
+  auto options = rank_at(port, 0, 1);
+  const auto serve = [&](std::atomic<int>& lines) {
+    options.log = [&lines](LogLevel, std::string_view) { ++lines; };
+    return serve_store(options, "127.0.0.1", std::stoi(port));
+  };
+  auto first = serve(first_lines);
+  const auto last = serve(last_lines);
+  first.listener.reset();
+  RawConnection stranger(std::stoi(port));
+  stranger.send("this is no member of the job");
+  stranger.read_to_end();
+  const auto deadline = Deadline::after(20);
+  while (last_lines == 0 && !deadline.passed()) std::this_thread::yield();
+  EXPECT_GT(last_lines, 0);
+  EXPECT_EQ(first_lines, 0);
 }
 
 // Neither loopback nor anything else is up.

@@ -133,6 +133,19 @@ TEST_F(AgreeTest, ARankThatGaveItselfUpIsNotWaitedFor) {
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(2));
 }
 
+// Its number is that among the candidates, not that of the first communicator.
+TEST_F(AgreeTest, AfterALossARankThatGaveItselfUpIsKnownByItsNewNumber) {
+  die(0);
+  auto one = survivors(1), two = survivors(2), three = survivors(3);
+  agree({&one, &two, &three});
+  const Error own = Error(ErrorCode::io, "rank 1: Too many open files").with_rank(1);
+  for (auto* rank : {&one, &three}) rank->not_connected(ToldError(own, 1, "attempt/failure"));
+  EXPECT_THROW(two.not_connected(own), Error);
+  auto given_up = std::async(std::launch::async, [&] { return two.agree(Deadline::after(10)); });
+  for (const auto& members : agree({&one, &three})) EXPECT_THAT(members, ElementsAre(1, 3));
+  EXPECT_THROW(given_up.get(), Error);
+}
+
 // Also where no call of the store may outlast the deadline, as in shrink().
 TEST_F(AgreeTest, TheDeadlineNamesTheMissingRanks) {
   TcpStoreServer server("127.0.0.1", 0, "a secret");
@@ -150,6 +163,16 @@ TEST_F(AgreeTest, TheDeadlineNamesTheMissingRanks) {
       EXPECT_THAT(error.what(), HasSubstr("while ranks 1-3 did not say that they live"));
     }
   }
+}
+
+// Of two that are being written at once the later one may be there, and counted, first.
+TEST(DeathLog, ADeathThatIsCountedBeforeItIsWrittenIsReadLater) {
+  const auto store = make_memory_store();
+  DeathLog log(store);
+  store->set("deaths/count", "1");
+  EXPECT_TRUE(log.look().empty());
+  append_death(*store, {.who = {.rank = 3}, .pid = 17, .signal = 9, .host = "a"});
+  EXPECT_EQ(log.look().size(), 1u);
 }
 
 TEST(DeathLog, KeepsTheOrderAndTellsIncarnationsApart) {

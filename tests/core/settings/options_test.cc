@@ -322,6 +322,19 @@ TEST(FromEnvironment, TakesTheSecretOut) {
             "text, the same on every rank)");
 }
 
+// /proc/self/environ shows the memory of variables that are no longer set.
+TEST(FromEnvironment, LeavesNoSecretInTheMemoryOfTheEnvironment) {
+  const Environment environment = {
+      {"TUTTI_RANK", "0"}, {"TUTTI_SIZE", "1"}, {"TUTTI_SECRET", "hush"}};
+  EXPECT_EQ(in_process(environment,
+                       [] {
+                         const char* value = ::getenv("TUTTI_SECRET");
+                         const auto options = Options::from_environment();
+                         return options.secret + "," + std::string(value, 4);
+                       }),
+            std::string("hush,\0\0\0\0", 9));
+}
+
 TEST(FromEnvironment, ReadsTheSecretFromADescriptor) {
   const auto secret_from = [](const std::string& descriptor) {
     return in_process({{"TUTTI_SECRET_FD", descriptor}}, [&] {
