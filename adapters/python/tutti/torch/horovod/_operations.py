@@ -10,7 +10,7 @@ import torch
 import tutti
 from torch import Tensor
 
-from .._memory import check, memory, memory_of_rows, rows_from
+from .._memory import check, fetch, memory, memory_of_rows, rows_from
 from . import _world
 from ._adasum import combine
 from ._handles import giving, handle_of, synchronize
@@ -327,15 +327,17 @@ def _reducescatter(
     least, more = divmod(tensor.shape[0], comm.size)
     rows = [least + (place < more) for place in range(comm.size)]
     output = tensor.new_empty((rows[comm.rank], *tensor.shape[1:]))
+    into = None if output.is_cuda else _numbers(output)
     scale = _factor(op, tensor, postscale, comm.size)
     work = guarded(
         lambda: comm.reduce_scatter(
-            name, _numbers(tensor), "sum", rows, output=_numbers(output), prescale=prescale,
-            postscale=scale,
-        )  # fmt: skip
+            name, _numbers(tensor), "sum", rows, output=into, prescale=prescale, postscale=scale
+        )
     )
 
     def finish() -> Tensor:
+        if into is None:
+            fetch(work.output(), output)
         if op == Average:
             _averaged([output], comm.size)
         return output
