@@ -50,7 +50,7 @@ endif()
 if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
 endif()
-add_library(tutti_cuda_kernels OBJECT cuda/launch.cu)
+add_library(tutti_cuda_kernels OBJECT cuda/launch.cu cuda/steps.cu cuda/layers.cu)
 target_include_directories(tutti_cuda_kernels PRIVATE ${TUTTI_INCLUDE_DIR})
 # One arithmetic on host and device: no fused multiply-add.
 target_compile_options(tutti_cuda_kernels PRIVATE -fmad=false --expt-relaxed-constexpr

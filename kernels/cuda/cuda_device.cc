@@ -13,6 +13,8 @@
 #include "tutti/base/error.h"
 #include "tutti/kernels/cuda/calls.h"
 #include "tutti/kernels/cuda/launch.h"
+#include "tutti/kernels/cuda/layers.h"
+#include "tutti/kernels/cuda/steps.h"
 
 namespace tutti::cuda {
 
@@ -63,6 +65,8 @@ void CudaDevice::prepare(DeviceState& state, int device) {
   int least = 0, greatest = 0;
   check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "start", device);
   check(load_kernels(), "load its kernels", device);
+  check(load_step_kernels(), "load its kernels", device);
+  check(load_layer_kernels(), "load its kernels", device);
   int yes = 0;
   check(cudaDeviceGetAttribute(&yes, cudaDevAttrMemoryPoolsSupported, device), "start", device);
   state.has_pools = yes != 0;

@@ -7,23 +7,13 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 //
-#include <cmath>
-
 #include "tutti/base/check.h"
 #include "tutti/kernels/layers/optimizer_steps.h"
+#include "tutti/kernels/layers/step_factors.h"
 
 #ifndef TUTTI_KERNELS_LAYERS_OPTIMIZER_STEPS
 #define TUTTI_KERNELS_LAYERS_OPTIMIZER_STEPS
 namespace tutti {
-
-// A step's constants: whatever one of the three needs.
-struct StepFactors {
-  float rate = 0, decay = 0, epsilon = 0;
-  float kept = 1;                                                    // of the value
-  float momentum = 0, direct = 0, carried = 0;                       // SGD, RMSProp
-  float keep = 0, rest = 0;                                          // RMSProp
-  float beta1 = 0, beta2 = 0, rest1 = 0, rest2 = 0, correction = 0;  // Adam
-};
 
 struct StepArrays {
   size_t count;
@@ -77,7 +67,6 @@ HWY_INLINE void ForEach(const StepFactors& factors, const StepArrays& arrays) {
   for (; i < arrays.count; ++i) Apply<Step>(one, factors, arrays, i);
 }
 
-// Nesterov is one formula: rate * (direct * g + carried * v).
 struct Sgd {
   template <class D, class V = hn::Vec<D>>
   static HWY_INLINE V Change(D d, const StepFactors& factors, const StepArrays& arrays, size_t i,
@@ -148,14 +137,8 @@ void sgd_step(const SgdSettings& settings, std::span<float> value, std::span<con
   const size_t count = value.size();
   const bool has_velocity = settings.momentum != 0;
   TUTTI_CHECK(gradient.size() == count && (!has_velocity || velocity.size() == count));
-  StepFactors factors;
-  factors.rate = settings.learning_rate;
-  factors.decay = settings.weight_decay;
-  factors.momentum = settings.momentum;
-  factors.direct = settings.nesterov ? 1.0f : 0.0f;
-  factors.carried = settings.nesterov ? settings.momentum : 1.0f;
   HWY_DYNAMIC_DISPATCH(SgdStep)
-  (factors,
+  (factors_of(settings),
    {count, value.data(), gradient.data(), has_velocity ? velocity.data() : nullptr, nullptr});
 }
 
@@ -165,23 +148,9 @@ void adam_step(const AdamSettings& settings, std::span<float> value,
   const size_t count = value.size();
   TUTTI_CHECK(gradient.size() == count && first_moment.size() == count &&
               second_moment.size() == count && settings.step >= 1);
-  const auto t = static_cast<double>(settings.step);
-  StepFactors factors;
-  // The corrections of both moments are folded into two factors, so that the loop has one division:
-  // rate * m/c1 / (sqrt(v/c2) + eps) = (rate/c1) m / (sqrt(v) / sqrt(c2) + eps).
-  factors.rate = static_cast<float>(settings.learning_rate / (1.0 - std::pow(settings.beta1, t)));
-  factors.correction = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(settings.beta2, t)));
-  factors.beta1 = static_cast<float>(settings.beta1);
-  factors.beta2 = static_cast<float>(settings.beta2);
-  factors.rest1 = static_cast<float>(1.0 - settings.beta1);
-  factors.rest2 = static_cast<float>(1.0 - settings.beta2);
-  factors.epsilon = static_cast<float>(settings.epsilon);
-  factors.decay = settings.decoupled ? 0.0f : static_cast<float>(settings.weight_decay);
-  factors.kept = settings.decoupled
-                     ? static_cast<float>(1.0 - settings.learning_rate * settings.weight_decay)
-                     : 1.0f;
   HWY_DYNAMIC_DISPATCH(AdamStep)
-  (factors, {count, value.data(), gradient.data(), first_moment.data(), second_moment.data()});
+  (factors_of(settings),
+   {count, value.data(), gradient.data(), first_moment.data(), second_moment.data()});
 }
 
 void rms_prop_step(const RmsPropSettings& settings, std::span<float> value,
@@ -191,16 +160,9 @@ void rms_prop_step(const RmsPropSettings& settings, std::span<float> value,
   const bool has_velocity = settings.momentum != 0;
   TUTTI_CHECK(gradient.size() == count && mean_square.size() == count &&
               (!has_velocity || velocity.size() == count));
-  StepFactors factors;
-  factors.rate = settings.learning_rate;
-  factors.decay = settings.weight_decay;
-  factors.epsilon = settings.epsilon;
-  factors.momentum = settings.momentum;
-  factors.keep = settings.decay;
-  factors.rest = 1.0f - settings.decay;
   HWY_DYNAMIC_DISPATCH(RmsPropStep)
-  (factors, {count, value.data(), gradient.data(), mean_square.data(),
-             has_velocity ? velocity.data() : nullptr});
+  (factors_of(settings), {count, value.data(), gradient.data(), mean_square.data(),
+                          has_velocity ? velocity.data() : nullptr});
 }
 
 }  // namespace tutti

@@ -1,0 +1,197 @@
+#pragma once
+
+// What one block does of an optimizer's step over all parameters, and of their gradients' norm, as
+// functions of tile, thread and phase that compile for the host too. Between two phases all threads
+// of a block wait for each other.
+
+#include <cmath>
+#include <vector>
+
+#include "tutti/kernels/cuda/pack_tile.h"
+#include "tutti/kernels/layers/step_factors.h"
+
+namespace tutti::cuda {
+
+/// One parameter, f32. The optimizer's state is null where it has none.
+struct StepTensor {
+  float* value;
+  const float* gradient;
+  float *first, *second;
+  int64_t count;
+};
+
+/// The elements of one block: of which parameter, from which one on.
+struct StepTile {
+  int64_t begin;
+  int32_t tensor;
+};
+
+/// Made once for a set of parameters, all of it in the device's memory.
+struct StepTable {
+  const StepTensor* tensors;
+  const StepTile* tiles;
+  double* squares;  // of each tile
+  int32_t tile_count;
+};
+
+enum class StepKind : int32_t { sgd, adam, rms_prop };
+
+/// In the device's memory, so that the same launches, or a graph of them, do each step.
+struct StepControl {
+  // Set by the host.
+  StepFactors factors = {};
+  StepKind kind = StepKind::sgd;
+  double gradient_factor = 1;  // 1 / (loss scale * samples), say
+  double clip = 0;             // above 0: the most that the norm may be
+  // Set by settle_tile().
+  double norm = 0;  // of the gradients times gradient_factor
+  double multiplier = 1;
+  int32_t is_skipped = 0;  // the norm, so a gradient, is no number
+};
+
+inline constexpr int64_t kStepElements = 16 * kThreads;  // of one block
+inline constexpr int kSumPhases = 9;                     // halves kThreads until one is left
+static_assert(kThreads == 1 << (kSumPhases - 1));
+
+/// The tiles of parameters with these many elements.
+inline std::vector<StepTile> step_tiles(std::span<const StepTensor> tensors) {
+  std::vector<StepTile> tiles;
+  for (size_t i = 0; i < tensors.size(); ++i)
+    for (int64_t begin = 0; begin < tensors[i].count; begin += kStepElements)
+      tiles.push_back({begin, static_cast<int32_t>(i)});
+  return tiles;
+}
+
+// Four neighbours at once where they lie on 16 bytes.
+TUTTI_DEVICE Pack<float, 4> load_four(const float* from, int64_t count) {
+  if (count >= 4 && is_aligned(from, 16)) return *reinterpret_cast<const Pack<float, 4>*>(from);
+  Pack<float, 4> four{};
+  for (int i = 0; i < 4 && i < count; ++i) four.values[i] = from[i];
+  return four;
+}
+
+TUTTI_DEVICE void store_four(float* to, const Pack<float, 4>& four, int64_t count) {
+  if (count >= 4 && is_aligned(to, 16))
+    *reinterpret_cast<Pack<float, 4>*>(to) = four;
+  else
+    for (int i = 0; i < 4 && i < count; ++i) to[i] = four.values[i];
+}
+
+/// Adds up `shared`, one number a thread, in an order that is the same each time; by phases from 1
+/// on. The sum is in shared[0] after the last.
+TUTTI_DEVICE void sum_phase(int thread, int phase, double* shared) {
+  const int half = kThreads >> phase;
+  if (thread < half) shared[thread] += shared[thread + half];
+}
+
+/// The sum of the squares of a tile's gradients, in f64; kSumPhases phases and one that stores it.
+/// `shared` holds kThreads numbers of the block.
+TUTTI_DEVICE void squares_tile(const StepTable& table, int32_t tile, int thread, int phase,
+                               double* shared) {
+  if (phase == kSumPhases) {
+    if (thread == 0) table.squares[tile] = shared[0];
+    return;
+  }
+  if (phase > 0) return sum_phase(thread, phase, shared);
+  const auto [begin, index] = table.tiles[tile];
+  const auto& tensor = table.tensors[index];
+  double sum = 0;
+  for (int64_t at = 4 * thread; at < kStepElements; at += 4 * kThreads) {
+    const int64_t left = tensor.count - begin - at;
+    if (left <= 0) break;
+    const auto four = load_four(tensor.gradient + begin + at, left);
+    for (const float value : four.values)
+      sum += static_cast<double>(value) * static_cast<double>(value);
+  }
+  shared[thread] = sum;
+}
+
+/// One block: the norm of all gradients from the tiles' sums, and what the step makes of it.
+TUTTI_DEVICE void settle_tile(const StepTable& table, StepControl& control, int thread, int phase,
+                              double* shared) {
+  if (phase == 0) {
+    double sum = 0;
+    for (int32_t tile = thread; tile < table.tile_count; tile += kThreads)
+      sum += table.squares[tile];
+    shared[thread] = sum;
+  } else if (phase < kSumPhases) {
+    sum_phase(thread, phase, shared);
+  } else if (thread == 0) {
+    const double factor = control.gradient_factor;
+    control.norm = std::sqrt(shared[0]) * factor;
+    control.is_skipped = !(control.norm - control.norm == 0);
+    const bool is_clipped = control.clip > 0 && control.norm > control.clip;
+    control.multiplier = is_clipped ? factor * control.clip / control.norm : factor;
+  }
+}
+
+/// One element, as kernels/layers/optimizer_steps.cc does it.
+template <StepKind kKind>
+TUTTI_DEVICE float stepped(const StepFactors& f, float w, float gradient, float& first,
+                           float& second, bool has_first, bool has_second) {
+  const float g = gradient + f.decay * w;
+  float change = 0;
+  if constexpr (kKind == StepKind::sgd) {
+    change = f.rate * g;
+    if (has_first) {
+      first = f.momentum * first + g;
+      change = f.rate * (f.direct * g + f.carried * first);
+    }
+  } else if constexpr (kKind == StepKind::adam) {
+    first = f.beta1 * first + f.rest1 * g;
+    second = f.beta2 * second + f.rest2 * g * g;
+    change = f.rate * first / (std::sqrt(second) * f.correction + f.epsilon);
+  } else {
+    first = f.keep * first + f.rest * g * g;
+    float v = g / (std::sqrt(first) + f.epsilon);
+    if (has_second) {
+      v = f.momentum * second + v;
+      second = v;
+    }
+    change = f.rate * v;
+  }
+  return f.kept * w - change;
+}
+
+template <StepKind kKind>
+TUTTI_DEVICE void step_tile_of(const StepTensor& tensor, int64_t begin, const StepFactors& factors,
+                               float multiplier, int thread, int threads) {
+  const bool has_first = tensor.first != nullptr, has_second = tensor.second != nullptr;
+  for (int64_t at = begin + 4 * thread; at < begin + kStepElements; at += 4 * threads) {
+    const int64_t left = tensor.count - at;
+    if (left <= 0) break;
+    auto w = load_four(tensor.value + at, left);
+    const auto g = load_four(tensor.gradient + at, left);
+    Pack<float, 4> first{}, second{};
+    if (has_first) first = load_four(tensor.first + at, left);
+    if (has_second) second = load_four(tensor.second + at, left);
+    for (int i = 0; i < 4; ++i)
+      w.values[i] = stepped<kKind>(factors, w.values[i], g.values[i] * multiplier, first.values[i],
+                                   second.values[i], has_first, has_second);
+    store_four(tensor.value + at, w, left);
+    if (has_first) store_four(tensor.first + at, first, left);
+    if (has_second) store_four(tensor.second + at, second, left);
+  }
+}
+
+/// The step of a tile's elements, unless it is skipped. Gradients are scaled as they are read.
+TUTTI_DEVICE void step_tile(const StepTable& table, const StepControl& control, int32_t tile,
+                            int thread, int threads) {
+  if (control.is_skipped) return;
+  const auto [begin, index] = table.tiles[tile];
+  const auto& tensor = table.tensors[index];
+  const auto multiplier = static_cast<float>(control.multiplier);
+  switch (control.kind) {
+    case StepKind::sgd:
+      return step_tile_of<StepKind::sgd>(tensor, begin, control.factors, multiplier, thread,
+                                         threads);
+    case StepKind::adam:
+      return step_tile_of<StepKind::adam>(tensor, begin, control.factors, multiplier, thread,
+                                          threads);
+    case StepKind::rms_prop:
+      return step_tile_of<StepKind::rms_prop>(tensor, begin, control.factors, multiplier, thread,
+                                              threads);
+  }
+}
+
+}  // namespace tutti::cuda
