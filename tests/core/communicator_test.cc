@@ -231,6 +231,13 @@ TEST(Communicator, AJoinedRankChangesNoResultOfAnyOp) {
     std::vector<float> floats{-3.0f, static_cast<float>(mine)};
     comm.allreduce("floats", floats, ReduceOp::max).wait();
     EXPECT_EQ(floats, (std::vector<float>{-3.0f, -5.0f}));
+    for (const DataType wire : {DataType::f16, DataType::bf16})
+      for (const ReduceOp op : {ReduceOp::product, ReduceOp::min, ReduceOp::max}) {
+        std::vector<float> same{-2.0f, 1.0f};
+        const auto name = std::string(to_string(wire)) + std::string(to_string(op));
+        comm.allreduce(name, same, {.op = op, .wire = wire}).wait();
+        EXPECT_EQ(same, (std::vector<float>{op == ReduceOp::product ? 4.0f : -2.0f, 1.0f})) << name;
+      }
     comm.join().wait();
   });
 }

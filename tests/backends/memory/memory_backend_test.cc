@@ -1,5 +1,6 @@
 #include <sys/epoll.h>
 
+#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <random>
@@ -8,6 +9,7 @@
 #include "tests/backends/conformance/backend_conformance.h"
 #include "tests/backends/conformance/queued_parts.h"
 #include "tests/support/ranks.h"
+#include "tutti/backends/memory/thread_memory.h"
 #include "tutti/base/descriptor.h"
 
 namespace tutti::test {
@@ -22,6 +24,17 @@ INSTANTIATE_TEST_SUITE_P(Memory, BackendConformance,
                                                                   kTestSegmentBytes;
                                                             });
                                                       }}));
+
+TEST(ThreadHeap, MemoryThatIsTakenAgainIsZeroed) {
+  constexpr size_t kBytes = 8192;
+  ThreadHeap heap;
+  for (int i = 0; i < 3; ++i) {
+    std::byte* const memory = heap.take(kBytes);
+    EXPECT_EQ(std::count(memory, memory + kBytes, std::byte{0}), std::ptrdiff_t{kBytes});
+    std::fill_n(memory, kBytes, std::byte{0x55});
+    heap.give_back(memory);
+  }
+}
 
 // Allreduces of a queue, in shared memory. Each rank sleeps whenever it may, right after it has
 // published its part, so that every call needs a wake-up of the rank that comes last: a lost one is

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "tests/backends/support/world.h"
+#include "tutti/backends/hierarchical/mixed_transport.h"
 
 namespace tutti::test {
 namespace {
@@ -34,6 +35,30 @@ TEST(JointTransport, APeerIsAsQuietAsItIsOnAnyPart) {
   EXPECT_LT(joint.quiet_seconds(2), kWhile / 2);
   EXPECT_GE(joint.quiet_seconds(1), kWhile / 2);
   EXPECT_GE(control[0]->quiet_seconds(2), kWhile / 2);
+}
+
+// Rank 0 has rank 2 on its host and rank 1 elsewhere: what goes to whom is counted by these
+// numbers.
+TEST(MixedTransport, CountsBytesByTheRanksOfTheCommunicator) {
+  auto near = make_transports(find_backend("memory"), 2);
+  auto far = make_transports(find_backend("memory"), 3);
+  MixedTransport made(std::move(near[0]), {0, 2}, std::move(far[0]));
+  Transport& mixed = made;
+  const std::vector<std::byte> large(1000), small(10);
+  const Ticket tickets[] = {mixed.isend(2, {1, 0, 0}, large), mixed.isend(1, {1, 0, 0}, small)};
+  for (const Ticket ticket : tickets) {
+    const auto deadline = Deadline::after(20);
+    auto state = TransferState::pending;
+    while ((state = mixed.test(ticket)) == TransferState::pending && !deadline.passed())
+      mixed.progress();
+    ASSERT_EQ(state, TransferState::done);
+  }
+  const auto counted = mixed.counters().bytes_to_peer;
+  ASSERT_EQ(counted.size(), 3u);
+  EXPECT_EQ(counted[0], 0u);
+  EXPECT_GE(counted[1], 10u);
+  EXPECT_LT(counted[1], 1000u);
+  EXPECT_GE(counted[2], 1000u);
 }
 
 }  // namespace
