@@ -11,16 +11,19 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "tests/backends/support/world.h"
+#include "tutti/backends/handshake/handshake.h"
 #include "tutti/backends/shared/shared_memory.h"
 #include "tutti/backends/shm/rendezvous.h"
 #include "tutti/backends/shm/shm_memory.h"
 #include "tutti/backends/shm/unix_socket.h"
 #include "tutti/base/error.h"
+#include "tutti/base/little_endian.h"
 
 // Shared memory between processes: how ranks meet, who is kept out, and what is left of the dead.
 
@@ -308,6 +311,46 @@ TEST_F(Shm, StrangersAreTurnedAway) {
   EXPECT_EQ(finish(*zero, recv), TransferState::done);
   EXPECT_EQ(finish(*one, send), TransferState::done);
   EXPECT_TRUE(memory == data);
+}
+
+// A peer that knows the token, but one of whose doorbells could block the rank that rings it.
+TEST_F(Shm, ADoorbellThatMayBlockIsRefused) {
+  constexpr size_t kRingBytes = 64 << 10;
+  const auto store = make_file_store(folder_.path());
+  for (const size_t wrong : {1, 2}) {
+    std::optional<Error> refused;
+    std::thread rank_0([&] {
+      try {
+        const int peers[] = {1};
+        connect_through_memory(context(0, 2), peers);
+      } catch (const Error& error) {
+        refused = error;
+      }
+    });
+    const auto address = store->get("shm/address/0", Deadline::after(20));
+    store->erase("shm/address/0");
+    const auto space = address.find(' ');
+    bool busy = false;
+    const auto socket = connect_unix(address.substr(0, space), busy);
+    std::string hello = "tuttishm";
+    append_number(hello, kWireVersion);
+    append_number(hello, 1);
+    append_number(hello, 0);
+    append_number(hello, uint64_t{kRingBytes});
+    hello += address.substr(space + 1);
+    int pipe_ends[2];
+    EXPECT_EQ(::pipe(pipe_ends), 0);
+    const Descriptor reader(pipe_ends[0]), writer(pipe_ends[1]);
+    const auto rings = SharedRings::create(kRingBytes);
+    const Bell bells[2];
+    int descriptors[] = {rings.descriptor(), bells[0].descriptor(), bells[1].descriptor()};
+    descriptors[wrong] = writer.get();
+    EXPECT_TRUE(send_unix(socket.get(), std::as_bytes(std::span(hello)), descriptors));
+    rank_0.join();
+    ASSERT_TRUE(refused);
+    EXPECT_STREQ(refused->what(), "rank 1 sent no rings and doorbells to rank 0");
+    store->erase("shm/failure");
+  }
 }
 
 // The door of rank 0 is crowded: it closes the connection before the caller could say who it is.
