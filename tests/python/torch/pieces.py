@@ -2,6 +2,7 @@
 
 import datetime
 import socket
+import sys
 import threading
 import unittest
 from unittest import mock
@@ -117,6 +118,9 @@ class KeptWorks(unittest.TestCase):
             except BaseException as error:
                 failures.append(error)
 
+        interval = sys.getswitchinterval()
+        self.addCleanup(sys.setswitchinterval, interval)
+        sys.setswitchinterval(1e-6)
         with mock.patch.object(_work, "_MOST_KEPT", 0):
             threads = [threading.Thread(target=churn) for _ in range(4)]
             for thread in threads:
