@@ -429,7 +429,7 @@ typedef struct tutti_statistics {
   size_t struct_size;        /* of this program's headers */
   uint64_t operations;       /* works that ended */
   uint64_t tensors;          /* that went through allreduce */
-  uint64_t buckets;          /* fused buckets launched */
+  uint64_t buckets;          /* fused buckets, and other replayed operations, launched */
   uint64_t replayed_buckets; /* of these, without negotiation */
   uint64_t vetoed_buckets;   /* replayed ones that were dropped and renegotiated */
   uint64_t data_messages;    /* sent by this rank, as are the following three */

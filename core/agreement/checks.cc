@@ -95,7 +95,7 @@ void check_response(const Response& response, int size) {
   need_of_message(rows.size() == counts, "it gives rows of other ranks than there are");
 }
 
-void check_answer(const Request& asked, const Response& response, int rank, int size) {
+bool answers(const Request& asked, const Response& response, int rank, int size) {
   const auto &own = asked.signature, &answered = response.signature;
   const auto& rows = response.rows;
   const auto place = static_cast<size_t>(rank);
@@ -143,7 +143,11 @@ void check_answer(const Request& asked, const Response& response, int rank, int 
     case CollectiveKind::barrier:
       break;
   }
-  need_of_message(fits, "it answers something else than was asked");
+  return fits;
+}
+
+void check_answer(const Request& asked, const Response& response, int rank, int size) {
+  need_of_message(answers(asked, response, rank, size), "it answers something else than was asked");
 }
 
 void check_plan(const std::vector<Plan::Tensor>& tensors, int64_t partition_bytes) {
@@ -151,9 +155,8 @@ void check_plan(const std::vector<Plan::Tensor>& tensors, int64_t partition_byte
                   "a plan has no tensor, or too many");
   std::unordered_set<std::string_view> names;
   for (const auto& tensor : tensors) {
-    need_of_message(
-        is_operation_name(tensor.name) && tensor.signature.kind == CollectiveKind::allreduce,
-        "a plan replays what no plan can");
+    need_of_message(is_operation_name(tensor.name) && PlanLearner::can_replay(tensor.signature),
+                    "a plan replays what no plan can");
     need_of_message(names.insert(tensor.name).second, "a plan has one tensor twice");
   }
   need_of_message(count_pieces(tensors, partition_bytes) <= kMostPieces, "a plan has no end");

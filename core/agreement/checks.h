@@ -28,6 +28,7 @@ void check_request(const Request& request, int rank, int size);
 void check_response(const Response& response, int size);
 /// That this answer is about the memory that `rank` has for what it asked: a larger one would reach
 /// beyond it.
+bool answers(const Request& asked, const Response& response, int rank, int size);
 void check_answer(const Request& asked, const Response& response, int rank, int size);
 void check_plan(const std::vector<Plan::Tensor>& tensors, int64_t partition_bytes);
 

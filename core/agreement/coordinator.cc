@@ -7,6 +7,17 @@
 
 namespace tutti {
 
+namespace {
+
+// A name that is sent and received under is none of a plan's, which may have the same.
+template <class Message>
+bool is_between_two(const Message& message) {
+  const auto kind = message.signature.kind;
+  return kind == CollectiveKind::send || kind == CollectiveKind::recv;
+}
+
+}  // namespace
+
 Coordinator::Coordinator(const Options& options, int size, Send send)
     : options_(options),
       size_(size),
@@ -14,6 +25,7 @@ Coordinator::Coordinator(const Options& options, int size, Send send)
       negotiator_(size),
       cache_(options.cache_capacity),
       learner_(options.replay_after),
+      allreduce_learner_(options.replay_after + 1),
       progress_(static_cast<size_t>(size), Progress::after) {}
 
 void Coordinator::on_requests(int rank, WireReader reader, Clock::time_point now) {
@@ -29,7 +41,7 @@ void Coordinator::on_requests(int rank, WireReader reader, Clock::time_point now
     // A rank that has not heard of the plan yet asks for its tensors; when it hears of it, it moves
     // them into the plan itself.
     if (plan_ && progress_[static_cast<size_t>(rank)] == Progress::before &&
-        plan_->index.contains(request.name))
+        !is_between_two(request) && plan_->index.contains(request.name))
       continue;
     negotiator_.add(rank, std::move(request), now);
   }
@@ -50,10 +62,12 @@ void Coordinator::on_plan_failed(WireReader reader) {
   std::vector<std::string> missing;
   for (auto left = reader.get<uint16_t>(); left > 0; --left) missing.push_back(reader.text());
   if (!plan_ || plan_->id != id || std::exchange(has_failed_, true)) return;
-  if (reordered)
-    learner_.reordered();
-  else
-    learner_.failed(missing);
+  for (auto* learner : {&learner_, &allreduce_learner_}) {
+    if (reordered)
+      learner->reordered();
+    else
+      learner->failed(missing);
+  }
 }
 
 void Coordinator::on_plan_left(int rank, WireReader reader) {
@@ -78,7 +92,8 @@ void Coordinator::answer() {
   };
   for (const auto& response : responses) {
     // Once the step is complete, what is ready already of the next one belongs to the plan.
-    if (locked && !response.all_joined && in_locked(response.name)) continue;
+    if (locked && !response.all_joined && !is_between_two(response) && in_locked(response.name))
+      continue;
     for (size_t rank = 0; rank < messages.size(); ++rank) {
       messages[rank].put(AnswerType::response);
       encode_response(messages[rank],
@@ -88,15 +103,32 @@ void Coordinator::answer() {
     const bool regular = !response.error && !response.all_joined && response.joined.empty();
     if (regular) cache_.remember(response.name, response.signature);
     if (!options_.replay || plan_ || locked) continue;
-    if (!regular)
+    if (regular) {
+      locked = learn(response);
+    } else {
       learner_.disturb();
-    else if (response.signature.kind == CollectiveKind::allreduce)
-      locked = learner_.observe(response);
+      allreduce_learner_.disturb();
+    }
     if (locked && count_pieces(*locked, options_.partition_bytes) > kMostPieces) locked.reset();
   }
   if (locked) lock(std::move(*locked), messages);
   for (int rank = 0; rank < size_; ++rank)
     send_(rank, messages[is_one ? 0 : static_cast<size_t>(rank)].bytes());
+}
+
+// A step that is the same but for what comes in some steps only has its allreduces replayed, one
+// step later.
+std::optional<std::vector<Plan::Tensor>> Coordinator::learn(const Response& response) {
+  if (!PlanLearner::can_replay(response.signature)) return {};
+  auto all = learner_.observe(response);
+  if (response.signature.kind != CollectiveKind::allreduce) return all;
+  auto allreduces = allreduce_learner_.observe(response);
+  auto& learned = all ? all : allreduces;
+  if (learned) {
+    learner_.disturb();
+    allreduce_learner_.disturb();
+  }
+  return std::move(learned);
 }
 
 void Coordinator::lock(std::vector<Plan::Tensor> tensors, std::vector<WireWriter>& messages) {

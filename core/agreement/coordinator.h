@@ -38,6 +38,7 @@ class Coordinator {
   std::vector<Negotiator::Waiting> waiting() const { return negotiator_.waiting(); }
 
  private:
+  std::optional<std::vector<Plan::Tensor>> learn(const Response& response);
   void lock(std::vector<Plan::Tensor> tensors, std::vector<WireWriter>& messages);
 
   const Options& options_;
@@ -45,7 +46,8 @@ class Coordinator {
   const Send send_;
   Negotiator negotiator_;
   NameCache cache_;
-  PlanLearner learner_;
+  PlanLearner learner_;            // of steps with all that a plan can replay
+  PlanLearner allreduce_learner_;  // of the allreduces among it, where the rest changes
   uint32_t next_plan_ = 1;
   // How far a rank has come with the plan, by what it has said.
   enum class Progress : uint8_t { before, inside, after };

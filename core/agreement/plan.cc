@@ -14,25 +14,38 @@ Plan Plan::build(uint32_t id, std::vector<Tensor> tensors, int64_t fusion_bytes,
   plan.tensors = std::move(tensors);
   std::vector<Placeable> places;
   std::vector<int64_t> cuts;
+  // The first bucket is small, so that the first bytes move early.
+  constexpr int64_t kFirstPart = 4;
+  int64_t first_bytes = fusion_bytes / kFirstPart;
+  const auto place = [&] {
+    for (auto& bucket : plan_buckets(places, fusion_bytes, partition_bytes, cuts, first_bytes))
+      plan.buckets.push_back(std::move(bucket));
+    if (!places.empty()) first_bytes = 0;
+    places.clear();
+    cuts.clear();
+  };
   for (size_t i = 0; i < plan.tensors.size(); ++i) {
     const auto& tensor = plan.tensors[i];
     const auto index = static_cast<int64_t>(i);
-    places.push_back({index, &tensor.signature, {}});
-    if (tensor.cut) cuts.push_back(index);
     plan.index.emplace(tensor.name, index);
     if (!tensor.signature.group.empty()) plan.groups[tensor.signature.group].push_back(index);
+    if (tensor.signature.kind == CollectiveKind::allreduce) {
+      places.push_back({index, &tensor.signature, {}});
+      if (tensor.cut) cuts.push_back(index);
+      continue;
+    }
+    place();
+    const int64_t count = tensor.signature.shape.count();
+    plan.buckets.push_back({bucket_key(tensor.signature), {{index, 0, count, 0}}, count});
   }
-  // The first bucket is small, so that the first bytes move early.
-  constexpr int64_t kFirstPart = 4;
-  plan.buckets =
-      plan_buckets(places, fusion_bytes, partition_bytes, cuts, fusion_bytes / kFirstPart);
+  place();
   return plan;
 }
 
 void Plan::encode(WireWriter& writer) const {
   writer.put(id).put(static_cast<uint32_t>(tensors.size()));
   for (const auto& tensor : tensors) {
-    writer.text(tensor.name).put(static_cast<uint8_t>(tensor.cut));
+    writer.text(tensor.name).put(static_cast<uint8_t>(tensor.cut)).numbers(tensor.rows);
     tutti::encode(writer, tensor.signature);
   }
 }
@@ -45,6 +58,7 @@ Plan Plan::decode(WireReader& reader, int64_t fusion_bytes, int64_t partition_by
     Tensor tensor;
     tensor.name = reader.text();
     tensor.cut = reader.get<uint8_t>() != 0;
+    tensor.rows = reader.numbers();
     tensor.signature = decode_signature(reader);
     tensors.push_back(std::move(tensor));
   }
@@ -52,18 +66,56 @@ Plan Plan::decode(WireReader& reader, int64_t fusion_bytes, int64_t partition_by
   return build(id, std::move(tensors), fusion_bytes, partition_bytes);
 }
 
+Response Plan::Tensor::answer() const {
+  Response response;
+  response.name = name;
+  response.signature = signature;
+  response.rows = rows;
+  return response;
+}
+
+bool Plan::Tensor::fits(const Request& request, int rank, int size) const {
+  if (signature.kind == CollectiveKind::allreduce) return request.signature == signature;
+  const bool is_joined =
+      signature.kind == CollectiveKind::allgather || signature.kind == CollectiveKind::gather;
+  Signature planned = signature;
+  // Of such kinds each rank has rows of its own.
+  if (is_joined && planned.shape.rank() > 0)
+    planned.shape = planned.shape.with_rows(rows[static_cast<size_t>(rank)]);
+  return request.signature == planned && (is_joined || request.rows == rows) &&
+         answers(request, answer(), rank, size);
+}
+
+bool PlanLearner::can_replay(const Signature& signature) {
+  switch (signature.kind) {
+    case CollectiveKind::allreduce:
+      return true;
+    case CollectiveKind::allgather:
+    case CollectiveKind::reduce_scatter:
+    case CollectiveKind::broadcast:
+    case CollectiveKind::reduce:
+    case CollectiveKind::gather:
+    case CollectiveKind::barrier:
+      return signature.placement == DeviceKind::cpu;
+    default:
+      return false;
+  }
+}
+
 std::optional<std::vector<Plan::Tensor>> PlanLearner::observe(const Response& response) {
   if (in_step_.contains(response.name)) {
     // The name comes again: a step ends here that was not the same as the last one.
     equal_ = 0;
     last_.clear();
-    for (const auto& tensor : step_) last_.emplace(tensor.name, tensor.signature);
+    for (const auto& tensor : step_)
+      last_.emplace(tensor.name, std::pair(tensor.signature, tensor.rows));
     step_.clear();
     in_step_.clear();
   }
   if (step_.size() >= kMostTensors) disturb();
   in_step_.emplace(response.name, step_.size());
-  step_.push_back({response.name, response.signature, cuts_.contains(response.name)});
+  step_.push_back(
+      {response.name, response.signature, cuts_.contains(response.name), response.rows});
   step_.back().signature.begin = 0;
   if (!same_as_last()) return {};
   ++equal_;
@@ -79,7 +131,7 @@ bool PlanLearner::same_as_last() const {
   if (last_.empty() || step_.size() != last_.size()) return false;
   return std::all_of(step_.begin(), step_.end(), [&](const Plan::Tensor& tensor) {
     const auto found = last_.find(tensor.name);
-    return found != last_.end() && found->second == tensor.signature;
+    return found != last_.end() && found->second == std::pair(tensor.signature, tensor.rows);
   });
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "tutti/core/agreement/bucket.h"
@@ -14,12 +15,19 @@
 namespace tutti {
 
 /// A step that all ranks agreed to replay: its tensors and their buckets, in launch order. Built by
-/// every rank from the same description, so equal everywhere.
+/// every rank from the same description, so equal everywhere. An operation that is no allreduce is
+/// a bucket of its own.
 struct Plan {
   struct Tensor {
     std::string name;
     Signature signature;
-    bool cut = false;  // may not share a bucket with what is before it
+    bool cut = false;                // may not share a bucket with what is before it
+    std::vector<int64_t> rows = {};  // of an operation that is no allreduce: as in its Response
+
+    /// What was answered when it was negotiated.
+    Response answer() const;
+    /// Whether this request would be answered so, as rank `rank`'s.
+    bool fits(const Request& request, int rank, int size) const;
   };
   uint32_t id = 0;
   std::vector<Tensor> tensors;
@@ -33,8 +41,9 @@ struct Plan {
   static Plan decode(WireReader& reader, int64_t fusion_bytes, int64_t partition_bytes);
 
   /// The operation number of the bucket that is launched as number `sequence` since the plan began.
-  uint64_t tag(uint64_t sequence) const { return (uint64_t{id} << kSequenceBits) | sequence; }
-  uint64_t last_tag() const { return tag((uint64_t{1} << kSequenceBits) - 1); }
+  /// The number behind it is free, for a second operation of the same bucket.
+  uint64_t tag(uint64_t sequence) const { return (uint64_t{id} << kSequenceBits) | (2 * sequence); }
+  uint64_t last_tag() const { return ((uint64_t{id} + 1) << kSequenceBits) - 1; }
   static constexpr int kSequenceBits = 40;
 };
 
@@ -47,7 +56,10 @@ class PlanLearner {
   static constexpr size_t kMostTensors = 1 << 16;
   explicit PlanLearner(int equal_steps) : equal_steps_(equal_steps), needed_(equal_steps) {}
 
-  /// An allreduce that rank 0 answers without an error while no rank has joined. The tensors of the
+  /// Whether a plan can hold such an operation: all ranks take part in it, and each knows from its
+  /// own request and the plan what it gets.
+  static bool can_replay(const Signature& signature);
+  /// What rank 0 answers without an error while no rank has joined. The tensors of the
   /// plan, if its step is now complete and came often enough.
   std::optional<std::vector<Plan::Tensor>> observe(const Response& response);
   /// Anything that makes the step irregular: errors, joins.
@@ -67,7 +79,7 @@ class PlanLearner {
   int equal_ = 0;
   std::vector<Plan::Tensor> step_;
   std::unordered_map<std::string, size_t> in_step_;
-  std::unordered_map<std::string, Signature> last_;
+  std::unordered_map<std::string, std::pair<Signature, std::vector<int64_t>>> last_;
   std::unordered_set<std::string> cuts_;
 };
 

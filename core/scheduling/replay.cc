@@ -10,7 +10,7 @@
 
 namespace tutti {
 
-Replay::Replay(Plan plan) : plan_(std::move(plan)) {
+Replay::Replay(Plan plan, int rank, int size) : plan_(std::move(plan)), rank_(rank), size_(size) {
   tensors_.resize(plan_.tensors.size());
   std::vector<bool> begun(plan_.tensors.size(), false);
   std::vector<int64_t> needs;
@@ -45,7 +45,7 @@ bool Replay::offer(Entry* entry) {
     entry->plan_index = found == plan_.index.end() ? -1 : found->second;
     entry->fits_plan =
         entry->plan_index >= 0 &&
-        entry->request.signature == plan_.tensors[static_cast<size_t>(entry->plan_index)].signature;
+        plan_.tensors[static_cast<size_t>(entry->plan_index)].fits(entry->request, rank_, size_);
   }
   if (entry->plan_index < 0) return false;
   deviates_ |= !entry->fits_plan;
@@ -99,6 +99,8 @@ std::vector<std::string> Replay::missing() const {
 }
 
 int64_t Replay::missing_bytes() const {
+  // Of an operation that is no allreduce a rank may bring other sizes than the plan says.
+  if (next_single() != nullptr) return 0;
   int64_t bytes = 0;
   for (const auto& slice : next_bucket().slices) {
     const auto tensor = static_cast<size_t>(slice.index);

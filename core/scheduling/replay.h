@@ -16,7 +16,7 @@ namespace tutti {
 /// is launched any more. A tensor costs the same however many there are.
 class Replay {
  public:
-  explicit Replay(Plan plan);
+  explicit Replay(Plan plan, int rank = 0, int size = 1);
 
   const Plan& plan() const { return plan_; }
   /// Takes a tensor of the plan that looks as the plan says. False: the plan does not know it.
@@ -29,6 +29,11 @@ class Replay {
   uint64_t next_sequence() const { return next_sequence_; }
   size_t next_index() const { return next_index_; }
   const Bucket& next_bucket() const { return plan_.buckets[next_index_]; }
+  /// The tensor of the next bucket if that is no allreduce's; else null.
+  const Plan::Tensor* next_single() const {
+    const auto& tensor = plan_.tensors[static_cast<size_t>(next_bucket().slices[0].index)];
+    return tensor.signature.kind == CollectiveKind::allreduce ? nullptr : &tensor;
+  }
   /// Its entries, one a slice; if ready().
   void entries_of_next(std::vector<Entry*>& entries) const;
   /// The next bucket was launched, with data.
@@ -70,6 +75,7 @@ class Replay {
   };
 
   Plan plan_;
+  const int rank_, size_;
   bool deviates_ = false;
   uint64_t next_sequence_ = 0;
   size_t next_index_ = 0;

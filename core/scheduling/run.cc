@@ -160,11 +160,23 @@ std::unique_ptr<Run> Run::bucket(uint64_t tag, RegionPool& pool, const Bucket& b
   return run;
 }
 
+// Not what has memory of its own, which is made, or filled, for one use.
+bool Run::can_repeat() const {
+  return !slices_.empty() ||
+         (!entries_.empty() && !entries_[0]->library_output && region_bytes_ == 0 && !region_ &&
+          !output_region_ && collective_.kind != CollectiveKind::allgather);
+}
+
 void Run::repeat(uint64_t tag) {
   tag_ = tag;
   cancelled = false;
   doomed_by = -1;
   operation_.reset();
+  if (slices_.empty()) {
+    collective_.input = entries_[0]->input.data();
+    collective_.output = entries_[0]->output.data();
+    return;
+  }
   pool_.give_back(std::move(region_), device_);
   collective_.input = nullptr;
   collective_.output = nullptr;
@@ -246,7 +258,7 @@ void Run::stage(const Signature& signature, Entry* entry, int64_t input_count,
                 int64_t output_count) {
   collective_.dtype = signature.wire;
   user_dtype_ = signature.dtype;
-  if (signature.wire == signature.dtype && signature.prescale == 1.0) return;
+  if (entry == nullptr || (signature.wire == signature.dtype && signature.prescale == 1.0)) return;
   const auto element = size_of(signature.wire);
   region_ = pool_.take(static_cast<size_t>(input_count * element));
   cast(signature.dtype, entry->input.data(), signature.wire, region_->data(), input_count,
@@ -260,25 +272,31 @@ void Run::stage(const Signature& signature, Entry* entry, int64_t input_count,
 
 std::unique_ptr<Run> Run::single(uint64_t tag, RegionPool& pool, const Response& response,
                                  Entry* entry, int rank, int size) {
-  if (entry == nullptr) return nullptr;
+  return entry == nullptr ? nullptr : in_plan(tag, pool, response, entry, rank, size);
+}
+
+std::unique_ptr<Run> Run::in_plan(uint64_t tag, RegionPool& pool, const Response& response,
+                                  Entry* entry, int rank, int size) {
   const auto& signature = response.signature;
   auto run = std::make_unique<Run>(tag, pool);
-  run->entries_ = {entry};
   auto& collective = run->collective_;
   collective.kind = signature.kind;
   collective.dtype = run->user_dtype_ = signature.dtype;
   collective.op = signature.op;
   collective.root = signature.root;
-  collective.input = entry->input.data();
-  collective.output = entry->output.data();
   collective.scale.factor = signature.postscale;
   run->contributors_ = size;
-  run->device_ = entry->input.device();
+  if (entry != nullptr) {
+    run->entries_ = {entry};
+    collective.input = entry->input.data();
+    collective.output = entry->output.data();
+    run->device_ = entry->input.device();
+  }
 
   const int64_t row_count = signature.shape.row_count();
   const bool is_root = rank == signature.root;
   auto make_output = [&](int64_t rows) {
-    if (!entry->library_output) return;
+    if (entry == nullptr || !entry->library_output) return;
     entry->made = Tensor(signature.shape.with_rows(rows), signature.dtype, run->device_);
     collective.output = entry->made.data();
   };
@@ -331,7 +349,8 @@ std::unique_ptr<Run> Run::single(uint64_t tag, RegionPool& pool, const Response&
     case CollectiveKind::allreduce:
       break;
   }
-  if (signature.kind == CollectiveKind::allgather) entry->work->set_received(response.rows);
+  if (signature.kind == CollectiveKind::allgather && entry != nullptr)
+    entry->work->set_received(response.rows);
   collective.send_counts = run->send_counts_;
   collective.recv_counts = run->recv_counts_;
   return run;
@@ -365,12 +384,23 @@ void Run::start(Backend& backend, uint32_t verdict, int queue) {
     launch.queue = queue;
     if (!backend.packs_itself(collective_, launch)) launch.queue = kNoQueue;
   }
+  const bool is_gated = replayed && slices_.empty() && launch.queue == kNoQueue;
   // The same from step to step, unless what was shared is so no more.
   if (replayed && verdict == 0 && predicted_windows_ != static_cast<int64_t>(windows_.size())) {
     predicted_windows_ = static_cast<int64_t>(windows_.size());
     traffic_ = backend.predict(collective_, launch);
+    if (is_gated) {
+      const auto ahead = VerdictGate::predict(backend, tag_);
+      traffic_.messages += ahead.messages;
+      traffic_.bytes += ahead.bytes;
+    }
   }
   started = Clock::now();
+  if (is_gated) {
+    gate_.start(backend, collective_, launch);
+    operation_.reset(&gate_);
+    return;
+  }
   operation_ = backend.start(collective_, launch);
 }
 

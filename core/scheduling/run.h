@@ -7,6 +7,7 @@
 #include "tutti/backends/backend.h"
 #include "tutti/core/agreement/bucket.h"
 #include "tutti/core/scheduling/entry.h"
+#include "tutti/core/scheduling/verdict_gate.h"
 #include "tutti/kernels/convert.h"
 
 namespace tutti {
@@ -60,6 +61,12 @@ class Run {
   /// has nothing to do. May throw Error (out of memory).
   static std::unique_ptr<Run> single(uint64_t tag, RegionPool& pool, const Response& response,
                                      Entry* entry, int rank, int size);
+
+  /// The same in a plan; `entry` is null on a rank that vetoes.
+  static std::unique_ptr<Run> in_plan(uint64_t tag, RegionPool& pool, const Response& response,
+                                      Entry* entry, int rank, int size);
+  /// Whether repeat() can run it once more. Before finish().
+  bool can_repeat() const;
 
   /// Buckets go into `queue`.
   void start(Backend& backend, uint32_t verdict, int queue);
@@ -118,6 +125,7 @@ class Run {
   std::vector<void*> ready_;
   std::vector<uint64_t*> gates_;
   std::shared_ptr<std::byte> nothing_;  // what a rank without entries packs
+  VerdictGate gate_;                    // of an operation of a plan
   OperationPtr operation_;
 };
 

@@ -257,8 +257,9 @@ bool Scheduler::advance(Clock::time_point now) {
     --running_[over->replayed ? 1 : 0];
     if (over->cancelled) continue;
     if (state == OperationState::done) {
+      const bool repeats = over->replayed && over->can_repeat();
       finish_run(*over);
-      if (over->replayed && replay_ && !collapsed_)
+      if (repeats && replay_ && !collapsed_)
         idle_runs_[over->sequence % idle_runs_.size()] = std::move(over);
       continue;
     }
@@ -303,6 +304,7 @@ void Scheduler::finish_run(Run& run) {
               {1.0, entry->divide_output_by});
       entry->work->set_output(entry->output_index, entry->made);
     }
+    if (replay_) replay_->release(entry);
     finish(entry, nullptr);
   }
 }

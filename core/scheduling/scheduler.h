@@ -101,6 +101,7 @@ class Scheduler {
   bool launch_replay(Clock::time_point now);
   bool launch_negotiated();
   static bool arrived(std::span<Entry* const> entries, std::span<const BucketSlice> slices);
+  std::unique_ptr<Run> plan_run(std::vector<Entry*> entries);
   bool next_arrived();
   void check_memory(const Entry& entry) const;
   void start(std::unique_ptr<Run> run, uint32_t verdict);

@@ -33,7 +33,8 @@ void Scheduler::begin_plan(Plan plan) {
   ++statistics_.plans_locked;
   auto message = begin_message(MessageType::plan_joined);
   message.put(plan.id);
-  replay_.emplace(std::move(plan));
+  for (const auto& tensor : plan.tensors) check_response(tensor.answer(), size_);
+  replay_.emplace(std::move(plan), rank_, size_);
   idle_runs_.clear();
   idle_runs_.resize(replay_->plan().buckets.size());
   beside_plan_ = 0;
@@ -99,18 +100,20 @@ bool Scheduler::launch_replay(Clock::time_point now) {
     auto run = std::move(idle_runs_[replay_->next_index()]);
     if (run) {
       replay_->entries_of_next(run->entries());
+      if (!run->can_repeat()) run.reset();
+    }
+    if (run) {
       run->repeat(replay_->plan().tag(sequence));
     } else {
       std::vector<Entry*> entries;
       replay_->entries_of_next(entries);
-      run = Run::bucket(replay_->plan().tag(sequence), pool_, replay_->next_bucket(),
-                        std::move(entries), size_, device_of(replay_->next_bucket().key));
+      run = plan_run(std::move(entries));
       ++allocations_;
     }
     run->replayed = true;
     run->sequence = sequence;
     // An entry's last slice is launched in this step; it is over when all slices are final.
-    for (size_t i = 0; i < run->entries().size(); ++i) {
+    for (size_t i = 0; i < run->slices().size(); ++i) {
       Entry* entry = run->entries()[i];
       if (run->slices()[i].begin == 0) entry->left = entry->request.signature.shape.count();
     }
@@ -127,8 +130,19 @@ bool Scheduler::launch_replay(Clock::time_point now) {
   return moved;
 }
 
+// The next bucket; without entries: this rank takes part in it with a veto alone.
+std::unique_ptr<Run> Scheduler::plan_run(std::vector<Entry*> entries) {
+  const auto tag = replay_->plan().tag(replay_->next_sequence());
+  if (const auto* single = replay_->next_single())
+    return Run::in_plan(tag, pool_, single->answer(), entries.empty() ? nullptr : entries[0], rank_,
+                        size_);
+  const auto& bucket = replay_->next_bucket();
+  return Run::bucket(tag, pool_, bucket, std::move(entries), size_, device_of(bucket.key));
+}
+
 // A bucket whose tensors come from a device is launched when its part of them has come.
 bool Scheduler::next_arrived() {
+  if (replay_->next_single() != nullptr) return true;  // submitted when all of it has
   replay_->entries_of_next(over_);
   return arrived(over_, replay_->next_bucket().slices);
 }
@@ -175,8 +189,7 @@ void Scheduler::veto(bool reordered) {
     for (int peer = 0; peer < size_; ++peer)
       if (peer != rank_) hooks_.send(peer, veto.bytes());
   }
-  const auto& bucket = replay_->next_bucket();
-  auto run = Run::bucket(plan.tag(sequence), pool_, bucket, {}, size_, device_of(bucket.key));
+  auto run = plan_run({});
   run->replayed = true;
   run->sequence = sequence;
   start(std::move(run), 1);

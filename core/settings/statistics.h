@@ -9,7 +9,7 @@ namespace tutti {
 struct Statistics {
   uint64_t operations = 0;          // Works and blocking calls that ended, well or not
   uint64_t tensors = 0;             // tensors that went through allreduce
-  uint64_t buckets = 0;             // fused buckets launched
+  uint64_t buckets = 0;             // fused buckets, and other kinds' replayed operations, launched
   uint64_t replayed_buckets = 0;    // of these, without negotiation
   uint64_t vetoed_buckets = 0;      // replayed buckets that were dropped and renegotiated
   uint64_t plans_locked = 0;        // how often replay began

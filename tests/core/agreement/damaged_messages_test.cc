@@ -224,7 +224,7 @@ TEST_F(DamagedMessages, PlansThatCannotBeReplayed) {
   EXPECT_EQ(plan_trip({{"a", signature, false}, {"b", signature, true}}).tensors.size(), 2u);
   EXPECT_THROW(plan_trip({}), DamagedMessage);
   EXPECT_THROW(plan_trip({{"a", signature, false}, {"a", signature, false}}), DamagedMessage);
-  EXPECT_THROW(plan_trip({{"a", request_of(CollectiveKind::broadcast).signature, false}}),
+  EXPECT_THROW(plan_trip({{"a", request_of(CollectiveKind::alltoall).signature, false}}),
                DamagedMessage);
   auto endless = signature;
   endless.shape = {int64_t{1} << 40};  // in pieces of 1 MiB

@@ -1,0 +1,336 @@
+// Steps of several kinds that repeat are replayed without a message; a veto anywhere in them leaves
+// everybody's memory as it was until all ranks have agreed.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/support/ranks.h"
+#include "tutti/core/communicator.h"
+
+namespace tutti {
+namespace {
+
+using Values = std::vector<float>;
+
+// One operation of a step: what is handed in, and what must come of it.
+struct Call {
+  enum Kind { allreduce, allgather, reduce_scatter, broadcast, reduce, gather, barrier };
+  Kind kind = allreduce;
+  int count = 0;  // elements of one rank's part
+};
+
+// What a rank hands in for call `call` of a step.
+float given(int rank, int step, int call, int i) {
+  return static_cast<float>(rank * 100 + step % 7 + call * 10 + i % 5);
+}
+
+float sum_given(int size, int step, int call, int i) {
+  float sum = 0;
+  for (int rank = 0; rank < size; ++rank) sum += given(rank, step, call, i);
+  return sum;
+}
+
+// Of allgather and gather rank r gives so many elements more.
+int part_of(const Call& call, int rank) { return call.count + rank; }
+
+constexpr float kUntouched = -1;
+
+// A call on its way, with its memory and what that was before.
+class Pending {
+ public:
+  Pending(Communicator& comm, const Call& call, int number, int step, bool is_odd)
+      : comm_(comm), call_(call), number_(number), step_(step) {
+    const int rank = comm.rank(), size = comm.size();
+    const bool is_joined = call.kind == Call::allgather || call.kind == Call::gather;
+    int count = is_joined ? part_of(call, rank) : call.count;
+    if (call.kind == Call::reduce_scatter) count *= size;
+    for (int i = 0; i < count; ++i) input_.push_back(given(rank, step, number, i));
+    int outcome = call.kind == Call::reduce_scatter ? call.count : count;
+    if (is_joined) {
+      outcome = 0;
+      for (int r = 0; r < size; ++r) outcome += part_of(call, r);
+    }
+    output_.assign(static_cast<size_t>(outcome), kUntouched);
+    before_ = input_;
+    // Another shape for the same number of elements is another tensor.
+    view_ = input_;
+    if (is_odd) view_ = view_.reshaped(Shape{count, 1});
+    submit(is_odd);
+  }
+  int root() const { return number_ % comm_.size(); }
+
+  // No byte has changed that any rank could see; of a refused call none ever does.
+  void expect_untouched() const {
+    EXPECT_EQ(input_, before_) << name();
+    EXPECT_TRUE(std::ranges::all_of(output_, [](float value) { return value == kUntouched; }))
+        << name();
+  }
+  void expect_refused() {
+    try {
+      work_.wait();
+      ADD_FAILURE() << name() << ": no error on rank " << comm_.rank();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::mismatch) << error.what();
+      EXPECT_EQ(error.tensor(), name());
+    }
+    expect_untouched();
+  }
+  void expect_done() {
+    work_.wait();
+    const int rank = comm_.rank(), size = comm_.size();
+    if (call_.kind == Call::barrier) return;
+    for (int i = 0; i < call_.count; ++i) {
+      const auto at = static_cast<size_t>(i);
+      if (call_.kind == Call::allreduce) {
+        expect_equal(input_[at], sum_given(size, step_, number_, i));
+      } else if (call_.kind == Call::broadcast) {
+        expect_equal(input_[at], given(root(), step_, number_, i));
+      } else if (call_.kind == Call::reduce_scatter) {
+        expect_equal(output_[at], sum_given(size, step_, number_, rank * call_.count + i));
+      } else if (call_.kind == Call::reduce && rank == root()) {
+        expect_equal(output_[at], sum_given(size, step_, number_, i));
+      }
+    }
+    if (call_.kind != Call::allgather && (call_.kind != Call::gather || rank != root())) return;
+    size_t at = 0;
+    for (int r = 0; r < size; ++r)
+      for (int i = 0; i < part_of(call_, r); ++i)
+        expect_equal(output_[at++], given(r, step_, number_, i));
+  }
+
+ private:
+  std::string name() const { return "call " + std::to_string(number_); }
+  void expect_equal(float got, float wanted) const {
+    if (got != wanted) {
+      EXPECT_EQ(got, wanted) << name() << " step " << step_ << " rank " << comm_.rank();
+    }
+  }
+  void submit(bool is_odd) {
+    TensorView result = output_;
+    if (is_odd) result = result.reshaped(Shape{static_cast<int64_t>(output_.size()), 1});
+    switch (call_.kind) {
+      case Call::allreduce:
+        work_ = comm_.allreduce(name(), view_, ReduceOp::sum);
+        break;
+      case Call::allgather:
+        work_ = comm_.allgather(name(), view_, result);
+        break;
+      case Call::reduce_scatter:
+        work_ = comm_.reduce_scatter(name(), view_, result, {.op = ReduceOp::sum});
+        break;
+      case Call::broadcast:
+        work_ = comm_.broadcast(name(), view_, root());
+        break;
+      case Call::reduce:
+        work_ = comm_.reduce(name(), view_, result, root());
+        break;
+      case Call::gather:
+        work_ = comm_.rank() == root() ? comm_.gather(name(), view_, result, root())
+                                       : comm_.gather(name(), view_, root());
+        break;
+      case Call::barrier:
+        work_ = is_odd ? comm_.allreduce(name(), view_) : comm_.barrier(name());
+        break;
+    }
+  }
+
+  Communicator& comm_;
+  const Call call_;
+  const int number_, step_;
+  Values input_, before_, output_;
+  TensorView view_;
+  Work work_;
+};
+
+// FSDP's layers, each two allgathers and a reduce_scatter, one after another.
+std::vector<Call> sharded_layers(int layers) {
+  std::vector<Call> calls;
+  for (int layer = 0; layer < layers; ++layer)
+    for (const auto kind : {Call::allgather, Call::allgather, Call::reduce_scatter})
+      calls.push_back({kind, 50 + layer});
+  return calls;
+}
+
+// Tensor parallel's and what is around it.
+std::vector<Call> of_all_kinds() {
+  return {{Call::allreduce, 40},      {Call::allreduce, 41}, {Call::allgather, 30},
+          {Call::reduce_scatter, 20}, {Call::broadcast, 33}, {Call::reduce, 25},
+          {Call::allreduce, 300},     {Call::gather, 12},    {Call::barrier, 1}};
+}
+
+class MixedPlan : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Backends, MixedPlan, testing::Values("memory", "tcp"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(MixedPlan, SendsNoControlMessageFromTheFourthStepOn) {
+  for (const auto& calls : {sharded_layers(8), of_all_kinds()})
+    for (const int size : {2, 4})
+      test::run_threads(
+          size,
+          [&](Communicator& comm) {
+            const auto step = [&](int number) {
+              std::vector<std::unique_ptr<Pending>> pending;
+              for (size_t i = 0; i < calls.size(); ++i)
+                pending.push_back(
+                    std::make_unique<Pending>(comm, calls[i], static_cast<int>(i), number, false));
+              for (auto& one : pending) one->expect_done();
+            };
+            for (int i = 0; i < 3; ++i) step(i);
+            // The plan is told with the answers of the third step; who has joined it says so once.
+            step(3);
+            const auto before = comm.statistics();
+            EXPECT_EQ(before.plans_locked, 1u);
+            for (int i = 4; i < 40; ++i) step(i);
+            const auto after = comm.statistics();
+            EXPECT_EQ(after.negotiation_messages, before.negotiation_messages);
+            EXPECT_EQ(after.vetoed_buckets, 0u);
+            EXPECT_GE(after.replayed_buckets - before.replayed_buckets, 36u * (calls.size() - 1));
+          },
+          [&](Options& options) { options.backend = GetParam(); });
+}
+
+// One rank hands in another shape for one call of a step that is replayed.
+TEST_P(MixedPlan, AVetoAnywhereLeavesMemoryAsItWas) {
+  const auto calls = of_all_kinds();
+  for (const int size : {2, 3, 5})
+    for (size_t odd = 0; odd < calls.size(); ++odd)
+      test::run_threads(
+          size,
+          [&](Communicator& comm) {
+            SCOPED_TRACE("call " + std::to_string(odd) + " of " + std::to_string(size) + " ranks");
+            constexpr int kSteps = 9, kOdd = 6;
+            const int odd_rank = static_cast<int>(odd) % size;
+            for (int step = 0; step < kSteps; ++step) {
+              std::vector<std::unique_ptr<Pending>> pending;
+              for (size_t i = 0; i < calls.size(); ++i)
+                pending.push_back(
+                    std::make_unique<Pending>(comm, calls[i], static_cast<int>(i), step,
+                                              step == kOdd && i == odd && comm.rank() == odd_rank));
+              for (size_t i = 0; i < calls.size(); ++i)
+                if (step == kOdd && i == odd)
+                  pending[i]->expect_refused();
+                else
+                  pending[i]->expect_done();
+            }
+            EXPECT_EQ(comm.statistics().vetoed_buckets, 1u);
+          },
+          [&](Options& options) {
+            options.backend = GetParam();
+            options.replay_after = 2;
+          });
+}
+
+// A rank that comes late vetoes; until then nothing has reached anybody's memory.
+TEST_P(MixedPlan, NothingIsWrittenBeforeAllRanksHaveCome) {
+  const auto calls = of_all_kinds();
+  for (const int size : {2, 3})
+    for (size_t last = 0; last < calls.size(); ++last)
+      test::run_threads(
+          size,
+          [&](Communicator& comm) {
+            for (int step = 0; step < 7; ++step) {
+              std::vector<std::unique_ptr<Pending>> pending;
+              const bool stops = step == 5;
+              if (stops) comm.allgather_bytes("meet", {});
+              // The last rank leaves out all from `last` on until the others have looked.
+              const bool holds_back = stops && comm.rank() == size - 1;
+              for (size_t i = 0; i < calls.size(); ++i) {
+                if (holds_back && i == last) comm.allgather_bytes("looked", {});
+                pending.push_back(
+                    std::make_unique<Pending>(comm, calls[i], static_cast<int>(i), step, false));
+              }
+              if (stops && !holds_back) {
+                for (size_t i = last; i < calls.size(); ++i) pending[i]->expect_untouched();
+                comm.allgather_bytes("looked", {});
+              }
+              for (auto& one : pending) one->expect_done();
+            }
+          },
+          [&](Options& options) {
+            options.backend = GetParam();
+            options.replay_after = 2;
+          });
+}
+
+// They work on copies, which no step may have from the one before.
+TEST_P(MixedPlan, ScaledAndNarrowedInputIsThatOfItsStep) {
+  test::run_threads(
+      2,
+      [](Communicator& comm) {
+        for (int step = 0; step < 8; ++step) {
+          Values mine(20, static_cast<float>(2 * step + 2 * comm.rank()));
+          Values halved(10), narrowed(10), at_root(20);
+          auto first =
+              comm.reduce_scatter("halved", mine, halved, {.op = ReduceOp::sum, .prescale = 0.5});
+          auto second = comm.reduce_scatter("narrowed", mine, narrowed,
+                                            {.op = ReduceOp::sum, .wire = DataType::bf16});
+          auto third = comm.reduce("reduced", mine, at_root);
+          for (auto* work : {&first, &second, &third}) work->wait();
+          const auto sum = static_cast<float>(4 * step + 2);
+          EXPECT_EQ(halved, Values(10, sum / 2)) << "step " << step;
+          EXPECT_EQ(narrowed, Values(10, sum)) << "step " << step;
+          EXPECT_EQ(at_root, Values(20, comm.rank() == 0 ? sum : 0)) << "step " << step;
+        }
+        EXPECT_EQ(comm.statistics().plans_locked, 1u);
+      },
+      [&](Options& options) {
+        options.backend = GetParam();
+        options.replay_after = 2;
+      });
+}
+
+// As many bytes on all other ranks, but one brings other rows: the sizes of all depend on it.
+TEST_P(MixedPlan, AChangedNumberOfRowsIsNegotiated) {
+  for (const int size : {2, 3})
+    test::run_threads(
+        size,
+        [&](Communicator& comm) {
+          for (int step = 0; step < 9; ++step) {
+            const int rows_of_last = step == 6 ? 9 : 4;
+            const bool is_last = comm.rank() == size - 1;
+            const Values mine(static_cast<size_t>(is_last ? rows_of_last : 4),
+                              static_cast<float>(comm.rank() + step));
+            Values given = mine, summed(10, 1.0f);
+            auto gathered = comm.allgather("gathered", given);
+            auto sum = comm.allreduce("summed", summed, ReduceOp::sum);
+            const auto all = gathered.output().span<float>();
+            Values expected;
+            for (int rank = 0; rank < size; ++rank)
+              expected.insert(expected.end(), rank == size - 1 ? rows_of_last : 4,
+                              static_cast<float>(rank + step));
+            EXPECT_EQ(Values(all.begin(), all.end()), expected) << "step " << step;
+            sum.wait();
+            EXPECT_EQ(summed, Values(10, static_cast<float>(size)));
+          }
+          EXPECT_EQ(comm.statistics().vetoed_buckets, 1u);
+        },
+        [&](Options& options) {
+          options.backend = GetParam();
+          options.replay_after = 2;
+        });
+}
+
+// What comes in some steps only keeps nobody from replaying the allreduces.
+TEST_P(MixedPlan, AllreducesAreReplayedBesideWhatChanges) {
+  test::run_threads(
+      2,
+      [](Communicator& comm) {
+        Values gradient(100, 1.0f), metric(1, 2.0f);
+        for (int step = 0; step < 20; ++step) {
+          auto work = comm.allreduce("gradient", gradient);
+          if (step % 2 == 0) comm.broadcast("metric", metric).wait();
+          work.wait();
+        }
+        EXPECT_EQ(comm.statistics().plans_locked, 1u);
+        EXPECT_EQ(comm.statistics().vetoed_buckets, 0u);
+        EXPECT_GE(comm.statistics().replayed_buckets, 14u);
+      },
+      [&](Options& options) { options.backend = GetParam(); });
+}
+
+}  // namespace
+}  // namespace tutti
