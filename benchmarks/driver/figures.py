@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from .programs import KINDS
+
 MPI = ("openmpi", "mpich")
 PEERS = ("openmpi", "mpich", "gloo")
 GLOO = ("gloo",)
@@ -140,6 +142,30 @@ def gradient_sets():
     ]
 
 
+def kinds(scope):
+    figures = []
+    small, large = at_bytes(scope.kinds_small), at_bytes(scope.kinds_large)
+    for ranks in (2, 4):
+        named_allreduce = pick("kinds", ("tutti",), f"allreduce.{ranks}", way="named")
+        for kind in KINDS:
+            group = f"{kind}.{ranks}"
+            peers = pick("kinds", MPI, group)
+            # There is no blocking send: its figures are those of the named one.
+            ours = pick("kinds", ("tutti",), group,
+                        way="named" if kind == "sendrecv" else "blocking")
+            figures += [
+                Figure(f"kinds.{kind}.{ranks}.small", f"{kind}, {ranks} ranks, to 64 KiB",
+                       SLOWDOWN, 1.0, 3, ours, peers, None, small),
+                Figure(f"kinds.{kind}.{ranks}.large", f"{kind}, {ranks} ranks, from 1 MiB",
+                       SPEEDUP, 1.5, 0.33, ours, peers, None, large),
+                Figure(f"kinds.{kind}.{ranks}.named",
+                       f"{kind} by name, {ranks} ranks: allreduce by name of as many bytes",
+                       SLOWDOWN, 1.1, 3, pick("kinds", ("tutti",), group, way="named"),
+                       named_allreduce, None, small + large),
+            ]
+    return figures
+
+
 def latencies():
     asynchronous = pick("latency", case="latency")
     return [
@@ -247,7 +273,7 @@ def kernels_and_more():
 
 
 def all_figures(scope):
-    figures = (shared_memory(scope) + gradient_sets() + latencies() + steady_state() + tcp(scope) +
+    figures = (shared_memory(scope) + gradient_sets() + kinds(scope) + latencies() + steady_state() + tcp(scope) +
                beside_libraries(scope) + kernels_and_more())
     names = [figure.name for figure in figures]
     assert len(set(names)) == len(names)

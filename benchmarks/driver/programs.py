@@ -10,6 +10,9 @@ from .command import Command, Process
 from .network import ADDRESSES
 
 SETS = ("resnet50", "gpt2", "small1000")
+# In shared memory all but the last have a blocking form.
+KINDS = ("allgather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter", "alltoall",
+         "sendrecv")
 
 # glibc told to keep what it has: never a mapping for one allocation, never a page given back.
 # Large temporaries then stay touched, which every MPI gains by.
@@ -50,6 +53,8 @@ class Scope:
         self.tcp_latency = [4, 4 * K] if quick else [4, 64, 512, 4 * K]
         self.four_large = [M, 16 * M] if quick else [M, 4 * M, 16 * M, 64 * M]
         self.shaped = [4 * M]
+        self.kinds_small, self.kinds_large = ([4 * K], [M]) if quick else ([4 * K, 64 * K], [M, 16 * M])
+        self.kinds_rounds = 1 if quick else 3
         self.repetitions = 2  # a round: the figure is the median of many
         self.steady_steps = {"names": 1000 if quick else 10_000, "true": 20 if quick else 200}
         # From a bucket's size on: before, agreeing on a call takes longer than the call.
@@ -113,6 +118,7 @@ class Programs:
         self._allreduce_in_shared_memory()
         self._gradients()
         self._four_ranks()
+        self._kinds()
         self._latency()
         self._tcp()
         self._beside_libraries()
@@ -245,6 +251,28 @@ class Programs:
             self._mpich("shm4", group, "shipped", 4, words + ("--cell-ms", "50"))
             self._gloo("shm4", group, 4, ("allreduce", "--bytes", sizes_text(sizes),
                                           "--algorithm", "halving_doubling,ring_chunked"))
+
+    def _kinds(self):
+        """Every kind beside MPI; the named allreduce beside the named call of each."""
+        sizes = sizes_text(self.scope.kinds_small + self.scope.kinds_large)
+        rounds = self.scope.kinds_rounds
+        for ranks in (2, 4):
+            for kind in ("allreduce",) + KINDS:
+                group = f"{kind}.{ranks}"
+                place = ("--place", "in" if kind in ("allreduce", "broadcast") else "out")
+                words = place + ("--bytes", sizes, "--repetition-ms", 10) + self._method()
+                self._tutti("kinds", group, kind, words + ("--way", "named"), ranks=ranks,
+                            variant="named", rounds=rounds)
+                if kind == "allreduce":
+                    continue
+                if kind != "sendrecv":
+                    self._tutti("kinds", group, kind, words + ("--way", "blocking"), ranks=ranks,
+                                variant="blocking", rounds=rounds)
+                theirs = (kind, "--bytes", sizes, "--repetition-ms", "10", "--cell-ms",
+                          "500" if ranks == 2 else "50")
+                self._openmpi("kinds", group, "shipped", ranks, theirs, rounds=rounds)
+                self._openmpi("kinds", group, "no_cma", ranks, theirs, rounds=rounds)
+                self._mpich("kinds", group, "shipped", ranks, theirs, rounds=rounds)
 
     def _latency(self):
         self._tutti("latency", "", "latency", ("--calls", self.scope.latency_calls), variant="async")

@@ -13,58 +13,16 @@
 #include "benchmarks/common/data.h"
 #include "benchmarks/common/flags.h"
 #include "benchmarks/common/gradient_set.h"
-#include "benchmarks/common/measure.h"
-#include "benchmarks/common/row.h"
 #include "benchmarks/common/sizes.h"
 #include "benchmarks/common/words.h"
+#include "benchmarks/peers/mpi_team.h"
 
 namespace tutti::benchmarks {
 
 namespace {
 
-#ifdef OPEN_MPI
-constexpr const char* kProgram = "openmpi";
-#else
-constexpr const char* kProgram = "mpich";
-#endif
-
-class MpiTeam {
- public:
-  MpiTeam() {
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
-    MPI_Comm_size(MPI_COMM_WORLD, &size_);
-  }
-  int rank() const { return rank_; }
-  int size() const { return size_; }
-  void barrier() { MPI_Barrier(MPI_COMM_WORLD); }
-  double max(double value) {
-    MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
-    return value;
-  }
-  int64_t sum(int64_t value) {
-    MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_INT64_T, MPI_SUM, MPI_COMM_WORLD);
-    return value;
-  }
-
- private:
-  int rank_ = 0, size_ = 1;
-};
-
 void allreduce(float* data, int64_t count) {
   MPI_Allreduce(MPI_IN_PLACE, data, static_cast<int>(count), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
-}
-
-Method method_of(const Flags& flags) {
-  return {flags.whole("repetitions"), flags.number("repetition-ms"), flags.whole("warmup"),
-          flags.number("cell-ms")};
-}
-
-Row row_of(const Flags& flags, const MpiTeam& team) {
-  Row row{.program = kProgram, .case_name = flags.case_name(), .way = "blocking"};
-  row.ranks = team.size();
-  row.transport = "shm";
-  row.words["variant"] = flags.text("variant");
-  return row;
 }
 
 void run_allreduce(const Flags& flags, MpiTeam& team, bool in_place) {
@@ -248,8 +206,10 @@ int run(int argc, char** argv) {
     if (flags.text("place") != "in") run_allreduce(flags, team, false);
   } else if (flags.case_name() == "gradients") {
     run_gradients(flags, team);
+  } else if (is_kind(flags.case_name())) {
+    run_kind(flags, team);
   } else {
-    throw std::invalid_argument("the cases are allreduce and gradients, not " + flags.case_name());
+    throw std::invalid_argument("there is no case " + flags.case_name());
   }
   return 0;
 }
