@@ -163,7 +163,7 @@ class Communicator {
   }
   /// One number: what all ranks' `value`s come to.
   template <ElementType T>
-  requires(!std::is_pointer_v<T>) T
+  requires(!std::is_pointer_v<T>) [[nodiscard]] T
       allreduce_blocking(std::string_view name, T value, ReduceOp op = ReduceOp::average) {
     allreduce_blocking(name, &value, 1, op);
     return value;
