@@ -273,7 +273,7 @@ kept.add_done_callback(lambda work: print("never"))
 def wait():
     try:
         comms[1].barrier("alone").wait()
-    except tutti.ClosedError:
+    except (tutti.ClosedError, tutti.PeerLeftError):  # whichever communicator is closed first
         pass
 waiting = threading.Thread(target=wait, daemon=True)
 waiting.start()
