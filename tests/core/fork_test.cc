@@ -33,8 +33,8 @@ TEST(Fork, GuardsKnowTheirProcessOverThreeGenerations) {
 }
 
 TEST(Fork, ParentsAndPeersDoNotNotice) {
-#ifdef __SANITIZE_ADDRESS__
-  GTEST_SKIP() << "a fork may inherit the address sanitizer's allocator locked by another thread";
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a fork may inherit the sanitizer's allocator locked by another thread";
 #endif
   for (uint64_t seed = 0; seed < 3; ++seed)
     for (const char* backend : {"shm", "tcp"}) test::run_forking_job(seed, backend);

@@ -265,8 +265,8 @@ TEST(DataLoader, RestoringForgetsWhatWasPreparedAhead) {
 
 // The thread that prepares a batch ahead is the parent's: a fork that waited for it would hang.
 TEST(DataLoader, AForkMayDestroyItAndNoMore) {
-#ifdef __SANITIZE_ADDRESS__
-  GTEST_SKIP() << "a fork may inherit the address sanitizer's allocator locked by another thread";
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a fork may inherit the sanitizer's allocator locked by another thread";
 #endif
   const auto data = numbers(64);
   auto loader = std::make_unique<DataLoader>(data, LoaderOptions{.batch = 4, .seed = 9});
