@@ -162,9 +162,8 @@ std::unique_ptr<Run> Run::bucket(uint64_t tag, RegionPool& pool, const Bucket& b
 
 // Not what has memory of its own, which is made, or filled, for one use.
 bool Run::can_repeat() const {
-  return !slices_.empty() ||
-         (!entries_.empty() && !entries_[0]->library_output && region_bytes_ == 0 && !region_ &&
-          !output_region_ && collective_.kind != CollectiveKind::allgather);
+  return !slices_.empty() || (!entries_.empty() && !entries_[0]->library_output &&
+                              region_bytes_ == 0 && !region_ && !output_region_);
 }
 
 void Run::repeat(uint64_t tag) {
@@ -175,6 +174,7 @@ void Run::repeat(uint64_t tag) {
   if (slices_.empty()) {
     collective_.input = entries_[0]->input.data();
     collective_.output = entries_[0]->output.data();
+    if (!rows_.empty()) entries_[0]->work->set_received(rows_);
     return;
   }
   pool_.give_back(std::move(region_), device_);
@@ -349,8 +349,10 @@ std::unique_ptr<Run> Run::in_plan(uint64_t tag, RegionPool& pool, const Response
     case CollectiveKind::allreduce:
       break;
   }
-  if (signature.kind == CollectiveKind::allgather && entry != nullptr)
-    entry->work->set_received(response.rows);
+  if (signature.kind == CollectiveKind::allgather && entry != nullptr) {
+    run->rows_ = response.rows;
+    entry->work->set_received(run->rows_);
+  }
   collective.send_counts = run->send_counts_;
   collective.recv_counts = run->recv_counts_;
   return run;

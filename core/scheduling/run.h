@@ -107,6 +107,7 @@ class Run {
   RegionPool& pool_;
   Collective collective_;
   std::vector<int64_t> send_counts_, recv_counts_;
+  std::vector<int64_t> rows_;  // of an allgather, from each rank
   std::vector<Entry*> entries_;
   std::vector<BucketSlice> slices_;
   std::unique_ptr<Region> region_, output_region_;
