@@ -93,6 +93,7 @@ TEST(Doctor, TellsWhatWorksAndWhyTheRestDoesNot) {
       {"other_name", "somebody_else"},
       {"no_record", "tutti_backend_plugin"},
       {"needs_more", "libtutti_nowhere.so"},
+      {"second_rank_fails", "rank 1 has no such device"},
       {"nccl", TUTTI_HAS_NCCL ? "GPU" : "libtutti_backend_nccl.so"}};
   for (const auto& [name, why] : failures) {
     EXPECT_EQ(backends[name]["available"], false) << name;

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "tests/backends/conformance/backend_conformance.h"
+#include "tutti/backends/gloo/worker.h"
 
 namespace tutti::test {
 namespace {
@@ -124,6 +125,27 @@ TEST(Gloo, ACallInTheMiddleEndsAtOnceOnAllRanks) {
       EXPECT_LT(Clock::now() - begin, std::chrono::milliseconds(1000));
     }
   }
+}
+
+// The backend ends all that waits when it hears of a call that failed, before the call is over.
+TEST(Gloo, TheWorkerTellsOfACallThatFails) {
+  Worker::Job good, bad;
+  std::vector<std::string> heard;
+  std::atomic<int> over{0};
+  Worker worker([&] { ++over; },
+                [&] {
+                  heard.push_back(bad.is_over ? "late" : good.is_over ? "bad" : "good");
+                });
+  good.run = [] {};
+  bad.run = [] { throw std::runtime_error("the connection is gone"); };
+  worker.post(good);
+  worker.post(bad);
+  const auto deadline = Deadline::after(20);
+  while (over < 2 && !deadline.passed()) std::this_thread::yield();
+  ASSERT_EQ(over, 2);
+  EXPECT_EQ(good.failure, "");
+  EXPECT_EQ(bad.failure, "the connection is gone");
+  EXPECT_THAT(heard, testing::ElementsAre("bad"));
 }
 
 TEST(Gloo, RankOrderGoesElsewhereAndSaysSoOnce) {

@@ -180,6 +180,41 @@ TEST_P(HierarchicalTest, CrossHostBytesAreTheLeastThereCanBe) {
   }
 }
 
+// Opens shared memory on both ranks of a host, and then fails on rank 1.
+std::vector<std::unique_ptr<Channel>> open_on_rank_0(const Context& context,
+                                                     std::span<const int> peers) {
+  auto channels = find_backend("shm").open(context, peers);
+  if (context.rank == 0) {
+    context.store->set("rank 0 has opened it", "yes");
+    return channels;
+  }
+  context.store->get("rank 0 has opened it", context.deadline);
+  throw Error(ErrorCode::unavailable, "rank 1 has no memory to share");
+}
+
+TEST_F(HierarchicalFallbackTest, ARankThatCannotShareMemoryTakesItsHostToTcp) {
+  constexpr BackendPlugin kHalf{.name = "half", .open = open_on_rank_0};
+  const auto builtin = builtin_backends();
+  std::vector<const BackendPlugin*> plugins(builtin.begin(), builtin.end());
+  plugins.push_back(&kHalf);
+  NetworkNamespaces hosts(2);
+  RankProcesses(hosts, {0, 0, 1}).with(plugins).run([&](Context& context) {
+    context.name = "half+tcp";
+    std::vector<std::string> log;
+    context.log = [&](LogLevel, std::string_view line) { log.emplace_back(line); };
+    const auto backend = find_backend("hierarchical").connect(context);
+    for (const int peer : others(context))
+      if (backend->transport()->route(peer) != "tcp") return complain(context, "not by TCP");
+    if (!allreduce(context, *backend, 1000, 1)) return false;
+    meet(context, "done");
+    backend->transport()->goodbye(2);
+    const bool told =
+        log.size() == 1 &&
+        log[0].ends_with("use tcp instead: rank 1 saw: rank 1 has no memory to share");
+    return told == (context.rank == 0) || complain(context, log.empty() ? "no log" : log[0]);
+  });
+}
+
 // Two ranks that say they share a host but run in different namespaces.
 TEST_F(HierarchicalFallbackTest, RanksThatCannotShareMemoryAgreeOnTcp) {
   NetworkNamespaces hosts(3);

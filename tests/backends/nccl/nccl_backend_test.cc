@@ -65,6 +65,11 @@ struct Bucket {
     device.inputs = device.outputs = {&piece, 1};
     gate = device_runtime(DeviceKind::fake).take_word();
     device.gates = {&gate, 1};
+    start(end, tag, verdict, queue);
+  }
+  // Also again, in the same memory.
+  void start(Backend& end, uint64_t tag, uint32_t verdict = 0, int queue = 1) {
+    state = OperationState::pending;
     Launch launch;
     launch.tag = tag;
     launch.queue = queue;
@@ -150,6 +155,39 @@ TEST(Nccl, LargeBucketsLiveInRegisteredMemoryWhereThatIsSafe) {
     }
     EXPECT_EQ(FakeNccl::registrations(), 0);
     EXPECT_EQ(FakeNccl::registrations_made(), version > 21900 ? 6 : 0);
+  }
+}
+
+TEST(Nccl, MemoryThatIsUsedAgainIsRegisteredOnce) {
+  auto ends = nccl_backends(2);
+  Bucket first(*ends[0], 1, 500'000), second(*ends[1], 1, 500'000);
+  for (uint64_t tag = 2; tag <= 4; ++tag) {
+    drive(ends, [&] { return first.is_over() && second.is_over(); });
+    first.start(*ends[0], tag);
+    second.start(*ends[1], tag);
+  }
+  drive(ends, [&] { return first.is_over() && second.is_over(); });
+  EXPECT_THAT(second.tensor.span<float>(), testing::Each(16.0f));
+  EXPECT_EQ(FakeNccl::registrations_made(), 2);
+}
+
+// A rank that gives up a bucket asks the others to take part in it. One that has called it already
+// must not call it again: its next calls would meet those of other buckets.
+TEST(Nccl, ABucketThatAnotherRankGivesUpIsCalledOnce) {
+  auto ends = nccl_backends(2);
+  {
+    Bucket first(*ends[0], 1), second(*ends[1], 1);
+    first.operation->cancel();
+    drive(ends, [&] { return first.is_over() && second.is_over(); });
+    EXPECT_EQ(first.state, OperationState::failed);
+  }
+  for (uint64_t tag = 2; tag <= 4; ++tag) {
+    Bucket first(*ends[0], tag), second(*ends[1], tag);
+    drive(ends, [&] { return first.is_over() && second.is_over(); });
+    for (auto* bucket : {&first, &second}) {
+      ASSERT_EQ(bucket->state, OperationState::done);
+      EXPECT_THAT(bucket->tensor.span<float>(), testing::Each(2.0f));
+    }
   }
 }
 

@@ -291,6 +291,66 @@ TEST_P(LeavingOver, TwoLeaveAtOnceAndTheOthersGoOn) {
       [](Options& options) { options.peer_timeout = 3; });
 }
 
+// Rank 1's engine stands still at its first sum, so that the last ones, and what rank 0 sends to
+// rank 1 between them, have begun nowhere when rank 2 leaves.
+TEST(LeavingThreads, ASendBetweenTheOthersIsNotAmongWhatFails) {
+  constexpr size_t kSums = 10;  // two more than run at once; "pair" comes before the last
+  constexpr uint64_t kBuckets = kSums + 1;
+  std::atomic<bool> holds{false}, has_failed{false};
+  const auto await = [](const auto& is_so) {
+    const auto deadline = Deadline::after(30);
+    while (!is_so() && !deadline.passed()) std::this_thread::sleep_for(milliseconds(1));
+    EXPECT_TRUE(is_so());
+  };
+  const auto await_failure = [&] { await([&] { return has_failed.load(); }); };
+  std::vector<std::vector<float>> values(3 * kSums, std::vector<float>(100, 1.0f));
+  test::run_threads(
+      3,
+      [&](Communicator& comm) {
+        const auto rank = static_cast<size_t>(comm.rank());
+        std::vector<float> sent(10, 7.0f), got(10);
+        std::vector<Work> sums;
+        Work pair;
+        const auto submit = [&] {
+          for (size_t i = 0; i < kSums; ++i) {
+            if (i + 1 == kSums && rank == 0) pair = comm.send("pair", sent, 1);
+            if (i + 1 == kSums && rank == 1) pair = comm.recv("pair", got, 0);
+            sums.push_back(comm.allreduce(fmt::format("sum {}", i), values[rank * kSums + i]));
+          }
+        };
+        // Once "go" is over, all that is missing is what rank 0 asks for.
+        float go = 1;
+        if (rank != 0) submit();
+        comm.allreduce("go", std::span(&go, 1)).wait();
+        if (rank == 1) holds = true;
+        if (rank == 0) {
+          await([&] { return holds.load(); });
+          submit();
+        } else if (rank == 1) {
+          await_failure();
+        } else {
+          return await([&] { return comm.statistics().buckets >= kBuckets; });
+        }
+        // Rank 1 may find all that it needs of the first ones.
+        for (size_t i = 0; rank == 0 && i < kSums; ++i)
+          EXPECT_EQ(hear([&] { sums[i].wait(); }).error.value().rank(), 2);
+        has_failed = true;
+        pair.wait();
+        if (rank == 1) {
+          EXPECT_EQ(got, sent);
+        }
+      },
+      [&](Options& options) {
+        options.fusion_bytes = 0;
+        options.peer_timeout = 60;            // rank 1 stands still for as long as the others take
+        options.log_level = LogLevel::error;  // "failed and nobody waited for it"
+        if (options.rank == 1)
+          options.observer = [&](std::string_view point) {
+            if (point == "pack" && holds && !has_failed) await_failure();
+          };
+      });
+}
+
 // Rank 1 knows of the loss, but does not call shrink() before rank 0 has given up.
 TEST(Shrink, WhoDoesNotCallItIsNamedWhenTheDeadlinePasses) {
   std::atomic<bool> has_given_up{false};

@@ -147,6 +147,27 @@ TEST(Veto, InsideAGroup) {
         });
 }
 
+// Two of a group's tensors are in the plan and one is new. What is left of the group counts both.
+TEST(Veto, AGroupWithANewMember) {
+  test::run_threads(
+      2,
+      [](Communicator& comm) {
+        for (int step = 0; step < 12; ++step) {
+          std::vector<float> a(10, 1.0f), b(20, 2.0f), c(30, 3.0f);
+          auto group = comm.grouped_allreduce(
+              "group",
+              std::vector<NamedTensor>{{"a", a}, {"b", b}, {step % 6 == 5 ? "new" : "c", c}},
+              {.op = ReduceOp::sum});
+          group.wait(Deadline::after(10));
+          for (const float value : a) ASSERT_EQ(value, 2.0f);
+          for (const float value : b) ASSERT_EQ(value, 4.0f);
+          for (const float value : c) ASSERT_EQ(value, 6.0f);
+        }
+        EXPECT_GE(comm.statistics().vetoed_buckets, 1u);
+      },
+      [](Options& options) { options.replay_after = 2; });
+}
+
 // A name belongs to two ranks where it is sent and received, so all ranks may reduce under it too,
 // in a plan or not.
 TEST(Veto, SendAndReceiveOfAPlannedNameGoTheirOwnWay) {
