@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <numeric>
 #include <random>
 #include <thread>
@@ -53,6 +54,47 @@ TEST(Communicator, AnyOrderOfSubmissionAndThenWithoutNegotiation) {
           EXPECT_EQ(statistics.vetoed_buckets, 0u);
         },
         small_buckets);
+}
+
+// While "a" waits for "b", the rest of its bucket, the engine sleeps. "other" is not in the plan
+// and much smaller than "b", and wakes it all the same, though no thread waits for it: if it did
+// not, the engine would give the plan up after a second. One rank, so that no peer's ping wakes it.
+// A machine that stands still for so long gets another attempt.
+TEST(Communicator, WhatIsNotInThePlanWakesTheEngineAtOnce) {
+  const auto await = [](const auto& is_so) {
+    const auto deadline = Deadline::after(30);
+    while (!is_so() && !deadline.passed())
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    ASSERT_TRUE(is_so());
+  };
+  bool keeps_plan = false;
+  for (int attempt = 0; attempt < 5 && !keeps_plan; ++attempt) {
+    std::atomic<int> sleeps{0};
+    run_threads(
+        1,
+        [&](Communicator& comm) {
+          std::vector<float> a(10, 1.0f), b(1000, 1.0f), other(1, 1.0f);
+          await([&] {
+            auto first = comm.allreduce("a", a);
+            comm.allreduce("b", b).wait();
+            first.wait();
+            return comm.statistics().replayed_buckets >= 3;
+          });
+          const int before = sleeps;
+          auto first = comm.allreduce("a", a);
+          await([&] { return sleeps > before; });
+          auto unforeseen = comm.allreduce("other", other);
+          await([&] { return unforeseen.done(); });
+          comm.allreduce("b", b).wait();
+          first.wait();
+          keeps_plan = comm.statistics().vetoed_buckets == 0;
+        },
+        [&](Options& options) {
+          options.replay_after = 2;
+          options.observer = [&](std::string_view point) { sleeps += point == "idle" ? 1 : 0; };
+        });
+  }
+  EXPECT_TRUE(keeps_plan);
 }
 
 TEST(Communicator, SteadyStateSendsNoNegotiationMessage) {
