@@ -42,6 +42,41 @@ TEST_P(BackendConformance, EveryKindInAQueue) {
   }
 }
 
+// In place, as many elements come as go, but not from the rank that they went to: what is written
+// must have been sent, however many chunks that takes.
+TEST_P(BackendConformance, AnAlltoallInPlaceWithOtherCountsBack) {
+  constexpr int kSize = 3;
+  // To itself, to the next rank, to the one before.
+  constexpr int64_t kCounts[kSize] = {10, 60'000, 20'000};
+  open(kSize);
+  uint64_t sequence = 0;
+  for (const auto form : {Form::in_place, Form::region_in_place}) {
+    auto test = CaseMaker(kSize, 1).make(CollectiveKind::alltoall, DataType::f32, ReduceOp::sum, 0);
+    for (size_t one = 0; one < kSize; ++one)
+      for (size_t other = 0; other < kSize; ++other) {
+        const auto add = [&](auto& counts, auto& bytes, size_t from, size_t to) {
+          counts[other] = kCounts[(kSize + to - from) % kSize];
+          const auto part = small_numbers(DataType::f32, counts[other], from * kSize + to);
+          bytes.insert(bytes.end(), part.begin(), part.end());
+        };
+        add(test.send_counts[one], test.inputs[one], one, other);
+        add(test.recv_counts[one], test.expected[one], other, one);
+      }
+    for (auto& output : test.outputs) output.resize(test.expected[0].size());
+    know_longest(test);
+    std::vector<std::unique_ptr<Part>> parts;
+    std::vector<Running> running;
+    ++sequence;
+    for (int rank = 0; rank < kSize; ++rank) {
+      parts.push_back(std::make_unique<Part>(end(rank), test, rank, form));
+      running.push_back(
+          {rank, start_in_queue(end(rank), parts.back()->collective, launch_in(0, sequence))});
+    }
+    finish(running, OperationState::done);
+    for (const auto& part : parts) part->check();
+  }
+}
+
 // Many at once of all kinds, ranks far apart in the queue, what is vetoed in between.
 TEST_P(BackendConformance, MixedKindsInOneOrder) {
   const uint64_t seed = std::random_device{}();
