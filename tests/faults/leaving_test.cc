@@ -39,6 +39,10 @@ struct Row {
   std::string problem;               // empty: as promised
 };
 
+// All rows, by hand and alone. Each day a part of them runs beside other tests, which shows what is
+// said and by which evidence; there the times have ten times the room.
+bool is_whole() { return std::getenv("LEAVING_TABLE") != nullptr; }
+
 // What each ending must read like.
 struct Promise {
   std::string code, text;
@@ -95,7 +99,7 @@ void judge(Row& row, const std::string& output, int code) {
     if ((*match)[4] != promise.code || text.find(promise.text) == text.npos)
       row.problem = "reads otherwise";
     if ((*match)[5] != "x") row.problem = "names no tensor";
-    if (row.milliseconds.back() > promise.most_ms) row.problem = "too late";
+    if (row.milliseconds.back() > (is_whole() ? 1 : 10) * promise.most_ms) row.problem = "too late";
   }
   if (static_cast<int>(row.milliseconds.size()) != row.ranks - 1) row.problem = "a rank is missing";
 }
@@ -202,7 +206,7 @@ void print(const std::vector<Row>& rows) {
     const double median = times[times.size() / 2], worst = times.back();
     fmt::print("{}: {} ranks heard, median {:.0f} ms, worst {:.0f} ms\n", ending, times.size(),
                median, worst);
-    if (ending != "stop" && ending != "late") {
+    if (is_whole() && ending != "stop" && ending != "late") {
       EXPECT_LT(median, 200) << ending;
     }
   }
@@ -218,7 +222,6 @@ TEST_P(LeavingTable, NamesEachEndByItsEvidence) {
   const auto backend = GetParam();
   if (backend == "gloo" && !TUTTI_HAS_GLOO) GTEST_SKIP() << "backend gloo is not built here";
   if (backend == "ucx" && !TUTTI_HAS_UCX) GTEST_SKIP() << "backend ucx is not built here";
-  const bool is_whole = std::getenv("LEAVING_TABLE") != nullptr;
   std::vector<std::string> endings = {"close", "return", "late"};
   if (backend != "memory") endings = {"close", "return", "exit", "kill", "stop", "late"};
   const char* ways[] = {"replayed", "negotiated", "blocking"};
@@ -227,7 +230,7 @@ TEST_P(LeavingTable, NamesEachEndByItsEvidence) {
     for (size_t w = 0; w < std::size(ways); ++w)
       for (size_t e = 0; e < endings.size(); ++e) {
         // Each day 3 ranks, and each ending in one of the ways.
-        if (!is_whole && (ranks != 3 || (w + e) % 3 != 0)) continue;
+        if (!is_whole() && (ranks != 3 || (w + e) % 3 != 0)) continue;
         const int victim = static_cast<int>(w + e / 3) % ranks;
         rows.push_back(backend == "memory" ? run_threads_row(ranks, ways[w], endings[e], victim)
                                            : run_row(backend, ranks, ways[w], endings[e], victim));

@@ -189,7 +189,7 @@ std::vector<std::unique_ptr<Channel>> open_on_rank_0(const Context& context,
     return channels;
   }
   context.store->get("rank 0 has opened it", context.deadline);
-  throw Error(ErrorCode::unavailable, "rank 1 has no memory to share");
+  throw Error(ErrorCode::unavailable, "rank 1 lacks shared memory");
 }
 
 TEST_F(HierarchicalFallbackTest, ARankThatCannotShareMemoryTakesItsHostToTcp) {
@@ -208,9 +208,8 @@ TEST_F(HierarchicalFallbackTest, ARankThatCannotShareMemoryTakesItsHostToTcp) {
     if (!allreduce(context, *backend, 1000, 1)) return false;
     meet(context, "done");
     backend->transport()->goodbye(2);
-    const bool told =
-        log.size() == 1 &&
-        log[0].ends_with("use tcp instead: rank 1 saw: rank 1 has no memory to share");
+    const bool told = log.size() == 1 &&
+                      log[0].ends_with("use tcp instead: rank 1 saw: rank 1 lacks shared memory");
     return told == (context.rank == 0) || complain(context, log.empty() ? "no log" : log[0]);
   });
 }
