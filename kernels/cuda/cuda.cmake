@@ -50,13 +50,14 @@ endif()
 if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
 endif()
-add_library(tutti_cuda_kernels OBJECT cuda/launch.cu cuda/steps.cu cuda/layers.cu)
+add_library(tutti_cuda_kernels OBJECT cuda/pack/launch.cu cuda/steps/steps.cu
+  cuda/layers/layers.cu)
 target_include_directories(tutti_cuda_kernels PRIVATE ${TUTTI_INCLUDE_DIR})
 # One arithmetic on host and device: no fused multiply-add.
 target_compile_options(tutti_cuda_kernels PRIVATE -fmad=false --expt-relaxed-constexpr
   -Xcompiler=-Wall,-Wextra $<$<BOOL:${TUTTI_WERROR}>:-Werror=all-warnings>)
 
-file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda/*.cc)
+file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda/device/*.cc)
 add_library(tutti_device_cuda MODULE ${sources} $<TARGET_OBJECTS:tutti_cuda_kernels>)
 target_link_libraries(tutti_device_cuda PRIVATE tutti fmt::fmt CUDA::cudart_static)
 # CUDA's headers are not ours to warn about.

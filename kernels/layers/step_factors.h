@@ -7,7 +7,7 @@
 namespace tutti {
 
 /// A step's constants: whatever one of the optimizers needs. With them the CPU's steps
-/// (optimizer_steps.cc) and a GPU's (kernels/cuda/step_tile.h) do the same arithmetic.
+/// (optimizer_steps.cc) and a GPU's (kernels/cuda/steps/step_tile.h) do the same arithmetic.
 struct StepFactors {
   float rate = 0, decay = 0, epsilon = 0;
   float kept = 1;                                                    // of the value

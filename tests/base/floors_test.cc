@@ -44,6 +44,8 @@ struct House {
 const std::vector<House>& houses() {
   static const std::vector<House> kHouses = {
       {"base", {"process", ""}},
+      // The lower rooms hold kernels, which the device launches.
+      {"kernels/cuda", {"pack", "steps", "layers", "device", ""}},
       {"collectives/algorithms", {""}, true},
       // The contract is backends' own files; the neighbours are backends.
       {"backends", {"", "network", "handshake", "store", "stream", "shared"}, true},

@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "tutti/kernels/cuda/launch.h"
-#include "tutti/kernels/cuda/pack_tile.h"
+#include "tutti/kernels/cuda/pack/launch.h"
+#include "tutti/kernels/cuda/pack/pack_tile.h"
 
 namespace tutti::cuda {
 

@@ -1,4 +1,4 @@
-#include "tutti/kernels/cuda/steps.h"
+#include "tutti/kernels/cuda/steps/steps.h"
 
 namespace tutti::cuda {
 

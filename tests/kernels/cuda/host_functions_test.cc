@@ -1,7 +1,7 @@
 // The thread that calls functions when words are stored; words are stored here by the host, where a
 // stream of a GPU would.
 
-#include "tutti/kernels/cuda/host_functions.h"
+#include "tutti/kernels/cuda/device/host_functions.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>

@@ -1,4 +1,4 @@
-#include "tutti/kernels/cuda/driver.h"
+#include "tutti/kernels/cuda/device/driver.h"
 
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>

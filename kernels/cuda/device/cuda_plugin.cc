@@ -1,5 +1,5 @@
-#include "tutti/kernels/cuda/calls.h"
-#include "tutti/kernels/cuda/cuda_device.h"
+#include "tutti/kernels/cuda/device/calls.h"
+#include "tutti/kernels/cuda/device/cuda_device.h"
 #include "tutti/tensor/device_plugin.h"
 
 namespace tutti {

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "tutti/kernels/cuda/pack_tile.h"
+#include "tutti/kernels/cuda/pack/pack_tile.h"
 
 namespace tutti::cuda {
 

@@ -1,7 +1,7 @@
 // The pool of a GPU's memory over a driver made of counters: a stream is how much was put on it and
 // how much of that is done, an event is what a stream was behind when it was recorded.
 
-#include "tutti/kernels/cuda/memory_pool.h"
+#include "tutti/kernels/cuda/device/memory_pool.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -2,7 +2,7 @@
 
 // What one block of a pack or unpack kernel does, as a function that compiles for the host too.
 
-#include "tutti/kernels/cuda/cast.h"
+#include "tutti/kernels/cuda/pack/cast.h"
 
 namespace tutti::cuda {
 

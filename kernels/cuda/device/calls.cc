@@ -1,4 +1,4 @@
-#include "tutti/kernels/cuda/calls.h"
+#include "tutti/kernels/cuda/device/calls.h"
 
 #include <fmt/format.h>
 

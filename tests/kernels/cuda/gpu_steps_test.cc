@@ -12,7 +12,7 @@
 
 #include "tests/kernels/kernel_test.h"
 #include "tutti/kernels/convert.h"
-#include "tutti/kernels/cuda/step_tile.h"
+#include "tutti/kernels/cuda/steps/step_tile.h"
 #include "tutti/kernels/layers/optimizer_steps.h"
 
 namespace tutti {

@@ -1,6 +1,6 @@
-#include "tutti/kernels/cuda/device_memory.h"
+#include "tutti/kernels/cuda/device/device_memory.h"
 
-#include "tutti/kernels/cuda/calls.h"
+#include "tutti/kernels/cuda/device/calls.h"
 
 namespace tutti::cuda {
 

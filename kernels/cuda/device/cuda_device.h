@@ -8,10 +8,10 @@
 #include <unordered_map>
 #include <vector>
 
-#include "tutti/kernels/cuda/device_memory.h"
-#include "tutti/kernels/cuda/driver.h"
-#include "tutti/kernels/cuda/host_functions.h"
-#include "tutti/kernels/cuda/memory_pool.h"
+#include "tutti/kernels/cuda/device/device_memory.h"
+#include "tutti/kernels/cuda/device/driver.h"
+#include "tutti/kernels/cuda/device/host_functions.h"
+#include "tutti/kernels/cuda/device/memory_pool.h"
 #include "tutti/tensor/device_plugin.h"
 
 namespace tutti::cuda {

@@ -2,7 +2,7 @@
 // compiles for both. On a GPU tests/tensor/cuda_device_test.cc runs the kernels themselves.
 
 #include "tests/kernels/kernel_test.h"
-#include "tutti/kernels/cuda/pack_tile.h"
+#include "tutti/kernels/cuda/pack/pack_tile.h"
 
 namespace tutti {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "tutti/kernels/cuda/step_tile.h"
+#include "tutti/kernels/cuda/steps/step_tile.h"
 
 namespace tutti::cuda {
 

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <vector>
 
-#include "tutti/kernels/cuda/pack_tile.h"
+#include "tutti/kernels/cuda/pack/pack_tile.h"
 #include "tutti/kernels/layers/step_factors.h"
 
 namespace tutti::cuda {

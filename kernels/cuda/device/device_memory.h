@@ -2,8 +2,8 @@
 
 #include <cuda_runtime_api.h>
 
-#include "tutti/kernels/cuda/driver.h"
-#include "tutti/kernels/cuda/memory_pool.h"
+#include "tutti/kernels/cuda/device/driver.h"
+#include "tutti/kernels/cuda/device/memory_pool.h"
 
 namespace tutti::cuda {
 

@@ -1,4 +1,4 @@
-#include "tutti/kernels/cuda/cuda_device.h"
+#include "tutti/kernels/cuda/device/cuda_device.h"
 
 #include <fmt/format.h>
 
@@ -11,10 +11,10 @@
 
 #include "tutti/base/check.h"
 #include "tutti/base/error.h"
-#include "tutti/kernels/cuda/calls.h"
-#include "tutti/kernels/cuda/launch.h"
-#include "tutti/kernels/cuda/layers.h"
-#include "tutti/kernels/cuda/steps.h"
+#include "tutti/kernels/cuda/device/calls.h"
+#include "tutti/kernels/cuda/layers/layers.h"
+#include "tutti/kernels/cuda/pack/launch.h"
+#include "tutti/kernels/cuda/steps/steps.h"
 
 namespace tutti::cuda {
 

@@ -1,4 +1,4 @@
-#include "tutti/kernels/cuda/memory_pool.h"
+#include "tutti/kernels/cuda/device/memory_pool.h"
 
 #include <fmt/format.h>
 

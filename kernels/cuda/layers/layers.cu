@@ -1,4 +1,4 @@
-#include "tutti/kernels/cuda/layers.h"
+#include "tutti/kernels/cuda/layers/layers.h"
 
 namespace tutti::cuda {
 

@@ -2,7 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "tutti/kernels/cuda/layer_tile.h"
+#include "tutti/kernels/cuda/layers/layer_tile.h"
 
 namespace tutti::cuda {
 

@@ -1,4 +1,4 @@
-#include "tutti/kernels/cuda/host_functions.h"
+#include "tutti/kernels/cuda/device/host_functions.h"
 
 #include <pthread.h>
 #include <sys/prctl.h>

@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "tests/nn/layer_check.h"
-#include "tutti/kernels/cuda/layer_tile.h"
+#include "tutti/kernels/cuda/layers/layer_tile.h"
 
 namespace tutti {
 namespace {
