@@ -99,7 +99,7 @@ class NodePool {
  public:
   /// Begins with a few nodes, which count for nothing.
   explicit NodePool(uint64_t& allocations) : allocations_(allocations) {
-    constexpr int kFirst = 32;
+    constexpr int kFirst = 128;
     for (int i = 0; i < kFirst; ++i) give_back(make());
   }
 

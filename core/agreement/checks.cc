@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "tutti/base/text.h"
+#include "tutti/core/agreement/pair_learner.h"
 
 namespace tutti {
 
@@ -39,11 +40,9 @@ void check_signature(const Signature& signature) {
 void check_request(const Request& request, int rank, int size) {
   const auto& signature = request.signature;
   const auto of_ranks = static_cast<size_t>(size);
-  const bool is_pair =
-      signature.kind == CollectiveKind::send || signature.kind == CollectiveKind::recv;
   need_of_message(is_operation_name(request.name), "it asks for an operation without a name");
   need_of_message(is_rank(signature.root, size), "it asks for a root that is no rank");
-  need_of_message(!is_pair || signature.root != rank, "it sends to itself");
+  need_of_message(!is_pair(signature.kind) || signature.root != rank, "it sends to itself");
   need_of_message(request.rows.empty() || request.rows.size() == of_ranks,
                   "it gives rows of other ranks than there are");
   need_of_message(std::ranges::all_of(request.rows, [](int64_t count) { return count >= 0; }),
@@ -61,6 +60,8 @@ void check_response(const Response& response, int size) {
     return need_of_message(rows.size() == 1 && is_rank(rows[0], size), "no rank joined last");
   need_of_message(is_operation_name(response.name), "it answers an operation without a name");
   if (response.error) return;
+  need_of_message(response.pair >= -1 && response.pair < kMostPairs,
+                  "it makes a pair of no number");
   need_of_message(
       std::ranges::all_of(response.joined, [&](int64_t r) { return is_rank(r, size); }) &&
           is_ascending(response.joined) && response.joined.size() < of_ranks,
@@ -148,6 +149,14 @@ bool answers(const Request& asked, const Response& response, int rank, int size)
 
 void check_answer(const Request& asked, const Response& response, int rank, int size) {
   need_of_message(answers(asked, response, rank, size), "it answers something else than was asked");
+}
+
+void check_planned(const Plan::Tensor& tensor, int size) {
+  check_response(tensor.answer(), size);
+  if (tensor.signature.kind != CollectiveKind::alltoall) return;
+  need_of_message(tensor.given.size() == static_cast<size_t>(size) && are_rows(tensor.given) &&
+                      *std::ranges::max_element(tensor.given) <= tensor.rows.back(),
+                  "a plan gives no rows to each rank");
 }
 
 void check_plan(const std::vector<Plan::Tensor>& tensors, int64_t partition_bytes) {

@@ -30,6 +30,8 @@ void check_response(const Response& response, int size);
 /// beyond it.
 bool answers(const Request& asked, const Response& response, int rank, int size);
 void check_answer(const Request& asked, const Response& response, int rank, int size);
+/// What a plan foresees, as one rank is told of it.
+void check_planned(const Plan::Tensor& tensor, int size);
 void check_plan(const std::vector<Plan::Tensor>& tensors, int64_t partition_bytes);
 
 /// In how many pieces these tensors travel.

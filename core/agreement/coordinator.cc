@@ -12,8 +12,7 @@ namespace {
 // A name that is sent and received under is none of a plan's, which may have the same.
 template <class Message>
 bool is_between_two(const Message& message) {
-  const auto kind = message.signature.kind;
-  return kind == CollectiveKind::send || kind == CollectiveKind::recv;
+  return is_pair(message.signature.kind);
 }
 
 }  // namespace
@@ -26,6 +25,7 @@ Coordinator::Coordinator(const Options& options, int size, Send send)
       cache_(options.cache_capacity),
       learner_(options.replay_after),
       allreduce_learner_(options.replay_after + 1),
+      pair_learner_(options.replay_after),
       progress_(static_cast<size_t>(size), Progress::after) {}
 
 void Coordinator::on_requests(int rank, WireReader reader, Clock::time_point now) {
@@ -90,17 +90,19 @@ void Coordinator::answer() {
     return std::any_of(locked->begin(), locked->end(),
                        [&](const Plan::Tensor& tensor) { return tensor.name == name; });
   };
-  for (const auto& response : responses) {
+  for (auto& response : responses) {
     // Once the step is complete, what is ready already of the next one belongs to the plan.
     if (locked && !response.all_joined && !is_between_two(response) && in_locked(response.name))
       continue;
+    const bool regular = !response.error && !response.all_joined && response.joined.empty();
+    if (regular && options_.replay && is_between_two(response))
+      response.pair = pair_learner_.observe(response);
     for (size_t rank = 0; rank < messages.size(); ++rank) {
       messages[rank].put(AnswerType::response);
       encode_response(messages[rank],
                       is_one ? response : for_rank(response, static_cast<int>(rank), size_),
                       cache_);
     }
-    const bool regular = !response.error && !response.all_joined && response.joined.empty();
     if (regular) cache_.remember(response.name, response.signature);
     if (!options_.replay || plan_ || locked) continue;
     if (regular) {
@@ -113,7 +115,7 @@ void Coordinator::answer() {
   }
   if (locked) lock(std::move(*locked), messages);
   for (int rank = 0; rank < size_; ++rank)
-    send_(rank, messages[is_one ? 0 : static_cast<size_t>(rank)].bytes());
+    send_(rank, messages[messages.size() == 1 ? 0 : static_cast<size_t>(rank)].bytes());
 }
 
 // A step that is the same but for what comes in some steps only has its allreduces replayed, one
@@ -137,9 +139,14 @@ void Coordinator::lock(std::vector<Plan::Tensor> tensors, std::vector<WireWriter
   for (const auto& tensor : plan_->tensors) negotiator_.forget(tensor.name);
   has_failed_ = false;
   std::fill(progress_.begin(), progress_.end(), Progress::before);
-  for (auto& message : messages) {
-    message.put(AnswerType::plan);
-    plan_->encode(message);
+  if (plan_->differs_by_rank() && messages.size() == 1)
+    messages.resize(static_cast<size_t>(size_), WireWriter(messages[0]));
+  for (size_t rank = 0; rank < messages.size(); ++rank) {
+    messages[rank].put(AnswerType::plan);
+    if (plan_->differs_by_rank())
+      plan_->told_to(static_cast<int>(rank), size_).encode(messages[rank]);
+    else
+      plan_->encode(messages[rank]);
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include "tutti/core/agreement/messages.h"
 #include "tutti/core/agreement/negotiator.h"
+#include "tutti/core/agreement/pair_learner.h"
 #include "tutti/core/agreement/plan.h"
 #include "tutti/core/settings/options.h"
 
@@ -48,6 +49,7 @@ class Coordinator {
   NameCache cache_;
   PlanLearner learner_;            // of steps with all that a plan can replay
   PlanLearner allreduce_learner_;  // of the allreduces among it, where the rest changes
+  PairLearner pair_learner_;       // of sends and receives
   uint32_t next_plan_ = 1;
   // How far a rank has come with the plan, by what it has said.
   enum class Progress : uint8_t { before, inside, after };

@@ -22,9 +22,17 @@ bool Farewell::has_finished_bucket(uint32_t of_plan, uint64_t sequence) const {
   return sequence < next_sequence && !contains(unfinished_buckets, sequence);
 }
 
+// A pair that is not in the list has ended there, or not begun.
+bool Farewell::has_finished_use(int64_t pair, uint64_t use) const {
+  for (size_t i = 0; i + 1 < pairs.size(); i += 2)
+    if (pairs[i] == pair) return use < static_cast<uint64_t>(pairs[i + 1]);
+  return false;
+}
+
 void encode(WireWriter& writer, const Farewell& farewell) {
   writer.put(farewell.next_tag).numbers(farewell.unfinished);
   writer.put(farewell.plan).put(farewell.next_sequence).numbers(farewell.unfinished_buckets);
+  writer.numbers(farewell.pairs);
   writer.put(farewell.blocking_done).put(farewell.joins);
   writer.put(static_cast<int32_t>(farewell.cause));
 }
@@ -36,6 +44,7 @@ Farewell decode_farewell(WireReader& reader) {
   farewell.plan = reader.get<uint32_t>();
   farewell.next_sequence = reader.get<uint64_t>();
   farewell.unfinished_buckets = reader.numbers();
+  farewell.pairs = reader.numbers();
   farewell.blocking_done = reader.get<uint64_t>();
   farewell.joins = reader.get<uint64_t>();
   farewell.cause = reader.get<int32_t>();

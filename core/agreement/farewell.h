@@ -20,6 +20,8 @@ struct Farewell {
   uint32_t plan = 0;
   uint64_t next_sequence = 0;
   std::vector<int64_t> unfinished_buckets;
+  /// Of each pair of send and recv that it is in: its number, and how many uses are finished.
+  std::vector<int64_t> pairs;
   /// Blocking calls that it finished.
   uint64_t blocking_done = 0;
   /// Joins that it asked for, finished or not: these need no more of it.
@@ -29,6 +31,7 @@ struct Farewell {
 
   bool has_finished(uint64_t tag) const;
   bool has_finished_bucket(uint32_t of_plan, uint64_t sequence) const;
+  bool has_finished_use(int64_t pair, uint64_t use) const;
   bool has_finished_blocking(uint64_t call) const { return call <= blocking_done; }
   /// The rank whose end began it, as rank `own` of `size` hears it of rank `from`: a rank that
   /// closes because another one closed before is not the cause.

@@ -65,7 +65,7 @@ void encode_response(WireWriter& writer, const Response& response, const NameCac
     writer.put(static_cast<uint8_t>(response.error.has_value()));
     if (response.error) encode(writer, *response.error);
   }
-  writer.numbers(response.rows).numbers(response.joined);
+  writer.numbers(response.rows).numbers(response.joined).put(response.pair);
 }
 
 Response decode_response(WireReader& reader, const NameCache& cache) {
@@ -92,6 +92,7 @@ Response decode_response(WireReader& reader, const NameCache& cache) {
   }
   response.rows = reader.numbers();
   response.joined = reader.numbers();
+  response.pair = reader.get<int64_t>();
   return response;
 }
 

@@ -12,10 +12,6 @@ namespace tutti {
 
 namespace {
 
-bool is_pair(CollectiveKind kind) {
-  return kind == CollectiveKind::send || kind == CollectiveKind::recv;
-}
-
 // Point-to-point names belong to their two ranks; others may use the same name.
 std::string table_key(int rank, const Request& request) {
   if (!is_pair(request.signature.kind)) return request.name;

@@ -1,6 +1,7 @@
 #include "tutti/core/agreement/plan.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "tutti/core/agreement/checks.h"
@@ -42,10 +43,28 @@ Plan Plan::build(uint32_t id, std::vector<Tensor> tensors, int64_t fusion_bytes,
   return plan;
 }
 
+bool Plan::differs_by_rank() const {
+  return std::ranges::any_of(tensors, [](const Tensor& tensor) {
+    return tensor.signature.kind == CollectiveKind::alltoall;
+  });
+}
+
+Plan Plan::told_to(int rank, int size) const {
+  Plan told = *this;
+  for (auto& tensor : told.tensors) {
+    if (tensor.signature.kind != CollectiveKind::alltoall) continue;
+    const auto own = tensor.rows.begin() + rank * size;
+    tensor.given.assign(own, own + size);
+    tensor.rows = for_rank(tensor.answer(), rank, size).rows;
+  }
+  return told;
+}
+
 void Plan::encode(WireWriter& writer) const {
   writer.put(id).put(static_cast<uint32_t>(tensors.size()));
   for (const auto& tensor : tensors) {
-    writer.text(tensor.name).put(static_cast<uint8_t>(tensor.cut)).numbers(tensor.rows);
+    writer.text(tensor.name).put(static_cast<uint8_t>(tensor.cut));
+    writer.numbers(tensor.rows).numbers(tensor.given);
     tutti::encode(writer, tensor.signature);
   }
 }
@@ -59,6 +78,7 @@ Plan Plan::decode(WireReader& reader, int64_t fusion_bytes, int64_t partition_by
     tensor.name = reader.text();
     tensor.cut = reader.get<uint8_t>() != 0;
     tensor.rows = reader.numbers();
+    tensor.given = reader.numbers();
     tensor.signature = decode_signature(reader);
     tensors.push_back(std::move(tensor));
   }
@@ -76,13 +96,35 @@ Response Plan::Tensor::answer() const {
 
 bool Plan::Tensor::fits(const Request& request, int rank, int size) const {
   if (signature.kind == CollectiveKind::allreduce) return request.signature == signature;
-  const bool is_joined =
-      signature.kind == CollectiveKind::allgather || signature.kind == CollectiveKind::gather;
   Signature planned = signature;
-  // Of such kinds each rank has rows of its own.
-  if (is_joined && planned.shape.rank() > 0)
-    planned.shape = planned.shape.with_rows(rows[static_cast<size_t>(rank)]);
-  return request.signature == planned && (is_joined || request.rows == rows) &&
+  const auto* own_rows = &rows;  // that the request must give
+  switch (signature.kind) {
+    case CollectiveKind::allgather:
+    case CollectiveKind::gather:
+      // Each rank has rows of its own.
+      if (planned.shape.rank() > 0)
+        planned.shape = planned.shape.with_rows(rows[static_cast<size_t>(rank)]);
+      own_rows = nullptr;
+      break;
+    case CollectiveKind::alltoall:
+      if (planned.shape.rank() == 0) return false;
+      planned.shape =
+          planned.shape.with_rows(std::accumulate(given.begin(), given.end(), int64_t{0}));
+      own_rows = &given;
+      break;
+    case CollectiveKind::scatter:
+      if (rank == signature.root) break;
+      // Only the root's tensor counts; the others' outputs are looked at below.
+      planned.dtype = request.signature.dtype;
+      planned.wire = request.signature.wire;
+      planned.shape = request.signature.shape;
+      planned.layout = request.signature.layout;
+      own_rows = nullptr;
+      break;
+    default:
+      break;
+  }
+  return request.signature == planned && (own_rows == nullptr || request.rows == *own_rows) &&
          answers(request, answer(), rank, size);
 }
 
@@ -95,11 +137,15 @@ bool PlanLearner::can_replay(const Signature& signature) {
     case CollectiveKind::broadcast:
     case CollectiveKind::reduce:
     case CollectiveKind::gather:
+    case CollectiveKind::scatter:
+    case CollectiveKind::alltoall:
     case CollectiveKind::barrier:
       return signature.placement == DeviceKind::cpu;
-    default:
-      return false;
+    case CollectiveKind::send:
+    case CollectiveKind::recv:
+      break;  // a pair's own affair; see PairLearner
   }
+  return false;
 }
 
 std::optional<std::vector<Plan::Tensor>> PlanLearner::observe(const Response& response) {

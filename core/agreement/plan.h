@@ -21,8 +21,9 @@ struct Plan {
   struct Tensor {
     std::string name;
     Signature signature;
-    bool cut = false;                // may not share a bucket with what is before it
-    std::vector<int64_t> rows = {};  // of an operation that is no allreduce: as in its Response
+    bool cut = false;                 // may not share a bucket with what is before it
+    std::vector<int64_t> rows = {};   // of an operation that is no allreduce: as in its Response
+    std::vector<int64_t> given = {};  // alltoall: rows that this rank gives each; see told_to()
 
     /// What was answered when it was negotiated.
     Response answer() const;
@@ -37,6 +38,10 @@ struct Plan {
 
   static Plan build(uint32_t id, std::vector<Tensor> tensors, int64_t fusion_bytes,
                     int64_t partition_bytes);
+  /// What `rank` is told of the coordinator's plan: of an alltoall its own rows.
+  Plan told_to(int rank, int size) const;
+  /// Whether that differs from rank to rank.
+  bool differs_by_rank() const;
   void encode(WireWriter& writer) const;
   static Plan decode(WireReader& reader, int64_t fusion_bytes, int64_t partition_bytes);
 

@@ -13,6 +13,11 @@
 
 namespace tutti {
 
+/// Kinds in which two ranks alone take part.
+constexpr bool is_pair(CollectiveKind kind) noexcept {
+  return kind == CollectiveKind::send || kind == CollectiveKind::recv;
+}
+
 /// Signature::place is the arena's number above these bits, and the offset in bytes.
 inline constexpr int kArenaShift = 44;
 
@@ -59,6 +64,8 @@ struct Response {
   int64_t id = -1;              // the name's number from now on; -1: not remembered
   std::optional<Error> error;   // the same on every rank
   bool all_joined = false;      // the answer to join; rows = {last rank to join}
+  int64_t pair = -1;            // send and recv: its two ranks need not ask for it any more, and
+                                // are pair number so and so from the next use of the name on
 };
 
 /// What rank `rank` gets of `rows` rows that are dealt equally, the remainder to the lowest ranks.

@@ -76,6 +76,9 @@ void Engine::handle(int from, std::span<const std::byte> message) {
         scheduler_->on_veto(veto);
         break;
       }
+      case MessageType::pair_left:
+        scheduler_->on_pair_left(from, reader);
+        break;
       case MessageType::ping: {
         auto pong = begin_message(MessageType::pong);
         encode(pong, status());

@@ -55,12 +55,14 @@ std::string Engine::describe_late_ranks(const std::vector<int>& ranks,
 // Ranks that have not launched this Run, as far as they have told.
 std::vector<int> Engine::ranks_behind(const Run& run) const {
   const auto& collective = run.collective();
-  const bool is_pair =
-      collective.kind == CollectiveKind::send || collective.kind == CollectiveKind::recv;
   const auto plan = static_cast<uint32_t>(run.tag() >> Plan::kSequenceBits);
   std::vector<int> ranks;
+  if (run.pair != nullptr) {
+    if (run.operation()->lacks_ranks()) ranks.push_back(collective.root);
+    return ranks;
+  }
   for (int rank = 0; rank < context_.size; ++rank) {
-    if (rank == context_.rank || (is_pair && rank != collective.root)) continue;
+    if (rank == context_.rank || (is_pair(collective.kind) && rank != collective.root)) continue;
     const auto& status = statuses_[static_cast<size_t>(rank)];
     const bool is_behind =
         !status || (run.replayed ? status->plan < plan || (status->plan == plan &&

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "tutti/base/check.h"
-#include "tutti/core/scheduling/scheduler.h"
 
 namespace tutti {
 
@@ -40,8 +39,7 @@ Replay::Replay(Plan plan, int rank, int size) : plan_(std::move(plan)), rank_(ra
 bool Replay::offer(Entry* entry) {
   if (entry->plan_id != plan_.id) {
     entry->plan_id = plan_.id;
-    // A send or recv of that name is none of the plan: its key is another.
-    const auto found = plan_.index.find(entry_key(entry->request));
+    const auto found = plan_.index.find(entry->request.name);
     entry->plan_index = found == plan_.index.end() ? -1 : found->second;
     entry->fits_plan =
         entry->plan_index >= 0 &&

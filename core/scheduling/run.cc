@@ -272,11 +272,12 @@ void Run::stage(const Signature& signature, Entry* entry, int64_t input_count,
 
 std::unique_ptr<Run> Run::single(uint64_t tag, RegionPool& pool, const Response& response,
                                  Entry* entry, int rank, int size) {
-  return entry == nullptr ? nullptr : in_plan(tag, pool, response, entry, rank, size);
+  return entry == nullptr ? nullptr : in_plan(tag, pool, response, {}, entry, rank, size);
 }
 
 std::unique_ptr<Run> Run::in_plan(uint64_t tag, RegionPool& pool, const Response& response,
-                                  Entry* entry, int rank, int size) {
+                                  const std::vector<int64_t>& given, Entry* entry, int rank,
+                                  int size) {
   const auto& signature = response.signature;
   auto run = std::make_unique<Run>(tag, pool);
   auto& collective = run->collective_;
@@ -321,13 +322,11 @@ std::unique_ptr<Run> Run::in_plan(uint64_t tag, RegionPool& pool, const Response
       break;
     }
     case CollectiveKind::alltoall: {
-      auto to = entry->request.rows;
-      std::vector<int64_t> from(response.rows.begin(), std::prev(response.rows.end()));
-      entry->work->set_received(from);
-      make_output(sum(from));
+      run->rows_.assign(response.rows.begin(), std::prev(response.rows.end()));
+      make_output(sum(run->rows_));
       collective.longest = response.rows.back() * row_count;
-      run->send_counts_ = times(std::move(to), row_count);
-      run->recv_counts_ = times(std::move(from), row_count);
+      run->send_counts_ = times(entry != nullptr ? entry->request.rows : given, row_count);
+      run->recv_counts_ = times(run->rows_, row_count);
       break;
     }
     case CollectiveKind::reduce:
@@ -349,10 +348,8 @@ std::unique_ptr<Run> Run::in_plan(uint64_t tag, RegionPool& pool, const Response
     case CollectiveKind::allreduce:
       break;
   }
-  if (signature.kind == CollectiveKind::allgather && entry != nullptr) {
-    run->rows_ = response.rows;
-    entry->work->set_received(run->rows_);
-  }
+  if (signature.kind == CollectiveKind::allgather) run->rows_ = response.rows;
+  if (!run->rows_.empty() && entry != nullptr) entry->work->set_received(run->rows_);
   collective.send_counts = run->send_counts_;
   collective.recv_counts = run->recv_counts_;
   return run;
@@ -381,16 +378,18 @@ void Run::start(Backend& backend, uint32_t verdict, int queue) {
     } else if (!windows_.empty()) {
       updates_ = false;  // the backend sees to it
     }
-  } else if (collective_.kind != CollectiveKind::send && collective_.kind != CollectiveKind::recv) {
+  } else if (!is_pair(collective_.kind)) {
     // All ranks take part, in the order of the answers.
     launch.queue = queue;
     if (!backend.packs_itself(collective_, launch)) launch.queue = kNoQueue;
   }
   const bool is_gated = replayed && slices_.empty() && launch.queue == kNoQueue;
   // The same from step to step, unless what was shared is so no more.
-  if (replayed && verdict == 0 && predicted_windows_ != static_cast<int64_t>(windows_.size())) {
+  if ((replayed || pair != nullptr) && verdict == 0 &&
+      predicted_windows_ != static_cast<int64_t>(windows_.size())) {
     predicted_windows_ = static_cast<int64_t>(windows_.size());
-    traffic_ = backend.predict(collective_, launch);
+    traffic_ = pair != nullptr ? PairOperation::predict(collective_)
+                               : backend.predict(collective_, launch);
     if (is_gated) {
       const auto ahead = VerdictGate::predict(backend, tag_);
       traffic_.messages += ahead.messages;
@@ -398,6 +397,11 @@ void Run::start(Backend& backend, uint32_t verdict, int queue) {
     }
   }
   started = Clock::now();
+  if (pair != nullptr) {
+    in_pair_.start(*backend.transport(), collective_, tag_);
+    operation_.reset(&in_pair_);
+    return;
+  }
   if (is_gated) {
     gate_.start(backend, collective_, launch);
     operation_.reset(&gate_);

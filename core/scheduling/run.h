@@ -7,6 +7,7 @@
 #include "tutti/backends/backend.h"
 #include "tutti/core/agreement/bucket.h"
 #include "tutti/core/scheduling/entry.h"
+#include "tutti/core/scheduling/pair_operation.h"
 #include "tutti/core/scheduling/verdict_gate.h"
 #include "tutti/kernels/convert.h"
 
@@ -62,9 +63,11 @@ class Run {
   static std::unique_ptr<Run> single(uint64_t tag, RegionPool& pool, const Response& response,
                                      Entry* entry, int rank, int size);
 
-  /// The same in a plan; `entry` is null on a rank that vetoes.
+  /// The same in a plan; `entry` is null on a rank that vetoes, `given` what an alltoall then would
+  /// give.
   static std::unique_ptr<Run> in_plan(uint64_t tag, RegionPool& pool, const Response& response,
-                                      Entry* entry, int rank, int size);
+                                      const std::vector<int64_t>& given, Entry* entry, int rank,
+                                      int size);
   /// Whether repeat() can run it once more. Before finish().
   bool can_repeat() const;
 
@@ -78,13 +81,14 @@ class Run {
   std::vector<Entry*>& entries() { return entries_; }
   const std::vector<Entry*>& entries() const { return entries_; }
   const std::vector<BucketSlice>& slices() const { return slices_; }
-  Operation* operation() { return operation_.get(); }
+  Operation* operation() const { return operation_.get(); }
   int64_t bytes() const;
   /// Of a replayed bucket that was started: what its plan says that this rank sends.
   const Traffic& traffic() const { return traffic_; }
 
   /// Set by the scheduler.
-  bool replayed = false;
+  bool replayed = false;                // of a plan
+  struct PreparedPair* pair = nullptr;  // whose use `sequence` it is
   uint64_t sequence = 0;
   bool cancelled = false;
   int doomed_by = -1;  // the rank that left before it finished this Run, which thus never ends
@@ -107,7 +111,7 @@ class Run {
   RegionPool& pool_;
   Collective collective_;
   std::vector<int64_t> send_counts_, recv_counts_;
-  std::vector<int64_t> rows_;  // of an allgather, from each rank
+  std::vector<int64_t> rows_;  // of an allgather or alltoall, from each rank
   std::vector<Entry*> entries_;
   std::vector<BucketSlice> slices_;
   std::unique_ptr<Region> region_, output_region_;
@@ -127,6 +131,7 @@ class Run {
   std::vector<uint64_t*> gates_;
   std::shared_ptr<std::byte> nothing_;  // what a rank without entries packs
   VerdictGate gate_;                    // of an operation of a plan
+  PairOperation in_pair_;               // of a pair
   OperationPtr operation_;
 };
 

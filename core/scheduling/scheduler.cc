@@ -12,8 +12,7 @@
 namespace tutti {
 
 std::string entry_key(const Request& request) {
-  const auto kind = request.signature.kind;
-  if (kind != CollectiveKind::send && kind != CollectiveKind::recv) return request.name;
+  if (!is_pair(request.signature.kind)) return request.name;
   return fmt::format("{}\n{}", request.name, request.signature.root);
 }
 
@@ -35,7 +34,9 @@ Scheduler::Scheduler(const Options& options, Backend& backend, int rank, int siz
 void Scheduler::submit(Entry* entry) {
   last_submitted_ = entry->request.name;
   if (entry->request.signature.kind == CollectiveKind::allreduce) ++statistics_.tensors;
-  if (replay_ && !collapsed_ && replay_->offer(entry)) return;
+  if (is_pair(entry->request.signature.kind) ? launch_in_pair(entry)
+                                             : replay_ && !collapsed_ && replay_->offer(entry))
+    return;
   request(entry);
 }
 
@@ -50,6 +51,8 @@ void Scheduler::join(Entry* entry) {
   hooks_.send(0, message.bytes());
   // The peers may be in the plan, and wait for tensors that this rank will not bring.
   if (replay_ && !ending_) veto();
+  // And for what it does not send or receive any more.
+  for (auto& [key, pair] : pairs_) leave_pair(pair);
 }
 
 void Scheduler::request(Entry* entry) {
@@ -126,7 +129,8 @@ void Scheduler::on_response(const Response& response, std::vector<Response>& all
   launch_allreduces(allreduces);
   const auto kind = response.signature.kind;
   std::string key = response.name;
-  if (kind == CollectiveKind::send || kind == CollectiveKind::recv) {
+  if (is_pair(kind)) {
+    last_pair_ = std::max(last_pair_, response.pair);
     key.clear();
     if (response.rows.size() == 2) {
       if (response.rows[0] == rank_) key = fmt::format("{}\n{}", response.name, response.rows[1]);
@@ -142,7 +146,10 @@ void Scheduler::on_response(const Response& response, std::vector<Response>& all
     if (entry != nullptr) finish(entry, &*response.error);
     return;
   }
-  if (entry != nullptr) check_answer(entry->request, response, rank_, size_);
+  if (entry != nullptr) {
+    check_answer(entry->request, response, rank_, size_);
+    if (response.pair >= 0) prepare_pair(response, *entry);
+  }
   auto run = Run::single(next_tag_++, pool_, response, entry, rank_, size_);
   if (run) waiting_.push_back(std::move(run));
 }
@@ -225,12 +232,12 @@ void Scheduler::check_memory(const Entry& entry) const {
 }
 
 void Scheduler::start(std::unique_ptr<Run> run, uint32_t verdict) {
-  ++running_[run->replayed ? 1 : 0];
+  if (run->pair == nullptr) ++running_[run->replayed ? 1 : 0];
   if (options_.check_memory)
     for (const Entry* entry : run->entries()) check_memory(*entry);
   options_.observe("pack");
   run->start(backend_, verdict, run->replayed ? kReplayedQueue : kNegotiatedQueue);
-  if (run->replayed && verdict == 0) {
+  if ((run->replayed || run->pair != nullptr) && verdict == 0) {
     statistics_.predicted_messages += run->traffic().messages;
     statistics_.predicted_bytes += run->traffic().bytes;
   }
@@ -254,7 +261,8 @@ bool Scheduler::advance(Clock::time_point now) {
     moved = true;
     auto over = std::move(runs_[i]);
     runs_.erase(runs_.begin() + static_cast<std::ptrdiff_t>(i));
-    --running_[over->replayed ? 1 : 0];
+    if (over->pair != nullptr && finish_in_pair(over, state)) continue;
+    if (over->pair == nullptr) --running_[over->replayed ? 1 : 0];
     if (over->cancelled) continue;
     if (state == OperationState::done) {
       const bool repeats = over->replayed && over->can_repeat();
@@ -290,7 +298,8 @@ void Scheduler::finish_run(Run& run) {
   const auto now = Clock::now();
   if (timeline_.on())
     timeline_.span(
-        run.replayed ? "replayed buckets" : "negotiated", describe(run), run.started, now,
+        run.replayed || run.pair != nullptr ? "replayed buckets" : "negotiated", describe(run),
+        run.started, now,
         fmt::format("{} {} bytes by {} of {}", run.bytes(), to_string(run.collective().dtype),
                     backend_.algorithm(run.collective()), backend_.name_for(run.collective())));
   if (!run.slices().empty()) {
@@ -336,6 +345,8 @@ void Scheduler::drop() {
   join_ = nullptr;
   doomed_.clear();
   running_[0] = running_[1] = 0;
+  pairs_.clear();
+  early_left_.clear();
 }
 
 RankStatus Scheduler::status() const {

@@ -12,6 +12,7 @@
 #include "tutti/backends/backend.h"
 #include "tutti/core/agreement/farewell.h"
 #include "tutti/core/agreement/messages.h"
+#include "tutti/core/scheduling/prepared_pair.h"
 #include "tutti/core/scheduling/replay.h"
 #include "tutti/core/scheduling/run.h"
 #include "tutti/core/settings/options.h"
@@ -48,6 +49,7 @@ class Scheduler {
   void on_answers(WireReader reader);
   void on_resend(WireReader reader);
   void on_veto(const Veto& veto);
+  void on_pair_left(int from, WireReader reader);
 
   /// Launches and moves; true if something moved.
   bool advance(Clock::time_point now);
@@ -73,7 +75,6 @@ class Scheduler {
   uint32_t plan_id() const { return replay_ ? replay_->plan().id : 0; }
   /// When a thread that waits should look whether the plan fits.
   Clock::time_point next_look() const { return held() ? next_look_ : Clock::time_point::max(); }
-  bool moving() const { return running_[0] + running_[1] > 0; }
   RankStatus status() const;
   /// The name of an operation that is not on its way yet; empty: there is none.
   std::string first_pending() const;
@@ -113,6 +114,11 @@ class Scheduler {
   void finish_run(Run& run);
   void finish_slices(Run& run);
   Entry* take_outstanding(const std::string& key);
+  // --- scheduler_pairs.cc ---
+  void prepare_pair(const Response& response, const Entry& entry);
+  bool launch_in_pair(Entry* entry);
+  void leave_pair(PreparedPair& pair);
+  bool finish_in_pair(std::unique_ptr<Run>& run, OperationState state);
   // --- scheduler_farewell.cc ---
   struct Departure {
     int rank;
@@ -142,7 +148,10 @@ class Scheduler {
   uint64_t next_tag_ = 1;                     // of negotiated operations
   std::deque<std::unique_ptr<Run>> waiting_;  // answered, not launched
   std::vector<std::unique_ptr<Run>> runs_;
-  int running_[2] = {0, 0};  // negotiated, replayed
+  int running_[2] = {0, 0};                              // negotiated, of the plan
+  std::unordered_map<std::string, PreparedPair> pairs_;  // by entry_key()
+  int64_t last_pair_ = -1;                               // that any answer has told of
+  std::unordered_map<int64_t, uint64_t> early_left_;     // pairs beyond: left from this use on
   uint64_t allocations_ = 0;
   std::string last_submitted_;
 

@@ -16,8 +16,13 @@ Farewell Scheduler::farewell() const {
   farewell.next_sequence = replay_ ? replay_->next_sequence() : last_plan_end_;
   if (collapsed_) farewell.next_sequence = std::min(farewell.next_sequence, *collapsed_);
   for (const auto& run : runs_)
-    (run->replayed ? farewell.unfinished_buckets : farewell.unfinished)
-        .push_back(static_cast<int64_t>(run->replayed ? run->sequence : run->tag()));
+    if (run->pair == nullptr)
+      (run->replayed ? farewell.unfinished_buckets : farewell.unfinished)
+          .push_back(static_cast<int64_t>(run->replayed ? run->sequence : run->tag()));
+  for (const auto& [key, pair] : pairs_) {
+    farewell.pairs.push_back(pair.id);
+    farewell.pairs.push_back(static_cast<int64_t>(pair.finished()));
+  }
   farewell.joins = joins_;
   return farewell;
 }
@@ -28,12 +33,14 @@ void Scheduler::on_farewell(int rank, Farewell farewell, const Error& error) {
 
 const Scheduler::Departure* Scheduler::departure_that_dooms(const Run& run) const {
   const auto& collective = run.collective();
-  const bool is_pair =
-      collective.kind == CollectiveKind::send || collective.kind == CollectiveKind::recv;
   for (const auto& departure : departures_) {
-    if (is_pair && collective.root != departure.rank) continue;
+    if (is_pair(collective.kind) && collective.root != departure.rank) continue;
     const auto& farewell = departure.farewell;
     const auto plan = static_cast<uint32_t>(run.tag() >> Plan::kSequenceBits);
+    if (run.pair != nullptr) {
+      if (!farewell.has_finished_use(run.pair->id, run.sequence)) return &departure;
+      continue;
+    }
     if (run.replayed ? !farewell.has_finished_bucket(plan, run.sequence)
                      : !farewell.has_finished(run.tag()))
       return &departure;

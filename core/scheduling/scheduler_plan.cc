@@ -33,7 +33,7 @@ void Scheduler::begin_plan(Plan plan) {
   ++statistics_.plans_locked;
   auto message = begin_message(MessageType::plan_joined);
   message.put(plan.id);
-  for (const auto& tensor : plan.tensors) check_response(tensor.answer(), size_);
+  for (const auto& tensor : plan.tensors) check_planned(tensor, size_);
   replay_.emplace(std::move(plan), rank_, size_);
   idle_runs_.clear();
   idle_runs_.resize(replay_->plan().buckets.size());
@@ -134,8 +134,8 @@ bool Scheduler::launch_replay(Clock::time_point now) {
 std::unique_ptr<Run> Scheduler::plan_run(std::vector<Entry*> entries) {
   const auto tag = replay_->plan().tag(replay_->next_sequence());
   if (const auto* single = replay_->next_single())
-    return Run::in_plan(tag, pool_, single->answer(), entries.empty() ? nullptr : entries[0], rank_,
-                        size_);
+    return Run::in_plan(tag, pool_, single->answer(), single->given,
+                        entries.empty() ? nullptr : entries[0], rank_, size_);
   const auto& bucket = replay_->next_bucket();
   return Run::bucket(tag, pool_, bucket, std::move(entries), size_, device_of(bucket.key));
 }

@@ -8,6 +8,7 @@
 
 #include "tutti/core/agreement/checks.h"
 #include "tutti/core/agreement/coordinator.h"
+#include "tutti/core/agreement/pair_learner.h"
 
 namespace tutti {
 namespace {
@@ -155,6 +156,13 @@ TEST_F(DamagedMessages, AnswersWhoseRowsAreNoRanks) {
   EXPECT_THROW(round_trip(response_of(CollectiveKind::send, {0})), DamagedMessage);
   EXPECT_THROW(round_trip(response_of(CollectiveKind::send, {0, 3})), DamagedMessage);
   EXPECT_THROW(round_trip(response_of(CollectiveKind::send, {1, 1})), DamagedMessage);
+  auto pair = response_of(CollectiveKind::send, {0, 1});
+  for (const int64_t number : {int64_t{-2}, kMostPairs}) {
+    pair.pair = number;
+    EXPECT_THROW(round_trip(pair), DamagedMessage);
+  }
+  pair.pair = 7;
+  EXPECT_EQ(round_trip(pair).pair, 7);
   EXPECT_THROW(round_trip(response_of(CollectiveKind::allreduce, {6})), DamagedMessage);
   Response over;
   over.all_joined = true;
@@ -224,8 +232,17 @@ TEST_F(DamagedMessages, PlansThatCannotBeReplayed) {
   EXPECT_EQ(plan_trip({{"a", signature, false}, {"b", signature, true}}).tensors.size(), 2u);
   EXPECT_THROW(plan_trip({}), DamagedMessage);
   EXPECT_THROW(plan_trip({{"a", signature, false}, {"a", signature, false}}), DamagedMessage);
-  EXPECT_THROW(plan_trip({{"a", request_of(CollectiveKind::alltoall).signature, false}}),
+  EXPECT_THROW(plan_trip({{"a", request_of(CollectiveKind::send).signature, false}}),
                DamagedMessage);
+  // Of an alltoall a rank is told what it gives, too.
+  Plan::Tensor to_all{"a", request_of(CollectiveKind::alltoall).signature, false, {1, 2, 3, 3}};
+  for (const std::vector<int64_t>& given :
+       {std::vector<int64_t>{}, {1, 2}, {1, 2, -1}, {1, 2, 4}}) {
+    to_all.given = given;
+    EXPECT_THROW(check_planned(to_all, kRanks), DamagedMessage);
+  }
+  to_all.given = {1, 2, 3};
+  EXPECT_NO_THROW(check_planned(to_all, kRanks));
   auto endless = signature;
   endless.shape = {int64_t{1} << 40};  // in pieces of 1 MiB
   EXPECT_THROW(plan_trip({{"a", endless, false}}), DamagedMessage);

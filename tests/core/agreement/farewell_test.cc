@@ -16,6 +16,7 @@ Farewell a_farewell() {
   farewell.unfinished_buckets = {98};
   farewell.blocking_done = 5;
   farewell.joins = 2;
+  farewell.pairs = {4, 10, 6, 0};
   farewell.cause = 1;
   return farewell;
 }
@@ -39,11 +40,20 @@ TEST(Farewell, OfEarlierPlansEverythingOfLaterOnesNothing) {
   EXPECT_FALSE(farewell.has_finished_bucket(4, 0));
 }
 
+TEST(Farewell, OfItsPairsWhatItHasFinished) {
+  const auto farewell = a_farewell();
+  EXPECT_TRUE(farewell.has_finished_use(4, 9));
+  EXPECT_FALSE(farewell.has_finished_use(4, 10));
+  EXPECT_FALSE(farewell.has_finished_use(6, 0));
+  EXPECT_FALSE(farewell.has_finished_use(10, 0));  // a number of uses, and no pair
+}
+
 TEST(Farewell, OneThatSaysNothingPromisesNothing) {
   const Farewell farewell;
   EXPECT_FALSE(farewell.has_finished(0));
   EXPECT_FALSE(farewell.has_finished_bucket(1, 0));
   EXPECT_FALSE(farewell.has_finished_blocking(1));
+  EXPECT_FALSE(farewell.has_finished_use(0, 0));
 }
 
 TEST(Farewell, TheFirstRankThatLeftIsNamed) {
@@ -67,6 +77,7 @@ TEST(Farewell, ComesAsItWasSent) {
   EXPECT_FALSE(farewell.has_finished_bucket(3, 98));
   EXPECT_EQ(farewell.blocking_done, 5u);
   EXPECT_EQ(farewell.joins, 2u);
+  EXPECT_TRUE(farewell.has_finished_use(4, 9));
   EXPECT_EQ(farewell.cause, 1);
   WireReader cut(writer.bytes().first(writer.size() - 1));
   EXPECT_THROW(decode_farewell(cut), Error);

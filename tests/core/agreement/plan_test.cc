@@ -98,6 +98,59 @@ TEST(Plan, SurvivesTheWire) {
   EXPECT_THROW(Plan::decode(damaged, 1000, 700), Error);
 }
 
+// Of an alltoall each rank hears its own rows, and of the others' the most.
+TEST(Plan, TellsEachRankItsRowsOfAnAlltoall) {
+  Plan::Tensor tensor;
+  tensor.name = "x";
+  tensor.signature.kind = CollectiveKind::alltoall;
+  tensor.signature.shape = Shape{6, 2};
+  tensor.rows = {1, 2, 3, 0, 0, 7, 4, 5, 6};  // [from * 3 + to]
+  const auto plan = Plan::build(1, {tensor}, 1000, 1000);
+  EXPECT_TRUE(plan.differs_by_rank());
+  const auto of_rank = plan.told_to(1, 3);
+  const auto& told = of_rank.tensors[0];
+  EXPECT_EQ(told.rows, (std::vector<int64_t>{2, 0, 5, 7}));
+  EXPECT_EQ(told.given, (std::vector<int64_t>{0, 0, 7}));
+  Request request;
+  request.name = "x";
+  request.signature = tensor.signature;
+  request.signature.shape = Shape{7, 2};
+  request.rows = {0, 0, 7};
+  EXPECT_TRUE(told.fits(request, 1, 3));
+  request.output_rows = 8;
+  EXPECT_FALSE(told.fits(request, 1, 3));
+  request.output_rows = 7;
+  EXPECT_TRUE(told.fits(request, 1, 3));
+  request.rows = {0, 7, 0};
+  EXPECT_FALSE(told.fits(request, 1, 3));
+}
+
+// Only the root's tensor counts, and the others' outputs.
+TEST(Plan, FitsAScatterOfRootAndOthers) {
+  Plan::Tensor tensor;
+  tensor.name = "x";
+  tensor.signature.kind = CollectiveKind::scatter;
+  tensor.signature.root = 1;
+  tensor.signature.shape = Shape{5, 2};
+  tensor.rows = {1, 4};
+  Request at_root, other;
+  at_root.name = other.name = "x";
+  at_root.signature = tensor.signature;
+  at_root.rows = {1, 4};
+  other.signature.kind = CollectiveKind::scatter;
+  other.signature.root = 1;
+  EXPECT_TRUE(tensor.fits(at_root, 1, 2));
+  EXPECT_TRUE(tensor.fits(other, 0, 2));
+  other.signature.shape = Shape{1, 2};
+  other.output_rows = 1;
+  EXPECT_TRUE(tensor.fits(other, 0, 2));
+  other.output_rows = 2;
+  EXPECT_FALSE(tensor.fits(other, 0, 2));
+  at_root.rows = {2, 3};
+  EXPECT_FALSE(tensor.fits(at_root, 1, 2));
+  EXPECT_FALSE(tensor.fits(other, 1, 2));
+}
+
 struct ReplayTest : testing::Test {
   Entry* entry(const std::string& name, int64_t count = 4, const std::string& group = "",
                int group_size = 0) {

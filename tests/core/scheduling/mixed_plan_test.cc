@@ -20,7 +20,18 @@ using Values = std::vector<float>;
 
 // One operation of a step: what is handed in, and what must come of it.
 struct Call {
-  enum Kind { allreduce, allgather, reduce_scatter, broadcast, reduce, gather, barrier };
+  enum Kind {
+    allreduce,
+    allgather,
+    reduce_scatter,
+    broadcast,
+    reduce,
+    gather,
+    scatter,
+    alltoall,
+    uneven_alltoall,
+    barrier
+  };
   Kind kind = allreduce;
   int count = 0;  // elements of one rank's part
 };
@@ -39,6 +50,15 @@ float sum_given(int size, int step, int call, int i) {
 // Of allgather and gather rank r gives so many elements more.
 int part_of(const Call& call, int rank) { return call.count + rank; }
 
+// What rank `from` gives rank `to` of a uneven_alltoall.
+int rows_between(const Call& call, int from, int to) {
+  return call.kind == Call::uneven_alltoall ? call.count + 2 * from + to : call.count;
+}
+
+bool is_alltoall(const Call& call) {
+  return call.kind == Call::alltoall || call.kind == Call::uneven_alltoall;
+}
+
 constexpr float kUntouched = -1;
 
 // A call on its way, with its memory and what that was before.
@@ -49,9 +69,21 @@ class Pending {
     const int rank = comm.rank(), size = comm.size();
     const bool is_joined = call.kind == Call::allgather || call.kind == Call::gather;
     int count = is_joined ? part_of(call, rank) : call.count;
-    if (call.kind == Call::reduce_scatter) count *= size;
+    if (call.kind == Call::reduce_scatter || call.kind == Call::scatter) count *= size;
+    if (is_alltoall(call)) {
+      count = 0;
+      for (int to = 0; to < size; ++to) {
+        splits_.push_back(rows_between(call, rank, to));
+        count += rows_between(call, rank, to);
+      }
+    }
     for (int i = 0; i < count; ++i) input_.push_back(given(rank, step, number, i));
-    int outcome = call.kind == Call::reduce_scatter ? call.count : count;
+    int outcome = count;
+    if (call.kind == Call::reduce_scatter || call.kind == Call::scatter) outcome = call.count;
+    if (is_alltoall(call)) {
+      outcome = 0;
+      for (int from = 0; from < size; ++from) outcome += rows_between(call, from, rank);
+    }
     if (is_joined) {
       outcome = 0;
       for (int r = 0; r < size; ++r) outcome += part_of(call, r);
@@ -93,9 +125,23 @@ class Pending {
         expect_equal(input_[at], given(root(), step_, number_, i));
       } else if (call_.kind == Call::reduce_scatter) {
         expect_equal(output_[at], sum_given(size, step_, number_, rank * call_.count + i));
+      } else if (call_.kind == Call::scatter) {
+        expect_equal(output_[at], given(root(), step_, number_, rank * call_.count + i));
       } else if (call_.kind == Call::reduce && rank == root()) {
         expect_equal(output_[at], sum_given(size, step_, number_, i));
       }
+    }
+    if (is_alltoall(call_)) {
+      size_t at = 0;
+      std::vector<int64_t> received;
+      for (int from = 0; from < size; ++from) {
+        int begin = 0;
+        for (int to = 0; to < rank; ++to) begin += rows_between(call_, from, to);
+        received.push_back(rows_between(call_, from, rank));
+        for (int i = 0; i < received.back(); ++i)
+          expect_equal(output_[at++], given(from, step_, number_, begin + i));
+      }
+      EXPECT_EQ(work_.received_counts(), received) << name() << " step " << step_;
     }
     if (call_.kind != Call::allgather && (call_.kind != Call::gather || rank != root())) return;
     size_t at = 0;
@@ -133,6 +179,14 @@ class Pending {
       case Call::gather:
         work_ = comm_.gather(name(), view_, result, root());
         break;
+      case Call::scatter:
+        // A rank that is not the root hands in nothing but the output.
+        work_ = comm_.scatter(name(), view_, result, root());
+        break;
+      case Call::alltoall:
+      case Call::uneven_alltoall:
+        work_ = comm_.alltoall(name(), view_, result, splits_);
+        break;
       case Call::barrier:
         work_ = is_odd ? comm_.allreduce(name(), view_) : comm_.barrier(name());
         break;
@@ -143,6 +197,7 @@ class Pending {
   const Call call_;
   const int number_, step_;
   Values input_, before_, output_;
+  std::vector<int64_t> splits_;
   TensorView view_;
   Work work_;
 };
@@ -160,7 +215,8 @@ std::vector<Call> sharded_layers(int layers) {
 std::vector<Call> of_all_kinds() {
   return {{Call::allreduce, 40},      {Call::allreduce, 41}, {Call::allgather, 30},
           {Call::reduce_scatter, 20}, {Call::broadcast, 33}, {Call::reduce, 25},
-          {Call::allreduce, 300},     {Call::gather, 12},    {Call::barrier, 1}};
+          {Call::allreduce, 300},     {Call::gather, 12},    {Call::scatter, 17},
+          {Call::alltoall, 9},        {Call::barrier, 1},    {Call::uneven_alltoall, 11}};
 }
 
 class MixedPlan : public testing::TestWithParam<const char*> {};

@@ -32,6 +32,7 @@ bool parse_control(std::string_view input) {
       require(first >= 1 && first < 3, "a farewell blames a rank that is none");
       farewell.has_finished(7);
       farewell.has_finished_bucket(1, 7);
+      farewell.has_finished_use(4, 7);
       encode(again, farewell);
       break;
     }
@@ -60,6 +61,7 @@ std::vector<std::string> seeds_of_control() {
   farewell.plan = 1;
   farewell.next_sequence = 4;
   farewell.unfinished_buckets = {3};
+  farewell.pairs = {4, 10};
   farewell.cause = 2;
   encode(leaving, farewell);
   return {text_of(pong.bytes()), text_of(fault.bytes()), text_of(leaving.bytes())};
