@@ -284,7 +284,14 @@ void GradientArena::flush(bool ring) {
   blocks_.back().submitted = true;
 }
 
-void GradientArena::wait() {
+bool GradientArena::step_begun() const {
+  const std::lock_guard lock(mutex_);
+  return step_begun_;
+}
+
+void GradientArena::wait() { wait(Deadline::never()); }
+
+void GradientArena::wait(Deadline deadline) {
   check_not_forked(name_);
   std::shared_ptr<WorkState> work;
   {
@@ -318,8 +325,9 @@ void GradientArena::wait() {
     step_begun_ = false;
   };
   try {
-    work->wait(Deadline::never());
+    work->wait(deadline);
   } catch (const Error&) {
+    if (!work->done()) throw;
     next_step();
     throw;
   }

@@ -78,6 +78,11 @@ class GradientArena {
   /// an array was not declared ready: Error(invalid_argument) that names it; the step stays open,
   /// so that it can still be declared.
   void wait();
+  /// The same, but when `deadline` comes first throws Error(timeout) that names a tensor which is
+  /// on its way; the step stays open, and may be waited for again.
+  void wait(Deadline deadline);
+  /// Whether an array was declared since the last wait() that ended.
+  bool step_begun() const;
   /// Whether any rank had a gradient of this array in the last step that wait() ended. What all
   /// left out holds zeros; an optimizer with momentum or weight decay passes over it.
   bool used(std::string_view name) const;

@@ -99,6 +99,16 @@ int tutti_arena_wait(tutti_arena_t arena) {
   });
 }
 
+int tutti_arena_wait_for(tutti_arena_t arena, double seconds, int* goes_on) {
+  if (goes_on != nullptr) *goes_on = 0;
+  const int status = guarded([&] {
+    need(arena, "arena");
+    arena->arena.wait(Deadline::after(seconds));
+  });
+  if (goes_on != nullptr && status == TUTTI_TIMEOUT && arena->arena.step_begun()) *goes_on = 1;
+  return status;
+}
+
 int tutti_arena_used(tutti_arena_t arena, const char* name, int* used) {
   return of_array(arena, name, [&](GradientArena& all) {
     need(used, "used");

@@ -419,6 +419,9 @@ int tutti_arena_leave_out(tutti_arena_t arena, const char* name);
 /* Every array holds its result, and a new step begins. TUTTI_INVALID_ARGUMENT names an array that
  * was neither ready nor left out; it can still be. */
 int tutti_arena_wait(tutti_arena_t arena);
+/* The same, for so many seconds: then TUTTI_TIMEOUT and *goes_on (may be NULL) is 1, which it else
+ * is not: the step is still open, and may be waited for again. */
+int tutti_arena_wait_for(tutti_arena_t arena, double seconds, int* goes_on);
 /* *used: 1 if any rank had this array in the last step, 0 if all left it out. */
 int tutti_arena_used(tutti_arena_t arena, const char* name, int* used);
 

@@ -44,6 +44,26 @@ class Works(unittest.TestCase):
 
         on_threads(2, rank)
 
+    def test_an_arena_that_is_not_over_in_time_stays_in_its_step(self):
+        def rank(comm):
+            with comm.arena({"weight": ("f32", (3,))}, "sum") as arena:
+                weight = numpy.asarray(arena["weight"])
+                for step in range(2):
+                    weight[:] = step + 1
+                    if comm.rank == 0:
+                        arena.ready("weight")
+                        with self.assertRaises(tutti.TimedOutError):
+                            arena.wait(0.05)
+                    comm.barrier("go").wait(DEADLINE)
+                    if comm.rank == 1:
+                        arena.ready("weight")
+                    arena.wait(DEADLINE)
+                    self.assertEqual(weight.tolist(), [2 * step + 2] * 3)
+                with self.assertRaisesRegex(tutti.InvalidArgumentError, "number of seconds"):
+                    arena.wait(-1)
+
+        on_threads(2, rank)
+
     def test_callbacks_run_once_before_or_after_the_end(self):
         def rank(comm):
             called, told = [], threading.Event()

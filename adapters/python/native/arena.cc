@@ -1,5 +1,7 @@
 // The type Arena: gradient arrays in the library's memory.
 
+#include <thread>
+
 #include "tutti/adapters/python/native/native.h"
 
 namespace tutti::python {
@@ -12,6 +14,7 @@ struct ArenaHandle {
   SharedComm comm;
   tutti_arena_t arena = nullptr;
   std::vector<std::string> names;
+  bool step_is_open = false;  // with the GIL
 };
 using SharedArena = std::shared_ptr<ArenaHandle>;
 
@@ -24,9 +27,14 @@ PyTypeObject* arena_type = nullptr;
 
 const SharedArena& of(PyObject* self) { return *reinterpret_cast<ArenaObject*>(self)->shared; }
 
-// Waits for what is on its way, and may end the communicator.
+// Waits for what is on its way, and may end the communicator. A step that was given up may be on its
+// way until that closes, and whoever collects garbage must not wait for it: a thread does.
 void give_up_arena(SharedArena arena) {
   if (!arena || arena.use_count() > 1) return;
+  if (arena->step_is_open) {
+    std::thread([arena = std::move(arena)]() mutable { arena = nullptr; }).detach();
+    return;
+  }
   auto comm = arena->comm;
   Py_BEGIN_ALLOW_THREADS;
   arena = nullptr;
@@ -59,6 +67,7 @@ PyObject* array(PyObject* self, PyObject* key) {
 PyObject* ready(PyObject* self, PyObject* key) {
   const char* name = name_from(key);
   if (name == nullptr || !check(tutti_arena_ready(of(self)->arena, name))) return nullptr;
+  of(self)->step_is_open = true;
   Py_RETURN_NONE;
 }
 
@@ -68,9 +77,18 @@ PyObject* leave_out(PyObject* self, PyObject* key) {
   Py_RETURN_NONE;
 }
 
-PyObject* wait(PyObject* self, PyObject*) {
-  const auto call = [shared = of(self)] { return tutti_arena_wait(shared->arena); };
-  return run_interruptibly(call, nullptr) ? Py_NewRef(Py_None) : nullptr;
+PyObject* wait(PyObject* self, PyObject* timeout) {
+  double seconds = 0;
+  if (!read_timeout(timeout, "an arena", seconds)) return nullptr;
+  int goes_on = 0;
+  const auto shared = of(self);
+  const auto wait_for = [&](double slice) {
+    return tutti_arena_wait_for(shared->arena, slice, &goes_on);
+  };
+  const bool ended_well = wait_in_slices(seconds, wait_for, [&] { return goes_on != 0; });
+  if (!ended_well) return nullptr;
+  shared->step_is_open = false;
+  Py_RETURN_NONE;
 }
 
 PyObject* used(PyObject* self, PyObject* key) {
@@ -154,7 +172,7 @@ PyObject* make_arena(SharedComm comm, PyObject* arguments) {
 bool add_arena_type(PyObject* module) {
   static PyMethodDef methods[] = {
       {"ready", ready, METH_O, nullptr},    {"leave_out", leave_out, METH_O, nullptr},
-      {"wait", wait, METH_NOARGS, nullptr}, {"used", used, METH_O, nullptr},
+      {"wait", wait, METH_O, nullptr}, {"used", used, METH_O, nullptr},
       {"array", array, METH_O, nullptr},    {nullptr, nullptr, 0, nullptr}};
   static PyGetSetDef attributes[] = {{"names", get_names, nullptr, nullptr, nullptr},
                                      {nullptr, nullptr, nullptr, nullptr, nullptr}};

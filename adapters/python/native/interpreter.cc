@@ -1,7 +1,9 @@
 // How the library's threads and Python's get along: who may enter the interpreter, who hears
 // signals, and how a failure becomes an exception.
 
+#include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <condition_variable>
 #include <system_error>
 #include <thread>
@@ -170,6 +172,33 @@ bool run_interruptibly(std::function<int()> call, std::function<void()> late) {
   if (failure.status == TUTTI_OK) return true;
   raise(failure);
   return false;
+}
+
+bool read_timeout(PyObject* timeout, const std::string& of, double& seconds) {
+  seconds = kForever;
+  if (timeout == Py_None) return true;
+  seconds = PyFloat_AsDouble(timeout);
+  if (seconds == -1 && PyErr_Occurred() != nullptr) return false;
+  if (!std::isnan(seconds) && seconds >= 0) return true;
+  refuse(of + ": a timeout is a number of seconds from 0 on");
+  return false;
+}
+
+bool wait_in_slices(double seconds, const std::function<int(double)>& wait_for,
+                    const std::function<bool()>& goes_on) {
+  const bool hears_signals = is_main_thread();
+  const double longest = hears_signals ? 0.1 : 60;
+  while (true) {
+    const double slice = std::min(seconds, longest);
+    int status = TUTTI_OK;
+    Py_BEGIN_ALLOW_THREADS;
+    status = wait_for(slice);
+    Py_END_ALLOW_THREADS;
+    seconds -= slice;
+    // Any other status, and one of what has ended, is no matter of the time.
+    if (status != TUTTI_TIMEOUT || seconds <= 0 || !goes_on()) return check(status);
+    if (hears_signals && PyErr_CheckSignals() != 0) return false;
+  }
 }
 
 }  // namespace tutti::python

@@ -48,6 +48,15 @@ void reset_entrance();
 void set_main_thread(unsigned long ident);
 bool is_main_thread();
 
+/// A timeout as programs give it: seconds, or None for ever.
+bool read_timeout(PyObject* timeout, const std::string& of, double& seconds);
+constexpr double kForever = 1e18;
+/// Waits by `wait_for(seconds)`, which is called without the GIL, again and again while that says
+/// TUTTI_TIMEOUT and `goes_on()`, until `seconds` are over; the main thread hears signals within a
+/// tenth of a second.
+bool wait_in_slices(double seconds, const std::function<int(double)>& wait_for,
+                    const std::function<bool()>& goes_on);
+
 /// A strong reference, given up with the GIL.
 class Reference {
  public:

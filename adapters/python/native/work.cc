@@ -1,8 +1,6 @@
 // The type Work: waits without the GIL and hears signals, keeps the arrays until the operation is
 // done, calls back from the library's thread.
 
-#include <algorithm>
-#include <cmath>
 #include <cstring>
 
 #include "tutti/adapters/python/native/native.h"
@@ -66,21 +64,13 @@ void let_go(WorkObject* self) { const auto given = std::exchange(self->body->giv
 
 /// False: with an exception, which may be the operation's own.
 bool wait(WorkObject* self, double seconds) {
-  constexpr double kSlice = 0.1;  // until a signal is heard at the latest
-  const bool hears_signals = is_main_thread();
-  double left = seconds;
-  while (tutti_work_done(self->work) == 0) {
-    const double slice = hears_signals ? std::min(left, kSlice) : std::min(left, 60.0);
-    int status = TUTTI_OK;
-    Py_BEGIN_ALLOW_THREADS;
-    status = tutti_work_wait_for(self->work, slice);
-    Py_END_ALLOW_THREADS;
-    if (tutti_work_done(self->work) != 0) break;
-    // Not done, and not because of the time: it cannot be waited for here.
-    if (status != TUTTI_TIMEOUT) return check(status);
-    left -= slice;
-    if (left <= 0) return check(status);
-    if (hears_signals && PyErr_CheckSignals() != 0) return false;
+  const auto goes_on = [self] { return tutti_work_done(self->work) == 0; };
+  if (goes_on() &&
+      !wait_in_slices(
+          seconds, [self](double slice) { return tutti_work_wait_for(self->work, slice); },
+          goes_on)) {
+    if (!goes_on()) let_go(self);
+    return false;
   }
   const bool ended_well = end(self);
   let_go(self);
@@ -122,21 +112,14 @@ PyObject* result_of(WorkObject* self) {
 
 // --- methods -------------------------------------------------------------------------------------
 
-constexpr double kForever = 1e18;
-
 PyObject* wait_method(PyObject* self, PyObject* arguments, PyObject* keywords) {
   static const char* names[] = {"timeout", nullptr};
   PyObject* timeout = Py_None;
   if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "|O:wait", const_cast<char**>(names),
                                    &timeout))
     return nullptr;
-  double seconds = kForever;
-  if (timeout != Py_None) {
-    seconds = PyFloat_AsDouble(timeout);
-    if (seconds == -1 && PyErr_Occurred() != nullptr) return nullptr;
-    if (std::isnan(seconds) || seconds < 0)
-      return refuse("\"" + of(self)->body->name + "\": a timeout is a number of seconds from 0 on");
-  }
+  double seconds = 0;
+  if (!read_timeout(timeout, "\"" + of(self)->body->name + "\"", seconds)) return nullptr;
   return wait(of(self), seconds) ? result_of(of(self)) : nullptr;
 }
 

@@ -353,8 +353,9 @@ class Arena:
         """This rank's gradient is complete: starts its reduction. Any order, any thread."""
     def leave_out(self, name: str) -> None:
         """This rank has no gradient of this array in this step."""
-    def wait(self) -> None:
-        """Every array holds its result, and a new step begins."""
+    def wait(self, timeout: float | None = None) -> None:
+        """Every array holds its result, and a new step begins. After `timeout` seconds:
+        TimedOutError, and the step may be waited for again."""
     def used(self, name: str) -> bool:
         """Whether any rank had this array in the last step."""
     def close(self) -> None: ...

@@ -382,8 +382,8 @@ class Arena:
     def leave_out(self, name):
         self._open().leave_out(name)
 
-    def wait(self):
-        self._open().wait()
+    def wait(self, timeout=None):
+        self._open().wait(timeout)
 
     def used(self, name):
         return self._open().used(name)
