@@ -63,7 +63,7 @@ def closing_while_a_thread_waits(rank, size):
 def a_late_rank(rank, size):
     """It comes when rank 0 has given up, and hears its verdict as all others do."""
     group, store = tutti.torch.group_of(), dist.distributed_c10d._get_default_store()
-    text = f"{size - 1} did not come"
+    text = f"{size - 1} failed to pass monitoredBarrier"
     if rank == 0:
         short = datetime.timedelta(seconds=1)
         raises(tutti.TimedOutError, text, lambda: group.monitored_barrier(short, wait_all_ranks=True))
@@ -74,6 +74,9 @@ def a_late_rank(rank, size):
         raises(tutti.TimedOutError, text, lambda: group.monitored_barrier(TIMEOUT))
     dist.barrier()
     group.monitored_barrier()
+    at_once = datetime.timedelta(0)
+    text = "Rank 0 timed out in monitoredBarrier"
+    raises(tutti.TimedOutError, text, lambda: group.monitored_barrier(at_once if rank == 0 else TIMEOUT))
 
 
 def again(rank, size):

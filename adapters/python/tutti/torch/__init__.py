@@ -11,6 +11,7 @@ makes torch.distributed, DistributedDataParallel and what stands on them run ove
 is Horovod's API for PyTorch, name by name. See docs/pytorch.md.
 """
 
+from . import _version  # noqa: F401  first: it says if torch is too old
 from ._ddp import DistributedDataParallel
 from ._group import Group, group_of, register
 from ._hook import HookState, ddp_hook, register_ddp_hook

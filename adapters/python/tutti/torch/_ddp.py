@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from typing import Any, Iterator, Optional
 
 import torch
+import tutti
 from torch import Tensor, nn
 
 from ._group import group_of
@@ -48,6 +50,7 @@ class DistributedDataParallel(nn.Module):
         self._broadcasts_buffers = broadcast_buffers
         # Models of one process may have the same names, and ranks wrap them in one order.
         self._prefix = f"model {self.process_group.next_model()}/"
+        self._compare()
         self._broadcast([*module.named_parameters(), *module.named_buffers()])
         self._arena = self._comm.arena(
             {
@@ -62,6 +65,7 @@ class DistributedDataParallel(nn.Module):
         )
         self._views = [self._view(name, parameter) for name, parameter in self._named]
         self._ready: set[int] = set()  # of this backward pass
+        self._arrays = [self._prefix + name for name, _ in self._named]
         self._is_broken = False  # the arena's step was left half done
         self._accumulators = []
         for index, (_, parameter) in enumerate(self._named):
@@ -69,7 +73,7 @@ class DistributedDataParallel(nn.Module):
             with torch.enable_grad():
                 view: Any = parameter.expand_as(parameter)
                 node = view.grad_fn.next_functions[0][0]
-            node.register_hook(lambda *_, index=index: self._on_gradient(index))
+            node.register_hook(self._hook(index, parameter))
             self._accumulators.append(node)  # the parameter holds it weakly
 
     def forward(self, *inputs: Any, **keywords: Any) -> Any:
@@ -100,6 +104,30 @@ class DistributedDataParallel(nn.Module):
         flat = torch.from_dlpack(self._arena[self._prefix + name])
         return flat.as_strided(parameter.shape, parameter.stride())
 
+    def _compare(self) -> None:
+        """All ranks get one error if the model is not the same on each: tensors of other names or in
+        another order would be waited for."""
+        needs = {name for name, _ in self._named}
+        tensors = [*self.module.named_parameters(), *self.module.named_buffers()]
+        own = [
+            f'"{name}", {tensor.dtype} of shape {tuple(tensor.shape)} and strides {tensor.stride()}'
+            + ("" if name in needs else ", without a gradient")
+            for name, tensor in tensors
+        ]
+        work = self._comm.allgather(f"{self._prefix}its tensors", "\n".join(own).encode())
+        rows = bytes(work.wait(self.process_group.seconds).tobytes())
+        models = []
+        for count in work.received_counts():
+            models.append(rows[:count].decode().split("\n"))
+            rows = rows[count:]
+        for rank, model in enumerate(models):
+            for index, pair in enumerate(itertools.zip_longest(model, models[0], fillvalue="nothing")):
+                if pair[0] != pair[1]:
+                    raise tutti.MismatchError(
+                        f"DistributedDataParallel: tensor {index} of the model on rank {rank} is "
+                        f"{pair[0]}, and on rank 0 {pair[1]}; build the same model on every rank"
+                    )
+
     def _broadcast(self, tensors: list[tuple[str, Tensor]]) -> None:
         works, backs = [], []
         for name, tensor in tensors:
@@ -113,15 +141,27 @@ class DistributedDataParallel(nn.Module):
             for tensor, whole in backs:
                 tensor.copy_(whole)
 
-    def _on_gradient(self, index: int) -> None:
-        """In the thread that called backward()."""
-        if not self.require_backward_grad_sync:
-            return
-        if not self._ready:
-            torch.autograd.Variable._execution_engine.queue_callback(self._finish)
-        self._hand_over(index)
+    def _hook(self, index: int, parameter: nn.Parameter) -> Any:
+        """Called in the thread that called backward(), once for each parameter: what it needs is at
+        hand."""
+        view, array = self._views[index], self._arrays[index]
+        come, hand_over = self._ready.add, self._arena.ready
+        begin = torch.autograd.Variable._execution_engine.queue_callback
 
-    def _hand_over(self, index: int) -> None:
+        def on_gradient(*_: Any) -> None:
+            if not self.require_backward_grad_sync:
+                return
+            if not self._ready:
+                begin(self._finish)
+            if parameter.grad is not view:
+                self._move(index)
+            come(index)
+            hand_over(array)
+
+        return on_gradient
+
+    def _move(self, index: int) -> None:
+        """A gradient that autograd has made elsewhere goes into the arena."""
         name, parameter = self._named[index]
         gradient, view = parameter.grad, self._views[index]
         assert gradient is not None
@@ -135,8 +175,6 @@ class DistributedDataParallel(nn.Module):
                 view.copy_(gradient)
         # What autograd left may be another view of the same memory.
         parameter.grad = view
-        self._ready.add(index)
-        self._arena.ready(self._prefix + name)
 
     def _finish(self) -> None:
         """At the end of backward()."""
@@ -145,9 +183,10 @@ class DistributedDataParallel(nn.Module):
         for index in missing:
             name, parameter = self._named[index]
             if parameter.grad is not None:  # accumulated under no_sync
-                self._hand_over(index)
+                self._move(index)
+                self._arena.ready(self._arrays[index])
             elif self._finds_unused:
-                self._arena.leave_out(self._prefix + name)
+                self._arena.leave_out(self._arrays[index])
                 left_out.append(index)
             else:
                 self._is_broken = True
@@ -157,10 +196,14 @@ class DistributedDataParallel(nn.Module):
                     "find_unused_parameters=True"
                 )
         self._ready.clear()
-        self._arena.wait()
+        try:
+            self._arena.wait(self.process_group.seconds)
+        except BaseException:  # a timeout, or Ctrl-C: the arena's step is still open
+            self._is_broken = True
+            raise
         for index in left_out:
             name, parameter = self._named[index]
-            if self._arena.used(self._prefix + name):
+            if self._arena.used(self._arrays[index]):
                 parameter.grad = self._views[index]
 
 

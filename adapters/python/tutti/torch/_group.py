@@ -15,10 +15,10 @@ import tutti
 from torch._C import _distributed_c10d as c10d
 
 from ._collectives import Collectives
-from ._memory import seconds_of
 from ._point_to_point import PointToPoint
 from ._store import TorchStore, connect
-from ._work import torch_version, wait_for_helpers
+from ._version import torch_version
+from ._work import wait_for_helpers
 
 # A Python class can be a Backend from torch 2.14 on; before that it stands in for the whole group.
 _Base: Any = c10d.Backend if torch_version() >= (2, 14) else c10d.ProcessGroup
@@ -122,7 +122,9 @@ class Group(Collectives, PointToPoint, _Base):
         is pending afterwards, so the group can go on."""
         if isinstance(timeout, c10d.BarrierOptions):
             timeout = timeout.timeout
-        seconds = seconds_of(timeout, self._seconds)
+        seconds = self._seconds if timeout is None else timeout.total_seconds()
+        if seconds < 0:  # torch's word for none
+            seconds = self._seconds
         key = f"tutti/monitored/{self._barriers}"
         self._barriers += 1
         if self._place != 0:
@@ -136,6 +138,7 @@ class Group(Collectives, PointToPoint, _Base):
             if word != b"all":
                 raise tutti.TimedOutError(f"rank {self._place}: {word.decode()}")
             return
+        # In torch's words, which programs look for.
         end = time.monotonic() + seconds
         missing = []
         for rank in range(1, self._extent):
@@ -146,9 +149,11 @@ class Group(Collectives, PointToPoint, _Base):
                     break
         if missing:
             text = (
-                f"{_ranks(missing)} did not come to the monitored barrier of group {self._group} "
-                f"within {seconds:g} s; see what it does instead"
+                f"{_ranks(missing)} failed to pass monitoredBarrier of group {self._group} within "
+                f"{seconds:g} s; see what it does instead"
             )
+            if seconds == 0:
+                text = f"Rank 0 timed out in monitoredBarrier, which was given no time: {text}"
             self._store.set(f"{key}/verdict", text.encode())
             raise tutti.TimedOutError(f"rank 0: {text}")
         self._store.set(f"{key}/verdict", b"all")
@@ -203,7 +208,7 @@ class Group(Collectives, PointToPoint, _Base):
 
 def _ranks(ranks: list[int]) -> str:
     names = ", ".join(str(rank) for rank in ranks)
-    return f"rank {names}" if len(ranks) == 1 else f"ranks {names}"
+    return f"Rank {names}" if len(ranks) == 1 else f"Ranks {names}"
 
 
 def create(options: Any, settings: Any = None) -> Group:

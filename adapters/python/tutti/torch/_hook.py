@@ -1,6 +1,6 @@
 """A communication hook for torch's DistributedDataParallel."""
 
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import torch
 import torch.distributed as dist
@@ -23,6 +23,30 @@ class HookState:
         self.group = group_of(process_group)
         self.wire = wire
         self.names = {parameter: name for name, parameter in module.named_parameters()}
+        self._buckets: dict[int, "_Bucket"] = {}
+
+    def bucket(self, index: int, buffer: Tensor, parameters: Callable[[], list[Tensor]]) -> "_Bucket":
+        """What is to be said of a bucket; the same from step to step, until torch makes others."""
+        known = self._buckets.get(index)
+        if known is None or known.buffer is not buffer or buffer.is_cuda:  # whose stream may change
+            if known is not None:  # nothing is kept of buckets that are gone
+                self._buckets.clear()
+            known = self._buckets[index] = _Bucket(self, buffer, parameters())
+        return known
+
+
+class _Bucket:
+    def __init__(self, state: HookState, buffer: Tensor, parameters: list[Tensor]) -> None:
+        self.buffer = buffer
+        self.pairs = []
+        begin = 0
+        for parameter in parameters:
+            end = begin + parameter.numel()
+            self.pairs.append((_name(state, parameter), memory(buffer[begin:end])))
+            begin = end
+        self.name = f"gradients from {self.pairs[0][0]} on"
+        is_wide = buffer.dtype in (torch.float32, torch.float64)
+        self.wire: Any = state.wire if is_wide else None
 
 
 # DistributedDataParallel looks at the types in this signature themselves, not at their names.
@@ -34,18 +58,9 @@ def ddp_hook(state: HookState, bucket: dist.GradBucket) -> torch.futures.Future[
     if buffer.layout != torch.strided:
         total = state.group.allreduce([buffer], dist.ReduceOp.AVG)
         return total.future_of(buffer)  # type: ignore[no-any-return]
-    pairs = []
-    begin = 0
-    for parameter in bucket.parameters():
-        end = begin + parameter.numel()
-        pairs.append((_name(state, parameter), memory(buffer[begin:end])))
-        begin = end
-    is_wide = buffer.dtype in (torch.float32, torch.float64)
+    known = state.bucket(bucket.index(), buffer, bucket.parameters)
     work = state.group.named_communicator().grouped_allreduce(
-        f"gradients from {pairs[0][0]} on",
-        pairs,
-        "average",
-        wire=state.wire if is_wide else None,  # type: ignore[arg-type]
+        known.name, known.pairs, "average", wire=known.wire
     )
     return Work((work,), buffer, state.group.seconds).get_future()
 

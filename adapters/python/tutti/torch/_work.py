@@ -12,13 +12,9 @@ import torch
 import tutti
 from torch._C import _distributed_c10d as c10d
 
+from ._version import torch_version
+
 _NO_TIMEOUT: Any = getattr(c10d, "_DEFAULT_NO_TIMEOUT", None)
-
-
-def torch_version() -> tuple[int, int]:
-    """(2, 15). Debian's torch calls itself 1.13.0a0, so only the first two numbers mean much."""
-    major, minor = torch.__version__.split(".")[:2]
-    return int(major), int(minor)
 
 
 class _Helpers:
@@ -136,6 +132,7 @@ class Work(c10d.Work):  # type: ignore[misc]
         self._seconds = seconds
         self._finish = finish
         self._source = source
+        self._places = _places(outputs)
         self._lock = threading.RLock()
         self._is_over = False
         self._error: Optional[BaseException] = None
@@ -224,9 +221,12 @@ class Work(c10d.Work):  # type: ignore[misc]
         for work in self._works:
             try:
                 work.wait(max(end - time.monotonic(), 0.001))
+            except tutti.TimedOutError:
+                if not work.done():
+                    raise self._timed_out(seconds) from None
             except tutti.Error:
                 if not work.done():
-                    raise  # a timeout, and the operation goes on
+                    raise
         self._complete()
 
     def _complete(self) -> None:
@@ -240,6 +240,11 @@ class Work(c10d.Work):  # type: ignore[misc]
                         raise error
                 if self._finish is not None:
                     self._finish()
+                if self._places != _places(self._outputs):
+                    raise RuntimeError(
+                        f"{self._names()}: a tensor was resized, or got other memory, while it was on "
+                        "its way, so it does not hold the result; wait for the Work first"
+                    )
             except Exception as error:
                 self._error = error
             self._finish = None
@@ -258,13 +263,20 @@ class Work(c10d.Work):  # type: ignore[misc]
         _deadlines.remove(self)
         _helpers.run(lambda: self._end_future(self._error))
 
-    def _give_up_future(self) -> None:
-        """The operation goes on, and wait() may be called for it again; the Future is over."""
-        names = ", ".join(f'"{work.name}"' for work in self._works) or "a receive"
-        error = tutti.TimedOutError(
-            f"{names} was not over within {self._seconds:g} s, the timeout of its group; see which "
-            "rank did not come, or give the group a longer one"
+    def _timed_out(self, seconds: float) -> tutti.TimedOutError:
+        """The operation goes on, and wait() may be called for it again."""
+        of = "the timeout of its group" if seconds == self._seconds else "this wait's timeout"
+        return tutti.TimedOutError(
+            f"{self._names()} was not over within {seconds:g} s, {of}; see which rank did not come, or give "
+            "a longer one"
         )
+
+    def _names(self) -> str:
+        return ", ".join(f'"{work.name}"' for work in self._works) or "a receive"
+
+    def _give_up_future(self) -> None:
+        """The Future is over."""
+        error = self._timed_out(self._seconds)
         _helpers.run(lambda: self._end_future(error))
 
     def _end_future(self, error: Optional[BaseException]) -> None:
@@ -280,6 +292,17 @@ class Work(c10d.Work):  # type: ignore[misc]
         if self._future_error is not None:
             raise self._future_error
         return self._outputs
+
+
+def _places(outputs: Any) -> list[int]:
+    """Where a call's tensors lie: of what is one list of strided tensors."""
+    if not isinstance(outputs, list):
+        return []
+    return [
+        tensor.data_ptr()
+        for tensor in outputs
+        if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided
+    ]
 
 
 wait_for_helpers = _helpers.finish

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import threading
 from collections import defaultdict
@@ -215,8 +216,7 @@ def stop_timeline() -> None:
 def _ranks_of(comm: Any) -> list[int]:
     """Of a communicator of mpi4py: the ranks in the world of all its members."""
     try:
-        from mpi4py import MPI
-
+        MPI: Any = importlib.import_module("mpi4py.MPI")
         return list(MPI.Group.Translate_ranks(comm.group, None, MPI.COMM_WORLD.group))
     except (ImportError, AttributeError) as error:
         raise ValueError(

@@ -1,0 +1,58 @@
+"""How programs end: a rank that raises, work that nobody waited for, a torch that is too old."""
+
+import time
+import unittest
+
+from support import run_script
+
+BEGIN = """
+import datetime, sys, time
+import torch
+import torch.distributed as dist
+import tutti.torch
+dist.init_process_group("tutti", timeout=datetime.timedelta(seconds=60))
+rank = dist.get_rank()
+"""
+
+
+class Endings(unittest.TestCase):
+    def test_a_rank_that_raises_is_named_by_the_others_at_once(self):
+        program = BEGIN + """
+dist.barrier()
+if rank == 1:
+    raise ArithmeticError("rank 1 cannot go on")
+begin = time.monotonic()
+try:
+    dist.all_reduce(torch.ones(3))
+except tutti.PeerError as error:
+    print(f"error names rank {error.rank} after {time.monotonic() - begin:.0f} s", flush=True)
+"""
+        begin = time.monotonic()
+        ran = run_script(program, ranks=2, timeout=120, check=False)
+        self.assertNotEqual(ran.returncode, 0)
+        self.assertIn("ArithmeticError: rank 1 cannot go on", ran.stdout + ran.stderr)
+        self.assertIn("error names rank 1", ran.stdout + ran.stderr)
+        self.assertLess(time.monotonic() - begin, 50)  # before the group's timeout
+
+    def test_work_that_nobody_waited_for_ends_with_the_program(self):
+        for destroys in ("", "dist.destroy_process_group()"):
+            program = BEGIN + f"""
+works = [dist.all_reduce(torch.ones(10_000), async_op=True) for _ in range(3)]
+works[0].get_future()
+if rank == 0:
+    dist.irecv(torch.ones(3), 1)  # which nobody sends
+{destroys}
+"""
+            run_script(program, ranks=2, timeout=120)
+
+    def test_what_stands_before_init_or_on_an_old_torch_is_told(self):
+        ran = run_script("import tutti.torch; tutti.torch.group_of()", check=False, timeout=120)
+        self.assertRegex(ran.stderr, "(?i)process group has not been initialized")
+        old = "import torch; torch.__version__ = '1.12.1'; import tutti.torch"
+        ran = run_script(old, check=False, timeout=120)
+        self.assertIn("tutti.torch needs torch 1.13 or newer, and this is 1.12.1", ran.stderr)
+        self.assertEqual(ran.returncode, 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
