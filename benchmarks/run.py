@@ -74,6 +74,8 @@ def parse_arguments():
                         help="wait so long in all for good placement (default 600; quick 20)")
     parser.add_argument("--fresh", action="store_true",
                         help="forget what an interrupted run of this commit measured")
+    parser.add_argument("--torch", metavar="PYTHON", default="",
+                        help="the interpreter whose torch is measured (default: the first with one)")
     parser.add_argument("--build", type=Path, default=ROOT / "build" / "release",
                         help="the build folder (default build/release)")
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results",
@@ -111,7 +113,7 @@ def main():
     measured = ROOT / "build" / "bench"
     lock = claim(measured)  # noqa: F841: held until the end
     network = Network(f"tutti-{zlib.crc32(str(ROOT).encode()):08x}")
-    programs = Programs(ROOT, arguments.build, scope, network)
+    programs = Programs(ROOT, arguments.build, scope, network, arguments.torch)
     for peer, reason in programs.missing.items():
         print(f"left out: {peer}: {reason}")
     commit = commit_of(ROOT)

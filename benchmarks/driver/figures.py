@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from .programs import KINDS
+from .programs import KINDS, SETS
 
 MPI = ("openmpi", "mpich")
 PEERS = ("openmpi", "mpich", "gloo")
@@ -142,6 +142,21 @@ def gradient_sets():
     ]
 
 
+def under_torch():
+    figures = []
+    ways = {"tutti": ("DistributedDataParallel of torch", 0.2), "hook": ("the same with ddp_hook", 0.2),
+            "own": ("tutti.torch.DistributedDataParallel", 0.125)}
+    for name in SETS:
+        for way, (about, target) in ways.items():
+            ours = pick("torch", TORCH, name, case="gradients", way=way)
+            figures.append(
+                Figure(f"torch.{name}.{way}", f"{name}, {about}: what it adds to a backward pass",
+                       VALUE, target, 0.5, ours, field="extra.of_gloo", unit="of gloo's"))
+    return figures + [
+        Figure("torch.call", "torch's all_reduce of 4 bytes, blocking", VALUE, 30, 60,
+               pick("torch", TORCH, "small1000", case="call", way="tutti"), unit="us")]
+
+
 def kinds(scope):
     figures = []
     small, large = at_bytes(scope.kinds_small), at_bytes(scope.kinds_large)
@@ -273,8 +288,8 @@ def kernels_and_more():
 
 
 def all_figures(scope):
-    figures = (shared_memory(scope) + gradient_sets() + kinds(scope) + latencies() + steady_state() + tcp(scope) +
-               beside_libraries(scope) + kernels_and_more())
+    figures = (shared_memory(scope) + gradient_sets() + under_torch() + kinds(scope) + latencies() +
+               steady_state() + tcp(scope) + beside_libraries(scope) + kernels_and_more())
     names = [figure.name for figure in figures]
     assert len(set(names)) == len(names)
     return figures

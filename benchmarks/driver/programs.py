@@ -55,6 +55,8 @@ class Scope:
         self.shaped = [4 * M]
         self.kinds_small, self.kinds_large = ([4 * K], [M]) if quick else ([4 * K, 64 * K], [M, 16 * M])
         self.kinds_rounds = 1 if quick else 3
+        self.torch_steps, self.torch_calls = (5, 500) if quick else (15, 2000)
+        self.torch_rounds = 1 if quick else 3
         self.repetitions = 2  # a round: the figure is the median of many
         self.steady_steps = {"names": 1000 if quick else 10_000, "true": 20 if quick else 200}
         # From a bucket's size on: before, agreeing on a call takes longer than the call.
@@ -106,17 +108,18 @@ def python_with(module):
 
 
 class Programs:
-    def __init__(self, root, build, scope, network):
+    def __init__(self, root, build, scope, network, python=""):
         self.root, self.build, self.scope, self.network = Path(root), Path(build), scope, network
         self.bench = self.build / "tools" / "tutti-bench"
         self.folder = self.build / "benchmarks"
         missing = self.folder / "missing.txt"
         lines = missing.read_text().splitlines() if missing.exists() else []
         self.missing = dict(line.split(": ", 1) for line in lines if ": " in line)
-        self.python = python_with("torch")
+        self.python = python or python_with("torch")
         self.commands = []
         self._allreduce_in_shared_memory()
         self._gradients()
+        self._torch()
         self._four_ranks()
         self._kinds()
         self._latency()
@@ -234,6 +237,19 @@ class Programs:
             if not self.scope.quick:
                 self._add("torch", "gradients", name, ddp + ("--variant", CUBIC),
                           self._congestion(CUBIC), CUBIC, fault=fault)
+
+    def _torch(self):
+        """DistributedDataParallel over Gloo and over the library, in turns within one program."""
+        package = self.build / "python" / "tutti" / "_native.abi3.so"
+        fault = "" if package.exists() else "the Python package is not built (Debian: python3-dev)"
+        for name in SETS:
+            path = self.root / "benchmarks" / "data" / "gradients" / f"{name}.csv"
+            argv = (self.python or "python3", self.root / "benchmarks" / "peers" / "ddp.py", "--set",
+                    path, "--way", "gloo,tutti,hook,own", "--steps", self.scope.torch_steps)
+            if name == "small1000":
+                argv += ("--calls", self.scope.torch_calls)
+            self._add("torch", "torch", name, argv, {"PYTHONPATH": str(self.build / "python")},
+                      fault=fault, rounds=self.scope.torch_rounds, timeout_s=180)
 
     def _four_ranks(self):
         groups = {"small": self.scope.small, "large": self.scope.four_large}

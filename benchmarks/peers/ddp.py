@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""DistributedDataParallel of torch over Gloo, on a set of ready-made gradients: the time of a
-backward pass with communication less that of the same pass without."""
+"""DistributedDataParallel on a set of ready-made gradients, in one of several ways: the time of a
+backward pass with communication less that of the module alone. Steps of all ways take turns."""
 
 import argparse
 import json
@@ -11,16 +11,30 @@ import tempfile
 import time
 from statistics import median
 
+# gloo, tutti: torch's DistributedDataParallel over that backend. hook: the same over tutti with
+# tutti.torch.ddp_hook. own: tutti.torch.DistributedDataParallel.
+WAYS = ("gloo", "tutti", "hook", "own")
+
 
 def parse_arguments():
     parser = argparse.ArgumentParser()
     parser.add_argument("--set", required=True, help="CSV: index,name,numel,shape")
+    parser.add_argument("--way", default="gloo", help=f"of {','.join(WAYS)}; several with commas")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--steps", type=int, default=5, help="of each kind")
     parser.add_argument("--warmup", type=int, default=3)
+    parser.add_argument("--fresh-gradients", action="store_true",
+                        help="zero_grad(set_to_none=True), so every step has new ones; without, they "
+                             "are set to zero where they lie")
+    parser.add_argument("--calls", type=int, default=0,
+                        help="also the median of so many blocking all_reduce calls of 4 bytes")
     parser.add_argument("--variant", default="shipped")
     parser.add_argument("--deadline", type=int, default=120, help="seconds")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    arguments.way = arguments.way.split(",")
+    if not set(arguments.way) <= set(WAYS):
+        parser.error(f"--way knows {', '.join(WAYS)}")
+    return arguments
 
 
 def read_counts(path):
@@ -36,92 +50,155 @@ def bind_to_core(rank):
     os.sched_setaffinity(0, {cores[rank % len(cores)]})
 
 
-def run_rank(rank, arguments, folder):
-    bind_to_core(rank)
-    import torch
-    import torch.distributed as dist
+class Case:
+    """What one rank measures. Its models share weights, which never change, and the gradients that
+    their backward passes hand over."""
 
-    torch.set_num_threads(1)
-    ranks = arguments.ranks
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank,
-                            world_size=ranks)
-    counts = read_counts(arguments.set)
+    def __init__(self, rank, arguments, folder):
+        import torch
+        import torch.distributed as dist
 
-    def pattern(count, of_rank):
+        self.torch, self.dist = torch, dist
+        self.rank, self.arguments, self.ranks = rank, arguments, arguments.ranks
+        torch.set_num_threads(1)
+        dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank,
+                                world_size=self.ranks)
+        self.counts = read_counts(arguments.set)
+        self.gradients = [self.pattern(count, rank) for count in self.counts]
+        self.weights = [torch.zeros(count) for count in self.counts]
+        self.start = torch.zeros(1, requires_grad=True)
+        self.groups = {"gloo": dist.group.WORLD}
+        self.alone = self.model()
+        self.wrapped = {way: self.wrap(way) for way in arguments.way}
+
+    def pattern(self, count, of_rank):
         period = 8191
-        once = ((torch.arange(period) * 7 + of_rank * 5) % 16 + 1).float()
+        once = ((self.torch.arange(period) * 7 + of_rank * 5) % 16 + 1).float()
         return once.repeat(-(-count // period))[:count].clone()
 
-    class Ready(torch.autograd.Function):
-        """Its backward hands over a gradient that is there already."""
+    def model(self):
+        torch, gradients = self.torch, self.gradients
 
-        @staticmethod
-        def forward(context, chain, parameter, gradient):
-            context.gradient = gradient
-            return chain.clone()
+        class Ready(torch.autograd.Function):
+            """Its backward hands over a gradient that is there already."""
 
-        @staticmethod
-        def backward(context, chain):
-            return chain, context.gradient, None
+            @staticmethod
+            def forward(context, chain, parameter, gradient):
+                context.gradient = gradient
+                return chain.clone()
 
-    class Model(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weights = torch.nn.ParameterList(
-                torch.nn.Parameter(torch.zeros(count)) for count in counts)
-            self.gradients = [pattern(count, rank) for count in counts]
+            @staticmethod
+            def backward(context, chain):
+                return chain, context.gradient, None
 
-        def forward(self, chain):
-            for weight, gradient in zip(self.weights, self.gradients):
-                chain = Ready.apply(chain, weight, gradient)
-            return chain
+        class Model(torch.nn.Module):
+            def __init__(self, weights):
+                super().__init__()
+                self.weights = torch.nn.ParameterList(
+                    torch.nn.Parameter(weight) for weight in weights)
 
-    model = Model()
-    wrapped = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
-    start = torch.zeros(1, requires_grad=True)
+            def forward(self, chain):
+                for weight, gradient in zip(self.weights, gradients):
+                    chain = Ready.apply(chain, weight, gradient)
+                return chain
 
-    def clear():
-        for weight in model.weights:
-            if weight.grad is not None:
-                weight.grad.zero_()
+        return Model(self.weights)
 
-    def timed(communicate):
-        dist.barrier()
-        begin = time.perf_counter()
-        if communicate:
-            wrapped(start).sum().backward()
-        else:
-            with wrapped.no_sync():
-                wrapped(start).sum().backward()
-        mine = torch.tensor([time.perf_counter() - begin], dtype=torch.float64)
-        dist.all_reduce(mine, op=dist.ReduceOp.MAX)
-        clear()  # gradients accumulate into the buckets; they must not grow
+    def wrap(self, way):
+        if way != "gloo":
+            import tutti.torch
+
+            self.groups[way] = self.dist.new_group(backend="tutti")
+        group = self.groups[way]
+        if way == "own":
+            return tutti.torch.DistributedDataParallel(self.model(), process_group=group)
+        wrapped = self.torch.nn.parallel.DistributedDataParallel(
+            self.model(), process_group=group, gradient_as_bucket_view=True)
+        if way == "hook":
+            tutti.torch.register_ddp_hook(wrapped)
+        return wrapped
+
+    def slowest(self, seconds):
+        mine = self.torch.tensor([seconds], dtype=self.torch.float64)
+        self.dist.all_reduce(mine, op=self.dist.ReduceOp.MAX)
         return mine.item() * 1e6
 
-    for _ in range(arguments.warmup):
-        timed(True), timed(False)
-    steps, alone = [], []
-    for _ in range(arguments.steps):
-        steps.append(timed(True))
-        alone.append(timed(False))
+    def step(self, module):
+        """Microseconds of a pass, of the slowest rank. Gradients add up where they lie, so they are
+        cleared."""
+        self.dist.barrier()
+        begin = time.perf_counter()
+        module(self.start).sum().backward()
+        seconds = time.perf_counter() - begin
+        for weight in module.parameters():
+            if self.arguments.fresh_gradients:
+                weight.grad = None
+            elif weight.grad is not None:
+                weight.grad.zero_()
+        return self.slowest(seconds)
 
-    wrapped(start).sum().backward()
-    wrong = torch.zeros(1, dtype=torch.int64)
-    for weight, count in zip(model.weights, counts):
-        mean = sum(pattern(count, other) for other in range(ranks)) / ranks
-        wrong += (weight.grad != mean).sum()
-    dist.all_reduce(wrong)
+    def steps(self):
+        """Of the module alone, and of each way."""
+        modules = {"alone": self.alone, **self.wrapped}
+        times = {name: [] for name in modules}
+        for turn in range(self.arguments.warmup + self.arguments.steps):
+            for name, module in modules.items():
+                took = self.step(module)
+                if turn >= self.arguments.warmup:
+                    times[name].append(took)
+        return times
 
-    if rank == 0:
-        for way, times, less in (("ddp_step", steps, 0), ("ddp_backward", alone, 0),
-                                 ("ddp", steps, median(alone))):
-            print(json.dumps({
-                "program": "torch", "case": "gradients", "way": way, "in_place": True,
-                "set": os.path.splitext(os.path.basename(arguments.set))[0],
-                "bytes": 4 * sum(counts), "dtype": "f32", "op": "average", "ranks": ranks,
-                "transport": "tcp", "time_us": median(times) - less, "min_us": min(times) - less,
-                "max_us": max(times) - less, "repetitions": len(times), "iterations": 1,
-                "wrong": wrong.item(), "extra": {"variant": arguments.variant}}), flush=True)
+    def wrong(self, module):
+        module(self.start).sum().backward()
+        count = self.torch.zeros(1, dtype=self.torch.int64)
+        for weight, numel in zip(module.parameters(), self.counts):
+            mean = sum(self.pattern(numel, other) for other in range(self.ranks)) / self.ranks
+            count += (weight.grad != mean).sum()
+        self.dist.all_reduce(count)
+        return count.item()
+
+    def calls(self, way):
+        """Microseconds of each blocking all_reduce of 4 bytes."""
+        tensor, times = self.torch.zeros(1), []
+        group = self.groups[way]
+        for _ in range(self.arguments.calls):
+            begin = time.perf_counter()
+            self.dist.all_reduce(tensor, group=group)
+            times.append((time.perf_counter() - begin) * 1e6)
+        return times
+
+    def row(self, case, way, times, less, bytes_, wrong, **extra):
+        print(json.dumps({
+            "program": "torch", "case": case, "way": way, "in_place": True,
+            "set": os.path.splitext(os.path.basename(self.arguments.set))[0],
+            "bytes": bytes_, "dtype": "f32", "op": "average", "ranks": self.ranks,
+            "transport": "tcp" if way.startswith(("gloo", "ddp")) else "shm",
+            "time_us": median(times) - less, "min_us": min(times) - less,
+            "max_us": max(times) - less, "repetitions": len(times), "iterations": 1, "wrong": wrong,
+            "extra": {"variant": self.arguments.variant, "torch": self.torch.__version__, **extra}}),
+            flush=True)
+
+    def measure(self):
+        times = self.steps()
+        wrong = {way: self.wrong(module) for way, module in self.wrapped.items()}
+        calls = {way: self.calls(way) for way in self.wrapped} if self.arguments.calls else {}
+        if self.rank != 0:
+            return
+        alone, bytes_ = median(times["alone"]), 4 * sum(self.counts)
+        gloos = median(times["gloo"]) - alone if "gloo" in times else None
+        self.row("gradients", "alone", times["alone"], 0, bytes_, 0)
+        for way, module_wrong in wrong.items():
+            exposed = median(times[way]) - alone
+            of_gloo = {"of_gloo": exposed / gloos} if gloos else {}
+            name = "ddp" if way == "gloo" else way
+            self.row("gradients", name, times[way], alone, bytes_, module_wrong, **of_gloo)
+        for way, took in calls.items():
+            self.row("call", "gloo" if way == "gloo" else way, took, 0, 4, 0)
+
+
+def run_rank(rank, arguments, folder):
+    bind_to_core(rank)
+    Case(rank, arguments, folder).measure()
     # No group is destroyed: with Gloo that hangs now and then. The process ends instead.
 
 
