@@ -102,5 +102,26 @@ def again(rank, size):
     equal(tensor, torch.full((1000,), float(size)), "all_reduce over tcp")
 
 
+def a_backend_for_each_device(rank, size):
+    """Where Tutti has the GPU's tensors only, those on the CPU are gloo's."""
+    if issubclass(tutti.torch.Group, dist.ProcessGroup):
+        return  # before torch 2.14 a group of Tutti's has all devices
+    for backends in ("cpu:gloo,cuda:tutti", "cpu:tutti,cuda:tutti", "cpu:tutti"):
+        group = dist.new_group(backend=backends, timeout=TIMEOUT)
+        tensor = torch.ones(3)
+        dist.all_reduce(tensor, group=group)
+        equal(tensor, torch.full((3,), float(size)), f"all_reduce over {backends}")
+        cpu = group._get_backend(torch.device("cpu"))
+        equal(isinstance(cpu, tutti.torch.Group), "cpu:tutti" in backends, f"the CPU's of {backends}")
+        equal(tutti.torch.group_of(group).size(), size, f"size of {backends}")
+
+
 if __name__ == "__main__":
-    run(works_that_nobody_keeps, many_groups, closing_while_a_thread_waits, a_late_rank, again)
+    run(
+        works_that_nobody_keeps,
+        many_groups,
+        a_backend_for_each_device,
+        closing_while_a_thread_waits,
+        a_late_rank,
+        again,
+    )

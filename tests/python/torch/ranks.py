@@ -36,10 +36,10 @@ def raises(kind, text, call, lines=1):
     raise AssertionError(f'nothing was raised where "{text}" was expected')
 
 
-def run(*parts):
+def run(*parts, backend="tutti"):
     """Runs the parts in order in one default group."""
     torch.set_num_threads(1)
-    dist.init_process_group("tutti", timeout=TIMEOUT)
+    dist.init_process_group(backend, timeout=TIMEOUT)
     rank = dist.get_rank()
     for part in parts:
         try:
