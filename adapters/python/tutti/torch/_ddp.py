@@ -101,7 +101,7 @@ class DistributedDataParallel(nn.Module):
 
     def _view(self, name: str, parameter: Tensor) -> Tensor:
         """The arena's memory with the strides of the parameter, as autograd makes gradients."""
-        flat = torch.from_dlpack(self._arena[self._prefix + name])
+        flat = torch.utils.dlpack.from_dlpack(self._arena[self._prefix + name])
         return flat.as_strided(parameter.shape, parameter.stride())
 
     def _compare(self) -> None:

@@ -29,7 +29,7 @@ _live: "weakref.WeakSet[Group]" = weakref.WeakSet()
 _held: "set[Group]" = set()
 
 
-class Group(Collectives, PointToPoint, _Base):
+class Group(Collectives, PointToPoint, _Base):  # type: ignore[misc]
     """One c10d group over a communicator of its own. Any thread, as far as the ranks make the
     calls of a group in one order. Closing is what the destructor, shutdown(), abort(), the end of the
     program and destroy_process_group (from torch 2.7 on) do: what waits here gets ClosedError, and
@@ -79,7 +79,7 @@ class Group(Collectives, PointToPoint, _Base):
                 raise tutti.ClosedError(f"rank {self._place}: group {self._group} is closed")
             if self._named is None:
                 named, _ = connect(
-                    dist.PrefixStore("named", self._torch_store),
+                    c10d.PrefixStore("named", self._torch_store),
                     f"{self._group} (named)",
                     self._place,
                     self._extent,

@@ -50,7 +50,10 @@ class _Bucket:
 
 
 # DistributedDataParallel looks at the types in this signature themselves, not at their names.
-def ddp_hook(state: HookState, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+def ddp_hook(
+    state: HookState,
+    bucket: dist.GradBucket,  # type: ignore[name-defined]
+) -> torch.futures.Future[Tensor]:
     """Averages a bucket's gradients, each under the name of its parameter: ranks may come to their
     buckets in any order, steps that repeat are replayed without a message, and an error or a report
     of a late rank says which parameter it is about."""
@@ -62,11 +65,12 @@ def ddp_hook(state: HookState, bucket: dist.GradBucket) -> torch.futures.Future[
     work = state.group.named_communicator().grouped_allreduce(
         known.name, known.pairs, "average", wire=known.wire
     )
-    return Work((work,), buffer, state.group.seconds).get_future()
+    over = Work((work,), buffer, state.group.seconds)
+    return over.get_future()  # type: ignore[no-any-return]
 
 
 def _name(state: HookState, parameter: Tensor) -> str:
-    name = state.names.get(parameter)
+    name: Optional[str] = state.names.get(parameter)
     if name is None:
         raise ValueError(
             f"ddp_hook: a parameter of shape {tuple(parameter.shape)} is not in the module that "

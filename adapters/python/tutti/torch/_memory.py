@@ -194,7 +194,8 @@ def single(call: str, tensors: Any) -> Tensor:
             f"{call}: {len(tensors)} tensors came where one a rank is expected; a process has one "
             "device here, so call it for each tensor"
         )
-    return tensors[0]
+    tensor: Tensor = tensors[0]
+    return tensor
 
 
 class Parts:
@@ -247,7 +248,8 @@ class Parts:
 
 
 def _storage_address(tensor: Tensor) -> int:
-    storage = tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage()
+    asked: Any = tensor
+    storage = asked.untyped_storage() if hasattr(asked, "untyped_storage") else asked.storage()
     return int(storage.data_ptr())
 
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlparse
 
-import torch.distributed as dist
 import tutti
+from torch._C import _distributed_c10d as c10d
 
 # What launchers say of a rank, beside torchrun.
 _LAUNCHERS = ("TUTTI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
@@ -29,11 +29,11 @@ def _meet(
         place: Any = None
         if comm.rank == 0:
             host = "127.0.0.1" if comm.hosts == 1 else _own_address()
-            store = dist.TCPStore(host, 0, comm.size, True, timeout, wait_for_workers=False)
+            store = c10d.TCPStore(host, 0, comm.size, True, timeout, wait_for_workers=False)
             place = (host, store.port)
         host, port = comm.broadcast_object("where torch's store is", place)
         if store is None:
-            store = dist.TCPStore(host, port, comm.size, False, timeout)
+            store = c10d.TCPStore(host, port, comm.size, False, timeout)
         comm.barrier("torch's store is reached").wait(timeout.total_seconds())
         rank, size = comm.rank, comm.size
     yield store, rank, size

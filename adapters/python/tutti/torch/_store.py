@@ -107,9 +107,9 @@ def connect(
 
 
 def _prefixed(store: Any, prefix: str) -> Any:
-    import torch.distributed as dist
+    from torch._C import _distributed_c10d as c10d
 
-    return dist.PrefixStore(prefix, store)
+    return c10d.PrefixStore(prefix, store)
 
 
 def _agree_on_secret(

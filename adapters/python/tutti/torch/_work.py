@@ -104,13 +104,13 @@ def _after_fork() -> None:
     """A forked child has none of its parent's threads."""
     _helpers.__init__()  # type: ignore[misc]
     _deadlines.__init__()  # type: ignore[misc]
-    _keeping.__init__()  # type: ignore[misc]
+    _keeping.__init__()
 
 
 os.register_at_fork(after_in_child=_after_fork)
 
 
-class Work(c10d.Work):  # type: ignore[misc]
+class Work(c10d.Work):
     """One call of c10d: the operations of Tutti that carry it, and what is left to be done here
     once they are over, which is to copy into the caller's tensors where these are not one piece of
     memory. Any thread may call anything; `finish` runs once, under the lock.
@@ -187,7 +187,7 @@ class Work(c10d.Work):  # type: ignore[misc]
         with self._lock:
             if self._future is not None:
                 return self._future
-            self._end = torch.futures.Future()  # type: ignore[var-annotated]
+            self._end: Any = torch.futures.Future()
             # C++ hears of an error only if it is raised behind another Future; set_exception would
             # be a value to it.
             self._future = self._end.then(self._value)

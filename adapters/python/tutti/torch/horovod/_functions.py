@@ -22,7 +22,7 @@ from ._world import (
 )
 
 try:
-    import cloudpickle as _pickle  # type: ignore[import]
+    import cloudpickle as _pickle  # type: ignore[import-not-found]
 except ImportError:
     _pickle = pickle
 

@@ -71,7 +71,8 @@ class _Distributed:
     def _watch(self, parameter: Tensor) -> None:
         # The node that accumulates lives as long as somebody holds it; its hook runs when .grad
         # is complete.
-        node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]  # type: ignore
+        view: Any = parameter.expand_as(parameter)
+        node = view.grad_fn.next_functions[0][0]
         node.register_hook(lambda *_: self._has_gradient(parameter))
         self._kept.append(node)
 
@@ -322,7 +323,7 @@ def DistributedOptimizer(
     base = type(optimizer)
     before = _DistributedByAdasum if by_adasum else _Distributed
     kind = type(base.__name__, (before, base), {"__module__": base.__module__})
-    wrapped: Any = kind.__new__(kind)
+    wrapped: Any = object.__new__(kind)
     # The very same groups and state, so that what was made for the given optimizer, such as a
     # schedule of its rate, works on.
     wrapped.__dict__.update(optimizer.__dict__)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -49,10 +51,11 @@ class SyncBatchNorm(_BatchNorm):
         if not self.training or not self.track_running_stats or self.running_mean is None:
             return
         with torch.no_grad():
-            self.num_batches_tracked += 1  # type: ignore
+            tracked: Any = self.num_batches_tracked
+            tracked += 1
             share = self.momentum
             if share is None:
-                share = 1.0 / float(self.num_batches_tracked)
+                share = 1.0 / float(tracked)
             unbiased = variance * (count / (count - 1))
             self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
             self.running_var.lerp_(unbiased.to(self.running_var.dtype), share)  # type: ignore
