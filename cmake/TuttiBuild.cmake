@@ -16,6 +16,12 @@ function(tutti_options target)
       $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
     target_link_options(${target} PRIVATE -fsanitize=${TUTTI_SANITIZE})
   endif()
+  get_target_property(type ${target} TYPE)
+  if(TUTTI_COVERAGE AND type MATCHES "LIBRARY$")
+    target_compile_options(${target} PRIVATE
+      $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fsanitize-coverage=trace-pc> -g1)
+    target_link_libraries(${target} PRIVATE tutti_coverage)
+  endif()
 endfunction()
 
 # For programs whose own code runs once: a third of their build is the optimizer's, and half of it
