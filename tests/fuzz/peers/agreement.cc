@@ -34,7 +34,7 @@ void read_answers(std::string_view message, NameCache& cache, const Options& opt
       cache.remember(response.name, response.signature);
     if (response.error || response.all_joined) continue;
     if (response.signature.shape.count() > kOwnElements)
-      throw DamagedMessage("this rank has no such tensor");
+      throw NotAskedFor();
     if (response.signature.kind == CollectiveKind::allreduce)
       allreduces.push_back(std::move(response));
   }
