@@ -28,7 +28,7 @@ class CheckpointTest(unittest.TestCase):
         self.assertEqual(tutti.checkpoint.steps(self.folder), [20, 30])
         newest = tutti.checkpoint.read(self.folder)
         self.assertEqual(newest.step, 30)
-        self.assertEqual(newest.words["sampler"], "epoch 0 consumed 720 of 1009 seed 7")
+        self.assertEqual(newest.words["sampler"], "epoch 0 consumed 720 of 1009 seed 7 order 2")
         weights = newest.tensors["weights"]
         self.assertEqual((weights.shape, weights.dtype), ((2,), numpy.float32))
         self.assertTrue(2 < weights[0] < 3.5 and -1.2 < weights[1] < -0.5, weights)
