@@ -85,6 +85,7 @@ void WorkState::wait(Deadline deadline) {
                             "wait again or let the stall report say who is missing",
                             name_))
         .with_tensor(name_);
+  driver_->waited();
   if (runtime_ != nullptr) driver_->was_on_device(name_);
   throw_if_failed();
 }

@@ -144,6 +144,8 @@ Response Negotiator::answer(const std::string& name, const Pending& pending) con
   response.error = hopeless(pending) ? left_ : find_disagreement(name, voices, size_);
   if (response.error) return response;
 
+  response.behind =
+      std::ranges::any_of(voices, [](const auto& voice) { return voice.second->behind; });
   const auto kind = first.signature.kind;
   if (!response.joined.empty() && kind != CollectiveKind::allreduce) {
     std::vector<int> joined(response.joined.begin(), response.joined.end());

@@ -30,8 +30,8 @@ Plan Plan::build(uint32_t id, std::vector<Tensor> tensors, int64_t fusion_bytes,
     const auto index = static_cast<int64_t>(i);
     plan.index.emplace(tensor.name, index);
     if (!tensor.signature.group.empty()) plan.groups[tensor.signature.group].push_back(index);
-    if (tensor.signature.kind == CollectiveKind::allreduce) {
-      places.push_back({index, &tensor.signature, {}});
+    if (may_share_bucket(tensor.signature.kind)) {
+      places.push_back({index, &tensor.signature, {}, gathered(tensor.signature, tensor.rows)});
       if (tensor.cut) cuts.push_back(index);
       continue;
     }
@@ -92,6 +92,11 @@ Response Plan::Tensor::answer() const {
   response.signature = signature;
   response.rows = rows;
   return response;
+}
+
+int64_t gathered(const Signature& signature, const std::vector<int64_t>& rows) {
+  if (signature.kind != CollectiveKind::allgather) return 0;
+  return std::accumulate(rows.begin(), rows.end(), int64_t{0}) * signature.shape.row_count();
 }
 
 bool Plan::Tensor::fits(const Request& request, int rank, int size) const {
@@ -160,6 +165,15 @@ std::optional<std::vector<Plan::Tensor>> PlanLearner::observe(const Response& re
   }
   if (step_.size() >= kMostTensors) disturb();
   in_step_.emplace(response.name, step_.size());
+  // What a rank submits only after it has waited cannot be in a bucket with what it waited for.
+  // Allreduces are not cut for that alone: one thread may wait while another one submits.
+  const auto is_allreduce = [](const Signature& signature) {
+    return signature.kind == CollectiveKind::allreduce;
+  };
+  const bool among_allreduces =
+      is_allreduce(response.signature) && (step_.empty() || is_allreduce(step_.back().signature));
+  if (response.behind && !among_allreduces && cuts_.size() < kMostTensors)
+    cuts_.insert(response.name);
   step_.push_back(
       {response.name, response.signature, cuts_.contains(response.name), response.rows});
   step_.back().signature.begin = 0;

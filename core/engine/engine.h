@@ -91,6 +91,7 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   void work_ended();
 
   void drive(WorkState& work, Deadline deadline) override;
+  void waited() override { waits_.fetch_add(1, std::memory_order_relaxed); }
   void report(const std::string& line) override;
   bool in_callback() const override;
   void stream_waits(const std::shared_ptr<WorkState>& work, StreamRef stream) override;
@@ -274,8 +275,9 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   std::atomic<bool> usable_{true};      // neither closed nor broken
   std::atomic<bool> is_broken_{false};  // broken_ is set
   std::atomic<uint64_t> wakeups_{0};
-  std::atomic<int> claims_{0};  // threads that sleep in take_token()
-  std::thread thread_;          // runs background()
+  std::atomic<uint64_t> waits_{0};  // that threads of the program have ended
+  std::atomic<int> claims_{0};      // threads that sleep in take_token()
+  std::thread thread_;              // runs background()
   CallbackQueue callbacks_;
   std::thread callback_thread_;
   std::shared_ptr<Engine> kept_;  // by itself, for a thread that did not give the token back

@@ -55,6 +55,7 @@ void Engine::Submission::commit(bool ring) {
   for (size_t i = before_; i < submitted.size(); ++i) {
     auto& entry = *submitted[i];
     entry.submitted = now;
+    entry.waits = engine_.waits_.load(std::memory_order_relaxed);
     if (entry.ready) engine_.find_waits(entry);
     engine_.submitted_bytes_ += entry.input.bytes();
     if (entry.plan_id != engine_.quiet_plan_ || !entry.fits_plan) engine_.quiet_bytes_ = 0;

@@ -94,8 +94,8 @@ class Scheduler {
   bool held() const { return replay_ && replay_->holds_waiting(); }
   void finish(Entry* entry, const Error* error) { hooks_.finish({&entry, 1}, error); }
   void request(Entry* entry);
-  void on_response(const Response& response, std::vector<Response>& allreduces);
-  void launch_allreduces(std::vector<Response>& allreduces);
+  void on_response(const Response& response, std::vector<Response>& fusable);
+  void launch_fused(std::vector<Response>& fusable);
   /// Where the backend works on a bucket.
   Device device_of(const BucketKey& key) const;
   void begin_plan(Plan plan);
@@ -154,6 +154,7 @@ class Scheduler {
   std::unordered_map<int64_t, uint64_t> early_left_;     // pairs beyond: left from this use on
   uint64_t allocations_ = 0;
   std::string last_submitted_;
+  uint64_t last_waits_ = 0;  // Entry::waits of what was submitted last
 
   // Answers with allreduces since the plan's last bucket was launched; this many times patience_ of
   // them say that the program goes on without it.

@@ -25,6 +25,8 @@ class Driver {
   virtual ~Driver() = default;
   /// Returns once `work` is done or the deadline passed.
   virtual void drive(class WorkState& work, Deadline deadline) = 0;
+  /// A thread of the program has waited for a Work. Any thread.
+  virtual void waited() = 0;
   /// The error of a Work that no thread of the program has asked for.
   virtual void report(const std::string& line) = 0;
   /// True in a fork of the process whose driver this is.
