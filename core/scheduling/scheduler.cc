@@ -11,9 +11,13 @@
 
 namespace tutti {
 
+std::string pair_entry_key(std::string_view name, int64_t peer) {
+  return fmt::format("{}\n{}", name, peer);
+}
+
 std::string entry_key(const Request& request) {
   if (!is_pair(request.signature.kind)) return request.name;
-  return fmt::format("{}\n{}", request.name, request.signature.root);
+  return pair_entry_key(request.name, request.signature.root);
 }
 
 Scheduler::Scheduler(const Options& options, Backend& backend, int rank, int size,
@@ -132,14 +136,10 @@ void Scheduler::on_response(const Response& response, std::vector<Response>& all
   if (is_pair(kind)) {
     last_pair_ = std::max(last_pair_, response.pair);
     key.clear();
-    if (response.rows.size() == 2) {
-      if (response.rows[0] == rank_) key = fmt::format("{}\n{}", response.name, response.rows[1]);
-      if (response.rows[1] == rank_) key = fmt::format("{}\n{}", response.name, response.rows[0]);
-    } else if (response.error) {
-      // The ranks of a pair that disagree: whichever this rank has under that name.
-      for (const auto& [candidate, entry] : outstanding_)
-        if (entry->request.name == response.name && candidate != response.name) key = candidate;
-    }
+    const bool from_any = response.signature.root == kFromAnyRank;
+    if (response.rows.at(0) == rank_) key = pair_entry_key(response.name, response.rows.at(1));
+    if (response.rows.at(1) == rank_)
+      key = pair_entry_key(response.name, from_any ? kFromAnyRank : response.rows[0]);
   }
   Entry* entry = take_outstanding(key);
   if (response.error) {
