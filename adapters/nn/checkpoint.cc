@@ -98,7 +98,8 @@ void save_training(const std::string& file, const std::vector<Parameter>& parame
   for (const auto& state : optimizer_state)
     checkpoint.tensors.emplace("optimizer." + state.name, state.tensor);
   checkpoint.words = {{"epoch", std::to_string(position.epoch)},
-                      {"step", std::to_string(position.step)}};
+                      {"step", std::to_string(position.step)},
+                      {"order", std::to_string(position.order)}};
   if (position.consumed >= 0) checkpoint.words["consumed"] = std::to_string(position.consumed);
   checkpoint.write(file);
 }
@@ -128,8 +129,10 @@ LoaderPosition load_training(const std::string& file, const std::vector<Paramete
     if (!value) throw damaged(file, fmt::format("the {} is missing", name));
     return *value;
   };
-  LoaderPosition position{number("epoch"), number("step")};
+  LoaderPosition position{.epoch = number("epoch"), .step = number("step")};
   if (checkpoint.words.contains("consumed")) position.consumed = number("consumed");
+  // The first version did not tell it.
+  position.order = checkpoint.words.contains("order") ? number("order") : 1;
   for (const auto& [from, to] : copies)
     if (from.bytes() > 0) std::memcpy(to.data(), from.data(), static_cast<size_t>(from.bytes()));
   return position;

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "tutti/adapters/sampling/sampler.h"
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
 
@@ -47,9 +46,11 @@ void DataLoader::restore(const LoaderPosition& position) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("DataLoader: epoch {} and step {} are no position; want 0 and above",
                             position.epoch, position.step));
+  require_sample_order("DataLoader", position.order, options_.shuffle && position.step > 0);
   // What was prepared ahead belongs to the position before.
   ahead_.reset();
   position_ = position;
+  position_.order = kSampleOrder;
   // A step too large to count images in is past the end as well.
   if (position.consumed < 0)
     position_.consumed = std::min(position.step, dataset_.count()) * options_.batch * options_.size;
@@ -99,7 +100,7 @@ void DataLoader::prefetch() {
 std::optional<Batch> DataLoader::next() {
   check_not_forked();
   if (!has_batch()) {
-    position_ = {position_.epoch + 1, 0, 0};
+    position_ = {.epoch = position_.epoch + 1, .consumed = 0};
     return {};
   }
   if (!ahead_) prefetch();

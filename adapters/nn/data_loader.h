@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tutti/adapters/nn/dataset.h"
+#include "tutti/adapters/sampling/sampler.h"
 #include "tutti/base/process/fork_guard.h"
 #include "tutti/tensor/tensor.h"
 
@@ -33,6 +34,7 @@ struct LoaderPosition {
   int64_t step = 0;
   /// Images of the epoch that all ranks together have had; negative: `step` times the global batch.
   int64_t consumed = -1;
+  int64_t order = kSampleOrder;  // of the epoch's samples; see there
 };
 
 /// Deals a dataset to the ranks: in every step rank r gets the r-th part of the step's global batch
@@ -51,7 +53,8 @@ class DataLoader {
 
   int64_t steps_per_epoch() const;
   LoaderPosition position() const { return position_; }
-  /// Throws Error(invalid_argument) for a negative epoch or step. Past the epoch's end is its end.
+  /// Throws Error(invalid_argument) for a negative epoch or step, Error(corrupt_data) for one within
+  /// an epoch whose samples are shuffled in another order. Past the epoch's end is its end.
   void restore(const LoaderPosition& position);
 
   /// The next batch of this epoch, or nothing at its end (and the next epoch begins).
@@ -86,7 +89,7 @@ class DataLoader {
 
   const Dataset& dataset_;
   const LoaderOptions options_;
-  LoaderPosition position_{0, 0, 0};
+  LoaderPosition position_{.consumed = 0};
   int64_t ordered_epoch_ = -1;
   std::vector<int64_t> order_;
   const ForkGuard fork_guard_;

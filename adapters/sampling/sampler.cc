@@ -3,21 +3,31 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 #include <optional>
-#include <random>
 
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
+#include "tutti/kernels/counter_random.h"
 
 namespace tutti {
 
 std::vector<int64_t> permutation(int64_t count, uint64_t seed, int64_t epoch) {
-  std::vector<int64_t> order(static_cast<size_t>(count));
-  std::iota(order.begin(), order.end(), int64_t{0});
-  std::mt19937_64 generator(seed * 1'000'003 + static_cast<uint64_t>(epoch));
-  for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[generator() % i]);
-  return order;
+  // The upper half of an epoch's number, which no training reaches, is another purpose.
+  const auto bits = static_cast<uint64_t>(epoch);
+  const auto upper = static_cast<uint32_t>(bits >> 32);
+  return random_order({.seed = seed,
+                       .purpose = random_purpose("shuffle") + upper,
+                       .step = static_cast<uint32_t>(bits)},
+                      count);
+}
+
+void require_sample_order(const char* who, int64_t order, bool is_within_an_epoch) {
+  if (order == kSampleOrder || !is_within_an_epoch) return;
+  throw Error(ErrorCode::corrupt_data,
+              fmt::format("{}: the epoch to go on with was begun in order {} of the samples, this "
+                          "version deals them in order {}, so that some would come twice and others "
+                          "never; go on with the beginning of an epoch",
+                          who, order, kSampleOrder));
 }
 
 Sampler::Sampler(int64_t samples, const SamplerOptions& options)
@@ -55,24 +65,28 @@ void Sampler::next_epoch() {
 }
 
 std::string Sampler::state() const {
-  return fmt::format("epoch {} consumed {} of {} seed {}", epoch_, consumed_, samples_,
-                     options_.seed);
+  return fmt::format("epoch {} consumed {} of {} seed {} order {}", epoch_, consumed_, samples_,
+                     options_.seed, kSampleOrder);
 }
 
 void Sampler::restore(const std::string& state) {
   const auto words = split_text(state, ' ');
   constexpr int64_t kMost = int64_t{1} << 62;
   std::optional<int64_t> epoch, consumed;
-  if (words.size() == 8 && words[0] == "epoch" && words[2] == "consumed") {
+  if ((words.size() == 8 || words.size() == 10) && words[0] == "epoch" && words[2] == "consumed") {
     epoch = parse_integer(words[1], 0, kMost);
     consumed = parse_integer(words[3], 0, samples_);
   }
   const auto expected = fmt::format(" of {} seed {}", samples_, options_.seed);
-  if (!epoch || !consumed || !state.ends_with(expected))
+  const auto order = fmt::format(" order {}", kSampleOrder);
+  // States of version 1 do not tell their order.
+  const bool is_first_version = state.ends_with(expected);
+  if (!epoch || !consumed || (!is_first_version && !state.ends_with(expected + order)))
     throw Error(ErrorCode::corrupt_data,
                 fmt::format("Sampler: cannot go on from \"{:.100}\", expected \"epoch E consumed "
-                            "C{}\" with C up to {}; load the same data with the same seed",
-                            state, expected, samples_));
+                            "C{}{}\" with C up to {}; load the same data with the same seed",
+                            state, expected, order, samples_));
+  if (is_first_version) require_sample_order("Sampler", 1, options_.shuffle && *consumed > 0);
   epoch_ = *epoch;
   consumed_ = *consumed;
 }

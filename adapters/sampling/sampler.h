@@ -7,8 +7,15 @@
 namespace tutti {
 
 /// The numbers 0 to count - 1 in an order that follows from seed and epoch alone, on every machine
-/// (Fisher and Yates).
+/// (Fisher and Yates, by the counter-based numbers of random_order()).
 std::vector<int64_t> permutation(int64_t count, uint64_t seed, int64_t epoch);
+
+/// Which order permutation() makes, for what is saved within an epoch: 1 was drawn by a Mersenne
+/// Twister, 2 is by counters.
+inline constexpr int64_t kSampleOrder = 2;
+/// Throws Error(corrupt_data) that names `who` if a state of another order is in the middle of a
+/// shuffled epoch. Between epochs and without a shuffle any order will do.
+void require_sample_order(const char* who, int64_t order, bool is_within_an_epoch);
 
 /// In which order samples are taken; equal on all ranks.
 struct SamplerOptions {
@@ -34,10 +41,11 @@ class Sampler {
   int64_t consumed() const { return consumed_; }         // in this epoch, by all ranks together
   void next_epoch();  // which begins with its first sample, whatever is left of this one
 
-  /// "epoch 2 consumed 640 of 8000 seed 1": for the words of a checkpoint.
+  /// "epoch 2 consumed 640 of 8000 seed 1 order 2": for the words of a checkpoint.
   std::string state() const;
   /// Goes on from there. Throws Error(corrupt_data) that names what was expected where it is no
-  /// such text, or of another number of samples or seed; then nothing was changed.
+  /// such text, of another number of samples, another seed, or, within an epoch, of another order;
+  /// then nothing was changed.
   void restore(const std::string& state);
 
  private:

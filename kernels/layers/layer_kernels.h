@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "tutti/kernels/layers/counter_random.h"
+#include "tutti/kernels/counter_random.h"
 #include "tutti/kernels/layers/layer_shapes.h"
 #include "tutti/tensor/tensor.h"
 

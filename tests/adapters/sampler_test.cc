@@ -91,14 +91,37 @@ TEST(Sampler, BadInput) {
   for (const std::string state :
        {"", "epoch 1", "epoch 1 consumed 11 of 10 seed 1", "epoch 1 consumed 3 of 11 seed 1",
         "epoch 1 consumed 3 of 10 seed 2", "epoch -1 consumed 3 of 10 seed 1",
-        "epoch 1 consumed 3 x of 10 seed 1"})
+        "epoch 1 consumed 3 x of 10 seed 1", "epoch 1 consumed 3 of 10 seed 1 order 3",
+        "epoch 1 consumed 3 of 10 seed 1 order 2 x"})
     test::expect_error(ErrorCode::corrupt_data,
                        "Sampler: cannot go on from \"" + state +
-                           "\", expected \"epoch E consumed C of 10 seed 1\" with C up to 10",
+                           "\", expected \"epoch E consumed C of 10 seed 1 order 2\" with C up to 10",
                        [&] { sampler.restore(state); });
-  EXPECT_EQ(sampler.state(), "epoch 0 consumed 0 of 10 seed 1");
-  sampler.restore("epoch 1 consumed 3 of 10 seed 1");
+  EXPECT_EQ(sampler.state(), "epoch 0 consumed 0 of 10 seed 1 order 2");
+  sampler.restore("epoch 1 consumed 3 of 10 seed 1 order 2");
   EXPECT_EQ(sampler.left(), 7);
+}
+
+// States of the first version, whose order was another, go on where it does not matter.
+TEST(Sampler, AnOlderOrderIsRefusedWithinAShuffledEpochOnly) {
+  Sampler sampler(10), plain(10, {.shuffle = false});
+  test::expect_error(
+      ErrorCode::corrupt_data,
+      "Sampler: the epoch to go on with was begun in order 1 of the samples, this version deals "
+      "them in order 2, so that some would come twice and others never; go on with the beginning "
+      "of an epoch",
+      [&] { sampler.restore("epoch 4 consumed 3 of 10 seed 1"); });
+  EXPECT_EQ(sampler.state(), "epoch 0 consumed 0 of 10 seed 1 order 2");
+  sampler.restore("epoch 4 consumed 0 of 10 seed 1");
+  EXPECT_EQ(sampler.epoch(), 4);
+  plain.restore("epoch 4 consumed 3 of 10 seed 1");
+  EXPECT_EQ(plain.take(2, 0, 1), (Samples{3, 4}));
+}
+
+// The order is by counters: a known one, so that a change of it is not overlooked.
+TEST(Sampler, TheOrderIsTheSameOnEveryMachine) {
+  EXPECT_EQ(permutation(10, 7, 3), (Samples{4, 5, 1, 9, 6, 3, 2, 0, 8, 7}));
+  EXPECT_NE(permutation(10, 7, 3), permutation(10, 7, 3 + (int64_t{1} << 32)));
 }
 
 }  // namespace

@@ -87,6 +87,12 @@ TEST_F(Checkpoints, CheckpointsComeBackToTheBit) {
   const auto position = load_training(file, adam.parameters(), adam.state());
   EXPECT_EQ(position.epoch, 3);
   EXPECT_EQ(position.step, 14);
+  EXPECT_EQ(position.order, kSampleOrder);
+  // The first version did not say in which order the samples come.
+  auto older = Checkpoint::read(file);
+  EXPECT_EQ(older.words.erase("order"), 1U);
+  older.write(file + ".older");
+  EXPECT_EQ(load_training(file + ".older", adam.parameters(), adam.state()).order, 1);
   EXPECT_EQ(std::memcmp(saved.data(), parameter.value.data(), 24), 0);
   adam.step();
   EXPECT_EQ(std::memcmp(next.data(), parameter.value.data(), 24), 0);

@@ -263,6 +263,20 @@ TEST(DataLoader, RestoringForgetsWhatWasPreparedAhead) {
   EXPECT_EQ(id_of(*loader.next(), 0), 4);
 }
 
+TEST(DataLoader, AnOlderOrderIsRefusedWithinAShuffledEpochOnly) {
+  const auto data = numbers(64);
+  DataLoader loader(data, {.batch = 4}), plain(data, {.batch = 4, .shuffle = false});
+  test::expect_error(ErrorCode::corrupt_data,
+                     "DataLoader: the epoch to go on with was begun in order 1 of the samples",
+                     [&] { loader.restore({.epoch = 2, .step = 3, .order = 1}); });
+  EXPECT_EQ(loader.position().epoch, 0);
+  loader.restore({.epoch = 2, .step = 0, .order = 1});
+  EXPECT_EQ(loader.position().epoch, 2);
+  EXPECT_EQ(loader.position().order, kSampleOrder);
+  plain.restore({.epoch = 2, .step = 3, .order = 1});
+  EXPECT_EQ(id_of(*plain.next(), 0), 12);
+}
+
 // The thread that prepares a batch ahead is the parent's: a fork that waited for it would hang.
 TEST(DataLoader, AForkMayDestroyItAndNoMore) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

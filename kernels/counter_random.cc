@@ -1,4 +1,4 @@
-#include "tutti/kernels/layers/counter_random.h"
+#include "tutti/kernels/counter_random.h"
 
 #include <Random123/philox.h>
 
