@@ -76,6 +76,8 @@ def parse_arguments():
                         help="forget what an interrupted run of this commit measured")
     parser.add_argument("--build", type=Path, default=ROOT / "build" / "release",
                         help="the build folder (default build/release)")
+    parser.add_argument("--torch", type=Path, metavar="PYTHON",
+                        help="an interpreter with a newer torch (default build/torch/environment's)")
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results",
                         help="where table and plot go (default benchmarks/results)")
     return parser.parse_args()
@@ -111,7 +113,7 @@ def main():
     measured = ROOT / "build" / "bench"
     lock = claim(measured)  # noqa: F841: held until the end
     network = Network(f"tutti-{zlib.crc32(str(ROOT).encode()):08x}")
-    programs = Programs(ROOT, arguments.build, scope, network)
+    programs = Programs(ROOT, arguments.build, scope, network, arguments.torch)
     for peer, reason in programs.missing.items():
         print(f"left out: {peer}: {reason}")
     commit = commit_of(ROOT)

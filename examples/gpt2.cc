@@ -26,6 +26,7 @@ struct Settings {
   double learning_rate = 3e-3;
   double dropout = 0;
   std::string dtype = "f32";
+  bool balance = false;
   std::string device = "cpu";
   std::string text = "/usr/share/common-licenses/GPL-3";  // every Debian has it
 };
@@ -97,7 +98,7 @@ void train(Settings s) {
                        "no layers are computed on " + s.device + "; use --device cpu");
   if (s.model == "124M") {
     s.vocabulary = 50304;  // 50,257, and some that are never used, so that it is even
-    s.length = 1024;
+    if (s.length == Settings().length) s.length = 1024;
     s.width = 768;
     s.heads = s.layers = 12;
   }
@@ -108,13 +109,12 @@ void train(Settings s) {
                            std::to_string(s.length) + " for one sequence; give another --text");
   const auto comm = tutti::Communicator::create();
   const int64_t rank = comm->rank(), size = comm->size();
-  const int64_t first = s.batch * rank / size, count = s.batch * (rank + 1) / size - first;
-
   auto model = gpt2(s);
   nn::AdamW adam(model.parameters(), {.learning_rate = s.learning_rate, .weight_decay = 0.1});
   auto optimizer = tutti::distributed(*comm, adam, {.op = tutti::ReduceOp::sum});
-  nn::StepAgreement agreement(
-      *comm, {.clip = 1, .loss_scale = {.first = s.dtype == "f16" ? 1024.0 : 1.0}});
+  nn::StepAgreement agreement(*comm, {.clip = 1,
+                                      .loss_scale = {.first = s.dtype == "f16" ? 1024.0 : 1.0},
+                                      .shares = {.samples = s.batch, .follow_speed = s.balance}});
   int64_t parameters = 0;
   for (const auto& parameter : adam.parameters()) parameters += parameter.value.count();
   if (rank == 0)
@@ -125,8 +125,10 @@ void train(Settings s) {
 
   const nn::CosineSchedule rate{
       .base = s.learning_rate, .total = s.steps, .least = s.learning_rate / 10, .warmup = 5};
-  double seconds = 0;  // of all steps but the first, which makes the primitives
+  double seconds = 0, exposed = 0;  // of all steps but the first, which makes the primitives
   for (int step = 0; step < s.steps; ++step) {
+    const double exposed_before = comm->statistics().exposed_seconds;
+    const auto [first, count] = agreement.begin();
     const auto [input, next] = batch_of(s, text, first, count, step);
     const auto begin = std::chrono::steady_clock::now();
     model.set_step(static_cast<uint32_t>(step), first);
@@ -142,14 +144,18 @@ void train(Settings s) {
     else
       optimizer.step();
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
-    if (step > 0) seconds += taken.count();
+    if (step > 0) {
+      seconds += taken.count();
+      exposed += comm->statistics().exposed_seconds - exposed_before;
+    }
     if (rank == 0)
       std::printf("step %d  loss %.6f  norm %.6g  %.1f ms%s\n", step, outcome.loss, outcome.norm,
                   taken.count() * 1e3, outcome.is_skipped ? "  skipped" : "");
   }
   if (rank == 0 && s.steps > 1)
-    std::printf("%.0f tokens/s\n",
-                static_cast<double>(s.batch * s.length * (s.steps - 1)) / seconds);
+    std::printf("%.0f tokens/s, exposed %.1f %%\n",
+                static_cast<double>(s.batch * s.length * (s.steps - 1)) / seconds,
+                100 * exposed / seconds);
 }
 
 }  // namespace
@@ -166,6 +172,8 @@ int main(int count, char** arguments) {
   app.add_option("--seed", s.seed, "of weights, sequences and dropout");
   app.add_option("--dtype", s.dtype, "of activations; parameters are f32")
       ->check(CLI::IsMember({"f32", "bf16", "f16"}));
+  app.add_option("--length", s.length, "bytes of a sequence (124M: 1024)");
+  app.add_flag("--balance", s.balance, "deal sequences by the speed of each rank");
   app.add_option("--device", s.device, "where layers are computed");
   CLI11_PARSE(app, count, arguments);
   try {

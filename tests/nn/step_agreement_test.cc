@@ -5,12 +5,14 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <mutex>
 #include <numeric>
 #include <optional>
+#include <thread>
 
 #include "tests/nn/layer_check.h"
 #include "tests/support/expect_error.h"
@@ -221,6 +223,62 @@ TEST(StepAgreement, WhatCannotGoOnIsAnErrorOnEveryRank) {
   });
 }
 
+// Shares come from the option, and all ranks must share the same samples.
+TEST(StepAgreement, SharesAreEqualOrFollowTheSpeed) {
+  test::run_threads(3, [](Communicator& comm) {
+    StepAgreement equal(comm, {.shares = {.samples = 7}});
+    EXPECT_EQ(equal.shares(), (std::vector<int64_t>{3, 2, 2}));
+    const auto share = equal.begin();
+    EXPECT_EQ(share.first, comm.rank() == 0 ? 0 : comm.rank() == 1 ? 3 : 5);
+    EXPECT_EQ(share.count, comm.rank() == 0 ? 3 : 2);
+    // Rank 1 takes ten times as long as the others for a sample.
+    auto model = small_model();
+    StepAgreement agreement(comm,
+                            {.shares = {.samples = 12, .follow_speed = true, .window = 0.05}});
+    int64_t samples = 0;
+    for (int step = 0; step < 8; ++step) {
+      const auto mine = agreement.begin();
+      EXPECT_EQ(mine.count, agreement.shares()[static_cast<size_t>(comm.rank())]);
+      std::this_thread::sleep_for(
+          std::chrono::milliseconds((comm.rank() == 1 ? 10 : 1) * mine.count));
+      const CrossEntropy loss(model.forward(test::noise_tensor(Shape{mine.count, 4}, 1)),
+                              Tensor(Shape{mine.count}, DataType::i64));
+      model.backward(loss, agreement.divisor());
+      agreement.send(loss);
+      samples = agreement.finish(model.parameters()).samples;
+      EXPECT_EQ(samples, 12);
+    }
+    EXPECT_LE(agreement.shares()[1], 2);
+    expect_error(
+        ErrorCode::mismatch,
+        "step agreement: the ranks share 12 to 13 samples in a step, this one " +
+            std::to_string(comm.rank() == 1 ? 13 : 12) + "; shares.samples must be the same on all",
+        [&] {
+          StepAgreement(comm,
+                        {.shares = {.samples = comm.rank() == 1 ? 13 : 12, .follow_speed = true}});
+        });
+  });
+}
+
+// Waiting for others is not this rank's slowness.
+TEST(StepAgreement, WhatARankWaitsIsNotItsOwnTime) {
+  test::run_threads(2, [](Communicator& comm) {
+    auto model = small_model();
+    StepAgreement agreement(comm, {.shares = {.samples = 8, .follow_speed = true, .window = 0.1}});
+    for (int step = 0; step < 6; ++step) {
+      const auto mine = agreement.begin();
+      // Rank 0 does 10 ms of work and then waits for rank 1, as a batch norm over all ranks would.
+      std::this_thread::sleep_for(std::chrono::milliseconds(comm.rank() == 0 ? 10 : 40));
+      EXPECT_EQ(comm.allreduce_blocking("moments", 1.0F, ReduceOp::sum), 2);
+      const CrossEntropy loss(model.forward(test::noise_tensor(Shape{mine.count, 4}, 1)),
+                              Tensor(Shape{mine.count}, DataType::i64));
+      agreement.send(loss);
+      agreement.finish(model.parameters());
+    }
+    EXPECT_GE(agreement.shares()[0], 6);
+  });
+}
+
 // One flipped bit is found at the next look, whatever the number of ranks, and named.
 TEST(Sentinel, NamesTheFlippedBit) {
   for (const int size : {2, 3, 5})
@@ -251,6 +309,35 @@ TEST(Sentinel, LooksEverySoManySteps) {
     expect_refused("sentinel: it cannot look every 0 steps; expected at least 1",
                    [&] { Sentinel(comm, {}, 0); });
     Sentinel(comm, small_model().parameters(), 1).look(1);
+  });
+}
+
+// A look at all parameters costs less than a two-hundredth of the steps between two looks: here
+// every 20 steps, of a model of 1.4 million parameters.
+TEST(Sentinel, CostsLittle) {
+  constexpr int kEvery = 20;
+  test::run_threads(1, [](Communicator& comm) {
+    Sequential model(5);
+    model.add("fc1", linear(600, 1200)).add("tanh", nn::tanh()).add("fc2", linear(1200, 600));
+    Sentinel sentinel(comm, model.parameters(), 1);
+    const auto input = test::noise_tensor(Shape{64, 600}, 1);
+    const auto seconds = [](auto body) {
+      double least = 1e9;
+      for (int i = 0; i < 7; ++i) {
+        const auto begin = Clock::now();
+        body();
+        least = std::min(least, std::chrono::duration<double>(Clock::now() - begin).count());
+      }
+      return least;
+    };
+    const double step = seconds([&] {
+      const auto output = model.forward(input);
+      model.backward(MeanSquaredError(output, input));
+    });
+    const double look = seconds([&] { sentinel.look(1); });
+    std::printf("a look takes %.3f ms, a step %.3f ms: %.3f %% if every %d steps\n", look * 1e3,
+                step * 1e3, 100 * look / (step * kEvery), kEvery);
+    EXPECT_LT(look, 0.005 * step * kEvery);
   });
 }
 
