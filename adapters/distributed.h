@@ -17,6 +17,7 @@
 #include "tutti/adapters/exchange/methods.h"
 #include "tutti/adapters/exchange/noise_scale.h"
 #include "tutti/adapters/exchange/rounds.h"
+#include "tutti/adapters/sharded/placed_tensor.h"
 #include "tutti/base/cpp20.h"
 #include "tutti/core/communicator.h"
 #include "tutti/kernels/convert.h"
@@ -96,7 +97,7 @@ struct DistributedOptions {
   double predivide = 1.0;
   std::optional<DataType> wire = std::nullopt;  // f16 or bf16
   /// distributed() gives rank 0's parameters, and its optimizer's state, to every rank, so that the
-  /// first gradients are of equal parameters already.
+  /// first gradients are of equal parameters already. Without it all must have the same ones.
   bool broadcast_first = true;
   /// Whether the noise of gradients is measured, and batches grow by it; for synchronous averages.
   NoisePolicy noise = {};
@@ -185,11 +186,19 @@ class Distributed {
                         "\"; gradients are matched by name, so each needs its own")
             .with_tensor(slot.name);
     }
+    std::vector<NamedTensor> values;
+    bool is_on_host = true;
+    for (const auto& parameter : optimizer.parameters()) {
+      values.push_back({std::string(parameter.name), parameter.value});
+      is_on_host = is_on_host && values.back().tensor.device().kind == DeviceKind::cpu;
+    }
+    check_tensors_alike(comm, values);
+    if (!options.broadcast_first && is_on_host) check_values_alike(comm, values);
     if (options.broadcast_first) {
       broadcast_parameters(comm, optimizer.parameters());
       if constexpr (HasState<O>) broadcast_optimizer_state(comm, optimizer);
     }
-    make_exchange();
+    make_exchange(std::move(values));
     if constexpr (AnnouncesGradients<O>)
       optimizer.on_gradient_ready([this](std::string_view name) { gradient_ready(name); });
   }
@@ -296,7 +305,30 @@ class Distributed {
     if (rounds_) rounds_->consolidate();
   }
 
-  /// Tensors that the exchange itself keeps from step to step, for checkpoints; equal on all ranks.
+  /// Everything to save with a CheckpointFolder, and to load into, between any two steps:
+  /// "parameter.NAME", "optimizer.STATE" and what exchange_state() names. What a policy lets differ
+  /// from rank to rank is Held::own: on as many ranks the training goes on to the bit, on others
+  /// each begins with the mean of all. Waits for what is on its way.
+  std::vector<PlacedTensor> placed_state() {
+    std::vector<PlacedTensor> all;
+    const auto add = [&](const std::string& name, const TensorView& tensor, bool may_differ) {
+      all.push_back({name,
+                     tensor,
+                     {tensor.shape(), may_differ ? Held::own : Held::replicated, comm_.size(),
+                      comm_.rank()}});
+    };
+    if (rounds_) rounds_->arrive();
+    for (const auto& parameter : optimizer_.parameters())
+      add("parameter." + std::string(parameter.name), parameter.value, rounds_.has_value());
+    if constexpr (HasState<O>)
+      for (const auto& state : optimizer_.state())
+        add("optimizer." + std::string(state.name), state.tensor, rounds_.has_value());
+    for (const auto& state : exchange_state()) add(state.name, state.tensor, false);
+    return all;
+  }
+
+  /// Tensors that the exchange itself keeps from step to step; equal on all ranks after a round,
+  /// when nothing is on its way.
   std::vector<ExchangeState> exchange_state() const {
     auto all = rounds_ ? rounds_->state() : std::vector<ExchangeState>();
     if (noise_) all.push_back({"exchange.noise", noise_->state()});
@@ -345,7 +377,10 @@ class Distributed {
     double squares = 0;  // of this rank's gradient, before it travels
   };
   void submit(Slot& slot) {
-    if (noise_) slot.squares = sum_of_squares(slot.gradient);
+    if (noise_) {
+      scale_to_passes();
+      slot.squares = sum_of_squares(slot.gradient);
+    }
     if constexpr (ReducesGradients<O>)
       optimizer_.reduce_gradient(slot.name, reduce_);
     else
@@ -371,11 +406,9 @@ class Distributed {
     return all;
   }
 
-  void make_exchange() {
+  void make_exchange(std::vector<NamedTensor> values) {
     const auto& policy = options_.exchange;
-    std::vector<NamedTensor> values, momenta;
-    for (const auto& parameter : optimizer_.parameters())
-      values.push_back({std::string(parameter.name), parameter.value});
+    std::vector<NamedTensor> momenta;
     if (policy.combination == Combination::adasum && !policy.exchanges_parameters()) {
       if (options_.op != ReduceOp::average || options_.wire || options_.predivide != 1)
         throw Error(ErrorCode::invalid_argument,
@@ -396,7 +429,6 @@ class Distributed {
     if (policy.outer.kind == OuterStep::Kind::slow_momentum && !HasLearningRate<O>)
       throw Error(ErrorCode::invalid_argument,
                   "exchange policy: outer=slow_momentum wants an optimizer with learning_rate()");
-    if (!options_.broadcast_first) check_values_alike(comm_, values);
     rounds_.emplace(comm_, policy, reduce_, std::move(values), std::move(momenta));
   }
 
@@ -421,7 +453,6 @@ class Distributed {
                                                      ", want f32 or f64 in host memory")
             .with_tensor(slot.name);
     noise_.emplace(options_.noise, options_.backward_passes_per_step, comm_.size());
-    scale_to_passes();
   }
 
   // Where batches grow, gradients are means over the passes of a step.
@@ -442,7 +473,6 @@ class Distributed {
     for (const auto& slot : slots_) mean += sum_of_squares(slot.gradient);
     const double passes = noise_->passes();
     noise_->add(squares_[0] / (passes * passes), noise_->grows() ? mean : mean / (passes * passes));
-    scale_to_passes();
   }
 
   void exchange_after_step() {

@@ -17,6 +17,7 @@
 #include "tutti/adapters/checkpoint/part_reader.h"
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
+#include "tutti/kernels/convert.h"
 
 namespace tutti {
 
@@ -35,7 +36,31 @@ std::string described(const PlacedTensor& tensor) {
   const auto& placement = tensor.placement;
   return fmt::format("\"{}\" {}{}{}", tensor.name, to_string(tensor.here.dtype()),
                      placement.shape.to_string(),
-                     placement.held == Held::divided ? " divided" : "");
+                     placement.held == Held::divided ? " divided"
+                     : placement.held == Held::own   ? " own"
+                                                     : "");
+}
+
+// Of a tensor of which each of so many ranks has its own: they lie one behind another.
+Shape shape_of_all(const Shape& own, int64_t ranks) {
+  std::vector<int64_t> extents = {ranks};
+  extents.insert(extents.end(), own.extents().begin(), own.extents().end());
+  return Shape(extents);
+}
+
+// As the files hold it.
+Shape stored_shape(const Placement& placement) {
+  return placement.held == Held::own ? shape_of_all(placement.shape, placement.axis_size)
+                                     : placement.shape;
+}
+
+// How many ranks' own tensors a checkpoint has where each rank wants its own; 0: one for all.
+std::optional<int64_t> ranks_with_their_own(const CheckpointEntry& entry, const Shape& wanted) {
+  if (entry.shape == wanted) return 0;
+  if (entry.shape.rank() > 0 && entry.shape[0] > 0 &&
+      entry.shape == shape_of_all(wanted, entry.shape[0]))
+    return entry.shape[0];
+  return {};
 }
 
 void check_placed(const Communicator& comm, const PlacedTensor& tensor) {
@@ -48,7 +73,7 @@ void check_placed(const Communicator& comm, const PlacedTensor& tensor) {
     throw refuse("is no name for a tensor in a checkpoint; give it another one");
   if (placement.held == Held::partial_sum)
     throw refuse("is a partial sum, of which no rank has the whole; reduce it first");
-  if (placement.held == Held::divided &&
+  if ((placement.held == Held::divided || placement.held == Held::own) &&
       (placement.axis_size != comm.size() || placement.axis_index != comm.rank()))
     throw refuse(fmt::format("is placed as part {} of {}, expected {} of {}, as the communicator",
                              placement.axis_index, placement.axis_size, comm.rank(), comm.size()));
@@ -78,9 +103,11 @@ std::vector<FilePart> parts_of_rank(const std::vector<PlacedTensor>& tensors, in
       };
       range = {element_at(share_begins(rank)), element_at(share_begins(rank + 1))};
       before += tensor.here.bytes();
+    } else if (tensor.placement.held == Held::own) {
+      range = {range.end * rank, range.end * (rank + 1)};
     }
     if (range.count() > 0)
-      parts.push_back({tensor.name, tensor.placement.shape, tensor.here.dtype(), range});
+      parts.push_back({tensor.name, stored_shape(tensor.placement), tensor.here.dtype(), range});
   }
   return parts;
 }
@@ -112,7 +139,10 @@ void check_wanted(const std::string& place, const Manifest& manifest,
     const auto found = manifest.tensors.find(tensor.name);
     if (found == manifest.tensors.end()) throw refuse(tensor.name, "is not in it");
     const auto& entry = found->second;
-    if (entry.shape != tensor.placement.shape || entry.dtype != tensor.here.dtype())
+    const bool fits = tensor.placement.held == Held::own
+                          ? ranks_with_their_own(entry, tensor.placement.shape).has_value()
+                          : entry.shape == tensor.placement.shape;
+    if (!fits || entry.dtype != tensor.here.dtype())
       throw refuse(tensor.name, fmt::format("is {}{} there, expected {}{}", to_string(entry.dtype),
                                             entry.shape.to_string(), to_string(tensor.here.dtype()),
                                             tensor.placement.shape.to_string()));
@@ -121,6 +151,31 @@ void check_wanted(const std::string& place, const Manifest& manifest,
   for (const auto& [name, entry] : manifest.tensors)
     if (!wanted.contains(name))
       throw refuse(name, "is in it, and nobody asked for it; to leave it out set partly");
+}
+
+// A rank's own tensor: that of its place where as many ranks are there as then, or the one that all
+// had; otherwise the mean of all of them, as an exchange gives, and of whole numbers one of them.
+std::vector<std::byte> read_own(PartFiles& files, const CheckpointEntry& entry,
+                                const PlacedTensor& tensor) {
+  const auto& placement = tensor.placement;
+  const auto ranks = ranks_with_their_own(entry, placement.shape).value_or(0);
+  const int64_t count = placement.shape.count();
+  const auto of_rank = [&](int64_t rank) {
+    return files.read(tensor.name, {rank * count, (rank + 1) * count});
+  };
+  if (ranks == 0) return of_rank(0);
+  if (ranks == placement.axis_size || !is_float(entry.dtype))
+    return of_rank(placement.axis_index % ranks);
+  std::vector<double> sum(static_cast<size_t>(count)), one(sum.size());
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    const auto bytes = of_rank(rank);
+    cast(entry.dtype, bytes.data(), DataType::f64, reinterpret_cast<std::byte*>(one.data()), count);
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += one[i] / static_cast<double>(ranks);
+  }
+  std::vector<std::byte> mean(static_cast<size_t>(count * size_of(entry.dtype)));
+  cast(DataType::f64, reinterpret_cast<const std::byte*>(sum.data()), entry.dtype, mean.data(),
+       count);
+  return mean;
 }
 
 // What rank 0 has while a checkpoint is written; gone with it, unless it has got its name.
@@ -234,7 +289,9 @@ CheckpointFolder::Saving CheckpointFolder::prepare(
   for (const auto& tensor : tensors) by_name[tensor.name] = &tensor;
   for (auto& part : parts_of_rank(tensors, comm_.size(), comm_.rank())) {
     const auto& tensor = *by_name.at(part.name);
-    const int64_t from = part.range.begin - tensor.placement.here().begin;
+    const int64_t first =
+        tensor.placement.held == Held::own ? part.range.begin : tensor.placement.here().begin;
+    const int64_t from = part.range.begin - first;
     const auto* data = tensor.here.data() + from * size_of(part.dtype);
     saving.pieces.push_back({std::move(part), data});
   }
@@ -320,7 +377,7 @@ void CheckpointFolder::finish(const Saving& saving, const Texts& reports,
   manifest.step = saving.step;
   manifest.words = saving.words;
   for (const auto& tensor : saving.tensors)
-    manifest.tensors[tensor.name] = {tensor.placement.shape, tensor.here.dtype(), {}};
+    manifest.tensors[tensor.name] = {stored_shape(tensor.placement), tensor.here.dtype(), {}};
   for (int rank = 0; rank < comm_.size(); ++rank) {
     const auto parts = parts_of_rank(saving.tensors, comm_.size(), rank);
     const auto& report = reports[static_cast<size_t>(rank)];
@@ -422,7 +479,9 @@ std::optional<LoadedCheckpoint> CheckpointFolder::load(const std::vector<PlacedT
     check_wanted(place, manifest, tensors, options);
     PartFiles files(is_file ? "" : place + "/", manifest);
     for (const auto& tensor : tensors)
-      read.push_back(files.read(tensor.name, tensor.placement.here()));
+      read.push_back(tensor.placement.held == Held::own
+                         ? read_own(files, manifest.tensors.at(tensor.name), tensor)
+                         : files.read(tensor.name, tensor.placement.here()));
     return "";
   });
   for (size_t i = 0; i < tensors.size(); ++i)

@@ -36,7 +36,9 @@ struct LoadedCheckpoint {
 /// Checkpoints of a job in a folder that all its ranks see: "step-12" holds one safetensors file a
 /// rank and manifest.json. Each rank writes what it alone holds and its share of what all hold.
 /// They are written beside, to the disk, and only then take their name, so a name that is there is
-/// whole, whatever happens to the job. Loads on any number of ranks and into any placement.
+/// whole, whatever happens to the job. Loads on any number of ranks and into any placement; what
+/// each rank has of its own (Held::own) comes back to the bit on as many ranks, on others as the
+/// mean of all.
 /// save(), load() and wait() are collective; an Error is the same on all ranks and names the rank
 /// that failed, and then nothing was changed: neither the tensors nor the checkpoints that were
 /// there. Used by one thread.

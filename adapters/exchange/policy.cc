@@ -120,6 +120,9 @@ void check_fragments(const ExchangePolicy& policy) {
            (policy.what == Exchanged::changes && policy.combination == Combination::mean),
        fmt::format("early={} excludes what={} with combination={}; want the mean of changes",
                    policy.early, name_of(policy.what), name_of(policy.combination)));
+  want(policy.early == 0 || policy.momenta != Momenta::averaged,
+       fmt::format("early={} excludes momenta=averaged; the ranks go on with them meanwhile",
+                   policy.early));
   want(policy.kept == 0 || policy.early > 0,
        fmt::format("kept={} excludes early=0; nothing went on meanwhile", policy.kept));
 }

@@ -52,9 +52,10 @@ Rounds::Rounds(Communicator& comm, const ExchangePolicy& policy, const ReduceOpt
       policy_(policy),
       reduce_(reduce),
       momenta_(std::move(momenta)),
-      rates_(2, 0.0),
-      steps_(Shape{1}, DataType::i64) {
+      rates_(Shape{2}, DataType::f64),
+      steps_(Shape{2}, DataType::i64) {
   check_reduce(policy, reduce);
+  set_under_way(-1);
   const auto& outer = policy.outer;
   const bool has_momentum = outer.kind == OuterStep::Kind::slow_momentum ||
                             (outer.kind == OuterStep::Kind::sgd && outer.momentum != 0);
@@ -73,9 +74,12 @@ Rounds::Rounds(Communicator& comm, const ExchangePolicy& policy, const ReduceOpt
       copy_values(part.value, part.shared);
     }
     if (has_momentum) part.momentum = add("momentum");
-    if (policy.what == Exchanged::changes || outer.kind == OuterStep::Kind::elastic)
+    if (policy.early > 0)
+      part.sent = add("sent");
+    else if (policy.what == Exchanged::changes || outer.kind == OuterStep::Kind::elastic)
       part.sent = Tensor(value.tensor.shape(), value.tensor.dtype());
   }
+  if (policy.early > 0) state_.push_back({"exchange.rates", rates_});
   state_.push_back({"exchange.steps", steps_});
   if (policy.combination == Combination::adasum) {
     std::vector<TensorView> sent;
@@ -87,7 +91,7 @@ Rounds::Rounds(Communicator& comm, const ExchangePolicy& policy, const ReduceOpt
 
 Rounds::~Rounds() {
   try {
-    if (under_way_ >= 0) wait_for(under_way_);
+    arrive();
   } catch (const Error&) {
     // The step that would have used it is never taken.
   }
@@ -115,7 +119,7 @@ void Rounds::deal_fragments() {
 }
 
 void Rounds::after_step(double learning_rate) {
-  const int64_t step = ++*steps_.as<int64_t>();
+  const int64_t step = ++steps_.as<int64_t>()[0];
   const int64_t local = step - policy_.synchronous_steps;
   if (local <= 0) {
     if (local == 0 && policy_.keeps_shared_parameters())
@@ -132,20 +136,21 @@ void Rounds::after_step(double learning_rate) {
   if (starts >= 0) start(starts, learning_rate);
   // One that consolidate() has brought home early is not under way any more.
   const int ends = due_at(local);
-  if (ends >= 0 && ends == under_way_) finish(ends);
+  if (ends >= 0 && ends == under_way()) finish(ends);
 }
 
 void Rounds::start(int fragment, double learning_rate) {
-  under_way_ = fragment;
+  set_under_way(fragment);
   for (size_t i = first_of(fragment); i < first_of(fragment + 1); ++i) send(parts_[i]);
   if (policy_.momenta == Momenta::averaged)
     for (auto& momentum : momenta_)
       if (is_real(momentum.tensor))
         other_works_.push_back(
             comm_.allreduce("exchange momentum " + momentum.name, momentum.tensor));
-  rates_ = {learning_rate, -learning_rate};
+  rates_.as<double>()[0] = learning_rate;
+  rates_.as<double>()[1] = -learning_rate;
   if (policy_.outer.kind == OuterStep::Kind::slow_momentum)
-    other_works_.push_back(comm_.allreduce("exchange rates", rates_, ReduceOp::max));
+    other_works_.push_back(comm_.allreduce("exchange rates", rates_.view(), ReduceOp::max));
   if (adasum_) adasum_->combine();
 }
 
@@ -159,7 +164,8 @@ void Rounds::send(Part& part) {
       comm_.allreduce("exchange " + part.name, part.sent ? part.sent.view() : part.value, reduce_);
 }
 
-void Rounds::wait_for(int fragment) {
+void Rounds::arrive() {
+  if (under_way() < 0) return;
   std::optional<Error> failed;
   const auto wait = [&](Work& work) {
     try {
@@ -169,15 +175,17 @@ void Rounds::wait_for(int fragment) {
     }
     work = Work();
   };
-  for (size_t i = first_of(fragment); i < first_of(fragment + 1); ++i) wait(parts_[i].work);
+  for (auto& part : parts_) wait(part.work);
   for (auto& work : other_works_) wait(work);
   other_works_.clear();
-  under_way_ = -1;
-  if (failed) throw Error(*failed);
+  if (!failed) return;
+  set_under_way(-1);  // it never arrives
+  throw Error(*failed);
 }
 
 void Rounds::finish(int fragment) {
-  wait_for(fragment);
+  arrive();
+  set_under_way(-1);
   const double rate = agreed_rate();
   for (size_t i = first_of(fragment); i < first_of(fragment + 1); ++i) use(parts_[i], rate);
   if (policy_.momenta == Momenta::zeroed)
@@ -186,7 +194,7 @@ void Rounds::finish(int fragment) {
 }
 
 double Rounds::agreed_rate() const {
-  const double highest = rates_[0], lowest = -rates_[1];
+  const double highest = rates_.as<double>()[0], lowest = -rates_.as<double>()[1];
   if (highest != lowest)
     throw Error(
         ErrorCode::mismatch,
@@ -217,7 +225,7 @@ void Rounds::use(Part& part, double learning_rate) {
 
 void Rounds::consolidate() {
   if (steps() <= policy_.synchronous_steps) return;  // they are equal still
-  if (under_way_ >= 0) finish(under_way_);
+  if (under_way() >= 0) finish(under_way());
   for (auto& part : parts_)
     part.work = comm_.allreduce("exchange consolidated " + part.name, part.value);
   std::optional<Error> failed;

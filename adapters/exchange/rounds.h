@@ -43,8 +43,13 @@ class Rounds {
   /// stays. All ranks call it after the same step.
   void consolidate();
 
+  /// Waits until what is on its way has arrived, without using it before its step has come; from
+  /// then on and until the next step state() says everything. Local.
+  void arrive();
   /// What all ranks share, equal on all of them: "exchange.shared.<parameter>" and
-  /// "exchange.momentum.<parameter>", as far as the policy has them, and "exchange.steps", i64.
+  /// "exchange.momentum.<parameter>", as far as the policy has them; where fragments set out early,
+  /// "exchange.sent.<parameter>" and "exchange.rates", f64[2], of the one on its way; and
+  /// "exchange.steps", i64[2]: the inner steps taken, and which fragment that is (-1: none).
   const std::vector<ExchangeState>& state() const { return state_; }
 
  private:
@@ -56,7 +61,9 @@ class Rounds {
     Tensor sent;      // on its way, then the mean; empty: the value itself is
     Work work;
   };
-  int64_t steps() const { return *steps_.as<int64_t>(); }
+  int64_t steps() const { return steps_.as<int64_t>()[0]; }
+  int under_way() const { return static_cast<int>(steps_.as<int64_t>()[1]); }  // -1: none
+  void set_under_way(int fragment) { steps_.as<int64_t>()[1] = fragment; }
   size_t first_of(int fragment) const { return fragment_begins_[static_cast<size_t>(fragment)]; }
   void deal_fragments();
   void start(int fragment, double learning_rate);
@@ -64,7 +71,6 @@ class Rounds {
   void send(Part& part);
   void use(Part& part, double learning_rate);
   double agreed_rate() const;
-  void wait_for(int fragment);
 
   Communicator& comm_;
   const ExchangePolicy policy_;
@@ -73,10 +79,9 @@ class Rounds {
   std::optional<Adasum> adasum_;
   std::vector<NamedTensor> momenta_;
   std::vector<Work> other_works_;        // of momenta and rates
-  std::vector<double> rates_;            // the highest of all ranks, and minus the lowest
+  Tensor rates_;                         // the highest of all ranks, and minus the lowest, f64
   std::vector<size_t> fragment_begins_;  // into parts_, one more than there are fragments
-  int under_way_ = -1;                   // a fragment, or none
-  Tensor steps_;                         // inner steps taken, i64
+  Tensor steps_;                         // inner steps taken and the fragment under way, i64
   std::vector<ExchangeState> state_;
 };
 

@@ -19,6 +19,7 @@ enum class Held {
   replicated,   // each rank all of it, equal on all
   divided,      // each rank a range of its own
   partial_sum,  // each rank an addend of all of it, as a gradient before it is reduced
+  own,          // each rank all of it with values of its own, as momenta between exchanges
 };
 
 /// Where the elements of a tensor are, along one axis of ranks.

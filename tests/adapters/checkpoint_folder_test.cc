@@ -11,8 +11,10 @@
 #include <fstream>
 
 #include "tests/adapters/checkpoint_state.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
 #include "tests/support/scratch_folder.h"
+#include "tutti/kernels/convert.h"
 
 namespace tutti {
 namespace {
@@ -48,6 +50,54 @@ TEST(CheckpointFolder, ComesBackOnAnyNumberOfRanksInAnyPlacement) {
         test::run_threads(size, body);
       }
   }
+}
+
+// As momenta are between exchanges.
+TEST(CheckpointFolder, WhatEachRankHasOfItsOwnComesBackOrItsMean) {
+  const test::ScratchFolder scratch;
+  struct Own {
+    std::vector<float> wide = std::vector<float>(6);
+    std::vector<BFloat16> narrow = std::vector<BFloat16>(2);
+    std::vector<int64_t> steps = std::vector<int64_t>(1);
+    std::vector<PlacedTensor> placed(const Communicator& comm) {
+      const auto place = [&](const Shape& shape) {
+        return Placement{shape, Held::own, comm.size(), comm.rank()};
+      };
+      return {{"wide", TensorView(wide.data(), Shape{2, 3}, DataType::f32), place({2, 3})},
+              {"narrow", narrow, place({2})},
+              {"steps", steps, place({1})}};
+    }
+  };
+  test::run_threads(3, [&](Communicator& comm) {
+    Own own;
+    for (size_t i = 0; i < 6; ++i)
+      own.wide[i] = static_cast<float>(comm.rank() * 10) + 0.1F * static_cast<float>(i);
+    own.narrow.assign(2, to_bfloat16(static_cast<float>(comm.rank())));
+    own.steps[0] = 5 + comm.rank();
+    CheckpointFolder(comm, scratch.path()).save(1, own.placed(comm));
+  });
+  for (const int size : {1, 2, 3, 4})
+    test::run_threads(size, [&](Communicator& comm) {
+      Own own;
+      CheckpointFolder(comm, scratch.path()).load(own.placed(comm));
+      const float mean = size == 3 ? static_cast<float>(comm.rank()) : 1;
+      for (size_t i = 0; i < 6; ++i)
+        EXPECT_FLOAT_EQ(own.wide[i], mean * 10 + 0.1F * static_cast<float>(i)) << size;
+      EXPECT_EQ(to_float(own.narrow[1]), mean);
+      EXPECT_EQ(own.steps[0], 5 + comm.rank() % 3);
+    });
+  test::run_threads(2, [&](Communicator& comm) {
+    std::vector<float> wide(6);
+    const Shape shape{3, 2};
+    test::expect_error(ErrorCode::corrupt_data, "\"wide\" is f32[3,2,3] there, expected f32[3,2]",
+                       [&] {
+                         CheckpointFolder(comm, scratch.path())
+                             .load({{"wide",
+                                     TensorView(wide.data(), shape, DataType::f32),
+                                     {shape, Held::own, comm.size(), comm.rank()}}},
+                                   {.partly = true});
+                       });
+  });
 }
 
 TEST(CheckpointFolder, EachRankWritesItsShareOfWhatAllHold) {

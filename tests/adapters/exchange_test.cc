@@ -284,6 +284,8 @@ TEST(ExchangeBadInput, PoliciesThatExcludeEachOther) {
       {with(diloco(8), [](auto& p) { p.kept = 0.5; }), "kept=0.5", "early=0"},
       {with(streaming_diloco(8, 2), [](auto& p) { p.momenta = Momenta::zeroed; }), "fragments=2",
        "momenta=zeroed"},
+      {with(streaming_diloco(8, 1, 2), [](auto& p) { p.momenta = Momenta::averaged; }), "early=2",
+       "momenta=averaged"},
       {local_sgd(0), "every is 0", "at least 1"},
       {elastic_averaging(1.5), "outer.pull is 1.5", "at most 1"},
       {diloco(4, 0.7, 1.0), "outer.momentum is 1", "less than 1"},
@@ -378,23 +380,25 @@ TEST(ExchangeBadInput, SettingsThatDifferBetweenRanks) {
 }
 
 TEST(ExchangeBadInput, ReplicasThatStartUnequal) {
-  run_threads(3, [](Communicator& comm) {
-    ExchangeTrainer trainer(comm.rank());
-    if (comm.rank() == 1) trainer.parameters()[2].value.as<float>()[1] = 7;
-    const auto before = trainer.values();
-    try {
-      distributed(comm, trainer, {.exchange = local_sgd(4), .broadcast_first = false});
-      ADD_FAILURE() << "nobody noticed";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::mismatch);
-      EXPECT_EQ(error.rank(), 1);
-      EXPECT_EQ(error.tensor(), "third");
-      EXPECT_THAT(error.what(),
-                  AllOf(HasSubstr("\"third\" starts unequal: expected rank 0's values"),
-                        HasSubstr("load the same checkpoint on every rank"), HasSubstr("rank 1")));
-    }
-    EXPECT_EQ(trainer.values(), before);
-  });
+  for (const auto& policy : {synchronous(), local_sgd(4), adasum_of_gradients()})
+    run_threads(3, [&](Communicator& comm) {
+      ExchangeTrainer trainer(comm.rank());
+      if (comm.rank() == 1) trainer.parameters()[2].value.as<float>()[1] = 7;
+      const auto before = trainer.values();
+      try {
+        distributed(comm, trainer, {.exchange = policy, .broadcast_first = false});
+        ADD_FAILURE() << "nobody noticed";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::mismatch);
+        EXPECT_EQ(error.rank(), 1);
+        EXPECT_EQ(error.tensor(), "third");
+        EXPECT_THAT(
+            error.what(),
+            AllOf(HasSubstr("\"third\" starts unequal: expected rank 0's values"),
+                  HasSubstr("load the same checkpoint on every rank"), HasSubstr("rank 1")));
+      }
+      EXPECT_EQ(trainer.values(), before);
+    });
 }
 
 TEST(ExchangeBadInput, LearningRatesThatDifferBetweenRanks) {
