@@ -14,9 +14,10 @@ namespace tutti {
 
 /// An optimizer of which each rank has a part (ZeRO, stages 1 to 3): it steps on shards of the
 /// parameters, and its state is as small as they are. For optimizers that treat every element by
-/// itself (SGD, Adam, AdamW, RMSProp), whose steps then equal those of one that has everything; not
-/// for those that look at whole tensors (LARS, LAMB). O has step(), and state() as in
-/// distributed(). Over every backend, by reduce_scatter and allgather.
+/// itself (SGD, Adam, AdamW, RMSProp), whose steps then equal those of one that has everything; one
+/// that goes by norms of whole tensors must add them up over the ranks, as nn::Lars and nn::Lamb do
+/// in an nn::ShardedOptimizer. O has step(), and state() as in distributed(). Over every backend,
+/// by reduce_scatter and allgather.
 ///
 ///     auto optimizer = tutti::Sharded(comm, model.parameters(), {.stage = 2},
 ///                                     [](std::vector<tutti::Shard> shards) { return
@@ -47,6 +48,11 @@ class Sharded {
     optimizer_.step();
     parameters_.publish();
   }
+  /// Leaves the step out, as where ranks agree that a gradient is no number.
+  void skip() {
+    synchronize();
+    parameters_.publish();
+  }
   /// In the place of the model's own, which would write all gradients.
   void zero_grad() { parameters_.zero_gradients(); }
 
@@ -54,15 +60,21 @@ class Sharded {
   /// `most`; returns the norm they had, equal on all ranks. Collective.
   double clip_by_global_norm(double most) {
     synchronize();
-    std::vector<PlacedTensor> gradients;
-    for (const auto& shard : parameters_.shards())
-      gradients.push_back({shard.name, shard.gradient, parameters_.placement_of(shard.name)});
+    const auto gradients = this->gradients();
     const double norm = global_norm(comm_, gradients);
     if (norm > most && norm > 0)
       for (const auto& gradient : gradients)
         scale(gradient.here.dtype(), gradient.here.data(), gradient.here.count(),
               Scale{most / norm, 1});
     return norm;
+  }
+
+  /// The shards' gradients; after synchronize() those of all ranks.
+  std::vector<PlacedTensor> gradients() const {
+    std::vector<PlacedTensor> all;
+    for (const auto& shard : parameters_.shards())
+      all.push_back({shard.name, shard.gradient, parameters_.placement_of(shard.name)});
+    return all;
   }
 
   /// Everything to save and load, with its placement: "parameter.NAME" and "optimizer.STATE". What
@@ -94,8 +106,10 @@ class Sharded {
   void done(std::string_view name) { parameters_.done(name); }  // see need
   void need_all() { parameters_.need_all(); }                   // see need
 
-  /// Bytes that this rank holds of values and gradients.
+  /// Bytes that this rank holds of values and gradients, now, and at most in the last step that
+  /// ended.
   ShardedMemory memory() const { return parameters_.memory(); }
+  ShardedMemory peak_memory() const { return parameters_.peak_memory(); }  // see memory
   /// Bytes of the optimizer's state on this rank.
   int64_t state_bytes() {
     int64_t bytes = 0;

@@ -1,6 +1,7 @@
 // Trains a GPT-2 (Radford et al. 2019) on the bytes of a text, on as many ranks as it is started
 // on, and prints tokens a second: a small one, or with --model 124M one of GPT-2's shape. The
-// joined batch, dropout included, is the same for any number of ranks.
+// joined batch, dropout included, is the same for any number of ranks. With --zero 1, 2 or 3 the
+// ranks divide the optimizer's state, gradients and parameters among themselves.
 
 #include <CLI/CLI.hpp>
 #include <chrono>
@@ -24,6 +25,8 @@ struct Settings {
   int64_t vocabulary = 256, length = 64, width = 64, heads = 4, layers = 2;
   unsigned seed = 1;
   double learning_rate = 3e-3;
+  std::string optimizer = "adamw";
+  int zero = 0;  // the stage; 0: every rank has everything
   double dropout = 0;
   std::string dtype = "f32";
   std::string device = "cpu";
@@ -50,20 +53,24 @@ std::unique_ptr<nn::Layer> feed_forward_block(const Settings& s, double deviatio
   return nn::residual(std::move(body));
 }
 
-nn::Sequential gpt2(const Settings& s) {
+// In stage 3 of ZeRO its layers get their parameters from the gatherer.
+nn::Sequential gpt2(const Settings& s, const std::shared_ptr<nn::Gatherer>& gatherer) {
   nn::Sequential model(s.seed);
+  const auto placed = [&](std::unique_ptr<nn::Layer> layer) {
+    return s.zero == 3 ? nn::gathered(std::move(layer), gatherer) : std::move(layer);
+  };
   auto tokens = nn::embedding(s.vocabulary, s.width, {.positions = s.length});
   auto head = nn::tied_linear(*tokens);
-  model.add("tokens", std::move(tokens));
+  model.add("tokens", placed(std::move(tokens)));
   if (s.dtype != "f32")
     model.add("narrow",
               nn::cast_to(s.dtype == "bf16" ? tutti::DataType::bf16 : tutti::DataType::f16));
   model.add("dropout", nn::dropout(s.dropout));
   const double deviation = 0.02 / std::sqrt(2.0 * static_cast<double>(s.layers));
   for (int64_t i = 0; i < s.layers; ++i)
-    model.add("attention" + std::to_string(i), attention_block(s, deviation))
-        .add("feed_forward" + std::to_string(i), feed_forward_block(s, deviation));
-  model.add("norm", nn::layer_norm(s.width)).add("head", std::move(head));
+    model.add("attention" + std::to_string(i), placed(attention_block(s, deviation)))
+        .add("feed_forward" + std::to_string(i), placed(feed_forward_block(s, deviation)));
+  model.add("norm", placed(nn::layer_norm(s.width))).add("head", placed(std::move(head)));
   return model;
 }
 
@@ -91,6 +98,87 @@ Tokens batch_of(const Settings& s, const std::vector<std::byte>& text, int64_t f
   return {input, next};
 }
 
+// O and its options: AdamW or SGD. Without ZeRO every rank has all of it.
+template <class O, class Options>
+void train_with(const Settings& s, const Options& options) {
+  const auto text = nn::read_file(s.text);
+  if (text.size() <= static_cast<size_t>(s.length))
+    throw tutti::Error(tutti::ErrorCode::corrupt_data,
+                       s.text + " has " + std::to_string(text.size()) + " bytes, want more than " +
+                           std::to_string(s.length) + " for one sequence; give another --text");
+  const auto comm = tutti::Communicator::create();
+  const int64_t rank = comm->rank(), size = comm->size();
+  const int64_t first = s.batch * rank / size, count = s.batch * (rank + 1) / size - first;
+
+  const auto gatherer = std::make_shared<nn::Gatherer>();
+  auto model = gpt2(s, gatherer);
+  nn::StepAgreement agreement(
+      *comm, {.clip = 1, .loss_scale = {.first = s.dtype == "f16" ? 1024.0 : 1.0}});
+  int64_t parameters = 0;
+  for (const auto& parameter : model.parameters()) parameters += parameter.value.count();
+  if (rank == 0)
+    std::printf("GPT-2, %.3f million parameters, %s, %lld rank%s (%s), batch %lld x %lld\n",
+                static_cast<double>(parameters) * 1e-6, s.dtype.c_str(),
+                static_cast<long long>(size), size == 1 ? "" : "s", comm->backend().c_str(),
+                static_cast<long long>(s.batch), static_cast<long long>(s.length));
+
+  const nn::CosineSchedule rate{
+      .base = s.learning_rate, .total = s.steps, .least = s.learning_rate / 10, .warmup = 5};
+  double seconds = 0;  // of all steps but the first, which makes the primitives
+  // `optimizer` is that of all ranks, `own` the one in it; `gradients` are what `own` steps by.
+  const auto run = [&](auto& optimizer, O& own, const auto& zero_grad, const auto& gradients) {
+    for (int step = 0; step < s.steps; ++step) {
+      const auto [input, next] = batch_of(s, text, first, count, step);
+      const auto begin = std::chrono::steady_clock::now();
+      const auto messages = comm->statistics().negotiation_messages;
+      model.set_step(static_cast<uint32_t>(step), first);
+      own.set_learning_rate(rate(step));
+      zero_grad();
+      const nn::CrossEntropy loss(model.forward(input), next);
+      model.backward(loss, agreement.divisor());
+      agreement.send(loss);
+      optimizer.synchronize();
+      const auto outcome = agreement.finish(gradients());
+      if (outcome.is_skipped)
+        optimizer.skip();
+      else
+        optimizer.step();
+      const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+      if (step > 0) seconds += taken.count();
+      if (rank == 0)
+        std::printf(
+            "step %d  loss %.6f  norm %.6g  %.1f ms  %llu messages%s\n", step, outcome.loss,
+            outcome.norm, taken.count() * 1e3,
+            static_cast<unsigned long long>(comm->statistics().negotiation_messages - messages),
+            outcome.is_skipped ? "  skipped" : "");
+    }
+  };
+  if (s.zero == 0) {
+    O own(model.parameters(), options);
+    auto optimizer = tutti::distributed(*comm, own, {.op = tutti::ReduceOp::sum});
+    run(
+        optimizer, own, [&] { model.zero_grad(); }, [&] { return own.parameters(); });
+  } else {
+    nn::ShardedOptimizer<O> optimizer(*comm, model.parameters(), options,
+                                      {.stage = s.zero, .op = tutti::ReduceOp::sum});
+    optimizer.serve(gatherer);
+    run(
+        optimizer, optimizer.optimizer(), [&] { optimizer.zero_grad(); },
+        [&] { return optimizer.gradients(); });
+    const auto held = optimizer.memory(), most = optimizer.peak_memory();
+    if (rank == 0)
+      std::printf(
+          "held: values %lld, gradients %lld, state %lld bytes; at most in a step: values "
+          "%lld, gradients %lld\n",
+          static_cast<long long>(held.values), static_cast<long long>(held.gradients),
+          static_cast<long long>(optimizer.state_bytes()), static_cast<long long>(most.values),
+          static_cast<long long>(most.gradients));
+  }
+  if (rank == 0 && s.steps > 1)
+    std::printf("%.0f tokens/s\n",
+                static_cast<double>(s.batch * s.length * (s.steps - 1)) / seconds);
+}
+
 void train(Settings s) {
   if (s.device != "cpu")
     throw tutti::Error(tutti::ErrorCode::unavailable,
@@ -101,55 +189,11 @@ void train(Settings s) {
     s.width = 768;
     s.heads = s.layers = 12;
   }
-  const auto text = nn::read_file(s.text);
-  if (text.size() <= static_cast<size_t>(s.length))
-    throw tutti::Error(tutti::ErrorCode::corrupt_data,
-                       s.text + " has " + std::to_string(text.size()) + " bytes, want more than " +
-                           std::to_string(s.length) + " for one sequence; give another --text");
-  const auto comm = tutti::Communicator::create();
-  const int64_t rank = comm->rank(), size = comm->size();
-  const int64_t first = s.batch * rank / size, count = s.batch * (rank + 1) / size - first;
-
-  auto model = gpt2(s);
-  nn::AdamW adam(model.parameters(), {.learning_rate = s.learning_rate, .weight_decay = 0.1});
-  auto optimizer = tutti::distributed(*comm, adam, {.op = tutti::ReduceOp::sum});
-  nn::StepAgreement agreement(
-      *comm, {.clip = 1, .loss_scale = {.first = s.dtype == "f16" ? 1024.0 : 1.0}});
-  int64_t parameters = 0;
-  for (const auto& parameter : adam.parameters()) parameters += parameter.value.count();
-  if (rank == 0)
-    std::printf("GPT-2, %.3f million parameters, %s, %lld rank%s (%s), batch %lld x %lld\n",
-                static_cast<double>(parameters) * 1e-6, s.dtype.c_str(),
-                static_cast<long long>(size), size == 1 ? "" : "s", comm->backend().c_str(),
-                static_cast<long long>(s.batch), static_cast<long long>(s.length));
-
-  const nn::CosineSchedule rate{
-      .base = s.learning_rate, .total = s.steps, .least = s.learning_rate / 10, .warmup = 5};
-  double seconds = 0;  // of all steps but the first, which makes the primitives
-  for (int step = 0; step < s.steps; ++step) {
-    const auto [input, next] = batch_of(s, text, first, count, step);
-    const auto begin = std::chrono::steady_clock::now();
-    model.set_step(static_cast<uint32_t>(step), first);
-    adam.set_learning_rate(rate(step));
-    model.zero_grad();
-    const nn::CrossEntropy loss(model.forward(input), next);
-    model.backward(loss, agreement.divisor());
-    agreement.send(loss);
-    optimizer.synchronize();
-    const auto outcome = agreement.finish(adam.parameters());
-    if (outcome.is_skipped)
-      optimizer.skip();
-    else
-      optimizer.step();
-    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
-    if (step > 0) seconds += taken.count();
-    if (rank == 0)
-      std::printf("step %d  loss %.6f  norm %.6g  %.1f ms%s\n", step, outcome.loss, outcome.norm,
-                  taken.count() * 1e3, outcome.is_skipped ? "  skipped" : "");
-  }
-  if (rank == 0 && s.steps > 1)
-    std::printf("%.0f tokens/s\n",
-                static_cast<double>(s.batch * s.length * (s.steps - 1)) / seconds);
+  if (s.optimizer == "sgd")
+    train_with<nn::Sgd>(s, nn::SgdOptions{.learning_rate = s.learning_rate, .momentum = 0.9});
+  else
+    train_with<nn::AdamW>(s,
+                          nn::AdamOptions{.learning_rate = s.learning_rate, .weight_decay = 0.1});
 }
 
 }  // namespace
@@ -161,7 +205,11 @@ int main(int count, char** arguments) {
   app.add_option("--batch", s.batch, "sequences per step, of all ranks together");
   app.add_option("--model", s.model, "its shape")->check(CLI::IsMember({"small", "124M"}));
   app.add_option("--text", s.text, "file whose bytes are the tokens");
-  app.add_option("--learning-rate", s.learning_rate, "highest of AdamW");
+  app.add_option("--learning-rate", s.learning_rate, "highest of the schedule");
+  app.add_option("--optimizer", s.optimizer, "SGD has momentum 0.9")
+      ->check(CLI::IsMember({"adamw", "sgd"}));
+  app.add_option("--zero", s.zero, "stage of ZeRO: what ranks divide; 0: nothing")
+      ->check(CLI::Range(0, 3));
   app.add_option("--dropout", s.dropout, "share of activations that are left out");
   app.add_option("--seed", s.seed, "of weights, sequences and dropout");
   app.add_option("--dtype", s.dtype, "of activations; parameters are f32")

@@ -1,7 +1,8 @@
 // Trains a ResNet-50 (v1.5: He et al. 2016, with the stride in the 3x3 convolutions) on images of
 // random numbers, the same batch in each step, on as many ranks as it is started on, and prints
 // images a second. Batch norm goes by the joined batch of all ranks, so that the losses do not
-// depend on their number.
+// depend on their number. With --zero 1, 2 or 3 the ranks divide the optimizer's state, gradients
+// and parameters among themselves.
 
 #include <CLI/CLI.hpp>
 #include <chrono>
@@ -26,6 +27,7 @@ struct Settings {
   std::vector<int> blocks = {3, 4, 6, 3};  // of each stage
   unsigned seed = 1;
   double learning_rate = 0.05;
+  int zero = 0;  // the stage; 0: every rank has everything
   std::string dtype = "f32";
   std::string device = "cpu";
 };
@@ -61,13 +63,20 @@ std::unique_ptr<nn::Layer> bottleneck(tutti::Communicator& comm, int64_t in, int
   return block;
 }
 
-nn::Sequential resnet(tutti::Communicator& comm, const Settings& settings) {
+// In stage 3 of ZeRO its layers get their parameters from the gatherer.
+nn::Sequential resnet(tutti::Communicator& comm, const Settings& settings,
+                      const std::shared_ptr<nn::Gatherer>& gatherer) {
   nn::Sequential model(settings.seed);
+  const auto placed = [&](std::unique_ptr<nn::Layer> layer) {
+    return settings.zero == 3 ? nn::gathered(std::move(layer), gatherer) : std::move(layer);
+  };
   if (settings.dtype != "f32")
     model.add("narrow",
               nn::cast_to(settings.dtype == "bf16" ? tutti::DataType::bf16 : tutti::DataType::f16));
-  model.add("conv", nn::conv2d(3, settings.width, 7, {.stride = 2, .padding = 3, .bias = false}))
-      .add("norm", norm(comm, settings.width))
+  model
+      .add("conv",
+           placed(nn::conv2d(3, settings.width, 7, {.stride = 2, .padding = 3, .bias = false})))
+      .add("norm", placed(norm(comm, settings.width)))
       .add("relu", nn::relu())
       .add("pool", nn::max_pool2d(3, 2, 1));
   int64_t in = settings.width;
@@ -75,11 +84,11 @@ nn::Sequential resnet(tutti::Communicator& comm, const Settings& settings) {
     for (int block = 0; block < settings.blocks[stage]; ++block) {
       const int64_t width = settings.width << stage;
       const auto name = "stage" + std::to_string(stage + 1) + ".block" + std::to_string(block + 1);
-      model.add(name, bottleneck(comm, in, width, stage > 0 && block == 0 ? 2 : 1));
+      model.add(name, placed(bottleneck(comm, in, width, stage > 0 && block == 0 ? 2 : 1)));
       in = 4 * width;
     }
   model.add("mean", nn::global_average_pool())
-      .add("fc", nn::linear(in, settings.classes, {.deviation = 0.01}));
+      .add("fc", placed(nn::linear(in, settings.classes, {.deviation = 0.01})));
   return model;
 }
 
@@ -110,40 +119,68 @@ void train(const Settings& settings) {
   const int64_t first = settings.batch * rank / size;
   const int64_t count = settings.batch * (rank + 1) / size - first;
 
-  auto model = resnet(*comm, settings);
-  nn::Sgd sgd(model.parameters(), {.learning_rate = settings.learning_rate, .momentum = 0.9});
-  auto optimizer = tutti::distributed(*comm, sgd, {.op = tutti::ReduceOp::sum});
+  const auto gatherer = std::make_shared<nn::Gatherer>();
+  auto model = resnet(*comm, settings, gatherer);
   nn::StepAgreement agreement(*comm,
                               {.loss_scale = {.first = settings.dtype == "f16" ? 1024.0 : 1.0}});
   int64_t parameters = 0;
-  for (const auto& parameter : sgd.parameters()) parameters += parameter.value.count();
+  for (const auto& parameter : model.parameters()) parameters += parameter.value.count();
   if (rank == 0)
     std::printf(
-        "ResNet, %.2f million parameters in %zu tensors, %s, %lld rank%s (%s), batch %lld\n",
-        static_cast<double>(parameters) * 1e-6, sgd.parameters().size(), settings.dtype.c_str(),
+        "ResNet, %.4f million parameters in %zu tensors, %s, %lld rank%s (%s), batch %lld\n",
+        static_cast<double>(parameters) * 1e-6, model.parameters().size(), settings.dtype.c_str(),
         static_cast<long long>(size), size == 1 ? "" : "s", comm->backend().c_str(),
         static_cast<long long>(settings.batch));
 
   const auto [images, labels] = batch_of(settings, first, count);
   double seconds = 0;  // of all steps but the first, which makes the primitives
-  for (int step = 0; step < settings.steps; ++step) {
-    comm->barrier_blocking();
-    const auto begin = std::chrono::steady_clock::now();
-    model.zero_grad();
-    const nn::CrossEntropy loss(model.forward(images), labels);
-    model.backward(loss, agreement.divisor());
-    agreement.send(loss);
-    optimizer.synchronize();
-    const auto outcome = agreement.finish(sgd.parameters());
-    if (outcome.is_skipped)
-      optimizer.skip();
-    else
-      optimizer.step();
-    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
-    if (step > 0) seconds += taken.count();
+  // `gradients` are what the optimizer inside steps by.
+  const auto run = [&, &images = images, &labels = labels](auto& optimizer, const auto& zero_grad,
+                                                           const auto& gradients) {
+    for (int step = 0; step < settings.steps; ++step) {
+      comm->barrier_blocking();
+      const auto begin = std::chrono::steady_clock::now();
+      const auto messages = comm->statistics().negotiation_messages;
+      zero_grad();
+      const nn::CrossEntropy loss(model.forward(images), labels);
+      model.backward(loss, agreement.divisor());
+      agreement.send(loss);
+      optimizer.synchronize();
+      const auto outcome = agreement.finish(gradients());
+      if (outcome.is_skipped)
+        optimizer.skip();
+      else
+        optimizer.step();
+      const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+      if (step > 0) seconds += taken.count();
+      if (rank == 0)
+        std::printf(
+            "step %d  loss %.6f  norm %.6g  %.1f ms  %llu messages%s\n", step, outcome.loss,
+            outcome.norm, taken.count() * 1e3,
+            static_cast<unsigned long long>(comm->statistics().negotiation_messages - messages),
+            outcome.is_skipped ? "  skipped" : "");
+    }
+  };
+  const nn::SgdOptions options{.learning_rate = settings.learning_rate, .momentum = 0.9};
+  if (settings.zero == 0) {
+    nn::Sgd sgd(model.parameters(), options);
+    auto optimizer = tutti::distributed(*comm, sgd, {.op = tutti::ReduceOp::sum});
+    run(
+        optimizer, [&] { model.zero_grad(); }, [&] { return sgd.parameters(); });
+  } else {
+    nn::ShardedOptimizer<nn::Sgd> optimizer(*comm, model.parameters(), options,
+                                            {.stage = settings.zero, .op = tutti::ReduceOp::sum});
+    optimizer.serve(gatherer);
+    run(
+        optimizer, [&] { optimizer.zero_grad(); }, [&] { return optimizer.gradients(); });
+    const auto held = optimizer.memory(), most = optimizer.peak_memory();
     if (rank == 0)
-      std::printf("step %d  loss %.6f  norm %.6g  %.1f ms%s\n", step, outcome.loss, outcome.norm,
-                  taken.count() * 1e3, outcome.is_skipped ? "  skipped" : "");
+      std::printf(
+          "held: values %lld, gradients %lld, state %lld bytes; at most in a step: values "
+          "%lld, gradients %lld\n",
+          static_cast<long long>(held.values), static_cast<long long>(held.gradients),
+          static_cast<long long>(optimizer.state_bytes()), static_cast<long long>(most.values),
+          static_cast<long long>(most.gradients));
   }
   if (rank == 0 && settings.steps > 1)
     std::printf("%.2f images/s\n",
@@ -163,6 +200,8 @@ int main(int count, char** arguments) {
   app.add_option("--width", settings.width, "channels of the first stage; 64: ResNet-50");
   app.add_option("--blocks", settings.blocks, "of each stage; 3 4 6 3: ResNet-50");
   app.add_option("--learning-rate", settings.learning_rate, "of SGD with momentum 0.9");
+  app.add_option("--zero", settings.zero, "stage of ZeRO: what ranks divide; 0: nothing")
+      ->check(CLI::Range(0, 3));
   app.add_option("--seed", settings.seed, "of weights, images and labels");
   app.add_option("--dtype", settings.dtype, "of activations; parameters are f32")
       ->check(CLI::IsMember({"f32", "bf16", "f16"}));

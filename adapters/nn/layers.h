@@ -73,7 +73,7 @@ struct EmbeddingOptions {
 std::unique_ptr<Layer> embedding(int64_t rows, int64_t features,
                                  const EmbeddingOptions& options = {});
 /// [batch, ..., features] times the table of an embedding, transposed: logits by the rows that
-/// stand for the classes. The model must hold the embedding before it.
+/// stand for the classes. The model must hold the embedding, before it.
 std::unique_ptr<Layer> tied_linear(const Layer& embedding);
 /// Queries, keys and values [batch, length, 3 * heads * width] to [batch, length, heads * width].
 std::unique_ptr<Layer> attention(const AttentionOptions& options);

@@ -13,4 +13,5 @@
 #include "tutti/adapters/nn/optimizers.h"
 #include "tutti/adapters/nn/schedules.h"
 #include "tutti/adapters/nn/sequential.h"
+#include "tutti/adapters/nn/sharded.h"
 #include "tutti/adapters/nn/step_agreement.h"

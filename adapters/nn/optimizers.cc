@@ -1,5 +1,7 @@
 #include "tutti/adapters/nn/optimizers.h"
 
+#include <algorithm>
+
 #include "tutti/kernels/layers/optimizer_steps.h"
 
 namespace tutti::nn {
@@ -83,8 +85,18 @@ void RmsProp::step() {
                   options_.momentum != 0 ? state_of(velocity_, i) : std::span<float>());
 }
 
-Lars::Lars(std::vector<Parameter> parameters, const LarsOptions& options)
-    : BaseOptimizer(std::move(parameters), options.learning_rate), options_(options) {
+LayerwiseOptimizer::LayerwiseOptimizer(std::vector<Parameter> parameters, double learning_rate,
+                                       Wholes wholes)
+    : BaseOptimizer(std::move(parameters), learning_rate), wholes_(std::move(wholes)) {}
+
+bool LayerwiseOptimizer::is_adapted(size_t parameter) const {
+  return (wholes_.shapes.empty() ? parameters_[parameter].value.shape() : wholes_.shapes[parameter])
+             .rank() > 1;
+}
+
+Lars::Lars(std::vector<Parameter> parameters, const LarsOptions& options, Wholes wholes)
+    : LayerwiseOptimizer(std::move(parameters), options.learning_rate, std::move(wholes)),
+      options_(options) {
   velocity_ = add_state("velocity");
 }
 
@@ -93,15 +105,21 @@ void Lars::step() {
                               .momentum = options_.momentum,
                               .weight_decay = options_.weight_decay,
                               .trust = options_.trust};
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    const auto& [name, value, gradient, ready] = parameters_[i];
-    lars_step(settings, value.shape().rank() > 1, value.span<float>(), gradient.span<float>(),
-              state_of(velocity_, i));
+  std::vector<double> squares;  // of each value and gradient
+  for (const auto& parameter : parameters_) {
+    squares.push_back(sum_squares(parameter.value.span<float>()));
+    squares.push_back(sum_squares(parameter.gradient.span<float>()));
   }
+  add_up(squares);
+  for (size_t i = 0; i < parameters_.size(); ++i)
+    lars_step(settings, is_adapted(i), squares[2 * i], squares[2 * i + 1],
+              parameters_[i].value.span<float>(), parameters_[i].gradient.span<float>(),
+              state_of(velocity_, i));
 }
 
-Lamb::Lamb(std::vector<Parameter> parameters, const LambOptions& options)
-    : BaseOptimizer(std::move(parameters), options.learning_rate), options_(options) {
+Lamb::Lamb(std::vector<Parameter> parameters, const LambOptions& options, Wholes wholes)
+    : LayerwiseOptimizer(std::move(parameters), options.learning_rate, std::move(wholes)),
+      options_(options) {
   first_moment_ = add_state("first_moment");
   second_moment_ = add_state("second_moment");
   steps_ = state_.size();
@@ -115,10 +133,23 @@ void Lamb::step() {
                               .epsilon = options_.epsilon,
                               .weight_decay = options_.weight_decay,
                               .step = ++*state_[steps_].tensor.as<int64_t>()};
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    const auto& [name, value, gradient, ready] = parameters_[i];
-    lamb_step(settings, value.shape().rank() > 1, value.span<float>(), gradient.span<float>(),
-              state_of(first_moment_, i), state_of(second_moment_, i));
+  for (size_t begin = 0; begin < parameters_.size(); begin += together()) {
+    const size_t count = std::min(together(), parameters_.size() - begin);
+    std::vector<std::vector<float>> updates(count);
+    std::vector<double> squares;  // of each value and update
+    for (size_t i = begin; i < begin + count; ++i) {
+      const auto value = parameters_[i].value.span<float>();
+      auto& update = updates[i - begin];
+      update.resize(value.size());
+      lamb_update(settings, is_adapted(i), value, parameters_[i].gradient.span<float>(),
+                  state_of(first_moment_, i), state_of(second_moment_, i), update);
+      squares.push_back(sum_squares(value));
+      squares.push_back(sum_squares(update));
+    }
+    add_up(squares);
+    for (size_t i = begin; i < begin + count; ++i)
+      lamb_step(settings, is_adapted(i), squares[2 * (i - begin)], squares[2 * (i - begin) + 1],
+                parameters_[i].value.span<float>(), updates[i - begin]);
   }
 }
 

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -95,17 +97,38 @@ class RmsProp : public BaseOptimizer {
   size_t mean_square_ = 0, velocity_ = 0;
 };
 
+/// What an optimizer that goes by norms is told where its parameters are parts of larger ones.
+struct Wholes {
+  std::vector<Shape> shapes;  // of the whole parameters, in their order; empty: they are whole
+  /// Adds up numbers over all that have parts, in place; the same call on each of them.
+  std::function<void(std::span<double> sums)> add_up;
+};
+
 /// Layer-wise rates for large batches; see lars_step() and lamb_step(). Parameters of one dimension
 /// (biases, the weights of norms) go by the plain rate and do not decay.
+class LayerwiseOptimizer : public BaseOptimizer {
+ protected:
+  LayerwiseOptimizer(std::vector<Parameter> parameters, double learning_rate, Wholes wholes);
+  bool is_adapted(size_t parameter) const;
+  /// How many parameters are stepped on together: all of them where numbers must be added up.
+  size_t together() const { return wholes_.add_up ? parameters_.size() : 1; }
+  void add_up(std::span<double> sums) const {
+    if (wholes_.add_up) wholes_.add_up(sums);
+  }
+
+ private:
+  const Wholes wholes_;
+};
+
 struct LarsOptions {
   double learning_rate = 0.1;
   double momentum = 0.9;
   double weight_decay = 0;
   double trust = 0.001;
 };
-class Lars : public BaseOptimizer {
+class Lars : public LayerwiseOptimizer {
  public:
-  Lars(std::vector<Parameter> parameters, const LarsOptions& options);
+  Lars(std::vector<Parameter> parameters, const LarsOptions& options, Wholes wholes = {});
   void step();
 
  private:
@@ -120,9 +143,9 @@ struct LambOptions {
   double epsilon = 1e-6;
   double weight_decay = 0.01;
 };
-class Lamb : public BaseOptimizer {
+class Lamb : public LayerwiseOptimizer {
  public:
-  Lamb(std::vector<Parameter> parameters, const LambOptions& options);
+  Lamb(std::vector<Parameter> parameters, const LambOptions& options, Wholes wholes = {});
   void step();
 
  private:

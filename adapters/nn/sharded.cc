@@ -25,12 +25,14 @@ class GatheredLayer : public Layer {
   void attach(const std::string& path) override { layer_->attach(path); }
   std::vector<Parameter*> parameters() override { return layer_->parameters(); }
   std::vector<NamedState*> buffers() override { return layer_->buffers(); }
+  std::vector<const Parameter*> borrowed() override { return layer_->borrowed(); }
   std::string kind() const override { return layer_->kind(); }
 
  private:
   void for_each(const std::function<void(std::string_view)>& call) {
     if (!call) return;
     for (const auto* parameter : layer_->parameters()) call(parameter->name);
+    for (const auto* parameter : layer_->borrowed()) call(parameter->name);
   }
 
   const std::unique_ptr<Layer> layer_;

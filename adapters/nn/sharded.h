@@ -1,7 +1,9 @@
 #pragma once
 
+#include <concepts>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -21,22 +23,26 @@ struct Gatherer {
 /// The same layer, whose parameters are whole only while it computes.
 std::unique_ptr<Layer> gathered(std::unique_ptr<Layer> layer, std::shared_ptr<Gatherer> gatherer);
 
-/// tutti::Sharded of a bundled optimizer (Sgd, Adam, AdamW, RmsProp). Gradients travel while
-/// backward goes on. The parameters must outlive it.
+/// tutti::Sharded of a bundled optimizer; the norms that Lars and Lamb go by are those of the whole
+/// parameters. Gradients travel while backward goes on. The parameters must outlive it.
 template <class O>
 class ShardedOptimizer : public Sharded<O> {
  public:
   template <class Options>
   ShardedOptimizer(Communicator& comm, std::vector<Parameter> parameters, const Options& options,
                    const ShardedOptions& sharded)
-      : Sharded<O>(comm, parameters, sharded,
-                   [&](const std::vector<Shard>& shards) {
-                     std::vector<Parameter> parts;
-                     for (const auto& shard : shards)
-                       parts.push_back({shard.name, shard.value, shard.gradient,
-                                        std::make_shared<GradientReady>()});
-                     return O(std::move(parts), options);
-                   }),
+      : Sharded<O>(
+            comm, parameters, sharded,
+            [&](const std::vector<Shard>& shards) {
+              std::vector<Parameter> parts;
+              for (const auto& shard : shards)
+                parts.push_back(
+                    {shard.name, shard.value, shard.gradient, std::make_shared<GradientReady>()});
+              if constexpr (std::constructible_from<O, std::vector<Parameter>, Options, Wholes>)
+                return O(std::move(parts), options, wholes_of(comm, parameters));
+              else
+                return O(std::move(parts), options);
+            }),
         parameters_(std::move(parameters)) {
     for (auto& parameter : parameters_)
       if (parameter.ready)
@@ -60,6 +66,15 @@ class ShardedOptimizer : public Sharded<O> {
   void set_learning_rate(double rate) { this->optimizer().set_learning_rate(rate); }
 
  private:
+  static Wholes wholes_of(Communicator& comm, const std::vector<Parameter>& parameters) {
+    Wholes wholes;
+    for (const auto& parameter : parameters) wholes.shapes.push_back(parameter.value.shape());
+    wholes.add_up = [&comm](std::span<double> sums) {
+      comm.allreduce("sharded norms", sums, ReduceOp::sum).wait();
+    };
+    return wholes;
+  }
+
   std::vector<Parameter> parameters_;
   std::shared_ptr<Gatherer> gatherer_;
 };

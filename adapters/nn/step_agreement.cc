@@ -7,6 +7,7 @@
 #include <limits>
 #include <utility>
 
+#include "tutti/adapters/sharded/norm.h"
 #include "tutti/base/error.h"
 #include "tutti/kernels/convert.h"
 
@@ -67,12 +68,26 @@ void StepAgreement::send(const Loss& loss, bool is_training) {
 }
 
 StepOutcome StepAgreement::finish(const std::vector<Parameter>& parameters) {
+  receive();
+  std::vector<TensorView> gradients;
+  for (const auto& parameter : parameters) gradients.push_back(parameter.gradient);
+  return conclude(norm_of(parameters), gradients);
+}
+
+StepOutcome StepAgreement::finish(const std::vector<PlacedTensor>& gradients) {
+  receive();
+  std::vector<TensorView> here;
+  for (const auto& gradient : gradients) here.push_back(gradient.here);
+  return conclude(global_norm(comm_, gradients), here);
+}
+
+void StepAgreement::receive() {
   if (!work_)
     throw Error(ErrorCode::invalid_argument,
                 "step agreement: finish() came before send(), which gives this rank's part")
         .with_rank(comm_.rank());
   std::exchange(work_, Work()).wait();
-  const auto [samples, loss, strange, training] = lane_;
+  const float samples = lane_[0], training = lane_[3];
   if (training != 0 && training != static_cast<float>(comm_.size()))
     throw Error(ErrorCode::mismatch,
                 fmt::format("step agreement: {} of {} ranks are in training, the others in "
@@ -81,18 +96,21 @@ StepOutcome StepAgreement::finish(const std::vector<Parameter>& parameters) {
   if (samples == 0)
     throw Error(ErrorCode::invalid_argument,
                 "step agreement: no rank had a sample in this step; leave the step out on all");
+}
+
+StepOutcome StepAgreement::conclude(double norm, const std::vector<TensorView>& gradients) {
+  const double samples = lane_[0], loss = lane_[1], strange = lane_[2];
   StepOutcome outcome;
   outcome.samples = static_cast<int64_t>(samples);
-  outcome.loss = strange == 0 ? static_cast<double>(loss) / static_cast<double>(samples)
-                              : std::numeric_limits<double>::quiet_NaN();
-  const double factor = 1 / (scale() * static_cast<double>(samples));
-  outcome.norm = norm_of(parameters) * factor;
+  outcome.loss = strange == 0 ? loss / samples : std::numeric_limits<double>::quiet_NaN();
+  const double factor = 1 / (scale() * samples);
+  outcome.norm = norm * factor;
   outcome.is_skipped = strange != 0 || !std::isfinite(outcome.norm);
   if (!outcome.is_skipped) {
     const bool is_clipped = options_.clip > 0 && outcome.norm > options_.clip;
     const Scale whole{is_clipped ? factor * options_.clip / outcome.norm : factor, 1};
-    for (const auto& parameter : parameters)
-      tutti::scale(DataType::f32, parameter.gradient.data(), parameter.gradient.count(), whole);
+    for (const auto& gradient : gradients)
+      tutti::scale(gradient.dtype(), gradient.data(), gradient.count(), whole);
   }
   settle(outcome.is_skipped);
   return outcome;

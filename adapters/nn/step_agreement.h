@@ -6,6 +6,7 @@
 
 #include "tutti/adapters/nn/loss.h"
 #include "tutti/adapters/nn/parameter.h"
+#include "tutti/adapters/sharded/placed_tensor.h"
 #include "tutti/core/communicator.h"
 
 namespace tutti::nn {
@@ -69,11 +70,16 @@ class StepAgreement {
   /// where some train and some evaluate, and Error(invalid_argument) on every rank where no rank
   /// had a sample, or too many steps were skipped in a row.
   StepOutcome finish(const std::vector<Parameter>& parameters);
+  /// The same of gradients of which each rank has a part, as ShardedOptimizer::gradients(), after
+  /// its synchronize(); their norm is added up over the ranks.
+  StepOutcome finish(const std::vector<PlacedTensor>& gradients);
 
   /// Scale, clean steps in a row, skipped steps and skipped in a row: for checkpoints.
   std::vector<NamedState> state() const { return {{"step_agreement", state_}}; }
 
  private:
+  void receive();
+  StepOutcome conclude(double norm, const std::vector<TensorView>& gradients);
   void settle(bool is_skipped);
 
   Communicator& comm_;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "tutti/adapters/exchange/alike.h"
 #include "tutti/adapters/sharded/pages.h"
@@ -75,19 +76,23 @@ ShardedParameters::ShardedParameters(Communicator& comm, std::vector<Whole> para
     for (const auto& slot : slots_)
       works.push_back(comm.broadcast("sharded first " + slot.whole.name, slot.whole.value));
     for (auto& work : works) work.wait();
+  } else {
+    std::vector<NamedTensor> values;
+    for (const auto& slot : slots_) values.push_back({slot.whole.name, slot.whole.value});
+    check_values_alike(comm, values);
   }
   for (auto& slot : slots_) {
     const auto here = slot.placement.here();
+    held_.values += slot.shard.value.bytes() + slot.whole.value.bytes();
+    held_.gradients += slot.shard.gradient.bytes() + slot.whole.gradient.bytes();
     if (here.count() > 0)
       std::memcpy(slot.shard.value.data(),
                   slot.whole.value.data() + here.begin * size_of(slot.whole.value.dtype()),
                   static_cast<size_t>(slot.shard.value.bytes()));
     if (options.stage == 3) forget_value(slot);
-    if (options.stage >= 2) {
-      drop_contents(slot.whole.gradient);
-      slot.has_gradient = false;
-    }
+    if (options.stage >= 2) hold_gradient(slot, false);
   }
+  most_ = most_before_ = held_;
 }
 
 ShardedParameters::~ShardedParameters() {
@@ -140,7 +145,7 @@ void ShardedParameters::gradient_ready(std::string_view name) {
 
 void ShardedParameters::set_out(Slot& slot) {
   slot.is_announced = true;
-  slot.has_gradient = true;
+  hold_gradient(slot, true);
   ReduceOptions reduce;
   reduce.op = options_.op;
   reduce.wire = options_.wire;
@@ -157,12 +162,17 @@ bool ShardedParameters::collect(Slot& slot) {
   if (reduced.bytes() > 0)
     std::memcpy(slot.shard.gradient.data(), reduced.data(),
                 static_cast<size_t>(slot.shard.gradient.bytes()));
-  slot.is_reduced = true;
-  if (options_.stage >= 2) {
-    drop_contents(slot.whole.gradient);
-    slot.has_gradient = false;
-  }
+  if (options_.stage >= 2) hold_gradient(slot, false);
   return true;
+}
+
+// What is held no more is given back.
+void ShardedParameters::hold_gradient(Slot& slot, bool holds) {
+  const int64_t change = (holds ? 1 : 0) - (slot.has_gradient ? 1 : 0);
+  held_.gradients += change * slot.whole.gradient.bytes();
+  most_.gradients = std::max(most_.gradients, held_.gradients);
+  slot.has_gradient = holds;
+  if (!holds) drop_contents(slot.whole.gradient);
 }
 
 void ShardedParameters::wait_for_gradients() {
@@ -181,20 +191,32 @@ void ShardedParameters::wait_for_gradients() {
 }
 
 void ShardedParameters::zero_gradients() {
+  const std::lock_guard lock(mutex_);
   for (auto& slot : slots_) {
     if (options_.stage >= 2)
-      drop_contents(slot.whole.gradient);
+      hold_gradient(slot, false);
     else
       std::memset(slot.whole.gradient.data(), 0, static_cast<size_t>(slot.whole.gradient.bytes()));
-    slot.has_gradient = options_.stage < 2;
   }
 }
 
 // --- values ---
 
+void ShardedParameters::hold_value(Slot& slot, bool holds) {
+  const int64_t change = (holds ? 1 : 0) - (slot.holds_value ? 1 : 0);
+  held_.values += change * slot.whole.value.bytes();
+  most_.values = std::max(most_.values, held_.values);
+  slot.holds_value = holds;
+  if (!holds) drop_contents(slot.whole.value);
+}
+
 void ShardedParameters::start_gather(Slot& slot) {
-  slot.gathering =
-      comm_.allgather("sharded value " + slot.whole.name, slot.shard.value, flat(slot.whole.value));
+  hold_value(slot, true);
+  // A name comes once in a step, so that steps can be seen to repeat.
+  const auto name = slot.gathers++ == 0
+                        ? fmt::format("sharded value {}", slot.whole.name)
+                        : fmt::format("sharded value {} again {}", slot.whole.name, slot.gathers);
+  slot.gathering = comm_.allgather(name, slot.shard.value, flat(slot.whole.value));
 }
 
 void ShardedParameters::finish_gather(Slot& slot) {
@@ -205,18 +227,23 @@ void ShardedParameters::finish_gather(Slot& slot) {
 }
 
 void ShardedParameters::forget_value(Slot& slot) {
-  drop_contents(slot.whole.value);
+  hold_value(slot, false);
   slot.is_whole = false;
 }
 
 void ShardedParameters::publish() {
   const std::lock_guard lock(mutex_);
-  for (auto& slot : slots_) slot.is_announced = slot.is_reduced = false;
+  for (auto& slot : slots_) {
+    slot.is_announced = false;
+    slot.gathers = 0;
+  }
+  most_before_ = std::exchange(most_, held_);
   if (options_.stage == 3) {
     for (auto& slot : slots_) {
       if (slot.gathering) finish_gather(slot);
       if (slot.is_whole) forget_value(slot);
     }
+    most_ = held_;
     needed_before_ = std::move(needed_);
     needed_.clear();
     return;
@@ -238,12 +265,10 @@ void ShardedParameters::need(std::string_view name) {
 void ShardedParameters::prefetch() {
   const auto at = needed_.size();
   if (at > needed_before_.size() || needed_before_[at - 1] != needed_[at - 1]) return;
-  int started = 0;
-  for (size_t i = at; i < needed_before_.size() && started < options_.ahead; ++i) {
+  const auto end = std::min(needed_before_.size(), at + static_cast<size_t>(options_.ahead));
+  for (size_t i = at; i < end; ++i) {
     auto& next = slots_[needed_before_[i]];
-    if (next.is_whole || next.gathering) continue;
-    start_gather(next);
-    ++started;
+    if (!next.is_whole && !next.gathering) start_gather(next);
   }
 }
 
@@ -251,9 +276,11 @@ void ShardedParameters::done(std::string_view name) {
   if (options_.stage < 3) return;
   auto& slot = slot_of(name);
   const auto index = static_cast<size_t>(&slot - slots_.data());
-  // Needed again at once, as by the last layer: forward, then backward.
-  const auto at = needed_.size();
-  if (at < needed_before_.size() && needed_before_[at] == index) return;
+  // Needed again soon, as by the last layer: forward, then backward.
+  const auto at = std::min(needed_.size(), needed_before_.size());
+  const auto end = std::min(needed_before_.size(), at + static_cast<size_t>(options_.ahead) + 1);
+  const auto* next = needed_before_.data();
+  if (std::find(next + at, next + end, index) != next + end) return;
   if (slot.gathering) finish_gather(slot);
   if (slot.is_whole) forget_value(slot);
 }
@@ -268,14 +295,12 @@ void ShardedParameters::need_all() {
 
 ShardedMemory ShardedParameters::memory() const {
   const std::lock_guard lock(mutex_);
-  ShardedMemory held;
-  for (const auto& slot : slots_) {
-    held.values += slot.shard.value.bytes();
-    held.gradients += slot.shard.gradient.bytes();
-    if (slot.is_whole || slot.gathering) held.values += slot.whole.value.bytes();
-    if (slot.has_gradient) held.gradients += slot.whole.gradient.bytes();
-  }
-  return held;
+  return held_;
+}
+
+ShardedMemory ShardedParameters::peak_memory() const {
+  const std::lock_guard lock(mutex_);
+  return most_before_;
 }
 
 }  // namespace tutti

@@ -80,7 +80,8 @@ class ShardedParameters {
   /// Stage 3: all of them are whole until the next publish(), for a test or an export.
   void need_all();
 
-  ShardedMemory memory() const;  // held now
+  ShardedMemory memory() const;       // held now
+  ShardedMemory peak_memory() const;  // the most of each in the last step that ended
 
  private:
   struct Slot {
@@ -88,10 +89,11 @@ class ShardedParameters {
     Placement placement;
     Shard shard;
     Work reducing, gathering;
-    bool is_announced = false;  // in this step
-    bool is_reduced = false;
-    bool is_whole = true;      // its value
-    bool has_gradient = true;  // whole, in the trainer's memory
+    int gathers = 0;            // in this step
+    bool is_announced = false;  // likewise
+    bool is_whole = true;       // its value
+    bool holds_value = true;    // whole, in the trainer's memory, or on its way there
+    bool has_gradient = true;   // the same of the gradient
   };
   Slot& slot_of(std::string_view name);
   void check(const std::vector<Whole>& parameters) const;
@@ -101,6 +103,8 @@ class ShardedParameters {
   void finish_gather(Slot& slot);
   void forget_value(Slot& slot);
   void prefetch();
+  void hold_value(Slot& slot, bool holds);
+  void hold_gradient(Slot& slot, bool holds);
 
   Communicator& comm_;
   const ShardedOptions options_;
@@ -108,6 +112,7 @@ class ShardedParameters {
   std::map<std::string, size_t, std::less<>> index_;
   mutable std::mutex mutex_;                    // guards what gradient_ready changes in the slots
   std::vector<size_t> needed_before_, needed_;  // in the last step, and in this one so far
+  ShardedMemory held_, most_, most_before_;     // guarded by mutex_; most in this step and the last
 };
 
 }  // namespace tutti

@@ -25,7 +25,7 @@ Coordinator::Coordinator(const Options& options, int size, Send send)
       negotiator_(size),
       cache_(options.cache_capacity),
       learner_(options.replay_after),
-      allreduce_learner_(options.replay_after + 1),
+      allreduce_learner_(options.replay_after + 2),
       progress_(static_cast<size_t>(size), Progress::after) {}
 
 void Coordinator::on_requests(int rank, WireReader reader, Clock::time_point now) {
@@ -116,8 +116,8 @@ void Coordinator::answer() {
     send_(rank, messages[is_one ? 0 : static_cast<size_t>(rank)].bytes());
 }
 
-// A step that is the same but for what comes in some steps only has its allreduces replayed, one
-// step later.
+// A step that is the same but for what comes in some steps only has its allreduces replayed, later
+// than one that is the same: a first step may have more in it, as what is broadcast once.
 std::optional<std::vector<Plan::Tensor>> Coordinator::learn(const Response& response) {
   if (!PlanLearner::can_replay(response.signature)) return {};
   auto all = learner_.observe(response);

@@ -51,9 +51,13 @@ void rms_prop_step(const RmsPropSettings& settings, std::span<float> value,
                    std::span<const float> gradient, std::span<float> mean_square,
                    std::span<float> velocity);
 
-/// Layer-wise rates: a step of each parameter is as long as its norm says. Norms are taken in f64
-/// in the order of the elements. A ratio is 1 where one of its norms is 0, and everywhere without
-/// `is_adapted`, which biases and the weights of norms are spared; so is weight decay.
+/// Layer-wise rates: a step of each parameter is as long as its norm says. A parameter may be one
+/// part of several, whose sums of squares are added up between the two halves of a step. A ratio is
+/// 1 where one of its norms is 0, and everywhere without `is_adapted`, which biases and the weights
+/// of norms are spared; so is weight decay.
+
+/// In f64 in the order of the elements.
+double sum_squares(std::span<const float> values);
 
 /// LARS (You et al. 2017): rate = learning_rate * trust * |w| / (|g| + weight_decay * |w|);
 /// v = momentum * v + rate * (g + weight_decay * w); w -= v.
@@ -63,8 +67,10 @@ struct LarsSettings {
   double weight_decay = 0;
   double trust = 0.001;
 };
-void lars_step(const LarsSettings& settings, bool is_adapted, std::span<float> value,
-               std::span<const float> gradient, std::span<float> velocity);
+/// The squares are those of the whole w and g.
+void lars_step(const LarsSettings& settings, bool is_adapted, double value_squares,
+               double gradient_squares, std::span<float> value, std::span<const float> gradient,
+               std::span<float> velocity);
 
 /// LAMB (You et al. 2020): with Adam's m and v, corrected by the step, u = m / (sqrt(v) + epsilon)
 /// + weight_decay * w; w -= learning_rate * |w| / |u| * u. `step` counts from 1.
@@ -76,8 +82,12 @@ struct LambSettings {
   double weight_decay = 0;
   int64_t step = 1;
 };
-void lamb_step(const LambSettings& settings, bool is_adapted, std::span<float> value,
-               std::span<const float> gradient, std::span<float> first_moment,
-               std::span<float> second_moment);
+/// The first half: m, v and u.
+void lamb_update(const LambSettings& settings, bool is_adapted, std::span<const float> value,
+                 std::span<const float> gradient, std::span<float> first_moment,
+                 std::span<float> second_moment, std::span<float> update);
+/// The second: w. The squares are those of the whole w and u.
+void lamb_step(const LambSettings& settings, bool is_adapted, double value_squares,
+               double update_squares, std::span<float> value, std::span<const float> update);
 
 }  // namespace tutti

@@ -160,6 +160,65 @@ TEST(Sharded, NormsCountEveryElementOnce) {
   });
 }
 
+// Layer-wise rates go by the norms of whole tensors, and by which of them are matrices.
+template <class O, class Options>
+void layerwise_equals_whole(Communicator& comm, const Options& options, int stage) {
+  auto whole = made(3), parts = made(3);
+  O plain(whole, options);
+  ShardedOptimizer<O> sharded(comm, parts, options, {.stage = stage});
+  for (int step = 0; step < 4; ++step) {
+    for (const auto& parameter : whole) {
+      std::memset(parameter.gradient.data(), 0, static_cast<size_t>(parameter.gradient.bytes()));
+    }
+    sharded.zero_grad();
+    add_gradients(whole, comm.rank(), step);
+    add_gradients(parts, comm.rank(), step);
+    for (const auto& parameter : whole)
+      comm.allreduce("plain " + parameter.name, parameter.gradient.view()).wait();
+    plain.step();
+    sharded.step();
+    sharded.need_all();
+    for (size_t i = 0; i < parts.size(); ++i)
+      for (int64_t k = 0; k < parts[i].value.count(); ++k)
+        ASSERT_NEAR(parts[i].value.template as<float>()[k], whole[i].value.template as<float>()[k],
+                    1e-6 * std::max(1.0F, std::abs(whole[i].value.template as<float>()[k])))
+            << parts[i].name << " step " << step << " rank " << comm.rank();
+  }
+}
+
+TEST(Sharded, LayerwiseRatesGoByTheNormsOfWholeTensors) {
+  for (const int size : {1, 2, 3, 5})
+    for (int stage = 1; stage <= 3; ++stage)
+      test::run_threads(
+          size,
+          [&](Communicator& comm) {
+            layerwise_equals_whole<Lars>(
+                comm, LarsOptions{.learning_rate = 1, .weight_decay = 0.1, .trust = 0.1}, stage);
+            layerwise_equals_whole<Lamb>(
+                comm, LambOptions{.learning_rate = 0.1, .weight_decay = 0.1}, stage);
+          },
+          in_rank_order);
+}
+
+// A step that is left out changes nothing, and the next one goes on.
+TEST(Sharded, AStepIsSkipped) {
+  for (int stage = 1; stage <= 3; ++stage)
+    test::run_threads(2, [&](Communicator& comm) {
+      auto parameters = made(1);
+      ShardedOptimizer<Adam> sharded(comm, parameters, AdamOptions{}, {.stage = stage});
+      const auto before = made(1);
+      add_gradients(parameters, comm.rank(), 0);
+      sharded.skip();
+      sharded.need_all();
+      equal_to_the_bit(parameters, before, "after a step that was skipped");
+      sharded.zero_grad();
+      add_gradients(parameters, comm.rank(), 1);
+      sharded.step();
+      sharded.need_all();
+      EXPECT_NE(parameters[0].value.as<float>()[0], before[0].value.as<float>()[0]);
+    });
+}
+
 // Bytes of whole pages of the tensor that are in memory.
 int64_t resident(const TensorView& tensor) {
   const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
@@ -325,7 +384,40 @@ TEST(Sharded, GathersAheadOfUse) {
         }
         sharded.step();
         EXPECT_EQ(sharded.memory().values, before);
+        // The largest with its neighbours: never more than one and so many that follow it.
+        int64_t most = 0;
+        for (size_t i = 0; i < parameters.size(); ++i) {
+          int64_t held = 0;
+          for (size_t k = i; k <= i + static_cast<size_t>(step == 0 ? 0 : ahead); ++k)
+            if (k < parameters.size()) held += parameters[k].value.bytes();
+          most = std::max(most, held);
+        }
+        EXPECT_EQ(sharded.peak_memory().values - before, most) << ahead << " ahead, step " << step;
       }
+    }
+  });
+}
+
+// Several needs in a row gather no further ahead than was asked for.
+TEST(Sharded, ManyLayersAreGatheredNoFurtherAhead) {
+  test::run_threads(2, [](Communicator& comm) {
+    std::vector<Parameter> parameters;
+    for (int i = 0; i < 12; ++i)
+      parameters.push_back({"w" + std::to_string(i), Tensor(Shape{4096}, DataType::f32),
+                            Tensor(Shape{4096}, DataType::f32), std::make_shared<GradientReady>()});
+    ShardedOptimizer<Adam> sharded(comm, parameters, AdamOptions{}, {.stage = 3, .ahead = 2});
+    const int64_t before = sharded.memory().values;
+    for (int step = 0; step < 3; ++step) {
+      for (const auto& parameter : parameters) {
+        sharded.need(parameter.name);
+        sharded.done(parameter.name);
+      }
+      for (size_t i = parameters.size(); i-- > 0;) {
+        sharded.need(parameters[i].name);
+        sharded.done(parameters[i].name);
+      }
+      sharded.step();
+      EXPECT_LE(sharded.peak_memory().values - before, 3 * 4096 * 4) << "step " << step;
     }
   });
 }
@@ -367,6 +459,9 @@ TEST(Sharded, BadInput) {
     parameters[1].name = "bias";
     test::expect_error(ErrorCode::duplicate_name, "sharded: two parameters are named \"bias\"",
                        [&] { make({}); });
+    parameters = made(comm.rank() == 0 ? 1 : 2);
+    test::expect_error(ErrorCode::mismatch, "parameter \"first.weight\" starts unequal",
+                       [&] { make({.broadcast_first = false}); });
     parameters = made(1);
     ShardedOptimizer<Adam> sharded(comm, parameters, AdamOptions{}, {});
     test::expect_refused("\"x\" is no parameter of the sharded optimizer",

@@ -50,6 +50,8 @@ class Layer {
   /// every machine, and in every model that has this layer at this place.
   virtual void initialize(uint64_t /*seed*/) {}
   virtual std::vector<Parameter*> parameters() { return {}; }
+  /// Of other layers, whose values it computes with.
+  virtual std::vector<const Parameter*> borrowed() { return {}; }
   /// What it learns by other means than gradients: the running values of batch norm.
   virtual std::vector<NamedState*> buffers() { return {}; }
   /// What it is, with its sizes: "linear(400, 120)".

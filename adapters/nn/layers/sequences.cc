@@ -80,7 +80,8 @@ class Embedding final : public Layer {
 // its backward comes last.
 class TiedLinear final : public Layer {
  public:
-  explicit TiedLinear(Parameter table) : table_(std::move(table)) {}
+  explicit TiedLinear(const Parameter& table) : table_(table) {}
+  std::vector<const Parameter*> borrowed() override { return {&table_}; }
   std::string kind() const override {
     const auto& table = table_.value.shape();
     return fmt::format("tied_linear({}, {})", table[1], table[0]);
@@ -106,7 +107,7 @@ class TiedLinear final : public Layer {
   }
 
  private:
-  const Parameter table_;
+  const Parameter& table_;
 };
 
 class Attention final : public Layer {
