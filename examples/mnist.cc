@@ -29,6 +29,8 @@ struct Settings {
   unsigned seed = 1;
   std::string method = "synchronous";
   int every = 16;
+  std::string wire = "f32";
+  double until = 0;  // % of the test digits at which it stops; 0: it goes through all epochs
   std::string data;
   std::string timeline;
   std::string save;
@@ -140,6 +142,8 @@ double accuracy(tutti::Communicator& comm, nn::Sequential& model, const nn::Data
   return 100 * counts[0] / counts[1];
 }
 
+constexpr int64_t kTestEvery = 25;  // steps, where --until is asked for
+
 double seconds_since(tutti::Clock::time_point begin) {
   return std::chrono::duration<double>(tutti::Clock::now() - begin).count();
 }
@@ -186,6 +190,8 @@ void train(const Settings& settings) {
       .base = settings.learning_rate, .total = settings.epochs * steps, .warmup = steps / 4};
   auto exchange = method.options(settings.every, settings.epochs * steps);
   if (exchange.noise.most_passes > 0) exchange.noise.batch = share;
+  if (settings.wire != "f32")
+    exchange.wire = settings.wire == "bf16" ? tutti::DataType::bf16 : tutti::DataType::f16;
   auto optimizer = tutti::distributed(*comm, sgd, exchange);
   if (talks)
     std::printf("LeNet on MNIST, %lld digits, %d rank%s (%s), batch %d x %lld\n",
@@ -194,12 +200,13 @@ void train(const Settings& settings) {
                 static_cast<long long>(share));
 
   const auto begin = tutti::Clock::now();
-  double right = 0;
-  uint64_t bytes_sent = 0;  // by this rank, in training alone
+  double right = 0, seconds_of_tests = 0;  // tests within an epoch
+  uint64_t bytes_sent = 0;                 // by this rank, in training alone
   int64_t step = 0;
   int passes = 0;  // since the last step of the optimizer
   model.zero_grad();
-  for (int epoch = 1; epoch <= settings.epochs; ++epoch) {
+  bool is_good = false;  // as --until asks
+  for (int epoch = 1; epoch <= settings.epochs && !is_good; ++epoch) {
     const auto epoch_begin = tutti::Clock::now();
     const auto before = comm->statistics();
     std::vector<double> loss(1, 0.0);
@@ -215,13 +222,24 @@ void train(const Settings& settings) {
         passes = 0;
       }
       loss[0] += cross_entropy.value() / static_cast<double>(steps);
+      if (settings.until > 0 && step % kTestEvery == 0) {
+        comm->barrier_blocking();
+        const auto test_begin = tutti::Clock::now();
+        is_good = accuracy(*comm, model, test) >= settings.until;
+        if (is_good && comm->rank() == 0)
+          std::printf("%.1f %% reached after %lld steps and %.2f s\n", settings.until,
+                      static_cast<long long>(step),
+                      std::chrono::duration<double>(test_begin - begin).count() - seconds_of_tests);
+        seconds_of_tests += seconds_since(test_begin);
+        if (is_good) break;
+      }
       if (talks) show_progress(epoch, settings.epochs, ++done, steps);
     }
     const double seconds = seconds_since(epoch_begin);
     const auto after = comm->statistics();
     bytes_sent += after.data_bytes - before.data_bytes;
     comm->allreduce_blocking("loss", loss);
-    if (epoch == settings.epochs) optimizer.consolidate();
+    if (epoch == settings.epochs || is_good) optimizer.consolidate();
     right = accuracy(*comm, model, test);
     if (!talks) continue;
     const double exposed = after.exposed_seconds - before.exposed_seconds;
@@ -244,9 +262,8 @@ void train(const Settings& settings) {
         100.0 * static_cast<double>(statistics.replayed_buckets) /
             static_cast<double>(statistics.buckets),
         static_cast<unsigned long long>(statistics.negotiation_messages));
-    if (settings.method != "synchronous")
-      std::printf("%s: %llu bytes sent per step\n", settings.method.c_str(),
-                  static_cast<unsigned long long>(bytes_sent / static_cast<uint64_t>(step)));
+    std::printf("%s: %llu bytes sent per step\n", settings.method.c_str(),
+                static_cast<unsigned long long>(bytes_sent / static_cast<uint64_t>(step)));
     if (optimizer.noise_scale() > 0)
       std::printf("noise scale %.0f digits, %d passes a step\n", optimizer.noise_scale(),
                   optimizer.backward_passes_per_step());
@@ -278,6 +295,10 @@ int main(int count, char** arguments) {
   app.add_option("--method", settings.method,
                  "how the ranks learn from each other; list: its names");
   app.add_option("--every", settings.every, "steps from one exchange to the next, where it counts");
+  app.add_option("--wire", settings.wire, "type in which gradients and changes travel")
+      ->check(CLI::IsMember({"f32", "bf16", "f16"}));
+  app.add_option("--until", settings.until,
+                 "% of the test digits at which it stops; tested every 25 steps, off the clock");
   app.add_flag("--quiet", settings.quiet, "only the last lines");
   try {
     app.parse(count, arguments);
