@@ -30,7 +30,7 @@ struct Statistics {
   double wait_seconds = 0;              // in all
   double exposed_seconds = 0;           // of it, data moved
   double skew_seconds = 0;              // of it, others were late
-  std::vector<uint64_t> bytes_to_peer;  // data, one number a rank
+  std::vector<uint64_t> bytes_to_peer;  // data and its framing, one number a rank
 };
 
 }  // namespace tutti
