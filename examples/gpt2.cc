@@ -51,7 +51,7 @@ std::unique_ptr<nn::Layer> feed_forward_block(const Settings& s, double deviatio
 }
 
 nn::Sequential gpt2(const Settings& s) {
-  nn::Sequential model(s.seed);
+  nn::Sequential model(s.seed, 1, tutti::device_of(s.device));
   auto tokens = nn::embedding(s.vocabulary, s.width, {.positions = s.length});
   auto head = nn::tied_linear(*tokens);
   model.add("tokens", std::move(tokens));
@@ -92,9 +92,6 @@ Tokens batch_of(const Settings& s, const std::vector<std::byte>& text, int64_t f
 }
 
 void train(Settings s) {
-  if (s.device != "cpu")
-    throw tutti::Error(tutti::ErrorCode::unavailable,
-                       "no layers are computed on " + s.device + "; use --device cpu");
   if (s.model == "124M") {
     s.vocabulary = 50304;  // 50,257, and some that are never used, so that it is even
     s.length = 1024;
@@ -166,7 +163,7 @@ int main(int count, char** arguments) {
   app.add_option("--seed", s.seed, "of weights, sequences and dropout");
   app.add_option("--dtype", s.dtype, "of activations; parameters are f32")
       ->check(CLI::IsMember({"f32", "bf16", "f16"}));
-  app.add_option("--device", s.device, "where layers are computed");
+  app.add_option("--device", s.device, "where layers are computed: cpu, cuda, cuda:1");
   CLI11_PARSE(app, count, arguments);
   try {
     train(s);

@@ -32,6 +32,8 @@ struct Settings {
   std::string data;
   std::string timeline;
   std::string save;
+  std::string device = "cpu";
+  std::string dtype = "f32";  // of activations
   bool quiet = false;
 };
 
@@ -105,8 +107,11 @@ const Method& find_method(const std::string& name) {
                      "there is no --method " + name + "; --method list names them");
 }
 
-nn::Sequential lenet(unsigned seed) {
-  nn::Sequential model(seed);
+nn::Sequential lenet(const Settings& settings) {
+  nn::Sequential model(settings.seed, 1, tutti::device_of(settings.device));
+  if (settings.dtype != "f32")
+    model.add("narrow",
+              nn::cast_to(settings.dtype == "bf16" ? tutti::DataType::bf16 : tutti::DataType::f16));
   model.add("conv1", nn::conv2d(1, 6, 5, {.stride = 1, .padding = 2}))
       .add("relu1", nn::relu())
       .add("pool1", nn::max_pool2d(2))
@@ -172,7 +177,7 @@ void train(const Settings& settings) {
                            std::to_string(comm->size()) + " ranks; give a multiple");
   const int64_t share = settings.batch / comm->size();
 
-  auto model = lenet(settings.seed);
+  auto model = lenet(settings);
   const double momentum = settings.momentum < 0 ? method.momentum : settings.momentum;
   nn::Sgd sgd(model.parameters(), {.learning_rate = settings.learning_rate, .momentum = momentum});
   nn::DataLoader loader(training, {.batch = share,
@@ -186,10 +191,19 @@ void train(const Settings& settings) {
       .base = settings.learning_rate, .total = settings.epochs * steps, .warmup = steps / 4};
   auto exchange = method.options(settings.every, settings.epochs * steps);
   if (exchange.noise.most_passes > 0) exchange.noise.batch = share;
+  // In f16 small gradients vanish unless losses are scaled, as all ranks agree (StepAgreement).
+  const bool is_scaled = settings.dtype == "f16";
+  if (is_scaled && settings.method != "synchronous")
+    throw tutti::Error(tutti::ErrorCode::invalid_argument,
+                       "--dtype f16 scales its losses, which --method " + settings.method +
+                           " does not know; use bf16");
+  if (is_scaled) exchange.op = tutti::ReduceOp::sum;
+  nn::StepAgreement agreement(*comm, {.loss_scale = {.first = is_scaled ? 1024.0 : 1.0}});
   auto optimizer = tutti::distributed(*comm, sgd, exchange);
   if (talks)
-    std::printf("LeNet on MNIST, %lld digits, %d rank%s (%s), batch %d x %lld\n",
-                static_cast<long long>(training.count()), comm->size(),
+    std::printf("LeNet on MNIST, %lld digits, %s on %s, %d rank%s (%s), batch %d x %lld\n",
+                static_cast<long long>(training.count()), settings.dtype.c_str(),
+                tutti::to_string(model.device()).c_str(), comm->size(),
                 comm->size() == 1 ? "" : "s", comm->backend().c_str(), comm->size(),
                 static_cast<long long>(share));
 
@@ -203,20 +217,32 @@ void train(const Settings& settings) {
     const auto epoch_begin = tutti::Clock::now();
     const auto before = comm->statistics();
     std::vector<double> loss(1, 0.0);
+    std::vector<nn::CrossEntropy> losses;  // asked for at the end, so that no step waits for them
     int64_t done = 0;
     for (const auto& [images, labels] : loader) {
       // Larger batches take longer steps, by the rule of the square root.
       sgd.set_learning_rate(rate(step++) * std::sqrt(optimizer.backward_passes_per_step()));
-      nn::CrossEntropy cross_entropy(model.forward(images), labels);
-      model.backward(cross_entropy);
-      if (++passes == optimizer.backward_passes_per_step()) {
-        optimizer.step();
+      const auto& cross_entropy = losses.emplace_back(model.forward(images), labels);
+      if (is_scaled) {
+        model.backward(cross_entropy, agreement.divisor());
+        agreement.send(cross_entropy);
+        optimizer.synchronize();
+        if (agreement.finish(sgd.parameters()).is_skipped)
+          optimizer.skip();
+        else
+          optimizer.step();
         model.zero_grad();
-        passes = 0;
+      } else {
+        model.backward(cross_entropy);
+        if (++passes == optimizer.backward_passes_per_step()) {
+          optimizer.step();
+          model.zero_grad();
+          passes = 0;
+        }
       }
-      loss[0] += cross_entropy.value() / static_cast<double>(steps);
       if (talks) show_progress(epoch, settings.epochs, ++done, steps);
     }
+    for (const auto& one : losses) loss[0] += one.value() / static_cast<double>(steps);
     const double seconds = seconds_since(epoch_begin);
     const auto after = comm->statistics();
     bytes_sent += after.data_bytes - before.data_bytes;
@@ -278,6 +304,9 @@ int main(int count, char** arguments) {
   app.add_option("--method", settings.method,
                  "how the ranks learn from each other; list: its names");
   app.add_option("--every", settings.every, "steps from one exchange to the next, where it counts");
+  app.add_option("--device", settings.device, "where layers are computed: cpu, cuda, cuda:1");
+  app.add_option("--dtype", settings.dtype, "of activations; parameters are f32")
+      ->check(CLI::IsMember({"f32", "bf16", "f16"}));
   app.add_flag("--quiet", settings.quiet, "only the last lines");
   try {
     app.parse(count, arguments);

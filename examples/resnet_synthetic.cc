@@ -62,7 +62,7 @@ std::unique_ptr<nn::Layer> bottleneck(tutti::Communicator& comm, int64_t in, int
 }
 
 nn::Sequential resnet(tutti::Communicator& comm, const Settings& settings) {
-  nn::Sequential model(settings.seed);
+  nn::Sequential model(settings.seed, 1, tutti::device_of(settings.device));
   if (settings.dtype != "f32")
     model.add("narrow",
               nn::cast_to(settings.dtype == "bf16" ? tutti::DataType::bf16 : tutti::DataType::f16));
@@ -101,9 +101,6 @@ nn::Batch batch_of(const Settings& settings, int64_t first, int64_t count) {
 }
 
 void train(const Settings& settings) {
-  if (settings.device != "cpu")
-    throw tutti::Error(tutti::ErrorCode::unavailable,
-                       "no layers are computed on " + settings.device + "; use --device cpu");
   const auto comm = tutti::Communicator::create();
   // The first ranks take one image more where the batch cannot be shared equally.
   const int64_t rank = comm->rank(), size = comm->size();
@@ -166,7 +163,7 @@ int main(int count, char** arguments) {
   app.add_option("--seed", settings.seed, "of weights, images and labels");
   app.add_option("--dtype", settings.dtype, "of activations; parameters are f32")
       ->check(CLI::IsMember({"f32", "bf16", "f16"}));
-  app.add_option("--device", settings.device, "where layers are computed");
+  app.add_option("--device", settings.device, "where layers are computed: cpu, cuda, cuda:1");
   CLI11_PARSE(app, count, arguments);
   try {
     train(settings);

@@ -1,8 +1,31 @@
 #include "tutti/adapters/nn/optimizers.h"
 
+#include "tutti/base/error.h"
+#include "tutti/kernels/layers/layer_kernels.h"
 #include "tutti/kernels/layers/optimizer_steps.h"
 
 namespace tutti::nn {
+
+namespace {
+
+// f32 zeros beside a parameter, in memory of its device that belongs to its stream: a step may
+// still be on its way there when the optimizer ends.
+Tensor zeros_beside(const Tensor& value) {
+  const Tensor zeros(value.shape(), DataType::f32);
+  if (value.device().kind == DeviceKind::cpu) return zeros;
+  return make_layer_kernels(value.device())->upload(zeros, value.view().stream());
+}
+
+void require_cpu(const std::vector<Parameter>& parameters, const char* optimizer) {
+  for (const auto& parameter : parameters)
+    if (parameter.value.device().kind != DeviceKind::cpu)
+      throw Error(ErrorCode::unavailable,
+                  std::string(optimizer) + " takes its steps on the cpu alone, but \"" +
+                      parameter.name + "\" is on " + to_string(parameter.value.device()) +
+                      "; use SGD, Adam, AdamW or RMSProp there");
+}
+
+}  // namespace
 
 BaseOptimizer::BaseOptimizer(std::vector<Parameter> parameters, double learning_rate)
     : parameters_(std::move(parameters)), learning_rate_(learning_rate) {}
@@ -14,8 +37,27 @@ void BaseOptimizer::on_gradient_ready(const GradientReady& callback) {
 size_t BaseOptimizer::add_state(const std::string& kind) {
   const size_t first = state_.size();
   for (const auto& parameter : parameters_)
-    state_.push_back({kind + "." + parameter.name, Tensor(parameter.value.shape(), DataType::f32)});
+    state_.push_back({kind + "." + parameter.name, zeros_beside(parameter.value)});
   return first;
+}
+
+bool BaseOptimizer::is_on_device() const {
+  return !parameters_.empty() && parameters_.front().value.device().kind != DeviceKind::cpu;
+}
+
+void BaseOptimizer::device_step(StepKind kind, const StepFactors& factors,
+                                std::optional<size_t> first, std::optional<size_t> second) {
+  if (device_steps_ == nullptr) {
+    std::vector<StepOperands> operands;
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      auto& one =
+          operands.emplace_back(StepOperands{parameters_[i].value, parameters_[i].gradient});
+      if (first) one.first = state_[*first + i].tensor;
+      if (second) one.second = state_[*second + i].tensor;
+    }
+    device_steps_ = make_step_kernels(operands);
+  }
+  device_steps_->step(kind, factors);
 }
 
 Sgd::Sgd(std::vector<Parameter> parameters, const SgdOptions& options)
@@ -29,6 +71,9 @@ void Sgd::step() {
   settings.momentum = static_cast<float>(options_.momentum);
   settings.weight_decay = static_cast<float>(options_.weight_decay);
   settings.nesterov = options_.nesterov;
+  if (is_on_device())
+    return device_step(StepKind::sgd, factors_of(settings),
+                       options_.momentum != 0 ? std::optional(velocity_) : std::nullopt, {});
   for (size_t i = 0; i < parameters_.size(); ++i)
     sgd_step(settings, parameters_[i].value.span<float>(), parameters_[i].gradient.span<float>(),
              options_.momentum != 0 ? state_of(velocity_, i) : std::span<float>());
@@ -56,6 +101,8 @@ void Adam::step() {
   settings.weight_decay = options_.weight_decay;
   settings.decoupled = decoupled_;
   settings.step = ++*state_[steps_].tensor.as<int64_t>();
+  if (is_on_device())
+    return device_step(StepKind::adam, factors_of(settings), first_moment_, second_moment_);
   for (size_t i = 0; i < parameters_.size(); ++i)
     adam_step(settings, parameters_[i].value.span<float>(), parameters_[i].gradient.span<float>(),
               state_of(first_moment_, i), state_of(second_moment_, i));
@@ -77,6 +124,9 @@ void RmsProp::step() {
   settings.epsilon = static_cast<float>(options_.epsilon);
   settings.momentum = static_cast<float>(options_.momentum);
   settings.weight_decay = static_cast<float>(options_.weight_decay);
+  if (is_on_device())
+    return device_step(StepKind::rms_prop, factors_of(settings), mean_square_,
+                       options_.momentum != 0 ? std::optional(velocity_) : std::nullopt);
   for (size_t i = 0; i < parameters_.size(); ++i)
     rms_prop_step(settings, parameters_[i].value.span<float>(),
                   parameters_[i].gradient.span<float>(), state_of(mean_square_, i),
@@ -85,6 +135,7 @@ void RmsProp::step() {
 
 Lars::Lars(std::vector<Parameter> parameters, const LarsOptions& options)
     : BaseOptimizer(std::move(parameters), options.learning_rate), options_(options) {
+  require_cpu(parameters_, "LARS");
   velocity_ = add_state("velocity");
 }
 
@@ -102,6 +153,7 @@ void Lars::step() {
 
 Lamb::Lamb(std::vector<Parameter> parameters, const LambOptions& options)
     : BaseOptimizer(std::move(parameters), options.learning_rate), options_(options) {
+  require_cpu(parameters_, "LAMB");
   first_moment_ = add_state("first_moment");
   second_moment_ = add_state("second_moment");
   steps_ = state_.size();

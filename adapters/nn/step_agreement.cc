@@ -86,9 +86,17 @@ StepOutcome StepAgreement::finish(const std::vector<Parameter>& parameters) {
   outcome.loss = strange == 0 ? static_cast<double>(loss) / static_cast<double>(samples)
                               : std::numeric_limits<double>::quiet_NaN();
   const double factor = 1 / (scale() * static_cast<double>(samples));
-  outcome.norm = norm_of(parameters) * factor;
+  const bool is_on_device =
+      !parameters.empty() && parameters.front().value.device().kind != DeviceKind::cpu;
+  if (is_on_device) {
+    auto& steps = device_steps(parameters);
+    steps.scale_gradients(factor, options_.clip);
+    outcome.norm = steps.outcome().norm;
+  } else {
+    outcome.norm = norm_of(parameters) * factor;
+  }
   outcome.is_skipped = strange != 0 || !std::isfinite(outcome.norm);
-  if (!outcome.is_skipped) {
+  if (!outcome.is_skipped && !is_on_device) {
     const bool is_clipped = options_.clip > 0 && outcome.norm > options_.clip;
     const Scale whole{is_clipped ? factor * options_.clip / outcome.norm : factor, 1};
     for (const auto& parameter : parameters)
@@ -96,6 +104,19 @@ StepOutcome StepAgreement::finish(const std::vector<Parameter>& parameters) {
   }
   settle(outcome.is_skipped);
   return outcome;
+}
+
+StepKernels& StepAgreement::device_steps(const std::vector<Parameter>& parameters) {
+  const bool is_known =
+      device_steps_ != nullptr && first_gradient_ == parameters.front().gradient.data();
+  if (!is_known) {
+    std::vector<StepOperands> operands;
+    for (const auto& parameter : parameters)
+      operands.push_back({parameter.value, parameter.gradient});
+    device_steps_ = make_step_kernels(operands);
+    first_gradient_ = parameters.front().gradient.data();
+  }
+  return *device_steps_;
 }
 
 void StepAgreement::settle(bool is_skipped) {

@@ -2,11 +2,13 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "tutti/adapters/nn/loss.h"
 #include "tutti/adapters/nn/parameter.h"
 #include "tutti/core/communicator.h"
+#include "tutti/kernels/layers/step_kernels.h"
 
 namespace tutti::nn {
 
@@ -64,10 +66,11 @@ class StepAgreement {
   /// This rank's part, which may be of no samples. `is_training`: ranks in different modes are
   /// told. Once a step.
   void send(const Loss& loss, bool is_training = true);
-  /// Waits for the other ranks' parts; then makes the summed gradients those of the mean loss, and
-  /// clips them. Call it when the gradients have been summed. Throws Error(mismatch) on every rank
-  /// where some train and some evaluate, and Error(invalid_argument) on every rank where no rank
-  /// had a sample, or too many steps were skipped in a row.
+  /// Waits for the other ranks' parts, and for the stream of parameters on a device; then makes the
+  /// summed gradients those of the mean loss, and clips them. Call it when the gradients have been
+  /// summed. Throws Error(mismatch) on every rank where some train and some evaluate, and
+  /// Error(invalid_argument) on every rank where no rank had a sample, or too many steps were
+  /// skipped in a row.
   StepOutcome finish(const std::vector<Parameter>& parameters);
 
   /// Scale, clean steps in a row, skipped steps and skipped in a row: for checkpoints.
@@ -75,12 +78,16 @@ class StepAgreement {
 
  private:
   void settle(bool is_skipped);
+  /// For parameters on a device, which are the same in every step.
+  StepKernels& device_steps(const std::vector<Parameter>& parameters);
 
   Communicator& comm_;
   const StepOptions options_;
   Tensor state_;
   std::array<float, 4> lane_{};  // samples, loss, ranks with a loss that is no number, in training
   Work work_;
+  std::unique_ptr<StepKernels> device_steps_;
+  const void* first_gradient_ = nullptr;  // of what they were made for
 };
 
 /// Finds replicas that have come to differ, as by a bit that flipped in memory: every so many steps

@@ -41,10 +41,12 @@ class Recurrent final : public Layer {
     const auto& shape = input.shape();
     require_input(input, shape.rank() == 3 && shape[2] == inputs_ && shape[1] > 0,
                   "[batch, length, inputs]");
-    const Tensor gates(linear_output(shape, input_weight_.value.shape()), DataType::f32);
+    const Tensor gates =
+        pass.kernels.make_tensor(linear_output(shape, input_weight_.value.shape()), DataType::f32);
     pass.kernels.linear_forward(input, input_weight_.value, input_bias_.value, gates);
-    const Tensor kept(Shape{shape[0], shape[1], shape_.kept * width_}, DataType::f32);
-    Tensor output(Shape{shape[0], shape[1], width_}, input.dtype());
+    const Tensor kept =
+        pass.kernels.make_tensor(Shape{shape[0], shape[1], shape_.kept * width_}, DataType::f32);
+    Tensor output = pass.kernels.make_tensor(Shape{shape[0], shape[1], width_}, input.dtype());
     pass.kernels.recurrent_forward(recurrence_, gates, hidden_weight_.value, hidden_bias_.value,
                                    output, kept);
     context.kept = {input, output, kept, Tensor(), Tensor()};
@@ -58,14 +60,15 @@ class Recurrent final : public Layer {
     const auto &input = context.kept[0], &output = context.kept[1], &kept = context.kept[2];
     auto &gates = context.kept[3], &hidden = context.kept[4];
     if (!gates) {
-      gates = Tensor(linear_output(input.shape(), input_weight_.value.shape()), DataType::f32);
-      hidden = Tensor(gates.shape(), DataType::f32);
+      gates = pass.kernels.make_tensor(linear_output(input.shape(), input_weight_.value.shape()),
+                                       DataType::f32);
+      hidden = pass.kernels.make_tensor(gates.shape(), DataType::f32);
       pass.kernels.recurrent_backward(recurrence_, hidden_weight_.value, output, kept, gradient,
                                       gates, hidden);
     }
     Tensor input_gradient;
     if (wanted.input) {
-      input_gradient = Tensor(input.shape(), input.dtype());
+      input_gradient = pass.kernels.make_tensor(input.shape(), input.dtype());
       pass.kernels.linear_backward_input(input_weight_.value, gates, input_gradient);
     }
     if (wanted.weights) {
@@ -131,12 +134,12 @@ class MatrixFactorization final : public Layer {
       column_of.as<int64_t>()[n] = input.as<int64_t>()[2 * n + 1];
     }
     const auto take = [&](const Tensor& indices, const Parameter& table) {
-      Tensor taken(Shape{batch, table.value.shape()[1]}, DataType::f32);
+      Tensor taken = pass.kernels.make_tensor(Shape{batch, table.value.shape()[1]}, DataType::f32);
       pass.kernels.embedding_forward(indices, table.value, taken);
       return taken;
     };
     const auto row = take(row_of, rows_), column = take(column_of, columns_);
-    Tensor output(Shape{batch, 1}, DataType::f32);
+    Tensor output = pass.kernels.make_tensor(Shape{batch, 1}, DataType::f32);
     pass.kernels.row_products_forward(row, column, output);
     pass.kernels.add(take(row_of, row_biases_), output);
     pass.kernels.add(take(column_of, column_biases_), output);
@@ -149,7 +152,7 @@ class MatrixFactorization final : public Layer {
     if (!wanted.weights) return {};
     const auto &row_of = context.kept[0], &column_of = context.kept[1];
     const auto give = [&](const Tensor& indices, const Tensor& other, Parameter& table) {
-      const Tensor taken(other.shape(), DataType::f32);
+      const Tensor taken = pass.kernels.make_tensor(other.shape(), DataType::f32);
       pass.kernels.row_products_backward(other, gradient, taken);
       pass.kernels.embedding_backward(indices, taken, table.gradient);
     };

@@ -35,7 +35,7 @@ class Residual final : public Layer {
                   fmt::format("layer {}: the body put out {}, its shortcut {}; give the shortcut "
                               "layers that make them equal",
                               path(), body.shape().to_string(), shortcut.shape().to_string()));
-    Tensor output = shortcut.clone();
+    const Tensor output = copy_of(pass, shortcut);
     pass.kernels.add(body, output);
     return output;
   }
@@ -45,7 +45,7 @@ class Residual final : public Layer {
     const auto shortcut = shortcut_->backward(pass, context.inner[1], gradient, wanted);
     if (!wanted.input) return {};
     // An empty shortcut hands on the very gradient, which may be another layer's, too.
-    Tensor input_gradient = shortcut.clone();
+    const Tensor input_gradient = copy_of(pass, shortcut);
     pass.kernels.add(body, input_gradient);
     return input_gradient;
   }

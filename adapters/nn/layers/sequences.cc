@@ -13,22 +13,23 @@ namespace {
 class Embedding final : public Layer {
  public:
   Embedding(int64_t rows, int64_t features, const EmbeddingOptions& options)
-      : options_(options), table_(make_parameter("weight", Shape{rows, features})) {
+      : options_(options),
+        table_(std::make_shared<Parameter>(make_parameter("weight", Shape{rows, features}))) {
     if (options.positions > 0)
       positions_ = make_parameter("positions", Shape{options.positions, features});
   }
   std::string kind() const override {
-    const auto& table = table_.value.shape();
+    const auto& table = table_->value.shape();
     return fmt::format("embedding({}, {})", table[0], table[1]);
   }
   void initialize(uint64_t seed) override {
     for (const auto* parameter : parameters()) fill_normal(*parameter, options_.deviation, seed);
   }
   std::vector<Parameter*> parameters() override {
-    if (options_.positions > 0) return {&table_, &positions_};
-    return {&table_};
+    if (options_.positions > 0) return {table_.get(), &positions_};
+    return {table_.get()};
   }
-  const Parameter& table() const { return table_; }
+  const std::shared_ptr<Parameter>& table() const { return table_; }
 
   Tensor forward(const Pass& pass, const Tensor& input, Context& context) override {
     const auto& shape = input.shape();
@@ -42,13 +43,13 @@ class Embedding final : public Layer {
                                   ? fmt::format("[batch, length up to {}]", options_.positions)
                                   : "[batch, ...]"));
     std::vector<int64_t> extents(shape.extents().begin(), shape.extents().end());
-    extents.push_back(table_.value.shape()[1]);
-    Tensor output{Shape(extents), DataType::f32};
-    pass.kernels.embedding_forward(input, table_.value, output);
+    extents.push_back(table_->value.shape()[1]);
+    Tensor output = pass.kernels.make_tensor(Shape(extents), DataType::f32);
+    pass.kernels.embedding_forward(input, table_->value, output);
     context.kept = {input};
     if (options_.positions > 0) {
-      context.kept.push_back(positions_of(shape));
-      const Tensor places(output.shape(), DataType::f32);
+      context.kept.push_back(pass.kernels.upload(positions_of(shape)));
+      const Tensor places = pass.kernels.make_tensor(output.shape(), DataType::f32);
       pass.kernels.embedding_forward(context.kept[1], positions_.value, places);
       pass.kernels.add(places, output);
     }
@@ -58,7 +59,7 @@ class Embedding final : public Layer {
   Tensor backward(const Pass& pass, Context& context, const Tensor& gradient,
                   Wanted wanted) override {
     if (!wanted.weights) return {};
-    pass.kernels.embedding_backward(context.kept[0], gradient, table_.gradient);
+    pass.kernels.embedding_backward(context.kept[0], gradient, table_->gradient);
     if (options_.positions > 0)
       pass.kernels.embedding_backward(context.kept[1], gradient, positions_.gradient);
     announce();
@@ -73,40 +74,42 @@ class Embedding final : public Layer {
   }
 
   const EmbeddingOptions options_;
-  Parameter table_, positions_;
+  const std::shared_ptr<Parameter> table_;  // a tied layer has it, too
+  Parameter positions_;
 };
 
 // A linear layer whose weight is the table of an embedding, which announces the gradient, because
 // its backward comes last.
 class TiedLinear final : public Layer {
  public:
-  explicit TiedLinear(Parameter table) : table_(std::move(table)) {}
+  explicit TiedLinear(std::shared_ptr<Parameter> table) : table_(std::move(table)) {}
   std::string kind() const override {
-    const auto& table = table_.value.shape();
+    const auto& table = table_->value.shape();
     return fmt::format("tied_linear({}, {})", table[1], table[0]);
   }
   Tensor forward(const Pass& pass, const Tensor& input, Context& context) override {
     const auto& shape = input.shape();
-    require_input(input, shape.rank() >= 2 && shape[shape.rank() - 1] == table_.value.shape()[1],
+    require_input(input, shape.rank() >= 2 && shape[shape.rank() - 1] == table_->value.shape()[1],
                   "[batch, ..., features]");
     context.kept = {input};
-    Tensor output(linear_output(shape, table_.value.shape()), input.dtype());
-    pass.kernels.linear_forward(input, table_.value, TensorView(), output);
+    Tensor output =
+        pass.kernels.make_tensor(linear_output(shape, table_->value.shape()), input.dtype());
+    pass.kernels.linear_forward(input, table_->value, TensorView(), output);
     return output;
   }
   Tensor backward(const Pass& pass, Context& context, const Tensor& gradient,
                   Wanted wanted) override {
     const auto& input = context.kept[0];
     if (wanted.weights)
-      pass.kernels.linear_backward_weights(input, gradient, table_.gradient, TensorView());
+      pass.kernels.linear_backward_weights(input, gradient, table_->gradient, TensorView());
     if (!wanted.input) return {};
-    Tensor input_gradient(input.shape(), input.dtype());
-    pass.kernels.linear_backward_input(table_.value, gradient, input_gradient);
+    Tensor input_gradient = pass.kernels.make_tensor(input.shape(), input.dtype());
+    pass.kernels.linear_backward_input(table_->value, gradient, input_gradient);
     return input_gradient;
   }
 
  private:
-  const Parameter table_;
+  const std::shared_ptr<Parameter> table_;
 };
 
 class Attention final : public Layer {
@@ -120,8 +123,9 @@ class Attention final : public Layer {
     require_input(input, shape.rank() == 3 && shape[2] % (3 * options_.heads) == 0,
                   "[batch, length, 3 * heads * width]");
     const auto s = attention_shape(options_, shape);
-    Tensor output(attention_output(s), input.dtype());
-    const Tensor log_sums(Shape{s.batch, options_.heads, s.length}, DataType::f32);
+    Tensor output = pass.kernels.make_tensor(attention_output(s), input.dtype());
+    const Tensor log_sums =
+        pass.kernels.make_tensor(Shape{s.batch, options_.heads, s.length}, DataType::f32);
     pass.kernels.attention_forward(options_, input, output, log_sums);
     context.kept = {input, output, log_sums};
     return output;
@@ -130,7 +134,7 @@ class Attention final : public Layer {
                   Wanted wanted) override {
     if (!wanted.input) return {};
     const auto& input = context.kept[0];
-    Tensor input_gradient(input.shape(), input.dtype());
+    Tensor input_gradient = pass.kernels.make_tensor(input.shape(), input.dtype());
     pass.kernels.attention_backward(options_, input, context.kept[1], context.kept[2], gradient,
                                     input_gradient);
     return input_gradient;
