@@ -50,12 +50,18 @@ endif()
 if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
 endif()
-add_library(tutti_cuda_kernels OBJECT cuda/pack/launch.cu cuda/steps/steps.cu
-  cuda/layers/layers.cu)
+add_library(tutti_cuda_kernels OBJECT cuda/pack/launch.cu cuda/flags/flags.cu
+  cuda/steps/steps.cu cuda/layers/layers.cu)
 target_include_directories(tutti_cuda_kernels PRIVATE ${TUTTI_INCLUDE_DIR})
 # One arithmetic on host and device: no fused multiply-add.
 target_compile_options(tutti_cuda_kernels PRIVATE -fmad=false --expt-relaxed-constexpr
   -Xcompiler=-Wall,-Wextra $<$<BOOL:${TUTTI_WERROR}>:-Werror=all-warnings>)
+
+# As text, for the test that looks for its stores and loads.
+add_library(tutti_cuda_ptx OBJECT EXCLUDE_FROM_ALL cuda/flags/flags.cu)
+set_target_properties(tutti_cuda_ptx PROPERTIES CUDA_PTX_COMPILATION ON CUDA_ARCHITECTURES 80)
+target_include_directories(tutti_cuda_ptx PRIVATE ${TUTTI_INCLUDE_DIR})
+target_compile_options(tutti_cuda_ptx PRIVATE -fmad=false --expt-relaxed-constexpr)
 
 file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda/device/*.cc)
 add_library(tutti_device_cuda MODULE ${sources} $<TARGET_OBJECTS:tutti_cuda_kernels>)

@@ -45,10 +45,10 @@ const std::vector<House>& houses() {
   static const std::vector<House> kHouses = {
       {"base", {"process", ""}},
       // The lower rooms hold kernels, which the device launches.
-      {"kernels/cuda", {"pack", "steps", "layers", "device", ""}},
+      {"kernels/cuda", {"pack", "flags", "steps", "layers", "device", ""}},
       {"collectives/algorithms", {""}, true},
       // The contract is backends' own files; the neighbours are backends.
-      {"backends", {"", "network", "handshake", "store", "stream", "shared"}, true},
+      {"backends", {"", "network", "handshake", "store", "stream", "shared", "device"}, true},
       {"core", {"launch", "settings", "agreement", "watch", "scheduling", "engine", "life", ""}},
       // The neighbours are languages and trainers, which may stand on the C interface.
       {"adapters", {"exchange", "sampling", "sharded", "checkpoint", "c", ""}, true},
