@@ -99,7 +99,8 @@ TEST(ExchangeCheckpoint, OnOtherRanksEachBeginsWithTheMean) {
     CheckpointFolder(comm, scratch.path()).save(6, optimizer.placed_state());
     const std::lock_guard lock(mutex);
     saved[comm.rank()] = trainer.values();
-    const auto& first = optimizer.exchange_state()[0].tensor;
+    const auto states = optimizer.exchange_state();
+    const auto& first = states[0].tensor;
     shared.assign(first.data(), first.data() + first.bytes());
   });
   ASSERT_NE(saved[0], saved[1]);
@@ -111,7 +112,8 @@ TEST(ExchangeCheckpoint, OnOtherRanksEachBeginsWithTheMean) {
       const auto values = trainer.values();
       for (size_t i = 0; i < values.size(); ++i)
         EXPECT_FLOAT_EQ(values[i], (saved[0][i] + saved[1][i]) / 2);
-      const auto& first = optimizer.exchange_state()[0].tensor;
+      const auto states = optimizer.exchange_state();
+      const auto& first = states[0].tensor;
       EXPECT_EQ(std::memcmp(first.data(), shared.data(), shared.size()), 0);
       take_steps(trainer, optimizer, 6, 8);  // the round ends when it would have
       std::vector<float> mean = trainer.values();
