@@ -53,14 +53,14 @@ CrossEntropy::CrossEntropy(const Tensor& logits, const Tensor& labels)
   check("cross entropy", logits, labels);
   const auto rows = as_rows(logits);
   labels_ = labels.reshaped({labels.count()});
-  log_probabilities_ = Tensor(rows.shape(), DataType::f32);
+  log_probabilities_ = loss_kernels().make_tensor(rows.shape(), DataType::f32);
   const Tensor losses(labels_.shape(), DataType::f32);
   loss_kernels().softmax_cross_entropy_forward(rows, labels_, log_probabilities_, losses);
   add_up(losses);
 }
 
 Tensor CrossEntropy::gradient(LayerKernels& kernels, double divisor) const {
-  const Tensor gradient(log_probabilities_.shape(), dtype_);
+  const Tensor gradient = kernels.make_tensor(log_probabilities_.shape(), dtype_);
   kernels.softmax_cross_entropy_backward(log_probabilities_, labels_,
                                          static_cast<float>(1 / divisor), gradient);
   return gradient.reshaped(shape_);
@@ -75,7 +75,8 @@ NegativeLogLikelihood::NegativeLogLikelihood(const Tensor& log_probabilities, co
 }
 
 Tensor NegativeLogLikelihood::gradient(LayerKernels& kernels, double divisor) const {
-  const Tensor gradient(as_rows(log_probabilities_).shape(), log_probabilities_.dtype());
+  const Tensor gradient =
+      kernels.make_tensor(as_rows(log_probabilities_).shape(), log_probabilities_.dtype());
   kernels.negative_log_likelihood_backward(labels_, static_cast<float>(1 / divisor), gradient);
   return gradient.reshaped(log_probabilities_.shape());
 }
@@ -88,7 +89,7 @@ MeanSquaredError::MeanSquaredError(const Tensor& output, const Tensor& target)
 }
 
 Tensor MeanSquaredError::gradient(LayerKernels& kernels, double divisor) const {
-  Tensor gradient(output_.shape(), output_.dtype());
+  Tensor gradient = kernels.make_tensor(output_.shape(), output_.dtype());
   kernels.squared_error_backward(output_, target_, static_cast<float>(1 / divisor), gradient);
   return gradient;
 }

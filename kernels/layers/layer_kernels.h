@@ -32,6 +32,10 @@ class LayerKernels {
 
   virtual Device device() const = 0;
 
+  /// A tensor on device() for what a call puts out, with any contents: its memory may be that of an
+  /// earlier one that was let go of.
+  virtual Tensor make_tensor(const Shape& shape, DataType dtype) = 0;
+
   /// output[..., outputs] = input[..., inputs] * weight[outputs, inputs]^T + bias[outputs]
   virtual void linear_forward(const ConstTensorView& input, const ConstTensorView& weight,
                               const ConstTensorView& bias, const TensorView& output) = 0;

@@ -70,7 +70,7 @@ class BatchNorm final : public Norm {
       pass.kernels.batch_norm_statistics(moments, options_.epsilon, 0, mean, inverse,
                                          running_mean_.tensor, running_variance_.tensor);
     }
-    Tensor output(input.shape(), input.dtype());
+    Tensor output = pass.kernels.make_tensor(input.shape(), input.dtype());
     pass.kernels.batch_norm_forward(input, mean, inverse, weight_.value, bias_.value, output);
     context.kept = {input, mean, inverse, Tensor()};
     return output;
@@ -132,8 +132,9 @@ class LayerNorm final : public Norm {
     const auto& shape = input.shape();
     require_input(input, shape.rank() >= 2 && shape[shape.rank() - 1] == features_,
                   "[batch, ..., features]");
-    const Tensor statistics(Shape{input.count() / features_, 2}, DataType::f32);
-    Tensor output(shape, input.dtype());
+    const Tensor statistics =
+        pass.kernels.make_tensor(Shape{input.count() / features_, 2}, DataType::f32);
+    Tensor output = pass.kernels.make_tensor(shape, input.dtype());
     pass.kernels.layer_norm_forward(epsilon_, input, weight_.value, bias_.value, output,
                                     statistics);
     context.kept = {input, statistics};
@@ -148,7 +149,7 @@ class LayerNorm final : public Norm {
       announce();
     }
     if (!wanted.input) return {};
-    Tensor input_gradient(input.shape(), input.dtype());
+    Tensor input_gradient = pass.kernels.make_tensor(input.shape(), input.dtype());
     pass.kernels.layer_norm_backward_input(input, statistics, weight_.value, gradient,
                                            input_gradient);
     return input_gradient;

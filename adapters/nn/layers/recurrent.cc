@@ -41,10 +41,11 @@ class Recurrent final : public Layer {
     const auto& shape = input.shape();
     require_input(input, shape.rank() == 3 && shape[2] == inputs_ && shape[1] > 0,
                   "[batch, length, inputs]");
-    const Tensor gates(linear_output(shape, input_weight_.value.shape()), DataType::f32);
+    const Tensor gates =
+        pass.kernels.make_tensor(linear_output(shape, input_weight_.value.shape()), DataType::f32);
     pass.kernels.linear_forward(input, input_weight_.value, input_bias_.value, gates);
     const Tensor kept(Shape{shape[0], shape[1], shape_.kept * width_}, DataType::f32);
-    Tensor output(Shape{shape[0], shape[1], width_}, input.dtype());
+    Tensor output = pass.kernels.make_tensor(Shape{shape[0], shape[1], width_}, input.dtype());
     pass.kernels.recurrent_forward(recurrence_, gates, hidden_weight_.value, hidden_bias_.value,
                                    output, kept);
     context.kept = {input, output, kept, Tensor(), Tensor()};
@@ -136,7 +137,7 @@ class MatrixFactorization final : public Layer {
       return taken;
     };
     const auto row = take(row_of, rows_), column = take(column_of, columns_);
-    Tensor output(Shape{batch, 1}, DataType::f32);
+    Tensor output = pass.kernels.make_tensor(Shape{batch, 1}, DataType::f32);
     pass.kernels.row_products_forward(row, column, output);
     pass.kernels.add(take(row_of, row_biases_), output);
     pass.kernels.add(take(column_of, column_biases_), output);

@@ -35,9 +35,7 @@ class Residual final : public Layer {
                   fmt::format("layer {}: the body put out {}, its shortcut {}; give the shortcut "
                               "layers that make them equal",
                               path(), body.shape().to_string(), shortcut.shape().to_string()));
-    Tensor output = shortcut.clone();
-    pass.kernels.add(body, output);
-    return output;
+    return sum(pass, shortcut, body);
   }
   Tensor backward(const Pass& pass, Context& context, const Tensor& gradient,
                   Wanted wanted) override {
@@ -45,12 +43,16 @@ class Residual final : public Layer {
     const auto shortcut = shortcut_->backward(pass, context.inner[1], gradient, wanted);
     if (!wanted.input) return {};
     // An empty shortcut hands on the very gradient, which may be another layer's, too.
-    Tensor input_gradient = shortcut.clone();
-    pass.kernels.add(body, input_gradient);
-    return input_gradient;
+    return sum(pass, shortcut, body);
   }
 
  private:
+  static Tensor sum(const Pass& pass, const Tensor& a, const Tensor& b) {
+    Tensor output = pass.kernels.make_tensor(a.shape(), a.dtype());
+    pass.kernels.cast_to(a, output);
+    pass.kernels.add(b, output);
+    return output;
+  }
   template <class T>
   std::vector<T*> joined(std::vector<T*> (Layer::*member)()) {
     auto all = ((*body_).*member)();

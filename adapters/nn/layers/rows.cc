@@ -22,7 +22,8 @@ class Linear final : public Weighted {
     require_input(input, shape.rank() >= 2 && shape[shape.rank() - 1] == inputs_,
                   "[batch, ..., inputs]");
     context.kept = {input};
-    Tensor output(linear_output(shape, weight_.value.shape()), input.dtype());
+    Tensor output =
+        pass.kernels.make_tensor(linear_output(shape, weight_.value.shape()), input.dtype());
     pass.kernels.linear_forward(input, weight_.value, bias_.value, output);
     return output;
   }
@@ -34,7 +35,7 @@ class Linear final : public Weighted {
       announce();
     }
     if (!wanted.input) return {};
-    Tensor input_gradient(input.shape(), input.dtype());
+    Tensor input_gradient = pass.kernels.make_tensor(input.shape(), input.dtype());
     pass.kernels.linear_backward_input(weight_.value, gradient, input_gradient);
     return input_gradient;
   }
@@ -53,7 +54,7 @@ class ActivationLayer final : public Layer {
   }
   Tensor forward(const Pass& pass, const Tensor& input, Context& context) override {
     require_input(input, true, "[...]");
-    Tensor output(input.shape(), input.dtype());
+    Tensor output = pass.kernels.make_tensor(input.shape(), input.dtype());
     pass.kernels.activation_forward(activation_, input, output);
     context.kept = {keeps_input(activation_) ? input : output};
     return output;
@@ -62,7 +63,7 @@ class ActivationLayer final : public Layer {
                   Wanted wanted) override {
     if (!wanted.input) return {};
     const auto& kept = context.kept[0];
-    Tensor input_gradient(kept.shape(), kept.dtype());
+    Tensor input_gradient = pass.kernels.make_tensor(kept.shape(), kept.dtype());
     pass.kernels.activation_backward(activation_, kept, gradient, input_gradient);
     return input_gradient;
   }
@@ -76,7 +77,7 @@ class LogSoftmax final : public Layer {
   std::string kind() const override { return "log_softmax"; }
   Tensor forward(const Pass& pass, const Tensor& input, Context& context) override {
     require_input(input, input.shape().rank() >= 2, "[batch, ..., classes]");
-    Tensor output(input.shape(), input.dtype());
+    Tensor output = pass.kernels.make_tensor(input.shape(), input.dtype());
     pass.kernels.log_softmax_forward(input, output);
     context.kept = {output};
     return output;
@@ -85,7 +86,7 @@ class LogSoftmax final : public Layer {
                   Wanted wanted) override {
     if (!wanted.input) return {};
     const auto& output = context.kept[0];
-    Tensor input_gradient(output.shape(), output.dtype());
+    Tensor input_gradient = pass.kernels.make_tensor(output.shape(), output.dtype());
     pass.kernels.log_softmax_backward(output, gradient, input_gradient);
     return input_gradient;
   }
@@ -111,7 +112,7 @@ class Dropout final : public Layer {
   // The mask is drawn again for backward, from the same key.
   Tensor masked(const Pass& pass, const Tensor& input) const {
     if (!pass.training || probability_ == 0) return input;
-    Tensor output(input.shape(), input.dtype());
+    Tensor output = pass.kernels.make_tensor(input.shape(), input.dtype());
     const RandomKey key{
         .seed = pass.seed, .purpose = random_purpose("dropout " + path()), .step = pass.step};
     const auto first = static_cast<uint64_t>(pass.first_row * input.shape().row_count());
@@ -139,7 +140,7 @@ class CastTo final : public Layer {
  private:
   static Tensor converted(const Pass& pass, const Tensor& input, DataType dtype) {
     if (input.dtype() == dtype) return input;
-    Tensor output(input.shape(), dtype);
+    Tensor output = pass.kernels.make_tensor(input.shape(), dtype);
     pass.kernels.cast_to(input, output);
     return output;
   }

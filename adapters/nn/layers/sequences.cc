@@ -43,12 +43,12 @@ class Embedding final : public Layer {
                                   : "[batch, ...]"));
     std::vector<int64_t> extents(shape.extents().begin(), shape.extents().end());
     extents.push_back(table_.value.shape()[1]);
-    Tensor output{Shape(extents), DataType::f32};
+    Tensor output = pass.kernels.make_tensor(Shape(extents), DataType::f32);
     pass.kernels.embedding_forward(input, table_.value, output);
     context.kept = {input};
     if (options_.positions > 0) {
       context.kept.push_back(positions_of(shape));
-      const Tensor places(output.shape(), DataType::f32);
+      const Tensor places = pass.kernels.make_tensor(output.shape(), DataType::f32);
       pass.kernels.embedding_forward(context.kept[1], positions_.value, places);
       pass.kernels.add(places, output);
     }
@@ -91,7 +91,8 @@ class TiedLinear final : public Layer {
     require_input(input, shape.rank() >= 2 && shape[shape.rank() - 1] == table_.value.shape()[1],
                   "[batch, ..., features]");
     context.kept = {input};
-    Tensor output(linear_output(shape, table_.value.shape()), input.dtype());
+    Tensor output =
+        pass.kernels.make_tensor(linear_output(shape, table_.value.shape()), input.dtype());
     pass.kernels.linear_forward(input, table_.value, TensorView(), output);
     return output;
   }
@@ -101,7 +102,7 @@ class TiedLinear final : public Layer {
     if (wanted.weights)
       pass.kernels.linear_backward_weights(input, gradient, table_.gradient, TensorView());
     if (!wanted.input) return {};
-    Tensor input_gradient(input.shape(), input.dtype());
+    Tensor input_gradient = pass.kernels.make_tensor(input.shape(), input.dtype());
     pass.kernels.linear_backward_input(table_.value, gradient, input_gradient);
     return input_gradient;
   }
@@ -121,8 +122,9 @@ class Attention final : public Layer {
     require_input(input, shape.rank() == 3 && shape[2] % (3 * options_.heads) == 0,
                   "[batch, length, 3 * heads * width]");
     const auto s = attention_shape(options_, shape);
-    Tensor output(attention_output(s), input.dtype());
-    const Tensor log_sums(Shape{s.batch, options_.heads, s.length}, DataType::f32);
+    Tensor output = pass.kernels.make_tensor(attention_output(s), input.dtype());
+    const Tensor log_sums =
+        pass.kernels.make_tensor(Shape{s.batch, options_.heads, s.length}, DataType::f32);
     pass.kernels.attention_forward(options_, input, output, log_sums);
     context.kept = {input, output, log_sums};
     return output;
@@ -131,7 +133,7 @@ class Attention final : public Layer {
                   Wanted wanted) override {
     if (!wanted.input) return {};
     const auto& input = context.kept[0];
-    Tensor input_gradient(input.shape(), input.dtype());
+    Tensor input_gradient = pass.kernels.make_tensor(input.shape(), input.dtype());
     pass.kernels.attention_backward(options_, input, context.kept[1], context.kept[2], gradient,
                                     input_gradient);
     return input_gradient;

@@ -24,8 +24,8 @@ class Convolution final : public Weighted {
                   weight.rank() == 4 ? "[batch, channels, height, width]"
                                      : "[batch, channels, depth, height, width]");
     context.kept = {input};
-    Tensor output(convolution_output(convolution_shape(options_, input.shape(), weight)),
-                  input.dtype());
+    Tensor output = pass.kernels.make_tensor(
+        convolution_output(convolution_shape(options_, input.shape(), weight)), input.dtype());
     pass.kernels.convolution_forward(options_, input, weight_.value, bias_.value, output);
     return output;
   }
@@ -38,7 +38,7 @@ class Convolution final : public Weighted {
       announce();
     }
     if (!wanted.input) return {};
-    Tensor input_gradient(input.shape(), input.dtype());
+    Tensor input_gradient = pass.kernels.make_tensor(input.shape(), input.dtype());
     pass.kernels.convolution_backward_input(options_, weight_.value, gradient, input_gradient);
     return input_gradient;
   }
@@ -56,9 +56,10 @@ class Pool2d final : public Layer {
   }
   Tensor forward(const Pass& pass, const Tensor& input, Context& context) override {
     require_input(input, input.shape().rank() == 4, "[batch, channels, height, width]");
-    Tensor output(pooling_output(pooling_shape(options_, input.shape())), input.dtype());
-    const Tensor workspace(Shape{pass.kernels.pooling_workspace_bytes(options_, input.shape())},
-                           DataType::u8);
+    Tensor output = pass.kernels.make_tensor(pooling_output(pooling_shape(options_, input.shape())),
+                                             input.dtype());
+    const Tensor workspace = pass.kernels.make_tensor(
+        Shape{pass.kernels.pooling_workspace_bytes(options_, input.shape())}, DataType::u8);
     pass.kernels.pooling_forward(options_, input, output, workspace);
     context.kept = {input, workspace};
     return output;
@@ -66,7 +67,8 @@ class Pool2d final : public Layer {
   Tensor backward(const Pass& pass, Context& context, const Tensor& gradient,
                   Wanted wanted) override {
     if (!wanted.input) return {};
-    Tensor input_gradient(context.kept[0].shape(), context.kept[0].dtype());
+    Tensor input_gradient =
+        pass.kernels.make_tensor(context.kept[0].shape(), context.kept[0].dtype());
     pass.kernels.pooling_backward(options_, gradient, context.kept[1], input_gradient);
     return input_gradient;
   }
@@ -84,14 +86,15 @@ class GlobalAveragePool final : public Layer {
     require_input(input, shape.rank() == 4 && shape[2] * shape[3] > 0,
                   "[batch, channels, height, width]");
     context.kept = {input};
-    Tensor output(Shape{shape[0], shape[1]}, input.dtype());
+    Tensor output = pass.kernels.make_tensor(Shape{shape[0], shape[1]}, input.dtype());
     pass.kernels.global_average_forward(input, output);
     return output;
   }
   Tensor backward(const Pass& pass, Context& context, const Tensor& gradient,
                   Wanted wanted) override {
     if (!wanted.input) return {};
-    Tensor input_gradient(context.kept[0].shape(), context.kept[0].dtype());
+    Tensor input_gradient =
+        pass.kernels.make_tensor(context.kept[0].shape(), context.kept[0].dtype());
     pass.kernels.global_average_backward(gradient, input_gradient);
     return input_gradient;
   }

@@ -7,6 +7,7 @@
 #include "tutti/base/error.h"
 #include "tutti/kernels/layers/cpu/f32_operands.h"
 #include "tutti/kernels/layers/cpu/primitive_cache.h"
+#include "tutti/kernels/layers/cpu/tensor_pool.h"
 
 namespace tutti {
 namespace {
@@ -51,8 +52,13 @@ dnnl::eltwise_forward::primitive_desc activation_forward_desc(Activation activat
 
 }  // namespace
 
-CpuLayerKernels::CpuLayerKernels(int threads) : cache_(std::make_unique<PrimitiveCache>(threads)) {}
+CpuLayerKernels::CpuLayerKernels(int threads)
+    : cache_(std::make_unique<PrimitiveCache>(threads)), pool_(std::make_shared<TensorPool>()) {}
 CpuLayerKernels::~CpuLayerKernels() = default;
+
+Tensor CpuLayerKernels::make_tensor(const Shape& shape, DataType dtype) {
+  return pool_->make(shape, dtype);
+}
 
 float* CpuLayerKernels::scratch(int64_t weights, int64_t biases) {
   const auto count = static_cast<size_t>(weights + biases);

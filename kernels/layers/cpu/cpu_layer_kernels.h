@@ -8,6 +8,7 @@
 namespace tutti {
 
 class PrimitiveCache;
+class TensorPool;
 
 /// Layers on the CPU. Products, windows and activations are oneDNN's, whose primitive is made at
 /// the first use of a shape and kept for the life of the object; the rest are own loops.
@@ -18,6 +19,7 @@ class CpuLayerKernels final : public LayerKernels {
   ~CpuLayerKernels() override;
 
   Device device() const override { return {}; }
+  Tensor make_tensor(const Shape& shape, DataType dtype) override;
 
   void linear_forward(const ConstTensorView& input, const ConstTensorView& weight,
                       const ConstTensorView& bias, const TensorView& output) override;
@@ -129,6 +131,7 @@ class CpuLayerKernels final : public LayerKernels {
   float* scratch(int64_t weights, int64_t biases);
 
   const std::unique_ptr<PrimitiveCache> cache_;
+  const std::shared_ptr<TensorPool> pool_;
   std::vector<float> scratch_;
 };
 

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "tutti/tensor/tensor.h"
+
+namespace tutti {
+
+/// Host memory for the tensors of passes, used again by later ones: fresh memory of a step's size
+/// would be zeroed and faulted in page by page each time. What is kept unused is never more than
+/// the most that was in use at one time. Tensors may outlive the pool, and may be let go of by any
+/// thread.
+class TensorPool : public std::enable_shared_from_this<TensorPool> {
+ public:
+  ~TensorPool();
+  /// With any contents. Throws Error(out_of_memory).
+  Tensor make(const Shape& shape, DataType dtype);
+  size_t unused_bytes() const;
+
+ private:
+  struct Block {
+    std::byte* memory;
+    size_t bytes;
+  };
+  Block take(size_t bytes);
+  void give_back(Block block);
+
+  mutable std::mutex mutex_;
+  std::multimap<size_t, std::byte*> unused_;  // by their bytes
+  size_t unused_bytes_ = 0, used_bytes_ = 0, most_used_bytes_ = 0;
+};
+
+}  // namespace tutti
