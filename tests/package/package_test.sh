@@ -75,6 +75,7 @@ echo "--- what the README says to type"
 mkdir "$scratch/home"
 ln -s "$prefix" "$scratch/home/tutti"
 sed -n '/^## Use it/,/^## /{s/^    //p}' "$readme" | grep -v '^./dev install ~/tutti' >"$scratch/typed"
+[[ -n $python ]] || sed -i /python/Id "$scratch/typed"
 grep -q pkg-config "$scratch/typed" || fail "the README no longer says how to use pkg-config"
 (
   unset PKG_CONFIG_PATH
