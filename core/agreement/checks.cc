@@ -59,7 +59,9 @@ void check_response(const Response& response, int size) {
   if (response.all_joined)
     return need_of_message(rows.size() == 1 && is_rank(rows[0], size), "no rank joined last");
   need_of_message(is_operation_name(response.name), "it answers an operation without a name");
-  if (response.error) return;
+  if (response.error)
+    return need_of_message(!is_pair(response.signature.kind) || rows.size() == 2,
+                           "it names no two ranks that send and receive");
   need_of_message(response.pair >= -1 && response.pair < kMostPairs,
                   "it makes a pair of no number");
   need_of_message(

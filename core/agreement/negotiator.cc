@@ -12,12 +12,23 @@ namespace tutti {
 
 namespace {
 
+std::string pair_key(const std::string& name, int one, int other) {
+  return fmt::format("{}\n{}-{}", name, std::min(one, other), std::max(one, other));
+}
+
 // Point-to-point names belong to their two ranks; others may use the same name.
 std::string table_key(int rank, const Request& request) {
   if (!is_pair(request.signature.kind)) return request.name;
-  const int low = std::min(rank, request.signature.root);
-  const int high = std::max(rank, request.signature.root);
-  return fmt::format("{}\n{}-{}", request.name, low, high);
+  return pair_key(request.name, rank, request.signature.root);
+}
+
+Error joined_without(const std::string& name, CollectiveKind kind, const std::vector<int>& joined) {
+  return Error(ErrorCode::mismatch,
+               fmt::format("\"{}\": {} cannot run while {} has joined (is out of data); only "
+                           "allreduce can. Nothing was changed.",
+                           name, to_string(kind), format_rank_set(joined)))
+      .with_rank(joined.front())
+      .with_tensor(name);
 }
 
 }  // namespace
@@ -38,7 +49,7 @@ void Negotiator::add(int rank, Request request, Clock::time_point now) {
     pending.requests.resize(static_cast<size_t>(size_));
     pending.since = now;
     pending.order = next_order_++;
-    pending.needed = is_pair(request.signature.kind) ? 2 : size_;
+    pending.is_pair = is_pair(request.signature.kind);
   }
   auto& place = pending.requests[static_cast<size_t>(rank)];
   // A rank refuses a pending name before it asks.
@@ -65,13 +76,18 @@ bool Negotiator::hopeless(const Pending& pending) const {
                                   [](const auto& request) { return request.has_value(); });
   for (size_t rank = 0; rank < gone_.size(); ++rank) {
     if (!gone_[rank] || pending.requests[rank] || joined_[rank]) continue;
-    if (pending.needed == size_ || (*first)->signature.root == static_cast<int>(rank)) return true;
+    if (!pending.is_pair || (*first)->signature.root == static_cast<int>(rank)) return true;
   }
   return false;
 }
 
 bool Negotiator::complete(const Pending& pending) const {
-  if (pending.needed != size_) return pending.count == pending.needed;
+  if (pending.is_pair) {
+    if (pending.count == 2) return true;
+    const auto first = std::find_if(pending.requests.begin(), pending.requests.end(),
+                                    [](const auto& request) { return request.has_value(); });
+    return joined_[static_cast<size_t>((*first)->signature.root)];  // which will not come
+  }
   if (pending.count + joined_count_ < size_) return false;
   for (size_t rank = 0; rank < joined_.size(); ++rank)
     if (!pending.requests[rank] && !joined_[rank]) return false;
@@ -136,25 +152,29 @@ Response Negotiator::answer(const std::string& name, const Pending& pending) con
     const auto& request = pending.requests[static_cast<size_t>(rank)];
     if (request)
       voices.emplace_back(rank, &*request);
-    else if (pending.needed == size_)
+    else if (!pending.is_pair)
       response.joined.push_back(rank);
   }
   const Request& first = *voices.front().second;
   response.signature = first.signature;
+  const auto kind = first.signature.kind;
+  if (pending.is_pair) {
+    // The answer is told as the sender's: kind send, rows = {from, to}.
+    const int one = voices[0].first, other = first.signature.root;
+    response.rows = kind == CollectiveKind::send ? std::vector<int64_t>{one, other}
+                                                 : std::vector<int64_t>{other, one};
+    response.signature.kind = CollectiveKind::send;
+    if (voices.size() < 2 && !hopeless(pending)) {
+      response.error = joined_without(name, kind, {other});
+      return response;
+    }
+  }
   response.error = hopeless(pending) ? left_ : find_disagreement(name, voices, size_);
   if (response.error) return response;
 
-  const auto kind = first.signature.kind;
   if (!response.joined.empty() && kind != CollectiveKind::allreduce) {
     std::vector<int> joined(response.joined.begin(), response.joined.end());
-    response.error =
-        Error(ErrorCode::mismatch,
-              fmt::format(
-                  "\"{}\": {} cannot run while {} has joined (is out of data); only allreduce "
-                  "can. Nothing was changed.",
-                  name, to_string(kind), format_rank_set(joined)))
-            .with_rank(joined.front())
-            .with_tensor(name);
+    response.error = joined_without(name, kind, joined);
     return response;
   }
   const auto rows_of = [](const Request& request) {
@@ -179,15 +199,6 @@ Response Negotiator::answer(const std::string& name, const Pending& pending) con
       for (const auto& [rank, request] : voices)
         response.rows.insert(response.rows.end(), request->rows.begin(), request->rows.end());
       break;
-    case CollectiveKind::send:
-    case CollectiveKind::recv: {
-      // The answer is told as the sender's: kind send, rows = {from, to}.
-      const bool first_sends = kind == CollectiveKind::send;
-      const int a = voices[0].first, b = voices[1].first;
-      response.rows = first_sends ? std::vector<int64_t>{a, b} : std::vector<int64_t>{b, a};
-      response.signature.kind = CollectiveKind::send;
-      break;
-    }
     default:
       break;
   }
@@ -220,7 +231,7 @@ std::vector<Negotiator::Waiting> Negotiator::waiting() const {
       const auto index = static_cast<size_t>(rank);
       if (pending.requests[index])
         waiting.present.push_back(rank);
-      else if (pending.needed == size_ ? !joined_[index] : rank == (*first)->signature.root)
+      else if (pending.is_pair ? rank == (*first)->signature.root : !joined_[index])
         waiting.missing.push_back(rank);
     }
     list.push_back(std::move(waiting));

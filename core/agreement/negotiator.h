@@ -43,7 +43,7 @@ class Negotiator {
   struct Pending {
     std::vector<std::optional<Request>> requests;  // one a rank
     int count = 0;
-    int needed = 0;  // ranks that must ask: 2 for send and recv
+    bool is_pair = false;  // two ranks must ask, and not all
     Clock::time_point since;
     uint64_t order = 0;
   };

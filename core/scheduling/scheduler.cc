@@ -132,14 +132,9 @@ void Scheduler::on_response(const Response& response, std::vector<Response>& all
   if (is_pair(kind)) {
     last_pair_ = std::max(last_pair_, response.pair);
     key.clear();
-    if (response.rows.size() == 2) {
-      if (response.rows[0] == rank_) key = fmt::format("{}\n{}", response.name, response.rows[1]);
-      if (response.rows[1] == rank_) key = fmt::format("{}\n{}", response.name, response.rows[0]);
-    } else if (response.error) {
-      // The ranks of a pair that disagree: whichever this rank has under that name.
-      for (const auto& [candidate, entry] : outstanding_)
-        if (entry->request.name == response.name && candidate != response.name) key = candidate;
-    }
+    const int64_t from = response.rows.at(0), to = response.rows.at(1);
+    if (from == rank_) key = fmt::format("{}\n{}", response.name, to);
+    if (to == rank_) key = fmt::format("{}\n{}", response.name, from);
   }
   Entry* entry = take_outstanding(key);
   if (response.error) {

@@ -10,6 +10,7 @@
 #include <random>
 #include <thread>
 
+#include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
 #include "tutti/core/arena.h"
 #include "tutti/kernels/convert.h"
@@ -207,6 +208,50 @@ TEST(Communicator, JoinDividesByThoseThatAreLeft) {
     std::vector<float> values(4, static_cast<float>(comm.rank()));
     comm.allreduce("g", values).wait();
     EXPECT_EQ(values[0], 1.0f);
+  });
+}
+
+TEST(Communicator, ARankThatHasJoinedSendsAndReceivesNothing) {
+  for (const int size : {2, 3})
+    run_threads(size, [](Communicator& comm) {
+      std::vector<float> values(4, 1.0f);
+      if (comm.rank() == 0) {
+        test::expect_error(
+            ErrorCode::mismatch,
+            "\"x\": send cannot run while rank 1 has joined (is out of data); only allreduce can. "
+            "Nothing was changed.",
+            [&] { comm.send("x", values, 1).wait(); });
+        test::expect_error(ErrorCode::mismatch, "\"y\": recv cannot run while rank 1 has joined",
+                           [&] { comm.recv("y", values, 1).wait(); });
+      }
+      comm.join().wait();
+      comm.allreduce("still works", values, ReduceOp::sum).wait();
+      EXPECT_EQ(values[0], static_cast<float>(comm.size()));
+    });
+}
+
+TEST(Communicator, RanksThatDisagreeEndNothingOfOtherPairsOfThatName) {
+  run_threads(4, [](Communicator& comm) {
+    std::vector<float> ten(10, 1.0f), five(5, 2.0f);
+    if (comm.rank() == 2) {
+      auto work = comm.recv("x", five, 3);
+      comm.barrier("two waits").wait();
+      comm.barrier("they disagreed").wait();
+      work.wait();
+      EXPECT_EQ(five, std::vector<float>(5, 3.0f));
+      comm.barrier("over").wait();
+      return;
+    }
+    comm.barrier("two waits").wait();
+    const auto disagrees = [](const auto& call) {
+      test::expect_error(ErrorCode::mismatch, "both must name", call);
+    };
+    if (comm.rank() == 0) disagrees([&] { comm.send("x", ten, 1).wait(); });
+    if (comm.rank() == 1) disagrees([&] { comm.recv("x", five, 0).wait(); });
+    comm.barrier("they disagreed").wait();
+    std::vector<float> threes(5, 3.0f);
+    if (comm.rank() == 3) comm.send("x", threes, 2).wait();
+    comm.barrier("over").wait();
   });
 }
 

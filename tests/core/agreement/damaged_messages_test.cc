@@ -156,6 +156,11 @@ TEST_F(DamagedMessages, AnswersWhoseRowsAreNoRanks) {
   EXPECT_THROW(round_trip(response_of(CollectiveKind::send, {0})), DamagedMessage);
   EXPECT_THROW(round_trip(response_of(CollectiveKind::send, {0, 3})), DamagedMessage);
   EXPECT_THROW(round_trip(response_of(CollectiveKind::send, {1, 1})), DamagedMessage);
+  auto disagreed = response_of(CollectiveKind::send, {0, 1});
+  disagreed.error = Error(ErrorCode::mismatch, "they disagree");
+  EXPECT_NO_THROW(round_trip(disagreed));
+  disagreed.rows = {0};
+  EXPECT_THROW(round_trip(disagreed), DamagedMessage);
   auto pair = response_of(CollectiveKind::send, {0, 1});
   for (const int64_t number : {int64_t{-2}, kMostPairs}) {
     pair.pair = number;

@@ -178,6 +178,32 @@ TEST(Negotiator, JoinedRanksAreCountedOut) {
   EXPECT_EQ(negotiator.joined_count(), 0);
 }
 
+// Whoever has joined neither sends nor receives: the other rank is told at once, of two ranks too,
+// where its request and the join are of as many ranks as there are.
+TEST(Negotiator, APairWhoseOtherRankHasJoinedIsAMismatch) {
+  for (const int size : {2, 3})
+    for (const bool sends : {true, false})
+      for (const bool joins_first : {true, false}) {
+        Negotiator negotiator(size);
+        Request join;
+        join.join = true;
+        auto alone = request("p");
+        alone.signature.kind = sends ? CollectiveKind::send : CollectiveKind::recv;
+        alone.signature.root = 1;
+        if (joins_first) negotiator.add(1, join, kNow);
+        negotiator.add(0, alone, kNow);
+        if (!joins_first) negotiator.add(1, join, kNow);
+        const auto ready = negotiator.take_ready();
+        ASSERT_EQ(ready.size(), 1u);
+        ASSERT_TRUE(ready[0].error);
+        EXPECT_EQ(ready[0].error->code(), ErrorCode::mismatch);
+        EXPECT_EQ(ready[0].error->rank(), 1);
+        EXPECT_EQ(ready[0].rows,
+                  sends ? (std::vector<int64_t>{0, 1}) : (std::vector<int64_t>{1, 0}));
+        EXPECT_TRUE(negotiator.idle());
+      }
+}
+
 TEST(Negotiator, SendAndRecvNeedTheirTwoRanksOnly) {
   Negotiator negotiator(4);
   auto send = request("p");
