@@ -13,7 +13,7 @@ import unittest
 import weakref
 
 import numpy
-from support import DEADLINE, on_threads
+from support import DEADLINE, on_threads, run_script
 
 import tutti
 
@@ -230,6 +230,36 @@ class Works(unittest.TestCase):
         with tutti.Communicator.create({}, store, rank=1, size=2) as comm:
             with self.assertRaises(tutti.PeerLeftError):
                 comm.barrier().wait(DEADLINE)
+
+    def test_a_work_that_ends_while_its_waiter_waits_for_the_interpreter(self):
+        # The main thread of rank 0 waits in slices. When one is over it gets the GIL late, and
+        # rank 1 has come by then.
+        ran = run_script(
+            """
+import sys, threading, time
+import numpy, tutti
+
+def hold_the_interpreter():
+    time.sleep(0.03)  # until the main thread waits
+    until = time.monotonic() + 0.6
+    while time.monotonic() < until:
+        pass
+
+sys.setswitchinterval(5)
+with tutti.Communicator.create() as comm:
+    comm.barrier("go").wait()
+    if comm.rank == 0:
+        threading.Thread(target=hold_the_interpreter).start()
+    else:
+        time.sleep(0.3)
+    work = comm.allreduce("late", values := numpy.ones(3), "sum")
+    work.wait()
+    comm.barrier("done").wait()
+    print(values.tolist())
+""",
+            ranks=2,
+        )
+        self.assertEqual(ran.stdout.count("[2.0, 2.0, 2.0]"), 2, ran.stdout + ran.stderr)
 
     def test_several_threads_wait_for_one_work(self):
         def rank(comm):

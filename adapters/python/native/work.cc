@@ -64,12 +64,16 @@ void let_go(WorkObject* self) { const auto given = std::exchange(self->body->giv
 
 /// False: with an exception, which may be the operation's own.
 bool wait(WorkObject* self, double seconds) {
-  const auto goes_on = [self] { return tutti_work_done(self->work) == 0; };
-  if (goes_on() &&
-      !wait_in_slices(
-          seconds, [self](double slice) { return tutti_work_wait_for(self->work, slice); },
-          goes_on)) {
-    if (!goes_on()) let_go(self);
+  const auto is_done = [self] { return tutti_work_done(self->work) != 0; };
+  // As it was when the slice began: a Work that ended after the slice's time was up is asked once
+  // more, and only one whose own error is a timeout says so again.
+  bool was_done = is_done();
+  const auto wait_for = [&](double slice) {
+    was_done = is_done();
+    return tutti_work_wait_for(self->work, slice);
+  };
+  if (!was_done && !wait_in_slices(seconds, wait_for, [&] { return !was_done; })) {
+    if (is_done()) let_go(self);
     return false;
   }
   const bool ended_well = end(self);
