@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "tutti/kernels/layers/cpu/cpu_layer_kernels.h"
 #include "tutti/kernels/layers/cpu/f32_operands.h"
 #include "tutti/kernels/layers/cpu/primitive_cache.h"
+#include "tutti/kernels/layers/cpu/row_loops.h"
 
 namespace tutti {
 namespace {
@@ -41,20 +41,6 @@ void for_each_head(const AttentionShape& s, Body body) {
 
 }  // namespace
 
-void CpuLayerKernels::exponentials(float* data, int64_t count) {
-  auto& entry =
-      cache_->entry({PrimitiveKind::exponential, {count}}, [&](const dnnl::engine& engine) {
-        const auto desc = dense({count}, dnnl::memory::format_tag::a);
-        return PrimitiveCache::Entry{
-            dnnl::eltwise_forward(dnnl::eltwise_forward::primitive_desc(
-                {dnnl::prop_kind::forward_inference, dnnl::algorithm::eltwise_exp, desc, 0.0f,
-                 0.0f},
-                engine)),
-            cache_->arguments({{DNNL_ARG_SRC, desc}, {DNNL_ARG_DST, desc}})};
-      });
-  cache_->run(entry, {{DNNL_ARG_SRC, data}, {DNNL_ARG_DST, data}});
-}
-
 void CpuLayerKernels::attention_forward(const AttentionOptions& options,
                                         const ConstTensorView& packed, const TensorView& output,
                                         const TensorView& log_sums) {
@@ -73,20 +59,11 @@ void CpuLayerKernels::attention_forward(const AttentionOptions& options,
       for (int64_t i = 0; i < rows; ++i) {
         float* row = scores + i * seen;
         const int64_t visible = head.causal ? begin + i + 1 : seen;
-        const float largest = *std::max_element(row, row + visible);
-        for (int64_t j = 0; j < visible; ++j) row[j] -= largest;
-        std::fill(row + visible, row + seen, -std::numeric_limits<float>::infinity());
-        logs[head.log_sums + begin + i] = largest;
-      }
-      exponentials(scores, rows * seen);
-      for (int64_t i = 0; i < rows; ++i) {
-        float* row = scores + i * seen;
-        double sum = 0;
-#pragma omp simd reduction(+ : sum)
-        for (int64_t j = 0; j < seen; ++j) sum += static_cast<double>(row[j]);
-        logs[head.log_sums + begin + i] += static_cast<float>(std::log(sum));
-        const auto inverse = static_cast<float>(1 / sum);
-        for (int64_t j = 0; j < seen; ++j) row[j] *= inverse;
+        const float most = largest(row, visible);
+        const double sum = exponentials(row, most, row, visible);
+        multiply_row(row, static_cast<float>(1 / sum), visible);
+        std::fill(row + visible, row + seen, 0.0f);
+        logs[head.log_sums + begin + i] = most + static_cast<float>(std::log(sum));
       }
       cache_->multiply('N', 'N', rows, s.width, seen, 1, scores, seen, in + head.value(0),
                        head.packed_step, 0, out + head.output + begin * head.output_step,
@@ -126,23 +103,17 @@ void CpuLayerKernels::attention_backward(const AttentionOptions& options,
       for (int64_t i = 0; i < rows; ++i) {
         float* row = softmax + i * seen;
         const int64_t visible = head.causal ? begin + i + 1 : seen;
-        const float log_sum = logs[head.log_sums + begin + i];
-        for (int64_t j = 0; j < visible; ++j) row[j] -= log_sum;
-        std::fill(row + visible, row + seen, -std::numeric_limits<float>::infinity());
+        exponentials(row, logs[head.log_sums + begin + i], row, visible);
+        std::fill(row + visible, row + seen, 0.0f);
       }
-      exponentials(softmax, rows * seen);
       cache_->multiply('T', 'N', seen, s.width, rows, 1, softmax, seen, dout + at, head.output_step,
                        1, din + head.value(0), head.packed_step);
       cache_->multiply('N', 'T', rows, seen, s.width, 1, dout + at, head.output_step,
                        in + head.value(0), head.packed_step, 0, slopes, seen);
       for (int64_t i = 0; i < rows; ++i) {
         const float *o = out + at + i * head.output_step, *d = dout + at + i * head.output_step;
-        double product = 0;
-#pragma omp simd reduction(+ : product)
-        for (int64_t j = 0; j < s.width; ++j) product += static_cast<double>(o[j] * d[j]);
-        const auto base = static_cast<float>(product);
-        float *slope = slopes + i * seen, *row = softmax + i * seen;
-        for (int64_t j = 0; j < seen; ++j) slope[j] = row[j] * (slope[j] - base);
+        const auto base = static_cast<float>(sum_of_products(o, d, s.width));
+        softmax_gradient(softmax + i * seen, base, slopes + i * seen, seen);
       }
       cache_->multiply('N', 'N', rows, s.width, seen, head.scale, slopes, seen, in + head.key(0),
                        head.packed_step, 0, din + head.query(begin), head.packed_step);

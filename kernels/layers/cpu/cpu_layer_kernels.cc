@@ -7,6 +7,7 @@
 #include "tutti/base/error.h"
 #include "tutti/kernels/layers/cpu/f32_operands.h"
 #include "tutti/kernels/layers/cpu/primitive_cache.h"
+#include "tutti/kernels/layers/cpu/row_loops.h"
 #include "tutti/kernels/layers/cpu/tensor_pool.h"
 
 namespace tutti {
@@ -123,26 +124,16 @@ void CpuLayerKernels::linear_backward_weights(const ConstTensorView& input,
   const bool has_bias = bias_gradient.count() > 0;
   if (has_bias) require_shape("linear", "gradient of the bias", bias_gradient, Shape{s.outputs});
   if (s.rows == 0) return;
-  auto& entry =
-      cache_->entry(linear_key(PrimitiveKind::linear_backward_weights, s, has_bias),
-                    [&](const dnnl::engine& engine) {
-                      const LinearDescs d(s, has_bias, engine);
-                      auto all = cache_->arguments({{DNNL_ARG_SRC, d.input},
-                                                    {DNNL_ARG_DIFF_DST, d.output},
-                                                    {DNNL_ARG_DIFF_WEIGHTS, d.weight}});
-                      if (has_bias) all.merge(cache_->arguments({{DNNL_ARG_DIFF_BIAS, d.bias}}));
-                      return Entry{dnnl::inner_product_backward_weights(
-                                       {{d.input, d.weight, d.bias, d.output}, engine, d.forward}),
-                                   std::move(all)};
-                    });
   F32Operands f32("linear");
-  float* pass = scratch(weight_gradient.count(), bias_gradient.count());
-  cache_->run(entry, {{DNNL_ARG_SRC, f32.read(input)},
-                      {DNNL_ARG_DIFF_DST, f32.read(output_gradient)},
-                      {DNNL_ARG_DIFF_WEIGHTS, pass},
-                      {DNNL_ARG_DIFF_BIAS, pass + weight_gradient.count()}});
-  add_to(f32.exactly(weight_gradient), pass, weight_gradient.count());
-  add_to(f32.exactly(bias_gradient), pass + weight_gradient.count(), bias_gradient.count());
+  const float *x = f32.read(input), *dy = f32.read(output_gradient);
+  // A product that adds to what is there.
+  cache_->multiply('T', 'N', s.outputs, s.inputs, s.rows, 1, dy, s.outputs, x, s.inputs, 1,
+                   f32.exactly(weight_gradient), s.inputs);
+  if (!has_bias) return;
+  std::vector<double> sums(static_cast<size_t>(s.outputs));
+  for (int64_t n = 0; n < s.rows; ++n) add_row(dy + n * s.outputs, sums.data(), s.outputs);
+  float* db = f32.exactly(bias_gradient);
+  for (size_t i = 0; i < sums.size(); ++i) db[i] += static_cast<float>(sums[i]);
 }
 
 void CpuLayerKernels::activation_forward(Activation activation, const ConstTensorView& input,

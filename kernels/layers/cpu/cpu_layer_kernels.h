@@ -125,8 +125,6 @@ class CpuLayerKernels final : public LayerKernels {
   void add(const ConstTensorView& source, const TensorView& target) override;
 
  private:
-  /// data[i] = exp(data[i]) of many elements.
-  void exponentials(float* data, int64_t count);
   /// Memory for gradients that are added to their place; it only grows.
   float* scratch(int64_t weights, int64_t biases);
 

@@ -3,17 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "tutti/base/error.h"
 #include "tutti/kernels/layers/cpu/cpu_layer_kernels.h"
 #include "tutti/kernels/layers/cpu/f32_operands.h"
-#include "tutti/kernels/layers/cpu/primitive_cache.h"
+#include "tutti/kernels/layers/cpu/row_loops.h"
 
 namespace tutti {
 namespace {
-
-using Tag = dnnl::memory::format_tag;
-using Entry = PrimitiveCache::Entry;
 
 struct Classes {
   int64_t batch = 0;
@@ -52,6 +50,12 @@ int64_t row_elements(const ConstTensorView& input, const ConstTensorView& target
   return shape.row_count();
 }
 
+void log_softmax(const float* x, float* y, int64_t count) {
+  const float most = largest(x, count);
+  const double sum = sum_of_exponentials(x, most, count);
+  subtract(x, static_cast<float>(static_cast<double>(most) + std::log(sum)), y, count);
+}
+
 }  // namespace
 
 void CpuLayerKernels::softmax_cross_entropy_forward(const ConstTensorView& logits,
@@ -62,18 +66,13 @@ void CpuLayerKernels::softmax_cross_entropy_forward(const ConstTensorView& logit
   require_shape("softmax cross-entropy", "result", log_probabilities, logits.view().shape());
   require_shape("softmax cross-entropy", "loss", losses, Shape{batch});
   if (batch == 0) return;
-  const dnnl::memory::dims extents{batch, classes};
-  auto& entry =
-      cache_->entry({PrimitiveKind::softmax_forward, extents}, [&](const dnnl::engine& engine) {
-        const auto desc = dense(extents, Tag::ab);
-        return Entry{dnnl::logsoftmax_forward(log_softmax_desc(desc, engine)),
-                     cache_->arguments({{DNNL_ARG_SRC, desc}, {DNNL_ARG_DST, desc}})};
-      });
   F32Operands f32("softmax cross-entropy");
-  const float* result = f32.exactly(log_probabilities);
-  float* loss = f32.exactly(losses);
-  cache_->run(entry, {{DNNL_ARG_SRC, f32.read(logits)}, {DNNL_ARG_DST, result}});
-  for (int64_t n = 0; n < batch; ++n) loss[n] = -result[n * classes + label[n]];
+  const float* x = f32.read(logits);
+  float *result = f32.exactly(log_probabilities), *loss = f32.exactly(losses);
+  for (int64_t n = 0; n < batch; ++n, x += classes, result += classes) {
+    log_softmax(x, result, classes);
+    loss[n] = -result[label[n]];
+  }
 }
 
 void CpuLayerKernels::softmax_cross_entropy_backward(const ConstTensorView& log_probabilities,
@@ -84,24 +83,14 @@ void CpuLayerKernels::softmax_cross_entropy_backward(const ConstTensorView& log_
   require_shape("softmax cross-entropy", "gradient of the logits", logit_gradient,
                 log_probabilities.view().shape());
   if (batch == 0) return;
-  const dnnl::memory::dims extents{batch, classes};
-  auto& entry =
-      cache_->entry({PrimitiveKind::softmax_backward, extents}, [&](const dnnl::engine& engine) {
-        const auto desc = dense(extents, Tag::ab);
-        return Entry{
-            dnnl::logsoftmax_backward({{desc, desc, 1}, engine, log_softmax_desc(desc, engine)}),
-            cache_->arguments(
-                {{DNNL_ARG_DST, desc}, {DNNL_ARG_DIFF_DST, desc}, {DNNL_ARG_DIFF_SRC, desc}})};
-      });
   F32Operands f32("softmax cross-entropy");
-  // A row's loss is -log_probability[label], so its gradient by the log probabilities is a single
-  // number.
-  float* one_hot = scratch(batch * classes, 0);
-  std::fill_n(one_hot, batch * classes, 0.0f);
-  for (int64_t n = 0; n < batch; ++n) one_hot[n * classes + label[n]] = -scale;
-  cache_->run(entry, {{DNNL_ARG_DST, f32.exactly(log_probabilities)},
-                      {DNNL_ARG_DIFF_DST, one_hot},
-                      {DNNL_ARG_DIFF_SRC, f32.write(logit_gradient)}});
+  const float* logs = f32.exactly(log_probabilities);
+  float* gradient = f32.write(logit_gradient);
+  // The softmax less one at the label.
+  for (int64_t n = 0; n < batch; ++n, logs += classes, gradient += classes) {
+    scaled_exponentials(logs, scale, gradient, classes);
+    gradient[label[n]] -= scale;
+  }
   f32.finish();
 }
 

@@ -1,5 +1,5 @@
-// Batch and layer normalisation of CpuLayerKernels: own loops. Sums of a plane or a row are taken
-// in f64, as much for accuracy as to be those of the joined batch.
+// Batch and layer normalisation of CpuLayerKernels. Sums of a plane or a row are taken in f64, as
+// much for accuracy as to be those of the joined batch.
 
 #include <fmt/format.h>
 
@@ -8,6 +8,7 @@
 #include "tutti/base/error.h"
 #include "tutti/kernels/layers/cpu/cpu_layer_kernels.h"
 #include "tutti/kernels/layers/cpu/f32_operands.h"
+#include "tutti/kernels/layers/cpu/row_loops.h"
 
 namespace tutti {
 namespace {
@@ -61,13 +62,7 @@ void CpuLayerKernels::batch_norm_moments(const ConstTensorView& input, const Ten
   F32Operands f32("batch norm");
   const float* x = f32.read(input);
   for_each_plane(s, [&](int64_t c, int64_t at) {
-    double sum = 0, squares = 0;
-#pragma omp simd reduction(+ : sum, squares)
-    for (int64_t i = at; i < at + s.positions; ++i) {
-      const double value = x[i];
-      sum += value;
-      squares += value * value;
-    }
+    const auto [sum, squares] = sum_and_squares(x + at, s.positions);
     sums[1 + c] += sum;
     sums[1 + s.channels + c] += squares;
   });
@@ -117,9 +112,7 @@ void CpuLayerKernels::batch_norm_forward(const ConstTensorView& input, const Con
   const float *w = f32.read(weight), *b = f32.read(bias);
   float* y = f32.write(output);
   for_each_plane(s, [&](int64_t c, int64_t at) {
-    const float scale = r[c] * w[c];
-    const float center = m[c], shift = b[c];
-    for (int64_t i = at; i < at + s.positions; ++i) y[i] = (x[i] - center) * scale + shift;
+    scale_plane(x + at, m[c], r[c] * w[c], b[c], y + at, s.positions);
   });
   f32.finish();
 }
@@ -140,14 +133,7 @@ void CpuLayerKernels::batch_norm_backward_moments(const ConstTensorView& input,
   const float *x = f32.read(input), *dy = f32.read(output_gradient);
   const float *m = f32.exactly(mean), *r = f32.exactly(inverse_deviation);
   for_each_plane(s, [&](int64_t c, int64_t at) {
-    const float center = m[c];
-    double sum = 0, products = 0;
-#pragma omp simd reduction(+ : sum, products)
-    for (int64_t i = at; i < at + s.positions; ++i) {
-      const double gradient = dy[i];
-      sum += gradient;
-      products += gradient * static_cast<double>(x[i] - center);
-    }
+    const auto [sum, products] = gradient_sums(dy + at, x + at, m[c], s.positions);
     sums[1 + c] += sum;
     sums[1 + s.channels + c] += products * static_cast<double>(r[c]);
   });
@@ -176,9 +162,7 @@ void CpuLayerKernels::batch_norm_backward_input(const ConstTensorView& input,
   for_each_plane(s, [&](int64_t c, int64_t at) {
     const auto base = static_cast<float>(sums[1 + c] / sums[0]);
     const auto slope = static_cast<float>(sums[1 + s.channels + c] / sums[0] * double{r[c]});
-    const float scale = w[c] * r[c], center = m[c];
-    for (int64_t i = at; i < at + s.positions; ++i)
-      dx[i] = scale * (dy[i] - base - (x[i] - center) * slope);
+    plane_gradient(dy + at, x + at, w[c] * r[c], base, m[c], slope, dx + at, s.positions);
   });
   f32.finish();
 }
@@ -195,20 +179,13 @@ void CpuLayerKernels::layer_norm_forward(double epsilon, const ConstTensorView& 
   float *y = f32.write(output), *kept = f32.exactly(statistics);
   const auto count = static_cast<double>(features);
   for (int64_t n = 0; n < rows; ++n, x += features, y += features) {
-    double sum = 0, squares = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < features; ++i) sum += static_cast<double>(x[i]);
-    const double average = sum / count;
-#pragma omp simd reduction(+ : squares)
-    for (int64_t i = 0; i < features; ++i) {
-      const double difference = static_cast<double>(x[i]) - average;
-      squares += difference * difference;
-    }
+    const double average = sum_and_squares(x, features).first / count;
+    const double squares = centered_squares(x, average, features);
     const auto mean = static_cast<float>(average);
     const auto inverse = static_cast<float>(1 / std::sqrt(squares / count + epsilon));
     kept[2 * n] = mean;
     kept[2 * n + 1] = inverse;
-    for (int64_t i = 0; i < features; ++i) y[i] = (x[i] - mean) * inverse * w[i] + b[i];
+    scale_row(x, mean, inverse, w, b, y, features);
   }
   f32.finish();
 }
@@ -230,17 +207,10 @@ void CpuLayerKernels::layer_norm_backward_input(const ConstTensorView& input,
   const auto count = static_cast<double>(features);
   for (int64_t n = 0; n < rows; ++n, x += features, dy += features, dx += features) {
     const float mean = kept[2 * n], inverse = kept[2 * n + 1];
-    double sum = 0, products = 0;
-#pragma omp simd reduction(+ : sum, products)
-    for (int64_t i = 0; i < features; ++i) {
-      const double gradient = static_cast<double>(dy[i] * w[i]);
-      sum += gradient;
-      products += gradient * static_cast<double>(x[i] - mean);
-    }
+    const auto [sum, products] = weighted_gradient_sums(dy, w, x, mean, features);
     const auto base = static_cast<float>(sum / count);
     const auto slope = static_cast<float>(products / count * double{inverse} * double{inverse});
-    for (int64_t i = 0; i < features; ++i)
-      dx[i] = inverse * (dy[i] * w[i] - base - (x[i] - mean) * slope);
+    row_gradient(dy, w, x, inverse, base, mean, slope, dx, features);
   }
   f32.finish();
 }
@@ -261,11 +231,7 @@ void CpuLayerKernels::layer_norm_backward_weights(const ConstTensorView& input,
   float *dw = f32.exactly(weight_gradient), *db = f32.exactly(bias_gradient);
   std::vector<double> weights(static_cast<size_t>(features)), biases(weights.size());
   for (int64_t n = 0; n < rows; ++n, x += features, dy += features) {
-    const float mean = kept[2 * n], inverse = kept[2 * n + 1];
-    for (size_t i = 0; i < weights.size(); ++i) {
-      weights[i] += static_cast<double>(dy[i] * ((x[i] - mean) * inverse));
-      biases[i] += static_cast<double>(dy[i]);
-    }
+    add_row_gradients(dy, x, kept[2 * n], kept[2 * n + 1], weights.data(), biases.data(), features);
   }
   for (size_t i = 0; i < weights.size(); ++i) {
     dw[i] += static_cast<float>(weights[i]);

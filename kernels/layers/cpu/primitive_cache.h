@@ -16,7 +16,6 @@ namespace tutti {
 enum class PrimitiveKind : int64_t {
   linear_forward,
   linear_backward_input,
-  linear_backward_weights,
   convolution_forward,
   convolution_backward_input,
   convolution_backward_weights,
@@ -26,7 +25,6 @@ enum class PrimitiveKind : int64_t {
   activation_backward,
   softmax_forward,
   softmax_backward,
-  exponential,
 };
 
 /// f32 memory without gaps.
