@@ -29,6 +29,7 @@ struct Settings {
   int zero = 0;  // the stage; 0: every rank has everything
   double dropout = 0;
   std::string dtype = "f32";
+  bool balance = false;
   std::string device = "cpu";
   std::string text = "/usr/share/common-licenses/GPL-3";  // every Debian has it
 };
@@ -108,12 +109,11 @@ void train_with(const Settings& s, const Options& options) {
                            std::to_string(s.length) + " for one sequence; give another --text");
   const auto comm = tutti::Communicator::create();
   const int64_t rank = comm->rank(), size = comm->size();
-  const int64_t first = s.batch * rank / size, count = s.batch * (rank + 1) / size - first;
-
   const auto gatherer = std::make_shared<nn::Gatherer>();
   auto model = gpt2(s, gatherer);
-  nn::StepAgreement agreement(
-      *comm, {.clip = 1, .loss_scale = {.first = s.dtype == "f16" ? 1024.0 : 1.0}});
+  nn::StepAgreement agreement(*comm, {.clip = 1,
+                                      .loss_scale = {.first = s.dtype == "f16" ? 1024.0 : 1.0},
+                                      .shares = {.samples = s.batch, .follow_speed = s.balance}});
   int64_t parameters = 0;
   for (const auto& parameter : model.parameters()) parameters += parameter.value.count();
   if (rank == 0)
@@ -124,10 +124,12 @@ void train_with(const Settings& s, const Options& options) {
 
   const nn::CosineSchedule rate{
       .base = s.learning_rate, .total = s.steps, .least = s.learning_rate / 10, .warmup = 5};
-  double seconds = 0;  // of all steps but the first, which makes the primitives
+  double seconds = 0, exposed = 0;  // of all steps but the first, which makes the primitives
   // `optimizer` is that of all ranks, `own` the one in it; `gradients` are what `own` steps by.
   const auto run = [&](auto& optimizer, O& own, const auto& zero_grad, const auto& gradients) {
     for (int step = 0; step < s.steps; ++step) {
+      const double exposed_before = comm->statistics().exposed_seconds;
+      const auto [first, count] = agreement.begin();
       const auto [input, next] = batch_of(s, text, first, count, step);
       const auto begin = std::chrono::steady_clock::now();
       const auto messages = comm->statistics().negotiation_messages;
@@ -144,7 +146,10 @@ void train_with(const Settings& s, const Options& options) {
       else
         optimizer.step();
       const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
-      if (step > 0) seconds += taken.count();
+      if (step > 0) {
+        seconds += taken.count();
+        exposed += comm->statistics().exposed_seconds - exposed_before;
+      }
       if (rank == 0)
         std::printf(
             "step %d  loss %.6f  norm %.6g  %.1f ms  %llu messages%s\n", step, outcome.loss,
@@ -175,8 +180,9 @@ void train_with(const Settings& s, const Options& options) {
           static_cast<long long>(most.gradients));
   }
   if (rank == 0 && s.steps > 1)
-    std::printf("%.0f tokens/s\n",
-                static_cast<double>(s.batch * s.length * (s.steps - 1)) / seconds);
+    std::printf("%.0f tokens/s, exposed %.1f %%\n",
+                static_cast<double>(s.batch * s.length * (s.steps - 1)) / seconds,
+                100 * exposed / seconds);
 }
 
 void train(Settings s) {
@@ -185,7 +191,7 @@ void train(Settings s) {
                        "no layers are computed on " + s.device + "; use --device cpu");
   if (s.model == "124M") {
     s.vocabulary = 50304;  // 50,257, and some that are never used, so that it is even
-    s.length = 1024;
+    if (s.length == Settings().length) s.length = 1024;
     s.width = 768;
     s.heads = s.layers = 12;
   }
@@ -214,6 +220,8 @@ int main(int count, char** arguments) {
   app.add_option("--seed", s.seed, "of weights, sequences and dropout");
   app.add_option("--dtype", s.dtype, "of activations; parameters are f32")
       ->check(CLI::IsMember({"f32", "bf16", "f16"}));
+  app.add_option("--length", s.length, "bytes of a sequence (124M: 1024)");
+  app.add_flag("--balance", s.balance, "deal sequences by the speed of each rank");
   app.add_option("--device", s.device, "where layers are computed");
   CLI11_PARSE(app, count, arguments);
   try {

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tutti/nn.h"
@@ -29,6 +30,7 @@ struct Settings {
   double learning_rate = 0.05;
   int zero = 0;  // the stage; 0: every rank has everything
   std::string dtype = "f32";
+  bool balance = false;
   std::string device = "cpu";
 };
 
@@ -114,15 +116,13 @@ void train(const Settings& settings) {
     throw tutti::Error(tutti::ErrorCode::unavailable,
                        "no layers are computed on " + settings.device + "; use --device cpu");
   const auto comm = tutti::Communicator::create();
-  // The first ranks take one image more where the batch cannot be shared equally.
   const int64_t rank = comm->rank(), size = comm->size();
-  const int64_t first = settings.batch * rank / size;
-  const int64_t count = settings.batch * (rank + 1) / size - first;
 
   const auto gatherer = std::make_shared<nn::Gatherer>();
   auto model = resnet(*comm, settings, gatherer);
-  nn::StepAgreement agreement(*comm,
-                              {.loss_scale = {.first = settings.dtype == "f16" ? 1024.0 : 1.0}});
+  nn::StepAgreement agreement(
+      *comm, {.loss_scale = {.first = settings.dtype == "f16" ? 1024.0 : 1.0},
+              .shares = {.samples = settings.batch, .follow_speed = settings.balance}});
   int64_t parameters = 0;
   for (const auto& parameter : model.parameters()) parameters += parameter.value.count();
   if (rank == 0)
@@ -132,17 +132,21 @@ void train(const Settings& settings) {
         static_cast<long long>(size), size == 1 ? "" : "s", comm->backend().c_str(),
         static_cast<long long>(settings.batch));
 
-  const auto [images, labels] = batch_of(settings, first, count);
-  double seconds = 0;  // of all steps but the first, which makes the primitives
+  nn::Batch batch;
+  tutti::StepShare share;
+  double seconds = 0, exposed = 0;  // of all steps but the first, which makes the primitives
   // `gradients` are what the optimizer inside steps by.
-  const auto run = [&, &images = images, &labels = labels](auto& optimizer, const auto& zero_grad,
-                                                           const auto& gradients) {
+  const auto run = [&](auto& optimizer, const auto& zero_grad, const auto& gradients) {
     for (int step = 0; step < settings.steps; ++step) {
       comm->barrier_blocking();
+      const double exposed_before = comm->statistics().exposed_seconds;
+      const auto held = std::exchange(share, agreement.begin());
+      if (step == 0 || share.first != held.first || share.count != held.count)
+        batch = batch_of(settings, share.first, share.count);
       const auto begin = std::chrono::steady_clock::now();
       const auto messages = comm->statistics().negotiation_messages;
       zero_grad();
-      const nn::CrossEntropy loss(model.forward(images), labels);
+      const nn::CrossEntropy loss(model.forward(batch.images), batch.labels);
       model.backward(loss, agreement.divisor());
       agreement.send(loss);
       optimizer.synchronize();
@@ -152,7 +156,10 @@ void train(const Settings& settings) {
       else
         optimizer.step();
       const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
-      if (step > 0) seconds += taken.count();
+      if (step > 0) {
+        seconds += taken.count();
+        exposed += comm->statistics().exposed_seconds - exposed_before;
+      }
       if (rank == 0)
         std::printf(
             "step %d  loss %.6f  norm %.6g  %.1f ms  %llu messages%s\n", step, outcome.loss,
@@ -183,8 +190,9 @@ void train(const Settings& settings) {
           static_cast<long long>(most.gradients));
   }
   if (rank == 0 && settings.steps > 1)
-    std::printf("%.2f images/s\n",
-                static_cast<double>(settings.batch * (settings.steps - 1)) / seconds);
+    std::printf("%.2f images/s, exposed %.1f %%\n",
+                static_cast<double>(settings.batch * (settings.steps - 1)) / seconds,
+                100 * exposed / seconds);
 }
 
 }  // namespace
@@ -205,6 +213,7 @@ int main(int count, char** arguments) {
   app.add_option("--seed", settings.seed, "of weights, images and labels");
   app.add_option("--dtype", settings.dtype, "of activations; parameters are f32")
       ->check(CLI::IsMember({"f32", "bf16", "f16"}));
+  app.add_flag("--balance", settings.balance, "deal images by the speed of each rank");
   app.add_option("--device", settings.device, "where layers are computed");
   CLI11_PARSE(app, count, arguments);
   try {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -14,6 +15,8 @@
 namespace tutti::nn {
 
 namespace {
+
+constexpr size_t kSecondsAt = 4;  // in the lane
 
 void check(const StepOptions& options) {
   const auto& s = options.loss_scale;
@@ -43,9 +46,24 @@ double norm_of(const std::vector<Parameter>& parameters) {
 }  // namespace
 
 StepAgreement::StepAgreement(Communicator& comm, const StepOptions& options)
-    : comm_(comm), options_(options), state_(Shape{4}, DataType::f64) {
+    : comm_(comm),
+      options_(options),
+      shares_(comm.size(), options.shares),
+      state_(Shape{4}, DataType::f64),
+      lane_(kSecondsAt + (options.shares.follow_speed ? static_cast<size_t>(comm.size()) : 0)) {
   check(options);
   state_.as<double>()[0] = options.loss_scale.first;
+  if (!options.shares.follow_speed) return;
+  // The largest number of samples and, as the largest of what is below zero, the least.
+  std::vector<int64_t> ends{options.shares.samples, -options.shares.samples};
+  comm.allreduce_blocking("step agreement shares", ends, ReduceOp::max);
+  if (ends[0] != -ends[1])
+    throw Error(
+        ErrorCode::mismatch,
+        fmt::format("step agreement: the ranks share {} to {} samples in a step, this one {}; "
+                    "shares.samples must be the same on all",
+                    -ends[1], ends[0], options.shares.samples))
+        .with_rank(comm.rank());
 }
 
 StepAgreement::~StepAgreement() {
@@ -56,14 +74,32 @@ StepAgreement::~StepAgreement() {
   }
 }
 
+StepShare StepAgreement::begin() {
+  if (options_.shares.follow_speed) {
+    begin_ = Clock::now();
+    waited_before_ = waited();
+  }
+  return shares_.of(comm_.rank());
+}
+
 void StepAgreement::send(const Loss& loss, bool is_training) {
   if (work_)
     throw Error(ErrorCode::invalid_argument,
                 "step agreement: send() came twice in a step; call finish() between")
         .with_rank(comm_.rank());
   const bool is_number = std::isfinite(loss.sum());
-  lane_ = {static_cast<float>(loss.count()), is_number ? static_cast<float>(loss.sum()) : 0.0f,
-           is_number ? 0.0f : 1.0f, is_training ? 1.0f : 0.0f};
+  std::fill(lane_.begin(), lane_.end(), 0.0f);
+  lane_[0] = static_cast<float>(loss.count());
+  lane_[1] = is_number ? static_cast<float>(loss.sum()) : 0.0f;
+  lane_[2] = is_number ? 0.0f : 1.0f;
+  lane_[3] = is_training ? 1.0f : 0.0f;
+  if (options_.shares.follow_speed) {
+    const std::chrono::duration<double> all = Clock::now() - begin_;
+    if (begin_ != Clock::time_point())
+      lane_[kSecondsAt + static_cast<size_t>(comm_.rank())] =
+          static_cast<float>(all.count() - (waited() - waited_before_));
+    begin_ = {};
+  }
   work_ = comm_.allreduce("step agreement", lane_, ReduceOp::sum);
 }
 
@@ -93,6 +129,7 @@ void StepAgreement::receive() {
                 fmt::format("step agreement: {} of {} ranks are in training, the others in "
                             "evaluation; set_training() must be called alike on all",
                             training, comm_.size()));
+  shares_.add_step(std::span(lane_).subspan(kSecondsAt));
   if (samples == 0)
     throw Error(ErrorCode::invalid_argument,
                 "step agreement: no rank had a sample in this step; leave the step out on all");

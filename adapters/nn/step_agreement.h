@@ -1,12 +1,13 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <vector>
 
 #include "tutti/adapters/nn/loss.h"
 #include "tutti/adapters/nn/parameter.h"
+#include "tutti/adapters/sampling/shares.h"
 #include "tutti/adapters/sharded/placed_tensor.h"
+#include "tutti/base/deadline.h"
 #include "tutti/core/communicator.h"
 
 namespace tutti::nn {
@@ -25,6 +26,7 @@ struct StepOptions {
   double clip = 0;  // above 0: the most that the norm of all gradients may be
   LossScaleOptions loss_scale = {};
   int64_t most_skips = 100;  // in a row; one more is an error
+  ShareOptions shares = {};  // see begin()
 };
 
 /// What all ranks know of a step.
@@ -36,9 +38,10 @@ struct StepOutcome {
 };
 
 /// What ranks agree on in each step of training: how many samples it had, whatever each rank's
-/// share, whether it can be taken, and by which scale the next loss is multiplied. The loss and the
-/// gradients are sums over samples; only finish() divides, by the number of samples that was summed
-/// with them. The numbers travel as one f32[4] with the gradients, in the same bucket; everything
+/// share, whether it can be taken, by which scale the next loss is multiplied and, by option, how
+/// the next step's samples are dealt to ranks of different speed. The loss and the gradients are
+/// sums over samples; only finish() divides, by the number of samples that was summed with them.
+/// The numbers travel as one small f32 tensor with the gradients, in the same bucket; everything
 /// else follows on each rank from the same bits. One thread.
 ///
 ///   auto optimizer = distributed(comm, sgd, {.op = ReduceOp::sum});
@@ -51,7 +54,9 @@ struct StepOutcome {
 ///   if (agreement.finish(sgd.parameters()).is_skipped) optimizer.skip(); else optimizer.step();
 class StepAgreement {
  public:
-  /// Throws Error(invalid_argument) for options out of range. The communicator must outlive it.
+  /// Throws Error(invalid_argument) for options out of range. Where shares follow speed, all ranks
+  /// make it together, and Error(mismatch) is thrown where they do not share the same samples. The
+  /// communicator must outlive it.
   explicit StepAgreement(Communicator& comm, const StepOptions& options = {});
   ~StepAgreement();
   StepAgreement(const StepAgreement&) = delete;
@@ -62,13 +67,21 @@ class StepAgreement {
   double scale() const { return state_.as<double>()[0]; }
   int64_t skipped_steps() const { return static_cast<int64_t>(state_.as<double>()[2]); }
 
+  /// Begins a step and returns this rank's share of its samples: equal shares of
+  /// options.shares.samples, or such that all ranks end at the same time, by what each took from
+  /// here to send(), less what it waited there for others. May be left out where shares are not
+  /// asked for.
+  StepShare begin();
+  /// Of all ranks, in the step that begins next.
+  const std::vector<int64_t>& shares() const { return shares_.counts(); }
   /// This rank's part, which may be of no samples. `is_training`: ranks in different modes are
   /// told. Once a step.
   void send(const Loss& loss, bool is_training = true);
   /// Waits for the other ranks' parts; then makes the summed gradients those of the mean loss, and
   /// clips them. Call it when the gradients have been summed. Throws Error(mismatch) on every rank
-  /// where some train and some evaluate, and Error(invalid_argument) on every rank where no rank
-  /// had a sample, or too many steps were skipped in a row.
+  /// where some train and some evaluate, or shares are not of the same samples, and
+  /// Error(invalid_argument) on every rank where no rank had a sample, or too many steps were
+  /// skipped in a row.
   StepOutcome finish(const std::vector<Parameter>& parameters);
   /// The same of gradients of which each rank has a part, as ShardedOptimizer::gradients(), after
   /// its synchronize(); their norm is added up over the ranks.
@@ -81,11 +94,17 @@ class StepAgreement {
   void receive();
   StepOutcome conclude(double norm, const std::vector<TensorView>& gradients);
   void settle(bool is_skipped);
+  double waited() const { return comm_.statistics().wait_seconds; }
 
   Communicator& comm_;
   const StepOptions options_;
+  SpeedShares shares_;
   Tensor state_;
-  std::array<float, 4> lane_{};  // samples, loss, ranks with a loss that is no number, in training
+  // Samples, loss, ranks with a loss that is no number, ranks in training; where shares follow
+  // speed then the samples to share, and each rank's seconds for its own.
+  std::vector<float> lane_;
+  Clock::time_point begin_{};  // of this rank's step; not set without begin()
+  double waited_before_ = 0;
   Work work_;
 };
 

@@ -23,11 +23,12 @@ std::vector<int64_t> permutation(int64_t count, uint64_t seed, int64_t epoch) {
 
 void require_sample_order(const char* who, int64_t order, bool is_within_an_epoch) {
   if (order == kSampleOrder || !is_within_an_epoch) return;
-  throw Error(ErrorCode::corrupt_data,
-              fmt::format("{}: the epoch to go on with was begun in order {} of the samples, this "
-                          "version deals them in order {}, so that some would come twice and others "
-                          "never; go on with the beginning of an epoch",
-                          who, order, kSampleOrder));
+  throw Error(
+      ErrorCode::corrupt_data,
+      fmt::format("{}: the epoch to go on with was begun in order {} of the samples, this "
+                  "version deals them in order {}, so that some would come twice and others "
+                  "never; go on with the beginning of an epoch",
+                  who, order, kSampleOrder));
 }
 
 Sampler::Sampler(int64_t samples, const SamplerOptions& options)

@@ -5,12 +5,14 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <mutex>
 #include <numeric>
 #include <optional>
+#include <thread>
 
 #include "tests/nn/layer_check.h"
 #include "tests/support/expect_error.h"
@@ -218,6 +220,64 @@ TEST(StepAgreement, WhatCannotGoOnIsAnErrorOnEveryRank) {
         "skip() excludes an exchange policy of parameters or changes, which counts the "
         "steps itself; call step()",
         [&] { local.skip(); });
+  });
+}
+
+// Shares come from the option, and all ranks must share the same samples.
+TEST(StepAgreement, SharesAreEqualOrFollowTheSpeed) {
+  test::run_threads(3, [](Communicator& comm) {
+    StepAgreement equal(comm, {.shares = {.samples = 7}});
+    EXPECT_EQ(equal.shares(), (std::vector<int64_t>{3, 2, 2}));
+    const auto share = equal.begin();
+    EXPECT_EQ(share.first, comm.rank() == 0 ? 0 : comm.rank() == 1 ? 3 : 5);
+    EXPECT_EQ(share.count, comm.rank() == 0 ? 3 : 2);
+    // Rank 1 takes thirty times as long as the others for a sample: also where others use the
+    // cores.
+    auto model = small_model();
+    StepAgreement agreement(comm,
+                            {.shares = {.samples = 12, .follow_speed = true, .window = 0.05}});
+    int64_t samples = 0;
+    for (int step = 0; step < 8; ++step) {
+      const auto mine = agreement.begin();
+      EXPECT_EQ(mine.count, agreement.shares()[static_cast<size_t>(comm.rank())]);
+      std::this_thread::sleep_for(
+          std::chrono::milliseconds((comm.rank() == 1 ? 30 : 1) * mine.count));
+      const CrossEntropy loss(model.forward(test::noise_tensor(Shape{mine.count, 4}, 1)),
+                              Tensor(Shape{mine.count}, DataType::i64));
+      model.backward(loss, agreement.divisor());
+      agreement.send(loss);
+      samples = agreement.finish(model.parameters()).samples;
+      EXPECT_EQ(samples, 12);
+    }
+    EXPECT_LT(agreement.shares()[1], 4);
+    expect_error(
+        ErrorCode::mismatch,
+        "step agreement: the ranks share 12 to 13 samples in a step, this one " +
+            std::to_string(comm.rank() == 1 ? 13 : 12) + "; shares.samples must be the same on all",
+        [&] {
+          StepAgreement(comm,
+                        {.shares = {.samples = comm.rank() == 1 ? 13 : 12, .follow_speed = true}});
+        });
+  });
+}
+
+// Waiting for others is not this rank's slowness.
+TEST(StepAgreement, WhatARankWaitsIsNotItsOwnTime) {
+  test::run_threads(2, [](Communicator& comm) {
+    auto model = small_model();
+    StepAgreement agreement(comm, {.shares = {.samples = 8, .follow_speed = true, .window = 0.1}});
+    for (int step = 0; step < 6; ++step) {
+      const auto mine = agreement.begin();
+      // Rank 0 does 10 ms of work and then waits for rank 1, as a batch norm over all ranks would.
+      std::this_thread::sleep_for(
+          std::chrono::milliseconds(comm.rank() == 0 ? 10 : 25 * mine.count));
+      EXPECT_EQ(comm.allreduce_blocking("moments", 1.0F, ReduceOp::sum), 2);
+      const CrossEntropy loss(model.forward(test::noise_tensor(Shape{mine.count, 4}, 1)),
+                              Tensor(Shape{mine.count}, DataType::i64));
+      agreement.send(loss);
+      agreement.finish(model.parameters());
+    }
+    EXPECT_GT(agreement.shares()[0], 4);
   });
 }
 
