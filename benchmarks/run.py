@@ -75,9 +75,12 @@ def parse_arguments():
     parser.add_argument("--fresh", action="store_true",
                         help="forget what an interrupted run of this commit measured")
     parser.add_argument("--torch", metavar="PYTHON", default="",
-                        help="the interpreter whose torch is measured (default: the first with one)")
+                        help="the interpreter whose torch is measured (default: the first with one; "
+                             "beside training build/torch/environment's and Debian's)")
     parser.add_argument("--build", type=Path, default=ROOT / "build" / "release",
                         help="the build folder (default build/release)")
+    parser.add_argument("--save", metavar="NAME",
+                        help="write the table of --only, too, under this name")
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results",
                         help="where table and plot go (default benchmarks/results)")
     return parser.parse_args()
@@ -139,6 +142,8 @@ def main():
     about = report.about(commit, mode, rounds, settings, time.monotonic() - begin)
     if not arguments.only:
         report.write(arguments.results, mode, about, rows, evaluation)
+    elif arguments.save:
+        report.write(arguments.results, arguments.save, about, rows)
     if arguments.json:
         Path(arguments.json).write_text(json.dumps(rows, indent=1) + "\n")
     print(report.table(about, rows))

@@ -287,9 +287,29 @@ def kernels_and_more():
     ]
 
 
+def training():
+    figures = []
+    for model, about in (("resnet50", "ResNet-50, 4 images a rank"),
+                         ("gpt2", "GPT-2 124M, 256 tokens a rank")):
+        for ranks in (1, 2):
+            group = f"{model}.{ranks}"
+            ours = pick("training", ("tutti",), group)
+            words = f"{about}, {ranks} rank{'s' if ranks > 1 else ''}"
+            for name, torch, variants in (("newest", "the newest torch", ("newest", "channels_last")),
+                                          ("debian", "Debian's torch", ("debian",))):
+                figures.append(Figure(f"training.{group}.{name}", f"{words}: {torch}", SPEEDUP, 1.0,
+                                      0.5, ours, pick("training", TORCH, group, variants)))
+        figures.append(
+            Figure(f"training.{model}.exposed", f"{about}, 2 ranks: what waits for gradients", VALUE,
+                   3, 10, pick("training", ("tutti",), f"{model}.2"), field="extra.exposed_percent",
+                   unit="% of time"))
+    return figures
+
+
 def all_figures(scope):
     figures = (shared_memory(scope) + gradient_sets() + under_torch() + kinds(scope) + latencies() +
-               steady_state() + tcp(scope) + beside_libraries(scope) + kernels_and_more())
+               steady_state() + tcp(scope) + beside_libraries(scope) + kernels_and_more() +
+               training())
     names = [figure.name for figure in figures]
     assert len(set(names)) == len(names)
     return figures

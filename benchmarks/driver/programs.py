@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from statistics import median
 
 from .command import Command, Process
 from .network import ADDRESSES
@@ -84,6 +85,27 @@ def parse_demo(text):
              "extra": {"exposed_percent": sum(shares) / len(shares)}}]
 
 
+# Of each rank: images, or sequences of so many tokens.
+TRAINING = {"resnet50": {"batch": 4}, "gpt2": {"batch": 1, "length": 256}}
+
+
+def parse_training(model, ranks):
+    """A step's median time, all but the first, and the share of them that waited for data."""
+    def parse(text):
+        # tutti-run sets the rank in front of what several ranks write.
+        steps = [float(ms) for step, ms in re.findall(r"^(?:\[0\] )?step (\d+) .* (\S+) ms", text, re.M)
+                 if step != "0"]
+        losses = [float(loss) for loss in re.findall(r"loss (\S+)", text)]
+        exposed = re.search(r"(\S+) (?:images|tokens)/s, exposed (\S+) %", text)
+        if not steps or not exposed:
+            return []
+        return [{"program": "tutti", "case": "training", "way": model, "in_place": True, "set": "",
+                 "bytes": 0, "dtype": "f32", "op": "sum", "ranks": ranks, "transport": "shm",
+                 "time_us": median(steps) * 1e3, "wrong": int(not losses[-1] < losses[0]),
+                 "extra": {"per_second": float(exposed[1]), "exposed_percent": float(exposed[2])}}]
+    return parse
+
+
 def parse_ctest(text):
     """One row with what ctest counted; none if no test was found."""
     found = re.search(r"(\d+)% tests passed, (\d+) tests failed out of (\d+)", text)
@@ -115,7 +137,9 @@ class Programs:
         missing = self.folder / "missing.txt"
         lines = missing.read_text().splitlines() if missing.exists() else []
         self.missing = dict(line.split(": ", 1) for line in lines if ": " in line)
-        self.python = python or python_with("torch")
+        self.debians_python = python_with("torch")
+        self.python = python or self.debians_python
+        self.newest_python = Path(python or self.root / "build" / "torch" / "environment" / "bin" / "python")
         self.commands = []
         self._allreduce_in_shared_memory()
         self._gradients()
@@ -127,6 +151,7 @@ class Programs:
         self._beside_libraries()
         self._steady()
         self._kernels_and_more()
+        self._training()
 
     # What each program's command line looks like.
 
@@ -407,3 +432,34 @@ class Programs:
         there = (self.build / "examples" / "mnist").exists()
         self._add("tutti", "demo", "", demo, rounds=1 if self.scope.quick else 5,
                   parse=parse_demo, fault="" if there else "examples/mnist is not built")
+
+    def _training(self):
+        """Whole steps of training beside torch's, each rank on a core of its own."""
+        steps = 2 if self.scope.quick else 4
+        rounds = 1 if self.scope.quick else 3
+        for model, shape in TRAINING.items():
+            for ranks in (1, 2):
+                group = f"{model}.{ranks}"
+                example, words = ("resnet_synthetic", ()) if model == "resnet50" else (
+                    "gpt2", ("--model", "124M", "--length", shape["length"]))
+                binary = self.build / "examples" / example
+                ours = (self.build / "tools" / "tutti-run", "-np", ranks, "--bind-to", "core", binary,
+                        *words, "--steps", steps + 1, "--batch", ranks * shape["batch"])
+                self._add("tutti", "training", group, ours, rounds=rounds, timeout_s=280,
+                          parse=parse_training(model, ranks),
+                          fault="" if binary.exists() else f"examples/{example} is not built")
+                theirs = (self.root / "benchmarks" / "peers" / "train.py", "--model", model, "--ranks",
+                          ranks, "--batch", shape["batch"])
+                theirs += ("--length", shape["length"]) if "length" in shape else ()
+                one_thread = {"OMP_NUM_THREADS": "1"}
+                self._add("torch", "training", group,
+                          (self.debians_python or "python3", *theirs, "--steps", 1, "--variant", "debian"),
+                          one_thread, "debian", rounds=1, timeout_s=280)
+                newer = (self.newest_python, *theirs, "--steps", steps, "--variant")
+                there = self.newest_python.exists()
+                fault = "" if there else "no newer torch: ./dev test --torch gets one, --torch names one"
+                self._add("torch", "training", group, newer + ("newest",), one_thread, "newest",
+                          rounds=rounds, timeout_s=280, fault=fault)
+                if model == "resnet50":
+                    self._add("torch", "training", group, newer + ("channels_last", "--channels-last"),
+                              one_thread, "channels_last", rounds=rounds, timeout_s=280, fault=fault)

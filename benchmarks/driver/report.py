@@ -122,10 +122,12 @@ def markdown(facts, rows):
     return "\n".join(lines) + "\n"
 
 
-def write(folder, mode, facts, rows, evaluation):
+def write(folder, mode, facts, rows, evaluation=None):
+    """The plot wants all commands' samples."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{mode}.json").write_text(json.dumps({"about": facts, "figures": rows}, indent=1) +
                                          "\n")
     (folder / f"{mode}.md").write_text(markdown(facts, rows))
-    (folder / f"{mode}.svg").write_text(plot.bandwidths(evaluation, facts))
-    print(f"results: {folder}/{mode}.md, .json, .svg")
+    if evaluation:
+        (folder / f"{mode}.svg").write_text(plot.bandwidths(evaluation, facts))
+    print(f"results: {folder}/{mode}.md, .json{', .svg' if evaluation else ''}")

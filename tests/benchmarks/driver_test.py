@@ -14,7 +14,7 @@ from driver.command import Command, Process  # noqa: E402
 from driver.evaluate import Evaluation  # noqa: E402
 from driver.figures import BESIDE, FAULTS, SHARE, SLOWDOWN, SPEEDUP, Figure, all_figures, pick  # noqa: E402
 from driver.network import Network  # noqa: E402
-from driver.programs import Programs, Scope, parse_ctest, parse_demo  # noqa: E402
+from driver.programs import Programs, Scope, parse_ctest, parse_demo, parse_training  # noqa: E402
 from driver.rounds import Rounds, State  # noqa: E402
 
 
@@ -302,6 +302,17 @@ class Table(unittest.TestCase):
         self.assertEqual(parse_demo("nothing"), [])
         text = "98% tests passed, 1 tests failed out of 50"
         self.assertEqual(parse_ctest(text)[0]["extra"], {"failed": 1, "tests": 50})
+
+    def test_a_training_step_is_the_median_of_all_but_the_first(self):
+        text = ("[0] step 0  loss 9.0  norm 1  900.0 ms\n[0] step 1  loss 8.0  norm 1  30.0 ms\n"
+                "[0] step 2  loss 7.0  norm 1  10.0 ms\n[0] step 3  loss 6.0  norm 1  20.0 ms\n"
+                "[0] 12 tokens/s, exposed 1.5 %\n")
+        row = parse_training("gpt2", 2)(text)[0]
+        self.assertEqual((row["time_us"], row["ranks"], row["wrong"]), (20e3, 2, 0))
+        self.assertEqual(row["extra"], {"per_second": 12, "exposed_percent": 1.5})
+        self.assertEqual(parse_training("gpt2", 2)("step 0  loss 9.0  norm 1  900.0 ms"), [])
+        rising = parse_training("gpt2", 2)(text.replace("6.0", "10.0"))[0]
+        self.assertEqual(rising["wrong"], 1)
 
 
 if __name__ == "__main__":
