@@ -6,7 +6,11 @@ sources=$1 cmake=$2
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 mkdir -p "$scratch/fake/cmake" "$scratch/project"
-echo 'set(TORCH_LIBRARIES torch)' >"$scratch/fake/cmake/TorchConfig.cmake"
+cat >"$scratch/fake/cmake/TorchConfig.cmake" <<END
+set(TORCH_LIBRARIES torch)
+set(TORCH_INSTALL_PREFIX $scratch/fake)
+set(TORCH_LIBRARY $scratch/fake/lib/libtorch.so)
+END
 cat >"$scratch/project/CMakeLists.txt" <<END
 cmake_minimum_required(VERSION 3.25)
 project(refusal LANGUAGES NONE)
@@ -34,6 +38,9 @@ done
 for version in 1.13.0 1.13.1 2.7.0 2.15.0; do
   expect "$version" "taken"
 done
+# Its headers beside the library of another one.
+sed -i 's|TORCH_LIBRARY .*|TORCH_LIBRARY /usr/lib/libtorch.so)|' "$scratch/fake/cmake/TorchConfig.cmake"
+expect 2.15.0 "in $scratch/fake, but the library found is /usr/lib/libtorch.so, of another one; configure"
 rm -r "$scratch/fake"
 sed -i "/^project/a set(CMAKE_DISABLE_FIND_PACKAGE_Torch ON)" "$scratch/project/CMakeLists.txt"
 rm -rf "$scratch/build"
