@@ -16,7 +16,7 @@ struct Row {
   bool in_place = true;
   std::string set = {};
   int64_t bytes = 0;
-  std::string dtype = "f32";
+  std::string dtype = "f32", op = "sum";
   int ranks = 1;
   std::string transport = {};
   Timing timing = {};
@@ -36,12 +36,12 @@ inline void print(const Row& row) {
     extra += (extra.empty() ? "\"" : ",\"") + name + "\":\"" + value + "\"";
   std::printf(
       "{\"program\":\"%s\",\"case\":\"%s\",\"way\":\"%s\",\"in_place\":%s,\"set\":\"%s\","
-      "\"bytes\":%lld,\"dtype\":\"%s\",\"op\":\"sum\",\"ranks\":%d,\"transport\":\"%s\","
+      "\"bytes\":%lld,\"dtype\":\"%s\",\"op\":\"%s\",\"ranks\":%d,\"transport\":\"%s\","
       "\"time_us\":%.4f,\"min_us\":%.4f,\"max_us\":%.4f,\"repetitions\":%d,\"iterations\":%lld,"
       "\"wrong\":%lld,\"extra\":{%s}}\n",
       row.program.c_str(), row.case_name.c_str(), row.way.c_str(), row.in_place ? "true" : "false",
-      row.set.c_str(), static_cast<long long>(row.bytes), row.dtype.c_str(), row.ranks,
-      row.transport.c_str(), row.timing.median_us, row.timing.min_us, row.timing.max_us,
+      row.set.c_str(), static_cast<long long>(row.bytes), row.dtype.c_str(), row.op.c_str(),
+      row.ranks, row.transport.c_str(), row.timing.median_us, row.timing.min_us, row.timing.max_us,
       row.timing.repetitions, static_cast<long long>(row.timing.iterations),
       static_cast<long long>(row.wrong), extra.c_str());
   std::fflush(stdout);

@@ -152,7 +152,10 @@ def under_torch():
             figures.append(
                 Figure(f"torch.{name}.{way}", f"{name}, {about}: what it adds to a backward pass",
                        VALUE, target, 0.5, ours, field="extra.of_gloo", unit="of gloo's"))
+    ddp = pick("torch", TORCH, "resnet50", case="gradients", way="ddp")
     return figures + [
+        Figure("torch.resnet50.libtorch", "resnet50, LibTorch in C++: DDP over gloo adds to a backward pass",
+               SPEEDUP, 8, 2, pick("torch", ("libtorch",), "resnet50", way="libtorch"), ddp),
         Figure("torch.call", "torch's all_reduce of 4 bytes, blocking", VALUE, 30, 60,
                pick("torch", TORCH, "small1000", case="call", way="tutti"), unit="us")]
 

@@ -275,6 +275,9 @@ class Programs:
                 argv += ("--calls", self.scope.torch_calls)
             self._add("torch", "torch", name, argv, {"PYTHONPATH": str(self.build / "python")},
                       fault=fault, rounds=self.scope.torch_rounds, timeout_s=180)
+            self._add("libtorch", "torch", name, (self.folder / "peer-libtorch", "gradients", "--set", path,
+                                                  "--steps", self.scope.torch_steps),
+                      rounds=self.scope.torch_rounds, timeout_s=180)
 
     def _four_ranks(self):
         groups = {"small": self.scope.small, "large": self.scope.four_large}
