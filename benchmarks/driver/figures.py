@@ -285,6 +285,12 @@ def kernels_and_more():
         Figure("optimizer.sharded", "Sharded fused Adam: allreduce and a full Adam step",
                VALUE, 0.6, 0.75, pick("optimizer", case="fused_optimizer"), field="extra.ratio",
                unit="x its time"),
+    ] + [
+        Figure(f"sharded.{ranks}", f"ZeRO-1 with Adam, TCP, {ranks} ranks: allreduce and a full Adam step",
+               VALUE, 0.8, 1.0, pick("sharded", ("tutti",), str(ranks), case="sharded"),
+               field="extra.ratio", unit="x its time")
+        for ranks in (2, 4)
+    ] + [
         Figure("demo.exposed", "Demo: communication that training waits for", VALUE, 5, 10,
                pick("demo", case="demo"), field="extra.exposed_percent", unit="% of time"),
     ]

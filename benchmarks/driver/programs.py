@@ -431,6 +431,9 @@ class Programs:
                     ranks=1)
         self._tutti("optimizer", "", "fused_optimizer",
                     ("--set", "resnet50") + self._method())
+        for ranks in (2, 4):
+            self._tutti("sharded", str(ranks), "sharded", ("--set", "resnet50") + self._method(),
+                        ranks=ranks, backend="tcp")
         demo = (self.build / "tools" / "tutti-run", "-np", 2, self.build / "examples" / "mnist")
         there = (self.build / "examples" / "mnist").exists()
         self._add("tutti", "demo", "", demo, rounds=1 if self.scope.quick else 5,

@@ -108,6 +108,14 @@ std::span<const Case> all_cases() {
        "The time is that of ShardedAdam: gradients declared ready in reverse order, then step().\n"
        "In turns with it: a GradientArena's step, then Adam over all parameters on every rank.\n"
        "After 16 steps of both every parameter must be the same."},
+      {"sharded",
+       "Adam in parts (ZeRO 1), against an allreduce and a whole step",
+       kSet | kTiming,
+       {named},
+       run_sharded,
+       "The time is that of nn::ShardedOptimizer<nn::Adam>: gradients announced in reverse order,\n"
+       "then step(). In turns with it: allreduces of the gradients by name, then Adam over all\n"
+       "parameters on every rank. After 8 steps of both every parameter must be the same."},
       {"kernels",
        "Sums of 2 and 4 inputs on each rank by itself, beside the plain loop",
        kSizes | kTiming,

@@ -46,6 +46,7 @@ bool run_overlap(Session& session);
 bool run_steady(Session& session);
 bool run_create(Session& session);
 bool run_fused_optimizer(Session& session);
+bool run_sharded(Session& session);
 bool run_kernels(Session& session);
 bool run_device(Session& session);
 

@@ -1,13 +1,19 @@
-// In place of fused_optimizer_case.cc where tutti::nn is not built.
+// In place of fused_optimizer_case.cc and sharded_case.cc where tutti::nn is not built.
 #include "tools/bench/cases/cases.h"
 #include "tutti/base/error.h"
 
 namespace tutti::bench {
 
-bool run_fused_optimizer(Session&) {
+namespace {
+[[noreturn]] void refuse(const char* name) {
   throw Error(ErrorCode::unavailable,
-              "fused_optimizer needs tutti::nn, which was not built; see its requirements in "
-              "adapters/nn/CMakeLists.txt");
+              std::string(name) +
+                  " needs tutti::nn, which was not built; see its requirements in "
+                  "adapters/nn/CMakeLists.txt");
 }
+}  // namespace
+
+bool run_fused_optimizer(Session&) { refuse("fused_optimizer"); }
+bool run_sharded(Session&) { refuse("sharded"); }
 
 }  // namespace tutti::bench
