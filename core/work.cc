@@ -69,6 +69,12 @@ void WorkState::throw_if_failed() {
   if (error_) throw Error(*error_);
 }
 
+namespace {
+thread_local bool has_waited = false;
+}  // namespace
+
+bool WorkState::take_waited() { return std::exchange(has_waited, false); }
+
 void WorkState::wait(Deadline deadline) {
   if (!done()) {
     if (driver_->in_callback())
@@ -86,6 +92,7 @@ void WorkState::wait(Deadline deadline) {
                             name_))
         .with_tensor(name_);
   if (runtime_ != nullptr) driver_->was_on_device(name_);
+  has_waited = true;
   throw_if_failed();
 }
 

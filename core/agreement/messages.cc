@@ -22,6 +22,7 @@ void encode_request(WireWriter& writer, const Request& request, const NameCache&
     encode(writer, request.signature);
   }
   writer.numbers(request.rows).put(request.output_rows);
+  writer.put(static_cast<uint8_t>(request.after_wait));
 }
 
 bool decode_request(WireReader& reader, const NameCache& cache, Request& request,
@@ -48,6 +49,7 @@ bool decode_request(WireReader& reader, const NameCache& cache, Request& request
   }
   request.rows = reader.numbers();
   request.output_rows = reader.get<int64_t>();
+  request.after_wait = reader.get<uint8_t>() != 0;
   return known;
 }
 

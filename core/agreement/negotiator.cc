@@ -150,10 +150,12 @@ Response Negotiator::answer(const std::string& name, const Pending& pending) con
   response.name = name;
   for (int rank = 0; rank < size_; ++rank) {
     const auto& request = pending.requests[static_cast<size_t>(rank)];
-    if (request)
+    if (request) {
       voices.emplace_back(rank, &*request);
-    else if (!pending.is_pair)
+      response.after_wait |= request->after_wait;
+    } else if (!pending.is_pair) {
       response.joined.push_back(rank);
+    }
   }
   const Request& first = *voices.front().second;
   response.signature = first.signature;

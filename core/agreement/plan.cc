@@ -160,8 +160,9 @@ std::optional<std::vector<Plan::Tensor>> PlanLearner::observe(const Response& re
   }
   if (step_.size() >= kMostTensors) disturb();
   in_step_.emplace(response.name, step_.size());
-  step_.push_back(
-      {response.name, response.signature, cuts_.contains(response.name), response.rows});
+  // What is asked for only after a wait cannot share a bucket with what was waited for.
+  step_.push_back({response.name, response.signature,
+                   response.after_wait || cuts_.contains(response.name), response.rows});
   step_.back().signature.begin = 0;
   if (!same_as_last()) return {};
   ++equal_;

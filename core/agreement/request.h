@@ -50,6 +50,7 @@ struct Request {
   Signature signature;
   std::vector<int64_t> rows;  // alltoall: rows to each rank; scatter, reduce_scatter: rows of each
   int64_t output_rows = -1;   // rows of the caller's output; -1: the library makes it, or none is
+  bool after_wait = false;    // its thread waited for another one's end before it asked for this
   bool join = false;          // "I am out of data": nothing else counts
 };
 
@@ -64,6 +65,7 @@ struct Response {
   int64_t id = -1;              // the name's number from now on; -1: not remembered
   std::optional<Error> error;   // the same on every rank
   bool all_joined = false;      // the answer to join; rows = {last rank to join}
+  bool after_wait = false;      // some rank's request was; for rank 0's plans, not told
   int64_t pair = -1;            // send and recv: its two ranks need not ask for it any more, and
                                 // are pair number so and so from the next use of the name on
 };

@@ -52,9 +52,11 @@ void Engine::Submission::commit(bool ring) {
   committed_ = true;
   const auto now = Clock::now();
   auto& submitted = engine_.submitted_;
+  bool has_waited = WorkState::take_waited();
   for (size_t i = before_; i < submitted.size(); ++i) {
     auto& entry = *submitted[i];
     entry.submitted = now;
+    entry.request.after_wait = std::exchange(has_waited, false);
     if (entry.ready) engine_.find_waits(entry);
     engine_.submitted_bytes_ += entry.input.bytes();
     if (entry.plan_id != engine_.quiet_plan_ || !entry.fits_plan) engine_.quiet_bytes_ = 0;

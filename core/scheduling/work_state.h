@@ -77,6 +77,8 @@ class WorkState {
 
   // --- called for the program, by Work ---
   void wait(Deadline deadline);
+  /// Whether this thread has waited for a Work since it last asked.
+  static bool take_waited();
   void then(WorkCallback callback);
   static void wait_on(const std::shared_ptr<WorkState>& state, StreamRef stream);
   Tensor output(size_t index);

@@ -52,6 +52,20 @@ TEST(Negotiator, AnyOrderOfRequestsGivesTheSameAnswers) {
   }
 }
 
+TEST(Negotiator, AWaitOfAnyRankIsTold) {
+  Negotiator negotiator(2);
+  for (const char* name : {"a", "b"})
+    for (int rank = 0; rank < 2; ++rank) {
+      auto asked = request(name);
+      asked.after_wait = rank == 0 && asked.name == "b";
+      negotiator.add(rank, asked, kNow);
+    }
+  const auto ready = negotiator.take_ready();
+  ASSERT_EQ(ready.size(), 2u);
+  EXPECT_FALSE(ready[0].after_wait);
+  EXPECT_TRUE(ready[1].after_wait);
+}
+
 TEST(Negotiator, ShapeMismatchNamesWhoSaidWhat) {
   Negotiator negotiator(3);
   negotiator.add(0, request("conv1.weight", {6, 1, 5, 5}), kNow);

@@ -80,6 +80,21 @@ TEST(PlanLearner, IsMoreCarefulAfterAFailureAndCutsWhereItFailed) {
   EXPECT_TRUE((*plan)[1].cut);
 }
 
+TEST(PlanLearner, CutsBeforeWhatIsAskedForAfterAWait) {
+  PlanLearner learner(3);
+  std::optional<std::vector<Plan::Tensor>> plan;
+  for (int step = 0; step < 3; ++step)
+    for (const char* name : {"a", "b", "c"}) {
+      auto response = answer(name);
+      response.after_wait = response.name == "b";
+      plan = learner.observe(response);
+    }
+  ASSERT_TRUE(plan);
+  EXPECT_FALSE((*plan)[0].cut);
+  EXPECT_TRUE((*plan)[1].cut);
+  EXPECT_FALSE((*plan)[2].cut);
+}
+
 TEST(Plan, SurvivesTheWire) {
   std::vector<Plan::Tensor> tensors;
   for (int i = 0; i < 5; ++i) {
