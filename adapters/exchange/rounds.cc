@@ -141,46 +141,59 @@ void Rounds::after_step(double learning_rate) {
 
 void Rounds::start(int fragment, double learning_rate) {
   set_under_way(fragment);
-  for (size_t i = first_of(fragment); i < first_of(fragment + 1); ++i) send(parts_[i]);
+  std::vector<NamedTensor> leaving;
+  for (size_t i = first_of(fragment); i < first_of(fragment + 1); ++i) {
+    auto& part = parts_[i];
+    if (policy_.what == Exchanged::changes)
+      take_change(part.shared, part.value, part.sent);
+    else if (part.sent)
+      copy_values(part.value, part.sent);
+    leaving.push_back({part.name, part.sent ? part.sent.view() : part.value});
+  }
+  if (adasum_)
+    adasum_->combine();
+  else
+    send(fmt::format("exchange {}", fragment), leaving, reduce_);
+  std::vector<NamedTensor> real;
   if (policy_.momenta == Momenta::averaged)
-    for (auto& momentum : momenta_)
-      if (is_real(momentum.tensor))
-        other_works_.push_back(
-            comm_.allreduce("exchange momentum " + momentum.name, momentum.tensor));
+    for (const auto& momentum : momenta_)
+      if (is_real(momentum.tensor)) real.push_back(momentum);
+  send("exchange momenta", real);
   rates_.as<double>()[0] = learning_rate;
   rates_.as<double>()[1] = -learning_rate;
   if (policy_.outer.kind == OuterStep::Kind::slow_momentum)
-    other_works_.push_back(comm_.allreduce("exchange rates", rates_.view(), ReduceOp::max));
-  if (adasum_) adasum_->combine();
+    works_.push_back(comm_.allreduce("exchange rates", rates_.view(), ReduceOp::max));
 }
 
-void Rounds::send(Part& part) {
-  if (policy_.what == Exchanged::changes)
-    take_change(part.shared, part.value, part.sent);
-  else if (part.sent)
-    copy_values(part.value, part.sent);
-  if (adasum_) return;
-  part.work =
-      comm_.allreduce("exchange " + part.name, part.sent ? part.sent.view() : part.value, reduce_);
+// A group, whose tensors share buckets from the first time on, so that a round's bytes are always
+// the same.
+void Rounds::send(const std::string& group, std::vector<NamedTensor>& tensors,
+                  const ReduceOptions& reduce) {
+  for (auto& tensor : tensors) tensor.name = fmt::format("{} {}", group, tensor.name);
+  if (!tensors.empty()) works_.push_back(comm_.grouped_allreduce(group, tensors, reduce));
 }
 
 void Rounds::arrive() {
   if (under_way() < 0) return;
+  try {
+    wait();
+  } catch (const Error&) {
+    set_under_way(-1);  // it never arrives
+    throw;
+  }
+}
+
+void Rounds::wait() {
   std::optional<Error> failed;
-  const auto wait = [&](Work& work) {
+  for (auto& work : works_) {
     try {
-      if (work) work.wait();
+      work.wait();
     } catch (const Error& error) {
       if (!failed) failed = error;
     }
-    work = Work();
-  };
-  for (auto& part : parts_) wait(part.work);
-  for (auto& work : other_works_) wait(work);
-  other_works_.clear();
-  if (!failed) return;
-  set_under_way(-1);  // it never arrives
-  throw Error(*failed);
+  }
+  works_.clear();
+  if (failed) throw Error(*failed);
 }
 
 void Rounds::finish(int fragment) {
@@ -226,18 +239,10 @@ void Rounds::use(Part& part, double learning_rate) {
 void Rounds::consolidate() {
   if (steps() <= policy_.synchronous_steps) return;  // they are equal still
   if (under_way() >= 0) finish(under_way());
-  for (auto& part : parts_)
-    part.work = comm_.allreduce("exchange consolidated " + part.name, part.value);
-  std::optional<Error> failed;
-  for (auto& part : parts_) {
-    try {
-      part.work.wait();
-    } catch (const Error& error) {
-      if (!failed) failed = error;
-    }
-    part.work = Work();
-  }
-  if (failed) throw Error(*failed);
+  std::vector<NamedTensor> own;
+  for (const auto& part : parts_) own.push_back({part.name, part.value});
+  send("exchange consolidated", own);
+  wait();
   if (policy_.keeps_shared_parameters())
     for (auto& part : parts_) copy_values(part.value, part.shared);
 }

@@ -59,7 +59,6 @@ class Rounds {
     Tensor shared;    // what all ranks hold; empty unless changes are exchanged
     Tensor momentum;  // the outer step's; empty: it has none
     Tensor sent;      // on its way, then the mean; empty: the value itself is
-    Work work;
   };
   int64_t steps() const { return steps_.as<int64_t>()[0]; }
   int under_way() const { return static_cast<int>(steps_.as<int64_t>()[1]); }  // -1: none
@@ -68,7 +67,9 @@ class Rounds {
   void deal_fragments();
   void start(int fragment, double learning_rate);
   void finish(int fragment);
-  void send(Part& part);
+  void send(const std::string& group, std::vector<NamedTensor>& tensors,
+            const ReduceOptions& reduce = {});
+  void wait();  // for all that was sent
   void use(Part& part, double learning_rate);
   double agreed_rate() const;
 
@@ -78,7 +79,7 @@ class Rounds {
   std::vector<Part> parts_;
   std::optional<Adasum> adasum_;
   std::vector<NamedTensor> momenta_;
-  std::vector<Work> other_works_;        // of momenta and rates
+  std::vector<Work> works_;              // of what is on its way
   Tensor rates_;                         // the highest of all ranks, and minus the lowest, f64
   std::vector<size_t> fragment_begins_;  // into parts_, one more than there are fragments
   Tensor steps_;                         // inner steps taken and the fragment under way, i64

@@ -220,40 +220,53 @@ TEST(Exchange, GoesOnFromItsState) {
   });
 }
 
-// Bytes of the data path as the Communicator counts them. A ring sends 2 (n - 1) / n of what is
-// reduced: here n = 2, and 26 elements of 4 bytes.
+// In 24 steps, on all ranks together, as the Communicator counts them: a ring sends 2 (n - 1) times
+// what is reduced, here `allreduces` times 26 elements of 4 bytes.
+void expect_bytes(Communicator& comm, const ExchangePolicy& policy, int allreduces) {
+  ExchangeTrainer trainer(comm.rank(), 0.5F);
+  auto optimizer = distributed(comm, trainer, {.exchange = policy});
+  comm.barrier_blocking();
+  const auto before = comm.statistics().data_bytes;
+  for (int step = 0; step < 24; ++step) {
+    trainer.set_gradients();
+    optimizer.step();
+  }
+  std::vector<double> sent(1, static_cast<double>(comm.statistics().data_bytes - before));
+  comm.allreduce_blocking("sent", sent, ReduceOp::sum);
+  EXPECT_EQ(sent[0], allreduces * 26 * 4 * 2 * (comm.size() - 1))
+      << testing::PrintToString(policy_settings(policy));
+}
+
 TEST(Exchange, SendsAsManyBytesAsTheFormulaSays) {
-  struct Case {
-    ExchangePolicy policy;
-    double allreduces;  // of all parameters, in 24 steps
-  };
   run_threads(
       2,
       [](Communicator& comm) {
-        const auto bytes_of = [&](const ExchangePolicy& policy) {
-          ExchangeTrainer trainer(comm.rank(), 0.5F);
-          auto optimizer = distributed(comm, trainer, {.exchange = policy});
-          comm.barrier_blocking();
-          const auto before = comm.statistics().data_bytes;
-          for (int step = 0; step < 24; ++step) {
-            trainer.set_gradients();
-            optimizer.step();
-          }
-          return comm.statistics().data_bytes - before;
-        };
-        for (const auto& [policy, allreduces] : std::vector<Case>{
-                 {synchronous(), 24},
-                 {local_sgd(4), 6},
-                 {local_sgd(4, Momenta::averaged), 12},
-                 {post_local_sgd(12, 6), 14},
-                 {diloco(8), 3},
-                 {streaming_diloco(8, 4, 1), 3},
-                 {elastic_averaging(), 24},
-             })
-          EXPECT_EQ(bytes_of(policy), static_cast<uint64_t>(allreduces * 26 * 4))
-              << testing::PrintToString(policy_settings(policy));
+        expect_bytes(comm, synchronous(), 24);
+        expect_bytes(comm, post_local_sgd(12, 6), 14);
+        expect_bytes(comm, elastic_averaging(), 24);
       },
       [](Options& options) { options.backend = "tcp"; });
+}
+
+// Also where a small tensor by itself would go straight to all others, which sends it n - 1 times:
+// those of a round go together, from the first one on.
+TEST(Exchange, RoundsSendNoTensorByItself) {
+  struct Case {
+    ExchangePolicy policy;
+    int allreduces;
+  };
+  for (const int size : {2, 4})
+    for (const auto& [policy, allreduces] : std::vector<Case>{{local_sgd(4), 6},
+                                                              {local_sgd(4, Momenta::averaged), 12},
+                                                              {diloco(8), 3},
+                                                              {streaming_diloco(8, 2, 1), 3},
+                                                              {elastic_averaging(), 24}})
+      run_threads(
+          size, [&](Communicator& comm) { expect_bytes(comm, policy, allreduces); },
+          [](Options& options) {
+            options.backend = "tcp";
+            options.algorithms = "allreduce:0-32=one_shot,32-inf=ring";
+          });
 }
 
 TEST(ExchangeBadInput, PoliciesThatExcludeEachOther) {
