@@ -1,16 +1,19 @@
 // Trains a GPT-2 (Radford et al. 2019) on the bytes of a text, on as many ranks as it is started
 // on, and prints tokens a second: a small one, or with --model 124M one of GPT-2's shape. The
 // joined batch, dropout included, is the same for any number of ranks. With --zero 1, 2 or 3 the
-// ranks divide the optimizer's state, gradients and parameters among themselves.
+// ranks divide the optimizer's state, gradients and parameters among themselves. --checkpoints
+// saves all of it in the background every so many steps.
 
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "tutti/adapters/checkpoint/checkpoint_folder.h"
 #include "tutti/nn.h"
 #include "tutti/tutti.h"
 
@@ -31,6 +34,8 @@ struct Settings {
   std::string dtype = "f32";
   bool balance = false;
   std::string device = "cpu";
+  std::string checkpoints;  // folder; empty: nothing is saved
+  int save_every = 10;
   std::string text = "/usr/share/common-licenses/GPL-3";  // every Debian has it
 };
 
@@ -124,9 +129,14 @@ void train_with(const Settings& s, const Options& options) {
 
   const nn::CosineSchedule rate{
       .base = s.learning_rate, .total = s.steps, .least = s.learning_rate / 10, .warmup = 5};
+  std::optional<tutti::CheckpointFolder> checkpoints;
+  if (!s.checkpoints.empty()) checkpoints.emplace(*comm, s.checkpoints);
   double seconds = 0, exposed = 0;  // of all steps but the first, which makes the primitives
-  // `optimizer` is that of all ranks, `own` the one in it; `gradients` are what `own` steps by.
-  const auto run = [&](auto& optimizer, O& own, const auto& zero_grad, const auto& gradients) {
+  double saving = 0;                // of the seconds, until saves had their snapshots
+  // `optimizer` is that of all ranks, `own` the one in it; `gradients` are what `own` steps by,
+  // `state` is what is saved.
+  const auto run = [&](auto& optimizer, O& own, const auto& zero_grad, const auto& gradients,
+                       const auto& state) {
     for (int step = 0; step < s.steps; ++step) {
       const double exposed_before = comm->statistics().exposed_seconds;
       const auto [first, count] = agreement.begin();
@@ -145,6 +155,12 @@ void train_with(const Settings& s, const Options& options) {
         optimizer.skip();
       else
         optimizer.step();
+      if (checkpoints && (step + 1) % s.save_every == 0) {
+        const auto save_begin = std::chrono::steady_clock::now();
+        checkpoints->save_in_background(step + 1, state());
+        saving +=
+            std::chrono::duration<double>(std::chrono::steady_clock::now() - save_begin).count();
+      }
       const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
       if (step > 0) {
         seconds += taken.count();
@@ -162,14 +178,15 @@ void train_with(const Settings& s, const Options& options) {
     O own(model.parameters(), options);
     auto optimizer = tutti::distributed(*comm, own, {.op = tutti::ReduceOp::sum});
     run(
-        optimizer, own, [&] { model.zero_grad(); }, [&] { return own.parameters(); });
+        optimizer, own, [&] { model.zero_grad(); }, [&] { return own.parameters(); },
+        [&] { return optimizer.placed_state(); });
   } else {
     nn::ShardedOptimizer<O> optimizer(*comm, model.parameters(), options,
                                       {.stage = s.zero, .op = tutti::ReduceOp::sum});
     optimizer.serve(gatherer);
     run(
         optimizer, optimizer.optimizer(), [&] { optimizer.zero_grad(); },
-        [&] { return optimizer.gradients(); });
+        [&] { return optimizer.gradients(); }, [&] { return optimizer.state(); });
     const auto held = optimizer.memory(), most = optimizer.peak_memory();
     if (rank == 0)
       std::printf(
@@ -179,6 +196,11 @@ void train_with(const Settings& s, const Options& options) {
           static_cast<long long>(optimizer.state_bytes()), static_cast<long long>(most.values),
           static_cast<long long>(most.gradients));
   }
+  if (checkpoints) checkpoints->wait();
+  const int saves = checkpoints ? s.steps / s.save_every : 0;
+  if (rank == 0 && saves > 0 && s.steps > 1)
+    std::printf("%d saves, each held its step up by %.2f ms, %.2f %% of a step\n", saves,
+                saving * 1e3 / saves, 100 * saving / saves * (s.steps - 1) / seconds);
   if (rank == 0 && s.steps > 1)
     std::printf("%.0f tokens/s, exposed %.1f %%\n",
                 static_cast<double>(s.batch * s.length * (s.steps - 1)) / seconds,
@@ -216,6 +238,8 @@ int main(int count, char** arguments) {
       ->check(CLI::IsMember({"adamw", "sgd"}));
   app.add_option("--zero", s.zero, "stage of ZeRO: what ranks divide; 0: nothing")
       ->check(CLI::Range(0, 3));
+  app.add_option("--checkpoints", s.checkpoints, "folder to save in");
+  app.add_option("--save-every", s.save_every, "steps")->check(CLI::PositiveNumber);
   app.add_option("--dropout", s.dropout, "share of activations that are left out");
   app.add_option("--seed", s.seed, "of weights, sequences and dropout");
   app.add_option("--dtype", s.dtype, "of activations; parameters are f32")

@@ -285,12 +285,6 @@ def kernels_and_more():
         Figure("optimizer.sharded", "Sharded fused Adam: allreduce and a full Adam step",
                VALUE, 0.6, 0.75, pick("optimizer", case="fused_optimizer"), field="extra.ratio",
                unit="x its time"),
-    ] + [
-        Figure(f"sharded.{ranks}", f"ZeRO-1 with Adam, TCP, {ranks} ranks: allreduce and a full Adam step",
-               VALUE, 0.8, 1.0, pick("sharded", ("tutti",), str(ranks), case="sharded"),
-               field="extra.ratio", unit="x its time")
-        for ranks in (2, 4)
-    ] + [
         Figure("demo.exposed", "Demo: communication that training waits for", VALUE, 5, 10,
                pick("demo", case="demo"), field="extra.exposed_percent", unit="% of time"),
     ]
@@ -315,10 +309,26 @@ def training():
     return figures
 
 
+def sharded():
+    return [
+        Figure(f"sharded.zero1.{ranks}",
+               f"ZeRO-1 with Adam, TCP, {ranks} ranks: allreduce and a full Adam step",
+               VALUE, 0.8, 1.0, pick("sharded", ("tutti",), str(ranks), case="sharded"),
+               field="extra.ratio", unit="x its time")
+        for ranks in (2, 4)
+    ] + [
+        Figure("sharded.zero3", "ZeRO-3 step of a small GPT-2, TCP, 2 ranks: FSDP2 of torch over Gloo",
+               SLOWDOWN, 0.5, 1.0, pick("zero3", case="gpt2"), pick("zero3", TORCH, case="fsdp")),
+        Figure("sharded.save", "A save in the background, small GPT-2, TCP: what a step waits for",
+               VALUE, 2, 10, pick("save", case="gpt2"), field="extra.save_percent",
+               unit="% of a step"),
+    ]
+
+
 def all_figures(scope):
     figures = (shared_memory(scope) + gradient_sets() + under_torch() + kinds(scope) + latencies() +
                steady_state() + tcp(scope) + beside_libraries(scope) + kernels_and_more() +
-               training())
+               training() + sharded())
     names = [figure.name for figure in figures]
     assert len(set(names)) == len(names)
     return figures

@@ -106,6 +106,19 @@ def parse_training(model, ranks):
     return parse
 
 
+def parse_gpt2(text):
+    """The median step, and what a save in the background holds a step up by."""
+    steps = [float(time) for step, time in re.findall(r"step (\d+) .* ([0-9.]+) ms", text) if int(step) >= 3]
+    ranks = re.search(r"(\d+) ranks? \((\w+)\)", text)
+    held_up = re.search(r"held its step up by [0-9.]+ ms, ([0-9.]+) %", text)
+    if not steps or not ranks:
+        return []
+    return [{"program": "tutti", "case": "gpt2", "way": "zero3", "in_place": True, "set": "",
+             "bytes": 0, "dtype": "f32", "op": "sum", "ranks": int(ranks[1]), "transport": ranks[2],
+             "time_us": median(steps) * 1e3, "wrong": 0,
+             "extra": {"save_percent": float(held_up[1])} if held_up else {}}]
+
+
 def parse_ctest(text):
     """One row with what ctest counted; none if no test was found."""
     found = re.search(r"(\d+)% tests passed, (\d+) tests failed out of (\d+)", text)
@@ -152,6 +165,7 @@ class Programs:
         self._steady()
         self._kernels_and_more()
         self._training()
+        self._sharded()
 
     # What each program's command line looks like.
 
@@ -421,6 +435,22 @@ class Programs:
                   ("ctest", "--test-dir", self.build, "-R", "^PlanFuzz.AThousandSeeds$", "--timeout",
                    "280"), rounds=1, timeout_s=300, parse=parse_ctest)
 
+    def _sharded(self):
+        """ZeRO 1 beside an allreduce; ZeRO 3 beside torch's FSDP2, and saving meanwhile."""
+        for ranks in (2, 4):
+            self._tutti("sharded", str(ranks), "sharded", ("--set", "resnet50") + self._method(),
+                        ranks=ranks, backend="tcp")
+        gpt2 = self.build / "examples" / "gpt2"
+        fault = "" if gpt2.exists() else "examples/gpt2 is not built"
+        run = (self.build / "tools" / "tutti-run", "-np", 2, "--bind-to", "core", gpt2, "--zero", 3)
+        self._add("tutti", "zero3", "", run + ("--steps", 60), {"TUTTI_BACKEND": "tcp"}, fault=fault, parse=parse_gpt2)
+        checkpoints = self.folder / "checkpoints"
+        self._add("tutti", "save", "", run + ("--steps", 200, "--checkpoints", checkpoints, "--save-every", 100),
+                  {"TUTTI_BACKEND": "tcp"}, fault=fault, parse=parse_gpt2)
+        self._add("torch", "zero3", "", (self.newest_python, self.root / "benchmarks" / "peers" / "fsdp.py"),
+                  fault="" if self.newest_python.exists() else "no torch with FSDP2 (./dev test --torch gets one)",
+                  timeout_s=180)
+
     def _kernels_and_more(self):
         for cores in (1, 2):
             self._add("tutti", "kernels", str(cores),
@@ -431,9 +461,6 @@ class Programs:
                     ranks=1)
         self._tutti("optimizer", "", "fused_optimizer",
                     ("--set", "resnet50") + self._method())
-        for ranks in (2, 4):
-            self._tutti("sharded", str(ranks), "sharded", ("--set", "resnet50") + self._method(),
-                        ranks=ranks, backend="tcp")
         demo = (self.build / "tools" / "tutti-run", "-np", 2, self.build / "examples" / "mnist")
         there = (self.build / "examples" / "mnist").exists()
         self._add("tutti", "demo", "", demo, rounds=1 if self.scope.quick else 5,
