@@ -23,9 +23,10 @@ namespace {
 
 struct Settings {
   int epochs = 6;
-  int batch = 64;  // of all ranks together
-  double learning_rate = 0.05;
-  double momentum = -1;  // below 0: the method's
+  int batch = 64;             // of all ranks together
+  std::string optimizer;      // of the ranks' own steps; empty: the method's
+  double learning_rate = -1;  // below 0: the optimizer's
+  double momentum = -1;       // below 0: the method's
   unsigned seed = 1;
   std::string method = "synchronous";
   int every = 16;
@@ -41,7 +42,8 @@ struct Settings {
 struct Method {
   const char* name;
   std::function<tutti::DistributedOptions(int every, int64_t steps)> options;
-  double momentum = 0.9;  // of the ranks' own SGD; none where changes of rounds are stretched
+  const char* optimizer = "sgd";  // of the ranks' own steps
+  double momentum = 0.9;          // of that SGD
 };
 
 const std::vector<Method>& methods() {
@@ -74,13 +76,13 @@ const std::vector<Method>& methods() {
        [](int every, int64_t) {
          return tutti::DistributedOptions{.exchange = tutti::diloco(every)};
        },
-       0},
+       "adamw"},
       {"streaming-diloco",
        [](int every, int64_t) {
          return tutti::DistributedOptions{.exchange =
                                               tutti::streaming_diloco(every, 2, every > 4 ? 2 : 0)};
        },
-       0},
+       "adamw"},
       {"easgd",
        [](int, int64_t) {
          return tutti::DistributedOptions{.exchange = tutti::elastic_averaging()};
@@ -93,7 +95,7 @@ const std::vector<Method>& methods() {
        [](int every, int64_t) {
          return tutti::DistributedOptions{.exchange = tutti::adasum_of_changes(every)};
        },
-       0},
+       "sgd", 0},
       {"growing-batch",
        [](int, int64_t) { return tutti::DistributedOptions{.noise = {.most_passes = 4}}; }},
   };
@@ -157,8 +159,9 @@ void show_progress(int epoch, int epochs, int64_t step, int64_t steps) {
   std::fflush(stdout);
 }
 
-void train(const Settings& settings) {
-  const auto& method = find_method(settings.method);
+// With `make_inner`(parameters, learning rate) for the ranks' own steps.
+template <class MakeInner>
+void train(const Settings& settings, const Method& method, const MakeInner& make_inner) {
   auto options = tutti::Options::from_environment();
   if (!settings.timeline.empty()) options.timeline = settings.timeline;
   const std::string timeline = options.timeline;
@@ -177,8 +180,7 @@ void train(const Settings& settings) {
   const int64_t share = settings.batch / comm->size();
 
   auto model = lenet(settings.seed);
-  const double momentum = settings.momentum < 0 ? method.momentum : settings.momentum;
-  nn::Sgd sgd(model.parameters(), {.learning_rate = settings.learning_rate, .momentum = momentum});
+  auto inner = make_inner(model.parameters(), settings.learning_rate);
   nn::DataLoader loader(training, {.batch = share,
                                    .rank = comm->rank(),
                                    .size = comm->size(),
@@ -192,7 +194,7 @@ void train(const Settings& settings) {
   if (exchange.noise.most_passes > 0) exchange.noise.batch = share;
   if (settings.wire != "f32")
     exchange.wire = settings.wire == "bf16" ? tutti::DataType::bf16 : tutti::DataType::f16;
-  auto optimizer = tutti::distributed(*comm, sgd, exchange);
+  auto optimizer = tutti::distributed(*comm, inner, exchange);
   if (talks)
     std::printf("LeNet on MNIST, %lld digits, %d rank%s (%s), batch %d x %lld\n",
                 static_cast<long long>(training.count()), comm->size(),
@@ -200,8 +202,8 @@ void train(const Settings& settings) {
                 static_cast<long long>(share));
 
   const auto begin = tutti::Clock::now();
-  double right = 0, seconds_of_tests = 0;  // tests within an epoch
-  uint64_t bytes_sent = 0;                 // by this rank, in training alone
+  double right = 0, seconds_of_tests = 0;               // tests within an epoch
+  uint64_t bytes_sent = comm->statistics().data_bytes;  // by this rank, until training ends
   int64_t step = 0;
   int passes = 0;  // since the last step of the optimizer
   model.zero_grad();
@@ -213,7 +215,7 @@ void train(const Settings& settings) {
     int64_t done = 0;
     for (const auto& [images, labels] : loader) {
       // Larger batches take longer steps, by the rule of the square root.
-      sgd.set_learning_rate(rate(step++) * std::sqrt(optimizer.backward_passes_per_step()));
+      inner.set_learning_rate(rate(step++) * std::sqrt(optimizer.backward_passes_per_step()));
       nn::CrossEntropy cross_entropy(model.forward(images), labels);
       model.backward(cross_entropy);
       if (++passes == optimizer.backward_passes_per_step()) {
@@ -237,9 +239,13 @@ void train(const Settings& settings) {
     }
     const double seconds = seconds_since(epoch_begin);
     const auto after = comm->statistics();
-    bytes_sent += after.data_bytes - before.data_bytes;
+    const bool is_last = epoch == settings.epochs || is_good;
+    if (is_last) {
+      optimizer.placed_state();  // waits for a fragment that has set out
+      bytes_sent = comm->statistics().data_bytes - bytes_sent;
+    }
     comm->allreduce_blocking("loss", loss);
-    if (epoch == settings.epochs || is_good) optimizer.consolidate();
+    if (is_last) optimizer.consolidate();
     right = accuracy(*comm, model, test);
     if (!talks) continue;
     const double exposed = after.exposed_seconds - before.exposed_seconds;
@@ -257,7 +263,7 @@ void train(const Settings& settings) {
     std::printf(
         "%zu gradients in %.1f buckets per step, %.0f %% of the buckets without negotiation; "
         "%llu negotiation messages in all\n",
-        sgd.parameters().size(),
+        inner.parameters().size(),
         static_cast<double>(statistics.buckets) / static_cast<double>(step),
         100.0 * static_cast<double>(statistics.replayed_buckets) /
             static_cast<double>(statistics.buckets),
@@ -268,7 +274,7 @@ void train(const Settings& settings) {
       std::printf("noise scale %.0f digits, %d passes a step\n", optimizer.noise_scale(),
                   optimizer.backward_passes_per_step());
     if (!settings.save.empty()) {
-      auto state = sgd.state();
+      auto state = inner.state();
       for (const auto& [name, tensor] : optimizer.exchange_state()) state.push_back({name, tensor});
       nn::save_training(settings.save, model.parameters(), state, loader.position());
     }
@@ -276,6 +282,27 @@ void train(const Settings& settings) {
       std::printf("timeline: %s (open in ui.perfetto.dev)\n", timeline.c_str());
     std::fflush(stdout);
   }
+}
+
+void train(Settings settings) {
+  const auto& method = find_method(settings.method);
+  if (settings.optimizer.empty()) settings.optimizer = method.optimizer;
+  const bool is_adamw = settings.optimizer == "adamw";
+  if (settings.learning_rate < 0) settings.learning_rate = is_adamw ? 0.002 : 0.05;
+  if (is_adamw && settings.momentum >= 0)
+    throw tutti::Error(tutti::ErrorCode::invalid_argument,
+                       "--momentum is of SGD, but --method " + settings.method +
+                           " steps by AdamW; add --optimizer sgd");
+  if (settings.momentum < 0) settings.momentum = method.momentum;
+  using Parameters = std::vector<nn::Parameter>;
+  if (is_adamw)
+    train(settings, method, [](Parameters parameters, double rate) {
+      return nn::AdamW(std::move(parameters), {.learning_rate = rate, .weight_decay = 0.01});
+    });
+  else
+    train(settings, method, [&](Parameters parameters, double rate) {
+      return nn::Sgd(std::move(parameters), {.learning_rate = rate, .momentum = settings.momentum});
+    });
 }
 
 }  // namespace
@@ -286,7 +313,11 @@ int main(int count, char** arguments) {
   CLI::App app("Trains LeNet on MNIST digits on all ranks of the job.");
   app.add_option("--epochs", settings.epochs, "passes over the digits");
   app.add_option("--batch", settings.batch, "digits per step, of all ranks together");
-  app.add_option("--learning-rate", settings.learning_rate, "highest of the cosine schedule");
+  app.add_option("--optimizer", settings.optimizer,
+                 "of the ranks' own steps; otherwise what suits the method")
+      ->check(CLI::IsMember({"sgd", "adamw"}));
+  app.add_option("--learning-rate", settings.learning_rate,
+                 "highest of the cosine schedule; otherwise what suits the optimizer");
   app.add_option("--momentum", settings.momentum, "of SGD; otherwise what suits the method");
   app.add_option("--seed", settings.seed, "of the weights and of the order of digits");
   app.add_option("--data", settings.data, "folder of the four IDX files");
