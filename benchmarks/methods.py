@@ -84,7 +84,8 @@ def main():
         mean = statistics.mean(accuracies)
         reference = mean if reference is None else reference
         sent, wanted = results[0][1], formula(name, every, options.ranks)
-        if wanted is not None and abs(sent - wanted) > 0.001 * wanted:
+        # Steps that are negotiated send small gradients by themselves.
+        if wanted is not None and abs(sent - wanted) > 0.005 * wanted:
             wrong += 1
         print(f"| {' '.join((name, *more))} | {every} | "
               f"{', '.join(f'{accuracy:.1f}' for accuracy in accuracies)} | {mean - reference:+.1f} | "

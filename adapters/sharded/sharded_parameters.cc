@@ -149,21 +149,17 @@ void ShardedParameters::set_out(Slot& slot) {
   ReduceOptions reduce;
   reduce.op = options_.op;
   reduce.wire = options_.wire;
-  slot.reducing = comm_.reduce_scatter("sharded gradient " + slot.whole.name,
-                                       flat(slot.whole.gradient), reduce);
+  slot.reducing =
+      comm_.reduce_scatter("sharded gradient " + slot.whole.name, flat(slot.whole.gradient),
+                           slot.shard.gradient.view(), reduce);
 }
 
-// Into the shard; and the trainer's memory goes where the stage says so.
-bool ShardedParameters::collect(Slot& slot) {
+// The shard has it; and the trainer's memory goes where the stage says so.
+void ShardedParameters::collect(Slot& slot) {
   auto work = std::move(slot.reducing);
   slot.reducing = Work();
   work.wait();
-  const auto reduced = work.output();
-  if (reduced.bytes() > 0)
-    std::memcpy(slot.shard.gradient.data(), reduced.data(),
-                static_cast<size_t>(slot.shard.gradient.bytes()));
   if (options_.stage >= 2) hold_gradient(slot, false);
-  return true;
 }
 
 // What is held no more is given back.

@@ -98,7 +98,7 @@ class ShardedParameters {
   Slot& slot_of(std::string_view name);
   void check(const std::vector<Whole>& parameters) const;
   void set_out(Slot& slot);
-  bool collect(Slot& slot);
+  void collect(Slot& slot);
   void start_gather(Slot& slot);
   void finish_gather(Slot& slot);
   void forget_value(Slot& slot);

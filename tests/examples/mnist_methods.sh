@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # mnist_methods.sh RUN MNIST: `--method list` names the methods, one a line; each of them trains on 4
-# ranks for an epoch to 85 % of the digits at least, and another name is refused in one line.
+# ranks for an epoch to 85 % of the digits at least; another name, or a momentum for AdamW, is refused
+# in one line.
 set -euo pipefail
 run=$1 mnist=$2
 
@@ -24,3 +25,7 @@ if output=$("$mnist" --method nothing 2>&1); then
   fail "a method of no name was taken"
 fi
 [[ $output == *"no --method nothing"* && $output != *$'\n'* ]] || fail "it said: $output"
+if output=$("$mnist" --method diloco --momentum 0.9 2>&1); then
+  fail "a momentum of AdamW was taken"
+fi
+[[ $output == *"add --optimizer sgd"* && $output != *$'\n'* ]] || fail "it said: $output"
