@@ -40,7 +40,9 @@ for version in 1.13.0 1.13.1 2.7.0 2.15.0; do
 done
 # Its headers beside the library of another one.
 sed -i 's|TORCH_LIBRARY .*|TORCH_LIBRARY /usr/lib/libtorch.so)|' "$scratch/fake/cmake/TorchConfig.cmake"
-expect 2.15.0 "in $scratch/fake, but the library found is /usr/lib/libtorch.so, of another one; configure"
+expect 2.15.0 "in $scratch/fake, but a library found is /usr/lib/libtorch.so, of another one; configure"
+sed -i 's|TORCH_LIBRAR.*|TORCH_LIBRARIES torch /usr/lib/libc10.so)|' "$scratch/fake/cmake/TorchConfig.cmake"
+expect 2.15.0 "in $scratch/fake, but a library found is /usr/lib/libc10.so, of another one; configure"
 rm -r "$scratch/fake"
 sed -i "/^project/a set(CMAKE_DISABLE_FIND_PACKAGE_Torch ON)" "$scratch/project/CMakeLists.txt"
 rm -rf "$scratch/build"
