@@ -207,6 +207,7 @@ class Distributed {
     for (auto& slot : slots_) {
       try {
         if (slot.work) slot.work.wait();
+        if (slot.earlier) slot.earlier.wait();
       } catch (const Error&) {
         // The step that would have used the gradient is never taken.
       }
@@ -267,7 +268,7 @@ class Distributed {
     if constexpr (ReducesGradients<O>)
       if (gradients_travel()) wait([&] { optimizer_.wait_for_gradients(); });
     for (auto& slot : slots_) {
-      if (slot.work) wait([&] { slot.work.wait(); });
+      if (slot.work) wait([&] { finish(slot); });
       slot.work = Work();
       slot.sent = false;
       slot.passes = 0;
@@ -372,11 +373,20 @@ class Distributed {
     std::string name;
     TensorView gradient;
     Work work;
+    Work earlier;       // of the step before, on a device
     bool sent = false;  // in this step
     int passes = 0;
     double squares = 0;  // of this rank's gradient, before it travels
   };
+  // Gradients of a device make their stream wait, not the host; what became of them is asked before
+  // they travel again.
+  void finish(Slot& slot) {
+    if (slot.gradient.device().kind == DeviceKind::cpu) return slot.work.wait();
+    slot.work.wait_on(slot.gradient.stream());
+    slot.earlier = slot.work;
+  }
   void submit(Slot& slot) {
+    if (slot.earlier) std::exchange(slot.earlier, Work()).wait();
     if (noise_) {
       scale_to_passes();
       slot.squares = sum_of_squares(slot.gradient);

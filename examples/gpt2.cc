@@ -61,7 +61,7 @@ std::unique_ptr<nn::Layer> feed_forward_block(const Settings& s, double deviatio
 
 // In stage 3 of ZeRO its layers get their parameters from the gatherer.
 nn::Sequential gpt2(const Settings& s, const std::shared_ptr<nn::Gatherer>& gatherer) {
-  nn::Sequential model(s.seed);
+  nn::Sequential model(s.seed, 1, tutti::device_of(s.device));
   const auto placed = [&](std::unique_ptr<nn::Layer> layer) {
     return s.zero == 3 ? nn::gathered(std::move(layer), gatherer) : std::move(layer);
   };
@@ -208,9 +208,6 @@ void train_with(const Settings& s, const Options& options) {
 }
 
 void train(Settings s) {
-  if (s.device != "cpu")
-    throw tutti::Error(tutti::ErrorCode::unavailable,
-                       "no layers are computed on " + s.device + "; use --device cpu");
   if (s.model == "124M") {
     s.vocabulary = 50304;  // 50,257, and some that are never used, so that it is even
     if (s.length == Settings().length) s.length = 1024;
@@ -246,7 +243,7 @@ int main(int count, char** arguments) {
       ->check(CLI::IsMember({"f32", "bf16", "f16"}));
   app.add_option("--length", s.length, "bytes of a sequence (124M: 1024)");
   app.add_flag("--balance", s.balance, "deal sequences by the speed of each rank");
-  app.add_option("--device", s.device, "where layers are computed");
+  app.add_option("--device", s.device, "where layers are computed: cpu, cuda, cuda:1");
   CLI11_PARSE(app, count, arguments);
   try {
     train(s);

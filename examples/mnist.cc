@@ -35,6 +35,8 @@ struct Settings {
   std::string data;
   std::string timeline;
   std::string save;
+  std::string device = "cpu";
+  std::string dtype = "f32";  // of activations
   bool quiet = false;
 };
 
@@ -109,8 +111,11 @@ const Method& find_method(const std::string& name) {
                      "there is no --method " + name + "; --method list names them");
 }
 
-nn::Sequential lenet(unsigned seed) {
-  nn::Sequential model(seed);
+nn::Sequential lenet(const Settings& settings) {
+  nn::Sequential model(settings.seed, 1, tutti::device_of(settings.device));
+  if (settings.dtype != "f32")
+    model.add("narrow",
+              nn::cast_to(settings.dtype == "bf16" ? tutti::DataType::bf16 : tutti::DataType::f16));
   model.add("conv1", nn::conv2d(1, 6, 5, {.stride = 1, .padding = 2}))
       .add("relu1", nn::relu())
       .add("pool1", nn::max_pool2d(2))
@@ -179,7 +184,7 @@ void train(const Settings& settings, const Method& method, const MakeInner& make
                            std::to_string(comm->size()) + " ranks; give a multiple");
   const int64_t share = settings.batch / comm->size();
 
-  auto model = lenet(settings.seed);
+  auto model = lenet(settings);
   auto inner = make_inner(model.parameters(), settings.learning_rate);
   nn::DataLoader loader(training, {.batch = share,
                                    .rank = comm->rank(),
@@ -194,10 +199,19 @@ void train(const Settings& settings, const Method& method, const MakeInner& make
   if (exchange.noise.most_passes > 0) exchange.noise.batch = share;
   if (settings.wire != "f32")
     exchange.wire = settings.wire == "bf16" ? tutti::DataType::bf16 : tutti::DataType::f16;
+  // In f16 small gradients vanish unless losses are scaled, as all ranks agree (StepAgreement).
+  const bool is_scaled = settings.dtype == "f16";
+  if (is_scaled && settings.method != "synchronous")
+    throw tutti::Error(tutti::ErrorCode::invalid_argument,
+                       "--dtype f16 scales its losses, which --method " + settings.method +
+                           " does not know; use bf16");
+  if (is_scaled) exchange.op = tutti::ReduceOp::sum;
+  nn::StepAgreement agreement(*comm, {.loss_scale = {.first = is_scaled ? 1024.0 : 1.0}});
   auto optimizer = tutti::distributed(*comm, inner, exchange);
   if (talks)
-    std::printf("LeNet on MNIST, %lld digits, %d rank%s (%s), batch %d x %lld\n",
-                static_cast<long long>(training.count()), comm->size(),
+    std::printf("LeNet on MNIST, %lld digits, %s on %s, %d rank%s (%s), batch %d x %lld\n",
+                static_cast<long long>(training.count()), settings.dtype.c_str(),
+                tutti::to_string(model.device()).c_str(), comm->size(),
                 comm->size() == 1 ? "" : "s", comm->backend().c_str(), comm->size(),
                 static_cast<long long>(share));
 
@@ -212,18 +226,29 @@ void train(const Settings& settings, const Method& method, const MakeInner& make
     const auto epoch_begin = tutti::Clock::now();
     const auto before = comm->statistics();
     std::vector<double> loss(1, 0.0);
+    std::vector<nn::CrossEntropy> losses;  // asked for at the end, so that no step waits for them
     int64_t done = 0;
     for (const auto& [images, labels] : loader) {
       // Larger batches take longer steps, by the rule of the square root.
       inner.set_learning_rate(rate(step++) * std::sqrt(optimizer.backward_passes_per_step()));
-      nn::CrossEntropy cross_entropy(model.forward(images), labels);
-      model.backward(cross_entropy);
-      if (++passes == optimizer.backward_passes_per_step()) {
-        optimizer.step();
+      const auto& cross_entropy = losses.emplace_back(model.forward(images), labels);
+      if (is_scaled) {
+        model.backward(cross_entropy, agreement.divisor());
+        agreement.send(cross_entropy);
+        optimizer.synchronize();
+        if (agreement.finish(inner.parameters()).is_skipped)
+          optimizer.skip();
+        else
+          optimizer.step();
         model.zero_grad();
-        passes = 0;
+      } else {
+        model.backward(cross_entropy);
+        if (++passes == optimizer.backward_passes_per_step()) {
+          optimizer.step();
+          model.zero_grad();
+          passes = 0;
+        }
       }
-      loss[0] += cross_entropy.value() / static_cast<double>(steps);
       if (settings.until > 0 && step % kTestEvery == 0) {
         comm->barrier_blocking();
         const auto test_begin = tutti::Clock::now();
@@ -237,6 +262,7 @@ void train(const Settings& settings, const Method& method, const MakeInner& make
       }
       if (talks) show_progress(epoch, settings.epochs, ++done, steps);
     }
+    for (const auto& one : losses) loss[0] += one.value() / static_cast<double>(steps);
     const double seconds = seconds_since(epoch_begin);
     const auto after = comm->statistics();
     const bool is_last = epoch == settings.epochs || is_good;
@@ -330,6 +356,9 @@ int main(int count, char** arguments) {
       ->check(CLI::IsMember({"f32", "bf16", "f16"}));
   app.add_option("--until", settings.until,
                  "% of the test digits at which it stops; tested every 25 steps, off the clock");
+  app.add_option("--device", settings.device, "where layers are computed: cpu, cuda, cuda:1");
+  app.add_option("--dtype", settings.dtype, "of activations; parameters are f32")
+      ->check(CLI::IsMember({"f32", "bf16", "f16"}));
   app.add_flag("--quiet", settings.quiet, "only the last lines");
   try {
     app.parse(count, arguments);

@@ -68,7 +68,7 @@ std::unique_ptr<nn::Layer> bottleneck(tutti::Communicator& comm, int64_t in, int
 // In stage 3 of ZeRO its layers get their parameters from the gatherer.
 nn::Sequential resnet(tutti::Communicator& comm, const Settings& settings,
                       const std::shared_ptr<nn::Gatherer>& gatherer) {
-  nn::Sequential model(settings.seed);
+  nn::Sequential model(settings.seed, 1, tutti::device_of(settings.device));
   const auto placed = [&](std::unique_ptr<nn::Layer> layer) {
     return settings.zero == 3 ? nn::gathered(std::move(layer), gatherer) : std::move(layer);
   };
@@ -112,9 +112,6 @@ nn::Batch batch_of(const Settings& settings, int64_t first, int64_t count) {
 }
 
 void train(const Settings& settings) {
-  if (settings.device != "cpu")
-    throw tutti::Error(tutti::ErrorCode::unavailable,
-                       "no layers are computed on " + settings.device + "; use --device cpu");
   const auto comm = tutti::Communicator::create();
   const int64_t rank = comm->rank(), size = comm->size();
 
@@ -214,7 +211,7 @@ int main(int count, char** arguments) {
   app.add_option("--dtype", settings.dtype, "of activations; parameters are f32")
       ->check(CLI::IsMember({"f32", "bf16", "f16"}));
   app.add_flag("--balance", settings.balance, "deal images by the speed of each rank");
-  app.add_option("--device", settings.device, "where layers are computed");
+  app.add_option("--device", settings.device, "where layers are computed: cpu, cuda, cuda:1");
   CLI11_PARSE(app, count, arguments);
   try {
     train(settings);

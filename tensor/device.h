@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace tutti {
 
@@ -17,6 +18,9 @@ struct Device {
 
 /// "cpu", "cuda:1".
 std::string to_string(Device device);
+/// The same way back: "cpu", "cuda" or "cuda:1", and "fake-cuda" for the tests' device. Throws
+/// Error(invalid_argument) for anything else.
+Device device_of(std::string_view name);
 
 /// A borrowed stream of a device, as that device's runtime understands it; null on the CPU.
 struct StreamRef {

@@ -12,7 +12,7 @@ namespace tutti {
 
 namespace {
 
-std::string plugin_name(DeviceKind kind) { return kind == DeviceKind::cuda ? "cuda" : "none"; }
+std::string plugin_name(DeviceKind kind) { return kind == DeviceKind::cuda ? "cuda" : "fake"; }
 
 }  // namespace
 

@@ -28,6 +28,9 @@ class CpuRuntime final : public DeviceRuntime {
       throw Error(ErrorCode::out_of_memory, fmt::format("cannot allocate {} bytes on cpu", bytes));
     return memory;
   }
+  void* allocate_on(size_t bytes, Device device, StreamRef) override {
+    return allocate(bytes, device);
+  }
   void free(void* memory, Device) noexcept override { std::free(memory); }
   void* allocate_host(size_t bytes) override { return allocate(bytes, {}); }
   void free_host(void* memory) noexcept override { std::free(memory); }
@@ -74,14 +77,11 @@ std::array<std::atomic<DeviceRuntime*>, 3> runtimes{&cpu_runtime, nullptr, nullp
 DeviceRuntime& device_runtime(DeviceKind kind) {
   auto& place = runtimes.at(static_cast<size_t>(kind));
   auto* runtime = place.load();
-  if (runtime == nullptr && kind == DeviceKind::cuda) {
+  if (runtime == nullptr) {
     // Threads that come here together load the same plugin and get the same runtime from it.
     runtime = &load_device_plugin(kind, device_plugin_file(kind)).runtime();
     place.store(runtime);
   }
-  if (runtime == nullptr)
-    throw Error(ErrorCode::unavailable,
-                fmt::format("no runtime for device {} is registered", to_string(Device{kind, 0})));
   return *runtime;
 }
 

@@ -23,6 +23,10 @@ class DeviceRuntime {
   virtual void make_current(Device device) = 0;
   /// Throws Error(out_of_memory) that names the bytes and the device.
   virtual void* allocate(size_t bytes, Device device) = 0;
+  /// Memory for work on that stream, with any contents, without waiting for any stream. On a
+  /// device aligned to 256 bytes.
+  virtual void* allocate_on(size_t bytes, Device device, StreamRef stream) = 0;
+  /// What was allocated on a stream may still be used by what was put there until now.
   virtual void free(void* memory, Device device) noexcept = 0;
   /// Memory of the host that streams reach, too (pinned).
   virtual void* allocate_host(size_t bytes) = 0;
@@ -64,8 +68,9 @@ class DeviceRuntime {
   virtual void synchronize(StreamRef stream) = 0;
 };
 
-/// The runtime for a kind of device; the CPU's is always there, CUDA's is loaded at the first call
-/// (see device_plugin.h). Throws Error(unavailable) that says why there is none and what to do.
+/// The runtime for a kind of device; the CPU's is always there, another's plugin is loaded at the
+/// first call (see device_plugin.h). Throws Error(unavailable) that says why there is none and what
+/// to do.
 DeviceRuntime& device_runtime(DeviceKind kind);
 bool has_device_runtime(DeviceKind kind) noexcept;
 /// Adds a runtime for its kind (a plugin, the tests' fake); it must outlive its tensors. Passing

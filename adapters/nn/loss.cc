@@ -3,18 +3,36 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <memory>
+#include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/kernels/convert.h"
 
 namespace tutti::nn {
 
 namespace {
 
-// The primitives are made once per thread and kept; a loss is made anew for each batch.
-LayerKernels& loss_kernels() {
-  static thread_local const auto kernels = make_layer_kernels();
+// What computes losses there. Its primitives are made once per thread and kept; a loss is made anew
+// for each batch.
+LayerKernels& loss_kernels(const Tensor& tensor) {
+  static thread_local std::map<std::pair<DeviceKind, int>, std::unique_ptr<LayerKernels>> all;
+  const auto device = tensor.device();
+  auto& kernels = all[{device.kind, device.index}];
+  if (kernels == nullptr) kernels = make_layer_kernels(device);
   return *kernels;
 }
+
+// The labels where the logits are, and room for each one's loss.
+struct Sided {
+  LayerKernels& kernels;
+  Tensor labels, losses;
+  Sided(const Tensor& logits, const Tensor& host_labels)
+      : kernels(loss_kernels(logits)),
+        labels(kernels.upload(host_labels.reshaped({host_labels.count()}), logits.view().stream())),
+        losses(kernels.make_tensor(labels.shape(), DataType::f32, logits.view().stream())) {}
+};
 
 // [batch, ..., classes] as [samples, classes].
 Tensor as_rows(const Tensor& logits) {
@@ -43,62 +61,83 @@ void check(const char* loss, const Tensor& logits, const Tensor& labels) {
 
 }  // namespace
 
-void Loss::add_up(const Tensor& losses) {
-  for (const float loss : losses.span<float>()) sum_ += static_cast<double>(loss);
-  count_ += losses.count();
+void Loss::set_losses(const Tensor& losses) {
+  losses_ = losses;
+  count_ = losses.count();
+}
+
+double Loss::sum() const {
+  if (!losses_) return sum_;
+  const auto host = loss_kernels(losses_).download(losses_);
+  for (const float loss : host.span<float>()) sum_ += static_cast<double>(loss);
+  losses_ = {};
+  return sum_;
 }
 
 CrossEntropy::CrossEntropy(const Tensor& logits, const Tensor& labels)
     : shape_(logits.shape()), dtype_(logits.dtype()) {
   check("cross entropy", logits, labels);
   const auto rows = as_rows(logits);
-  labels_ = labels.reshaped({labels.count()});
-  log_probabilities_ = loss_kernels().make_tensor(rows.shape(), DataType::f32);
-  const Tensor losses(labels_.shape(), DataType::f32);
-  loss_kernels().softmax_cross_entropy_forward(rows, labels_, log_probabilities_, losses);
-  add_up(losses);
+  const Sided sided(rows, labels);
+  labels_ = sided.labels;
+  log_probabilities_ = sided.kernels.make_tensor(rows.shape(), DataType::f32, rows.view().stream());
+  sided.kernels.softmax_cross_entropy_forward(rows, labels_, log_probabilities_, sided.losses);
+  set_losses(sided.losses);
 }
 
 Tensor CrossEntropy::gradient(LayerKernels& kernels, double divisor) const {
-  const Tensor gradient = kernels.make_tensor(log_probabilities_.shape(), dtype_);
+  const Tensor gradient =
+      kernels.make_tensor(log_probabilities_.shape(), dtype_, log_probabilities_.view().stream());
   kernels.softmax_cross_entropy_backward(log_probabilities_, labels_,
                                          static_cast<float>(1 / divisor), gradient);
   return gradient.reshaped(shape_);
 }
 
 NegativeLogLikelihood::NegativeLogLikelihood(const Tensor& log_probabilities, const Tensor& labels)
-    : log_probabilities_(log_probabilities), labels_(labels.reshaped({labels.count()})) {
+    : log_probabilities_(log_probabilities) {
   check("negative log likelihood", log_probabilities, labels);
-  const Tensor losses(labels_.shape(), DataType::f32);
-  loss_kernels().negative_log_likelihood_forward(as_rows(log_probabilities), labels_, losses);
-  add_up(losses);
+  const Sided sided(log_probabilities, labels);
+  labels_ = sided.labels;
+  sided.kernels.negative_log_likelihood_forward(as_rows(log_probabilities), labels_, sided.losses);
+  set_losses(sided.losses);
 }
 
 Tensor NegativeLogLikelihood::gradient(LayerKernels& kernels, double divisor) const {
   const Tensor gradient =
-      kernels.make_tensor(as_rows(log_probabilities_).shape(), log_probabilities_.dtype());
+      kernels.make_tensor(as_rows(log_probabilities_).shape(), log_probabilities_.dtype(),
+                          log_probabilities_.view().stream());
   kernels.negative_log_likelihood_backward(labels_, static_cast<float>(1 / divisor), gradient);
   return gradient.reshaped(log_probabilities_.shape());
 }
 
 MeanSquaredError::MeanSquaredError(const Tensor& output, const Tensor& target)
     : output_(output), target_(target) {
-  const Tensor losses(Shape{output.shape().rank() > 0 ? output.shape()[0] : 0}, DataType::f32);
-  loss_kernels().squared_error_forward(output, target, losses);
-  add_up(losses);
+  auto& kernels = loss_kernels(output);
+  const auto stream = output.view().stream();
+  if (target.device() != output.device()) target_ = kernels.upload(target, stream);
+  const Tensor losses = kernels.make_tensor(
+      Shape{output.shape().rank() > 0 ? output.shape()[0] : 0}, DataType::f32, stream);
+  kernels.squared_error_forward(output_, target_, losses);
+  set_losses(losses);
 }
 
 Tensor MeanSquaredError::gradient(LayerKernels& kernels, double divisor) const {
-  Tensor gradient = kernels.make_tensor(output_.shape(), output_.dtype());
+  Tensor gradient = kernels.make_tensor(output_.shape(), output_.dtype(), output_.view().stream());
   kernels.squared_error_backward(output_, target_, static_cast<float>(1 / divisor), gradient);
   return gradient;
 }
 
 int64_t count_correct(const Tensor& logits, const Tensor& labels) {
+  auto host = loss_kernels(logits).download(logits);
+  if (host.dtype() != DataType::f32) {
+    const Tensor narrow = host;
+    host = Tensor(narrow.shape(), DataType::f32);
+    cast(narrow.dtype(), narrow.data(), DataType::f32, host.data(), host.count());
+  }
   const int64_t classes = logits.shape()[1];
   int64_t correct = 0;
   for (int64_t row = 0; row < labels.count(); ++row) {
-    const float* first = logits.as<float>() + row * classes;
+    const float* first = host.as<float>() + row * classes;
     correct += std::max_element(first, first + classes) - first == labels.as<int64_t>()[row];
   }
   return correct;

@@ -13,10 +13,11 @@ namespace tutti::nn {
 class Loss {
  public:
   virtual ~Loss() = default;
-  double sum() const { return sum_; }       // over the samples of this batch
+  /// Over the samples of this batch. Of a batch on a device it waits, once, until it is known.
+  double sum() const;
   int64_t count() const { return count_; }  // of the samples
   double value() const {                    // their mean; 0 of an empty batch
-    return count_ == 0 ? 0 : sum_ / static_cast<double>(count_);
+    return count_ == 0 ? 0 : sum() / static_cast<double>(count_);
   }
   /// Of sum() / divisor by what the model put out, in its type.
   virtual Tensor gradient(LayerKernels& kernels, double divisor) const = 0;
@@ -26,16 +27,18 @@ class Loss {
   }
 
  protected:
-  /// Adds up the losses of the samples.
-  void add_up(const Tensor& losses);
+  /// The losses of the samples, f32, whose sum is asked for later.
+  void set_losses(const Tensor& losses);
 
  private:
-  double sum_ = 0;
+  mutable Tensor losses_;  // none: they are added up
+  mutable double sum_ = 0;
   int64_t count_ = 0;
 };
 
 /// Softmax cross-entropy of logits [batch, ..., classes] against labels i64[batch, ...]; each label
-/// is a sample. Throws Error(invalid_argument) for other shapes or a label that is no class.
+/// is a sample. Labels are the host's, wherever the logits are. Throws Error(invalid_argument) for
+/// other shapes or a label that is no class.
 class CrossEntropy final : public Loss {
  public:
   CrossEntropy(const Tensor& logits, const Tensor& labels);
@@ -71,7 +74,8 @@ class MeanSquaredError final : public Loss {
   Tensor output_, target_;
 };
 
-/// How many rows of `logits` [batch, classes] have their largest value at the label.
+/// How many rows of `logits` [batch, classes], wherever they are, have their largest value at the
+/// label.
 int64_t count_correct(const Tensor& logits, const Tensor& labels);
 
 }  // namespace tutti::nn

@@ -1,7 +1,8 @@
 #pragma once
 
 /// The bundled trainer: build a Sequential, wrap its parameters in an optimizer, feed it from a
-/// DataLoader. f32, or bf16 and f16 around arithmetic in f32, on the CPU. tutti::distributed
+/// DataLoader. f32, or bf16 and f16 around arithmetic in f32, on the CPU or
+/// a GPU. tutti::distributed
 /// (adapters/distributed.h) makes it data-parallel.
 
 #include "tutti/adapters/distributed.h"

@@ -2,9 +2,23 @@
 
 #include <algorithm>
 
+#include "tutti/base/error.h"
+#include "tutti/kernels/layers/layer_kernels.h"
 #include "tutti/kernels/layers/optimizer_steps.h"
 
 namespace tutti::nn {
+
+namespace {
+
+// f32 zeros beside a parameter, in memory of its device that belongs to its stream: a step may
+// still be on its way there when the optimizer ends.
+Tensor zeros_beside(const Tensor& value) {
+  const Tensor zeros(value.shape(), DataType::f32);
+  if (value.device().kind == DeviceKind::cpu) return zeros;
+  return make_layer_kernels(value.device())->upload(zeros, value.view().stream());
+}
+
+}  // namespace
 
 BaseOptimizer::BaseOptimizer(std::vector<Parameter> parameters, double learning_rate)
     : parameters_(std::move(parameters)), learning_rate_(learning_rate) {}
@@ -16,8 +30,27 @@ void BaseOptimizer::on_gradient_ready(const GradientReady& callback) {
 size_t BaseOptimizer::add_state(const std::string& kind) {
   const size_t first = state_.size();
   for (const auto& parameter : parameters_)
-    state_.push_back({kind + "." + parameter.name, Tensor(parameter.value.shape(), DataType::f32)});
+    state_.push_back({kind + "." + parameter.name, zeros_beside(parameter.value)});
   return first;
+}
+
+bool BaseOptimizer::is_on_device() const {
+  return !parameters_.empty() && parameters_.front().value.device().kind != DeviceKind::cpu;
+}
+
+void BaseOptimizer::device_step(StepKind kind, const StepFactors& factors,
+                                std::optional<size_t> first, std::optional<size_t> second) {
+  if (device_steps_ == nullptr) {
+    std::vector<StepOperands> operands;
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      auto& one =
+          operands.emplace_back(StepOperands{parameters_[i].value, parameters_[i].gradient});
+      if (first) one.first = state_[*first + i].tensor;
+      if (second) one.second = state_[*second + i].tensor;
+    }
+    device_steps_ = make_step_kernels(operands);
+  }
+  device_steps_->step(kind, factors);
 }
 
 Sgd::Sgd(std::vector<Parameter> parameters, const SgdOptions& options)
@@ -31,6 +64,9 @@ void Sgd::step() {
   settings.momentum = static_cast<float>(options_.momentum);
   settings.weight_decay = static_cast<float>(options_.weight_decay);
   settings.nesterov = options_.nesterov;
+  if (is_on_device())
+    return device_step(StepKind::sgd, factors_of(settings),
+                       options_.momentum != 0 ? std::optional(velocity_) : std::nullopt, {});
   for (size_t i = 0; i < parameters_.size(); ++i)
     sgd_step(settings, parameters_[i].value.span<float>(), parameters_[i].gradient.span<float>(),
              options_.momentum != 0 ? state_of(velocity_, i) : std::span<float>());
@@ -58,6 +94,8 @@ void Adam::step() {
   settings.weight_decay = options_.weight_decay;
   settings.decoupled = decoupled_;
   settings.step = ++*state_[steps_].tensor.as<int64_t>();
+  if (is_on_device())
+    return device_step(StepKind::adam, factors_of(settings), first_moment_, second_moment_);
   for (size_t i = 0; i < parameters_.size(); ++i)
     adam_step(settings, parameters_[i].value.span<float>(), parameters_[i].gradient.span<float>(),
               state_of(first_moment_, i), state_of(second_moment_, i));
@@ -79,6 +117,9 @@ void RmsProp::step() {
   settings.epsilon = static_cast<float>(options_.epsilon);
   settings.momentum = static_cast<float>(options_.momentum);
   settings.weight_decay = static_cast<float>(options_.weight_decay);
+  if (is_on_device())
+    return device_step(StepKind::rms_prop, factors_of(settings), mean_square_,
+                       options_.momentum != 0 ? std::optional(velocity_) : std::nullopt);
   for (size_t i = 0; i < parameters_.size(); ++i)
     rms_prop_step(settings, parameters_[i].value.span<float>(),
                   parameters_[i].gradient.span<float>(), state_of(mean_square_, i),
@@ -87,7 +128,14 @@ void RmsProp::step() {
 
 LayerwiseOptimizer::LayerwiseOptimizer(std::vector<Parameter> parameters, double learning_rate,
                                        Wholes wholes)
-    : BaseOptimizer(std::move(parameters), learning_rate), wholes_(std::move(wholes)) {}
+    : BaseOptimizer(std::move(parameters), learning_rate), wholes_(std::move(wholes)) {
+  for (const auto& parameter : parameters_)
+    if (parameter.value.device().kind != DeviceKind::cpu)
+      throw Error(ErrorCode::unavailable,
+                  "LARS and LAMB take their steps on the cpu alone, but \"" + parameter.name +
+                      "\" is on " + to_string(parameter.value.device()) +
+                      "; use SGD, Adam, AdamW or RMSProp there");
+}
 
 bool LayerwiseOptimizer::is_adapted(size_t parameter) const {
   return (wholes_.shapes.empty() ? parameters_[parameter].value.shape() : wholes_.shapes[parameter])

@@ -2,11 +2,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "tutti/adapters/nn/parameter.h"
+#include "tutti/kernels/layers/step_kernels.h"
 
 namespace tutti::nn {
 
@@ -29,6 +32,11 @@ class BaseOptimizer {
   /// A zeroed tensor beside every parameter, named "kind.parameter"; returns the index of the
   /// first.
   size_t add_state(const std::string& kind);
+  /// Whether the parameters are on a device, where steps are device_step().
+  bool is_on_device() const;
+  /// A step by kernels of the parameters' device, whose state begins at these indices.
+  void device_step(StepKind kind, const StepFactors& factors, std::optional<size_t> first,
+                   std::optional<size_t> second);
   std::span<float> state_of(size_t first, size_t parameter) const {
     return state_[first + parameter].tensor.span<float>();
   }
@@ -36,6 +44,9 @@ class BaseOptimizer {
   std::vector<Parameter> parameters_;
   std::vector<NamedState> state_;
   double learning_rate_;
+
+ private:
+  std::shared_ptr<StepKernels> device_steps_;  // made by the first step
 };
 
 struct SgdOptions {

@@ -1,23 +1,31 @@
 #include "tutti/adapters/nn/sequential.h"
 
-#include <algorithm>
-
 #include "tutti/adapters/nn/loss.h"
 
 namespace tutti::nn {
 
-Sequential::Sequential(uint64_t seed, int threads)
-    : seed_(seed), kernels_(make_layer_kernels({}, threads)), layers_(std::make_unique<Chain>()) {}
+Sequential::Sequential(uint64_t seed, int threads, Device device)
+    : seed_(seed),
+      kernels_(make_layer_kernels(device, threads)),
+      layers_(std::make_unique<Chain>()) {}
 
 Sequential& Sequential::add(std::string name, std::unique_ptr<Layer> layer) {
   layers_->add(name, std::move(layer));
   layers_->last().attach(name);
   layers_->last().initialize(seed_);
+  // Numbers are drawn on the host, the same for every device.
+  for (auto* parameter : layers_->last().parameters()) {
+    if (parameter->value.device() == device()) continue;
+    parameter->value = kernels_->upload(parameter->value);
+    parameter->gradient = kernels_->upload(parameter->gradient);
+  }
+  for (auto* buffer : layers_->last().buffers()) buffer->tensor = kernels_->upload(buffer->tensor);
   return *this;
 }
 
 Tensor Sequential::forward(const Tensor& input, Context& context) {
-  return layers_->forward(pass(), input, context);
+  const bool is_elsewhere = input.device() != device() && input.device() == Device{};
+  return layers_->forward(pass(), is_elsewhere ? kernels_->upload(input) : input, context);
 }
 
 Tensor Sequential::backward(Context& context, const Tensor& output_gradient, Wanted wanted) {
@@ -31,10 +39,7 @@ void Sequential::backward(const Loss& loss, double divisor) {
 }
 
 void Sequential::zero_grad() {
-  for (auto* parameter : layers_->parameters()) {
-    const auto gradient = parameter->gradient.span<float>();
-    std::fill(gradient.begin(), gradient.end(), 0.0f);
-  }
+  for (auto* parameter : layers_->parameters()) kernels_->fill_zero(parameter->gradient);
 }
 
 std::vector<Parameter> Sequential::parameters() const {

@@ -16,14 +16,17 @@ class Loss;
 /// ("conv1.weight"). Equal seeds give equal parameters on every machine. One thread.
 class Sequential {
  public:
-  /// `threads`: of the layers' kernels. Throws Error(invalid_argument) below one.
-  explicit Sequential(uint64_t seed = 1, int threads = 1);
+  /// `threads`: of the CPU's kernels. On a device the parameters, their gradients and buffers live
+  /// there, on one stream, and inputs from the host are copied there. Throws
+  /// Error(invalid_argument) below one thread, Error(unavailable) as make_layer_kernels().
+  explicit Sequential(uint64_t seed = 1, int threads = 1, Device device = {});
 
   /// Adds a layer at the end. Throws Error(invalid_argument) for a name given twice.
   Sequential& add(std::string name, std::unique_ptr<Layer> layer);
 
   /// Of one batch at a time: backward() is that of the last forward().
   Tensor forward(const Tensor& input) { return forward(input, context_); }
+  Device device() const { return kernels_->device(); }  // where the layers are computed
   /// From the loss back: adds to every gradient and announces each as soon as it is final.
   void backward(const Loss& loss);
   /// The same of loss.sum() / divisor, where the ranks' losses add up.

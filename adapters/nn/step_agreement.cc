@@ -105,6 +105,11 @@ void StepAgreement::send(const Loss& loss, bool is_training) {
 
 StepOutcome StepAgreement::finish(const std::vector<Parameter>& parameters) {
   receive();
+  if (!parameters.empty() && parameters.front().value.device().kind != DeviceKind::cpu) {
+    auto& steps = device_steps(parameters);
+    steps.scale_gradients(1 / (scale() * lane_[0]), options_.clip);
+    return settled(steps.outcome().norm);
+  }
   std::vector<TensorView> gradients;
   for (const auto& parameter : parameters) gradients.push_back(parameter.gradient);
   return conclude(norm_of(parameters), gradients);
@@ -136,21 +141,39 @@ void StepAgreement::receive() {
 }
 
 StepOutcome StepAgreement::conclude(double norm, const std::vector<TensorView>& gradients) {
-  const double samples = lane_[0], loss = lane_[1], strange = lane_[2];
-  StepOutcome outcome;
-  outcome.samples = static_cast<int64_t>(samples);
-  outcome.loss = strange == 0 ? loss / samples : std::numeric_limits<double>::quiet_NaN();
-  const double factor = 1 / (scale() * samples);
-  outcome.norm = norm * factor;
-  outcome.is_skipped = strange != 0 || !std::isfinite(outcome.norm);
+  const double factor = 1 / (scale() * lane_[0]);
+  const auto outcome = settled(norm * factor);
   if (!outcome.is_skipped) {
     const bool is_clipped = options_.clip > 0 && outcome.norm > options_.clip;
     const Scale whole{is_clipped ? factor * options_.clip / outcome.norm : factor, 1};
     for (const auto& gradient : gradients)
       tutti::scale(gradient.dtype(), gradient.data(), gradient.count(), whole);
   }
+  return outcome;
+}
+
+StepOutcome StepAgreement::settled(double norm) {
+  const double samples = lane_[0], loss = lane_[1], strange = lane_[2];
+  StepOutcome outcome;
+  outcome.samples = static_cast<int64_t>(samples);
+  outcome.loss = strange == 0 ? loss / samples : std::numeric_limits<double>::quiet_NaN();
+  outcome.norm = norm;
+  outcome.is_skipped = strange != 0 || !std::isfinite(outcome.norm);
   settle(outcome.is_skipped);
   return outcome;
+}
+
+StepKernels& StepAgreement::device_steps(const std::vector<Parameter>& parameters) {
+  const bool is_known =
+      device_steps_ != nullptr && first_gradient_ == parameters.front().gradient.data();
+  if (!is_known) {
+    std::vector<StepOperands> operands;
+    for (const auto& parameter : parameters)
+      operands.push_back({parameter.value, parameter.gradient});
+    device_steps_ = make_step_kernels(operands);
+    first_gradient_ = parameters.front().gradient.data();
+  }
+  return *device_steps_;
 }
 
 void StepAgreement::settle(bool is_skipped) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "tutti/adapters/nn/loss.h"
@@ -9,6 +10,7 @@
 #include "tutti/adapters/sharded/placed_tensor.h"
 #include "tutti/base/deadline.h"
 #include "tutti/core/communicator.h"
+#include "tutti/kernels/layers/step_kernels.h"
 
 namespace tutti::nn {
 
@@ -77,11 +79,11 @@ class StepAgreement {
   /// This rank's part, which may be of no samples. `is_training`: ranks in different modes are
   /// told. Once a step.
   void send(const Loss& loss, bool is_training = true);
-  /// Waits for the other ranks' parts; then makes the summed gradients those of the mean loss, and
-  /// clips them. Call it when the gradients have been summed. Throws Error(mismatch) on every rank
-  /// where some train and some evaluate, or shares are not of the same samples, and
-  /// Error(invalid_argument) on every rank where no rank had a sample, or too many steps were
-  /// skipped in a row.
+  /// Waits for the other ranks' parts, and for the stream of parameters on a device; then makes the
+  /// summed gradients those of the mean loss, and clips them. Call it when the gradients have been
+  /// summed. Throws Error(mismatch) on every rank where some train and some evaluate, or shares are
+  /// not of the same samples, and Error(invalid_argument) on every rank where no rank had a sample,
+  /// or too many steps were skipped in a row.
   StepOutcome finish(const std::vector<Parameter>& parameters);
   /// The same of gradients of which each rank has a part, as ShardedOptimizer::gradients(), after
   /// its synchronize(); their norm is added up over the ranks.
@@ -92,9 +94,14 @@ class StepAgreement {
 
  private:
   void receive();
+  /// Of the norm of the summed gradients on the CPU, which it scales and clips.
   StepOutcome conclude(double norm, const std::vector<TensorView>& gradients);
+  /// Of the norm of the mean gradient; the loss scale follows.
+  StepOutcome settled(double norm);
   void settle(bool is_skipped);
   double waited() const { return comm_.statistics().wait_seconds; }
+  /// For parameters on a device, which are the same in every step.
+  StepKernels& device_steps(const std::vector<Parameter>& parameters);
 
   Communicator& comm_;
   const StepOptions options_;
@@ -106,6 +113,8 @@ class StepAgreement {
   Clock::time_point begin_{};  // of this rank's step; not set without begin()
   double waited_before_ = 0;
   Work work_;
+  std::unique_ptr<StepKernels> device_steps_;
+  const void* first_gradient_ = nullptr;  // of what they were made for
 };
 
 /// Finds replicas that have come to differ, as by a bit that flipped in memory: every so many steps

@@ -50,12 +50,16 @@ endif()
 if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
 endif()
-add_library(tutti_cuda_kernels OBJECT cuda/pack/launch.cu cuda/steps/steps.cu
-  cuda/layers/layers.cu)
-target_include_directories(tutti_cuda_kernels PRIVATE ${TUTTI_INCLUDE_DIR})
-# One arithmetic on host and device: no fused multiply-add.
-target_compile_options(tutti_cuda_kernels PRIVATE -fmad=false --expt-relaxed-constexpr
-  -Xcompiler=-Wall,-Wextra $<$<BOOL:${TUTTI_WERROR}>:-Werror=all-warnings>)
+# Kernels for the device's plugin, and those of layers (kernels/cuda/layers.cmake).
+add_library(tutti_cuda_kernels OBJECT cuda/pack/launch.cu)
+add_library(tutti_cuda_layer_kernels OBJECT cuda/layers/launch_layers.cu)
+foreach(target tutti_cuda_kernels tutti_cuda_layer_kernels)
+  target_include_directories(${target} PRIVATE ${TUTTI_INCLUDE_DIR})
+  # One arithmetic on host and device: no fused multiply-add.
+  # A kernel whose registers do not suffice is an error, too.
+  target_compile_options(${target} PRIVATE -fmad=false --expt-relaxed-constexpr
+    -Xptxas=--warn-on-spills -Xcompiler=-Wall,-Wextra $<$<BOOL:${TUTTI_WERROR}>:-Werror=all-warnings>)
+endforeach()
 
 file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda/device/*.cc)
 add_library(tutti_device_cuda MODULE ${sources} $<TARGET_OBJECTS:tutti_cuda_kernels>)

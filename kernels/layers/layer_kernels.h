@@ -31,10 +31,24 @@ class LayerKernels {
   LayerKernels& operator=(const LayerKernels&) = delete;
 
   virtual Device device() const = 0;
+  /// What make_tensor() makes is ready there. Null on the CPU.
+  virtual StreamRef stream() const { return {}; }
 
   /// A tensor on device() for what a call puts out, with any contents: its memory may be that of an
-  /// earlier one that was let go of.
-  virtual Tensor make_tensor(const Shape& shape, DataType dtype) = 0;
+  /// earlier one that was let go of. It is used on one stream alone; a device gives and takes its
+  /// memory in the order of that stream, so that nobody waits.
+  Tensor make_tensor(const Shape& shape, DataType dtype) {
+    return make_tensor(shape, dtype, stream());
+  }
+  virtual Tensor make_tensor(const Shape& shape, DataType dtype, StreamRef stream) = 0;
+  /// What is in the host's memory, on this device in the order of a stream. On the CPU the tensor
+  /// itself.
+  Tensor upload(const Tensor& host) { return upload(host, stream()); }
+  virtual Tensor upload(const Tensor& host, StreamRef) { return host; }
+  /// The way back. Waits for the stream of the tensor, and is the one call that does.
+  virtual Tensor download(const ConstTensorView& tensor);
+  /// f32; every element becomes zero.
+  virtual void fill_zero(const TensorView& tensor) = 0;
 
   /// output[..., outputs] = input[..., inputs] * weight[outputs, inputs]^T + bias[outputs]
   virtual void linear_forward(const ConstTensorView& input, const ConstTensorView& weight,
@@ -132,6 +146,11 @@ class LayerKernels {
                                      const TensorView& inverse_deviation,
                                      const TensorView& running_mean,
                                      const TensorView& running_variance) = 0;
+  /// The same of running values, which stay as they are.
+  virtual void batch_norm_running_statistics(const ConstTensorView& running_mean,
+                                             const ConstTensorView& running_variance,
+                                             double epsilon, const TensorView& mean,
+                                             const TensorView& inverse_deviation) = 0;
   /// output = (input - mean) * inverse_deviation * weight + bias
   virtual void batch_norm_forward(const ConstTensorView& input, const ConstTensorView& mean,
                                   const ConstTensorView& inverse_deviation,
@@ -145,13 +164,19 @@ class LayerKernels {
                                            const ConstTensorView& output_gradient,
                                            const TensorView& moments) = 0;
   /// With x the normalised input, n, s and t the moments: input_gradient = weight *
-  /// inverse_deviation * (output_gradient - s / n - x * t / n)
+  /// inverse_deviation * (output_gradient - s / n - x * t / n). Moments of no elements stand for
+  /// evaluation, where mean and deviation do not depend on the input: s and t are zero.
   virtual void batch_norm_backward_input(const ConstTensorView& input, const ConstTensorView& mean,
                                          const ConstTensorView& inverse_deviation,
                                          const ConstTensorView& weight,
                                          const ConstTensorView& output_gradient,
                                          const ConstTensorView& moments,
                                          const TensorView& input_gradient) = 0;
+
+  /// bias_gradient += s, weight_gradient += t; f32.
+  virtual void batch_norm_backward_weights(const ConstTensorView& moments,
+                                           const TensorView& weight_gradient,
+                                           const TensorView& bias_gradient) = 0;
 
   /// Layer normalisation (Ba et al. 2016) of rows [..., features]: statistics f32[rows, 2] are each
   /// row's mean and 1 / sqrt(variance + epsilon).
@@ -171,7 +196,8 @@ class LayerKernels {
                                            const TensorView& bias_gradient) = 0;
 
   /// output[..., features] = table[index], of indices i64[...]. Throws Error(invalid_argument) for
-  /// an index outside of the table.
+  /// an index outside of the table; a device, which tells nobody, makes it a row of NaN, and a loss
+  /// with a label that is no class NaN.
   virtual void embedding_forward(const ConstTensorView& indices, const ConstTensorView& table,
                                  const TensorView& output) = 0;
   /// table_gradient[index] += output_gradient, in the order of the indices; f32.
@@ -227,9 +253,9 @@ class LayerKernels {
   virtual void add(const ConstTensorView& source, const TensorView& target) = 0;
 };
 
-/// What computes layers there: on the CPU oneDNN and own loops, on `threads` threads each call.
-/// Throws Error(unavailable) for a device whose layers nobody computes, Error(invalid_argument)
-/// below one thread.
+/// What computes layers there: on the CPU oneDNN and own loops, on `threads` threads each call; on
+/// a GPU cuBLASLt, cuDNN and own kernels, by a plugin (layer_plugin.h). Throws Error(unavailable)
+/// for a device whose layers nobody computes here, Error(invalid_argument) below one thread.
 std::unique_ptr<LayerKernels> make_layer_kernels(Device device = {}, int threads = 1);
 
 }  // namespace tutti

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -19,6 +20,11 @@ namespace tutti::test {
 using reference::Values;
 
 inline constexpr DataType kLayerTypes[] = {DataType::f32, DataType::bf16, DataType::f16};
+
+/// Makes what a suite of layers tests: the CPU's, where no source of the program says otherwise.
+inline std::function<std::unique_ptr<LayerKernels>()> layers_under_test = [] {
+  return make_layer_kernels();
+};
 
 /// A tensor of these values, rounded.
 inline Tensor tensor_of(const Shape& shape, const Values& values, DataType dtype = DataType::f32) {
@@ -45,17 +51,30 @@ inline Tensor noise_tensor(const Shape& shape, unsigned seed, DataType dtype = D
   return tensor_of(shape, values, dtype);
 }
 
-/// Each value differs from the reference by at most 2e-5 of one and itself, and by what rounding to
-/// the tensor's type adds.
-inline void expect_close(const Tensor& tensor, const Values& expected, const std::string& what) {
-  const double bound = 2e-5 + (tensor.dtype() == DataType::bf16  ? 0x1p-8
-                               : tensor.dtype() == DataType::f16 ? 0x1p-11
-                                                                 : 0);
+/// f32 numbers that this type holds, too: parameters, which a device rounds to a layer's type.
+inline Tensor parameter_tensor(const Shape& shape, unsigned seed, DataType dtype) {
+  return tensor_of(shape, values_of(noise_tensor(shape, seed, dtype)));
+}
+
+/// Whether convolutions round twice, as a device's do: before the bias is added, and each batch's
+/// gradient of the weights to the type of the images.
+inline bool convolutions_round_twice = false;
+
+/// Each value differs from the reference by at most 2e-5 of one and itself, and by what so many
+/// roundings to that type add.
+inline void expect_close(const Tensor& tensor, const Values& expected, const std::string& what,
+                         DataType rounded, int roundings = 1) {
+  const double bound = 2e-5 + roundings * (rounded == DataType::bf16  ? 0x1p-8
+                                           : rounded == DataType::f16 ? 0x1p-11
+                                                                      : 0);
   const auto values = values_of(tensor);
   ASSERT_EQ(values.size(), expected.size()) << what;
   for (size_t i = 0; i < values.size(); ++i)
     ASSERT_NEAR(values[i], expected[i], bound * (1 + std::abs(expected[i])))
         << what << " in " << to_string(tensor.dtype()) << " at " << i;
+}
+inline void expect_close(const Tensor& tensor, const Values& expected, const std::string& what) {
+  expect_close(tensor, expected, what, tensor.dtype());
 }
 
 /// The reference's gradient of sum(output_gradient * forward(input)) by the input equals what

@@ -12,6 +12,7 @@
 #include "tests/nn/layer_check.h"
 #include "tests/support/expect_error.h"
 #include "tutti/base/error.h"
+#include "tutti/kernels/layers/layer_plugin.h"
 
 namespace tutti {
 namespace {
@@ -20,6 +21,7 @@ using test::expect_close;
 using test::expect_is_gradient;
 using test::expect_refused;
 using test::noise_tensor;
+using test::parameter_tensor;
 using test::tensor_of;
 using test::Values;
 using test::values_of;
@@ -43,7 +45,7 @@ TEST(WindowCount, IsZeroWhereNoWindowFits) {
 }
 
 TEST(LayerKernels, LinearEqualsItsReference) {
-  const auto kernels = make_layer_kernels();
+  const auto kernels = test::layers_under_test();
   for (const auto dtype : test::kLayerTypes)
     for (const bool has_bias : {true, false})
       for (const auto& [input, weight] :
@@ -53,8 +55,8 @@ TEST(LayerKernels, LinearEqualsItsReference) {
                                                 {{0, 7}, {5, 7}},
                                                 {{32, 400}, {120, 400}}}) {
         const auto shape = linear_shape(input, weight);
-        const auto x = noise_tensor(input, 1, dtype), w = noise_tensor(weight, 2),
-                   b = noise_tensor(Shape{has_bias ? shape.outputs : 0}, 3),
+        const auto x = noise_tensor(input, 1, dtype), w = parameter_tensor(weight, 2, dtype),
+                   b = parameter_tensor(Shape{has_bias ? shape.outputs : 0}, 3, dtype),
                    dy = noise_tensor(linear_output(input, weight), 4, dtype);
         auto y = zeros(dy.shape(), dtype), dx = zeros(x.shape(), dtype), dw = zeros(w.shape()),
              db = zeros(b.shape());
@@ -84,13 +86,13 @@ const std::vector<ConvolutionCase>& convolution_cases() {
 }
 
 TEST(LayerKernels, ConvolutionEqualsItsReference) {
-  const auto kernels = make_layer_kernels();
+  const auto kernels = test::layers_under_test();
   for (const auto dtype : test::kLayerTypes)
     for (const bool has_bias : {true, false})
       for (const auto& [options, input, weight] : convolution_cases()) {
         SCOPED_TRACE(input.to_string() + " with " + weight.to_string());
         const auto shape = convolution_shape(options, input, weight);
-        const auto x = noise_tensor(input, 1, dtype), w = noise_tensor(weight, 2),
+        const auto x = noise_tensor(input, 1, dtype), w = parameter_tensor(weight, 2, dtype),
                    b = noise_tensor(Shape{has_bias ? weight[0] : 0}, 3),
                    dy = noise_tensor(convolution_output(shape), 4, dtype);
         auto y = zeros(dy.shape(), dtype), dx = zeros(x.shape(), dtype), dw = zeros(w.shape()),
@@ -98,19 +100,20 @@ TEST(LayerKernels, ConvolutionEqualsItsReference) {
         kernels->convolution_forward(options, x, w, b, y);
         expect_close(
             y, reference::convolution_forward(shape, values_of(x), values_of(w), values_of(b)),
-            "output");
+            "output", dtype, test::convolutions_round_twice ? 2 : 1);
         const auto d =
             reference::convolution_backward(shape, values_of(x), values_of(w), values_of(dy));
         kernels->convolution_backward_input(options, w, dy, dx);
         kernels->convolution_backward_weights(options, x, dy, dw, db);
         expect_close(dx, d.input, "input gradient");
-        expect_close(dw, d.weight, "weight gradient");
+        expect_close(dw, d.weight, "weight gradient",
+                     test::convolutions_round_twice ? dtype : DataType::f32);
         if (has_bias) expect_close(db, d.bias, "bias gradient");
       }
 }
 
 TEST(LayerKernels, PoolingEqualsItsReference) {
-  const auto kernels = make_layer_kernels();
+  const auto kernels = test::layers_under_test();
   for (const auto dtype : test::kLayerTypes)
     for (const auto pooling : {Pooling::max, Pooling::average})
       for (const auto& [kernel, stride, padding, input] :
@@ -137,7 +140,7 @@ TEST(LayerKernels, PoolingEqualsItsReference) {
 }
 
 TEST(LayerKernels, ActivationsEqualTheirReferences) {
-  const auto kernels = make_layer_kernels();
+  const auto kernels = test::layers_under_test();
   for (const auto dtype : test::kLayerTypes)
     for (const auto activation : {Activation::relu, Activation::tanh, Activation::gelu})
       for (const int64_t count : {0, 1, 1001}) {
@@ -155,7 +158,7 @@ TEST(LayerKernels, ActivationsEqualTheirReferences) {
 }
 
 TEST(LayerKernels, CrossEntropyEqualsItsReference) {
-  const auto kernels = make_layer_kernels();
+  const auto kernels = test::layers_under_test();
   const std::vector<int64_t> labels{0, 6, 3, 3, 1};
   for (const auto dtype : test::kLayerTypes) {
     const auto logits = noise_tensor(Shape{5, 7}, 1, dtype);
@@ -172,7 +175,7 @@ TEST(LayerKernels, CrossEntropyEqualsItsReference) {
 }
 
 TEST(LayerKernels, GradientsOfParametersAddUp) {
-  const auto kernels = make_layer_kernels();
+  const auto kernels = test::layers_under_test();
   const auto x = noise_tensor(Shape{3, 7}, 1), dy = noise_tensor(Shape{3, 5}, 2);
   auto once = zeros(Shape{5, 7}), twice = zeros(Shape{5, 7}), bias = zeros(Shape{5});
   kernels->linear_backward_weights(x, dy, once, bias);
@@ -244,7 +247,7 @@ TEST(LayerReference, GradientsAreThoseOfDifferences) {
 }
 
 TEST(LayerKernels, LargeLogitsStayFinite) {
-  const auto kernels = make_layer_kernels();
+  const auto kernels = test::layers_under_test();
   const auto logits = tensor_of(Shape{2, 3}, {1e4, -1e4, 0, -3e38, 88, 3e38});
   auto p = zeros(Shape{2, 3}), losses = zeros(Shape{2}), d = zeros(Shape{2, 3});
   kernels->softmax_cross_entropy_forward(logits, labels_of({0, 2}), p, losses);
@@ -254,7 +257,7 @@ TEST(LayerKernels, LargeLogitsStayFinite) {
   for (const float value : d.span<float>()) EXPECT_TRUE(std::isfinite(value));
 }
 
-TEST(LayerKernels, WhatDoesNotFitIsRefusedByName) {
+TEST(CpuLayers, WhatDoesNotFitIsRefusedByName) {
   const auto kernels = make_layer_kernels();
   const auto f32 = [](const Shape& shape) { return zeros(shape); };
   const Tensor none(Shape{0}, DataType::f32);
@@ -302,14 +305,13 @@ TEST(LayerKernels, WhatDoesNotFitIsRefusedByName) {
                                              f32({2}));
     });
   expect_refused("0 threads", [] { make_layer_kernels({}, 0); });
-  test::expect_error(ErrorCode::unavailable,
-                     "no layers are computed on cuda:1; keep the model on the cpu", [] {
-                       make_layer_kernels({DeviceKind::cuda, 1});
-                     });
+  test::expect_error(ErrorCode::unavailable, "no layers are computed on cuda: there is no /", [] {
+    load_layer_plugin(DeviceKind::cuda, "/nowhere/libtutti_layers_cuda.so");
+  });
 }
 
 TEST(LayerKernels, DropoutOfAPartIsThatOfTheWhole) {
-  const auto kernels = make_layer_kernels();
+  const auto kernels = test::layers_under_test();
   const RandomKey key{.seed = 11, .purpose = 3, .step = 2};
   const auto x = noise_tensor(Shape{40}, 1);
   auto whole = zeros(Shape{40});
@@ -324,7 +326,7 @@ TEST(LayerKernels, DropoutOfAPartIsThatOfTheWhole) {
   }
 }
 
-TEST(LayerKernels, TwoThreadsComputeTheSameLayer) {
+TEST(CpuLayers, TwoThreadsComputeTheSameLayer) {
   const auto one = make_layer_kernels(), two = make_layer_kernels({}, 2);
   const auto x = noise_tensor(Shape{8, 3, 12, 12}, 1), w = noise_tensor(Shape{8, 3, 3, 3}, 2),
              b = noise_tensor(Shape{8}, 3);

@@ -25,7 +25,7 @@ using test::values_of;
 constexpr double kEpsilon = 1e-5;
 
 TEST(Norms, BatchNormEqualsItsReference) {
-  const auto kernels = make_layer_kernels();
+  const auto kernels = test::layers_under_test();
   for (const auto dtype : test::kLayerTypes)
     for (const auto& extents : std::vector<Shape>{{5, 3}, {1, 2, 3, 3}, {4, 3, 5, 7}}) {
       const auto s = channels_shape("batch norm", extents);
@@ -61,7 +61,7 @@ TEST(Norms, BatchNormEqualsItsReference) {
 }
 
 TEST(Norms, LayerNormEqualsItsReference) {
-  const auto kernels = make_layer_kernels();
+  const auto kernels = test::layers_under_test();
   for (const auto dtype : test::kLayerTypes)
     for (const auto& extents : std::vector<Shape>{{1, 2}, {5, 33}, {2, 3, 64}, {0, 8}}) {
       const int64_t features = extents[extents.rank() - 1];
@@ -113,7 +113,7 @@ TEST(Norms, GradientsOfTheReferencesAreThoseOfDifferences) {
 }
 
 TEST(Norms, WhatDoesNotFitIsRefusedByName) {
-  const auto kernels = make_layer_kernels();
+  const auto kernels = test::layers_under_test();
   const auto f32 = [](const Shape& shape) { return Tensor(shape, DataType::f32); };
   test::expect_refused(
       "batch norm cannot take [5]; expected [batch, channels, ...] with at least "

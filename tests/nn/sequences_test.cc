@@ -29,7 +29,7 @@ Tensor indices_of(const Shape& shape, const std::vector<int64_t>& indices) {
 }
 
 TEST(Attention, EqualsItsReference) {
-  const auto kernels = make_layer_kernels();
+  const auto kernels = test::layers_under_test();
   for (const auto dtype : test::kLayerTypes)
     for (const bool causal : {true, false})
       for (const auto& [heads, extents] : std::vector<std::pair<int64_t, Shape>>{{1, {1, 1, 3}},
@@ -65,7 +65,7 @@ TEST(Attention, GradientsOfTheReferenceAreThoseOfDifferences) {
 
 // Later tokens change nothing of what earlier ones put out.
 TEST(Attention, CausalRowsSeeNoLaterOnes) {
-  const auto kernels = make_layer_kernels();
+  const auto kernels = test::layers_under_test();
   const auto x = noise_tensor(Shape{1, 9, 12}, 1), changed = x.clone();
   for (int64_t i = 7 * 12; i < 9 * 12; ++i) changed.as<float>()[i] += 5;
   const Tensor y(Shape{1, 9, 4}, DataType::f32), other(y.shape(), DataType::f32),
@@ -77,7 +77,7 @@ TEST(Attention, CausalRowsSeeNoLaterOnes) {
 }
 
 TEST(Embedding, TakesRowsAndAddsTheirGradients) {
-  const auto kernels = make_layer_kernels();
+  const auto kernels = test::layers_under_test();
   const auto table = noise_tensor(Shape{5, 3}, 1), dy = noise_tensor(Shape{2, 2, 3}, 2);
   const auto indices = indices_of(Shape{2, 2}, {4, 0, 4, 2});
   const Tensor y(Shape{2, 2, 3}, DataType::f32), d(Shape{5, 3}, DataType::f32);
@@ -94,7 +94,7 @@ TEST(Embedding, TakesRowsAndAddsTheirGradients) {
 }
 
 TEST(Embedding, WhatDoesNotFitIsRefusedByName) {
-  const auto kernels = make_layer_kernels();
+  const auto kernels = test::layers_under_test();
   const auto table = noise_tensor(Shape{5, 3}, 1);
   const Tensor y(Shape{2, 3}, DataType::f32);
   for (const int64_t index : {int64_t{5}, int64_t{-1}})
@@ -291,7 +291,7 @@ TEST(Transformer, GradientsEqualDifferences) {
 }
 
 TEST(Losses, EqualTheirFormulasAndDifferences) {
-  const auto kernels = make_layer_kernels();
+  const auto kernels = test::layers_under_test();
   const auto logits = noise_tensor(Shape{3, 4}, 1);
   const auto labels = indices_of(Shape{3}, {3, 0, 2});
   nn::Sequential model(1);
@@ -333,7 +333,7 @@ TEST(Losses, EqualTheirFormulasAndDifferences) {
 
 // Losses are sums: uneven parts of a batch add up to the whole, an empty one included.
 TEST(Losses, PartsAddUpToTheJoinedBatch) {
-  const auto kernels = make_layer_kernels();
+  const auto kernels = test::layers_under_test();
   const auto logits = values_of(noise_tensor(Shape{5, 3}, 1));
   const std::vector<int64_t> labels{0, 2, 1, 1, 0};
   const auto part = [&](int64_t first, int64_t count) {

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <random>
 #include <thread>
+#include <unordered_map>
 #include <vector>
 
 #include "tutti/base/check.h"
@@ -209,6 +210,20 @@ class FakeDevice::Implementation {
     free_words_.push_back(word);
   }
 
+  // Memory that is freed in the order of a stream.
+  void remember(void* memory, StreamRef stream) {
+    const std::lock_guard lock(mutex_);
+    streams_of_[memory] = stream;
+  }
+  bool forget(void* memory, StreamRef& stream) {
+    const std::lock_guard lock(mutex_);
+    const auto found = streams_of_.find(memory);
+    if (found == streams_of_.end()) return false;
+    stream = found->second;
+    streams_of_.erase(found);
+    return true;
+  }
+
   std::atomic<int64_t> synchronize_count{0};
 
  private:
@@ -219,6 +234,7 @@ class FakeDevice::Implementation {
   std::vector<std::unique_ptr<Stream>> streams_;
   std::deque<uint64_t> words_;
   std::vector<uint64_t*> free_words_;
+  std::unordered_map<void*, StreamRef> streams_of_;
 };
 
 FakeDevice::FakeDevice() : FakeDevice(Options{}) {}
@@ -243,9 +259,19 @@ void* FakeDevice::allocate(size_t bytes, Device device) {
   return memory;
 }
 
-void FakeDevice::free(void* memory, Device) noexcept { std::free(memory); }
+void* FakeDevice::allocate_on(size_t bytes, Device device, StreamRef stream) {
+  void* memory = allocate(bytes, device);
+  implementation_->remember(memory, stream);
+  return memory;
+}
 
-void* FakeDevice::allocate_host(size_t bytes) { return allocate(bytes, {}); }
+void FakeDevice::free(void* memory, Device) noexcept {
+  StreamRef stream;
+  if (!implementation_->forget(memory, stream)) return std::free(memory);
+  implementation_->stream(stream).submit([memory] { std::free(memory); });
+}
+
+void* FakeDevice::allocate_host(size_t bytes) { return FakeDevice::allocate(bytes, {}); }
 
 void FakeDevice::free_host(void* memory) noexcept { std::free(memory); }
 

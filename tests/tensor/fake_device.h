@@ -43,6 +43,7 @@ class FakeDevice : public DeviceRuntime {
   int count() override { return 1; }
   void make_current(Device) override {}
   void* allocate(size_t bytes, Device device) override;
+  void* allocate_on(size_t bytes, Device device, StreamRef stream) override;
   void free(void* memory, Device device) noexcept override;
   void* allocate_host(size_t bytes) override;
   void free_host(void* memory) noexcept override;

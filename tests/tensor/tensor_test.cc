@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tutti/base/error.h"
+#include "tutti/tensor/device_plugin.h"
 #include "tutti/tensor/device_runtime.h"
 
 // An allocation that is too large shall return null under the sanitizers too.
@@ -175,14 +176,25 @@ TEST(Tensor, TooLargeIsAnErrorThatSaysHowLarge) {
             "cannot allocate 2305843009213693952 bytes on cpu");
 }
 
-TEST(DeviceRuntime, OfAKindThatNobodyRegisteredIsAnError) {
+TEST(DeviceRuntime, OfAKindThatNobodyRegisteredIsItsPlugins) {
   EXPECT_TRUE(has_device_runtime(DeviceKind::cpu));
   EXPECT_FALSE(has_device_runtime(DeviceKind::fake));
-  EXPECT_THAT(message_of(ErrorCode::unavailable,
-                         [] {
-                           Tensor(Shape{1}, DataType::f32, {DeviceKind::fake, 1});
-                         }),
-              HasSubstr("no runtime for device fake"));
+  EXPECT_THAT(
+      message_of(ErrorCode::unavailable,
+                 [] { load_device_plugin(DeviceKind::fake, "/nowhere/libtutti_device_fake.so"); }),
+      HasSubstr("there is no /nowhere/libtutti_device_fake.so: support for fake was"));
+}
+
+TEST(Device, NamesGoThereAndBack) {
+  EXPECT_EQ(device_of("cpu"), Device{});
+  EXPECT_EQ(device_of("cuda"), (Device{DeviceKind::cuda, 0}));
+  EXPECT_EQ(device_of("cuda:3"), (Device{DeviceKind::cuda, 3}));
+  EXPECT_EQ(device_of(to_string(Device{DeviceKind::cuda, 12})), (Device{DeviceKind::cuda, 12}));
+  EXPECT_EQ(device_of("fake-cuda"), (Device{DeviceKind::fake, 0}));
+  for (const char* name : {"", "gpu", "cuda:", "cuda:-1", "cuda:1x", "cuda:x", "CUDA"})
+    EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { device_of(name); }),
+                HasSubstr("there is no device \"" + std::string(name) +
+                          "\"; expected cpu, cuda or cuda:1"));
 }
 
 TEST(CpuRuntime, EverythingHasHappenedWhenTheCallReturns) {

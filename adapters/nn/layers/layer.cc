@@ -3,8 +3,16 @@
 #include <fmt/format.h>
 
 #include "tutti/base/error.h"
+#include "tutti/tensor/device_runtime.h"
 
 namespace tutti::nn {
+
+Tensor copy_of(const Pass& pass, const Tensor& tensor) {
+  Tensor copy = pass.kernels.make_tensor(tensor.shape(), tensor.dtype());
+  device_runtime(tensor.device().kind)
+      .copy(copy.data(), tensor.data(), static_cast<size_t>(tensor.bytes()), copy.view().stream());
+  return copy;
+}
 
 void Layer::attach(const std::string& path) {
   path_ = path;

@@ -19,6 +19,9 @@ struct Pass {
   int64_t first_row = 0;  // where this rank's rows begin in the joined batch of all ranks
 };
 
+/// The same values in memory of their own.
+Tensor copy_of(const Pass& pass, const Tensor& tensor);
+
 /// What one forward pass leaves for its backward pass. Each batch on its way has its own; it may be
 /// used again for another batch once its backward is done.
 struct Context {

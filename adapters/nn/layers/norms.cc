@@ -50,25 +50,17 @@ class BatchNorm final : public Norm {
   Tensor forward(const Pass& pass, const Tensor& input, Context& context) override {
     require_input(input, input.shape().rank() >= 2 && input.shape()[1] == features_,
                   "[batch, channels, ...]");
-    const Tensor mean(Shape{features_}, DataType::f32), inverse(Shape{features_}, DataType::f32);
-    const Tensor moments(Shape{1 + 2 * features_}, DataType::f64);
+    const Tensor mean = pass.kernels.make_tensor(Shape{features_}, DataType::f32);
+    const Tensor inverse = pass.kernels.make_tensor(Shape{features_}, DataType::f32);
     if (pass.training) {
+      const Tensor moments = pass.kernels.make_tensor(Shape{1 + 2 * features_}, DataType::f64);
       pass.kernels.batch_norm_moments(input, moments);
       add_over_ranks("forward", moments);
       pass.kernels.batch_norm_statistics(moments, options_.epsilon, options_.momentum, mean,
                                          inverse, running_mean_.tensor, running_variance_.tensor);
     } else {
-      // The moments of one value with the running mean and variance; nothing is mixed into them.
-      const auto sums = moments.span<double>();
-      sums[0] = 1;
-      const auto count = static_cast<size_t>(features_);
-      for (size_t c = 0; c < count; ++c) {
-        const double average = running_mean_.tensor.span<float>()[c];
-        sums[1 + c] = average;
-        sums[1 + count + c] = average * average + running_variance_.tensor.span<float>()[c];
-      }
-      pass.kernels.batch_norm_statistics(moments, options_.epsilon, 0, mean, inverse,
-                                         running_mean_.tensor, running_variance_.tensor);
+      pass.kernels.batch_norm_running_statistics(running_mean_.tensor, running_variance_.tensor,
+                                                 options_.epsilon, mean, inverse);
     }
     Tensor output = pass.kernels.make_tensor(input.shape(), input.dtype());
     pass.kernels.batch_norm_forward(input, mean, inverse, weight_.value, bias_.value, output);
@@ -83,28 +75,23 @@ class BatchNorm final : public Norm {
     const auto &input = context.kept[0], &mean = context.kept[1], &inverse = context.kept[2];
     auto& moments = context.kept[3];
     if (!moments) {
-      moments = Tensor(Shape{1 + 2 * features_}, DataType::f64);
+      moments = pass.kernels.make_tensor(Shape{1 + 2 * features_}, DataType::f64);
       pass.kernels.batch_norm_backward_moments(input, mean, inverse, gradient, moments);
     }
     Tensor input_gradient;
     if (wanted.input) {
-      const Tensor joined = moments.clone();
       // In evaluation mean and variance do not depend on the input.
-      if (pass.training)
+      Tensor joined = pass.training ? moments : Tensor();
+      if (pass.training && comm_) {
+        joined = copy_of(pass, moments);
         add_over_ranks("backward", joined);
-      else
-        std::fill_n(joined.as<double>() + 1, 2 * features_, 0.0);
-      input_gradient = Tensor(input.shape(), input.dtype());
+      }
+      input_gradient = pass.kernels.make_tensor(input.shape(), input.dtype());
       pass.kernels.batch_norm_backward_input(input, mean, inverse, weight_.value, gradient, joined,
                                              input_gradient);
     }
     if (wanted.weights) {
-      const auto count = static_cast<size_t>(features_);
-      const auto sums = moments.span<double>();
-      for (size_t c = 0; c < count; ++c) {
-        bias_.gradient.span<float>()[c] += static_cast<float>(sums[1 + c]);
-        weight_.gradient.span<float>()[c] += static_cast<float>(sums[1 + count + c]);
-      }
+      pass.kernels.batch_norm_backward_weights(moments, weight_.gradient, bias_.gradient);
       moments = {};
       announce();
     }

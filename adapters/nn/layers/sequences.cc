@@ -47,7 +47,7 @@ class Embedding final : public Layer {
     pass.kernels.embedding_forward(input, table_.value, output);
     context.kept = {input};
     if (options_.positions > 0) {
-      context.kept.push_back(positions_of(shape));
+      context.kept.push_back(pass.kernels.upload(positions_of(shape)));
       const Tensor places = pass.kernels.make_tensor(output.shape(), DataType::f32);
       pass.kernels.embedding_forward(context.kept[1], positions_.value, places);
       pass.kernels.add(places, output);

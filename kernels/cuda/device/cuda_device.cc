@@ -12,9 +12,8 @@
 #include "tutti/base/check.h"
 #include "tutti/base/error.h"
 #include "tutti/kernels/cuda/device/calls.h"
-#include "tutti/kernels/cuda/layers/layers.h"
+#include "tutti/kernels/cuda/libraries/range.h"
 #include "tutti/kernels/cuda/pack/launch.h"
-#include "tutti/kernels/cuda/steps/steps.h"
 
 namespace tutti::cuda {
 
@@ -65,8 +64,6 @@ void CudaDevice::prepare(DeviceState& state, int device) {
   int least = 0, greatest = 0;
   check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "start", device);
   check(load_kernels(), "load its kernels", device);
-  check(load_step_kernels(), "load its kernels", device);
-  check(load_layer_kernels(), "load its kernels", device);
   int yes = 0;
   check(cudaDeviceGetAttribute(&yes, cudaDevAttrMemoryPoolsSupported, device), "start", device);
   state.has_pools = yes != 0;
@@ -296,6 +293,7 @@ void CudaDevice::copy(void* target, const void* source, size_t bytes, StreamRef 
 
 void CudaDevice::pack(const DeviceBucket& bucket, std::span<const Piece> pieces, Scale scale,
                       bool veto, StreamRef stream) {
+  const Range range("pack");
   TUTTI_CHECK(scale.divisor > 0);
   const int device = device_of(stream, bucket.data);
   const auto current = scope(device);
@@ -304,6 +302,7 @@ void CudaDevice::pack(const DeviceBucket& bucket, std::span<const Piece> pieces,
 
 void CudaDevice::unpack(const DeviceBucket& bucket, std::span<const Piece> pieces, Scale scale,
                         const DeviceOutcome& outcome, StreamRef stream) {
+  const Range range("unpack");
   TUTTI_CHECK(scale.divisor > 0);
   const int device = device_of(stream, bucket.data);
   const auto current = scope(device);

@@ -34,7 +34,9 @@ class CudaDevice final : public DeviceRuntime {
   void make_current(Device device) override;
   /// Filled with zeros, from the device's MemoryPool.
   void* allocate(size_t bytes, Device device) override;
-  /// No stream may use it any more.
+  void* allocate_on(size_t bytes, Device device, StreamRef stream) override {
+    return state(device.index).pool->allocate(bytes, stream);
+  }
   void free(void* memory, Device device) noexcept override;
   /// Sizes are rounded up to powers of two. What is given back is kept for the next one: to free
   /// pinned memory CUDA waits for the whole device, on which a stream may be held by a word that

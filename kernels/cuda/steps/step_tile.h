@@ -8,14 +8,14 @@
 #include <vector>
 
 #include "tutti/kernels/cuda/pack/pack_tile.h"
-#include "tutti/kernels/layers/step_factors.h"
+#include "tutti/kernels/layers/step_kernels.h"
 
 namespace tutti::cuda {
 
 /// One parameter, f32. The optimizer's state is null where it has none.
 struct StepTensor {
   float* value;
-  const float* gradient;
+  float* gradient;
   float *first, *second;
   int64_t count;
 };
@@ -33,8 +33,6 @@ struct StepTable {
   double* squares;  // of each tile
   int32_t tile_count;
 };
-
-enum class StepKind : int32_t { sgd, adam, rms_prop };
 
 /// In the device's memory, so that the same launches, or a graph of them, do each step.
 struct StepControl {
@@ -193,5 +191,65 @@ TUTTI_DEVICE void step_tile(const StepTable& table, const StepControl& control, 
                                               threads);
   }
 }
+
+// --- as kernels ----------------------------------------------------------------------------------
+
+/// The norm of all gradients and whether they are numbers: each tile's squares, then what the step
+/// makes of them.
+struct GradientSquares {
+  struct Shared {
+    double all[kThreads];
+  };
+  static constexpr int kPhases = kSumPhases + 1;
+  StepTable table;
+  int64_t blocks() const { return table.tile_count; }
+  TUTTI_DEVICE void run(int64_t block, int thread, int phase, Shared& shared) const {
+    squares_tile(table, static_cast<int32_t>(block), thread, phase, shared.all);
+  }
+};
+struct SettleStep {
+  struct Shared {
+    double all[kThreads];
+  };
+  static constexpr int kPhases = kSumPhases + 1;
+  StepTable table;
+  StepControl* control;
+  int64_t blocks() const { return 1; }
+  TUTTI_DEVICE void run(int64_t, int thread, int phase, Shared& shared) const {
+    settle_tile(table, *control, thread, phase, shared.all);
+  }
+};
+/// Gradients times what was settled, unless the step is left out.
+struct ScaleGradients {
+  struct Shared {};
+  static constexpr int kPhases = 1;
+  StepTable table;
+  const StepControl* control;
+  int64_t blocks() const { return table.tile_count; }
+  TUTTI_DEVICE void run(int64_t block, int thread, int, Shared&) const {
+    if (control->is_skipped) return;
+    const auto [begin, index] = table.tiles[block];
+    const auto& tensor = table.tensors[index];
+    const auto multiplier = static_cast<float>(control->multiplier);
+    for (int64_t at = begin + 4 * thread; at < begin + kStepElements; at += 4 * kThreads) {
+      const int64_t left = tensor.count - at;
+      if (left <= 0) break;
+      auto four = load_four(tensor.gradient + at, left);
+      for (float& value : four.values) value *= multiplier;
+      store_four(tensor.gradient + at, four, left);
+    }
+  }
+};
+/// The optimizer's step over all parameters.
+struct StepParameters {
+  struct Shared {};
+  static constexpr int kPhases = 1;
+  StepTable table;
+  const StepControl* control;
+  int64_t blocks() const { return table.tile_count; }
+  TUTTI_DEVICE void run(int64_t block, int thread, int, Shared&) const {
+    step_tile(table, *control, static_cast<int32_t>(block), thread, kThreads);
+  }
+};
 
 }  // namespace tutti::cuda

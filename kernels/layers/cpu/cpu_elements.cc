@@ -48,6 +48,10 @@ dnnl::memory::dims rows_of(const TensorView& view) {
 
 }  // namespace
 
+void CpuLayerKernels::fill_zero(const TensorView& tensor) {
+  std::fill_n(F32Operands("zero").exactly(tensor), tensor.count(), 0.0f);
+}
+
 void CpuLayerKernels::global_average_forward(const ConstTensorView& input,
                                              const TensorView& output) {
   const auto s = channels_shape("global average", input.view().shape());

@@ -57,7 +57,7 @@ CpuLayerKernels::CpuLayerKernels(int threads)
     : cache_(std::make_unique<PrimitiveCache>(threads)), pool_(std::make_shared<TensorPool>()) {}
 CpuLayerKernels::~CpuLayerKernels() = default;
 
-Tensor CpuLayerKernels::make_tensor(const Shape& shape, DataType dtype) {
+Tensor CpuLayerKernels::make_tensor(const Shape& shape, DataType dtype, StreamRef) {
   return pool_->make(shape, dtype);
 }
 

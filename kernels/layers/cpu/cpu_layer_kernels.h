@@ -19,7 +19,9 @@ class CpuLayerKernels final : public LayerKernels {
   ~CpuLayerKernels() override;
 
   Device device() const override { return {}; }
-  Tensor make_tensor(const Shape& shape, DataType dtype) override;
+  using LayerKernels::make_tensor;
+  Tensor make_tensor(const Shape& shape, DataType dtype, StreamRef) override;
+  void fill_zero(const TensorView& tensor) override;
 
   void linear_forward(const ConstTensorView& input, const ConstTensorView& weight,
                       const ConstTensorView& bias, const TensorView& output) override;
@@ -74,6 +76,10 @@ class CpuLayerKernels final : public LayerKernels {
                              const TensorView& mean, const TensorView& inverse_deviation,
                              const TensorView& running_mean,
                              const TensorView& running_variance) override;
+  void batch_norm_running_statistics(const ConstTensorView& running_mean,
+                                     const ConstTensorView& running_variance, double epsilon,
+                                     const TensorView& mean,
+                                     const TensorView& inverse_deviation) override;
   void batch_norm_forward(const ConstTensorView& input, const ConstTensorView& mean,
                           const ConstTensorView& inverse_deviation, const ConstTensorView& weight,
                           const ConstTensorView& bias, const TensorView& output) override;
@@ -87,6 +93,9 @@ class CpuLayerKernels final : public LayerKernels {
                                  const ConstTensorView& output_gradient,
                                  const ConstTensorView& moments,
                                  const TensorView& input_gradient) override;
+  void batch_norm_backward_weights(const ConstTensorView& moments,
+                                   const TensorView& weight_gradient,
+                                   const TensorView& bias_gradient) override;
   void layer_norm_forward(double epsilon, const ConstTensorView& input,
                           const ConstTensorView& weight, const ConstTensorView& bias,
                           const TensorView& output, const TensorView& statistics) override;

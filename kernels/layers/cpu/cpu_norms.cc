@@ -97,6 +97,23 @@ void CpuLayerKernels::batch_norm_statistics(const ConstTensorView& moments, doub
   }
 }
 
+void CpuLayerKernels::batch_norm_running_statistics(const ConstTensorView& running_mean,
+                                                    const ConstTensorView& running_variance,
+                                                    double epsilon, const TensorView& mean,
+                                                    const TensorView& inverse_deviation) {
+  const ChannelsShape s{0, mean.count(), 0};
+  require_channels(s, {{"inverse deviation", &inverse_deviation},
+                       {"running mean", &running_mean.view()},
+                       {"running variance", &running_variance.view()}});
+  F32Operands f32("batch norm");
+  const float *average = f32.exactly(running_mean), *variance = f32.exactly(running_variance);
+  float *m = f32.exactly(mean), *r = f32.exactly(inverse_deviation);
+  for (int64_t c = 0; c < s.channels; ++c) {
+    m[c] = average[c];
+    r[c] = static_cast<float>(1 / std::sqrt(static_cast<double>(variance[c]) + epsilon));
+  }
+}
+
 void CpuLayerKernels::batch_norm_forward(const ConstTensorView& input, const ConstTensorView& mean,
                                          const ConstTensorView& inverse_deviation,
                                          const ConstTensorView& weight, const ConstTensorView& bias,
@@ -153,18 +170,36 @@ void CpuLayerKernels::batch_norm_backward_input(const ConstTensorView& input,
   require_channels(s, {{"mean", &mean.view()},
                        {"inverse deviation", &inverse_deviation.view()},
                        {"weight", &weight.view()}});
-  const double* sums = moments_of(moments.view(), s.channels);
+  const bool is_training = moments.view().count() > 0;
+  const double* sums = is_training ? moments_of(moments.view(), s.channels) : nullptr;
   if (s.batch * s.positions == 0) return;
   F32Operands f32("batch norm");
   const float *x = f32.read(input), *dy = f32.read(output_gradient), *w = f32.read(weight);
   const float *m = f32.exactly(mean), *r = f32.exactly(inverse_deviation);
   float* dx = f32.write(input_gradient);
   for_each_plane(s, [&](int64_t c, int64_t at) {
-    const auto base = static_cast<float>(sums[1 + c] / sums[0]);
-    const auto slope = static_cast<float>(sums[1 + s.channels + c] / sums[0] * double{r[c]});
+    float base = 0, slope = 0;
+    if (is_training) {
+      base = static_cast<float>(sums[1 + c] / sums[0]);
+      slope = static_cast<float>(sums[1 + s.channels + c] / sums[0] * double{r[c]});
+    }
     plane_gradient(dy + at, x + at, w[c] * r[c], base, m[c], slope, dx + at, s.positions);
   });
   f32.finish();
+}
+
+void CpuLayerKernels::batch_norm_backward_weights(const ConstTensorView& moments,
+                                                  const TensorView& weight_gradient,
+                                                  const TensorView& bias_gradient) {
+  const ChannelsShape s{0, weight_gradient.count(), 0};
+  require_channels(s, {{"gradient of the bias", &bias_gradient}});
+  const double* sums = moments_of(moments.view(), s.channels);
+  F32Operands f32("batch norm");
+  float *dw = f32.exactly(weight_gradient), *db = f32.exactly(bias_gradient);
+  for (int64_t c = 0; c < s.channels; ++c) {
+    db[c] += static_cast<float>(sums[1 + c]);
+    dw[c] += static_cast<float>(sums[1 + s.channels + c]);
+  }
 }
 
 void CpuLayerKernels::layer_norm_forward(double epsilon, const ConstTensorView& input,

@@ -19,7 +19,6 @@ namespace tutti {
 namespace {
 
 using cuda::StepControl;
-using cuda::StepKind;
 
 std::vector<int> shuffled(int count, std::mt19937& random) {
   std::vector<int> order(static_cast<size_t>(count));

@@ -1,0 +1,189 @@
+#pragma once
+
+// Kernels that treat each element alike, four a thread.
+
+#include "tutti/kernels/cuda/layers/kernel.h"
+#include "tutti/kernels/layers/layer_shapes.h"
+
+namespace tutti::cuda {
+
+/// What kernels of elements share: `body(i)` for each element of a block.
+struct ElementKernel {
+  using Shared = NothingShared;
+  static constexpr int kPhases = 1;
+  int64_t count;
+  int64_t blocks() const { return blocks_for(count, kLayerElements); }
+  template <class Body>
+  TUTTI_DEVICE void each(int64_t block, int thread, Body body) const {
+    const int64_t begin = block * kLayerElements;
+    const int64_t left = count - begin < kLayerElements ? count - begin : kLayerElements;
+    for (int64_t k = thread; k < left; k += kThreads) body(begin + k);
+  }
+};
+
+template <class From, class To>
+struct CastElements : ElementKernel {
+  const From* from;
+  To* to;
+  TUTTI_DEVICE void run(int64_t block, int thread, int, Shared&) const {
+    each(block, thread, [&](int64_t i) { store_at(to, i, value_at(from, i)); });
+  }
+};
+
+struct ZeroElements : ElementKernel {
+  float* to;
+  TUTTI_DEVICE void run(int64_t block, int thread, int, Shared&) const {
+    each(block, thread, [&](int64_t i) { to[i] = 0; });
+  }
+};
+
+/// to += from
+template <class From, class To>
+struct AddElements : ElementKernel {
+  const From* from;
+  To* to;
+  TUTTI_DEVICE void run(int64_t block, int thread, int, Shared&) const {
+    each(block, thread, [&](int64_t i) { store_at(to, i, value_at(to, i) + value_at(from, i)); });
+  }
+};
+
+/// elements += bias[channel], of [.., channels, positions].
+template <class T>
+struct AddBias : ElementKernel {
+  int64_t channels, positions;
+  const float* bias;
+  T* elements;
+  TUTTI_DEVICE void run(int64_t block, int thread, int, Shared&) const {
+    each(block, thread, [&](int64_t i) {
+      store_at(elements, i, value_at(elements, i) + bias[i / positions % channels]);
+    });
+  }
+};
+
+// sqrt(2 / pi), and its square's factor of x^3.
+inline constexpr float kGeluSlope = 0.7978845608028654f, kGeluCube = 0.044715f;
+
+template <class T>
+struct ActivationForward : ElementKernel {
+  Activation activation;
+  const T* input;
+  T* output;
+  TUTTI_DEVICE void run(int64_t block, int thread, int, Shared&) const {
+    each(block, thread, [&](int64_t i) { store_at(output, i, of(value_at(input, i))); });
+  }
+  TUTTI_DEVICE float of(float x) const {
+    switch (activation) {
+      case Activation::relu:
+        return x <= 0 ? 0.0f : x;  // NaN stays NaN
+      case Activation::tanh:
+        return std::tanh(x);
+      case Activation::gelu:
+        return 0.5f * x * (1 + std::tanh(kGeluSlope * (x + kGeluCube * x * x * x)));
+    }
+    return x;
+  }
+};
+
+template <class T>
+struct ActivationBackward : ElementKernel {
+  Activation activation;
+  const T* kept;
+  const T* output_gradient;
+  T* input_gradient;
+  TUTTI_DEVICE void run(int64_t block, int thread, int, Shared&) const {
+    each(block, thread, [&](int64_t i) {
+      store_at(input_gradient, i, value_at(output_gradient, i) * slope(value_at(kept, i)));
+    });
+  }
+  TUTTI_DEVICE float slope(float x) const {
+    switch (activation) {
+      case Activation::relu:
+        return x > 0 ? 1.0f : 0.0f;
+      case Activation::tanh:
+        return (1 - x) * (1 + x);
+      case Activation::gelu: {
+        const float t = std::tanh(kGeluSlope * (x + kGeluCube * x * x * x));
+        return 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * kGeluSlope * (1 + 3 * kGeluCube * x * x);
+      }
+    }
+    return 1;
+  }
+};
+
+/// Four words of Philox4x32-10 (Salmon et al. 2011), as random_block() draws them.
+struct PhiloxBlock {
+  uint32_t words[4];
+};
+TUTTI_DEVICE PhiloxBlock philox_block(uint64_t seed, uint32_t step, uint32_t purpose,
+                                      uint64_t block) {
+  uint32_t c0 = static_cast<uint32_t>(block), c1 = static_cast<uint32_t>(block >> 32);
+  uint32_t c2 = step, c3 = purpose;
+  uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t a = uint64_t{0xd2511f53u} * c0, b = uint64_t{0xcd9e8d57u} * c2;
+    c0 = static_cast<uint32_t>(b >> 32) ^ c1 ^ k0;
+    c1 = static_cast<uint32_t>(b);
+    c2 = static_cast<uint32_t>(a >> 32) ^ c3 ^ k1;
+    c3 = static_cast<uint32_t>(a);
+    k0 += 0x9e3779b9u;
+    k1 += 0xbb67ae85u;
+  }
+  return {{c0, c1, c2, c3}};
+}
+
+/// A thread draws a block of four words for the four elements that it decides on.
+template <class T>
+struct Dropout {
+  using Shared = NothingShared;
+  static constexpr int kPhases = 1;
+  int64_t count;
+  uint64_t first, seed;
+  uint32_t step, purpose, threshold;  // a number of 24 bits below it is dropped
+  float scale;
+  const T* input;
+  T* output;
+  int64_t blocks() const {
+    return count == 0 ? 0 : blocks_for(count + static_cast<int64_t>(first % 4), kLayerElements);
+  }
+  TUTTI_DEVICE void run(int64_t block, int thread, int, Shared&) const {
+    const uint64_t word_block =
+        first / 4 + static_cast<uint64_t>(block) * kThreads + static_cast<uint64_t>(thread);
+    const auto drawn = philox_block(seed, step, purpose, word_block);
+    for (int k = 0; k < 4; ++k) {
+      const auto i = static_cast<int64_t>(word_block * 4 + static_cast<uint64_t>(k) - first);
+      if (i < 0 || i >= count) continue;
+      const bool is_dropped = (drawn.words[k] >> 8) < threshold;
+      store_at(output, i, is_dropped ? 0.0f : value_at(input, i) * scale);
+    }
+  }
+};
+
+/// a_gradient = output_gradient of the row * b
+template <class T>
+struct RowProductsBackward : ElementKernel {
+  int64_t row;  // elements
+  const T* b;
+  const T* output_gradient;
+  T* a_gradient;
+  TUTTI_DEVICE void run(int64_t block, int thread, int, Shared&) const {
+    each(block, thread, [&](int64_t i) {
+      store_at(a_gradient, i, value_at(output_gradient, i / row) * value_at(b, i));
+    });
+  }
+};
+
+/// Each channel's gradient, divided over its positions.
+template <class T>
+struct GlobalAverageBackward : ElementKernel {
+  int64_t positions;
+  const T* output_gradient;
+  T* input_gradient;
+  TUTTI_DEVICE void run(int64_t block, int thread, int, Shared&) const {
+    each(block, thread, [&](int64_t i) {
+      store_at(input_gradient, i,
+               value_at(output_gradient, i / positions) / static_cast<float>(positions));
+    });
+  }
+};
+
+}  // namespace tutti::cuda

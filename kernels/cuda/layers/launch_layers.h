@@ -1,0 +1,15 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tutti::cuda {
+
+/// Launches kernel `index` of AllKernels on the current device, in stream order.
+cudaError_t launch_kernel(size_t index, const void* kernel, int64_t blocks, cudaStream_t stream);
+/// Loads all of them onto the current device, as load_kernels() does.
+cudaError_t load_layer_kernels();
+
+}  // namespace tutti::cuda

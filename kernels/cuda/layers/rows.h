@@ -1,0 +1,336 @@
+#pragma once
+
+// Kernels whose blocks have a row each: softmax, losses, layer norm, products.
+
+#include "tutti/kernels/cuda/layers/kernel.h"
+
+namespace tutti::cuda {
+
+/// Calls body(i) for each element of a row.
+template <class Body>
+TUTTI_DEVICE void each_of_row(int64_t elements, int thread, Body body) {
+  for (int64_t i = thread; i < elements; i += kThreads) body(i);
+}
+
+/// Log softmax of rows; with labels the loss of each. A label that is none of the classes makes the
+/// loss NaN, and no memory is read for it.
+template <class In, class Out>
+struct SoftmaxForward {
+  struct Shared {
+    float largest[kThreads];
+    double sums[kThreads];
+  };
+  static constexpr int kPhases = 2 * (1 + kHalves) + 1;
+  int64_t rows, classes;
+  const In* logits;
+  const int64_t* labels;  // null: no losses
+  Out* log_probabilities;
+  float* losses;
+  int64_t blocks() const { return rows; }
+  TUTTI_DEVICE void run(int64_t block, int thread, int phase, Shared& shared) const {
+    const int64_t at = block * classes;
+    if (phase == 0) {
+      float most = -std::numeric_limits<float>::infinity();
+      each_of_row(classes, thread, [&](int64_t i) {
+        const float value = value_at(logits, at + i);
+        if (value > most || value != value) most = value;
+      });
+      shared.largest[thread] = most;
+    } else if (phase <= kHalves) {
+      greater_half(shared.largest, thread, phase);
+    } else if (phase == kHalves + 1) {
+      double sum = 0;
+      each_of_row(classes, thread, [&](int64_t i) {
+        sum += static_cast<double>(std::exp(value_at(logits, at + i) - shared.largest[0]));
+      });
+      shared.sums[thread] = sum;
+    } else if (phase <= 2 * kHalves + 1) {
+      add_half(shared.sums, thread, phase - kHalves - 1);
+    } else {
+      const auto log_sum = static_cast<float>(std::log(shared.sums[0]));
+      const int64_t label = labels == nullptr ? -1 : labels[block];
+      each_of_row(classes, thread, [&](int64_t i) {
+        const float result = value_at(logits, at + i) - shared.largest[0] - log_sum;
+        store_at(log_probabilities, at + i, result);
+        if (i == label) losses[block] = -result;
+      });
+      if (labels != nullptr && thread == 0 && (label < 0 || label >= classes))
+        losses[block] = std::numeric_limits<float>::quiet_NaN();
+    }
+  }
+};
+
+/// logit_gradient = (softmax - one_hot(label)) * scale
+template <class T>
+struct CrossEntropyBackward {
+  using Shared = NothingShared;
+  static constexpr int kPhases = 1;
+  int64_t rows, classes;
+  const float* log_probabilities;
+  const int64_t* labels;
+  float scale;
+  T* logit_gradient;
+  int64_t blocks() const { return rows; }
+  TUTTI_DEVICE void run(int64_t block, int thread, int, Shared&) const {
+    const int64_t at = block * classes, label = labels[block];
+    each_of_row(classes, thread, [&](int64_t i) {
+      const float share = std::exp(log_probabilities[at + i]) - (i == label ? 1.0f : 0.0f);
+      store_at(logit_gradient, at + i, share * scale);
+    });
+  }
+};
+
+/// dx = dy - softmax * the row's sum of dy
+template <class T>
+struct LogSoftmaxBackward {
+  using Shared = Sum;
+  static constexpr int kPhases = kHalves + 2;
+  int64_t rows, classes;
+  const T* output;
+  const T* output_gradient;
+  T* input_gradient;
+  int64_t blocks() const { return rows; }
+  TUTTI_DEVICE void run(int64_t block, int thread, int phase, Shared& shared) const {
+    const int64_t at = block * classes;
+    if (phase == 0) {
+      double sum = 0;
+      each_of_row(classes, thread, [&](int64_t i) {
+        sum += static_cast<double>(value_at(output_gradient, at + i));
+      });
+      shared.all[thread] = sum;
+    } else if (phase <= kHalves) {
+      add_half(shared.all, thread, phase);
+    } else {
+      const auto sum = static_cast<float>(shared.value());
+      each_of_row(classes, thread, [&](int64_t i) {
+        store_at(input_gradient, at + i,
+                 value_at(output_gradient, at + i) - std::exp(value_at(output, at + i)) * sum);
+      });
+    }
+  }
+};
+
+/// losses = -input[label]; NaN for a label that is no class.
+template <class T>
+struct LikelihoodForward {
+  using Shared = NothingShared;
+  static constexpr int kPhases = 1;
+  int64_t rows, classes;
+  const T* input;
+  const int64_t* labels;
+  float* losses;
+  int64_t blocks() const { return blocks_for(rows, kThreads); }
+  TUTTI_DEVICE void run(int64_t block, int thread, int, Shared&) const {
+    const int64_t row = block * kThreads + thread;
+    if (row >= rows) return;
+    const int64_t label = labels[row];
+    losses[row] = label < 0 || label >= classes ? std::numeric_limits<float>::quiet_NaN()
+                                                : -value_at(input, row * classes + label);
+  }
+};
+
+template <class T>
+struct LikelihoodBackward {
+  using Shared = NothingShared;
+  static constexpr int kPhases = 1;
+  int64_t rows, classes;
+  const int64_t* labels;
+  float scale;
+  T* input_gradient;
+  int64_t blocks() const { return rows; }
+  TUTTI_DEVICE void run(int64_t block, int thread, int, Shared&) const {
+    each_of_row(classes, thread, [&](int64_t i) {
+      store_at(input_gradient, block * classes + i, i == labels[block] ? -scale : 0.0f);
+    });
+  }
+};
+
+/// What a row's sum is of.
+enum class RowSum : int32_t { squared_errors, products, values };
+
+/// Of rows of a and b: the mean of (a - b)^2, the sum of a * b, or the mean of a.
+template <class T, class Out>
+struct RowSums {
+  using Shared = Sum;
+  static constexpr int kPhases = kHalves + 2;
+  RowSum kind;
+  int64_t rows, elements;
+  const T* a;
+  const T* b;  // null where a is all
+  Out* results;
+  int64_t blocks() const { return rows; }
+  TUTTI_DEVICE void run(int64_t block, int thread, int phase, Shared& shared) const {
+    if (phase == 0) {
+      double sum = 0;
+      each_of_row(elements, thread, [&](int64_t i) {
+        const float x = value_at(a, block * elements + i);
+        if (kind == RowSum::values) {
+          sum += static_cast<double>(x);
+          return;
+        }
+        const float y = value_at(b, block * elements + i);
+        if (kind == RowSum::products)
+          sum += static_cast<double>(x) * static_cast<double>(y);
+        else
+          sum += static_cast<double>(x - y) * static_cast<double>(x - y);
+      });
+      shared.all[thread] = sum;
+    } else if (phase <= kHalves) {
+      add_half(shared.all, thread, phase);
+    } else if (thread == 0) {
+      const double sum = shared.value();
+      const double result = kind == RowSum::products ? sum : sum / static_cast<double>(elements);
+      store_at(results, block, static_cast<float>(result));
+    }
+  }
+};
+
+/// input_gradient = factor * (input - target)
+template <class T>
+struct SquaredErrorBackward {
+  using Shared = NothingShared;
+  static constexpr int kPhases = 1;
+  int64_t rows, elements;
+  float factor;
+  const T* input;
+  const T* target;
+  T* input_gradient;
+  int64_t blocks() const { return rows; }
+  TUTTI_DEVICE void run(int64_t block, int thread, int, Shared&) const {
+    each_of_row(elements, thread, [&](int64_t k) {
+      const int64_t i = block * elements + k;
+      store_at(input_gradient, i, factor * (value_at(input, i) - value_at(target, i)));
+    });
+  }
+};
+
+template <class T>
+struct LayerNormForward {
+  using Shared = TwoSums;
+  static constexpr int kPhases = 2 * (1 + kHalves) + 1;
+  int64_t rows, features;
+  double epsilon;
+  const T* input;
+  const float* weight;
+  const float* bias;
+  T* output;
+  float* statistics;  // [rows, 2]: mean, 1 / sqrt(variance + epsilon)
+  int64_t blocks() const { return rows; }
+  TUTTI_DEVICE void run(int64_t block, int thread, int phase, Shared& shared) const {
+    const int64_t at = block * features;
+    const auto count = static_cast<double>(features);
+    if (phase == 0) {
+      double sum = 0;
+      each_of_row(features, thread,
+                  [&](int64_t i) { sum += static_cast<double>(value_at(input, at + i)); });
+      shared.first[thread] = sum;
+    } else if (phase <= kHalves) {
+      add_half(shared.first, thread, phase);
+    } else if (phase == kHalves + 1) {
+      const double average = shared.first[0] / count;
+      double squares = 0;
+      each_of_row(features, thread, [&](int64_t i) {
+        const double difference = static_cast<double>(value_at(input, at + i)) - average;
+        squares += difference * difference;
+      });
+      shared.second[thread] = squares;
+    } else if (phase <= 2 * kHalves + 1) {
+      add_half(shared.second, thread, phase - kHalves - 1);
+    } else {
+      const auto mean = static_cast<float>(shared.first[0] / count);
+      const auto inverse = static_cast<float>(1 / std::sqrt(shared.second[0] / count + epsilon));
+      if (thread == 0) {
+        statistics[2 * block] = mean;
+        statistics[2 * block + 1] = inverse;
+      }
+      each_of_row(features, thread, [&](int64_t i) {
+        store_at(output, at + i, (value_at(input, at + i) - mean) * inverse * weight[i] + bias[i]);
+      });
+    }
+  }
+};
+
+template <class T>
+struct LayerNormBackward {
+  using Shared = TwoSums;
+  static constexpr int kPhases = kHalves + 2;
+  int64_t rows, features;
+  const T* input;
+  const float* statistics;
+  const float* weight;
+  const T* output_gradient;
+  T* input_gradient;
+  int64_t blocks() const { return rows; }
+  TUTTI_DEVICE void run(int64_t block, int thread, int phase, Shared& shared) const {
+    const int64_t at = block * features;
+    const float mean = statistics[2 * block], inverse = statistics[2 * block + 1];
+    const auto gradient = [&](int64_t i) { return value_at(output_gradient, at + i) * weight[i]; };
+    if (phase == 0) {
+      double sum = 0, products = 0;
+      each_of_row(features, thread, [&](int64_t i) {
+        const auto wide = static_cast<double>(gradient(i));
+        sum += wide;
+        products += wide * static_cast<double>(value_at(input, at + i) - mean);
+      });
+      shared.first[thread] = sum;
+      shared.second[thread] = products;
+    } else if (phase <= kHalves) {
+      add_half(shared.first, thread, phase);
+      add_half(shared.second, thread, phase);
+    } else {
+      const auto count = static_cast<double>(features);
+      const auto base = static_cast<float>(shared.first[0] / count);
+      const auto wide = static_cast<double>(inverse);
+      const auto slope = static_cast<float>(shared.second[0] / count * wide * wide);
+      each_of_row(features, thread, [&](int64_t i) {
+        store_at(input_gradient, at + i,
+                 inverse * (gradient(i) - base - (value_at(input, at + i) - mean) * slope));
+      });
+    }
+  }
+};
+
+/// A block has kColumns columns of [rows, columns] and as many threads for each as there are: the
+/// sums over the rows are added to the gradients. With statistics those of layer norm.
+template <class T>
+struct ColumnSums {
+  static constexpr int kColumns = 32, kLanes = kThreads / kColumns;
+  struct Shared {
+    double products[kThreads], sums[kThreads];
+  };
+  static constexpr int kPhases = 2;
+  int64_t rows, columns;
+  const T* output_gradient;
+  const T* input;           // null: no products
+  const float* statistics;  // of layer norm, likewise
+  float* products;          // += sum of output_gradient * normalised input
+  float* sums;              // += sum of output_gradient
+  int64_t blocks() const { return blocks_for(columns, kColumns); }
+  TUTTI_DEVICE void run(int64_t block, int thread, int phase, Shared& shared) const {
+    const int64_t column = block * kColumns + thread % kColumns;
+    if (column >= columns) return;
+    if (phase == 0) {
+      double product = 0, sum = 0;
+      for (int64_t row = thread / kColumns; row < rows; row += kLanes) {
+        const int64_t i = row * columns + column;
+        const float gradient = value_at(output_gradient, i);
+        sum += static_cast<double>(gradient);
+        if (input != nullptr)
+          product += static_cast<double>(
+              gradient * ((value_at(input, i) - statistics[2 * row]) * statistics[2 * row + 1]));
+      }
+      shared.products[thread] = product;
+      shared.sums[thread] = sum;
+    } else if (thread < kColumns) {
+      double product = 0, sum = 0;
+      for (int lane = 0; lane < kLanes; ++lane) {
+        product += shared.products[lane * kColumns + thread];
+        sum += shared.sums[lane * kColumns + thread];
+      }
+      if (input != nullptr) products[column] += static_cast<float>(product);
+      sums[column] += static_cast<float>(sum);
+    }
+  }
+};
+
+}  // namespace tutti::cuda

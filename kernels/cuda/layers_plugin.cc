@@ -1,0 +1,55 @@
+// What libtutti_layers_cuda.so exports: layers and steps on GPUs.
+
+#include "tutti/kernels/cuda/device/calls.h"
+#include "tutti/kernels/cuda/layers/launch_layers.h"
+#include "tutti/kernels/cuda/trainer/gpu_layer_kernels.h"
+#include "tutti/kernels/cuda/trainer/gpu_steps.h"
+#include "tutti/kernels/layers/layer_plugin.h"
+
+namespace tutti {
+
+namespace {
+
+class CudaLauncher final : public cuda::Launcher {
+ public:
+  CudaLauncher(DeviceRuntime& runtime, Device device) : runtime_(runtime), device_(device) {
+    runtime_.make_current(device_);
+    // Now, because a kernel that is loaded when it is first launched waits for what is running.
+    cuda::check(cuda::load_layer_kernels(), "load the layers' kernels", device_.index);
+  }
+
+ private:
+  void put(size_t index, const void* kernel, int64_t blocks, StreamRef stream) override {
+    runtime_.make_current(device_);
+    cuda::check(
+        cuda::launch_kernel(index, kernel, blocks, static_cast<cudaStream_t>(stream.native)),
+        "launch a layer's kernel", device_.index);
+  }
+
+  DeviceRuntime& runtime_;
+  const Device device_;
+};
+
+std::shared_ptr<cuda::Launcher> launcher_of(Device device) {
+  return std::make_shared<CudaLauncher>(device_runtime(device.kind), device);
+}
+
+std::unique_ptr<LayerKernels> layers(Device device) {
+  return std::make_unique<cuda::GpuLayerKernels>(
+      device, cuda::GpuMachine{.runtime = &device_runtime(device.kind),
+                               .launcher = launcher_of(device),
+                               .cublaslt = [] { return cuda::load_cublaslt(); },
+                               .cudnn = [] { return cuda::load_cudnn(); }});
+}
+
+std::unique_ptr<StepKernels> steps(const std::vector<StepOperands>& operands) {
+  const auto device = operands.front().value.device();
+  return std::make_unique<cuda::GpuSteps>(device_runtime(device.kind), launcher_of(device),
+                                          operands);
+}
+
+}  // namespace
+
+const LayerPlugin tutti_layer_plugin = {.name = "cuda", .layers = layers, .steps = steps};
+
+}  // namespace tutti

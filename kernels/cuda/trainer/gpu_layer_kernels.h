@@ -1,0 +1,185 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+
+#include "tutti/kernels/cuda/layers/kernel_list.h"
+#include "tutti/kernels/cuda/libraries/libraries.h"
+#include "tutti/kernels/cuda/trainer/convolutions.h"
+#include "tutti/kernels/cuda/trainer/products.h"
+#include "tutti/kernels/layers/layer_kernels.h"
+#include "tutti/tensor/device_runtime.h"
+
+namespace tutti::cuda {
+
+/// What layers need of a machine. The libraries are asked for when a layer first needs one, so that
+/// a model without convolutions needs no cuDNN.
+struct GpuMachine {
+  DeviceRuntime* runtime = nullptr;
+  std::shared_ptr<Launcher> launcher;
+  std::function<CublasLt()> cublaslt;
+  std::function<Cudnn()> cudnn;
+};
+
+/// Layers on a GPU: products of matrices by cuBLASLt, convolutions by cuDNN, everything else by the
+/// kernels of kernel_list.h. Each call goes to the stream of what it puts out and waits for nobody;
+/// scratch memory is kept for each stream and grows only. Weights of f32 are rounded to the type of
+/// a layer's input each time.
+class GpuLayerKernels final : public LayerKernels {
+ public:
+  GpuLayerKernels(Device device, GpuMachine machine);
+  ~GpuLayerKernels() override;
+
+  Device device() const override { return device_; }
+  StreamRef stream() const override { return stream_; }
+  using LayerKernels::make_tensor, LayerKernels::upload;
+  Tensor make_tensor(const Shape& shape, DataType dtype, StreamRef stream) override;
+  Tensor upload(const Tensor& host, StreamRef stream) override;
+  Tensor download(const ConstTensorView& tensor) override;
+  void fill_zero(const TensorView& tensor) override;
+
+  void linear_forward(const ConstTensorView& input, const ConstTensorView& weight,
+                      const ConstTensorView& bias, const TensorView& output) override;
+  void linear_backward_input(const ConstTensorView& weight, const ConstTensorView& output_gradient,
+                             const TensorView& input_gradient) override;
+  void linear_backward_weights(const ConstTensorView& input, const ConstTensorView& output_gradient,
+                               const TensorView& weight_gradient,
+                               const TensorView& bias_gradient) override;
+  void convolution_forward(const ConvolutionOptions& options, const ConstTensorView& input,
+                           const ConstTensorView& weight, const ConstTensorView& bias,
+                           const TensorView& output) override;
+  void convolution_backward_input(const ConvolutionOptions& options, const ConstTensorView& weight,
+                                  const ConstTensorView& output_gradient,
+                                  const TensorView& input_gradient) override;
+  void convolution_backward_weights(const ConvolutionOptions& options, const ConstTensorView& input,
+                                    const ConstTensorView& output_gradient,
+                                    const TensorView& weight_gradient,
+                                    const TensorView& bias_gradient) override;
+  int64_t pooling_workspace_bytes(const PoolingOptions& options, const Shape& input) override;
+  void pooling_forward(const PoolingOptions& options, const ConstTensorView& input,
+                       const TensorView& output, const TensorView& workspace) override;
+  void pooling_backward(const PoolingOptions& options, const ConstTensorView& output_gradient,
+                        const ConstTensorView& workspace,
+                        const TensorView& input_gradient) override;
+  void global_average_forward(const ConstTensorView& input, const TensorView& output) override;
+  void global_average_backward(const ConstTensorView& output_gradient,
+                               const TensorView& input_gradient) override;
+  void activation_forward(Activation activation, const ConstTensorView& input,
+                          const TensorView& output) override;
+  void activation_backward(Activation activation, const ConstTensorView& kept,
+                           const ConstTensorView& output_gradient,
+                           const TensorView& input_gradient) override;
+  void softmax_cross_entropy_forward(const ConstTensorView& logits, const ConstTensorView& labels,
+                                     const TensorView& log_probabilities,
+                                     const TensorView& losses) override;
+  void softmax_cross_entropy_backward(const ConstTensorView& log_probabilities,
+                                      const ConstTensorView& labels, float scale,
+                                      const TensorView& logit_gradient) override;
+  void negative_log_likelihood_forward(const ConstTensorView& input, const ConstTensorView& labels,
+                                       const TensorView& losses) override;
+  void negative_log_likelihood_backward(const ConstTensorView& labels, float scale,
+                                        const TensorView& input_gradient) override;
+  void squared_error_forward(const ConstTensorView& input, const ConstTensorView& target,
+                             const TensorView& losses) override;
+  void squared_error_backward(const ConstTensorView& input, const ConstTensorView& target,
+                              float scale, const TensorView& input_gradient) override;
+  void log_softmax_forward(const ConstTensorView& input, const TensorView& output) override;
+  void log_softmax_backward(const ConstTensorView& output, const ConstTensorView& output_gradient,
+                            const TensorView& input_gradient) override;
+  void batch_norm_moments(const ConstTensorView& input, const TensorView& moments) override;
+  void batch_norm_statistics(const ConstTensorView& moments, double epsilon, double momentum,
+                             const TensorView& mean, const TensorView& inverse_deviation,
+                             const TensorView& running_mean,
+                             const TensorView& running_variance) override;
+  void batch_norm_running_statistics(const ConstTensorView& running_mean,
+                                     const ConstTensorView& running_variance, double epsilon,
+                                     const TensorView& mean,
+                                     const TensorView& inverse_deviation) override;
+  void batch_norm_forward(const ConstTensorView& input, const ConstTensorView& mean,
+                          const ConstTensorView& inverse_deviation, const ConstTensorView& weight,
+                          const ConstTensorView& bias, const TensorView& output) override;
+  void batch_norm_backward_moments(const ConstTensorView& input, const ConstTensorView& mean,
+                                   const ConstTensorView& inverse_deviation,
+                                   const ConstTensorView& output_gradient,
+                                   const TensorView& moments) override;
+  void batch_norm_backward_input(const ConstTensorView& input, const ConstTensorView& mean,
+                                 const ConstTensorView& inverse_deviation,
+                                 const ConstTensorView& weight,
+                                 const ConstTensorView& output_gradient,
+                                 const ConstTensorView& moments,
+                                 const TensorView& input_gradient) override;
+  void batch_norm_backward_weights(const ConstTensorView& moments,
+                                   const TensorView& weight_gradient,
+                                   const TensorView& bias_gradient) override;
+  void layer_norm_forward(double epsilon, const ConstTensorView& input,
+                          const ConstTensorView& weight, const ConstTensorView& bias,
+                          const TensorView& output, const TensorView& statistics) override;
+  void layer_norm_backward_input(const ConstTensorView& input, const ConstTensorView& statistics,
+                                 const ConstTensorView& weight,
+                                 const ConstTensorView& output_gradient,
+                                 const TensorView& input_gradient) override;
+  void layer_norm_backward_weights(const ConstTensorView& input, const ConstTensorView& statistics,
+                                   const ConstTensorView& output_gradient,
+                                   const TensorView& weight_gradient,
+                                   const TensorView& bias_gradient) override;
+  void embedding_forward(const ConstTensorView& indices, const ConstTensorView& table,
+                         const TensorView& output) override;
+  void embedding_backward(const ConstTensorView& indices, const ConstTensorView& output_gradient,
+                          const TensorView& table_gradient) override;
+  void attention_forward(const AttentionOptions& options, const ConstTensorView& packed,
+                         const TensorView& output, const TensorView& log_sums) override;
+  void attention_backward(const AttentionOptions& options, const ConstTensorView& packed,
+                          const ConstTensorView& output, const ConstTensorView& log_sums,
+                          const ConstTensorView& output_gradient,
+                          const TensorView& packed_gradient) override;
+  void recurrent_forward(Recurrence recurrence, const ConstTensorView& gates,
+                         const ConstTensorView& weight, const ConstTensorView& bias,
+                         const TensorView& output, const TensorView& kept) override;
+  void recurrent_backward(Recurrence recurrence, const ConstTensorView& weight,
+                          const ConstTensorView& output, const ConstTensorView& kept,
+                          const ConstTensorView& output_gradient, const TensorView& gates_gradient,
+                          const TensorView& hidden_gradient) override;
+  void row_products_forward(const ConstTensorView& a, const ConstTensorView& b,
+                            const TensorView& output) override;
+  void row_products_backward(const ConstTensorView& b, const ConstTensorView& output_gradient,
+                             const TensorView& a_gradient) override;
+  void dropout(const RandomKey& key, uint64_t first, double probability,
+               const ConstTensorView& input, const TensorView& output) override;
+  void cast_to(const ConstTensorView& input, const TensorView& output) override;
+  void add(const ConstTensorView& source, const TensorView& target) override;
+
+ private:
+  struct Scratch {
+    std::byte* memory = nullptr;
+    size_t bytes = 0;
+  };
+  template <class Kernel>
+  void launch(const Kernel& kernel, StreamRef stream) {
+    machine_.launcher->launch(kernel, stream);
+  }
+  /// Memory that the next call on that stream uses again, aligned to 256 bytes: one piece for
+  /// copies of operands, one for the workspaces of libraries.
+  enum class Use : uint8_t { copies, workspace };
+  std::byte* scratch(Use use, size_t bytes, StreamRef stream);
+  /// The elements of a tensor in that type, dense: its own memory, or a rounded copy at `*to`,
+  /// which moves on. rounded_bytes() says how far.
+  const void* rounded(const ConstTensorView& tensor, DataType dtype, std::byte** to,
+                      StreamRef stream);
+  void convolve(ConvolutionPass pass, const ConvolutionShape& shape, DataType dtype,
+                const void* image, const void* weight, const void* output, StreamRef stream);
+  void multiply(const Product& product, StreamRef stream);
+  Products& products();
+  Convolutions& convolutions();
+
+  const Device device_;
+  const GpuMachine machine_;
+  const StreamRef stream_;
+  std::map<std::pair<void*, Use>, Scratch> scratch_;
+  CublasLt cublaslt_;
+  Cudnn cudnn_;
+  std::unique_ptr<Products> products_;
+  std::unique_ptr<Convolutions> convolutions_;
+};
+
+}  // namespace tutti::cuda

@@ -1,0 +1,93 @@
+#include "tutti/kernels/cuda/trainer/gpu_steps.h"
+
+#include <cstring>
+
+#include "tutti/kernels/cuda/libraries/range.h"
+
+namespace tutti::cuda {
+
+namespace {
+
+float* floats_of(const TensorView& view) {
+  return view.data() == nullptr ? nullptr : view.as<float>();
+}
+
+size_t rounded_up(size_t bytes) { return (bytes + 255) / 256 * 256; }
+
+}  // namespace
+
+GpuSteps::GpuSteps(DeviceRuntime& runtime, std::shared_ptr<Launcher> launcher,
+                   const std::vector<StepOperands>& operands)
+    : runtime_(runtime),
+      launcher_(std::move(launcher)),
+      device_(operands.front().value.device()),
+      stream_(operands.front().value.stream()) {
+  std::vector<StepTensor> tensors;
+  for (const auto& one : operands)
+    tensors.push_back({floats_of(one.value), floats_of(one.gradient), floats_of(one.first),
+                       floats_of(one.second), one.value.count()});
+  const auto tiles = step_tiles(tensors);
+  const size_t tensor_bytes = rounded_up(tensors.size() * sizeof(StepTensor));
+  const size_t tile_bytes = rounded_up(tiles.size() * sizeof(StepTile));
+  const size_t square_bytes = rounded_up(tiles.size() * sizeof(double));
+  const size_t control_bytes = rounded_up(sizeof(StepControl));
+  memory_ = static_cast<std::byte*>(runtime_.allocate_on(
+      tensor_bytes + tile_bytes + square_bytes + 2 * control_bytes, device_, stream_));
+  auto* at = memory_;
+  const auto take = [&](size_t bytes) { return std::exchange(at, at + bytes); };
+  auto* const tensor_place = take(tensor_bytes);
+  auto* const tile_place = take(tile_bytes);
+  table_ = {reinterpret_cast<const StepTensor*>(tensor_place),
+            reinterpret_cast<const StepTile*>(tile_place),
+            reinterpret_cast<double*>(take(square_bytes)), static_cast<int32_t>(tiles.size())};
+  scaling_ = reinterpret_cast<StepControl*>(take(control_bytes));
+  stepping_ = reinterpret_cast<StepControl*>(take(control_bytes));
+  send(tensor_place, tensors.data(), tensors.size() * sizeof(StepTensor));
+  send(tile_place, tiles.data(), tiles.size() * sizeof(StepTile));
+}
+
+GpuSteps::~GpuSteps() { runtime_.free(memory_, device_); }
+
+void GpuSteps::send(void* to, const void* from, size_t bytes) {
+  if (bytes == 0) return;
+  void* pinned = runtime_.allocate_host(bytes);
+  std::memcpy(pinned, from, bytes);
+  runtime_.copy(to, pinned, bytes, stream_);
+  runtime_.host_function(stream_, [&runtime = runtime_, pinned] { runtime.free_host(pinned); });
+}
+
+void GpuSteps::scale_gradients(double factor, double clip) {
+  const Range range("scale gradients");
+  StepControl control;
+  control.gradient_factor = factor;
+  control.clip = clip;
+  send(scaling_, &control, sizeof control);
+  launcher_->launch(GradientSquares{table_}, stream_);
+  launcher_->launch(SettleStep{table_, scaling_}, stream_);
+  launcher_->launch(ScaleGradients{table_, scaling_}, stream_);
+}
+
+StepKernels::Outcome GpuSteps::outcome() {
+  auto* pinned = static_cast<StepControl*>(runtime_.allocate_host(sizeof(StepControl)));
+  try {
+    runtime_.copy(pinned, scaling_, sizeof(StepControl), stream_);
+    runtime_.synchronize(stream_);
+  } catch (...) {
+    runtime_.free_host(pinned);
+    throw;
+  }
+  const Outcome outcome{pinned->norm, pinned->is_skipped != 0};
+  runtime_.free_host(pinned);
+  return outcome;
+}
+
+void GpuSteps::step(StepKind kind, const StepFactors& factors) {
+  const Range range("optimizer step");
+  StepControl control;
+  control.kind = kind;
+  control.factors = factors;
+  send(stepping_, &control, sizeof control);
+  launcher_->launch(StepParameters{table_, stepping_}, stream_);
+}
+
+}  // namespace tutti::cuda

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "tutti/kernels/cuda/layers/kernel_list.h"
+#include "tutti/kernels/layers/step_kernels.h"
+#include "tutti/tensor/device_runtime.h"
+
+namespace tutti::cuda {
+
+/// Steps of an optimizer on a GPU by the kernels of step_tile.h. Their tables lie in the device's
+/// memory, made once; a step sends its numbers by way of pinned memory and waits for nobody.
+class GpuSteps final : public StepKernels {
+ public:
+  /// `runtime` and the operands are borrowed.
+  GpuSteps(DeviceRuntime& runtime, std::shared_ptr<Launcher> launcher,
+           const std::vector<StepOperands>& operands);
+  ~GpuSteps() override;
+
+  void scale_gradients(double factor, double clip) override;
+  Outcome outcome() override;
+  void step(StepKind kind, const StepFactors& factors) override;
+
+ private:
+  /// A copy of these bytes for `stream_`, in pinned memory until it has been made.
+  void send(void* to, const void* from, size_t bytes);
+
+  DeviceRuntime& runtime_;
+  const std::shared_ptr<Launcher> launcher_;
+  const Device device_;
+  const StreamRef stream_;
+  std::byte* memory_ = nullptr;  // tables, tiles, their sums, the controls
+  StepTable table_ = {};
+  StepControl* scaling_ = nullptr;  // of scale_gradients(), in the device's memory
+  StepControl* stepping_ = nullptr;
+};
+
+}  // namespace tutti::cuda

@@ -1,0 +1,427 @@
+// What a GPU's layers and steps promise beyond their values: the order of streams, workspaces, what
+// may happen while a stream is captured, equal steps, clear errors. And that the fake notices.
+
+#include "tests/fake_cuda/fake_cuda.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "tests/nn/layer_check.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/ranks.h"
+#include "tutti/kernels/cuda/libraries/descriptor.h"
+#include "tutti/kernels/cuda/trainer/products.h"
+#include "tutti/kernels/layers/optimizer_steps.h"
+#include "tutti/nn.h"
+
+namespace tutti {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr Device kFake{DeviceKind::fake, 0};
+
+class FakeCudaTest : public testing::Test {
+ protected:
+  FakeCudaTest() { test::fake_cuda().take_faults(); }
+  ~FakeCudaTest() override {
+    test::fake_troubles() = {};
+    test::fake_cuda().end_capture();
+    test::fake_cuda().set_memory_limit(size_t{16} << 30);
+  }
+  static void expect_fault(const std::string& text) {
+    EXPECT_THAT(test::fake_cuda().take_faults(), testing::Contains(HasSubstr(text)));
+  }
+  const std::unique_ptr<LayerKernels> kernels_ = make_layer_kernels(kFake);
+};
+
+// --- the fake sees what breaks a rule ------------------------------------------------------------
+
+// A product of 4 x 3 by 3 x 2, made on device memory, for tests to spoil.
+struct SpoiledProduct {
+  cuda::CublasLt library = test::fake_cublaslt();
+  cuda::Products products{library, {}};
+  Tensor a, b, d, workspace;
+  cuda::Product product;
+  explicit SpoiledProduct(LayerKernels& kernels)
+      : a(kernels.upload(test::noise_tensor(Shape{3, 4}, 1))),
+        b(kernels.upload(test::noise_tensor(Shape{2, 3}, 2))),
+        d(kernels.make_tensor(Shape{2, 4}, DataType::f32)) {
+    product.a = {a.data(), DataType::f32, 4, 3, 4, false};
+    product.b = {b.data(), DataType::f32, 3, 2, 3, false};
+    product.d = {d.data(), DataType::f32, 4, 2, 4, false};
+    workspace = kernels.make_tensor(Shape{static_cast<int64_t>(products.workspace_bytes(product))},
+                                    DataType::u8);
+  }
+  void run(void* with, StreamRef stream) {
+    products.multiply(product, with, static_cast<cudaStream_t>(stream.native));
+  }
+};
+
+TEST_F(FakeCudaTest, AWorkspaceOfFewerBytesIsAFault) {
+  SpoiledProduct spoiled(*kernels_);
+  spoiled.run(spoiled.workspace.data(), kernels_->stream());
+  EXPECT_THAT(test::fake_cuda().take_faults(), IsEmpty());
+  const auto shorter = kernels_->make_tensor(Shape{spoiled.workspace.count() - 1}, DataType::u8);
+  EXPECT_THROW(spoiled.run(shorter.data(), kernels_->stream()), Error);
+  expect_fault("cuBLASLt: the workspace is not");
+}
+
+TEST_F(FakeCudaTest, MemoryOfTheHostIsAFault) {
+  SpoiledProduct spoiled(*kernels_);
+  alignas(256) static float aligned[64];
+  spoiled.product.b.data = aligned;
+  EXPECT_THROW(spoiled.run(spoiled.workspace.data(), kernels_->stream()), Error);
+  expect_fault("side 1 is not memory of the device");
+}
+
+TEST_F(FakeCudaTest, WorseAlignmentGetsAPlanOfItsOwn) {
+  const auto storage = kernels_->make_tensor(Shape{64}, DataType::f32);
+  const auto at = [&](int64_t offset, Shape shape) {
+    return TensorView(storage.as<float>() + offset, std::move(shape), DataType::f32, kFake,
+                      kernels_->stream());
+  };
+  const auto output = kernels_->make_tensor(Shape{4, 2}, DataType::f32);
+  kernels_->fill_zero(storage);
+  for (const int64_t offset : {0, 1, 2, 4, 3})
+    kernels_->linear_forward(at(offset, {4, 3}), at(offset + 16, {2, 3}), TensorView(), output);
+  EXPECT_THAT(test::fake_cuda().take_faults(), IsEmpty());
+}
+
+TEST_F(FakeCudaTest, UnfinishedDescriptorsAreAFault) {
+  const auto library = test::fake_cudnn();
+  cuda::Descriptor graph(library, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+  const cuda::Descriptor operation(library, CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR);
+  EXPECT_THROW(graph.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, operation), Error);
+  expect_fault("names a descriptor that is not finished");
+  EXPECT_THROW(graph.finish(), Error);
+  expect_fault("lacks attribute");
+}
+
+TEST_F(FakeCudaTest, WhatACaptureForbidsIsAFault) {
+  auto& device = test::fake_cuda();
+  device.begin_capture();
+  EXPECT_THROW(device.synchronize(kernels_->stream()), Error);
+  expect_fault("synchronized while it is captured");
+  EXPECT_THROW(static_cast<void>(kernels_->make_tensor(Shape{int64_t{1} << 26}, DataType::f32)),
+               Error);
+  expect_fault("memory was taken from the driver");
+}
+
+TEST_F(FakeCudaTest, AFaultIsThrownAtWhoWaits) {
+  test::fake_cuda().add_fault("planted");
+  const auto tensor = kernels_->make_tensor(Shape{1}, DataType::f32);
+  test::expect_error(ErrorCode::internal, "fake cuda: planted",
+                     [&] { static_cast<void>(kernels_->download(tensor)); });
+}
+
+// --- streams and captures ------------------------------------------------------------------------
+
+// Layers of every library, a loss and a step: what is made at the first use is kept, and nothing is
+// called that a capture forbids.
+TEST_F(FakeCudaTest, AWholeStepWaitsForNobody) {
+  nn::Sequential model(1, 1, kFake);
+  model.add("conv", nn::conv2d(2, 4, 3, {.padding = 1}))
+      .add("norm", nn::batch_norm(4))
+      .add("gelu", nn::gelu())
+      .add("pool", nn::max_pool2d(2))
+      .add("flatten", nn::flatten())
+      .add("fc", nn::linear(4 * 4 * 4, 5));
+  nn::Sgd sgd(model.parameters(), {.learning_rate = 0.1, .momentum = 0.9});
+  const auto images = test::noise_tensor(Shape{3, 2, 8, 8}, 1);
+  const Tensor labels(Shape{3}, DataType::i64);
+  const auto step = [&] {
+    model.zero_grad();
+    const nn::CrossEntropy loss(model.forward(images), labels);
+    model.backward(loss);
+    sgd.step();
+    return loss.count();
+  };
+  for (int i = 0; i < 3; ++i) step();
+  auto& device = test::fake_cuda();
+  device.synchronize(model.parameters().front().value.view().stream());
+  const auto waits = device.synchronize_count();
+  const auto descriptors = device.calls()["cublasLtMatmulAlgoGetHeuristic"];
+  EXPECT_EQ(step(), 3);
+  EXPECT_EQ(device.synchronize_count(), waits);
+  EXPECT_EQ(device.calls()["cublasLtMatmulAlgoGetHeuristic"], descriptors);
+  device.begin_capture();
+  step();
+  device.end_capture();
+  EXPECT_THAT(device.take_faults(), IsEmpty());
+  EXPECT_EQ(device.synchronize_count(), waits);
+}
+
+TEST_F(FakeCudaTest, UploadsLeaveTheHostsMemoryAtOnce) {
+  Tensor host = test::noise_tensor(Shape{1000}, 1);
+  const auto before = test::values_of(host);
+  const auto there = kernels_->upload(host);
+  std::memset(host.data(), 0, static_cast<size_t>(host.bytes()));
+  EXPECT_EQ(test::values_of(kernels_->download(there)), before);
+}
+
+// --- steps ---------------------------------------------------------------------------------------
+
+// Parameters of sizes around those of vectors and tiles.
+struct StepSet {
+  std::vector<Tensor> values, gradients, first, second;  // on the host
+  std::vector<Tensor> device_values, device_gradients, device_first, device_second;
+  std::vector<StepOperands> operands;
+  explicit StepSet(LayerKernels& kernels) {
+    unsigned seed = 1;
+    for (const int64_t count : {1, 3, 4, 1000, 4096, 4097}) {
+      for (auto* all : {&values, &gradients, &first, &second})
+        all->push_back(test::noise_tensor(Shape{count}, seed++));
+      for (float& square : second.back().span<float>()) square = std::abs(square);
+      device_values.push_back(kernels.upload(values.back()));
+      device_gradients.push_back(kernels.upload(gradients.back()));
+      device_first.push_back(kernels.upload(first.back()));
+      device_second.push_back(kernels.upload(second.back()));
+      operands.push_back({device_values.back(), device_gradients.back(), device_first.back(),
+                          device_second.back()});
+    }
+  }
+};
+
+TEST_F(FakeCudaTest, StepsEqualTheCpusToTheBit) {
+  StepSet set(*kernels_);
+  const auto steps = make_step_kernels(set.operands);
+  AdamSettings settings;
+  settings.learning_rate = 0.01;
+  settings.weight_decay = 0.1;
+  settings.decoupled = true;
+  for (settings.step = 1; settings.step < 4; ++settings.step) {
+    steps->step(StepKind::adam, factors_of(settings));
+    for (size_t i = 0; i < set.values.size(); ++i)
+      adam_step(settings, set.values[i].span<float>(), set.gradients[i].span<float>(),
+                set.first[i].span<float>(), set.second[i].span<float>());
+  }
+  for (size_t i = 0; i < set.values.size(); ++i) {
+    const auto value = kernels_->download(set.device_values[i]);
+    EXPECT_EQ(std::memcmp(value.data(), set.values[i].data(), static_cast<size_t>(value.bytes())),
+              0)
+        << i << ": " << value.as<float>()[0] << " and " << set.values[i].as<float>()[0];
+  }
+}
+
+TEST_F(FakeCudaTest, GradientsAreScaledAndClipped) {
+  StepSet set(*kernels_);
+  const auto steps = make_step_kernels(set.operands);
+  double squares = 0;
+  for (const auto& gradient : set.gradients)
+    for (const double value : test::values_of(gradient)) squares += value * value;
+  const double norm = std::sqrt(squares) * 0.5;
+  steps->scale_gradients(0.5, 2);
+  const auto outcome = steps->outcome();
+  EXPECT_NEAR(outcome.norm, norm, 1e-9 * norm);
+  EXPECT_FALSE(outcome.is_skipped);
+  for (size_t i = 0; i < set.gradients.size(); ++i) {
+    const auto scaled = test::values_of(kernels_->download(set.device_gradients[i]));
+    const auto before = test::values_of(set.gradients[i]);
+    for (size_t k = 0; k < before.size(); ++k)
+      EXPECT_NEAR(scaled[k], before[k] * 0.5 * 2 / norm, 1e-6 * std::abs(before[k]));
+  }
+}
+
+TEST_F(FakeCudaTest, AGradientThatIsNoNumberIsLeftAsItWas) {
+  for (const float strange :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    StepSet set(*kernels_);
+    set.gradients[4].as<float>()[4095] = strange;
+    const auto bad = kernels_->upload(set.gradients[4]);
+    set.operands[4].gradient = bad;
+    const auto steps = make_step_kernels(set.operands);
+    steps->scale_gradients(0.5, 0);
+    EXPECT_TRUE(steps->outcome().is_skipped);
+    EXPECT_EQ(test::values_of(kernels_->download(set.device_gradients[3])),
+              test::values_of(set.gradients[3]));
+  }
+}
+
+// No row of other memory is read for it, and the loss says so.
+TEST_F(FakeCudaTest, ALabelThatIsNoClassMakesItsLossNaN) {
+  const auto logits = kernels_->upload(test::noise_tensor(Shape{3, 4}, 1));
+  for (const int64_t label : {int64_t{-1}, int64_t{4}, std::numeric_limits<int64_t>::max()}) {
+    const Tensor labels(Shape{3}, DataType::i64);
+    labels.as<int64_t>()[1] = label;
+    const auto losses = kernels_->make_tensor(Shape{3}, DataType::f32);
+    kernels_->softmax_cross_entropy_forward(logits, kernels_->upload(labels),
+                                            kernels_->make_tensor(Shape{3, 4}, DataType::f32),
+                                            losses);
+    const auto host = test::values_of(kernels_->download(losses));
+    EXPECT_TRUE(std::isfinite(host[0]) && std::isfinite(host[2]));
+    EXPECT_TRUE(std::isnan(host[1])) << label;
+    const auto rows = kernels_->make_tensor(Shape{3, 2}, DataType::f32);
+    kernels_->embedding_forward(kernels_->upload(labels),
+                                kernels_->upload(test::noise_tensor(Shape{4, 2}, 1)), rows);
+    const auto taken = test::values_of(kernels_->download(rows));
+    EXPECT_TRUE(std::isfinite(taken[0]) && std::isnan(taken[2]) && std::isnan(taken[3]));
+  }
+}
+
+// --- bad input -----------------------------------------------------------------------------------
+
+void run_linear(LayerKernels& kernels) {
+  kernels.linear_forward(kernels.upload(test::noise_tensor(Shape{4, 3}, 1)),
+                         kernels.upload(test::noise_tensor(Shape{2, 3}, 2)), TensorView(),
+                         kernels.make_tensor(Shape{4, 2}, DataType::f32));
+}
+
+void run_convolution(LayerKernels& kernels) {
+  kernels.convolution_forward({}, kernels.upload(test::noise_tensor(Shape{1, 1, 4, 4}, 1)),
+                              kernels.upload(test::noise_tensor(Shape{1, 1, 3, 3}, 2)),
+                              TensorView(), kernels.make_tensor(Shape{1, 1, 2, 2}, DataType::f32));
+}
+
+TEST_F(FakeCudaTest, LibrariesThatAreAbsentAreOneLine) {
+  test::fake_troubles().cublaslt_file = "/nowhere/libcublasLt.so.13";
+  test::fake_troubles().cudnn_file = "/nowhere/libcudnn.so.9";
+  test::expect_error(ErrorCode::unavailable,
+                     "cuBLASLt cannot be loaded (/nowhere/libcublasLt.so.13: cannot open",
+                     [&] { run_linear(*kernels_); });
+  test::expect_error(ErrorCode::unavailable, "cuDNN cannot be loaded (/nowhere/libcudnn.so.9",
+                     [&] { run_convolution(*kernels_); });
+  // All else works.
+  const auto x = kernels_->upload(test::noise_tensor(Shape{4}, 1));
+  kernels_->activation_forward(Activation::relu, x, x);
+  test::fake_troubles() = {};
+  run_linear(*kernels_);
+}
+
+TEST_F(FakeCudaTest, LibrariesOfAnotherMajorVersionAreOneLine) {
+  test::fake_troubles().cublaslt_version = 120'805;
+  test::fake_troubles().cudnn_version = 100'000;
+  test::expect_error(ErrorCode::version,
+                     "libcublasLt is cuBLASLt 12, but layers were built for cuBLASLt 13",
+                     [&] { run_linear(*kernels_); });
+  test::expect_error(ErrorCode::version, "libcudnn is cuDNN 10, but layers were built for cuDNN 9",
+                     [&] { run_convolution(*kernels_); });
+}
+
+TEST_F(FakeCudaTest, WhatALibraryRefusesIsInItsWords) {
+  SpoiledProduct spoiled(*kernels_);
+  test::expect_error(ErrorCode::internal, "cuBLASLt cannot multiply: CUBLAS_STATUS_INVALID_VALUE",
+                     [&] { spoiled.run(nullptr, kernels_->stream()); });
+  const auto library = test::fake_cudnn();
+  cuda::Descriptor graph(library, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+  test::expect_error(ErrorCode::internal,
+                     "cuDNN cannot finish a descriptor: CUDNN_STATUS_BAD_PARAM (see the fake's "
+                     "faults); CUDNN_LOGLEVEL_DBG=1 tells more",
+                     [&] { graph.finish(); });
+  test::fake_cuda().take_faults();
+  test::expect_error(
+      ErrorCode::unavailable,
+      "cuBLASLt has no algorithm for bf16[3,2]^T * bf16[3,4] = f16[2,4]; keep this layer", [&] {
+        const auto x = kernels_->make_tensor(Shape{4, 3}, DataType::bf16);
+        const auto w = kernels_->make_tensor(Shape{2, 3}, DataType::bf16);
+        kernels_->linear_forward(x, w, TensorView(),
+                                 kernels_->make_tensor(Shape{4, 2}, DataType::f16));
+      });
+}
+
+TEST_F(FakeCudaTest, StepsOfWhatDiffersAreRefused) {
+  test::expect_refused("steps of no parameters", [] { make_step_kernels({}); });
+  const auto value = kernels_->make_tensor(Shape{4}, DataType::f32);
+  test::expect_refused(
+      "an optimizer's step got f32[3] on fake:0; expected f32[4] on fake:0 and", [&] {
+        make_step_kernels({{value, kernels_->make_tensor(Shape{3}, DataType::f32)}});
+      });
+  test::expect_refused("an optimizer's step got f32[4] on cpu; expected f32[4] on fake:0", [&] {
+    make_step_kernels({{value, Tensor(Shape{4}, DataType::f32)}});
+  });
+}
+
+TEST_F(FakeCudaTest, OutOfMemoryNamesWhatIsWhose) {
+  test::fake_cuda().set_memory_limit(64 << 20);
+  test::expect_error(ErrorCode::out_of_memory, "cannot allocate 268435456 bytes on fake:0: ", [&] {
+    static_cast<void>(kernels_->make_tensor(Shape{int64_t{1} << 26}, DataType::f32));
+  });
+}
+
+TEST_F(FakeCudaTest, AStickyErrorIsToldAndEndsNothing) {
+  const auto tensor = kernels_->upload(test::noise_tensor(Shape{4}, 1));
+  static_cast<void>(kernels_->download(tensor));
+  test::fake_cuda().fail_for_good();
+  test::expect_error(ErrorCode::unavailable, "an illegal memory access was met",
+                     [&] { static_cast<void>(kernels_->download(tensor)); });
+  {
+    const auto more = kernels_->make_tensor(Shape{4}, DataType::f32);  // and is given back
+  }
+  test::fake_cuda().fail_for_good(false);
+}
+
+TEST_F(FakeCudaTest, WhatIsElsewhereOrOfAnotherTypeIsRefused) {
+  const auto host = test::noise_tensor(Shape{4, 3}, 1);
+  const auto there = kernels_->upload(host);
+  const auto output = kernels_->make_tensor(Shape{4, 3}, DataType::f32);
+  test::expect_refused("activation got f32[4,3] on cpu; expected f32 on fake:0, row-major",
+                       [&] { kernels_->activation_forward(Activation::relu, host, output); });
+  const auto narrow = kernels_->make_tensor(Shape{4, 3}, DataType::bf16);
+  test::expect_refused("activation got bf16[4,3] on fake:0; expected f32 on fake:0",
+                       [&] { kernels_->activation_forward(Activation::relu, there, narrow); });
+  test::expect_refused("attention on a GPU got sequences of 5000", [&] {
+    const auto packed = kernels_->make_tensor(Shape{1, 5000, 3}, DataType::f32);
+    kernels_->attention_forward({.heads = 1}, packed,
+                                kernels_->make_tensor(Shape{1, 5000, 1}, DataType::f32),
+                                kernels_->make_tensor(Shape{1, 1, 5000}, DataType::f32));
+  });
+  test::expect_refused("pooling on a GPU got a kernel of 16; expected at most 15", [&] {
+    const auto image = kernels_->make_tensor(Shape{1, 1, 16, 16}, DataType::f32);
+    kernels_->pooling_forward({Pooling::average, 16, 16, 0}, image,
+                              kernels_->make_tensor(Shape{1, 1, 1, 1}, DataType::f32),
+                              TensorView(nullptr, Shape{0}, DataType::u8));
+  });
+  test::expect_error(ErrorCode::unavailable, "recurrent layers are not computed on a GPU", [&] {
+    nn::Sequential model(1, 1, kFake);
+    model.add("lstm", nn::lstm(3, 2));
+    model.forward(test::noise_tensor(Shape{1, 2, 3}, 1));
+  });
+  nn::Sequential model(1, 1, kFake);
+  model.add("fc", nn::linear(3, 2));
+  test::expect_error(
+      ErrorCode::unavailable,
+      "LARS and LAMB take their steps on the cpu alone, but \"fc.weight\" is on fake:0; use "
+      "SGD, Adam, AdamW or RMSProp there",
+      [&] { nn::Lars(model.parameters(), {}); });
+}
+
+TEST_F(FakeCudaTest, RanksOnDifferentDevicesAreTold) {
+  test::run_threads(2, [](Communicator& comm) {
+    nn::Sequential model(1, 1, comm.rank() == 0 ? Device{} : kFake);
+    model.add("fc", nn::linear(3, 2, {.bias = false}));
+    nn::Sgd sgd(model.parameters(), {.learning_rate = 0.1});
+    test::expect_error(ErrorCode::mismatch,
+                       "\"parameter fc.weight\": rank 0 sent memory on cpu, rank 1 sent memory on "
+                       "fake:0; all ranks must submit one device",
+                       [&] { distributed(comm, sgd); });
+  });
+}
+
+TEST_F(FakeCudaTest, RanksOfDifferentTypesTrainTogether) {
+  test::run_threads(2, [](Communicator& comm) {
+    nn::Sequential model(1, 1, kFake);
+    if (comm.rank() == 1) model.add("narrow", nn::cast_to(DataType::bf16));
+    model.add("fc", nn::linear(3, 2));
+    nn::Sgd sgd(model.parameters(), {.learning_rate = 0.1});
+    auto optimizer = distributed(comm, sgd);
+    const Tensor labels(Shape{4}, DataType::i64);
+    for (int step = 0; step < 3; ++step) {
+      model.zero_grad();
+      const nn::CrossEntropy loss(model.forward(test::noise_tensor(Shape{4, 3}, 7)), labels);
+      model.backward(loss);
+      optimizer.step();
+    }
+    const auto weight = make_layer_kernels(kFake)->download(model.parameters()[0].value);
+    const auto all = weight.clone();
+    comm.broadcast("weight", all, 0).wait();
+    EXPECT_EQ(test::values_of(all), test::values_of(weight));
+  });
+}
+
+}  // namespace
+}  // namespace tutti
