@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "tutti/backends/shared/pipeline_call.h"
+#include "tutti/base/process/pause.h"
 #include "tutti/kernels/copy.h"
 #include "tutti/kernels/reduce.h"
 
@@ -292,7 +293,7 @@ bool Pipeline::await(int looks, Came came) {
   for (int look = 0; look < looks; ++look) {
     if (all_came()) return true;
     if (look == kQuickLooks) wake_sleepers();
-    __builtin_ia32_pause();
+    pause_core();
   }
   return false;
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sched.h>
 
+#include "tutti/base/process/pause.h"
 #include "tutti/core/engine/engine.h"
 
 namespace tutti {
@@ -48,7 +49,7 @@ bool Engine::run_now(std::string_view name, const Collective& collective, uint64
     for (int round = 0; operation && (state = operation->advance()) == OperationState::pending;
          ++round) {
       if (spin_rounds_ > 0 && round % kBlockingLooks != kBlockingLooks - 1) {
-        __builtin_ia32_pause();
+        pause_core();
         continue;
       }
       const auto now = Clock::now();

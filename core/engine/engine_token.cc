@@ -2,6 +2,7 @@
 
 #include <sched.h>
 
+#include "tutti/base/process/pause.h"
 #include "tutti/core/engine/engine.h"
 
 namespace tutti {
@@ -125,7 +126,7 @@ void Engine::spin(int round, int looks_between_yields) {
   if (round % looks_between_yields == looks_between_yields - 1)
     ::sched_yield();
   else
-    __builtin_ia32_pause();
+    pause_core();
 }
 
 void Engine::rest(Deadline deadline, int& idle_rounds) {

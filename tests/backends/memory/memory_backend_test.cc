@@ -11,6 +11,7 @@
 #include "tests/support/ranks.h"
 #include "tutti/backends/memory/thread_memory.h"
 #include "tutti/base/descriptor.h"
+#include "tutti/base/process/pause.h"
 
 namespace tutti::test {
 namespace {
@@ -60,7 +61,7 @@ TEST(MemoryQueue, NoWakeUpIsLost) {
       collective.send_counts = {&count, 1};
       for (uint64_t round = 1; round <= kRounds && lost == 0; ++round) {
         // Either rank may be the one that comes later, by about as long as it takes to fall asleep.
-        for (unsigned pause = random() % 400; pause > 0; --pause) __builtin_ia32_pause();
+        for (unsigned pause = random() % 400; pause > 0; --pause) pause_core();
         Launch launch;
         launch.tag = round;
         launch.queue = 2;
@@ -75,7 +76,7 @@ TEST(MemoryQueue, NoWakeUpIsLost) {
         // busy machine needs this one's.
         finished[rank] = round;
         for (int looks = 0; lost == 0 && finished[1 - rank] < round; ++looks)
-          looks < 1000 ? __builtin_ia32_pause() : std::this_thread::yield();
+          looks < 1000 ? pause_core() : std::this_thread::yield();
       }
     });
   for (auto& rank : ranks) rank.join();

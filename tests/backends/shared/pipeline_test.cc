@@ -17,6 +17,7 @@
 #include "tests/support/ranks.h"
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
+#include "tutti/base/process/pause.h"
 
 namespace tutti {
 namespace {
@@ -93,7 +94,7 @@ TEST(Pipeline, NoWakeUpIsLost) {
       collective.input = collective.output = reinterpret_cast<std::byte*>(values.data());
       collective.send_counts = {&kCount, 1};
       for (int round = 1; round <= kRounds && lost == 0 && !deadline.passed(); ++round) {
-        for (unsigned pause = random() % kLongestPause; pause > 0; --pause) __builtin_ia32_pause();
+        for (unsigned pause = random() % kLongestPause; pause > 0; --pause) pause_core();
         Launch launch;
         launch.tag = static_cast<uint64_t>(round);
         const auto operation = pipeline.start(collective, launch);
@@ -114,7 +115,7 @@ TEST(Pipeline, NoWakeUpIsLost) {
         }
         finished[rank] = round;
         for (int looks = 0; lost == 0 && finished[1 - rank] < round && !deadline.passed(); ++looks)
-          looks < 1000 ? __builtin_ia32_pause() : std::this_thread::yield();
+          looks < 1000 ? pause_core() : std::this_thread::yield();
       }
     });
   for (auto& rank : ranks) rank.join();
