@@ -21,7 +21,9 @@ METHODS = (
     ("local SGD, H = 4", ("--method", "local-sgd", "--every", "4")),
     ("local SGD, H = 16", ("--method", "local-sgd", "--every", "16")),
     ("post-local, H = 16", ("--method", "post-local", "--every", "16")),
-    ("DiLoCo, H = 16", ("--method", "diloco", "--every", "16")),
+    ("DiLoCo, H = 16, AdamW inside", ("--method", "diloco", "--every", "16")),
+    ("DiLoCo, H = 16, SGD inside", ("--method", "diloco", "--every", "16", "--optimizer", "sgd",
+                                    "--momentum", "0")),
 )
 REACHED = re.compile(r"reached after (\d+) steps and ([0-9.]+) s")
 ENDED = re.compile(r"test accuracy ([0-9.]+) %\s+after ([0-9.]+) s")

@@ -4,8 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <map>
 #include <mutex>
+#include <thread>
 
 #include "tests/adapters/exchange_trainer.h"
 #include "tests/support/ranks.h"
@@ -86,6 +88,26 @@ TEST(ExchangeCheckpoint, GoesOnToTheBitFromAnyStep) {
 }
 
 // In the middle of a round: parameters and momenta differ, and their means are what others get.
+// However late another rank sets out: what is saved is the mean, not what this rank has sent.
+TEST(ExchangeCheckpoint, WhatIsOnItsWayHasArrived) {
+  run_threads(2, [](Communicator& comm) {
+    ExchangeTrainer trainer(comm.rank());
+    auto optimizer = distributed(comm, trainer, {.exchange = streaming_diloco(8, 2, 2)});
+    take_steps(trainer, optimizer, 0, 1);
+    if (comm.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    take_steps(trainer, optimizer, 1, 2);  // the first fragment sets out
+    for (const auto& [name, tensor, placement] : optimizer.placed_state()) {
+      if (name != "exchange.sent.first") continue;
+      const float* sent = tensor.as<float>();
+      std::vector<float> saved(sent, sent + tensor.count()), mean = saved;
+      comm.allreduce_blocking("saved", mean);
+      EXPECT_EQ(saved, mean) << "rank " << comm.rank();
+      return;
+    }
+    FAIL() << "no fragment is saved";
+  });
+}
+
 TEST(ExchangeCheckpoint, OnOtherRanksEachBeginsWithTheMean) {
   const auto policy = slow_momentum_sgd(4);
   const ScratchFolder scratch;
