@@ -7,7 +7,8 @@
 namespace tutti {
 
 BucketKey bucket_key(const Signature& signature, std::span<const int64_t> joined) {
-  return {signature.wire,
+  return {signature.kind,
+          signature.wire,
           signature.op,
           signature.placement,
           signature.prescale,
@@ -27,6 +28,7 @@ class Planner {
     const auto& signature = *tensor.signature;
     const auto key = bucket_key(signature, tensor.joined);
     const int64_t element = size_of(signature.wire);
+    if (signature.kind != CollectiveKind::allreduce) return place_moved(key, tensor);
     if (signature.place >= 0) places_[tensor.index] = signature.place;
     const int64_t piece = partition_bytes_ > 0 ? std::max<int64_t>(1, partition_bytes_ / element)
                                                : signature.shape.count();
@@ -40,6 +42,18 @@ class Planner {
       alone(key, {tensor.index, begin, count, 0});
     else
       share(key, {tensor.index, begin, count, 0}, signature.priority);
+  }
+
+  void place_moved(const BucketKey& key, const Placeable& tensor) {
+    const auto& signature = *tensor.signature;
+    const int64_t count =
+        signature.kind == CollectiveKind::allgather ? tensor.gathered : signature.shape.count();
+    const BucketSlice slice{tensor.index, 0, count, 0};
+    if (signature.placement == DeviceKind::cpu &&
+        count * size_of(signature.wire) <= fusion_bytes_ / kLeastMovedInBucket)
+      return share(key, slice, signature.priority);
+    close_all();
+    alone(key, slice);
   }
 
   void close_all() { close(open_.begin()); }

@@ -8,9 +8,16 @@
 
 namespace tutti {
 
-/// What allreduces must have in common to share a bucket. Their dtypes may differ: packing casts
-/// to the wire type.
+/// Kinds of which several operations may travel as one.
+constexpr bool may_share_bucket(CollectiveKind kind) noexcept {
+  return kind == CollectiveKind::allreduce || kind == CollectiveKind::allgather ||
+         kind == CollectiveKind::reduce_scatter;
+}
+
+/// What operations must have in common to share a bucket. Their dtypes may differ: packing casts to
+/// the wire type.
 struct BucketKey {
+  CollectiveKind kind = CollectiveKind::allreduce;
   DataType wire = DataType::f32;
   ReduceOp op = ReduceOp::sum;
   DeviceKind placement = DeviceKind::cpu;
@@ -39,14 +46,20 @@ struct Bucket {
   bool operator==(const Bucket&) const = default;
 };
 
-/// One allreduce to be placed: its signature and the ranks that have joined.
+/// One operation to be placed: its signature and the ranks that have joined.
 struct Placeable {
   int64_t index = 0;
   const Signature* signature = nullptr;
-  std::span<const int64_t> joined;
+  std::span<const int64_t> joined = {};
+  int64_t gathered = 0;  // allgather: elements of all ranks
 };
 
-/// Fuses allreduces, in their order, into buckets of at most `fusion_bytes`; a tensor above
+/// Of what is fused all is packed, and what is moved is unpacked again: an allgather or
+/// reduce_scatter that is a larger share of a bucket than one of so many travels alone, from and to
+/// the user's memory. docs/decisions.md has the measurement.
+inline constexpr int64_t kLeastMovedInBucket = 64;
+
+/// Fuses operations, in their order, into buckets of at most `fusion_bytes`; an allreduce above
 /// `partition_bytes` is cut into pieces that travel alone. One bucket per key is open at a time, so
 /// mixed types do not cut each other's buckets; buckets come out in the order in which they are
 /// complete, but nothing overtakes a more urgent tensor, and no piece of a cut one overtakes

@@ -30,8 +30,8 @@ Plan Plan::build(uint32_t id, std::vector<Tensor> tensors, int64_t fusion_bytes,
     const auto index = static_cast<int64_t>(i);
     plan.index.emplace(tensor.name, index);
     if (!tensor.signature.group.empty()) plan.groups[tensor.signature.group].push_back(index);
-    if (tensor.signature.kind == CollectiveKind::allreduce) {
-      places.push_back({index, &tensor.signature, {}});
+    if (may_share_bucket(tensor.signature.kind)) {
+      places.push_back({index, &tensor.signature, {}, gathered(tensor.signature, tensor.rows)});
       if (tensor.cut) cuts.push_back(index);
       continue;
     }
@@ -92,6 +92,11 @@ Response Plan::Tensor::answer() const {
   response.signature = signature;
   response.rows = rows;
   return response;
+}
+
+int64_t gathered(const Signature& signature, const std::vector<int64_t>& rows) {
+  if (signature.kind != CollectiveKind::allgather) return 0;
+  return std::accumulate(rows.begin(), rows.end(), int64_t{0}) * signature.shape.row_count();
 }
 
 bool Plan::Tensor::fits(const Request& request, int rank, int size) const {

@@ -14,9 +14,12 @@
 
 namespace tutti {
 
+/// Elements of all ranks together, if it is an allgather of so many rows; else 0.
+int64_t gathered(const Signature& signature, const std::vector<int64_t>& rows);
+
 /// A step that all ranks agreed to replay: its tensors and their buckets, in launch order. Built by
-/// every rank from the same description, so equal everywhere. An operation that is no allreduce is
-/// a bucket of its own.
+/// every rank from the same description, so equal everywhere. An operation of a kind that shares no
+/// bucket has one of its own, and what is before it is launched before.
 struct Plan {
   struct Tensor {
     std::string name;

@@ -98,7 +98,7 @@ std::vector<std::string> Replay::missing() const {
 
 int64_t Replay::missing_bytes() const {
   // Of an operation that is no allreduce a rank may bring other sizes than the plan says.
-  if (next_single() != nullptr) return 0;
+  if (next_bucket().key.kind != CollectiveKind::allreduce) return 0;
   int64_t bytes = 0;
   for (const auto& slice : next_bucket().slices) {
     const auto tensor = static_cast<size_t>(slice.index);

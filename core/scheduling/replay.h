@@ -29,11 +29,6 @@ class Replay {
   uint64_t next_sequence() const { return next_sequence_; }
   size_t next_index() const { return next_index_; }
   const Bucket& next_bucket() const { return plan_.buckets[next_index_]; }
-  /// The tensor of the next bucket if that is no allreduce's; else null.
-  const Plan::Tensor* next_single() const {
-    const auto& tensor = plan_.tensors[static_cast<size_t>(next_bucket().slices[0].index)];
-    return tensor.signature.kind == CollectiveKind::allreduce ? nullptr : &tensor;
-  }
   /// Its entries, one a slice; if ready().
   void entries_of_next(std::vector<Entry*>& entries) const;
   /// The next bucket was launched, with data.

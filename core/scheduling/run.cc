@@ -111,18 +111,6 @@ void fill_neutral(DataType dtype, ReduceOp op, std::byte* data, int64_t count) {
   }
 }
 
-// Equal parts of `rows`, the remainder to the lowest ranks.
-std::vector<int64_t> even_rows(int64_t rows, int size) {
-  std::vector<int64_t> parts;
-  for (int rank = 0; rank < size; ++rank) parts.push_back(even_share(rows, rank, size));
-  return parts;
-}
-
-std::vector<int64_t> times(std::vector<int64_t> rows, int64_t row_count) {
-  for (auto& count : rows) count *= row_count;
-  return rows;
-}
-
 int64_t sum(std::span<const int64_t> counts) {
   return std::accumulate(counts.begin(), counts.end(), int64_t{0});
 }
@@ -162,8 +150,9 @@ std::unique_ptr<Run> Run::bucket(uint64_t tag, RegionPool& pool, const Bucket& b
 
 // Not what has memory of its own, which is made, or filled, for one use.
 bool Run::can_repeat() const {
-  return !slices_.empty() || (!entries_.empty() && !entries_[0]->library_output &&
-                              region_bytes_ == 0 && !region_ && !output_region_);
+  if (!slices_.empty()) return true;
+  if (entries_.empty() || std::ranges::any_of(entries_, &Entry::library_output)) return false;
+  return !members_.empty() || (!region_ && !output_region_);
 }
 
 void Run::repeat(uint64_t tag) {
@@ -171,6 +160,7 @@ void Run::repeat(uint64_t tag) {
   cancelled = false;
   doomed_by = -1;
   operation_.reset();
+  if (!members_.empty()) return bind_members();
   if (slices_.empty()) {
     collective_.input = entries_[0]->input.data();
     collective_.output = entries_[0]->output.data();
@@ -253,108 +243,6 @@ void Run::fill_with_nothing(void* self, Range range, std::byte* bucket) {
   fill_neutral(run.collective_.dtype, run.collective_.op, bucket, range.count);
 }
 
-// Reductions that are scaled before or travel in another type work on copies.
-void Run::stage(const Signature& signature, Entry* entry, int64_t input_count,
-                int64_t output_count) {
-  collective_.dtype = signature.wire;
-  user_dtype_ = signature.dtype;
-  if (entry == nullptr || (signature.wire == signature.dtype && signature.prescale == 1.0)) return;
-  const auto element = size_of(signature.wire);
-  region_ = pool_.take(static_cast<size_t>(input_count * element));
-  cast(signature.dtype, entry->input.data(), signature.wire, region_->data(), input_count,
-       {signature.prescale, 1});
-  collective_.input = region_->data();
-  if (collective_.output == nullptr || signature.wire == signature.dtype) return;
-  output_region_ = pool_.take(static_cast<size_t>(output_count * element));
-  outputs_ = {{collective_.output, signature.dtype, 0, output_count}};
-  collective_.output = output_region_->data();
-}
-
-std::unique_ptr<Run> Run::single(uint64_t tag, RegionPool& pool, const Response& response,
-                                 Entry* entry, int rank, int size) {
-  return entry == nullptr ? nullptr : in_plan(tag, pool, response, {}, entry, rank, size);
-}
-
-std::unique_ptr<Run> Run::in_plan(uint64_t tag, RegionPool& pool, const Response& response,
-                                  const std::vector<int64_t>& given, Entry* entry, int rank,
-                                  int size) {
-  const auto& signature = response.signature;
-  auto run = std::make_unique<Run>(tag, pool);
-  auto& collective = run->collective_;
-  collective.kind = signature.kind;
-  collective.dtype = run->user_dtype_ = signature.dtype;
-  collective.op = signature.op;
-  collective.root = signature.root;
-  collective.scale.factor = signature.postscale;
-  run->contributors_ = size;
-  if (entry != nullptr) {
-    run->entries_ = {entry};
-    collective.input = entry->input.data();
-    collective.output = entry->output.data();
-    run->device_ = entry->input.device();
-  }
-
-  const int64_t row_count = signature.shape.row_count();
-  const bool is_root = rank == signature.root;
-  auto make_output = [&](int64_t rows) {
-    if (entry == nullptr || !entry->library_output) return;
-    entry->made = Tensor(signature.shape.with_rows(rows), signature.dtype, run->device_);
-    collective.output = entry->made.data();
-  };
-  const auto own = static_cast<size_t>(rank);
-  switch (signature.kind) {
-    case CollectiveKind::allgather:
-      run->send_counts_ = times(response.rows, row_count);
-      make_output(sum(response.rows));
-      break;
-    case CollectiveKind::gather:
-      run->send_counts_ = times(response.rows, row_count);
-      make_output(is_root ? sum(response.rows) : 0);
-      break;
-    case CollectiveKind::scatter:
-    case CollectiveKind::reduce_scatter: {
-      const int64_t all = signature.shape.rank() == 0 ? 1 : signature.shape[0];
-      const auto rows = response.rows.empty() ? even_rows(all, size) : response.rows;
-      run->send_counts_ = times(rows, row_count);
-      make_output(rows[own]);
-      if (signature.kind == CollectiveKind::reduce_scatter)
-        run->stage(signature, entry, sum(run->send_counts_), run->send_counts_[own]);
-      break;
-    }
-    case CollectiveKind::alltoall: {
-      run->rows_.assign(response.rows.begin(), std::prev(response.rows.end()));
-      make_output(sum(run->rows_));
-      collective.longest = response.rows.back() * row_count;
-      run->send_counts_ = times(entry != nullptr ? entry->request.rows : given, row_count);
-      run->recv_counts_ = times(run->rows_, row_count);
-      break;
-    }
-    case CollectiveKind::reduce:
-      run->send_counts_ = {signature.shape.count()};
-      run->stage(signature, entry, signature.shape.count(), signature.shape.count());
-      break;
-    case CollectiveKind::broadcast:
-      run->send_counts_ = {signature.shape.count()};
-      break;
-    case CollectiveKind::send:
-    case CollectiveKind::recv: {
-      const bool sends = response.rows[0] == rank;
-      collective.kind = sends ? CollectiveKind::send : CollectiveKind::recv;
-      collective.root = static_cast<int>(response.rows[sends ? 1 : 0]);
-      run->send_counts_ = {signature.shape.count()};
-      break;
-    }
-    case CollectiveKind::barrier:
-    case CollectiveKind::allreduce:
-      break;
-  }
-  if (signature.kind == CollectiveKind::allgather) run->rows_ = response.rows;
-  if (!run->rows_.empty() && entry != nullptr) entry->work->set_received(run->rows_);
-  collective.send_counts = run->send_counts_;
-  collective.recv_counts = run->recv_counts_;
-  return run;
-}
-
 void Run::start(Backend& backend, uint32_t verdict, int queue) {
   Launch launch;
   launch.tag = tag_;
@@ -397,6 +285,7 @@ void Run::start(Backend& backend, uint32_t verdict, int queue) {
     }
   }
   started = Clock::now();
+  if (!members_.empty()) pack_members();
   if (pair != nullptr) {
     in_pair_.start(*backend.transport(), collective_, tag_);
     operation_.reset(&in_pair_);
@@ -465,6 +354,7 @@ void Run::finish() {
       update.apply(update.self, piece.data - update.inputs, piece.count, piece.data);
   }
   operation_.reset();
+  if (!members_.empty()) return unpack_members();
   pool_.give_back(std::move(region_), device_);
   for (const auto& piece : outputs_)
     if (output_region_)

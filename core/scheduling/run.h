@@ -58,16 +58,13 @@ class Run {
                                      std::vector<Entry*> entries, int contributors, Device device);
   /// The same bucket again, with the memory of entries(), which the scheduler has filled before.
   void repeat(uint64_t tag);
-  /// Any other kind; `entry` is null on ranks that send and recv do not concern. Null if this rank
-  /// has nothing to do. May throw Error (out of memory).
-  static std::unique_ptr<Run> single(uint64_t tag, RegionPool& pool, const Response& response,
-                                     Entry* entry, int rank, int size);
-
-  /// The same in a plan; `entry` is null on a rank that vetoes, `given` what an alltoall then would
-  /// give.
-  static std::unique_ptr<Run> in_plan(uint64_t tag, RegionPool& pool, const Response& response,
-                                      const std::vector<int64_t>& given, Entry* entry, int rank,
-                                      int size);
+  /// Any other kind, of one answer, or allgathers or reduce_scatters that share a bucket. No
+  /// `entries`: this rank vetoes; `given` is what an alltoall then would give. May throw Error (out
+  /// of memory).
+  static std::unique_ptr<Run> moved(uint64_t tag, RegionPool& pool,
+                                    std::span<const Response> answers,
+                                    const std::vector<int64_t>& given, std::vector<Entry*> entries,
+                                    int rank, int size);
   /// Whether repeat() can run it once more. Before finish().
   bool can_repeat() const;
 
@@ -95,6 +92,12 @@ class Run {
   Clock::time_point started;
 
  private:
+  void take_single(const Response& response, const std::vector<int64_t>& given, Entry* entry,
+                   int rank, int size);
+  void take_members(std::span<const Response> answers, int size);
+  void bind_members();
+  void pack_members();
+  void unpack_members();
   void stage(const Signature& signature, Entry* entry, int64_t input_count, int64_t output_count);
   static void fill(void* self, Range range, std::byte* bucket);
   static void drain(void* self, Range range, const std::byte* bucket, Scale scale);
@@ -114,12 +117,17 @@ class Run {
   std::vector<int64_t> rows_;  // of an allgather or alltoall, from each rank
   std::vector<Entry*> entries_;
   std::vector<BucketSlice> slices_;
+  // Of allgathers or reduce_scatters that share a bucket: elements of each rank, and rows.
+  struct Member {
+    std::vector<int64_t> counts, rows;
+  };
+  std::vector<Member> members_;
+  int rank_ = 0;  // this one, where it must be known
   std::unique_ptr<Region> region_, output_region_;
   std::vector<Piece> inputs_, outputs_;
   std::vector<Window> windows_;  // if all of the bucket is shared memory
   bool may_share_ = false;
   bool updates_ = false;  // the result was not used for what it is meant for
-  DataType user_dtype_ = DataType::f32;
   Scale prescale_;
   int contributors_ = 0;
   Traffic traffic_;

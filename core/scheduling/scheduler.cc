@@ -95,10 +95,10 @@ Entry* Scheduler::take_outstanding(const std::string& key) {
 // --- answers ------------------------------------------------------------------------------------
 
 void Scheduler::on_answers(WireReader reader) {
-  std::vector<Response> allreduces;
+  std::vector<Response> fusable;
   while (!reader.at_end()) {
     if (reader.enumeration<AnswerType>(2) == AnswerType::plan) {
-      launch_allreduces(allreduces);
+      launch_fused(fusable);
       begin_plan(Plan::decode(reader, options_.fusion_bytes, options_.partition_bytes));
       continue;
     }
@@ -106,12 +106,12 @@ void Scheduler::on_answers(WireReader reader) {
     check_response(response, size_);
     if (!response.error && !response.all_joined && response.joined.empty())
       cache_.remember(response.name, response.signature);
-    on_response(response, allreduces);
+    on_response(response, fusable);
   }
-  launch_allreduces(allreduces);
+  launch_fused(fusable);
 }
 
-void Scheduler::on_response(const Response& response, std::vector<Response>& allreduces) {
+void Scheduler::on_response(const Response& response, std::vector<Response>& fusable) {
   if (response.all_joined) {
     Entry* entry = std::exchange(join_, nullptr);
     if (entry == nullptr) return;
@@ -121,12 +121,12 @@ void Scheduler::on_response(const Response& response, std::vector<Response>& all
     finish(entry, nullptr);
     return;
   }
-  if (response.signature.kind == CollectiveKind::allreduce && !response.error) {
-    allreduces.push_back(response);
+  if (may_share_bucket(response.signature.kind) && !response.error) {
+    fusable.push_back(response);
     return;
   }
-  // All ranks launch in the order of the answers, and these allreduces come before this response.
-  launch_allreduces(allreduces);
+  // All ranks launch in the order of the answers, and these come before this response.
+  launch_fused(fusable);
   const auto kind = response.signature.kind;
   std::string key = response.name;
   if (is_pair(kind)) {
@@ -145,38 +145,56 @@ void Scheduler::on_response(const Response& response, std::vector<Response>& all
     check_answer(entry->request, response, rank_, size_);
     if (response.pair >= 0) prepare_pair(response, *entry);
   }
-  auto run = Run::single(next_tag_++, pool_, response, entry, rank_, size_);
-  if (run) waiting_.push_back(std::move(run));
+  // Of what other ranks send each other this one has nothing to do.
+  const uint64_t tag = next_tag_++;
+  if (entry != nullptr)
+    waiting_.push_back(Run::moved(tag, pool_, {&response, 1}, {}, {entry}, rank_, size_));
 }
 
 // Fuses what was answered together. Every rank does the same with the same answers.
-void Scheduler::launch_allreduces(std::vector<Response>& allreduces) {
-  if (allreduces.empty()) return;
-  ++beside_plan_;
+void Scheduler::launch_fused(std::vector<Response>& fusable) {
+  if (fusable.empty()) return;
   std::vector<Placeable> places;
   std::vector<Entry*> entries;
-  for (size_t i = 0; i < allreduces.size(); ++i) {
-    const auto& response = allreduces[i];
-    places.push_back({static_cast<int64_t>(i), &response.signature, response.joined});
+  bool has_allreduce = false;
+  for (size_t i = 0; i < fusable.size(); ++i) {
+    const auto& response = fusable[i];
+    const auto kind = response.signature.kind;
+    places.push_back({static_cast<int64_t>(i), &response.signature, response.joined,
+                      gathered(response.signature, response.rows)});
     Entry* entry = take_outstanding(response.name);
     entries.push_back(entry);
     if (entry != nullptr) {
       check_answer(entry->request, response, rank_, size_);
       entry->left = response.signature.shape.count() - response.signature.begin;
     }
+    has_allreduce |= kind == CollectiveKind::allreduce;
+    // A rank that has joined takes part in allreduces with nothing.
+    need_of_message(entry != nullptr || kind == CollectiveKind::allreduce,
+                    "it answers what was not asked");
   }
+  if (has_allreduce) ++beside_plan_;
   const auto buckets = plan_buckets(places, options_.fusion_bytes, options_.partition_bytes);
   for (const auto& bucket : buckets) {
     std::vector<Entry*> members;
     for (const auto& slice : bucket.slices)
       if (auto* entry = entries[static_cast<size_t>(slice.index)]) members.push_back(entry);
     TUTTI_CHECK(members.empty() || members.size() == bucket.slices.size());
-    const int contributors = size_ - static_cast<int>(bucket.key.joined.size());
-    waiting_.push_back(Run::bucket(next_tag_++, pool_, bucket, std::move(members), contributors,
-                                   device_of(bucket.key)));
-    ++statistics_.buckets;
+    const uint64_t tag = next_tag_++;
+    if (bucket.key.kind == CollectiveKind::allreduce) {
+      const int contributors = size_ - static_cast<int>(bucket.key.joined.size());
+      waiting_.push_back(
+          Run::bucket(tag, pool_, bucket, std::move(members), contributors, device_of(bucket.key)));
+      ++statistics_.buckets;
+      continue;
+    }
+    std::vector<Response> answers;
+    for (const auto& slice : bucket.slices)
+      answers.push_back(fusable[static_cast<size_t>(slice.index)]);
+    statistics_.buckets += answers.size() > 1 ? 1 : 0;
+    waiting_.push_back(Run::moved(tag, pool_, answers, {}, std::move(members), rank_, size_));
   }
-  allreduces.clear();
+  fusable.clear();
 }
 
 Device Scheduler::device_of(const BucketKey& key) const {
@@ -380,9 +398,14 @@ bool Scheduler::is_awaited(std::string_view name) const {
 }
 
 std::string Scheduler::describe(const Run& run) {
-  if (run.slices().empty())
-    return fmt::format("{} \"{}\"", to_string(run.collective().kind),
-                       run.entries().empty() ? "" : run.entries().front()->request.name);
+  if (run.slices().empty()) {
+    const auto kind = to_string(run.collective().kind);
+    if (run.entries().empty()) return fmt::format("{} (of other ranks)", kind);
+    const auto& name = run.entries().front()->request.name;
+    return run.entries().size() == 1
+               ? fmt::format("{} \"{}\"", kind, name)
+               : fmt::format("{} \"{}\" and {} more", kind, name, run.entries().size() - 1);
+  }
   if (run.entries().empty()) return fmt::format("bucket {} (of other ranks)", run.tag());
   const auto more = run.entries().size() - 1;
   const auto& first = run.entries().front()->request.name;

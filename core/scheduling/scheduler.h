@@ -94,8 +94,8 @@ class Scheduler {
   bool held() const { return replay_ && replay_->holds_waiting(); }
   void finish(Entry* entry, const Error* error) { hooks_.finish({&entry, 1}, error); }
   void request(Entry* entry);
-  void on_response(const Response& response, std::vector<Response>& allreduces);
-  void launch_allreduces(std::vector<Response>& allreduces);
+  void on_response(const Response& response, std::vector<Response>& fusable);
+  void launch_fused(std::vector<Response>& fusable);
   /// Where the backend works on a bucket.
   Device device_of(const BucketKey& key) const;
   void begin_plan(Plan plan);

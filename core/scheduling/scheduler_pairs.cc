@@ -51,7 +51,7 @@ bool Scheduler::launch_in_pair(Entry* entry) {
     Response response;
     response.signature = entry->request.signature;
     response.rows = {pair.sends ? rank_ : pair.peer, pair.sends ? pair.peer : rank_};
-    run = Run::single(pair_tag(pair.id, use), pool_, response, entry, rank_, size_);
+    run = Run::moved(pair_tag(pair.id, use), pool_, {&response, 1}, {}, {entry}, rank_, size_);
     ++allocations_;
   }
   run->pair = &pair;

@@ -133,16 +133,22 @@ bool Scheduler::launch_replay(Clock::time_point now) {
 // The next bucket; without entries: this rank takes part in it with a veto alone.
 std::unique_ptr<Run> Scheduler::plan_run(std::vector<Entry*> entries) {
   const auto tag = replay_->plan().tag(replay_->next_sequence());
-  if (const auto* single = replay_->next_single())
-    return Run::in_plan(tag, pool_, single->answer(), single->given,
-                        entries.empty() ? nullptr : entries[0], rank_, size_);
   const auto& bucket = replay_->next_bucket();
+  if (bucket.key.kind != CollectiveKind::allreduce) {
+    std::vector<Response> answers;
+    const auto& tensors = replay_->plan().tensors;
+    for (const auto& slice : bucket.slices)
+      answers.push_back(tensors[static_cast<size_t>(slice.index)].answer());
+    const auto& given = tensors[static_cast<size_t>(bucket.slices[0].index)].given;
+    return Run::moved(tag, pool_, answers, given, std::move(entries), rank_, size_);
+  }
   return Run::bucket(tag, pool_, bucket, std::move(entries), size_, device_of(bucket.key));
 }
 
 // A bucket whose tensors come from a device is launched when its part of them has come.
 bool Scheduler::next_arrived() {
-  if (replay_->next_single() != nullptr) return true;  // submitted when all of it has
+  // What is no allreduce is submitted when all of it has come.
+  if (replay_->next_bucket().key.kind != CollectiveKind::allreduce) return true;
   replay_->entries_of_next(over_);
   return arrived(over_, replay_->next_bucket().slices);
 }

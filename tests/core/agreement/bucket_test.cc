@@ -190,5 +190,35 @@ TEST(PlanBuckets, CoversEveryElementOnce) {
   }
 }
 
+Signature moved(CollectiveKind kind, int64_t count) {
+  auto made = signature(count);
+  made.kind = kind;
+  return made;
+}
+
+// Each kind has buckets of its own; what is large goes alone, behind what was before it.
+TEST(PlanBuckets, AllgathersAndReduceScattersShareTheirs) {
+  const auto gather = moved(CollectiveKind::allgather, 10),
+             scatter = moved(CollectiveKind::reduce_scatter, 10),
+             large = moved(CollectiveKind::reduce_scatter, 5000), sum = signature(10);
+  std::vector<Placeable> list;
+  for (const auto* of : {&gather, &scatter, &sum, &gather, &scatter, &large, &gather})
+    list.push_back({static_cast<int64_t>(list.size()), of, {}, of == &gather ? 20 : 0});
+  const auto buckets = plan_buckets(list, 1 << 17, 1 << 20);
+  ASSERT_EQ(buckets.size(), 5u);
+  const auto indices = [](const Bucket& bucket) {
+    std::vector<int64_t> found;
+    for (const auto& slice : bucket.slices) found.push_back(slice.index);
+    return found;
+  };
+  EXPECT_EQ(indices(buckets[0]), std::vector<int64_t>{2});
+  EXPECT_EQ(indices(buckets[1]), (std::vector<int64_t>{0, 3}));
+  EXPECT_EQ(buckets[1].key.kind, CollectiveKind::allgather);
+  EXPECT_EQ(buckets[1].count, 40);
+  EXPECT_EQ(indices(buckets[2]), (std::vector<int64_t>{1, 4}));
+  EXPECT_EQ(indices(buckets[3]), std::vector<int64_t>{5});
+  EXPECT_EQ(indices(buckets[4]), std::vector<int64_t>{6});
+}
+
 }  // namespace
 }  // namespace tutti

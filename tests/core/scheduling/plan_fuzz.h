@@ -10,19 +10,20 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstring>
+#include <iterator>
 #include <numeric>
 #include <random>
 #include <thread>
 #include <vector>
 
 #include "tests/support/ranks.h"
+#include "tutti/collectives/schedule.h"
 #include "tutti/core/agreement/request.h"
 #include "tutti/core/communicator.h"
 
 namespace tutti::test {
 
-inline constexpr int kTensors = 10, kSteps = 16;
+inline constexpr int kTensors = 20, kSteps = 16;
 
 // What happens in a step, the same on all ranks because they draw the same numbers.
 struct Event {
@@ -40,70 +41,193 @@ inline Event draw(std::mt19937_64& random, int size) {
   return event;
 }
 
+// How a tensor travels: as one of the kinds, to the next rank and from the one before, or twice, as
+// the members of a group.
+enum class Way {
+  allreduce,
+  allgather,
+  reduce_scatter,
+  broadcast,
+  alltoall,
+  scatter,
+  gather,
+  reduce,
+  pair,
+  grouped_sums,
+  grouped_gathers
+};
+
+// Every other one is an allreduce.
+inline Way way_of(int tensor) {
+  constexpr Way kWays[] = {Way::allgather,    Way::reduce_scatter, Way::broadcast, Way::alltoall,
+                           Way::scatter,      Way::gather,         Way::reduce,    Way::pair,
+                           Way::grouped_sums, Way::grouped_gathers};
+  constexpr int kCount = std::size(kWays);
+  return tensor % 2 == 0 ? Way::allreduce : kWays[tensor / 2 % kCount];
+}
+
 struct Gradient {
   std::string name;
-  CollectiveKind kind = CollectiveKind::allreduce;
+  Way way = Way::allreduce;
   int root = 0;
   std::vector<float> values, before;
+  std::vector<float> second;  // of the other member of a group; of a pair, what is received
   Shape shape;
-  Work work;
+  Shape shape_of_root;
+  Work work, received;
 };
 
 inline float value_of(int rank, int step, int64_t i) {
   return static_cast<float>(rank * 3 + step + static_cast<int>(i % 11));
 }
 
-// Most are allreduces.
-inline CollectiveKind kind_of(int tensor) {
-  constexpr CollectiveKind kKinds[] = {CollectiveKind::allgather, CollectiveKind::reduce_scatter,
-                                       CollectiveKind::broadcast};
-  return tensor % 3 == 2 ? kKinds[tensor / 3 % 3] : CollectiveKind::allreduce;
+// Rows [begin, end) of an even division, in elements.
+inline Range share_of(const Shape& shape, int rank, int size) {
+  Range share;
+  for (int r = 0; r < rank; ++r) share.begin += even_share(shape[0], r, size) * shape.row_count();
+  share.count = even_share(shape[0], rank, size) * shape.row_count();
+  return share;
 }
 
-inline Work submit(Communicator& comm, Gradient& gradient) {
+inline void submit(Communicator& comm, Gradient& gradient) {
   const TensorView view(gradient.values.data(), gradient.shape, DataType::f32);
-  switch (gradient.kind) {
-    case CollectiveKind::allgather:
-      return comm.allgather(gradient.name, view);
-    case CollectiveKind::reduce_scatter:
-      return comm.reduce_scatter(gradient.name, view, {.op = ReduceOp::sum});
-    case CollectiveKind::broadcast:
-      return comm.broadcast(gradient.name, view, gradient.root);
-    default:
-      return comm.allreduce(gradient.name, view, ReduceOp::sum);
+  const TensorView second(gradient.second.data(), gradient.shape, DataType::f32);
+  const std::vector<NamedTensor> members{{gradient.name + ".a", view},
+                                         {gradient.name + ".b", second}};
+  const int rank = comm.rank(), size = comm.size();
+  auto& work = gradient.work;
+  const auto& name = gradient.name;
+  switch (gradient.way) {
+    case Way::allreduce:
+      work = comm.allreduce(name, view, ReduceOp::sum);
+      break;
+    case Way::allgather:
+      work = comm.allgather(name, view);
+      break;
+    case Way::reduce_scatter:
+      work = comm.reduce_scatter(name, view, {.op = ReduceOp::sum});
+      break;
+    case Way::broadcast:
+      work = comm.broadcast(name, view, gradient.root);
+      break;
+    case Way::alltoall: {
+      std::vector<int64_t> splits;
+      for (int to = 0; to < size; ++to) splits.push_back(even_share(gradient.shape[0], to, size));
+      work = comm.alltoall(name, view, splits);
+      break;
+    }
+    case Way::scatter:
+      work = comm.scatter(name, view, gradient.root);
+      break;
+    case Way::gather:
+      work = comm.gather(name, view, gradient.root);
+      break;
+    case Way::reduce:
+      work = comm.reduce(name, view, view, gradient.root);
+      break;
+    case Way::pair:
+      work = comm.send(name + " of " + std::to_string(rank), view, (rank + 1) % size);
+      gradient.received = comm.recv(name + " of " + std::to_string((rank + size - 1) % size),
+                                    second, (rank + size - 1) % size);
+      break;
+    case Way::grouped_sums:
+      work = comm.grouped_allreduce(name, members, {.op = ReduceOp::sum});
+      break;
+    case Way::grouped_gathers:
+      work = comm.grouped_allgather(name, members);
+      break;
   }
 }
 
-inline std::vector<float> result_of(Gradient& gradient) {
-  if (gradient.kind != CollectiveKind::allgather && gradient.kind != CollectiveKind::reduce_scatter)
-    return gradient.values;
-  const Tensor output = gradient.work.output();
+inline std::vector<float> made_by(Gradient& gradient, size_t index = 0) {
+  const Tensor output = gradient.work.output(index);
   const auto values = output.span<float>();
   return {values.begin(), values.end()};
+}
+
+// What this rank has of it, once it is done.
+inline std::vector<float> result_of(Communicator& comm, Gradient& gradient) {
+  switch (gradient.way) {
+    case Way::allgather:
+    case Way::reduce_scatter:
+    case Way::alltoall:
+    case Way::scatter:
+      return made_by(gradient);
+    case Way::gather:
+      return comm.rank() == gradient.root ? made_by(gradient) : std::vector<float>();
+    case Way::pair:
+      return gradient.second;
+    case Way::grouped_sums:
+      EXPECT_EQ(gradient.values, gradient.second);
+      return gradient.values;
+    case Way::grouped_gathers:
+      EXPECT_EQ(made_by(gradient, 0), made_by(gradient, 1));
+      return made_by(gradient);
+    default:
+      return gradient.values;
+  }
 }
 
 inline std::vector<float> expected_of(const Gradient& gradient, int rank, int size, int step) {
   const int64_t count = gradient.shape.count();
   std::vector<float> expected;
-  int64_t begin = 0, end = count;
-  if (gradient.kind == CollectiveKind::reduce_scatter) {
-    for (int r = 0; r < rank; ++r)
-      begin += even_share(gradient.shape[0], r, size) * gradient.shape.row_count();
-    end = begin + even_share(gradient.shape[0], rank, size) * gradient.shape.row_count();
-  }
-  if (gradient.kind == CollectiveKind::allgather) {
-    for (int r = 0; r < size; ++r)
-      for (int64_t i = 0; i < count; ++i) expected.push_back(value_of(r, step, i));
-    return expected;
-  }
-  for (int64_t i = begin; i < end; ++i) {
-    float value = 0;
-    for (int r = 0; r < size; ++r)
-      if (gradient.kind != CollectiveKind::broadcast || r == gradient.root)
-        value += value_of(r, step, i);
-    expected.push_back(value);
+  const auto give = [&](int from, Range range) {
+    for (int64_t i = range.begin; i < range.end(); ++i) expected.push_back(value_of(from, step, i));
+  };
+  const auto give_sums = [&](Range range) {
+    for (int64_t i = range.begin; i < range.end(); ++i) {
+      float sum = 0;
+      for (int r = 0; r < size; ++r) sum += value_of(r, step, i);
+      expected.push_back(sum);
+    }
+  };
+  const Range all{0, count};
+  switch (gradient.way) {
+    case Way::allreduce:
+    case Way::grouped_sums:
+      give_sums(all);
+      break;
+    case Way::allgather:
+    case Way::grouped_gathers:
+      for (int r = 0; r < size; ++r) give(r, all);
+      break;
+    case Way::reduce_scatter:
+      give_sums(share_of(gradient.shape, rank, size));
+      break;
+    case Way::broadcast:
+      give(gradient.root, all);
+      break;
+    case Way::alltoall:
+      for (int r = 0; r < size; ++r) give(r, share_of(gradient.shape, rank, size));
+      break;
+    case Way::scatter:
+      give(gradient.root, share_of(gradient.shape_of_root, rank, size));
+      break;
+    case Way::gather:
+      for (int r = 0; r < size && rank == gradient.root; ++r) give(r, all);
+      break;
+    case Way::reduce:
+      if (rank == gradient.root)
+        give_sums(all);
+      else
+        give(rank, all);
+      break;
+    case Way::pair:
+      give((rank + size - 1) % size, all);
+      break;
   }
   return expected;
+}
+
+// Waits for it; whether that threw the error of ranks that disagree.
+inline bool is_refused(Work& work) {
+  try {
+    work.wait();
+    return false;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::mismatch) << error.what();
+    return true;
+  }
 }
 
 // By step: the rank that doubles a tensor has done so. Until then the others hold theirs back, so
@@ -121,15 +245,25 @@ inline void run_seed(Communicator& comm, uint64_t seed, Doubled& doubled) {
       if (event.kind == Event::missing && t == event.tensor) continue;
       Gradient gradient;
       gradient.name = t < kTensors ? fmt::format("t{}", t) : fmt::format("new {}", step);
-      gradient.kind = kind_of(t);
+      gradient.way = way_of(t);
       gradient.root = t % size;
-      const int64_t count = 6 * (1 + t * t * 7);
-      gradient.shape = Shape{count};
+      const int64_t count = 6 * (1 + t * t * 2);
+      gradient.shape = gradient.shape_of_root = Shape{count};
+      const bool by_one = event.kind == Event::reshaped_by_one && t == event.tensor;
+      const Shape other{count / 3, 3};
+      if (t == event.tensor && (event.kind == Event::reshaped || (by_one && mine)))
+        gradient.shape = other;
       if (t == event.tensor &&
-          (event.kind == Event::reshaped || (event.kind == Event::reshaped_by_one && mine)))
-        gradient.shape = Shape{count / 3, 3};
-      for (int64_t i = 0; i < count; ++i) gradient.values.push_back(value_of(comm.rank(), step, i));
+          (event.kind == Event::reshaped || (by_one && event.rank == gradient.root)))
+        gradient.shape_of_root = other;
+      // Shapes of what two ranks send each other may differ, but not the number of elements.
+      if (gradient.way == Way::pair && by_one && mine) gradient.shape = Shape{count / 3};
+      for (int64_t i = 0; i < gradient.shape.count(); ++i)
+        gradient.values.push_back(value_of(comm.rank(), step, i));
       gradient.before = gradient.values;
+      gradient.second = gradient.way == Way::pair
+                            ? std::vector<float>(gradient.values.size(), -1.0f)
+                            : gradient.values;
       gradients.push_back(std::move(gradient));
     }
     std::shuffle(gradients.begin(), gradients.end(), own);
@@ -140,7 +274,7 @@ inline void run_seed(Communicator& comm, uint64_t seed, Doubled& doubled) {
           event.kind == Event::doubled_by_one && gradient.name == fmt::format("t{}", event.tensor);
       auto& done = doubled[static_cast<size_t>(step)];
       while (doubles && !mine && !done) std::this_thread::yield();
-      gradient.work = submit(comm, gradient);
+      submit(comm, gradient);
       if (!doubles || !mine) continue;
       try {
         submit(comm, gradient);
@@ -151,19 +285,32 @@ inline void run_seed(Communicator& comm, uint64_t seed, Doubled& doubled) {
       done = true;
     }
     for (auto& gradient : gradients) {
-      const bool refused =
+      SCOPED_TRACE(
+          fmt::format("seed {} step {} {} rank {}", seed, step, gradient.name, comm.rank()));
+      const bool odd =
           event.kind == Event::reshaped_by_one && gradient.name == fmt::format("t{}", event.tensor);
-      try {
-        gradient.work.wait();
-        ASSERT_FALSE(refused) << "seed " << seed << " step " << step << " " << gradient.name;
-        ASSERT_EQ(result_of(gradient), expected_of(gradient, comm.rank(), size, step))
-            << "seed " << seed << " step " << step << " " << gradient.name;
-      } catch (const Error& error) {
-        ASSERT_TRUE(refused) << "seed " << seed << " step " << step << ": " << error.what();
-        ASSERT_EQ(error.code(), ErrorCode::mismatch);
-        ASSERT_EQ(0, std::memcmp(gradient.values.data(), gradient.before.data(),
-                                 gradient.values.size() * sizeof(float)));
+      // The root of a scatter says how it is dealt, and nobody else.
+      const bool refused = odd && gradient.way != Way::scatter;
+      if (gradient.way == Way::pair) {
+        const auto next_of = [&](int rank) { return (rank + 1) % size; };
+        const bool receives_odd = odd && (mine || next_of(event.rank) == comm.rank());
+        ASSERT_EQ(is_refused(gradient.received), receives_odd);
+        ASSERT_EQ(is_refused(gradient.work), odd && (mine || next_of(comm.rank()) == event.rank));
+        ASSERT_EQ(gradient.values, gradient.before);
+        if (receives_odd) {
+          ASSERT_EQ(gradient.second, std::vector<float>(gradient.second.size(), -1.0f));
+        } else {
+          ASSERT_EQ(gradient.second, expected_of(gradient, comm.rank(), size, step));
+        }
+        continue;
       }
+      ASSERT_EQ(is_refused(gradient.work), refused);
+      if (!refused) {
+        ASSERT_EQ(result_of(comm, gradient), expected_of(gradient, comm.rank(), size, step));
+        continue;
+      }
+      ASSERT_EQ(gradient.values, gradient.before);
+      ASSERT_EQ(gradient.second, gradient.before);
     }
   }
 }

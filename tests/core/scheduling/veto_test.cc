@@ -189,6 +189,7 @@ TEST(Veto, SendAndReceiveOfAPlannedNameGoTheirOwnWay) {
           }
         }
         EXPECT_GT(comm.statistics().replayed_buckets, 5u);
+        EXPECT_EQ(comm.statistics().vetoed_buckets, 0u);
       },
       [](Options& options) { options.replay_after = 2; });
 }

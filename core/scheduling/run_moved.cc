@@ -1,0 +1,231 @@
+// Operations that are no allreduce: one from and to the user's memory, and allgathers or
+// reduce_scatters that share a bucket. Such a bucket has for each rank what all its members have
+// for that rank, one behind another; it is packed from the members' inputs and unpacked into their
+// outputs.
+
+#include <algorithm>
+#include <iterator>
+#include <numeric>
+
+#include "tutti/core/scheduling/run.h"
+#include "tutti/tensor/packing.h"
+
+namespace tutti {
+
+namespace {
+
+// Equal parts of `rows`, the remainder to the lowest ranks.
+std::vector<int64_t> even_rows(int64_t rows, int size) {
+  std::vector<int64_t> parts;
+  for (int rank = 0; rank < size; ++rank) parts.push_back(even_share(rows, rank, size));
+  return parts;
+}
+
+std::vector<int64_t> times(std::vector<int64_t> rows, int64_t row_count) {
+  for (auto& count : rows) count *= row_count;
+  return rows;
+}
+
+int64_t total(std::span<const int64_t> counts) {
+  return std::accumulate(counts.begin(), counts.end(), int64_t{0});
+}
+
+// Rows that each rank has of an allgather, or gets of a reduce_scatter.
+std::vector<int64_t> rows_of_ranks(const Response& response, int size) {
+  if (!response.rows.empty()) return response.rows;
+  const auto& shape = response.signature.shape;
+  return even_rows(shape.rank() == 0 ? 1 : shape[0], size);
+}
+
+}  // namespace
+
+std::unique_ptr<Run> Run::moved(uint64_t tag, RegionPool& pool, std::span<const Response> answers,
+                                const std::vector<int64_t>& given, std::vector<Entry*> entries,
+                                int rank, int size) {
+  auto run = std::make_unique<Run>(tag, pool);
+  run->entries_ = std::move(entries);
+  run->contributors_ = size;
+  run->rank_ = rank;
+  const auto& signature = answers[0].signature;
+  auto& collective = run->collective_;
+  collective.kind = signature.kind;
+  collective.dtype = signature.dtype;
+  collective.op = signature.op;
+  collective.root = signature.root;
+  collective.scale.factor = signature.postscale;
+  if (answers.size() == 1)
+    run->take_single(answers[0], given, run->entries_.empty() ? nullptr : run->entries_[0], rank,
+                     size);
+  else
+    run->take_members(answers, size);
+  collective.send_counts = run->send_counts_;
+  collective.recv_counts = run->recv_counts_;
+  return run;
+}
+
+void Run::take_single(const Response& response, const std::vector<int64_t>& given, Entry* entry,
+                      int rank, int size) {
+  const auto& signature = response.signature;
+  if (entry != nullptr) {
+    collective_.input = entry->input.data();
+    collective_.output = entry->output.data();
+    device_ = entry->input.device();
+  }
+
+  const int64_t row_count = signature.shape.row_count();
+  const bool is_root = rank == signature.root;
+  auto make_output = [&](int64_t rows) {
+    if (entry == nullptr || !entry->library_output) return;
+    entry->made = Tensor(signature.shape.with_rows(rows), signature.dtype, device_);
+    collective_.output = entry->made.data();
+  };
+  const auto own = static_cast<size_t>(rank);
+  switch (signature.kind) {
+    case CollectiveKind::allgather:
+      send_counts_ = times(response.rows, row_count);
+      make_output(total(response.rows));
+      break;
+    case CollectiveKind::gather:
+      send_counts_ = times(response.rows, row_count);
+      make_output(is_root ? total(response.rows) : 0);
+      break;
+    case CollectiveKind::scatter:
+    case CollectiveKind::reduce_scatter: {
+      const int64_t all = signature.shape.rank() == 0 ? 1 : signature.shape[0];
+      const auto rows = response.rows.empty() ? even_rows(all, size) : response.rows;
+      send_counts_ = times(rows, row_count);
+      make_output(rows[own]);
+      if (signature.kind == CollectiveKind::reduce_scatter)
+        stage(signature, entry, total(send_counts_), send_counts_[own]);
+      break;
+    }
+    case CollectiveKind::alltoall:
+      rows_.assign(response.rows.begin(), std::prev(response.rows.end()));
+      make_output(total(rows_));
+      collective_.longest = response.rows.back() * row_count;
+      send_counts_ = times(entry != nullptr ? entry->request.rows : given, row_count);
+      recv_counts_ = times(rows_, row_count);
+      break;
+    case CollectiveKind::reduce:
+      send_counts_ = {signature.shape.count()};
+      stage(signature, entry, signature.shape.count(), signature.shape.count());
+      break;
+    case CollectiveKind::broadcast:
+      send_counts_ = {signature.shape.count()};
+      break;
+    case CollectiveKind::send:
+    case CollectiveKind::recv: {
+      const bool sends = response.rows[0] == rank;
+      collective_.kind = sends ? CollectiveKind::send : CollectiveKind::recv;
+      collective_.root = static_cast<int>(response.rows[sends ? 1 : 0]);
+      send_counts_ = {signature.shape.count()};
+      break;
+    }
+    case CollectiveKind::barrier:
+    case CollectiveKind::allreduce:
+      break;
+  }
+  if (signature.kind == CollectiveKind::allgather) rows_ = response.rows;
+  if (!rows_.empty() && entry != nullptr) entry->work->set_received(rows_);
+}
+
+// Reductions that are scaled before or travel in another type work on copies.
+void Run::stage(const Signature& signature, Entry* entry, int64_t input_count,
+                int64_t output_count) {
+  collective_.dtype = signature.wire;
+  if (entry == nullptr || (signature.wire == signature.dtype && signature.prescale == 1.0)) return;
+  const auto element = size_of(signature.wire);
+  region_ = pool_.take(static_cast<size_t>(input_count * element));
+  cast(signature.dtype, entry->input.data(), signature.wire, region_->data(), input_count,
+       {signature.prescale, 1});
+  collective_.input = region_->data();
+  if (collective_.output == nullptr || signature.wire == signature.dtype) return;
+  output_region_ = pool_.take(static_cast<size_t>(output_count * element));
+  outputs_ = {{collective_.output, signature.dtype, 0, output_count}};
+  collective_.output = output_region_->data();
+}
+
+// --- several in one bucket ----------------------------------------------------------------------
+
+void Run::take_members(std::span<const Response> answers, int size) {
+  const auto& first = answers[0].signature;
+  collective_.dtype = first.wire;
+  prescale_.factor = first.prescale;
+  send_counts_.assign(static_cast<size_t>(size), 0);
+  for (const auto& answer : answers) {
+    Member member{.counts = {}, .rows = rows_of_ranks(answer, size)};
+    member.counts = times(member.rows, answer.signature.shape.row_count());
+    for (size_t rank = 0; rank < member.counts.size(); ++rank)
+      send_counts_[rank] += member.counts[rank];
+    members_.push_back(std::move(member));
+  }
+  bind_members();
+}
+
+// Where the elements of each member are in the bucket, on its way out and on its way in.
+void Run::bind_members() {
+  const bool gathers = collective_.kind == CollectiveKind::allgather;
+  const auto own = static_cast<size_t>(rank_);
+  inputs_.clear();
+  outputs_.clear();
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    Entry& entry = *entries_[i];
+    if (entry.library_output)
+      entry.made = Tensor(entry.request.signature.shape.with_rows(gathers ? total(members_[i].rows)
+                                                                          : members_[i].rows[own]),
+                          entry.request.signature.dtype);
+    if (gathers) entry.work->set_received(members_[i].rows);
+  }
+  if (entries_.empty()) return;
+  // Of one side only this rank's part is here.
+  auto& whole = gathers ? outputs_ : inputs_;
+  auto& part = gathers ? inputs_ : outputs_;
+  int64_t begin = 0, part_begin = 0;
+  for (size_t rank = 0; rank < send_counts_.size(); ++rank)
+    for (size_t i = 0; i < entries_.size(); ++i) {
+      const Entry& entry = *entries_[i];
+      const auto& counts = members_[i].counts;
+      std::byte* output = entry.library_output ? entry.made.data() : entry.output.data();
+      const auto dtype = entry.input.dtype();
+      const int64_t before = total(std::span(counts).first(rank));
+      auto* side = gathers ? output : entry.input.data();
+      whole.push_back({side + before * size_of(dtype), dtype, begin, counts[rank]});
+      begin += counts[rank];
+      if (rank != own) continue;
+      part.push_back({gathers ? entry.input.data() : output, dtype, part_begin, counts[rank]});
+      part_begin += counts[rank];
+    }
+}
+
+void Run::pack_members() {
+  if (entries_.empty()) return;
+  const auto own = static_cast<size_t>(rank_);
+  const int64_t all = total(send_counts_), mine = send_counts_[own];
+  const auto region_of = [&](int64_t count) {
+    return pool_.take(
+        static_cast<size_t>(std::max<int64_t>(1, count * size_of(collective_.dtype))));
+  };
+  if (collective_.kind == CollectiveKind::allgather) {
+    // This rank's part lies where it belongs.
+    output_region_ = region_of(all);
+    auto* part = output_region_->data() +
+                 total(std::span(send_counts_).first(own)) * size_of(collective_.dtype);
+    pack(inputs_, collective_.dtype, part, 0, mine, prescale_);
+    collective_.input = part;
+  } else {
+    region_ = region_of(all);
+    pack(inputs_, collective_.dtype, region_->data(), 0, all, prescale_);
+    output_region_ = region_of(mine);
+    collective_.input = region_->data();
+  }
+  collective_.output = output_region_->data();
+}
+
+void Run::unpack_members() {
+  const auto& last = outputs_.back();
+  unpack(outputs_, collective_.dtype, output_region_->data(), 0, last.offset + last.count, {});
+  pool_.give_back(std::move(region_));
+  pool_.give_back(std::move(output_region_));
+}
+
+}  // namespace tutti
