@@ -220,15 +220,17 @@ void Pipeline::fill() {
     const Places places = own_places(run.windows[0].data, run.update);
     std::memcpy(line.payload, &places, sizeof places);
     bytes = 0;
-  } else if (run.verdict == 0 && run.algorithm == kOneShot) {
+  } else if (run.verdict == 0 && run.algorithm == kOneShot && !run.chooses_destination()) {
     run.fill(range, small_place(own(), chunk, bytes));
+  } else if (run.verdict == 0 && run.algorithm == kOneShot) {
+    const Destination destination = choose_destination(run.destination_word(), chunk);
+    const AddTime time(time_of(chunk));
+    leave_input(run, range, small_place(own(), chunk, bytes), destination);
   } else if (run.verdict == 0) {
     auto* slot = own().slots + slot_of(chunk) * kChunkBytes;
     const Range mine = share_of(rank_, size(), range, run.element);
-    const Destination destination = choose_destination();
-    spent_ns_[slot_of(chunk)] = 0;
-    const AddTime time(spent_ns_[slot_of(chunk)]);
-    line.payload[0] = static_cast<std::byte>(destination);
+    const Destination destination = choose_destination(run.destination_word(), chunk);
+    const AddTime time(time_of(chunk));
     leave_input(run, {range.begin, mine.begin - range.begin}, slot, destination);
     leave_input(run, {mine.end(), range.end() - mine.end()},
                 slot + run.bytes(mine.end() - range.begin), destination);
@@ -260,29 +262,36 @@ void Pipeline::leave_input(const Call& run, Range range, std::byte* place,
   }
 }
 
-Destination Pipeline::choose_destination() {
-  auto& word = peers_[0].progress->destination;
-  const auto said = word.load(std::memory_order_relaxed);
-  if (rank_ != 0) return said;
-  const auto next = destination_.next();
-  if (next != said) word.store(next, std::memory_order_relaxed);
+// Where this rank leaves its part of a chunk, which it tells; what that costs is counted from now
+// on.
+Destination Pipeline::choose_destination(size_t word, uint64_t chunk) {
+  auto& told = peers_[0].progress->destinations[word];
+  const auto said = told.load(std::memory_order_relaxed);
+  // What rank 0 has not said yet is the cache.
+  auto next = said == Destination::memory ? said : Destination::cache;
+  bool& is_measured = is_measured_[slot_of(chunk)] = false;
+  if (rank_ == 0) {
+    next = destinations_[word].next();
+    is_measured = destinations_[word].is_measured();
+    if (next != said) told.store(next, std::memory_order_relaxed);
+  }
+  own().lines[slot_of(chunk)].payload[kDestinationAt] = static_cast<std::byte>(next);
+  spent_ns_[slot_of(chunk)] = 0;
   return next;
 }
 
-// Where a rank left its part of a chunk that goes in two shots.
+// Where a rank left its part of a chunk for which it chose that.
 Destination Pipeline::destination_of(size_t rank, uint64_t chunk) const {
-  return static_cast<Destination>(peers_[rank].lines[slot_of(chunk)].payload[0]);
+  return static_cast<Destination>(peers_[rank].lines[slot_of(chunk)].payload[kDestinationAt]);
 }
 
-// Of a chunk that is drained, if all ranks left it alike.
-void Pipeline::learn_cost(const Call& run, uint64_t chunk) {
-  if (rank_ != 0) return;
+// Of a chunk of `bytes` that rank 0 is done with, if it was measured and all ranks left it alike.
+void Pipeline::learn_cost(size_t word, uint64_t chunk, size_t bytes) {
+  if (!is_measured_[slot_of(chunk)]) return;
   const auto first = destination_of(0, chunk);
   for (size_t rank = 1; rank < peers_.size(); ++rank)
     if (destination_of(rank, chunk) != first) return;
-  const Range range = run.range_of(chunk);
-  if (range.count == run.chunk_elements)
-    destination_.measured(first, spent_ns_[slot_of(chunk)] / static_cast<float>(kChunkBytes));
+  destinations_[word].measured(first, spent_ns_[slot_of(chunk)] / static_cast<float>(bytes));
 }
 
 // False if the operation is over because of what the ranks said.
@@ -345,13 +354,15 @@ void Pipeline::drain() {
   auto& run = run_of(chunk);
   if (run.algorithm == kTwoShot) {
     drain_shares(run, chunk);
-    learn_cost(run, chunk);
+    // What is short tells of waiting more than of bytes.
+    if (const auto bytes = run.bytes(run.range_of(chunk).count); bytes >= kChunkBytes / 4)
+      learn_cost(run.destination_word(), chunk, bytes);
   }
   ++drained_;
 }
 
 void Pipeline::drain_shares(const Call& run, uint64_t chunk) {
-  const AddTime time(spent_ns_[slot_of(chunk)]);
+  const AddTime time(time_of(chunk));
   const Range range = run.range_of(chunk);
   for (size_t rank = 0; rank < peers_.size(); ++rank) {
     const Range share = share_of(static_cast<int>(rank), size(), range, run.element);

@@ -8,9 +8,9 @@
 #include <span>
 #include <vector>
 
-#include "tutti/backends/shared/destination_choice.h"
 #include "tutti/backends/shared/shared_memory.h"
 #include "tutti/collectives/executor.h"
+#include "tutti/kernels/destination_choice.h"
 #include "tutti/kernels/reduce.h"
 
 namespace tutti {
@@ -57,8 +57,10 @@ static_assert(sizeof(ChunkLine) == 128);
 struct alignas(128) ProgressLine {
   std::atomic<uint64_t> out{0};  // one more than the last chunk whose result is there
   std::atomic<uint64_t> retired{0};
-  // Rank 0's word where all leave what others read of a chunk.
-  std::atomic<Destination> destination{Destination::cache};
+  // Rank 0's words where all leave what others read of a chunk: for each kind, and for reductions
+  // in one shot.
+  static constexpr size_t kOneShot = kCollectiveKindCount, kWords = kOneShot + 1;
+  std::array<std::atomic<Destination>, kWords> destinations{};
 };
 
 /// For the message when ranks disagree: the name of the operation that begins with a chunk.
@@ -155,9 +157,13 @@ class Pipeline {
   bool can_drain() const;
   void fill();
   void leave_input(const Call& run, Range range, std::byte* place, Destination destination);
-  Destination choose_destination();
+  Destination choose_destination(size_t word, uint64_t chunk);
   Destination destination_of(size_t rank, uint64_t chunk) const;
-  void learn_cost(const Call& run, uint64_t chunk);
+  void learn_cost(size_t word, uint64_t chunk, size_t bytes);
+  // Null: that chunk is not measured.
+  float* time_of(uint64_t chunk) {
+    return is_measured_[slot_of(chunk)] ? &spent_ns_[slot_of(chunk)] : nullptr;
+  }
   void tell_name(uint64_t chunk, uint64_t subject, std::string_view name);
   void tell_call(const Call& run, uint64_t chunk);
   Places own_places(const std::byte* elements, const FusedUpdate* update) const;
@@ -183,6 +189,7 @@ class Pipeline {
   static int64_t moved_at_once(CollectiveKind kind, DataType dtype, int size);
   void fill_move(const Call& run, uint64_t chunk);
   void move(Call& run, uint64_t chunk);
+  void take_moved(const Call& run, uint64_t chunk, Range range);
   void reduce_part(const Call& run, uint64_t chunk, Range range);
   void learn_sources(Call& run, uint64_t chunk);
   bool is_read_in_place(uint64_t chunk) const;
@@ -217,8 +224,9 @@ class Pipeline {
   std::vector<const std::byte*> inputs_;
   std::vector<std::byte*> outputs_;
   std::vector<std::byte> block_;  // elements on their way elsewhere, in the first cache
-  DestinationChoice destination_;
-  float spent_ns_[kSlots] = {};  // of each slot's chunk, on all stages
+  std::array<DestinationChoice, ProgressLine::kWords> destinations_;
+  float spent_ns_[kSlots] = {};  // of each slot's chunk, on all stages, if it is measured
+  bool is_measured_[kSlots] = {};
   uint64_t messages_ = 0, bytes_ = 0;
 };
 

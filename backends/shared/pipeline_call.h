@@ -18,20 +18,26 @@ inline int64_t one_shot_bytes(int size) { return (128 << 10) / size; }
 // Stays in the first cache.
 inline constexpr int64_t kBlockBytes = 16 << 10;
 
-// Adds to `sum` how many ns its scope takes.
+// In the payload of a chunk's line, behind a place: where its rank left the chunk (a Destination).
+inline constexpr size_t kDestinationAt = sizeof(uint64_t);
+
+// Adds to `sum`, unless that is null, how many ns its scope takes.
 class AddTime {
  public:
-  explicit AddTime(float& sum) : sum_(sum) {}
+  explicit AddTime(float* sum) : sum_(sum) {
+    if (sum_ != nullptr) begin_ = Clock::now();
+  }
   ~AddTime() {
+    if (sum_ == nullptr) return;
     const std::chrono::duration<float, std::nano> lasted = Clock::now() - begin_;
-    sum_ += lasted.count();
+    *sum_ += lasted.count();
   }
   AddTime(const AddTime&) = delete;
   AddTime& operator=(const AddTime&) = delete;
 
  private:
-  float& sum_;
-  const Clock::time_point begin_ = Clock::now();
+  float* const sum_;
+  Clock::time_point begin_;
 };
 
 // Of the layout that a FusedUpdate is for, owned by one rank.
@@ -104,6 +110,8 @@ class Pipeline::Call final : public Operation {
       lay_out_move(collective);
     } else {
       count = collective.send_counts[0];
+      parts = 1;
+      is_kept = false;
       if (!windows.empty())
         algorithm = update == nullptr ? kDirect : kFused;
       else
@@ -184,6 +192,14 @@ class Pipeline::Call final : public Operation {
     return bytes(parts * (chunk_elements == 0 ? count : chunk_elements));
   }
   bool tells_place() const { return slot_bytes() > ChunkLine::kPayload; }
+  // It is known where the ranks leave a chunk in which each part is long, and in whose slots all
+  // is.
+  bool chooses_destination() const {
+    return !is_kept && slot_bytes() >= kLeastPastCaches * static_cast<size_t>(parts);
+  }
+  size_t destination_word() const {
+    return algorithm == kOneShot ? ProgressLine::kOneShot : static_cast<size_t>(kind);
+  }
 
   int64_t parts = 1;  // that each rank which gives gives
   std::span<const int64_t> send_counts, recv_counts;

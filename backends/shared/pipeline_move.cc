@@ -143,7 +143,12 @@ void Pipeline::Call::lay_out_move(const Collective& collective) {
 void Pipeline::fill_move(const Call& run, uint64_t chunk) {
   auto& line = own().lines[slot_of(chunk)];
   if (run.tells_place()) std::memcpy(line.payload, &run.place, sizeof run.place);
-  if (run.verdict != 0 || !run.gives(rank_)) return;
+  if (run.verdict != 0) return;
+  Destination destination = Destination::cache;
+  const bool chooses = run.chooses_destination();
+  if (chooses) destination = choose_destination(run.destination_word(), chunk);
+  if (!run.gives(rank_)) return;
+  const AddTime time(chooses ? time_of(chunk) : nullptr);
   const Range range = run.range_of(chunk);
   auto* slot = small_place(own(), chunk, run.slot_bytes());
   const bool is_packed = run.place == SharedMemory::kNowhere;
@@ -158,9 +163,11 @@ void Pipeline::fill_move(const Call& run, uint64_t chunk) {
     if (is_own && !run.is_own_in_slot) continue;
     const Range piece = in_chunk(run.given_to(to), range);
     if (piece.count == 0) continue;
-    if (is_packed)
-      std::memcpy(slot + static_cast<size_t>(part) * stride,
-                  run.part_for(to) + piece.begin * run.element, run.bytes(piece.count));
+    if (is_packed) {
+      auto* place = slot + static_cast<size_t>(part) * stride;
+      const auto* elements = run.part_for(to) + piece.begin * run.element;
+      copy_to(destination, place, elements, run.bytes(piece.count));
+    }
     if (!is_own) bytes_ += run.bytes(piece.count);
   }
 }
@@ -212,6 +219,16 @@ const std::byte* Pipeline::moved_from(const Call& run, size_t rank, uint64_t chu
 void Pipeline::move(Call& run, uint64_t chunk) {
   if (chunk == run.begin) learn_sources(run, chunk);
   const Range range = run.range_of(chunk);
+  if (!run.chooses_destination()) return take_moved(run, chunk, range);
+  {
+    const AddTime time(time_of(chunk));
+    take_moved(run, chunk, range);
+  }
+  if (range.count > 0)
+    learn_cost(run.destination_word(), chunk, run.bytes(run.parts * range.count));
+}
+
+void Pipeline::take_moved(const Call& run, uint64_t chunk, Range range) {
   if (run.kind == CollectiveKind::reduce_scatter) return reduce_part(run, chunk, range);
   // Each rank begins with another one.
   for (size_t i = 0; i < peers_.size(); ++i) {

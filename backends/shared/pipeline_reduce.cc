@@ -32,7 +32,15 @@ void Pipeline::reduce() {
   if (chunk == run.begin && run.reduced_elements == 0 && !learn_verdict(run, chunk)) return;
   switch (run.algorithm) {
     case kOneShot:
-      reduce_all(run, chunk);
+      if (run.chooses_destination()) {
+        {
+          const AddTime time(time_of(chunk));
+          reduce_all(run, chunk);
+        }
+        learn_cost(run.destination_word(), chunk, run.slot_bytes());
+      } else {
+        reduce_all(run, chunk);
+      }
       drained_ = ++reduced_;
       return;
     case kTwoShot:
@@ -82,7 +90,7 @@ void Pipeline::reduce_share(Call& run, uint64_t chunk) {
   const Range mine = share_of(rank_, size(), range, run.element);
   auto* result = own().results + slot_of(chunk) * kChunkBytes;
   if (mine.count == 0) return;
-  const AddTime time(spent_ns_[slot_of(chunk)]);
+  const AddTime time(time_of(chunk));
   const auto offset = run.bytes(mine.begin - range.begin);
   for (size_t rank = 0; rank < peers_.size(); ++rank)
     inputs_[rank] = peers_[rank].slots + slot_of(chunk) * kChunkBytes + offset;
@@ -204,7 +212,14 @@ bool Pipeline::run_here(const Collective& collective, const Launch& launch) {
   if (is_direct) {
     places = own_places(elements, nullptr);
   } else if (count > 0) {
-    std::memcpy(small_place(own(), chunk, whole), collective.input, whole);
+    auto* place = small_place(own(), chunk, whole);
+    if (whole >= kLeastPastCaches) {
+      const auto destination = choose_destination(ProgressLine::kOneShot, chunk);
+      const AddTime time(time_of(chunk));
+      copy_to(destination, place, collective.input, whole);
+    } else {
+      std::memcpy(place, collective.input, whole);
+    }
     bytes_ += whole;
   }
   // All that the line tells is written at once: a peer that looks between takes it away.
@@ -226,7 +241,12 @@ bool Pipeline::run_here(const Collective& collective, const Launch& launch) {
   if (!is_direct) {
     for (size_t rank = 0; rank < ranks; ++rank)
       inputs_[rank] = small_place(peers_[rank], chunk, whole);
-    if (count > 0) reduce({&collective.output, 1}, inputs_, count);
+    {
+      const bool is_long = whole >= kLeastPastCaches;
+      const AddTime time(is_long ? time_of(chunk) : nullptr);
+      if (count > 0) reduce({&collective.output, 1}, inputs_, count);
+    }
+    if (whole >= kLeastPastCaches) learn_cost(ProgressLine::kOneShot, chunk, whole);
     drained_ = ++reduced_;
     return true;
   }

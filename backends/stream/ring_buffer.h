@@ -9,7 +9,9 @@
 #include <cstring>
 #include <span>
 
+#include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
+#include "tutti/kernels/destination_choice.h"
 
 namespace tutti {
 
@@ -86,10 +88,25 @@ class RingProducer {
   }
   void copy_in(const std::byte* bytes, size_t count) {
     if (count == 0) return;
+    if (count < kLeastPastCaches) {
+      place(bytes, count, Destination::cache);
+      return;
+    }
+    const auto destination = destination_.next();
+    if (!destination_.is_measured()) {
+      place(bytes, count, destination);
+      return;
+    }
+    const auto begin = Clock::now();
+    place(bytes, count, destination);
+    const std::chrono::duration<float, std::nano> lasted = Clock::now() - begin;
+    destination_.measured(destination, lasted.count() / static_cast<float>(count));
+  }
+  void place(const std::byte* bytes, size_t count, Destination destination) {
     const size_t at = head_ & (memory_.size() - 1);
     const size_t first = std::min(count, memory_.size() - at);
-    std::memcpy(memory_.data() + at, bytes, first);
-    if (count > first) std::memcpy(memory_.data(), bytes + first, count - first);
+    copy_to(destination, memory_.data() + at, bytes, first);
+    if (count > first) copy_to(destination, memory_.data(), bytes + first, count - first);
     head_ += count;
   }
 
@@ -97,6 +114,7 @@ class RingProducer {
   std::span<std::byte> memory_;
   uint64_t head_ = 0;  // own; never read back from shared memory
   uint64_t tail_ = 0;  // as last seen
+  DestinationChoice destination_;
 };
 
 /// The reading end. One thread at a time; the memory is borrowed.

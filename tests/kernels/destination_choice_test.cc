@@ -1,4 +1,4 @@
-#include "tutti/backends/shared/destination_choice.h"
+#include "tutti/kernels/destination_choice.h"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,122 @@
+// What ranks leave for each other in shared memory is the same wherever it is left, in the writer's
+// cache or past it: of so many calls some go either way, on every machine.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "tests/support/ranks.h"
+#include "tutti/core/communicator.h"
+#include "tutti/kernels/destination_choice.h"
+
+namespace tutti {
+namespace {
+
+constexpr int kCalls = 2 * (DestinationChoice::kFirstTrial + DestinationChoice::kTrial);
+
+class LeftForOthers : public testing::TestWithParam<const char*> {
+ protected:
+  // Each call with values of its own; `count` elements a rank.
+  static void run(int64_t count,
+                  const std::function<void(Communicator&, std::vector<int32_t>& part,
+                                           std::vector<int32_t>& whole, int call)>& one) {
+    for (const int size : {2, 3})
+      test::run_threads(
+          size,
+          [&](Communicator& comm) {
+            std::vector<int32_t> part(static_cast<size_t>(count));
+            std::vector<int32_t> whole(part.size() * static_cast<size_t>(size));
+            for (int call = 0; call < kCalls; ++call) one(comm, part, whole, call);
+          },
+          [](Options& options) { options.backend = GetParam(); });
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Backends, LeftForOthers, testing::Values("memory", "shm"),
+                         [](const auto& info) { return std::string(info.param); });
+
+int32_t first(int rank, int call) { return 1000 * call + 100'000 * rank; }
+
+void fill(std::span<int32_t> values, int from) { std::iota(values.begin(), values.end(), from); }
+
+void expect_from(std::span<const int32_t> values, int from, int call) {
+  for (size_t i = 0; i < values.size(); ++i)
+    if (values[i] != from + static_cast<int>(i)) {
+      ASSERT_EQ(values[i], from + static_cast<int>(i)) << "element " << i << " of call " << call;
+    }
+}
+
+TEST_P(LeftForOthers, GathersAreTheSame) {
+  for (const int64_t count : {2'000, 20'000})
+    run(count, [](Communicator& comm, auto& part, auto& whole, int call) {
+      fill(part, first(comm.rank(), call));
+      comm.allgather("x", part, whole).wait();
+      const auto size = part.size();
+      for (int rank = 0; rank < comm.size(); ++rank)
+        expect_from(std::span(whole).subspan(static_cast<size_t>(rank) * size, size),
+                    first(rank, call), call);
+    });
+}
+
+TEST_P(LeftForOthers, BroadcastsAreTheSame) {
+  for (const int64_t count : {2'000, 100'000})
+    run(count, [](Communicator& comm, auto& part, auto&, int call) {
+      const int root = call / 8 % comm.size();
+      fill(part, first(comm.rank(), call));
+      comm.broadcast_blocking("x", part, root);
+      expect_from(part, first(root, call), call);
+    });
+}
+
+TEST_P(LeftForOthers, WhatEachGetsIsTheSame) {
+  for (const int64_t count : {2'000, 20'000})
+    run(count, [](Communicator& comm, auto& part, auto& whole, int call) {
+      const auto size = part.size();
+      std::vector<int32_t> from_all(whole.size());
+      fill(whole, first(comm.rank(), call));
+      comm.alltoall_blocking("x", whole, from_all);
+      const int begin = comm.rank() * static_cast<int>(size);
+      for (int rank = 0; rank < comm.size(); ++rank)
+        expect_from(std::span(from_all).subspan(static_cast<size_t>(rank) * size, size),
+                    first(rank, call) + begin, call);
+      comm.scatter("y", whole, part, 1).wait();
+      expect_from(part, first(1, call) + begin, call);
+      comm.reduce_scatter("z", whole, part, {.op = ReduceOp::min}).wait();
+      expect_from(part, first(0, call) + begin, call);
+    });
+}
+
+TEST_P(LeftForOthers, ReductionsAreTheSame) {
+  // In one shot, and in two with chunks that are not full.
+  for (const int64_t count : {2'000, 10'000, 40'000})
+    run(count, [](Communicator& comm, auto& part, auto&, int call) {
+      for (const bool is_named : {false, true}) {
+        fill(part, first(comm.rank(), call));
+        if (is_named)
+          comm.allreduce("x", part, ReduceOp::max).wait();
+        else
+          comm.allreduce_blocking("x", TensorView(part), ReduceOp::max);
+        expect_from(part, first(comm.size() - 1, call), call);
+      }
+    });
+}
+
+TEST_P(LeftForOthers, WhatOneSendsIsTheSame) {
+  for (const int64_t count : {2'000, 100'000})
+    run(count, [](Communicator& comm, auto& part, auto& whole, int call) {
+      fill(part, first(comm.rank(), call));
+      auto sent =
+          comm.send("from " + std::to_string(comm.rank()), part, (comm.rank() + 1) % comm.size());
+      const int left = (comm.rank() + comm.size() - 1) % comm.size();
+      const auto got = std::span(whole).first(part.size());
+      comm.recv("from " + std::to_string(left), TensorView(got), left).wait();
+      expect_from(got, first(left, call), call);
+      sent.wait();
+    });
+}
+
+}  // namespace
+}  // namespace tutti
