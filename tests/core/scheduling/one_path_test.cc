@@ -140,7 +140,8 @@ void list_all(Communicator& comm, const std::string& how) {
             << to_string(kind) << " of " << bytes << " bytes";
       }
     }
-    if (comm.rank() == 0) fmt::print("{:>15}{}\n", to_string(kind), row);
+    const auto* why = is_between_two(kind) ? "  by the ring of the two, see docs/decisions.md" : "";
+    if (comm.rank() == 0) fmt::print("{:>15}{}{}\n", to_string(kind), row, why);
   }
 }
 
