@@ -21,7 +21,8 @@ def parse_arguments():
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--batch", type=int, default=4, help="images or sequences of a rank")
     parser.add_argument("--length", type=int, default=512, help="tokens of a sequence")
-    parser.add_argument("--steps", type=int, default=3, help="that are timed, after one that is not")
+    parser.add_argument("--steps", type=int, default=3, help="that are timed")
+    parser.add_argument("--warmup", type=int, default=1, help="steps before them that are not")
     parser.add_argument("--channels-last", action="store_true")
     parser.add_argument("--variant", default="shipped")
     parser.add_argument("--deadline", type=int, default=280, help="seconds")
@@ -128,7 +129,7 @@ def run_rank(rank, arguments, folder):
             optimizer = torch.optim.AdamW(model.parameters(), **options)
     criterion = torch.nn.CrossEntropyLoss()
     times, losses = [], []
-    for _ in range(arguments.steps + 1):
+    for _ in range(arguments.warmup + arguments.steps):
         if arguments.ranks > 1:
             torch.distributed.barrier()
         begin = time.perf_counter()
@@ -140,7 +141,7 @@ def run_rank(rank, arguments, folder):
         optimizer.step()
         times.append((time.perf_counter() - begin) * 1e6)
         losses.append(loss.item())
-    times = times[1:]
+    times = times[arguments.warmup:]
     if rank == 0:
         samples = arguments.ranks * batch * (1 if arguments.model == "resnet50" else length)
         print(json.dumps({
