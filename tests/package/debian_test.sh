@@ -39,11 +39,12 @@ for package in "$root"/packages/later/*.deb; do
   rm -rf "$scratch/open"
 done
 
-# Its own processes and /dev/shm.
+# Its own processes, /dev/shm and /run, where a dependency's adduser leaves a lock.
 unshare --mount --pid --fork bash -euo pipefail -c '
   mount --make-rprivate /
   mount -t proc proc "$1/proc"
   mount -t sysfs -o ro sysfs "$1/sys"
+  mount -t tmpfs -o mode=755 tmpfs "$1/run"
   mkdir -p "$1/dev/shm"
   mount -t tmpfs -o mode=1777 tmpfs "$1/dev/shm"
   exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C DEBIAN_FRONTEND=noninteractive \
