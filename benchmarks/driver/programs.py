@@ -317,7 +317,9 @@ class Programs:
         for ranks in (2, 4):
             for kind in ("allreduce",) + KINDS:
                 group = f"{kind}.{ranks}"
-                place = ("--place", "in" if kind in ("allreduce", "broadcast") else "out")
+                # The others have one place only.
+                place = {"allreduce": ("--place", "in"), "allgather": ("--place", "out"),
+                         "reduce": ("--place", "out")}.get(kind, ())
                 words = place + ("--bytes", sizes, "--repetition-ms", 10) + self._method()
                 self._tutti("kinds", group, kind, words + ("--way", "named"), ranks=ranks,
                             variant="named", rounds=rounds)
