@@ -321,7 +321,8 @@ class Programs:
                 place = {"allreduce": ("--place", "in"), "allgather": ("--place", "out"),
                          "reduce": ("--place", "out")}.get(kind, ())
                 words = place + ("--bytes", sizes, "--repetition-ms", 10) + self._method()
-                self._tutti("kinds", group, kind, words + ("--way", "named"), ranks=ranks,
+                named = () if kind == "sendrecv" else ("--way", "named")
+                self._tutti("kinds", group, kind, words + named, ranks=ranks,
                             variant="named", rounds=rounds)
                 if kind == "allreduce":
                     continue
