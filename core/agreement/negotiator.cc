@@ -148,11 +148,12 @@ Response Negotiator::answer(const std::string& name, const Pending& pending) con
   std::vector<std::pair<int, const Request*>> voices;
   Response response;
   response.name = name;
+  response.after_wait = true;
   for (int rank = 0; rank < size_; ++rank) {
     const auto& request = pending.requests[static_cast<size_t>(rank)];
     if (request) {
       voices.emplace_back(rank, &*request);
-      response.after_wait |= request->after_wait;
+      response.after_wait &= request->after_wait;
     } else if (!pending.is_pair) {
       response.joined.push_back(rank);
     }

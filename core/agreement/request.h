@@ -65,7 +65,7 @@ struct Response {
   int64_t id = -1;              // the name's number from now on; -1: not remembered
   std::optional<Error> error;   // the same on every rank
   bool all_joined = false;      // the answer to join; rows = {last rank to join}
-  bool after_wait = false;      // some rank's request was; for rank 0's plans, not told
+  bool after_wait = false;      // all ranks' requests were; for rank 0's plans, not told
   int64_t pair = -1;            // send and recv: its two ranks need not ask for it any more, and
                                 // are pair number so and so from the next use of the name on
 };
