@@ -28,8 +28,11 @@ struct Place {
   int world_rank = 0;     // that it was launched as; differs in a split or shrunk communicator
   std::vector<int> cores = {};  // on which its process may run
   std::string machine = {};     // whose cores these are; several hosts may share them
-  int local_rank = -1;    // in the job, among the ranks of its host; -1: as in this communicator
-  int incarnation = 0;    // how often this world rank had been launched before
+  int local_rank = -1;  // in the job, among the ranks of its host; -1: as in this communicator
+  int incarnation = 0;  // how often this world rank had been launched before
+  /// The one device that its process used before it came here and has no other of
+  /// (DeviceRuntime::identity); empty: none, or several.
+  std::string device = {};
   int64_t pid_space = 0;  // inode of its PID namespace, as each container has one of its own
 
   /// Whether the two see each other's processes under one number.
@@ -141,7 +144,7 @@ class Backend : public Progressive {
 };
 
 /// Grows whenever this header, or one that it includes, changes what a plugin was compiled for.
-inline constexpr uint32_t kBackendAbi = 17;
+inline constexpr uint32_t kBackendAbi = 18;
 
 /// What a backend's folder exports: one record. What composites can use it for: `open` makes the
 /// channels to the given peers, `transport` the messages between all ranks; null if it has none.

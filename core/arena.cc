@@ -31,9 +31,6 @@ int64_t bytes_of(const GradientArena::Array& array) {
 void check(const GradientArena::Array& array, const ReduceOptions& options, bool updates) {
   const auto what =
       fmt::format("{}{} of a GradientArena", to_string(array.dtype), array.shape.to_string());
-  if (array.device != Device{})
-    throw refused(array.name, fmt::format("{} shall live on {}; arenas are host memory so far",
-                                          what, to_string(array.device)));
   if (!array.strides.empty() && !array.shape.is_dense(array.strides))
     throw refused(array.name,
                   fmt::format("{} has strides [{}], which leave gaps or overlap; give those of a "
@@ -50,7 +47,50 @@ void check(const GradientArena::Array& array, const ReduceOptions& options, bool
                               what, to_string(options.op)));
 }
 
+void fill_with_zeros(Device device, Region& region) {
+  if (device == Device{}) {
+    std::memset(region.data(), 0, region.bytes());
+    return;
+  }
+  auto& runtime = device_runtime(device.kind);
+  const auto stream = runtime.create_stream(device);
+  const auto bytes = static_cast<int64_t>(region.bytes());
+  runtime.pack({region.data(), DataType::u8, bytes, 0, 0, false}, {}, {}, false, stream);
+  runtime.synchronize(stream);
+  runtime.destroy_stream(stream);
+}
+
 }  // namespace
+
+void GradientArena::check_device(const std::vector<Array>& arrays, bool updates) {
+  if (!arrays.empty()) device_ = arrays[0].device;
+  const auto capabilities = communicator_.state_->engine->backend().capabilities();
+  const auto is_served = [&](Device device) {
+    return std::any_of(capabilities.devices.begin(), capabilities.devices.end(),
+                       [&](const auto& service) { return service.device == device; });
+  };
+  for (const auto& array : arrays) {
+    const auto what =
+        fmt::format("{}{} of a GradientArena", to_string(array.dtype), array.shape.to_string());
+    if (array.device != device_)
+      throw refused(array.name,
+                    fmt::format("{} shall live on {}, and \"{}\" on {}; make an arena "
+                                "for each device",
+                                what, to_string(array.device), arrays[0].name, to_string(device_)));
+    if (device_ == Device{}) continue;
+    if (!is_served(device_))
+      throw refused(array.name,
+                    fmt::format("{} shall live on {}; arenas are host memory with backend {}, use "
+                                "peer or nccl on their own device",
+                                what, to_string(device_), capabilities.name));
+    if (updates || array.may_be_left_out)
+      throw refused(
+          array.name,
+          fmt::format("{} lives on {}, where an arena only reduces, and all of it: it can "
+                      "neither update nor be left out of a step",
+                      what, to_string(device_)));
+  }
+}
 
 GradientArena::GradientArena(Communicator& communicator, std::vector<Array> arrays,
                              const ReduceOptions& options)
@@ -61,6 +101,7 @@ GradientArena::GradientArena(Communicator& communicator, std::vector<Array> arra
     : communicator_(communicator), options_(options) {
   auto& state = *communicator.state_;
   state.engine->check_not_forked("GradientArena");
+  check_device(arrays, apply != nullptr);
   int64_t bytes = 0, flags = 0;
   for (const auto& array : arrays) {
     check(array, options, apply != nullptr);
@@ -73,11 +114,11 @@ GradientArena::GradientArena(Communicator& communicator, std::vector<Array> arra
   bytes += padded(flags);
   auto& backend = state.engine->backend();
   region_.reset(
-      backend.allocate(static_cast<size_t>(std::max(bytes, kAlignment)), Device{}).release());
+      backend.allocate(static_cast<size_t>(std::max(bytes, kAlignment)), device_).release());
   number_ = state.arenas++;
   name_ = fmt::format("GradientArena {}", number_);
   // Touched now, so that the first step finds its pages.
-  std::memset(region_->data(), 0, region_->bytes());
+  fill_with_zeros(device_, *region_);
   if (apply != nullptr) {
     twins_.reset(backend.allocate(region_->bytes(), Device{}).release());
     std::memset(twins_->data(), 0, twins_->bytes());
@@ -89,7 +130,7 @@ GradientArena::GradientArena(Communicator& communicator, std::vector<Array> arra
   for (auto& array : arrays) {
     auto& slot = slots_.emplace_back();
     slot.name = std::move(array.name);
-    slot.view = TensorView(region_->data() + offset, array.shape, array.dtype);
+    slot.view = TensorView(region_->data() + offset, array.shape, array.dtype, device_);
     if (!array.strides.empty() && !array.shape.is_row_major(array.strides)) {
       slot.strides = std::move(array.strides);
       slot.view = slot.view.with_strides(slot.strides.data());
@@ -127,11 +168,14 @@ void GradientArena::make_blocks(bool shared) {
     }
     const auto& last = slots_[end - 1];
     auto* const begin = slots_[first].view.data();
-    const int64_t count = (last.view.data() - begin) / size_of(dtype) + last.view.count();
+    // On a device what lies between two blocks belongs to the first, so that a bucket of several is
+    // one stretch, which is reduced where it is.
+    const int64_t length = device_ == Device{} ? last.view.bytes() : padded(last.view.bytes());
+    const int64_t count = (last.view.data() - begin + length) / size_of(dtype);
     const auto name = end - first == 1
                           ? fmt::format("{}: {}", name_, last.name)
                           : fmt::format("{}: {} to {}", name_, slots_[first].name, last.name);
-    auto& block = add_block(name, TensorView(begin, Shape{count}, dtype), layout, shared);
+    auto& block = add_block(name, TensorView(begin, Shape{count}, dtype, device_), layout, shared);
     block.arrays = block.missing = static_cast<int>(end - first);
     block.declared->update = update_.get();
     first = end;
@@ -163,6 +207,11 @@ GradientArena::~GradientArena() {
   // The step is the parent's, and so is the lock.
   if (fork_guard_.forked()) return;
   const std::lock_guard lock(mutex_);
+  for (auto& work : works_there_) try {
+      work.wait();
+    } catch (const Error&) {
+      // As below.
+    }
   if (!step_begun_) return;
   // What was not handed over never ends by itself.
   std::vector<WorkCallback> callbacks;
@@ -225,10 +274,11 @@ size_t GradientArena::look_up_next(std::string_view name) {
   return index;
 }
 
-void GradientArena::ready(std::string_view name) {
+void GradientArena::ready(std::string_view name, StreamRef stream) {
   check_not_forked(name);
   const std::lock_guard lock(mutex_);
   const size_t index = look_up_next(name);
+  if (device_ != Device{}) follow(blocks_[slots_[index].block], stream);
   if (const auto& slot = slots_[index]; slot.flag >= 0) flags_.as<uint8_t>()[slot.flag] = 1;
   count_in(index);
 }
@@ -266,7 +316,30 @@ void GradientArena::count_in(size_t index) {
   flush(true);
 }
 
+// One stream stands for all arrays of a block: the last one's, once it waits for the others'.
+void GradientArena::follow(Block& block, StreamRef stream) {
+  if (block.missing < block.arrays && !(block.stream == stream)) {
+    auto& runtime = device_runtime(device_.kind);
+    void* const event = runtime.create_event(device_);
+    runtime.record(event, block.stream);
+    runtime.wait_event(stream, event);
+    runtime.destroy_event(event);
+  }
+  block.stream = stream;
+}
+
+void GradientArena::flush_there() {
+  for (const size_t index : complete_) {
+    auto& block = blocks_[index];
+    const TensorView view(block.view.data(), block.view.shape(), block.view.dtype(), device_,
+                          block.stream);
+    works_there_.push_back(communicator_.allreduce(block.declared->name, view, options_));
+  }
+  complete_.clear();
+}
+
 void GradientArena::flush(bool ring) {
+  if (device_ != Device{}) return flush_there();
   if (!complete_.empty()) {
     CommunicatorState::Allreduces allreduces(*communicator_.state_, name_, {}, 0, options_);
     if (!step_begun_) allreduces.renew(work_, last_work_, name_, static_cast<int>(blocks_.size()));
@@ -284,9 +357,46 @@ void GradientArena::flush(bool ring) {
   blocks_.back().submitted = true;
 }
 
+void GradientArena::begin_step() {
+  if (flags_.count() > 0)
+    for (auto& slot : slots_)
+      if (slot.flag >= 0) slot.used = flags_.as<uint8_t>()[slot.flag] != 0;
+  for (auto& block : blocks_) {
+    block.missing = block.arrays;
+    block.submitted = false;
+  }
+  ++step_;
+  ready_ = 0;
+  step_begun_ = false;
+}
+
+// All end before the first error is told: they work in this memory.
+void GradientArena::wait_there(Deadline deadline) {
+  std::vector<Work> works;
+  {
+    const std::lock_guard lock(mutex_);
+    works = works_there_;
+  }
+  std::exception_ptr first;
+  for (auto& work : works) {
+    try {
+      work.wait(deadline);
+    } catch (const Error&) {
+      if (!work.done()) throw;
+      if (!first) first = std::current_exception();
+    }
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    works_there_.clear();
+    begin_step();
+  }
+  if (first) std::rethrow_exception(first);
+}
+
 bool GradientArena::step_begun() const {
   const std::lock_guard lock(mutex_);
-  return step_begun_;
+  return step_begun_ || !works_there_.empty();
 }
 
 void GradientArena::wait() { wait(Deadline::never()); }
@@ -310,19 +420,11 @@ void GradientArena::wait(Deadline deadline) {
     if (slots_.empty()) return;
     work = work_;
   }
+  if (device_ != Device{}) return wait_there(deadline);
   const auto next_step = [&] {
     work.reset();
     const std::lock_guard lock(mutex_);
-    if (flags_.count() > 0)
-      for (auto& slot : slots_)
-        if (slot.flag >= 0) slot.used = flags_.as<uint8_t>()[slot.flag] != 0;
-    for (auto& block : blocks_) {
-      block.missing = block.arrays;
-      block.submitted = false;
-    }
-    ++step_;
-    ready_ = 0;
-    step_begun_ = false;
+    begin_step();
   };
   try {
     work->wait(deadline);

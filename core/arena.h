@@ -31,14 +31,15 @@ class GradientArena {
     std::string name;                // matched over the ranks
     Shape shape;                     // extents
     DataType dtype = DataType::f32;  // of its elements
-    Device device{};                 // where it shall live: host memory, so far
+    Device device{};                 // where it lives, as all arrays of the arena do
     std::vector<int64_t> strides{};  // in elements, one a dimension, of any order of dimensions (as
                                      // channels_last); empty: row-major
     bool may_be_left_out = false;    // see leave_out()
   };
-  /// Throws Error(invalid_argument) for a name given twice, a device other than the CPU, strides
-  /// that leave gaps or overlap, and an array that may be left out of an op other than sum and
-  /// average.
+  /// On a device the backend must work on its memory (peer, nccl), and no array may be left out.
+  /// Throws Error(invalid_argument) for a name given twice, a device where the backend does not
+  /// work, or two, strides that leave gaps or overlap, and an array that may be left out of an op
+  /// other than sum and average.
   GradientArena(Communicator& communicator, std::vector<Array> arrays,
                 const ReduceOptions& options = {});
   /// An arena whose results are not kept but used: every array has a twin of the same place and
@@ -66,9 +67,9 @@ class GradientArena {
   /// The whole of the twins, and of the arrays: what offsets count from.
   std::byte* values() const;
   int64_t bytes() const;  // of the arrays, with what lies between them
-  /// This rank's gradient is complete: starts its reduction. Throws Error(duplicate_name) if it was
-  /// declared ready already in this step.
-  void ready(std::string_view name);
+  /// This rank's gradient is complete, on a device once `stream` comes to where it is now: starts
+  /// its reduction. Throws Error(duplicate_name) if it was declared ready already in this step.
+  void ready(std::string_view name, StreamRef stream = {});
   /// This rank has no gradient of this array in this step, as a branch of the model was not taken:
   /// instead of ready(). Others may have one, so the array is filled with zeros and takes part with
   /// them: an average still divides by all ranks, and all ranks get one result. Throws
@@ -104,10 +105,17 @@ class GradientArena {
     std::unique_ptr<DeclaredTensor> declared;
     TensorView view;
     int arrays = 0;
-    int missing = 0;  // of these, in this step
+    int missing = 0;        // of these, in this step
+    StreamRef stream = {};  // of a device: where those that came are complete
     bool submitted = false;
   };
+  void check_device(const std::vector<Array>& arrays, bool updates);
   void make_blocks(bool shared);
+  /// On a device; with mutex_ held.
+  void follow(Block& block, StreamRef stream);
+  void flush_there();
+  void wait_there(Deadline deadline);
+  void begin_step();
   Block& add_block(const std::string& name, const TensorView& view, uint64_t layout, bool shared);
   static uint64_t digest(const Slot& slot, uint64_t before);
   /// Of the array that is ready (or left out) now; with mutex_ held.
@@ -124,6 +132,7 @@ class GradientArena {
 
   Communicator& communicator_;
   const ReduceOptions options_;
+  Device device_;  // constant after construction
   std::string name_;
   const ForkGuard fork_guard_;
   OwnedWhereMade<Region> region_, twins_;
@@ -136,6 +145,7 @@ class GradientArena {
   TensorView flags_;
   mutable std::mutex mutex_;  // guards the following, and what changes in slots and blocks
   std::vector<Block> blocks_;
+  std::vector<Work> works_there_;    // of the step, on a device
   std::shared_ptr<WorkState> work_;  // of the step
   std::shared_ptr<WorkState> last_work_;
   uint32_t step_ = 1;  // the number of the step that is open

@@ -13,7 +13,7 @@
 #include "tutti/core/settings/reduce_options.h"
 #include "tutti/core/settings/statistics.h"
 #include "tutti/core/work.h"
-#include "tutti/kernels/reduce_op.h"
+#include "tutti/tensor/reduce_op.h"
 #include "tutti/tensor/tensor.h"
 
 namespace tutti {

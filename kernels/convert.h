@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <span>
 
-#include "tutti/kernels/reduce_op.h"
 #include "tutti/tensor/dtype.h"
 #include "tutti/tensor/packing.h"
+#include "tutti/tensor/reduce_op.h"
 
 namespace tutti {
 

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <span>
 
-#include "tutti/kernels/reduce_op.h"
 #include "tutti/tensor/dtype.h"
+#include "tutti/tensor/reduce_op.h"
 
 namespace tutti {
 

@@ -1,5 +1,6 @@
 #include "tutti/tensor/device_runtime.h"
 
+#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <array>
@@ -53,6 +54,15 @@ class CpuRuntime final : public DeviceRuntime {
               StreamRef) override {
     throw Error(ErrorCode::internal, "buckets of host memory are not unpacked by the device");
   }
+  void reduce(const DeviceReduction&, StreamRef) override { throw not_of_devices(); }
+  std::string identity(Device) override { return "cpu"; }
+  void reach(Device, Device) override {}
+  void* allocate_shared(size_t, Device, DeviceHandle&) override { throw not_of_devices(); }
+  void free_shared(void*) noexcept override {}
+  void* map_shared(const DeviceHandle&, Device) override { throw not_of_devices(); }
+  void unmap_shared(void*) noexcept override {}
+  void register_host(void*, size_t) override {}
+  void forget_host(void*) noexcept override {}
   void host_function(StreamRef, std::function<void()> function) override { function(); }
   void write_word(StreamRef, uint64_t* word, uint64_t value) override {
     std::atomic_ref(*word).store(value, std::memory_order_release);
@@ -65,6 +75,11 @@ class CpuRuntime final : public DeviceRuntime {
       reference.wait(seen, std::memory_order_acquire);
   }
   void synchronize(StreamRef) override {}
+
+ private:
+  static Error not_of_devices() {
+    return {ErrorCode::internal, "backends reduce and share host memory by themselves"};
+  }
 };
 
 // Runtimes are process-wide because devices are: a second CPU or GPU driver does not exist. The
@@ -87,6 +102,26 @@ DeviceRuntime& device_runtime(DeviceKind kind) {
 
 bool has_device_runtime(DeviceKind kind) noexcept {
   return runtimes[static_cast<size_t>(kind)].load() != nullptr;
+}
+
+std::string only_device_in_use() {
+  const auto is_loaded = [](const char* library) {
+    void* const handle = ::dlopen(library, RTLD_NOW | RTLD_NOLOAD);
+    if (handle != nullptr) ::dlclose(handle);
+    return handle != nullptr;
+  };
+  for (const auto kind : {DeviceKind::fake, DeviceKind::cuda}) {
+    // PyTorch, say, uses a GPU before the first of its tensors comes here.
+    if (!has_device_runtime(kind) && (kind == DeviceKind::fake || !is_loaded("libcuda.so.1")))
+      continue;
+    try {
+      auto& runtime = device_runtime(kind);
+      if (runtime.count() == 1) return runtime.identity({kind, 0});
+    } catch (const Error&) {
+      // Then no tensor of it can come.
+    }
+  }
+  return "";
 }
 
 void register_device_runtime(DeviceKind kind, DeviceRuntime* runtime) {

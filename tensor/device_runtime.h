@@ -1,14 +1,33 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <string>
 
 #include "tutti/tensor/device.h"
 #include "tutti/tensor/packing.h"
+#include "tutti/tensor/reduce_op.h"
 
 namespace tutti {
+
+/// A reduction over the memory of several ranks, all of which the device reaches:
+/// outputs[j][i] = scale(op over k of inputs[k][i]) with k ascending, as kernels/reduce.h says;
+/// op is not average. Each output may be the same pointer as one input.
+struct DeviceReduction {
+  std::span<const std::byte* const> inputs;  // at most DeviceRuntime::kMostReduced
+  std::span<std::byte* const> outputs;       // as many at most
+  int64_t count = 0;                         // elements
+  DataType dtype = DataType::f32;
+  ReduceOp op = ReduceOp::sum;
+  Scale scale = {};
+};
+
+/// By which another process of this host maps memory of a device: plain bytes, good for as long as
+/// the process lives that made them.
+using DeviceHandle = std::array<std::byte, 64>;
 
 /// What the library needs of a device. The CPU's is built in; CUDA's is a plugin; the tests bring a
 /// fake one whose streams run late. All calls may come from any thread; none blocks but
@@ -56,6 +75,32 @@ class DeviceRuntime {
   /// word. Not clean is any other value, infinity and NaN too.
   virtual void unpack(const DeviceBucket& bucket, std::span<const Piece> pieces, Scale scale,
                       const DeviceOutcome& outcome, StreamRef stream) = 0;
+  /// Inputs, and outputs, of one reduction.
+  static constexpr size_t kMostReduced = 64;
+  /// In stream order, by one pass over all inputs.
+  virtual void reduce(const DeviceReduction& reduction, StreamRef stream) = 0;
+
+  // Memory that other ranks work on.
+
+  /// What tells it from any other device of this machine, whatever number a process gives it (its
+  /// place on the bus).
+  virtual std::string identity(Device device) = 0;
+  /// Lets `from` load and store what lives on `to`, for good. Throws Error(unavailable) if the
+  /// hardware cannot.
+  virtual void reach(Device from, Device to) = 0;
+  /// Memory that other processes can map by `handle`. Given back by free_shared(), it is kept for
+  /// who next asks for as much, never freed: a process that still maps it cannot fall into a hole.
+  virtual void* allocate_shared(size_t bytes, Device device, DeviceHandle& handle) = 0;
+  virtual void free_shared(void* memory) noexcept = 0;
+  /// Another process' memory as `device` reaches it, until unmap_shared(); mapping it twice gives
+  /// one pointer. Throws Error(unavailable) if that process is gone, or is this one.
+  virtual void* map_shared(const DeviceHandle& handle, Device device) = 0;
+  virtual void unmap_shared(void* memory) noexcept = 0;
+  /// Lets streams store and await words in this memory of the host (whole pages), until it is
+  /// forgotten.
+  virtual void register_host(void* memory, size_t bytes) = 0;
+  virtual void forget_host(void* memory) noexcept = 0;
+
   /// Calls a function on the host when the stream has come here, without holding the stream. The
   /// functions of one stream are called in order. A function must not block and must put nothing
   /// on a stream; it may give back memory, streams, events and words.
@@ -73,6 +118,9 @@ class DeviceRuntime {
 /// to do.
 DeviceRuntime& device_runtime(DeviceKind kind);
 bool has_device_runtime(DeviceKind kind) noexcept;
+/// The identity of the device that this process uses, if it uses one already and sees no other;
+/// else empty. Loads nothing that the program has not loaded by itself.
+std::string only_device_in_use();
 /// Adds a runtime for its kind (a plugin, the tests' fake); it must outlive its tensors. Passing
 /// null takes it away again.
 void register_device_runtime(DeviceKind kind, DeviceRuntime* runtime);

@@ -101,10 +101,7 @@ bool LevelsOperation::has_passed(Mark which) const {
 
 void LevelsOperation::tell(StreamRef stream, Mark which) {
   place_.runtime->write_word(stream, scratch_->word, mark(which));
-  place_.runtime->host_function(stream, [bell = place_.bell] {
-    bell->bell.ring();
-    bell->has_news.store(true, std::memory_order_release);
-  });
+  place_.runtime->host_function(stream, [bell = place_.bell] { bell->ring(); });
 }
 
 bool LevelsOperation::end(OperationState state) {
@@ -273,10 +270,7 @@ void LevelsOperation::unpack() {
   auto& runtime = *place_.runtime;
   runtime.unpack({collective_.output, collective_.dtype, plan_.reduced, 0, 0, false}, outputs,
                  collective_.scale, outcome, streams_.copying);
-  runtime.host_function(streams_.copying, [bell = place_.bell] {
-    bell->bell.ring();
-    bell->has_news.store(true, std::memory_order_release);
-  });
+  runtime.host_function(streams_.copying, [bell = place_.bell] { bell->ring(); });
 }
 
 }  // namespace tutti

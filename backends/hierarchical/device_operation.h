@@ -6,19 +6,11 @@
 #include <optional>
 #include <vector>
 
-#include "tutti/backends/backend.h"
+#include "tutti/backends/device/device_backend.h"
 #include "tutti/backends/hierarchical/device_plan.h"
-#include "tutti/base/descriptor.h"
 #include "tutti/tensor/device_runtime.h"
 
 namespace tutti {
-
-/// What wakes the engine when something happened on the device. Shared with host functions of
-/// streams, which may come late.
-struct LevelsBell {
-  Bell bell;
-  std::atomic<bool> has_news{false};
-};
 
 /// The streams of one queue. What a user's stream holds up waits on `packing` only, so that
 /// `copying` and the inner backend's streams never wait for anything but the ranks themselves.
@@ -48,7 +40,7 @@ struct LevelsPlace {
   std::unique_ptr<Backend> inner, cross, control;
   LevelsGrid grid;
   int size = 1;
-  std::shared_ptr<LevelsBell> bell = std::make_shared<LevelsBell>();
+  std::shared_ptr<DeviceBell> bell = std::make_shared<DeviceBell>();
   std::atomic<bool> is_aborted{false};
   std::vector<std::unique_ptr<LevelsScratch>> free;
   std::vector<LevelsOperation*> running;

@@ -6,8 +6,8 @@
 
 #include "tutti/backends/shared/message_links.h"
 #include "tutti/collectives/transport.h"
-#include "tutti/kernels/reduce_op.h"
 #include "tutti/tensor/dtype.h"
+#include "tutti/tensor/reduce_op.h"
 
 namespace tutti {
 

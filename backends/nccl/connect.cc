@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <thread>
@@ -45,26 +44,6 @@ constexpr Setting kSettings[] = {
 std::string ready_key(int rank) { return fmt::format("nccl/ready/{}", rank); }
 
 }  // namespace
-
-Device choose_device(const Context& context) {
-  const auto kind = has_device_runtime(DeviceKind::fake) ? DeviceKind::fake : DeviceKind::cuda;
-  int count = 0;
-  try {
-    count = device_runtime(kind).count();
-  } catch (const Error& error) {
-    throw Error(ErrorCode::unavailable,
-                fmt::format("there is no GPU that NCCL could use ({})", error.what()));
-  }
-  if (count == 0)
-    throw Error(ErrorCode::unavailable,
-                "there is no GPU that NCCL could use (CUDA shows none); use another backend");
-  const auto hosts = context.hosts();
-  const auto own = static_cast<size_t>(context.rank);
-  int local = context.places[own].local_rank;
-  if (local < 0)
-    local = static_cast<int>(std::count(hosts.begin(), hosts.begin() + context.rank, hosts[own]));
-  return {kind, local % count};
-}
 
 ncclConfig_t make_config(const NcclSettings& settings, const NcclLibrary& library) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;

@@ -44,8 +44,4 @@ class NcclConnector {
 /// Throws Error(version) for a setting that this library does not know yet.
 ncclConfig_t make_config(const NcclSettings& settings, const NcclLibrary& library);
 
-/// The device that this rank uses, dealt out among the ranks of a host in the job: of CUDA, or
-/// where there is one of the tests' fake. Throws Error(unavailable) that says why there is none.
-Device choose_device(const Context& context);
-
 }  // namespace tutti

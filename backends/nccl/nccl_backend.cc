@@ -7,14 +7,13 @@
 #include <cerrno>
 #include <unordered_map>
 
-#include "tutti/backends/backend.h"
+#include "tutti/backends/device/device_backend.h"
 #include "tutti/backends/nccl/calls.h"
 #include "tutti/backends/nccl/catch_up.h"
 #include "tutti/backends/nccl/connect.h"
 #include "tutti/backends/nccl/stream_queue.h"
 #include "tutti/backends/shared/sequencer.h"
 #include "tutti/base/error.h"
-#include "tutti/collectives/schedule.h"
 
 // Collectives on the memory of GPUs by NCCL; host memory, control messages and liveness by our own
 // channels. What the ranks start in one order (a queue) goes to NCCL at once, with its verdicts in
@@ -37,27 +36,27 @@ struct NcclInheritance final : Inheritance {
   std::string failure;  // why there is none
 };
 
-class NcclBackend final : public Backend {
+class NcclBackend final : public DeviceBackend {
  public:
   NcclBackend(const Context& context, std::unique_ptr<Backend> rest, NcclPlace place,
               std::shared_ptr<NcclCommunicator> root,
               const std::vector<std::shared_ptr<NcclCommunicator>>& communicators)
-      : rest_(std::move(rest)),
+      : DeviceBackend(std::move(rest), place.bell),
         place_(std::move(place)),
         root_(std::move(root)),
-        capabilities_(describe(context)),
         sequencer_(*rest_->transport()),
         catch_up_(*rest_->transport()),
         timer_(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)) {
     if (!timer_) throw system_error("timerfd_create", errno);
+    capabilities_.route =
+        fmt::format("NCCL {} on {}", place_.library->version_text(), to_string(place_.device));
+    capabilities_.devices = nccl_services(place_.device, context.determinism);
     for (size_t i = 0; i < communicators.size(); ++i)
       queues_.push_back(std::make_unique<StreamQueue>(
           place_, communicators[i],
           [this, queue = static_cast<uint32_t>(i)](const BucketShape& shape) {
             catch_up_.ask({shape, queue});
           }));
-    poller_.watch(rest_->descriptor(), EPOLLIN);
-    poller_.watch(place_.bell->bell.descriptor(), EPOLLIN);
     poller_.watch(timer_.get(), EPOLLIN);
     if (context.determinism == Determinism::rank_order && context.rank == 0 && context.log)
       context.log(LogLevel::warning,
@@ -65,14 +64,12 @@ class NcclBackend final : public Backend {
                   "memory and our own channels instead");
   }
   ~NcclBackend() override {
-    poller_.forget(rest_->descriptor());
     queues_.clear();
     root_->close(Deadline::after(1));
   }
 
   bool progress() override;
   bool arm() override;
-  int descriptor() const override { return poller_.descriptor(); }
   void abort(const Error& error) noexcept override {
     rest_->abort(error);
     for (auto& queue : queues_) queue->abort();
@@ -80,55 +77,29 @@ class NcclBackend final : public Backend {
   }
   std::shared_ptr<Inheritance> split(const Context& context, int color, int key) override;
 
-  Capabilities capabilities() const override { return capabilities_; }
   std::unique_ptr<Region> allocate(size_t bytes, Device device) override {
     if (device == place_.device) return place_.regions->allocate(bytes);
     return rest_->allocate(bytes, device);
   }
-  bool shares(const std::byte* data, size_t bytes) const override {
-    return rest_->shares(data, bytes);
-  }
-  bool packs_itself(const Collective& collective, const Launch& launch) const override {
-    return launch.device == nullptr && rest_->packs_itself(collective, launch);
-  }
   OperationPtr start(const Collective& collective, const Launch& launch) override;
-  Traffic predict(const Collective& collective, const Launch& launch) override {
-    return launch.device == nullptr ? rest_->predict(collective, launch) : Traffic{};
-  }
-  std::string_view algorithm(const Collective& collective) const override {
-    return rest_->algorithm(collective);
-  }
-  std::vector<int> missing(int queue) const override { return rest_->missing(queue); }
-  Transport* transport() override { return rest_->transport(); }
-  TransportCounters counters() override { return rest_->counters(); }
 
  private:
   friend class SequencedOperation;
-  Capabilities describe(const Context& context) const {
-    auto capabilities = rest_->capabilities();
-    capabilities.route =
-        fmt::format("NCCL {} on {}", place_.library->version_text(), to_string(place_.device));
-    capabilities.devices = nccl_services(place_.device, context.determinism);
-    return capabilities;
-  }
   void set_timer(long nanos);
   StreamQueue& queue_of(int queue) { return *queues_[queue == kReplays ? 1 : 0]; }
 
   static constexpr int kReplays = 1;  // the queue of replayed buckets
 
-  const std::unique_ptr<Backend> rest_;
   const NcclPlace place_;
   // Carries nothing, since NCCL splits only what is idle: the others were split off it, and so are
   // those of communicators to come.
   const std::shared_ptr<NcclCommunicator> root_;
-  const Capabilities capabilities_;
   Sequencer sequencer_;
   CatchUp catch_up_;
   std::unordered_map<uint64_t, SequencedOperation*> sequenced_;  // that wait for their call
   std::vector<std::unique_ptr<StreamQueue>> queues_;
   Descriptor timer_;
   long timer_nanos_ = 0;
-  Poller poller_;
 };
 
 // An operation of no queue: waits until all ranks have started it, none with a veto.
@@ -195,8 +166,7 @@ class SequencedOperation final : public Operation {
 };
 
 bool NcclBackend::progress() {
-  auto& bell = *place_.bell;
-  if (bell.has_news.exchange(false, std::memory_order_acq_rel)) bell.bell.silence();
+  bell_->silence();
   bool moved = rest_->progress();
   moved |= sequencer_.progress();
   while (const auto call = sequencer_.take()) {
@@ -223,7 +193,7 @@ bool NcclBackend::arm() {
       nanos = kAskNanos;
   }
   set_timer(nanos);
-  return rest_->arm() && !place_.bell->has_news.load(std::memory_order_acquire);
+  return DeviceBackend::arm();
 }
 
 void NcclBackend::set_timer(long nanos) {
@@ -238,18 +208,7 @@ void NcclBackend::set_timer(long nanos) {
 
 OperationPtr NcclBackend::start(const Collective& collective, const Launch& launch) {
   if (launch.device == nullptr) return rest_->start(collective, launch);
-  if (!capabilities_.serves_on(place_.device, collective.kind, collective.dtype, collective.op))
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("NCCL has no {} of {} with {}", to_string(collective.kind),
-                            to_string(collective.dtype), to_string(collective.op)));
-  require_valid({collective.kind,
-                 rest_->transport()->rank(),
-                 rest_->transport()->size(),
-                 collective.root,
-                 collective.send_counts,
-                 collective.recv_counts,
-                 {},
-                 false});
+  check(collective, place_.device, "NCCL");
   if (launch.queue == kNoQueue)
     return OperationPtr(new SequencedOperation(*this, collective, launch));
   return queue_of(launch.queue).start(collective, launch);
@@ -287,7 +246,7 @@ std::unique_ptr<Backend> connect(const Context& context) {
   NcclSettings settings;
   std::string failure;
   try {
-    place.device = choose_device(context);
+    place.device = choose_device(context, "NCCL");
     place.library = std::make_shared<const NcclLibrary>(NcclLibrary::load(context.library));
     settings = parse_nccl_settings(context.nccl_config);
     make_config(settings, *place.library);

@@ -267,10 +267,7 @@ void StreamQueue::tell_when_done() {
   auto& runtime = *place_.runtime;
   runtime.record(event_, stream_);
   runtime.wait_event(telling_, event_);
-  runtime.host_function(telling_, [bell = place_.bell] {
-    bell->bell.ring();
-    bell->has_news.store(true, std::memory_order_release);
-  });
+  runtime.host_function(telling_, [bell = place_.bell] { bell->ring(); });
 }
 
 bool StreamQueue::has_failed() {
@@ -286,10 +283,7 @@ bool StreamQueue::has_failed() {
 
 void StreamQueue::abort() noexcept {
   if (abort_asked_.exchange(true)) return;
-  NcclCommunicator::abort_apart(communicator_, [bell = place_.bell] {
-    bell->bell.ring();
-    bell->has_news.store(true, std::memory_order_release);
-  });
+  NcclCommunicator::abort_apart(communicator_, [bell = place_.bell] { bell->ring(); });
 }
 
 bool StreamQueue::break_off() {

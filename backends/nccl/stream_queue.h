@@ -7,23 +7,15 @@
 #include <optional>
 #include <vector>
 
-#include "tutti/backends/backend.h"
+#include "tutti/backends/device/device_backend.h"
 #include "tutti/backends/nccl/catch_up.h"
 #include "tutti/backends/nccl/communicator.h"
 #include "tutti/backends/nccl/regions.h"
-#include "tutti/base/descriptor.h"
 #include "tutti/tensor/device_runtime.h"
 
 namespace tutti {
 
 class StreamQueue;
-
-/// What wakes the engine when something happened on the device. Shared with host functions of
-/// streams, which may come late.
-struct DeviceBell {
-  Bell bell;
-  std::atomic<bool> has_news{false};
-};
 
 /// What all queues of a backend share.
 struct NcclPlace {

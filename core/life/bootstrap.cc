@@ -81,6 +81,12 @@ std::string_view choose_backend(const std::vector<Place>& places, const Options&
     hosts.insert(place.host);
     processes.insert({place.pid_space, place.pid});
   }
+  // One GPU for all: its memory is what they share.
+  const auto& device = places.front().device;
+  if (hosts.size() == 1 && !device.empty() &&
+      std::all_of(places.begin(), places.end(),
+                  [&](const Place& place) { return place.device == device; }))
+    return "peer";
   if (hosts.size() == 1 && processes.size() == 1 && (options.store_object || places.size() == 1))
     return "memory";
   if (hosts.size() == 1) return "shm";

@@ -12,6 +12,7 @@
 #include "tutti/base/process/cores.h"
 #include "tutti/base/text.h"
 #include "tutti/core/settings/version.h"
+#include "tutti/tensor/device_runtime.h"
 
 namespace tutti {
 
@@ -72,14 +73,15 @@ Place own_place(const Options& options, const LaunchedRank& launched) {
   place.cores = usable_cores();
   place.machine = boot_id();
   place.pid_space = namespace_inode("/proc/self/ns/pid");
+  place.device = only_device_in_use();
   return place;
 }
 
 std::string encode_place(const PlaceRecord& record) {
   const auto& place = record.place;
-  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}", place.host, place.host_name, place.pid,
-                     place.world_rank, place.incarnation, fmt::join(place.cores, " "),
-                     place.machine, place.pid_space, record.call);
+  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}", place.host, place.host_name,
+                     place.pid, place.world_rank, place.incarnation, fmt::join(place.cores, " "),
+                     place.machine, place.pid_space, record.call, place.device);
 }
 
 PlaceRecord decode_place(int rank, const std::string& text) {
@@ -87,7 +89,7 @@ PlaceRecord decode_place(int rank, const std::string& text) {
   const auto number = [&](size_t line, int64_t most = INT32_MAX) {
     return parse_integer(lines[line], 0, most).value_or(-1);
   };
-  if (lines.size() != 9 || number(2) < 0 || number(3) < 0 || number(4) < 0 ||
+  if (lines.size() != 10 || number(2) < 0 || number(3) < 0 || number(4) < 0 ||
       number(7, INT64_MAX) < 0 || number(8, INT64_MAX) < 0)
     throw Error(ErrorCode::corrupt_data,
                 fmt::format("rank {} wrote something into the store that is no rank's place", rank))
@@ -105,6 +107,7 @@ PlaceRecord decode_place(int rank, const std::string& text) {
   place.machine = lines[6];
   place.pid_space = number(7, INT64_MAX);
   record.call = number(8, INT64_MAX);
+  place.device = lines[9];
   return record;
 }
 

@@ -2,8 +2,8 @@
 
 #include <optional>
 
-#include "tutti/kernels/reduce_op.h"
 #include "tutti/tensor/dtype.h"
+#include "tutti/tensor/reduce_op.h"
 
 namespace tutti {
 

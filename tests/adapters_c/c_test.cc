@@ -11,8 +11,8 @@
 #include "tests/support/scratch_folder.h"
 #include "tutti/base/error.h"
 #include "tutti/core/settings/version.h"
-#include "tutti/kernels/reduce_op.h"
 #include "tutti/tensor/dtype.h"
+#include "tutti/tensor/reduce_op.h"
 
 namespace {
 

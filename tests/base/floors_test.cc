@@ -48,7 +48,7 @@ const std::vector<House>& houses() {
       {"kernels/cuda", {"pack", "steps", "layers", "libraries", "trainer", "device", ""}},
       {"collectives/algorithms", {""}, true},
       // The contract is backends' own files; the neighbours are backends.
-      {"backends", {"", "network", "handshake", "store", "stream", "shared"}, true},
+      {"backends", {"", "network", "handshake", "store", "stream", "shared", "device"}, true},
       {"core", {"launch", "settings", "agreement", "watch", "scheduling", "engine", "life", ""}},
       // The neighbours are languages and trainers, which may stand on the C interface.
       {"adapters", {"exchange", "sampling", "sharded", "checkpoint", "c", ""}, true},

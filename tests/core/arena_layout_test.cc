@@ -91,7 +91,8 @@ TEST(ArenaLayout, WhatCannotBeIsRefusedInOneLine) {
           make({.name = "w", .shape = {2, 3}, .strides = strides}),
           AllOf(HasSubstr("\"w\""), HasSubstr("leave gaps or overlap"), HasSubstr("like [3,1]")));
     EXPECT_THAT(make({.name = "w", .shape = {2}, .device = {DeviceKind::cuda, 1}}),
-                AllOf(HasSubstr("\"w\""), HasSubstr("cuda:1"), HasSubstr("host memory so far")));
+                AllOf(HasSubstr("\"w\""), HasSubstr("cuda:1"),
+                      HasSubstr("arenas are host memory with backend")));
     EXPECT_THAT(make({.name = "w", .shape = {int64_t{1} << 62}}), HasSubstr("16 TiB"));
     EXPECT_THAT(make({.name = "w", .shape = {2}, .may_be_left_out = true}, ReduceOp::max),
                 AllOf(HasSubstr("\"w\""), HasSubstr("sum and average"), HasSubstr("not of max")));

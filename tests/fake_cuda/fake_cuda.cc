@@ -97,6 +97,21 @@ void FakeCuda::free(void* memory, Device) noexcept try {
   // The memory is lost.
 }
 
+void* FakeCuda::allocate_shared(size_t bytes, Device device, DeviceHandle& handle) {
+  auto* memory = static_cast<std::byte*>(FakeDevice::allocate_shared(bytes, device, handle));
+  const std::lock_guard lock(mutex_);
+  owned_[memory] = bytes;
+  return memory;
+}
+
+void FakeCuda::free_shared(void* memory) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    owned_.erase(static_cast<std::byte*>(memory));
+  }
+  FakeDevice::free_shared(memory);
+}
+
 bool FakeCuda::reached(void* event) {
   if (is_capturing()) add_fault("an event was asked for while a stream is captured");
   return FakeDevice::reached(event);

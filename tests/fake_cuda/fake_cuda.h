@@ -26,6 +26,8 @@ class FakeCuda final : public FakeDevice {
   void* allocate(size_t bytes, Device device) override;
   void* allocate_on(size_t bytes, Device device, StreamRef stream) override;
   void free(void* memory, Device device) noexcept override;
+  void* allocate_shared(size_t bytes, Device device, DeviceHandle& handle) override;
+  void free_shared(void* memory) noexcept override;
   bool reached(void* event) override;
   void synchronize(StreamRef stream) override;
 

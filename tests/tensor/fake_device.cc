@@ -13,10 +13,12 @@
 #include <unordered_map>
 #include <vector>
 
+#include "tests/tensor/fake_shared_memory.h"
 #include "tutti/base/check.h"
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/kernels/convert.h"
+#include "tutti/kernels/reduce.h"
 
 namespace tutti {
 
@@ -224,7 +226,10 @@ class FakeDevice::Implementation {
     return true;
   }
 
+  const Options& options() const { return options_; }
+
   std::atomic<int64_t> synchronize_count{0};
+  FakeSharedMemory shared;
 
  private:
   const Options options_;
@@ -347,6 +352,30 @@ void FakeDevice::unpack(const DeviceBucket& bucket, std::span<const Piece> piece
         .store(clean ? outcome.clean : outcome.vetoed, std::memory_order_release);
   });
 }
+
+std::string FakeDevice::identity(Device) { return implementation_->options().identity; }
+
+void FakeDevice::reduce(const DeviceReduction& reduction, StreamRef stream) {
+  TUTTI_CHECK(reduction.op != ReduceOp::average && reduction.inputs.size() <= kMostReduced &&
+              reduction.outputs.size() <= kMostReduced);
+  host_function(stream, [inputs = std::vector(reduction.inputs.begin(), reduction.inputs.end()),
+                         outputs = std::vector(reduction.outputs.begin(), reduction.outputs.end()),
+                         what = reduction] {
+    tutti::reduce(what.dtype, what.op, outputs, inputs, what.count, what.scale);
+  });
+}
+
+void* FakeDevice::allocate_shared(size_t bytes, Device device, DeviceHandle& handle) {
+  return implementation_->shared.allocate(bytes, device, handle);
+}
+
+void FakeDevice::free_shared(void* memory) noexcept { implementation_->shared.give_back(memory); }
+
+void* FakeDevice::map_shared(const DeviceHandle& handle, Device) {
+  return implementation_->shared.map(handle);
+}
+
+void FakeDevice::unmap_shared(void* memory) noexcept { implementation_->shared.unmap(memory); }
 
 void FakeDevice::host_function(StreamRef stream, std::function<void()> function) {
   implementation_->stream(stream).submit(std::move(function));

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "tutti/tensor/device_runtime.h"
 
@@ -16,7 +17,7 @@ namespace tutti {
 ///
 /// Stricter than a GPU, to find mistakes: fresh memory is filled with garbage, a host function that
 /// calls the runtime gets Error(internal), and so does who submits to a stream more than 65,536
-/// operations ahead. A null stream is the default stream.
+/// operations ahead, or maps memory of its own process. A null stream is the default stream.
 class FakeDevice : public DeviceRuntime {
  public:
   struct Options {
@@ -25,6 +26,8 @@ class FakeDevice : public DeviceRuntime {
     std::chrono::microseconds most_delay{200};
     /// How long the destructor lets the streams finish before it drops what still waits.
     std::chrono::milliseconds farewell{5000};
+    /// Empty: `auto` does not see that ranks share it.
+    std::string identity = {};
   };
 
   FakeDevice();
@@ -61,6 +64,15 @@ class FakeDevice : public DeviceRuntime {
             StreamRef stream) override;
   void unpack(const DeviceBucket& bucket, std::span<const Piece> pieces, Scale scale,
               const DeviceOutcome& outcome, StreamRef stream) override;
+  void reduce(const DeviceReduction& reduction, StreamRef stream) override;
+  std::string identity(Device) override;
+  void reach(Device, Device) override {}
+  void* allocate_shared(size_t bytes, Device device, DeviceHandle& handle) override;
+  void free_shared(void* memory) noexcept override;
+  void* map_shared(const DeviceHandle& handle, Device device) override;
+  void unmap_shared(void* memory) noexcept override;
+  void register_host(void*, size_t) override {}
+  void forget_host(void*) noexcept override {}
   void host_function(StreamRef stream, std::function<void()> function) override;
   void write_word(StreamRef stream, uint64_t* word, uint64_t value) override;
   void wait_word(StreamRef stream, const uint64_t* word, uint64_t value) override;

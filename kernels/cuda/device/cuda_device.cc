@@ -214,6 +214,54 @@ void CudaDevice::give_back_word(uint64_t* word) noexcept {
   free_words_.push_back(word);
 }
 
+// --- what other ranks reach ---------------------------------------------------------------------
+
+std::string CudaDevice::identity(Device device) {
+  char place[32] = "";
+  check(cudaDeviceGetPCIBusId(place, sizeof place, device.index), "tell where it is", device.index);
+  return place;
+}
+
+void CudaDevice::reach(Device from, Device to) {
+  state(to.index);
+  const auto current = scope(from.index);
+  if (from != to) enable_peer(from.index, to.index);
+}
+
+void* CudaDevice::allocate_shared(size_t bytes, Device device, DeviceHandle& handle) {
+  const auto current = scope(device.index);
+  return shared_.allocate(bytes, device.index, handle);
+}
+
+void* CudaDevice::map_shared(const DeviceHandle& handle, Device device) {
+  const auto current = scope(device.index);
+  return shared_.map(handle, device.index);
+}
+
+void CudaDevice::unmap_shared(void* memory) noexcept try {
+  const auto current = scope(current_device());
+  shared_.unmap(memory);
+} catch (...) {
+  // The mapping is lost.
+}
+
+void CudaDevice::register_host(void* memory, size_t bytes) {
+  const int device = current_device();
+  const auto current = scope(device);
+  const auto status =
+      cudaHostRegister(memory, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
+  if (status == cudaErrorHostMemoryAlreadyRegistered) return forget_error();
+  check(status, "pin memory of the host", device);
+}
+
+void CudaDevice::forget_host(void* memory) noexcept try {
+  const auto current = scope(current_device());
+  cudaHostUnregister(memory);
+  forget_error();
+} catch (...) {
+  // It stays pinned until it is unmapped.
+}
+
 // --- streams and events -------------------------------------------------------------------------
 
 StreamRef CudaDevice::create_stream(Device device) {
@@ -307,6 +355,15 @@ void CudaDevice::unpack(const DeviceBucket& bucket, std::span<const Piece> piece
   const int device = device_of(stream, bucket.data);
   const auto current = scope(device);
   check(launch_unpack(bucket, pieces, scale, outcome, native(stream)), "unpack a bucket", device);
+}
+
+void CudaDevice::reduce(const DeviceReduction& reduction, StreamRef stream) {
+  TUTTI_CHECK(reduction.scale.divisor > 0 && !reduction.inputs.empty() &&
+              reduction.inputs.size() <= kMostReduced && reduction.outputs.size() <= kMostReduced);
+  if (reduction.count == 0 || reduction.outputs.empty()) return;
+  const int device = device_of(stream, reduction.outputs[0]);
+  const auto current = scope(device);
+  check(launch_reduce(reduction, native(stream)), "reduce", device);
 }
 
 void CudaDevice::host_function(StreamRef stream, std::function<void()> function) {

@@ -12,6 +12,7 @@
 #include "tutti/kernels/cuda/device/driver.h"
 #include "tutti/kernels/cuda/device/host_functions.h"
 #include "tutti/kernels/cuda/device/memory_pool.h"
+#include "tutti/kernels/cuda/device/shared_device_memory.h"
 #include "tutti/tensor/device_plugin.h"
 
 namespace tutti::cuda {
@@ -58,6 +59,15 @@ class CudaDevice final : public DeviceRuntime {
             StreamRef stream) override;
   void unpack(const DeviceBucket& bucket, std::span<const Piece> pieces, Scale scale,
               const DeviceOutcome& outcome, StreamRef stream) override;
+  void reduce(const DeviceReduction& reduction, StreamRef stream) override;
+  std::string identity(Device device) override;
+  void reach(Device from, Device to) override;
+  void* allocate_shared(size_t bytes, Device device, DeviceHandle& handle) override;
+  void free_shared(void* memory) noexcept override { shared_.give_back(memory); }
+  void* map_shared(const DeviceHandle& handle, Device device) override;
+  void unmap_shared(void* memory) noexcept override;
+  void register_host(void* memory, size_t bytes) override;
+  void forget_host(void* memory) noexcept override;
   /// On a thread of this object (see host_functions.h). A device that failed calls nobody.
   void host_function(StreamRef stream, std::function<void()> function) override;
   void write_word(StreamRef stream, uint64_t* word, uint64_t value) override;
@@ -91,6 +101,8 @@ class CudaDevice final : public DeviceRuntime {
   std::vector<uint64_t*> free_words_;
   std::unordered_map<void*, size_t> host_sizes_;      // of all pinned memory
   std::unordered_multimap<size_t, void*> free_host_;  // what of it nobody uses
+
+  SharedDeviceMemory shared_;
 
   std::once_flag ended_with_process_;
   HostFunctions functions_{[this](uint64_t* word) { give_back_word(word); }};

@@ -2,6 +2,7 @@
 
 #include "tutti/kernels/cuda/pack/launch.h"
 #include "tutti/kernels/cuda/pack/pack_tile.h"
+#include "tutti/kernels/cuda/pack/reduce_tile.h"
 
 namespace tutti::cuda {
 
@@ -60,6 +61,12 @@ __global__ void __launch_bounds__(kThreads)
     run_tile(table, static_cast<int32_t>(blockIdx.x), static_cast<int>(threadIdx.x), kThreads);
 }
 
+__global__ void __launch_bounds__(kThreads)
+    reduce_kernel(const __grid_constant__ ReduceTable table, int64_t tiles) {
+  for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x)
+    reduce_tile(table, tile, static_cast<int>(threadIdx.x), kThreads);
+}
+
 // Runs after the unpacking kernels, whose stores it publishes.
 __global__ void end_kernel(Lanes lanes, const __grid_constant__ Ending ending) {
   const bool clean = all_clean(lanes);
@@ -116,6 +123,13 @@ cudaError_t launch_unpack(const DeviceBucket& bucket, std::span<const Piece> pie
   return cudaGetLastError();
 }
 
+cudaError_t launch_reduce(const DeviceReduction& reduction, cudaStream_t stream) {
+  const int64_t tiles = reduce_tiles(reduction.count);
+  const auto blocks = static_cast<unsigned>(std::min<int64_t>(tiles, 1 << 30));
+  reduce_kernel<<<blocks, kThreads, 0, stream>>>(make_reduce_table(reduction), tiles);
+  return cudaGetLastError();
+}
+
 cudaError_t launch_write_word(uint64_t* word, uint64_t value, cudaStream_t stream) {
   write_word_kernel<<<1, 1, 0, stream>>>(word, value);
   return cudaGetLastError();
@@ -130,7 +144,8 @@ cudaError_t load_kernels() {
   cudaFuncAttributes attributes;
   for (const void* kernel :
        {reinterpret_cast<const void*>(&pack_kernel), reinterpret_cast<const void*>(&lanes_kernel),
-        reinterpret_cast<const void*>(&unpack_kernel), reinterpret_cast<const void*>(&end_kernel),
+        reinterpret_cast<const void*>(&unpack_kernel),
+        reinterpret_cast<const void*>(&reduce_kernel), reinterpret_cast<const void*>(&end_kernel),
         reinterpret_cast<const void*>(&write_word_kernel),
         reinterpret_cast<const void*>(&wait_word_kernel)})
     if (const auto status = cudaFuncGetAttributes(&attributes, kernel); status != cudaSuccess)

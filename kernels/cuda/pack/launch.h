@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-#include "tutti/tensor/packing.h"
+#include "tutti/tensor/device_runtime.h"
 
 namespace tutti::cuda {
 
@@ -15,6 +15,9 @@ cudaError_t launch_pack(const DeviceBucket& bucket, std::span<const Piece> piece
                         bool veto, cudaStream_t stream);
 cudaError_t launch_unpack(const DeviceBucket& bucket, std::span<const Piece> pieces, Scale scale,
                           const DeviceOutcome& outcome, cudaStream_t stream);
+
+/// DeviceRuntime::reduce(), of one element at least, by one launch.
+cudaError_t launch_reduce(const DeviceReduction& reduction, cudaStream_t stream);
 
 /// For devices that have no stream memory operations: one thread that stores a word, or looks at
 /// one until it is at least `value`.

@@ -1,42 +1,18 @@
 #pragma once
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
 #include <string>
 
-#include "tests/api/case.h"
+#include "tests/backends/conformance/device_api.h"
 
 // The API suite's cases over nccl, on the tests' device and the tests' NCCL.
 
 namespace tutti::test {
-
-inline bool has_levels(const std::string& backend) { return backend.find('+') != backend.npos; }
 
 /// Ranks on one host; for two levels on two, which may be one in truth.
 inline void choose_nccl(Options& options, const std::string& backend) {
   options.backend = backend;
   options.backend_library = TUTTI_FAKE_NCCL;
   if (has_levels(backend)) options.host = options.rank < 2 ? "first" : "second";
-}
-
-/// All in one job: every case leaves the communicator fit for the next.
-inline constexpr auto kEveryCase = [](auto& communicator) {
-  OnDeviceCommunicator there(communicator);
-  for (const auto& one : cases()) {
-    // What two levels take through host memory is refused by its Work only.
-    if (has_levels(there.backend()) && one.suite != "Allreduce" && one.name == "DuplicateName")
-      continue;
-    SCOPED_TRACE(one.suite + "." + one.name);
-    one.run(there);
-    if (testing::Test::HasFailure()) return;
-  }
-};
-
-inline std::string name_of_backend(const testing::TestParamInfo<std::string>& info) {
-  auto name = info.param;
-  std::replace(name.begin(), name.end(), '+', '_');
-  return name;
 }
 
 }  // namespace tutti::test

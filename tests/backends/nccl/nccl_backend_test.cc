@@ -4,16 +4,14 @@
 #include <gmock/gmock.h>
 
 #include "tests/backends/conformance/backend_conformance.h"
+#include "tests/backends/conformance/device_bucket.h"
+#include "tests/backends/conformance/on_device.h"
 #include "tests/backends/fake_nccl/judge.h"
-#include "tests/backends/nccl/on_device.h"
-#include "tutti/tensor/tensor.h"
 
 namespace tutti::test {
 namespace {
 
 const bool judged = FakeNcclJudge::install();
-
-constexpr Device kFake{DeviceKind::fake, 0};
 
 Backends nccl_backends(int size) {
   return make_backends(find_backend("nccl"), size, [](Context& context) {
@@ -42,70 +40,6 @@ std::vector<BackendMaker> makers() {
 
 INSTANTIATE_TEST_SUITE_P(Nccl, BackendConformance, testing::ValuesIn(makers()),
                          [](const auto& info) { return info.param.name; });
-
-// Drives all ends until `over`, which must come in time.
-void drive(Backends& ends, const std::function<bool()>& over, double seconds = 20) {
-  const auto deadline = Deadline::after(seconds);
-  while (!over() && !deadline.passed())
-    for (auto& end : ends) end->progress();
-  ASSERT_TRUE(over());
-}
-
-// One allreduce of device memory a rank, started in a queue. One that is `ready` at an event does
-// not live in the backend's memory, and may outlive it.
-struct Bucket {
-  explicit Bucket(Backend& end, uint64_t tag, int64_t wanted = 1000, uint32_t verdict = 0,
-                  void* when_ready = nullptr, int queue = 1)
-      : count(wanted), tensor(Shape{wanted}, DataType::f32, kFake), ready(when_ready) {
-    std::fill_n(tensor.as<float>(), count, 1.0f);
-    const auto bytes = static_cast<size_t>(count * 4 + kLaneBytes);
-    region = ready == nullptr ? end.allocate(bytes, kFake) : make_heap_region(bytes);
-    device.ready = {&ready, 1};
-    piece = {tensor.data(), DataType::f32, 0, count};
-    device.inputs = device.outputs = {&piece, 1};
-    gate = device_runtime(DeviceKind::fake).take_word();
-    device.gates = {&gate, 1};
-    start(end, tag, verdict, queue);
-  }
-  // Also again, in the same memory.
-  void start(Backend& end, uint64_t tag, uint32_t verdict = 0, int queue = 1) {
-    state = OperationState::pending;
-    Launch launch;
-    launch.tag = tag;
-    launch.queue = queue;
-    launch.verdict = verdict;
-    launch.device = &device;
-    operation = end.start({CollectiveKind::allreduce,
-                           DataType::f32,
-                           ReduceOp::sum,
-                           0,
-                           region->data(),
-                           region->data(),
-                           {&count, 1},
-                           {},
-                           {}},
-                          launch);
-  }
-  Bucket(const Bucket&) = delete;
-  ~Bucket() {
-    operation.reset();
-    device_runtime(DeviceKind::fake).give_back_word(gate);
-  }
-  bool is_over() {
-    if (state == OperationState::pending) state = operation->advance();
-    return state != OperationState::pending;
-  }
-
-  int64_t count;
-  Tensor tensor;
-  void* ready;
-  std::unique_ptr<Region> region;
-  Piece piece;
-  uint64_t* gate = nullptr;
-  DeviceLaunch device;
-  OperationPtr operation;
-  OperationState state = OperationState::pending;
-};
 
 TEST(Nccl, ABucketOpensItsGateWhenItIsUnpacked) {
   auto ends = nccl_backends(2);

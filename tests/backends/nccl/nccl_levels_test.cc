@@ -9,9 +9,9 @@
 #include <numeric>
 
 #include "tests/backends/conformance/backend_conformance.h"
+#include "tests/backends/conformance/on_device.h"
 #include "tests/backends/fake_nccl/judge.h"
 #include "tests/backends/nccl/nccl_ranks.h"
-#include "tests/backends/nccl/on_device.h"
 #include "tutti/backends/plugins.h"
 #include "tutti/kernels/reduce.h"
 

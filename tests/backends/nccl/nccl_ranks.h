@@ -1,20 +1,11 @@
 #pragma once
 
-#include <gtest/gtest.h>
-
-#include <cstdint>
-#include <functional>
-#include <vector>
-
+#include "tests/backends/conformance/user_stream.h"
 #include "tests/support/ranks.h"
-#include "tests/tensor/fake_device.h"
-#include "tutti/kernels/convert.h"
 
 // Communicators over the nccl backend, on the tests' device and the tests' NCCL.
 
 namespace tutti::test {
-
-inline constexpr Device kFake{DeviceKind::fake, 0};
 
 inline void over_nccl(Options& options) {
   options.backend = "nccl";
@@ -30,55 +21,6 @@ inline void run_nccl(int size, const RankFunction& body, const Tune& more = {}) 
       },
       60);
 }
-
-inline FakeDevice& device() { return static_cast<FakeDevice&>(device_runtime(DeviceKind::fake)); }
-
-// A stream of the user, and tensors that are filled and read in its order only.
-class UserStream {
- public:
-  UserStream() : stream_(device().create_stream(kFake)) {}
-  ~UserStream() {
-    device().synchronize(stream_);
-    device().destroy_stream(stream_);
-  }
-  StreamRef get() const { return stream_; }
-  TensorView view(const Tensor& tensor) const {
-    return {tensor.data(), tensor.shape(), tensor.dtype(), kFake, stream_};
-  }
-  Tensor make(const Shape& shape, DataType dtype, const std::function<double(int64_t)>& formula) {
-    Tensor tensor(shape, dtype, kFake);
-    fill(tensor, formula);
-    return tensor;
-  }
-  void fill(const Tensor& tensor, const std::function<double(int64_t)>& formula) {
-    device().host_function(stream_, [tensor, formula] {
-      for (int64_t i = 0; i < tensor.count(); ++i) {
-        const double value = formula(i);
-        cast(DataType::f64, reinterpret_cast<const std::byte*>(&value), tensor.dtype(),
-             tensor.data() + i * size_of(tensor.dtype()), 1);
-      }
-    });
-  }
-  /// What the stream sees when it gets there.
-  std::vector<double> read(const Tensor& tensor) {
-    std::vector<double> values(static_cast<size_t>(tensor.count()));
-    device().host_function(stream_, [&] {
-      cast(tensor.dtype(), tensor.data(), DataType::f64,
-           reinterpret_cast<std::byte*>(values.data()), tensor.count());
-    });
-    device().synchronize(stream_);
-    return values;
-  }
-  void expect(const Tensor& tensor, const std::function<double(int64_t)>& formula) {
-    const auto values = read(tensor);
-    for (size_t i = 0; i < values.size(); ++i)
-      ASSERT_EQ(values[i], formula(static_cast<int64_t>(i)))
-          << "element " << i << " of " << to_string(tensor.dtype());
-  }
-
- private:
-  const StreamRef stream_;
-};
 
 /// Of rank + 1 over all ranks.
 inline double rank_sum(int size) { return size * (size + 1) / 2; }

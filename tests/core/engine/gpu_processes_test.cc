@@ -26,7 +26,11 @@ std::vector<float> numbers(int64_t count, int start) {
   return values;
 }
 
-void in_pieces(Options& options) { options.partition_bytes = 256 << 10; }
+// Where ranks share a GPU, `auto` leaves its memory there.
+void in_pieces(Options& options) {
+  options.backend = "shm";
+  options.partition_bytes = 256 << 10;
+}
 
 // Until the copy to memory that is not pinned is done, CUDA calls nobody and pins nothing in this
 // process; the copy waits for the operation. No thread of the library may need any of that.
@@ -79,22 +83,25 @@ TEST_F(GpuProcesses, SizesChangeWhileAStreamIsHeld) {
 
 // The library allocates the output on the GPU while the caller sits in a copy.
 TEST_F(GpuProcesses, OutputsAreMadeWhileTheCallerCopies) {
-  run_processes(2, [](Communicator& comm) {
-    Gpu gpu;
-    for (int step = 0; step < 12; ++step) {
-      const auto sum = gpu.make(numbers(4096, comm.rank()));
-      const auto mine = gpu.make(numbers(100 * (step + 1) + comm.rank(), comm.rank()));
-      auto rows = comm.allgather("rows", gpu.view(mine));
-      auto work = comm.allreduce("sum", gpu.view(sum), {.op = ReduceOp::sum});
-      work.wait_on(gpu.stream());
-      EXPECT_EQ(gpu.read_at_once<float>(sum)[96], 96 + 97.0f);
-      const auto all = gpu.read_at_once<float>(rows.output());
-      ASSERT_EQ(all.size(), static_cast<size_t>(200 * (step + 1) + 1));
-      EXPECT_EQ(all[0], 0.0f);
-      EXPECT_EQ(all.back(), 1 + static_cast<float>((100 * (step + 1)) % 97));
-      work.wait();
-    }
-  });
+  run_processes(
+      2,
+      [](Communicator& comm) {
+        Gpu gpu;
+        for (int step = 0; step < 12; ++step) {
+          const auto sum = gpu.make(numbers(4096, comm.rank()));
+          const auto mine = gpu.make(numbers(100 * (step + 1) + comm.rank(), comm.rank()));
+          auto rows = comm.allgather("rows", gpu.view(mine));
+          auto work = comm.allreduce("sum", gpu.view(sum), {.op = ReduceOp::sum});
+          work.wait_on(gpu.stream());
+          EXPECT_EQ(gpu.read_at_once<float>(sum)[96], 96 + 97.0f);
+          const auto all = gpu.read_at_once<float>(rows.output());
+          ASSERT_EQ(all.size(), static_cast<size_t>(200 * (step + 1) + 1));
+          EXPECT_EQ(all[0], 0.0f);
+          EXPECT_EQ(all.back(), 1 + static_cast<float>((100 * (step + 1)) % 97));
+          work.wait();
+        }
+      },
+      in_pieces);
 }
 
 }  // namespace

@@ -19,6 +19,9 @@ namespace {
 using test::kGpu;
 using test::run_threads;
 
+// Where ranks share a GPU, `auto` leaves its memory there.
+void through_the_host(Options& options) { options.backend = "memory"; }
+
 class GpuStaging : public testing::Test {
  protected:
   void SetUp() override {
@@ -77,39 +80,46 @@ TEST_F(GpuStaging, StepsInPiecesEqualThoseOfTheHost) {
         runtime_->destroy_stream(stream);
       },
       [](Options& options) {
+        through_the_host(options);
         options.partition_bytes = 256 << 10;
         options.determinism = Determinism::rank_order;
       });
 }
 
 TEST_F(GpuStaging, TheHostDoesNotWait) {
-  run_threads(2, [&](Communicator& comm) {
-    const auto stream = runtime_->create_stream(kGpu);
-    auto* gate = runtime_->take_word();
-    const Tensor gradient(Shape{1 << 20}, DataType::f32, kGpu);
-    comm.allreduce("gradient", on_stream(gradient, stream)).wait();  // takes pinned memory
-    runtime_->wait_word(stream, gate, 1);  // nothing of what follows can happen
-    auto work = comm.allreduce("gradient", on_stream(gradient, stream));
-    work.wait_on(stream);
-    EXPECT_FALSE(work.done());
-    std::atomic_ref(*gate).store(1, std::memory_order_release);
-    work.wait();
-    runtime_->synchronize(stream);
-    runtime_->give_back_word(gate);
-    runtime_->destroy_stream(stream);
-  });
+  run_threads(
+      2,
+      [&](Communicator& comm) {
+        const auto stream = runtime_->create_stream(kGpu);
+        auto* gate = runtime_->take_word();
+        const Tensor gradient(Shape{1 << 20}, DataType::f32, kGpu);
+        comm.allreduce("gradient", on_stream(gradient, stream)).wait();  // takes pinned memory
+        runtime_->wait_word(stream, gate, 1);  // nothing of what follows can happen
+        auto work = comm.allreduce("gradient", on_stream(gradient, stream));
+        work.wait_on(stream);
+        EXPECT_FALSE(work.done());
+        std::atomic_ref(*gate).store(1, std::memory_order_release);
+        work.wait();
+        runtime_->synchronize(stream);
+        runtime_->give_back_word(gate);
+        runtime_->destroy_stream(stream);
+      },
+      through_the_host);
 }
 
 TEST_F(GpuStaging, OutputsLiveOnTheDevice) {
-  run_threads(2, [&](Communicator& comm) {
-    const auto stream = runtime_->create_stream(kGpu);
-    const Tensor mine(Shape{comm.rank() + 1}, DataType::f32, kGpu);
-    send(mine, std::vector<float>(static_cast<size_t>(comm.rank() + 1), 1.5f), stream);
-    const auto all = comm.allgather("rows", on_stream(mine, stream)).output();
-    EXPECT_EQ(all.device(), kGpu);
-    EXPECT_THAT(fetch(all, stream), testing::ElementsAre(1.5f, 1.5f, 1.5f));
-    runtime_->destroy_stream(stream);
-  });
+  run_threads(
+      2,
+      [&](Communicator& comm) {
+        const auto stream = runtime_->create_stream(kGpu);
+        const Tensor mine(Shape{comm.rank() + 1}, DataType::f32, kGpu);
+        send(mine, std::vector<float>(static_cast<size_t>(comm.rank() + 1), 1.5f), stream);
+        const auto all = comm.allgather("rows", on_stream(mine, stream)).output();
+        EXPECT_EQ(all.device(), kGpu);
+        EXPECT_THAT(fetch(all, stream), testing::ElementsAre(1.5f, 1.5f, 1.5f));
+        runtime_->destroy_stream(stream);
+      },
+      through_the_host);
 }
 
 }  // namespace

@@ -11,7 +11,8 @@ namespace tutti {
 namespace {
 
 std::string place_text(const std::string& pid, const std::string& rank, const std::string& call) {
-  return "boot\nn1\n" + pid + "\n" + rank + "\n0\n0 1\nmachine\n4026531836\n" + call;
+  return "boot\nn1\n" + pid + "\n" + rank + "\n0\n0 1\nmachine\n4026531836\n" + call +
+         "\n0000:18:00.0";
 }
 
 TEST(Places, ComeBack) {
@@ -24,6 +25,7 @@ TEST(Places, ComeBack) {
   record.place.cores = {0, 5};
   record.place.machine = "boot";
   record.place.pid_space = 4026531836;
+  record.place.device = "0000:18:00.0";
   record.call = int64_t{1} << 40;
   const auto back = decode_place(3, encode_place(record));
   EXPECT_EQ(back.place.host, record.place.host);
@@ -34,6 +36,7 @@ TEST(Places, ComeBack) {
   EXPECT_EQ(back.place.cores, record.place.cores);
   EXPECT_EQ(back.place.machine, record.place.machine);
   EXPECT_EQ(back.place.pid_space, record.place.pid_space);
+  EXPECT_EQ(back.place.device, record.place.device);
   EXPECT_EQ(back.call, record.call);
 }
 

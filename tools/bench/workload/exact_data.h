@@ -5,7 +5,7 @@
 #include <functional>
 #include <vector>
 
-#include "tutti/kernels/reduce_op.h"
+#include "tutti/tensor/reduce_op.h"
 #include "tutti/tensor/tensor.h"
 
 namespace tutti::bench {

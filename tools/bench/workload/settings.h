@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "tutti/kernels/reduce_op.h"
 #include "tutti/tensor/dtype.h"
+#include "tutti/tensor/reduce_op.h"
 
 namespace tutti::bench {
 

@@ -1,4 +1,4 @@
-#include "tests/backends/nccl/on_device.h"
+#include "tests/backends/conformance/on_device.h"
 
 #include <algorithm>
 #include <numeric>

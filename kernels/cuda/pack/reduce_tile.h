@@ -1,0 +1,224 @@
+#pragma once
+
+// What one block of the reducing kernel does, as a function that compiles for the host too.
+
+#include "tutti/kernels/cuda/pack/pack_tile.h"
+#include "tutti/tensor/device_runtime.h"
+
+namespace tutti::cuda {
+
+/// Inputs, and outputs, of one launch: its parameters are < 4 KiB.
+inline constexpr int kMostReduced = static_cast<int>(DeviceRuntime::kMostReduced);
+
+/// outputs[j][i] = scale(op over k of inputs[k][i]), as kernels/reduce.h says. Each output may be
+/// the same pointer as one input.
+struct ReduceTable {
+  const std::byte* inputs[kMostReduced];
+  std::byte* outputs[kMostReduced];
+  int32_t input_count, output_count;
+  int64_t count;  // elements
+  DataType dtype;
+  ReduceOp op;  // not average
+  Scaling scaling;
+};
+
+inline constexpr int64_t reduce_tiles(int64_t count) {
+  return (count + kTileElements - 1) / kTileElements;
+}
+
+/// Which elements, into which of the outputs.
+struct ReducePart {
+  int64_t begin, count;
+  int32_t first_output, end_output;
+};
+
+/// In what an element is reduced.
+template <class T>
+struct Reduced {
+  using Type = T;
+};
+template <>
+struct Reduced<Float16> {
+  using Type = float;
+};
+template <>
+struct Reduced<BFloat16> {
+  using Type = float;
+};
+
+// A NaN of either side wins; of two zeros that differ in sign the first stays. Integers wrap.
+template <bool kSums, class T>
+TUTTI_DEVICE T combine(ReduceOp op, T a, T b) {
+  constexpr bool kIsFloating = T(1) / T(2) != T(0);
+  const auto sum = [&] {
+    if constexpr (kIsFloating)
+      return a + b;
+    else
+      return static_cast<T>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+  };
+  if constexpr (kSums) return sum();
+  switch (op) {
+    case ReduceOp::min:
+      return b < a || b != b ? b : a;
+    case ReduceOp::max:
+      return a < b || b != b ? b : a;
+    case ReduceOp::product:
+      if constexpr (kIsFloating)
+        return a * b;
+      else
+        return static_cast<T>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
+    case ReduceOp::band:
+      if constexpr (!kIsFloating) return static_cast<T>(a & b);
+      break;
+    case ReduceOp::bor:
+      if constexpr (!kIsFloating) return static_cast<T>(a | b);
+      break;
+    default:
+      break;
+  }
+  return sum();
+}
+
+template <class T>
+TUTTI_DEVICE T close_element(typename Reduced<T>::Type value, const ReduceTable& table) {
+  using Wide = typename Reduced<T>::Type;
+  if constexpr (Wide(1) / Wide(2) != Wide(0)) {
+    value *= static_cast<Wide>(table.scaling.multiplier);  // by one changes nothing
+    if constexpr (IsNarrow<T>::value)
+      return narrow<T>(value);
+    else
+      return value;
+  } else {
+    if (table.scaling.is_one) return value;
+    T result;
+    cast_any(table.dtype, reinterpret_cast<const std::byte*>(&value), table.dtype,
+             reinterpret_cast<std::byte*>(&result), table.scaling);
+    return result;
+  }
+}
+
+template <class T>
+TUTTI_DEVICE typename Reduced<T>::Type open_element(T value) {
+  if constexpr (IsNarrow<T>::value)
+    return widen(value);
+  else
+    return value;
+}
+
+/// A part in packs of kLanes, of which each thread has some.
+template <bool kSums, class T, int kLanes>
+TUTTI_DEVICE void reduce_packs(const ReduceTable& table, const ReducePart& part, int thread,
+                               int threads) {
+  using Wide = typename Reduced<T>::Type;
+  for (int64_t i = thread; i < part.count / kLanes; i += threads) {
+    const int64_t at = (part.begin + i * kLanes) * static_cast<int64_t>(sizeof(T));
+    const auto first = *reinterpret_cast<const Pack<T, kLanes>*>(table.inputs[0] + at);
+    Wide values[kLanes];
+    for (int lane = 0; lane < kLanes; ++lane) values[lane] = open_element(first.values[lane]);
+    for (int input = 1; input < table.input_count; ++input) {
+      const auto next = *reinterpret_cast<const Pack<T, kLanes>*>(table.inputs[input] + at);
+      for (int lane = 0; lane < kLanes; ++lane)
+        values[lane] = combine<kSums>(table.op, values[lane], open_element(next.values[lane]));
+    }
+    Pack<T, kLanes> result;
+    for (int lane = 0; lane < kLanes; ++lane)
+      result.values[lane] = close_element<T>(values[lane], table);
+    for (int output = part.first_output; output < part.end_output; ++output)
+      *reinterpret_cast<Pack<T, kLanes>*>(table.outputs[output] + at) = result;
+  }
+}
+
+template <bool kSums, class T>
+TUTTI_DEVICE void reduce_share(const ReduceTable& table, const ReducePart& part, int thread,
+                               int threads) {
+  constexpr int kLanes = 16 / static_cast<int>(sizeof(T));
+  uintptr_t places = 0;
+  for (int i = 0; i < table.input_count; ++i)
+    places |= reinterpret_cast<uintptr_t>(table.inputs[i]);
+  for (int i = 0; i < table.output_count; ++i)
+    places |= reinterpret_cast<uintptr_t>(table.outputs[i]);
+  ReducePart rest = part;
+  if (places % 16 == 0) {  // parts begin at whole packs
+    reduce_packs<kSums, T, kLanes>(table, part, thread, threads);
+    rest.begin += part.count / kLanes * kLanes;
+    rest.count %= kLanes;
+  }
+  reduce_packs<kSums, T, 1>(table, rest, thread, threads);
+}
+
+template <class T>
+TUTTI_DEVICE void reduce_floats(const ReduceTable& table, const ReducePart& part, int thread,
+                                int threads) {
+  if (table.op == ReduceOp::sum)
+    reduce_share<true, T>(table, part, thread, threads);
+  else
+    reduce_share<false, T>(table, part, thread, threads);
+}
+
+/// One thread's share of a part that begins at a multiple of 16 elements. All places are multiples
+/// of an element's size.
+TUTTI_DEVICE void reduce_part(const ReduceTable& table, const ReducePart& part, int thread,
+                              int threads) {
+  switch (table.dtype) {
+    case DataType::f64:
+      return reduce_floats<double>(table, part, thread, threads);
+    case DataType::f32:
+      return reduce_floats<float>(table, part, thread, threads);
+    case DataType::f16:
+      return reduce_floats<Float16>(table, part, thread, threads);
+    case DataType::bf16:
+      return reduce_floats<BFloat16>(table, part, thread, threads);
+    case DataType::i8:
+      return reduce_share<false, int8_t>(table, part, thread, threads);
+    case DataType::i16:
+      return reduce_share<false, int16_t>(table, part, thread, threads);
+    case DataType::i32:
+      return reduce_share<false, int32_t>(table, part, thread, threads);
+    case DataType::i64:
+      return reduce_share<false, int64_t>(table, part, thread, threads);
+    case DataType::u16:
+      return reduce_share<false, uint16_t>(table, part, thread, threads);
+    case DataType::u32:
+      return reduce_share<false, uint32_t>(table, part, thread, threads);
+    case DataType::u64:
+      return reduce_share<false, uint64_t>(table, part, thread, threads);
+    case DataType::u8:
+    case DataType::boolean:
+      return reduce_share<false, uint8_t>(table, part, thread, threads);
+  }
+}
+
+/// One thread's share of tile number `tile`.
+TUTTI_DEVICE void reduce_tile(const ReduceTable& table, int64_t tile, int thread, int threads) {
+  const int64_t begin = tile * kTileElements;
+  const int64_t left = table.count - begin;
+  reduce_part(table, {begin, left < kTileElements ? left : kTileElements, 0, table.output_count},
+              thread, threads);
+}
+
+/// The launch of a reduction. Bools are bytes of which the bits are taken, and never scaled.
+inline ReduceTable make_reduce_table(const DeviceReduction& reduction) {
+  ReduceTable table;
+  table.input_count = static_cast<int32_t>(reduction.inputs.size());
+  table.output_count = static_cast<int32_t>(reduction.outputs.size());
+  for (int32_t i = 0; i < table.input_count; ++i)
+    table.inputs[i] = reduction.inputs[static_cast<size_t>(i)];
+  for (int32_t i = 0; i < table.output_count; ++i)
+    table.outputs[i] = reduction.outputs[static_cast<size_t>(i)];
+  table.count = reduction.count;
+  table.dtype = reduction.dtype;
+  table.op = reduction.op;
+  auto scale = reduction.scale;
+  if (reduction.dtype == DataType::boolean) {
+    scale = {};
+    table.op = reduction.op == ReduceOp::min || reduction.op == ReduceOp::product ||
+                       reduction.op == ReduceOp::band
+                   ? ReduceOp::band
+                   : ReduceOp::bor;
+  }
+  table.scaling = {scale.factor, scale.factor / static_cast<double>(scale.divisor), scale.divisor,
+                   scale.is_one()};
+  return table;
+}
+
+}  // namespace tutti::cuda

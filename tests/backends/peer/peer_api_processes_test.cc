@@ -1,0 +1,28 @@
+// The API suite's cases over peer with ranks that are processes, which map each other's memory.
+
+#include <gmock/gmock.h>
+
+#include "tests/backends/conformance/device_api.h"
+#include "tests/support/ranks.h"
+#include "tests/tensor/fake_device.h"
+
+namespace tutti::test {
+namespace {
+
+class WholeSuiteOver : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Backends, WholeSuiteOver, testing::Values("peer", "peer+tcp"),
+                         name_of_backend);
+
+TEST_P(WholeSuiteOver, Processes) {
+  run_processes(
+      has_levels(GetParam()) ? 4 : 3, kEveryCase,
+      [](Options& options) {
+        use_fake_device();  // in the rank's process, which this is
+        options.backend = GetParam();
+        if (has_levels(GetParam())) options.host = options.rank < 2 ? "first" : "second";
+      },
+      250);
+}
+
+}  // namespace
+}  // namespace tutti::test

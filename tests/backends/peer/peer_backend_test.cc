@@ -1,0 +1,288 @@
+// The peer backend on the tests' device, ranks being threads: what every backend promises, and what
+// this one does when ranks, streams or the device misbehave.
+
+#include <gmock/gmock.h>
+
+#include "tests/backends/conformance/backend_conformance.h"
+#include "tests/backends/conformance/device_bucket.h"
+#include "tests/backends/conformance/on_device.h"
+#include "tests/support/expect_error.h"
+
+namespace tutti::test {
+namespace {
+
+// Outlives every communicator, since streams may run late.
+class OneFakeDevice final : public testing::EmptyTestEventListener {
+ public:
+  static bool install() {
+    testing::UnitTest::GetInstance()->listeners().Append(new OneFakeDevice);
+    return true;
+  }
+  void OnTestStart(const testing::TestInfo&) override {
+    static FakeDevice device({.seed = std::random_device{}()});
+  }
+};
+const bool has_device = OneFakeDevice::install();
+
+Backends peer_backends(int size) {
+  return make_backends(find_backend("peer"), size, [](Context& context) {
+    context.executor.segment_bytes = kTestSegmentBytes;
+  });
+}
+
+BackendMaker peer_maker(const std::string& name, bool on_the_device) {
+  return {name, [on_the_device](int size) {
+            auto backends = peer_backends(size);
+            if (on_the_device)
+              for (auto& backend : backends) backend = on_device(std::move(backend));
+            return backends;
+          }};
+}
+
+// Memory of the host goes other backends' ways, which have been under tsan with them.
+std::vector<BackendMaker> peer_makers() {
+  std::vector<BackendMaker> all{peer_maker("DeviceMemory", true)};
+#ifndef __SANITIZE_THREAD__
+  all.push_back(peer_maker("HostMemory", false));
+#endif
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Peer, BackendConformance, testing::ValuesIn(peer_makers()),
+                         [](const auto& info) { return info.param.name; });
+
+using Buckets = std::vector<std::unique_ptr<Bucket>>;
+
+void expect_all(const Buckets& buckets, OperationState state, float value) {
+  for (const auto& bucket : buckets) {
+    EXPECT_EQ(bucket->state, state);
+    EXPECT_EQ(*bucket->gate, state == OperationState::done ? 1u : 0u);
+    EXPECT_THAT(bucket->tensor.span<float>(), testing::Each(value));
+  }
+}
+
+TEST(Peer, ABucketOpensItsGateWhenItIsUnpacked) {
+  for (const int size : {1, 2, 3, 5}) {
+    auto ends = peer_backends(size);
+    for (const int64_t count : {0, 1, 1000, 100'000}) {
+      Buckets buckets;
+      for (auto& end : ends)
+        buckets.push_back(std::make_unique<Bucket>(*end, static_cast<uint64_t>(count) + 1, count));
+      drive(ends, [&] {
+        return std::all_of(buckets.begin(), buckets.end(),
+                           [](auto& one) { return one->is_over(); });
+      });
+      expect_all(buckets, OperationState::done, static_cast<float>(size));
+    }
+  }
+}
+
+TEST(Peer, AVetoedBucketWritesNothingAndOpensNoGate) {
+  auto ends = peer_backends(3);
+  for (const size_t vetoing : {0u, 1u, 2u}) {
+    Buckets buckets;
+    for (size_t rank = 0; rank < 3; ++rank)
+      buckets.push_back(
+          std::make_unique<Bucket>(*ends[rank], vetoing + 1, 1000, rank == vetoing ? 1 : 0));
+    drive(ends, [&] {
+      return std::all_of(buckets.begin(), buckets.end(), [](auto& one) { return one->is_over(); });
+    });
+    expect_all(buckets, OperationState::vetoed, 1);
+  }
+}
+
+// Buckets of many names, started in another order on each rank, some of them far ahead.
+TEST(Peer, NoOrderOfOperationsMakesRanksWaitForEachOther) {
+  const uint64_t seed = std::random_device{}();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937_64 random(seed);
+  constexpr int kSize = 3, kBuckets = 40;
+  auto ends = peer_backends(kSize);
+  std::vector<std::vector<uint64_t>> orders(kSize);
+  for (auto& order : orders) {
+    for (uint64_t tag = 1; tag <= kBuckets; ++tag) order.push_back(tag);
+    std::shuffle(order.begin(), order.end(), random);
+  }
+  Buckets buckets;
+  while (buckets.size() < kSize * kBuckets) {
+    const auto rank = random() % kSize;
+    if (!orders[rank].empty()) {
+      const auto tag = orders[rank].back();
+      orders[rank].pop_back();
+      buckets.push_back(std::make_unique<Bucket>(*ends[rank], tag, 100 + 700 * (tag % 5)));
+    }
+    ends[random() % kSize]->progress();
+  }
+  drive(ends, [&] {
+    return std::all_of(buckets.begin(), buckets.end(), [](auto& one) { return one->is_over(); });
+  });
+  expect_all(buckets, OperationState::done, kSize);
+}
+
+// What is packed last on the user's stream holds no bucket before it.
+TEST(Peer, ABucketThatIsNotReadyHoldsNoOther) {
+  auto& device = device_runtime(DeviceKind::fake);
+  const auto user = device.create_stream(kFake);
+  uint64_t* const go = device.take_word();
+  void* const ready = device.create_event(kFake);
+  device.wait_word(user, go, 1);
+  device.record(ready, user);
+  {
+    auto ends = peer_backends(2);
+    Bucket early(*ends[0], 1), late(*ends[0], 2, 1000, 0, ready);
+    Bucket early_there(*ends[1], 1), late_there(*ends[1], 2);
+    drive(ends, [&] { return early.is_over() && early_there.is_over(); });
+    EXPECT_FALSE(late.is_over());
+    EXPECT_FALSE(late_there.is_over());
+    std::atomic_ref(*go).store(1, std::memory_order_release);
+    drive(ends, [&] { return late.is_over() && late_there.is_over(); });
+    EXPECT_THAT(late_there.tensor.span<float>(), testing::Each(2.0f));
+  }
+  device.destroy_event(ready);
+  device.destroy_stream(user);
+  device.give_back_word(go);
+}
+
+TEST(Peer, AnOperationKnowsThatARankHasNotStartedIt) {
+  auto ends = peer_backends(2);
+  Bucket first(*ends[0], 1);
+  const auto until = Deadline::after(0.05);
+  while (!until.passed())
+    for (auto& end : ends) end->progress();
+  EXPECT_FALSE(first.is_over());
+  EXPECT_TRUE(first.operation->lacks_ranks());
+  Bucket second(*ends[1], 1);
+  drive(ends, [&] { return first.is_over() && second.is_over(); });
+  EXPECT_THAT(first.tensor.span<float>(), testing::Each(2.0f));
+}
+
+// A rank that gives up a bucket, at any moment: all that started it give it up, nothing of it is
+// written later, and the next ones run.
+TEST(Peer, ABucketThatAnotherRankGivesUpIsOverOnAll) {
+  const uint64_t seed = std::random_device{}();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937_64 random(seed);
+  auto ends = peer_backends(3);
+  for (uint64_t tag = 1; tag <= 60; tag += 2) {
+    Buckets buckets;
+    const auto cancelled_at = random() % 30;
+    const bool third_starts = random() % 3 != 0, late = random() % 2 == 0;
+    for (size_t rank = 0; rank < 2; ++rank)
+      buckets.push_back(std::make_unique<Bucket>(*ends[rank], tag, 5000));
+    if (third_starts && !late) buckets.push_back(std::make_unique<Bucket>(*ends[2], tag, 5000));
+    for (uint64_t i = 0; i < cancelled_at; ++i) ends[random() % 3]->progress();
+    buckets[random() % buckets.size()]->operation->cancel();
+    for (auto& end : ends) end->progress();
+    if (third_starts && late) buckets.push_back(std::make_unique<Bucket>(*ends[2], tag, 5000));
+    for (auto& bucket : buckets) bucket->operation->cancel();
+    drive(ends, [&] {
+      return std::all_of(buckets.begin(), buckets.end(), [](auto& one) { return one->is_over(); });
+    });
+    for (auto& bucket : buckets) EXPECT_EQ(bucket->state, OperationState::failed);
+    buckets.clear();
+    for (auto& end : ends) buckets.push_back(std::make_unique<Bucket>(*end, tag + 1));
+    drive(ends, [&] {
+      return std::all_of(buckets.begin(), buckets.end(), [](auto& one) { return one->is_over(); });
+    });
+    expect_all(buckets, OperationState::done, 3);
+  }
+}
+
+// What is pending ends soon after abort() on all, and the memory is free.
+TEST(Peer, WhatIsPendingEndsWithAbort) {
+  auto ends = peer_backends(3);
+  Buckets buckets;
+  for (uint64_t tag = 1; tag <= 3; ++tag)
+    for (auto& end : ends) buckets.push_back(std::make_unique<Bucket>(*end, tag, 100'000));
+  for (int i = 0; i < 3; ++i)
+    for (auto& end : ends) end->progress();
+  const auto begin = Clock::now();
+  for (auto& end : ends)
+    std::thread([&] { end->abort(Error(ErrorCode::closed, "enough")); }).join();
+  drive(ends, [&] {
+    return std::all_of(buckets.begin(), buckets.end(), [](auto& one) { return one->is_over(); });
+  });
+  buckets.clear();
+  // Each of the three may wait for 3 s for what its streams still do.
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(12));
+}
+
+// One rank gives everything up while its peers' kernels may be at its memory: what it frees then
+// none of them touches. (asan sees it.)
+TEST(Peer, MemoryOfARankThatGivesUpIsTouchedNoMore) {
+  const uint64_t seed = std::random_device{}();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937_64 random(seed);
+  for (int round = 0; round < 20; ++round) {
+    auto ends = peer_backends(3);
+    Buckets theirs, own;
+    for (uint64_t tag = 1; tag <= 4; ++tag) {
+      own.push_back(std::make_unique<Bucket>(*ends[0], tag, 100'000));
+      for (const size_t rank : {1u, 2u})
+        theirs.push_back(std::make_unique<Bucket>(*ends[rank], tag, 100'000));
+    }
+    for (uint64_t i = 0, rounds = random() % 20; i < rounds; ++i) ends[random() % 3]->progress();
+    ends[0]->abort(Error(ErrorCode::closed, "enough"));
+    own.clear();
+    for (int i = 0; i < 20; ++i)
+      for (auto& end : ends) end->progress();
+    for (auto& bucket : theirs) bucket->is_over();
+    for (const size_t rank : {1u, 2u}) ends[rank]->abort(Error(ErrorCode::closed, "enough"));
+  }
+}
+
+// A device that failed for good says so to every call, those of destructors too.
+TEST(Peer, ADeviceThatFailedDoesNotEndTheProcess) {
+  auto& device = static_cast<FakeDevice&>(device_runtime(DeviceKind::fake));
+  const auto begin = Clock::now();
+  {
+    auto ends = peer_backends(2);
+    Bucket first(*ends[0], 1), second(*ends[1], 1);
+    drive(ends, [&] { return first.is_over() && second.is_over(); });
+    Bucket under_way(*ends[0], 2);
+    device.fail_for_good();
+    under_way.operation.reset();
+    EXPECT_EQ(*under_way.gate, 1u);
+  }
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(8));
+  device.fail_for_good(false);
+}
+
+TEST(Peer, RanksOfSeveralHostsAreTold) {
+  auto context = thread_context(0, 2, make_memory_store());
+  context.places[1].host = "there";
+  context.places[1].host_name = "far";
+  context.deadline = Deadline::after(5);
+  expect_error(ErrorCode::unavailable,
+               "rank 0: backend peer works within one host, but rank 0 runs on localhost and rank "
+               "1 on far; use peer+tcp",
+               [&] { find_backend("peer").connect(context); });
+  context.places[1] = context.places[0];
+  context.places[1].pid_space = 4;
+  context.store = make_memory_store();
+  expect_error(ErrorCode::unavailable, "are in different PID namespaces",
+               [&] { find_backend("peer").connect(context); });
+  auto many = thread_context(0, 65, make_memory_store());
+  expect_error(ErrorCode::unavailable, "backend peer takes 64 ranks at most, and there are 65",
+               [&] { find_backend("peer").connect(many); });
+}
+
+TEST(Peer, WithoutADeviceThereIsNoBackend) {
+  auto& device = device_runtime(DeviceKind::fake);
+  register_device_runtime(DeviceKind::fake, nullptr);
+  auto context = thread_context(0, 1, make_memory_store());
+  expect_error(ErrorCode::unavailable, "there is no GPU that peer could use",
+               [&] { find_backend("peer").connect(context); });
+  register_device_runtime(DeviceKind::fake, &device);
+}
+
+TEST(Peer, WhatIsNoRecordIsRefused) {
+  auto context = thread_context(0, 2, make_memory_store());
+  context.store->set("peer/words/1", "1 2 three");
+  expect_error(ErrorCode::unavailable,
+               "rank 1 wrote something into the store that is no rank's words",
+               [&] { find_backend("peer").connect(context); });
+}
+
+}  // namespace
+}  // namespace tutti::test
