@@ -6,6 +6,8 @@
 
 #include <cstring>
 #include <mutex>
+#include <string>
+#include <tuple>
 
 #include "tests/fake_cuda/fake_cuda.h"
 #include "tests/support/ranks.h"
@@ -84,7 +86,10 @@ Trained train_on_fake(Communicator& comm, DataType dtype, int epochs, int64_t st
   return trained;
 }
 
-Trained train_thread_ranks(int ranks, DataType dtype, int epochs, int64_t steps) {
+// Backend peer needs the device before ranks meet; memory stages gradients through the host.
+Trained train_thread_ranks(int ranks, DataType dtype, const std::string& backend, int epochs,
+                           int64_t steps) {
+  device_runtime(DeviceKind::fake);
   Trained result;
   std::mutex mutex;
   test::run_threads(
@@ -100,38 +105,46 @@ Trained train_thread_ranks(int ranks, DataType dtype, int epochs, int64_t steps)
                     0)
               << "ranks differ";
       },
-      [](Options& options) { options.determinism = Determinism::rank_order; }, 540);
+      [&](Options& options) {
+        options.backend = backend;
+        options.determinism = Determinism::rank_order;
+      },
+      540);
   return result;
 }
 
-class TrainsOnFakeCuda : public testing::TestWithParam<std::tuple<int, DataType>> {};
+using Training = std::tuple<int, DataType, const char*>;  // ranks, type, backend
+
+class TrainsOnFakeCuda : public testing::TestWithParam<Training> {};
 
 TEST_P(TrainsOnFakeCuda, To97Percent) {
-  const auto [ranks, dtype] = GetParam();
-  EXPECT_GE(train_thread_ranks(ranks, dtype, 4, -1).right, 97);
+  const auto [ranks, dtype, backend] = GetParam();
+  EXPECT_GE(train_thread_ranks(ranks, dtype, backend, 4, -1).right, 97);
 }
 const auto name_of = [](const auto& info) {
-  return std::to_string(std::get<0>(info.param)) + "_" +
-         std::string(to_string(std::get<1>(info.param)));
+  const auto [ranks, dtype, backend] = info.param;
+  return std::to_string(ranks) + "_" + std::string(to_string(dtype)) + "_" + backend;
 };
 INSTANTIATE_TEST_SUITE_P(Daily, TrainsOnFakeCuda,
-                         testing::Values(std::tuple(1, DataType::f32),
-                                         std::tuple(2, DataType::f16)),
+                         testing::Values(Training(1, DataType::f32, "peer"),
+                                         Training(2, DataType::f16, "peer")),
                          name_of);
-INSTANTIATE_TEST_SUITE_P(Full, TrainsOnFakeCuda,
-                         testing::Values(std::tuple(1, DataType::bf16),
-                                         std::tuple(1, DataType::f16), std::tuple(2, DataType::f32),
-                                         std::tuple(2, DataType::bf16),
-                                         std::tuple(4, DataType::f32),
-                                         std::tuple(4, DataType::bf16),
-                                         std::tuple(4, DataType::f16)),
-                         name_of);
+INSTANTIATE_TEST_SUITE_P(
+    Full, TrainsOnFakeCuda,
+    testing::Values(Training(1, DataType::bf16, "peer"), Training(1, DataType::f16, "peer"),
+                    Training(2, DataType::f32, "peer"), Training(2, DataType::bf16, "peer"),
+                    Training(4, DataType::f32, "peer"), Training(4, DataType::bf16, "peer"),
+                    Training(4, DataType::f16, "peer"), Training(2, DataType::f32, "memory"),
+                    Training(2, DataType::f16, "memory")),
+    name_of);
 
-TEST(FakeCudaTraining, HasTheSameBitsInEveryRun) {
+TEST(FakeCudaTraining, HasTheSameBitsInEveryRunAndThroughEveryBackend) {
   for (const auto dtype : {DataType::f32, DataType::bf16, DataType::f16}) {
-    const auto first = train_thread_ranks(2, dtype, 4, 6);
-    const auto second = train_thread_ranks(2, dtype, 4, 6);
-    EXPECT_EQ(first.parameters, second.parameters) << to_string(dtype);
+    const auto first = train_thread_ranks(2, dtype, "peer", 4, 6);
+    for (const auto* backend : {"peer", "memory"}) {
+      const auto second = train_thread_ranks(2, dtype, backend, 4, 6);
+      EXPECT_EQ(first.parameters, second.parameters) << to_string(dtype) << " " << backend;
+    }
   }
 }
 
