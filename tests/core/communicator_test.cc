@@ -187,8 +187,8 @@ TEST(Communicator, NamesThatNeverComeAgainKeepNoMemory) {
           comm.barrier_blocking();
           return ::mallinfo2().uordblks;
         };
-        const auto before = steps(2500);
-        const auto after = steps(7500);
+        const auto before = steps(1000);
+        const auto after = steps(3000);  // whose names alone are more than what may be added
         EXPECT_LT(after, before + (1 << 20)) << "of rank " << comm.rank();
       },
       [](Options& options) {
