@@ -28,6 +28,10 @@ class TensorView {
         device_(device),
         stream_(stream) {}
 
+  /// `count` elements from `data` on: {pointer, count}.
+  template <ElementType T>
+  requires(!std::is_const_v<T>) TensorView(T* data, int64_t count)
+      : TensorView(data, Shape{count}, dtype_of<T>()) {}
   /// Any contiguous, mutable range of an element type: std::vector<float>, std::span<double>,
   /// arrays. Its shape is {size}.
   template <class Range>
@@ -93,6 +97,10 @@ class ConstTensorView {
   ConstTensorView(const void* data, Shape shape, DataType dtype, Device device = {},
                   StreamRef stream = {})
       : view_(const_cast<void*>(data), std::move(shape), dtype, device, stream) {}
+  /// `count` elements from `data` on: {pointer, count}.
+  template <ElementType T>
+  ConstTensorView(const T* data, int64_t count)
+      : ConstTensorView(data, Shape{count}, dtype_of<T>()) {}
   /// Any contiguous range of an element type.
   template <class Range>
   requires std::ranges::contiguous_range<Range> && std::ranges::sized_range<Range> &&
