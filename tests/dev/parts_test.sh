@@ -12,10 +12,12 @@ fail() {
   exit 1
 }
 
-mkdir -p "$scratch/bin" "$scratch/tree/cmake" "$scratch/tree/tests" "$scratch/tree/build/release"
+mkdir -p "$scratch/bin" "$scratch/tree/tests" "$scratch/tree/build/release" "$scratch/tree/cmake/abi"
 cd "$scratch/tree"
 cp "$root/dev" .
 cp "$root"/cmake/*.awk cmake
+cp "$root"/cmake/abi/*.awk cmake/abi
+mkdir -p adapters/c && cp "$root"/adapters/c/tutti.h adapters/c
 cp "$root"/tests/{flaky,skips}.txt tests
 echo '/build/' >.gitignore
 for source in one two three; do
@@ -37,6 +39,8 @@ for source in one two three; do
   printf "$source.o: #deps 2, deps mtime 1 (VALID)\n    ../../$source.cc\n    ../../all.h\n\n"
 done'
 stand_in doxygen ':'
+stand_in abidw ':'
+stand_in abidiff ':'
 stand_in clang-format 'echo format >>"$log"'
 # Fails where the source says so; only a whole report counts.
 stand_in clang-tidy 'echo "tidy ${*: -1}" >>"$log"; ! grep -q bad "${*: -1}"'
