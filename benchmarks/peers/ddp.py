@@ -5,11 +5,11 @@ backward pass with communication less that of the module alone. Steps of all way
 import argparse
 import json
 import os
-import signal
 import sys
-import tempfile
 import time
 from statistics import median
+
+from ranks import run_ranks
 
 # gloo, tutti: torch's DistributedDataParallel over that backend. nothing: the same over a group that
 # exchanges nothing, which is what torch itself adds to a pass. hook: over tutti with
@@ -258,32 +258,9 @@ def run_rank(rank, arguments, folder):
 
 def main():
     arguments = parse_arguments()
-    with tempfile.TemporaryDirectory(prefix="peer_ddp_") as folder:
-        children = []
-        for rank in range(arguments.ranks):
-            child = os.fork()
-            if child == 0:
-                code = 1
-                try:
-                    signal.alarm(arguments.deadline)
-                    run_rank(rank, arguments, folder)
-                    code = 0
-                except Exception as error:  # whatever it is, this rank ends with its name
-                    print(f"rank {rank}: {error}", file=sys.stderr)
-                finally:
-                    sys.stdout.flush()
-                    sys.stderr.flush()
-                    os._exit(code)
-            children.append(child)
-        code = 0
-        while children:
-            child, status = os.wait()
-            children.remove(child)
-            if status != 0 and code == 0:
-                code = 1
-                for other in children:
-                    os.kill(other, signal.SIGKILL)
-    return code
+    return run_ranks(
+        arguments.ranks, arguments.deadline,
+        lambda rank, folder: run_rank(rank, arguments, folder))
 
 
 if __name__ == "__main__":
