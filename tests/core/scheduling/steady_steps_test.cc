@@ -9,7 +9,7 @@ class SteadySteps : public testing::TestWithParam<SteadyCase> {};
 INSTANTIATE_TEST_SUITE_P(Jobs, SteadySteps, testing::ValuesIn(steady_cases()), name_of_case);
 
 TEST_P(SteadySteps, AskForNothingAndAllocateNothing) {
-  run_steadily(GetParam(), repetitions(20), 60);
+  run_steadily(GetParam(), 20, 60);
 }
 
 }  // namespace
