@@ -39,7 +39,7 @@ std::vector<DeviceService> peer_services(Device device) {
   for (int i = 0; i < kDataTypeCount; ++i) {
     const auto dtype = static_cast<DataType>(i);
     moves.dtypes.push_back(dtype);
-    reductions.dtypes.push_back(dtype);
+    if (can_reduce(dtype, ReduceOp::max)) reductions.dtypes.push_back(dtype);
     if (can_reduce(dtype, ReduceOp::average)) averages.dtypes.push_back(dtype);
     if (can_reduce(dtype, ReduceOp::band)) bits.dtypes.push_back(dtype);
   }

@@ -184,6 +184,7 @@ TUTTI_DEVICE void reduce_part(const ReduceTable& table, const ReducePart& part, 
       return reduce_share<false, uint64_t>(table, part, thread, threads);
     case DataType::u8:
     case DataType::boolean:
+    case DataType::raw:  // which nothing reduces
       return reduce_share<false, uint8_t>(table, part, thread, threads);
   }
 }
