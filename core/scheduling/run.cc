@@ -271,7 +271,9 @@ void Run::start(Backend& backend, uint32_t verdict, int queue) {
   } else if (!is_pair(collective_.kind)) {
     // All ranks take part, in the order of the answers.
     launch.queue = queue;
-    if (!backend.packs_itself(collective_, launch)) launch.queue = kNoQueue;
+    const bool is_packed = backend.packs_itself(collective_, launch);
+    if (!is_packed) launch.queue = kNoQueue;
+    if (members_.empty()) keep_input_apart(is_packed);
   }
   const bool is_gated = replayed && slices_.empty() && launch.queue == kNoQueue;
   // The same from step to step, unless what was shared is so no more.

@@ -108,6 +108,7 @@ class Run {
   void bind();
   void start_on_device(Launch& launch);
   void contribute_nothing();
+  void keep_input_apart(bool is_packed);
   bool is_one_tensor() const;
 
   uint64_t tag_;

@@ -4,6 +4,8 @@
 // outputs.
 
 #include <algorithm>
+#include <cstring>
+#include <functional>
 #include <iterator>
 #include <numeric>
 
@@ -143,6 +145,29 @@ void Run::stage(const Signature& signature, Entry* entry, int64_t input_count,
   output_region_ = pool_.take(static_cast<size_t>(output_count * element));
   outputs_ = {{collective_.output, signature.dtype, 0, output_count}};
   collective_.output = output_region_->data();
+}
+
+// Input that the output would overwrite too soon is copied: of a reduce_scatter where schedules
+// run, and rows that lie in the output at another place than they get there.
+void Run::keep_input_apart(bool is_packed) {
+  const auto kind = collective_.kind;
+  const bool is_joined = kind == CollectiveKind::allgather || kind == CollectiveKind::gather;
+  if (!is_joined && (kind != CollectiveKind::reduce_scatter || is_packed)) return;
+  const auto* input = collective_.input;
+  const auto* output = collective_.output;
+  if (input == nullptr || output == nullptr) return;
+  const int64_t element = size_of(collective_.dtype);
+  const auto own = static_cast<size_t>(rank_);
+  const int64_t all = total(send_counts_) * element, mine = send_counts_[own] * element;
+  const int64_t given = is_joined ? mine : all, taken = is_joined ? all : mine;
+  const std::less_equal<const std::byte*> no_later;
+  if (given == 0 || taken == 0 || no_later(input + given, output) ||
+      no_later(output + taken, input))
+    return;
+  if (is_joined && input == output + total(std::span(send_counts_).first(own)) * element) return;
+  region_ = pool_.take(static_cast<size_t>(given));
+  std::memcpy(region_->data(), input, static_cast<size_t>(given));
+  collective_.input = region_->data();
 }
 
 // --- several in one bucket ----------------------------------------------------------------------
