@@ -120,6 +120,7 @@ void Run::take_single(const Response& response, const std::vector<int64_t>& give
       const bool sends = response.rows[0] == rank;
       collective_.kind = sends ? CollectiveKind::send : CollectiveKind::recv;
       collective_.root = static_cast<int>(response.rows[sends ? 1 : 0]);
+      if (!sends && entry != nullptr) entry->work->set_source(collective_.root);
       send_counts_ = {signature.shape.count()};
       break;
     }
