@@ -28,6 +28,19 @@ class TensorView {
         device_(device),
         stream_(stream) {}
 
+  /// `count` elements from `data` on: {pointer, count}.
+  template <ElementType T>
+  requires(!std::is_const_v<T>) TensorView(T* data, int64_t count)
+      : TensorView(data, Shape{count}, dtype_of<T>()) {}
+  /// `count` structs, fp8 or complex numbers, or whatever can be copied byte by byte, as rows of
+  /// raw bytes: {count, sizeof(T)}.
+  template <class T>
+  requires(std::is_trivially_copyable_v<T> && !std::is_const_v<T>) static TensorView
+      raw(T* data, int64_t count) {
+    return {data, Shape{count, static_cast<int64_t>(sizeof(T))}, DataType::raw};
+  }
+  /// `bytes` bytes that mean something to the program alone; {bytes}.
+  static TensorView raw(void* data, int64_t bytes) { return {data, Shape{bytes}, DataType::raw}; }
   /// Any contiguous, mutable range of an element type: std::vector<float>, std::span<double>,
   /// arrays. Its shape is {size}.
   template <class Range>
@@ -93,6 +106,19 @@ class ConstTensorView {
   ConstTensorView(const void* data, Shape shape, DataType dtype, Device device = {},
                   StreamRef stream = {})
       : view_(const_cast<void*>(data), std::move(shape), dtype, device, stream) {}
+  /// `count` elements from `data` on: {pointer, count}.
+  template <ElementType T>
+  ConstTensorView(const T* data, int64_t count)
+      : ConstTensorView(data, Shape{count}, dtype_of<T>()) {}
+  /// See TensorView::raw.
+  template <class T>
+  requires std::is_trivially_copyable_v<T>
+  static ConstTensorView raw(const T* data, int64_t count) {
+    return {data, Shape{count, static_cast<int64_t>(sizeof(T))}, DataType::raw};
+  }
+  static ConstTensorView raw(const void* data, int64_t bytes) {  // see TensorView::raw
+    return {data, Shape{bytes}, DataType::raw};
+  }
   /// Any contiguous range of an element type.
   template <class Range>
   requires std::ranges::contiguous_range<Range> && std::ranges::sized_range<Range> &&

@@ -41,17 +41,19 @@ TEST_P(ExerciseOf, EveryWayAndDtypeIsRight) {
   const auto& entry = find_case(GetParam());
   run_threads(3, [&](Communicator& comm) {
     if (!reduces(entry)) {
-      for (const auto dtype : {DataType::u8, DataType::f32, DataType::f64})
+      for (const auto dtype : {DataType::u8, DataType::f32, DataType::f64, DataType::raw})
         check_all(comm, entry, dtype, ReduceOp::sum);
       return;
     }
     for (int dtype = 0; dtype < kDataTypeCount; ++dtype)
-      check_all(comm, entry, static_cast<DataType>(dtype), ReduceOp::max);
+      if (can_reduce(static_cast<DataType>(dtype), ReduceOp::max))
+        check_all(comm, entry, static_cast<DataType>(dtype), ReduceOp::max);
     for (const auto op : {ReduceOp::sum, ReduceOp::average, ReduceOp::min, ReduceOp::product})
       for (const auto dtype : {DataType::f32, DataType::bf16, DataType::i8})
         check_all(comm, entry, dtype, op);
     check_all(comm, entry, DataType::u32, ReduceOp::band);
     check_all(comm, entry, DataType::u32, ReduceOp::bor);
+    check_all(comm, entry, DataType::u32, ReduceOp::bxor);
   });
 }
 
