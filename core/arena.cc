@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kAlignment = 64;
 
 // The flags of arrays that may be left out become 1 where any rank has one.
-const ReduceOptions kAnyRank{.op = ReduceOp::max};
+const ReduceOptions kOfAnyRank{.op = ReduceOp::max};
 
 int64_t padded(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -268,19 +268,23 @@ void GradientArena::count_in(size_t index) {
 
 void GradientArena::flush(bool ring) {
   if (!complete_.empty()) {
-    CommunicatorState::Allreduces allreduces(*communicator_.state_, name_, {}, 0, options_);
-    if (!step_begun_) allreduces.renew(work_, last_work_, name_, static_cast<int>(blocks_.size()));
+    CommunicatorState::Batch batch(*communicator_.state_, name_);
+    if (!step_begun_) batch.renew(work_, last_work_, name_, static_cast<int>(blocks_.size()));
     step_begun_ = true;
-    for (const size_t index : complete_)
-      allreduces.add(*blocks_[index].declared, blocks_[index].view, work_);
-    allreduces.commit(ring);
+    for (const size_t index : complete_) {
+      const auto& view = blocks_[index].view;
+      batch.add(*blocks_[index].declared, {CollectiveKind::allreduce, &view, &view, &options_},
+                work_);
+    }
+    batch.commit(ring);
     for (const size_t index : complete_) blocks_[index].submitted = true;
     complete_.clear();
   }
   if (flags_.count() == 0 || ready_ < slots_.size() || blocks_.back().submitted) return;
-  CommunicatorState::Allreduces allreduces(*communicator_.state_, name_, {}, 0, kAnyRank);
-  allreduces.add(*blocks_.back().declared, flags_, work_);
-  allreduces.commit(ring);
+  CommunicatorState::Batch batch(*communicator_.state_, name_);
+  batch.add(*blocks_.back().declared, {CollectiveKind::allreduce, &flags_, &flags_, &kOfAnyRank},
+            work_);
+  batch.commit(ring);
   blocks_.back().submitted = true;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "tutti/base/cpp20.h"
+#include "tutti/collectives/collective.h"
 #include "tutti/core/settings/options.h"
 #include "tutti/core/settings/reduce_options.h"
 #include "tutti/core/settings/statistics.h"
@@ -21,6 +23,7 @@ namespace tutti {
 class CommunicatorState;
 class GradientArena;
 struct DeclaredTensor;
+struct OperationCall;
 
 /// A member of a group.
 struct NamedTensor {
@@ -36,7 +39,31 @@ class TensorHandle {
 
  private:
   friend class Communicator;
+  friend class OperationName;
   std::shared_ptr<DeclaredTensor> declared_;
+};
+
+/// By which the ranks match an operation: a name, or a handle of one, which need not be looked up.
+/// Borrowed for the call.
+class OperationName {
+ public:
+  /// Any text.
+  template <class Text>
+  requires std::convertible_to<const Text&, std::string_view> OperationName(const Text& name)
+      : name_(name) {}
+  OperationName(const TensorHandle& handle) : handle_(&handle) {}  // of declare()
+
+ private:
+  friend class Communicator;
+  std::string_view name_;
+  const TensorHandle* handle_ = nullptr;
+};
+
+/// A member of a group whose result goes elsewhere.
+struct NamedTransfer {
+  std::string name;       // unique in its group
+  ConstTensorView input;  // borrowed
+  TensorView output;      // borrowed
 };
 
 /// The sparse rows of a larger tensor: `indices` i64[k], `values` [k, ...].
@@ -76,23 +103,24 @@ class Communicator {
   /// must agree. `average` is the mean of what the ranks hand in: right for gradients that are
   /// means over each rank's batch. Where a trainer sums over its batch, take `sum`, or its steps
   /// become smaller by the number of ranks, silently.
-  Work allreduce(std::string_view name, TensorView tensor, ReduceOp op = ReduceOp::average);
+  Work allreduce(OperationName name, TensorView tensor, ReduceOp op = ReduceOp::average);
   /// The same with scales, a wire type or a priority.
-  Work allreduce(std::string_view name, TensorView tensor, const ReduceOptions& options);
-  /// `count` elements from `data` on, in place.
+  Work allreduce(OperationName name, TensorView tensor, const ReduceOptions& options);
+  /// `count` elements from `data` on, in place. All other calls take {data, count} for a tensor.
   template <ElementType T>
-  Work allreduce(std::string_view name, T* data, int64_t count, ReduceOp op = ReduceOp::average) {
-    return allreduce(name, TensorView(data, Shape{count}, dtype_of<T>()), op);
+  Work allreduce(OperationName name, T* data, int64_t count, ReduceOp op = ReduceOp::average) {
+    return allreduce(name, TensorView(data, count), op);
   }
   /// Out of place: `input` is only read. `output` has its shape and type and is other memory, or
   /// the same.
-  Work allreduce(std::string_view name, ConstTensorView input, TensorView output,
+  Work allreduce(OperationName name, ConstTensorView input, TensorView output,
                  const ReduceOptions& options = {});
-  /// The same by a handle of declare(), for loops over many small tensors.
-  Work allreduce(const TensorHandle& handle, TensorView tensor, const ReduceOptions& options = {});
   /// All or none: no member is reduced before every member is there on every rank. `group` is
   /// matched like a name. One Work for all.
   Work grouped_allreduce(std::string_view group, std::span<const NamedTensor> tensors,
+                         const ReduceOptions& options = {});
+  /// The same out of place.
+  Work grouped_allreduce(std::string_view group, std::span<const NamedTransfer> tensors,
                          const ReduceOptions& options = {});
   /// The sum (or average) of sparse rows: output(0) the indices, output(1) the values of all ranks,
   /// in rank order, equal indices not merged; average divides the values by the number of ranks.
@@ -101,47 +129,60 @@ class Communicator {
 
   /// output() is the ranks' tensors one after another along the first dimension, whose extents may
   /// differ; the others must agree.
-  Work allgather(std::string_view name, TensorView input);
-  /// The same into the caller's memory, whose rows must be the sum of all.
-  Work allgather(std::string_view name, TensorView input, TensorView output);
+  Work allgather(OperationName name, ConstTensorView input);
+  /// The same into the caller's memory, whose rows must be the sum of all. The input may be this
+  /// rank's part of the output.
+  Work allgather(OperationName name, ConstTensorView input, TensorView output);
   /// Every member by itself; output(i) is that of tensors[i].
   Work grouped_allgather(std::string_view group, std::span<const NamedTensor> tensors);
+  /// The same into the caller's memory.
+  Work grouped_allgather(std::string_view group, std::span<const NamedTransfer> tensors);
   /// In place: root's contents to all.
-  Work broadcast(std::string_view name, TensorView tensor, int root = 0);
+  Work broadcast(OperationName name, TensorView tensor, int root = 0);
+  /// Root's `input`, which counts there only, to the `output` of all, which has its shape and type.
+  Work broadcast(OperationName name, ConstTensorView input, TensorView output, int root = 0);
   /// Result at root only (`output` is ignored elsewhere; may equal input).
-  Work reduce(std::string_view name, TensorView input, TensorView output, int root = 0,
+  Work reduce(OperationName name, ConstTensorView input, TensorView output, int root = 0,
               ReduceOp op = ReduceOp::sum);
   /// output() at root: all ranks' rows in rank order; empty elsewhere.
-  Work gather(std::string_view name, TensorView input, int root = 0);
+  Work gather(OperationName name, ConstTensorView input, int root = 0);
   /// The same into the caller's memory, which counts at root only; its rows must be the sum of all.
-  Work gather(std::string_view name, TensorView input, TensorView output, int root = 0);
+  /// There the input may be the root's part of the output.
+  Work gather(OperationName name, ConstTensorView input, TensorView output, int root = 0);
   /// `input` counts at root only: its rows are dealt by `rows` (one number a rank; empty: equal
   /// parts). output() is this rank's part.
-  Work scatter(std::string_view name, TensorView input, int root = 0,
+  Work scatter(OperationName name, ConstTensorView input, int root = 0,
                std::span<const int64_t> rows = {});
-  /// The same into the caller's memory, whose rows must be this rank's part.
-  Work scatter(std::string_view name, TensorView input, TensorView output, int root = 0,
+  /// The same into the caller's memory, whose rows must be this rank's part. At root the output may
+  /// be its part of the input.
+  Work scatter(OperationName name, ConstTensorView input, TensorView output, int root = 0,
                std::span<const int64_t> rows = {});
   /// output() is this rank's share of the reduced rows: `rows` deals them (empty: equal parts, the
   /// remainder to the lowest ranks).
-  Work reduce_scatter(std::string_view name, TensorView input, const ReduceOptions& options = {},
+  Work reduce_scatter(OperationName name, ConstTensorView input, const ReduceOptions& options = {},
                       std::span<const int64_t> rows = {});
-  /// The same into the caller's memory, whose rows must be this rank's share.
-  Work reduce_scatter(std::string_view name, TensorView input, TensorView output,
+  /// The same into the caller's memory, whose rows must be this rank's share. The output may be the
+  /// beginning of the input (as in MPI), or this rank's part of it (as in NCCL).
+  Work reduce_scatter(OperationName name, ConstTensorView input, TensorView output,
                       const ReduceOptions& options, std::span<const int64_t> rows = {});
   /// Every member by itself, in equal parts; output(i) is that of tensors[i].
   Work grouped_reduce_scatter(std::string_view group, std::span<const NamedTensor> tensors,
                               const ReduceOptions& options = {});
+  /// The same into the caller's memory.
+  Work grouped_reduce_scatter(std::string_view group, std::span<const NamedTransfer> tensors,
+                              const ReduceOptions& options = {});
   /// Rows of `input` to every rank: `splits` rows to each (empty: equal parts). output() is what
   /// the others sent here, in rank order; received_counts() their rows.
-  Work alltoall(std::string_view name, TensorView input, std::span<const int64_t> splits = {});
-  /// The same into the caller's memory, whose rows must be as many as the others send here.
-  Work alltoall(std::string_view name, TensorView input, TensorView output,
+  Work alltoall(OperationName name, ConstTensorView input, std::span<const int64_t> splits = {});
+  /// The same into the caller's memory, whose rows must be as many as the others send here. The
+  /// output may be the input itself.
+  Work alltoall(OperationName name, ConstTensorView input, TensorView output,
                 std::span<const int64_t> splits);
-  /// Point to point: matched by name between the two ranks.
-  Work send(std::string_view name, TensorView tensor, int to);
-  Work recv(std::string_view name, TensorView tensor, int from);  // see send
-  Work barrier(std::string_view name = "barrier");                // done when all came
+  /// Point to point: matched by name between the two ranks. The Work is done when `tensor` may be
+  /// written again.
+  Work send(OperationName name, ConstTensorView tensor, int to);
+  Work recv(OperationName name, TensorView tensor, int from);  // see send
+  Work barrier(OperationName name = "barrier");  // done when all came
   /// This rank is out of data: until every rank has joined it takes part in the others' allreduces
   /// with nothing, and averages divide by those that are left. The Work is done when all have
   /// joined; output() is an i64 scalar, the last rank to join.
@@ -168,28 +209,49 @@ class Communicator {
     allreduce_blocking(name, &value, 1, op);
     return value;
   }
+  /// Out of place, as allreduce().
+  void allreduce_blocking(std::string_view name, const ConstTensorView& input,
+                          const TensorView& output, ReduceOp op = ReduceOp::average);
   /// Root's contents to all, in place.
   void broadcast_blocking(std::string_view name, const TensorView& tensor, int root = 0);
+  /// One number: root's.
+  template <ElementType T>
+  requires(!std::is_pointer_v<T>) [[nodiscard]] T
+      broadcast_blocking(std::string_view name, T value, int root = 0) {
+    broadcast_blocking(name, TensorView(&value, 1), root);
+    return value;
+  }
   /// Result at root only: `output` is ignored elsewhere, and may be the input.
-  void reduce_blocking(std::string_view name, const TensorView& input, const TensorView& output,
-                       int root = 0, ReduceOp op = ReduceOp::sum);
+  void reduce_blocking(std::string_view name, const ConstTensorView& input,
+                       const TensorView& output, int root = 0, ReduceOp op = ReduceOp::sum);
   /// The ranks' rows one after another on all ranks. `rows`: of each rank, the same list on all
   /// ranks; empty: all give as many. The input may be this rank's part of the output.
-  void allgather_blocking(std::string_view name, const TensorView& input, const TensorView& output,
-                          std::span<const int64_t> rows = {});
+  void allgather_blocking(std::string_view name, const ConstTensorView& input,
+                          const TensorView& output, std::span<const int64_t> rows = {});
+  /// One number of each rank.
+  template <ElementType T>
+  requires(!std::is_pointer_v<T>)
+      [[nodiscard]] std::vector<T> allgather_blocking(std::string_view name, T value) {
+    std::vector<T> all(static_cast<size_t>(size()));
+    allgather_blocking(name, ConstTensorView(&value, 1),
+                       TensorView(all.data(), static_cast<int64_t>(all.size())));
+    return all;
+  }
   /// The same at root only; `output` is ignored elsewhere.
-  void gather_blocking(std::string_view name, const TensorView& input, const TensorView& output,
-                       int root = 0, std::span<const int64_t> rows = {});
+  void gather_blocking(std::string_view name, const ConstTensorView& input,
+                       const TensorView& output, int root = 0, std::span<const int64_t> rows = {});
   /// `input` counts at root only: its rows are dealt by `rows`, the same list on all ranks; empty:
   /// equal parts. At root the output may be its part of the input.
-  void scatter_blocking(std::string_view name, const TensorView& input, const TensorView& output,
-                        int root = 0, std::span<const int64_t> rows = {});
-  /// This rank's share of the reduced rows, dealt by `rows` as in scatter_blocking.
-  void reduce_scatter_blocking(std::string_view name, const TensorView& input,
+  void scatter_blocking(std::string_view name, const ConstTensorView& input,
+                        const TensorView& output, int root = 0, std::span<const int64_t> rows = {});
+  /// This rank's share of the reduced rows, dealt by `rows` as in scatter_blocking; in place as
+  /// reduce_scatter().
+  void reduce_scatter_blocking(std::string_view name, const ConstTensorView& input,
                                const TensorView& output, ReduceOp op = ReduceOp::average,
                                std::span<const int64_t> rows = {});
-  /// Equal parts of the rows to every rank, in rank order; into other memory.
-  void alltoall_blocking(std::string_view name, const TensorView& input, const TensorView& output);
+  /// Equal parts of the rows to every rank, in rank order; the output may be the input itself.
+  void alltoall_blocking(std::string_view name, const ConstTensorView& input,
+                         const TensorView& output);
   void barrier_blocking();  // returns when all came
   /// Bytes of rank `root`, of whatever length, on every rank. Matched by name, as allgather_bytes.
   std::vector<std::byte> broadcast_bytes(std::string_view name, std::span<const std::byte> bytes,
@@ -198,7 +260,9 @@ class Communicator {
   std::vector<std::vector<std::byte>> allgather_bytes(std::string_view name,
                                                       std::span<const std::byte> bytes);
 
-  /// Looks a name up once, for loops over many small tensors.
+  /// Looks a name up once, for loops over many small tensors. The handle stands for the name in
+  /// every call; the input that it is given then must have this dtype and shape, or, of kinds that
+  /// know no rows, as many elements. A handle of another kind's call before is fine.
   TensorHandle declare(std::string_view name, Shape shape, DataType dtype);
 
   /// A communicator of the ranks that pass the same color, ordered by (key, rank). Collective; a
@@ -222,6 +286,10 @@ class Communicator {
 
  private:
   friend class GradientArena;
+  std::string_view text_of(const OperationName& name) const;
+  Work start(const OperationName& name, OperationCall call, bool ring = true);
+  Work start_pair(const OperationName& name, CollectiveKind kind, const TensorView& tensor,
+                  int peer);
   explicit Communicator(std::shared_ptr<CommunicatorState> state);
   std::shared_ptr<CommunicatorState> state_;
 };

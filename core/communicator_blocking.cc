@@ -73,8 +73,8 @@ std::vector<int64_t> dealt(const CommunicatorState& state, std::string_view name
   return counts;
 }
 
-// Where this rank's part of all rows begins.
-int64_t bytes_before(const CommunicatorState& state, RowCounts counts, DataType dtype) {
+// Where this rank's part of all elements begins.
+int64_t own_part_at(const CommunicatorState& state, RowCounts counts, DataType dtype) {
   const auto end = counts.begin() + state.options.rank;
   return std::accumulate(counts.begin(), end, int64_t{0}) * size_of(dtype);
 }
@@ -88,9 +88,23 @@ void Communicator::allreduce_blocking(std::string_view name, const TensorView& t
   const int64_t count = tensor.count();
   auto call = call_of(CollectiveKind::allreduce, tensor.dtype(), {&count, 1}, 0, op);
   if (run_blocking(*state_, name, call, tensor, tensor)) return;
-  auto entry = state_->entry(name, CollectiveKind::allreduce, tensor, tensor);
-  set_reduction(entry->request, ReduceOptions{.op = op});
-  Work(state_->submit(std::move(entry), false)).wait();
+  const ReduceOptions options{.op = op};
+  Work(start(name, {CollectiveKind::allreduce, &tensor, &tensor, &options}, false)).wait();
+}
+
+void Communicator::allreduce_blocking(std::string_view name, const ConstTensorView& constant,
+                                      const TensorView& output, ReduceOp op) {
+  const TensorView& input = constant.view();
+  state_->check_tensor(name, input);
+  state_->check_tensor(name, output);
+  check_alike(name, input, output);
+  check_apart(name, input, output, 0);
+  if (!can_reduce(input.dtype(), op)) throw op_means_nothing(name, input.dtype(), op);
+  const int64_t count = input.count();
+  auto call = call_of(CollectiveKind::allreduce, input.dtype(), {&count, 1}, 0, op);
+  if (run_blocking(*state_, name, call, input, output)) return;
+  const ReduceOptions options{.op = op};
+  Work(start(name, {CollectiveKind::allreduce, &input, &output, &options}, false)).wait();
 }
 
 void Communicator::broadcast_blocking(std::string_view name, const TensorView& tensor, int root) {
@@ -99,13 +113,15 @@ void Communicator::broadcast_blocking(std::string_view name, const TensorView& t
   const int64_t count = tensor.count();
   auto call = call_of(CollectiveKind::broadcast, tensor.dtype(), {&count, 1}, root);
   if (run_blocking(*state_, name, call, tensor, tensor)) return;
-  auto entry = state_->entry(name, CollectiveKind::broadcast, tensor, tensor);
-  entry->request.signature.root = root;
-  Work(state_->submit(std::move(entry), false)).wait();
+  Work(start(name,
+             {.kind = CollectiveKind::broadcast, .input = &tensor, .output = &tensor, .root = root},
+             false))
+      .wait();
 }
 
-void Communicator::reduce_blocking(std::string_view name, const TensorView& input,
+void Communicator::reduce_blocking(std::string_view name, const ConstTensorView& constant,
                                    const TensorView& output, int root, ReduceOp op) {
+  const TensorView& input = constant.view();
   state_->check_root(name, root);
   state_->check_tensor(name, input);
   if (!can_reduce(input.dtype(), op)) throw op_means_nothing(name, input.dtype(), op);
@@ -121,52 +137,57 @@ void Communicator::reduce_blocking(std::string_view name, const TensorView& inpu
   reduce(name, input, output, root, op).wait();
 }
 
-void Communicator::allgather_blocking(std::string_view name, const TensorView& input,
+void Communicator::allgather_blocking(std::string_view name, const ConstTensorView& constant,
                                       const TensorView& output, std::span<const int64_t> rows) {
+  const TensorView& input = constant.view();
   const auto counts = dealt(*state_, name, &output, input, rows);
-  check_apart(name, input, output, -bytes_before(*state_, counts, input.dtype()));
+  check_apart(name, input, output, -own_part_at(*state_, counts, input.dtype()));
   auto call = call_of(CollectiveKind::allgather, input.dtype(), counts);
   if (run_blocking(*state_, name, call, input, output)) return;
   allgather(name, input, output).wait();
 }
 
-void Communicator::gather_blocking(std::string_view name, const TensorView& input,
+void Communicator::gather_blocking(std::string_view name, const ConstTensorView& constant,
                                    const TensorView& output, int root,
                                    std::span<const int64_t> rows) {
+  const TensorView& input = constant.view();
   state_->check_root(name, root);
   const bool is_root = rank() == root;
   const auto counts = dealt(*state_, name, is_root ? &output : nullptr, input, rows);
-  if (is_root) check_apart(name, input, output, -bytes_before(*state_, counts, input.dtype()));
+  if (is_root) check_apart(name, input, output, -own_part_at(*state_, counts, input.dtype()));
   auto call = call_of(CollectiveKind::gather, input.dtype(), counts, root);
   if (run_blocking(*state_, name, call, input, is_root ? output : TensorView())) return;
   gather(name, input, output, root).wait();
 }
 
-void Communicator::scatter_blocking(std::string_view name, const TensorView& input,
+void Communicator::scatter_blocking(std::string_view name, const ConstTensorView& constant,
                                     const TensorView& output, int root,
                                     std::span<const int64_t> rows) {
+  const TensorView& input = constant.view();
   state_->check_root(name, root);
   const bool is_root = rank() == root;
   const auto counts = dealt(*state_, name, is_root ? &input : nullptr, output, rows);
-  if (is_root) check_apart(name, input, output, bytes_before(*state_, counts, output.dtype()));
+  if (is_root) check_apart(name, input, output, own_part_at(*state_, counts, output.dtype()));
   auto call = call_of(CollectiveKind::scatter, output.dtype(), counts, root);
   if (run_blocking(*state_, name, call, is_root ? input : TensorView(), output)) return;
   scatter(name, input, output, root, rows).wait();
 }
 
-void Communicator::reduce_scatter_blocking(std::string_view name, const TensorView& input,
+void Communicator::reduce_scatter_blocking(std::string_view name, const ConstTensorView& constant,
                                            const TensorView& output, ReduceOp op,
                                            std::span<const int64_t> rows) {
+  const TensorView& input = constant.view();
   const auto counts = dealt(*state_, name, &input, output, rows);
   if (!can_reduce(input.dtype(), op)) throw op_means_nothing(name, input.dtype(), op);
-  check_apart(name, input, output);
+  check_scattered(name, input, output, own_part_at(*state_, counts, input.dtype()));
   auto call = call_of(CollectiveKind::reduce_scatter, input.dtype(), counts, 0, op);
   if (run_blocking(*state_, name, call, input, output)) return;
   reduce_scatter(name, input, output, ReduceOptions{.op = op}, rows).wait();
 }
 
-void Communicator::alltoall_blocking(std::string_view name, const TensorView& input,
+void Communicator::alltoall_blocking(std::string_view name, const ConstTensorView& constant,
                                      const TensorView& output) {
+  const TensorView& input = constant.view();
   state_->check_tensor(name, input);
   state_->check_tensor(name, output);
   check_row_major(name, input);
@@ -176,7 +197,7 @@ void Communicator::alltoall_blocking(std::string_view name, const TensorView& in
     throw refused(name, fmt::format("{} rows cannot be split equally among {} ranks; alltoall() "
                                     "takes splits",
                                     all, size()));
-  check_apart(name, input, output);
+  check_exchanged(name, input, output);
   const std::vector<int64_t> counts(static_cast<size_t>(size()), input.count() / size());
   auto call = call_of(CollectiveKind::alltoall, input.dtype(), counts);
   call.recv_counts = counts;
@@ -189,8 +210,9 @@ void Communicator::barrier_blocking() {
   constexpr std::string_view kName = "blocking barrier";
   auto call = call_of(CollectiveKind::barrier, DataType::f32, {});
   if (run_blocking(*state_, kName, call, TensorView(), TensorView())) return;
-  auto entry = state_->entry(kName, CollectiveKind::barrier, TensorView(), TensorView());
-  Work(state_->submit(std::move(entry), false)).wait();
+  const TensorView none;
+  Work(start(kName, {.kind = CollectiveKind::barrier, .input = &none, .output = &none}, false))
+      .wait();
 }
 
 }  // namespace tutti

@@ -126,7 +126,10 @@ void Pipeline::Call::lay_out_move(const Collective& collective) {
   // each part comes back to where it went from.
   if (kind == CollectiveKind::alltoall || kind == CollectiveKind::reduce_scatter) {
     const auto taken = bytes(kind == CollectiveKind::alltoall ? sum_of(recv_counts) : own);
-    is_own_in_slot = is_one_memory(input, given, output, taken);
+    const bool is_own_part = kind == CollectiveKind::reduce_scatter &&
+                             output == input + given_at[static_cast<size_t>(rank)] * element;
+    // No other rank reads there, and each element of the result replaces what it was made of.
+    is_own_in_slot = !is_own_part && is_one_memory(input, given, output, taken);
     const bool is_back = input == output && (kind != CollectiveKind::alltoall ||
                                              std::ranges::equal(send_counts, recv_counts));
     if (is_own_in_slot && !is_back && count > moved_at_once(kind, dtype, size)) {

@@ -171,14 +171,16 @@ Response Negotiator::answer(const std::string& name, const Pending& pending) con
       return response;
     }
   }
-  response.error = hopeless(pending) ? left_ : find_disagreement(name, voices, size_);
-  if (response.error) return response;
-
-  if (!response.joined.empty() && kind != CollectiveKind::allreduce) {
+  if (hopeless(pending)) {
+    response.error = left_;
+  } else if (!response.joined.empty() && kind != CollectiveKind::allreduce) {
+    // What the others gave cannot add up without it.
     std::vector<int> joined(response.joined.begin(), response.joined.end());
     response.error = joined_without(name, kind, joined);
-    return response;
+  } else {
+    response.error = find_disagreement(name, voices, size_);
   }
+  if (response.error) return response;
   const auto rows_of = [](const Request& request) {
     return request.signature.shape.rank() == 0 ? 1 : request.signature.shape[0];
   };

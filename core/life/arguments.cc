@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <functional>
-#include <optional>
 
 #include "tutti/base/text.h"
 #include "tutti/core/life/communicator_state.h"
@@ -13,15 +12,16 @@ namespace tutti {
 
 namespace {
 
-void check_overlap(std::string_view name, const TensorView& input, const TensorView& output,
-                   std::optional<int64_t> in_place_at) {
+bool overlap(const TensorView& input, const TensorView& output) {
   const std::less<const std::byte*> before;
   const auto *one = input.data(), *other = output.data();
-  if (input.device() != output.device() || input.bytes() == 0 || output.bytes() == 0) return;
-  if (!before(one, other + output.bytes()) || !before(other, one + input.bytes())) return;
-  if (in_place_at && other - one == *in_place_at) return;
-  throw refused(name, fmt::format("input and output share memory; give two tensors{}",
-                                  in_place_at ? ", or this rank's part of the longer one" : ""));
+  if (input.device() != output.device() || input.bytes() == 0 || output.bytes() == 0) return false;
+  return before(one, other + output.bytes()) && before(other, one + input.bytes());
+}
+
+Error shared_memory(std::string_view name, std::string_view instead) {
+  return refused(name,
+                 fmt::format("input and output share memory; give two tensors, or {}", instead));
 }
 
 }  // namespace
@@ -49,7 +49,7 @@ void check_row_type(std::string_view name, const TensorView& input, const Tensor
                             to_string(output.dtype()), output.shape().to_string()));
 }
 
-std::vector<int64_t> checked_rows(std::string_view name, std::span<const int64_t> rows, int size) {
+void check_rows(std::string_view name, std::span<const int64_t> rows, int size) {
   if (!rows.empty() && static_cast<int>(rows.size()) != size)
     throw refused(name, fmt::format("{} were given for {}",
                                     format_count(static_cast<int64_t>(rows.size()), "row count"),
@@ -57,16 +57,47 @@ std::vector<int64_t> checked_rows(std::string_view name, std::span<const int64_t
   for (const int64_t count : rows)
     if (count < 0)
       throw refused(name, fmt::format("rows [{}] hold a negative count", fmt::join(rows, ",")));
+}
+
+std::vector<int64_t> checked_rows(std::string_view name, std::span<const int64_t> rows, int size) {
+  check_rows(name, rows, size);
   return {rows.begin(), rows.end()};
 }
 
 void check_apart(std::string_view name, const TensorView& input, const TensorView& output,
                  int64_t in_place_at) {
-  check_overlap(name, input, output, in_place_at);
+  if (overlap(input, output) && output.data() - input.data() != in_place_at)
+    throw shared_memory(name, "this rank's part of the longer one");
 }
 
-void check_apart(std::string_view name, const TensorView& input, const TensorView& output) {
-  check_overlap(name, input, output, {});
+int64_t bytes_before(const Options& options, const TensorView& input,
+                     std::span<const int64_t> rows) {
+  int64_t before = 0;
+  for (int rank = 0; rank < options.rank; ++rank)
+    before += rows.empty() ? even_share(rows_of(input.shape()), rank, options.size)
+                           : rows[static_cast<size_t>(rank)];
+  return before * input.shape().row_count() * size_of(input.dtype());
+}
+
+void check_scattered(std::string_view name, const TensorView& input, const TensorView& output,
+                     int64_t part_at) {
+  if (!overlap(input, output) || output.data() == input.data()) return;
+  if (output.data() - input.data() != part_at)
+    throw shared_memory(name, "the beginning of the input, or this rank's part of it");
+}
+
+void check_part(std::string_view name, const TensorView& input, const TensorView& output) {
+  if (!overlap(input, output)) return;
+  const int64_t row = input.shape().row_count() * size_of(input.dtype());
+  const int64_t at = input.data() - output.data();
+  if (at < 0 || at + input.bytes() > output.bytes() || at % row != 0)
+    throw shared_memory(name, "this rank's part of the longer one");
+}
+
+void check_exchanged(std::string_view name, const TensorView& input, const TensorView& output) {
+  if (!overlap(input, output)) return;
+  if (output.data() != input.data() || output.bytes() != input.bytes())
+    throw shared_memory(name, "one of as many rows for both");
 }
 
 }  // namespace tutti

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tutti/core/settings/options.h"
 #include "tutti/tensor/tensor.h"
 
 namespace tutti {
@@ -18,12 +19,24 @@ void check_alike(std::string_view name, const TensorView& input, const TensorVie
 /// Dtype and all extents but the first.
 void check_row_type(std::string_view name, const TensorView& input, const TensorView& output);
 /// One row count a rank, or none.
+void check_rows(std::string_view name, std::span<const int64_t> rows, int size);
+/// The same, copied.
 std::vector<int64_t> checked_rows(std::string_view name, std::span<const int64_t> rows, int size);
 /// That `input` and `output` are different memory, unless `output` begins `in_place_at` bytes
 /// behind `input` (before, if negative).
 void check_apart(std::string_view name, const TensorView& input, const TensorView& output,
                  int64_t in_place_at);
-/// The same with no way to be in place.
-void check_apart(std::string_view name, const TensorView& input, const TensorView& output);
+/// Of `input`, whose rows are dealt by `rows` (empty: equally, the remainder to the lowest ranks):
+/// where this rank's part begins.
+int64_t bytes_before(const Options& options, const TensorView& input,
+                     std::span<const int64_t> rows);
+/// A reduce_scatter's output may be the beginning of its input, or its part of it.
+void check_scattered(std::string_view name, const TensorView& input, const TensorView& output,
+                     int64_t part_at);
+/// An allgather's or gather's input may be whole rows of its output: this rank's, whose place is
+/// known when all have told of theirs.
+void check_part(std::string_view name, const TensorView& input, const TensorView& output);
+/// An alltoall's output may be its input.
+void check_exchanged(std::string_view name, const TensorView& input, const TensorView& output);
 
 }  // namespace tutti

@@ -25,6 +25,9 @@ uint64_t layout_of(const TensorView& view) {
   return hash_bytes(std::as_bytes(std::span(strides)), 1);
 }
 
+namespace {
+
+// What of a request depends on the options of a reduction.
 void set_reduction(Request& request, const ReduceOptions& options) {
   auto& signature = request.signature;
   signature.op = options.op;
@@ -41,6 +44,14 @@ void set_reduction(Request& request, const ReduceOptions& options) {
   if (!can_reduce(signature.dtype, options.op))
     throw op_means_nothing(request.name, signature.dtype, options.op);
 }
+
+// Kinds that treat all elements alike take them in the order of memory.
+bool takes_any_layout(CollectiveKind kind) {
+  return kind == CollectiveKind::allreduce || kind == CollectiveKind::reduce ||
+         kind == CollectiveKind::broadcast;
+}
+
+}  // namespace
 
 CommunicatorState::CommunicatorState(Options given, Membership member)
     : options(std::move(given)), membership(std::move(member)) {
@@ -79,26 +90,40 @@ void CommunicatorState::check_tensor(std::string_view name, const TensorView& vi
         .with_rank(options.rank);
 }
 
-std::unique_ptr<Entry> CommunicatorState::entry(std::string_view name, CollectiveKind kind,
-                                                TensorView input, TensorView output) const {
+Request CommunicatorState::request(std::string_view name, const OperationCall& call) const {
+  check_tensor(name, *call.input);
+  check_tensor(name, *call.output);
+  const auto& described = call.described();
+  Request made;
+  made.name = name;
+  auto& signature = made.signature;
+  signature.kind = call.kind;
+  signature.dtype = signature.wire = described.dtype();
+  signature.shape = described.shape();
+  signature.placement = call.input->device().kind;
+  signature.layout = layout_of(described);
+  signature.root = call.root;
+  if (reduces(call.kind)) set_reduction(made, *call.options);
+  made.rows.assign(call.rows.begin(), call.rows.end());
+  made.output_rows = call.output_rows;
+  if (takes_any_layout(call.kind)) return made;
+  for (const auto* view : {call.input, call.output})
+    if (!view->is_row_major())
+      throw refused(name, fmt::format("{} takes row-major tensors, this one {}{} has strides [{}]",
+                                      to_string(call.kind), to_string(view->dtype()),
+                                      view->shape().to_string(), fmt::join(view->strides(), ",")));
+  return made;
+}
+
+std::unique_ptr<Entry> CommunicatorState::entry(std::string_view name,
+                                                const OperationCall& call) const {
   engine->check_not_forked(name);
-  check_tensor(name, input);
-  check_tensor(name, output);
   auto entry = std::make_unique<Entry>();
-  entry->request.name = name;
-  auto& signature = entry->request.signature;
-  signature.kind = kind;
-  signature.dtype = signature.wire = input.dtype();
-  signature.shape = input.shape();
-  signature.placement = input.device().kind;
-  signature.layout = layout_of(input);
-  if ((signature.layout != 0 || !output.is_row_major()) && kind != CollectiveKind::allreduce &&
-      kind != CollectiveKind::reduce && kind != CollectiveKind::broadcast)
-    throw refused(name, fmt::format("{} takes row-major tensors, this one {}{} has strides [{}]",
-                                    to_string(kind), to_string(input.dtype()),
-                                    input.shape().to_string(), fmt::join(input.strides(), ",")));
-  entry->input = std::move(input);
-  entry->output = std::move(output);
+  entry->request = request(name, call);
+  entry->input = *call.input;
+  entry->output = *call.output;
+  entry->library_output = call.library_output;
+  entry->divide_output_by = call.divide_output_by;
   return entry;
 }
 
@@ -163,29 +188,19 @@ std::shared_ptr<WorkState> CommunicatorState::submit_there(
   return work;
 }
 
+// Of a device's memory.
 std::shared_ptr<WorkState> CommunicatorState::submit(std::unique_ptr<Entry> entry, bool ring) {
-  if (const Device device = entry->input.device(); device.kind != DeviceKind::cpu) {
-    std::string name = entry->request.name;
-    const bool stays = stays_on_device(*entry);
-    std::vector<std::unique_ptr<Entry>> entries;
-    entries.push_back(std::move(entry));
-    if (stays) return submit_there(std::move(name), std::move(entries), ring);
-    return staging(device).submit(std::move(name), std::move(entries));
-  }
-  auto work = std::make_shared<WorkState>(engine, entry->request.name, 1);
-  entry->work = work;
+  const Device device = entry->input.device();
+  std::string name = entry->request.name;
+  const bool stays = stays_on_device(*entry);
   std::vector<std::unique_ptr<Entry>> entries;
   entries.push_back(std::move(entry));
-  engine->submit(std::move(entries), ring);
-  return work;
+  if (stays) return submit_there(std::move(name), std::move(entries), ring);
+  return staging(device).submit(std::move(name), std::move(entries));
 }
 
 std::shared_ptr<WorkState> CommunicatorState::submit_group(
     std::string_view group, std::vector<std::unique_ptr<Entry>> entries) {
-  if (group.empty() || entries.empty())
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("group \"{}\": a group has a name and at least one tensor", group));
-  check_name(group);
   size_t index = 0;
   const Device device = entries.front()->input.device();
   for (auto& entry : entries) {
@@ -201,20 +216,13 @@ std::shared_ptr<WorkState> CommunicatorState::submit_group(
     entry->request.signature.group = group;
     entry->request.signature.group_size = static_cast<int32_t>(entries.size());
   }
-  if (device.kind != DeviceKind::cpu) {
-    const bool all_stay = std::all_of(entries.begin(), entries.end(),
-                                      [&](const auto& entry) { return stays_on_device(*entry); });
-    if (all_stay) return submit_there(std::string(group), std::move(entries), true);
-    // All of them travel as memory of the host, also those that could stay.
-    if (!capabilities.devices.empty())
-      for (auto& entry : entries) entry->request.signature.placement = DeviceKind::cpu;
-    return staging(device).submit(std::string(group), std::move(entries));
-  }
-  auto work =
-      std::make_shared<WorkState>(engine, std::string(group), static_cast<int>(entries.size()));
-  for (auto& entry : entries) entry->work = work;
-  engine->submit(std::move(entries), true);
-  return work;
+  const bool all_stay = std::all_of(entries.begin(), entries.end(),
+                                    [&](const auto& entry) { return stays_on_device(*entry); });
+  if (all_stay) return submit_there(std::string(group), std::move(entries), true);
+  // All of them travel as memory of the host, also those that could stay.
+  if (!capabilities.devices.empty())
+    for (auto& entry : entries) entry->request.signature.placement = DeviceKind::cpu;
+  return staging(device).submit(std::string(group), std::move(entries));
 }
 
 CommunicatorState::GroupWorks& CommunicatorState::group_works(std::string_view group) {
@@ -227,99 +235,43 @@ CommunicatorState::GroupWorks& CommunicatorState::group_works(std::string_view g
   return group_works_[std::move(key)];
 }
 
-// --- allreduces ---------------------------------------------------------------------------------
+std::shared_ptr<WorkState> CommunicatorState::start(std::string_view name, DeclaredTensor* declared,
+                                                    const OperationCall& call, bool ring) {
+  if (call.input->device().kind != DeviceKind::cpu) return submit(entry(name, call), ring);
+  Batch batch(*this, name);
+  auto work = declared != nullptr ? batch.add(*declared, call) : batch.add(name, call);
+  batch.commit(ring);
+  return work;
+}
 
-CommunicatorState::Allreduces::Allreduces(CommunicatorState& state, std::string_view name,
-                                          std::string_view group, int group_size,
-                                          const ReduceOptions& options)
-    : state_(state),
-      group_(group),
-      group_size_(group_size),
-      options_(options),
-      submission_(*state.engine, name) {}
-
-void CommunicatorState::Allreduces::renew(std::shared_ptr<WorkState>& work,
-                                          std::shared_ptr<WorkState>& last, std::string_view name,
-                                          int parts) {
-  std::swap(work, last);
-  if (work && work.use_count() == 1 && work->done()) {
-    work->reuse(parts);
-    return;
+std::shared_ptr<WorkState> CommunicatorState::start_group(std::string_view group,
+                                                          std::span<const Member> members) {
+  if (group.empty() || members.empty())
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("group \"{}\": a group has a name and at least one tensor", group));
+  check_name(group);
+  const bool on_host = std::ranges::all_of(members, [](const Member& member) {
+    return member.call.input->device().kind == DeviceKind::cpu;
+  });
+  if (!on_host) {
+    std::vector<std::unique_ptr<Entry>> entries;
+    for (const auto& [name, call] : members) entries.push_back(entry(name, call));
+    return submit_group(group, std::move(entries));
   }
-  submission_.count_allocation();
-  work = std::make_shared<WorkState>(state_.engine, std::string(name), parts);
-}
-
-const std::shared_ptr<WorkState>& CommunicatorState::Allreduces::add(
-    std::string_view name, const TensorView& input, const TensorView& output,
-    std::shared_ptr<WorkState> work) {
-  return fill(submission_.claim(name), name, input, output, nullptr, std::move(work));
-}
-
-const std::shared_ptr<WorkState>& CommunicatorState::Allreduces::add(
-    DeclaredTensor& declared, const TensorView& tensor, std::shared_ptr<WorkState> work) {
-  if (declared.generation == submission_.generation()) {
-    submission_.claim(*declared.entry);
+  const int size = static_cast<int>(members.size());
+  Batch batch(*this, group, group, size);
+  std::shared_ptr<WorkState> work;
+  if (members.front().call.library_output) {
+    work = std::make_shared<WorkState>(engine, std::string(group), size);
   } else {
-    declared.entry = &submission_.claim(declared.name);
-    declared.generation = submission_.generation();
+    auto& kept = group_works(group);
+    batch.renew(kept.work, kept.last, group, size);
+    work = kept.work;
   }
-  if (tensor.shape() != declared.shape) {
-    const auto shaped = tensor.reshaped(declared.shape);
-    return fill(*declared.entry, declared.name, shaped, shaped, &declared, std::move(work));
-  }
-  return fill(*declared.entry, declared.name, tensor, tensor, &declared, std::move(work));
-}
-
-const std::shared_ptr<WorkState>& CommunicatorState::Allreduces::fill(
-    Entry& entry, std::string_view name, const TensorView& input, const TensorView& output,
-    const DeclaredTensor* declared, std::shared_ptr<WorkState> work) {
-  const int64_t place = declared == nullptr ? -1 : declared->place;
-  const uint64_t layout = place >= 0 ? declared->layout : layout_of(input);
-  auto& request = entry.request;
-  auto& signature = request.signature;
-  // The entry is the name's own.
-  const bool is_known =
-      !request.name.empty() && signature.kind == CollectiveKind::allreduce &&
-      signature.dtype == input.dtype() && signature.wire == options_.wire.value_or(input.dtype()) &&
-      signature.op == options_.op && signature.prescale == options_.prescale &&
-      signature.postscale == options_.postscale && signature.priority == options_.priority &&
-      signature.begin == 0 && signature.place == place && signature.layout == layout &&
-      signature.placement == DeviceKind::cpu && signature.group_size == group_size_ &&
-      signature.group == group_ && signature.shape == input.shape() && !request.join;
-  if (!is_known) {
-    state_.check_tensor(name, input);
-    if (!group_.empty()) state_.check_name(group_);
-    Request made;
-    made.name = name;
-    made.signature.dtype = made.signature.wire = input.dtype();
-    made.signature.shape = input.shape();
-    made.signature.group = group_;
-    made.signature.group_size = group_size_;
-    made.signature.place = place;
-    made.signature.layout = layout;
-    set_reduction(made, options_);
-    request = std::move(made);
-    entry.plan_id = 0;
-  } else if (input.data() == nullptr || output.data() == nullptr) {
-    state_.check_tensor(name, input);
-    state_.check_tensor(name, output);
-  }
-  entry.input = input;
-  entry.output = output;
-  entry.library_output = false;
-  entry.shared = declared != nullptr && declared->shared;
-  entry.update = declared == nullptr ? nullptr : declared->update;
-  entry.divide_output_by = 1;
-  entry.output_index = 0;
-  entry.sent_id = -1;
-  entry.left = entry.final_end = 0;
-  entry.reuses_work = work == nullptr;
-  if (work)
-    entry.work = std::move(work);
-  else
-    renew(entry.work, entry.last_work, name, 1);
-  return entry.work;
+  size_t index = 0;
+  for (const auto& [name, call] : members) batch.add(name, call, work, index++);
+  batch.commit(true);
+  return work;
 }
 
 }  // namespace tutti

@@ -20,6 +20,21 @@ namespace tutti {
 
 class CommunicatorState;
 
+/// One operation as this rank calls it. Borrowed for the call, but for the tensors' memory.
+struct OperationCall {
+  CollectiveKind kind;
+  const TensorView* input;   // of which the other ranks hear dtype and shape (but see described())
+  const TensorView* output;  // empty: the library makes it, or there is none
+  const ReduceOptions* options = nullptr;  // of kinds that reduce
+  int root = 0;
+  std::span<const int64_t> rows = {};  // see Request::rows
+  int64_t output_rows = -1;            // see Request::output_rows
+  bool library_output = false;
+  int64_t divide_output_by = 1;
+  bool tells_output = false;  // a scatter off its root has no input
+  const TensorView& described() const { return tells_output ? *output : *input; }
+};
+
 /// A name looked up once: the handle's and the arena's tensors.
 struct DeclaredTensor {
   DeclaredTensor(std::weak_ptr<const CommunicatorState> of, std::string_view called, Shape like,
@@ -40,12 +55,12 @@ struct DeclaredTensor {
   const FusedUpdate* update = nullptr;
   Entry* entry = nullptr;
   uint64_t generation = 0;  // of the table in which the entry was found
+  int64_t peer = kNoPeer;   // for which it was found, if two ranks took part
+  static constexpr int64_t kNoPeer = -2;
 };
 
 /// See Signature::layout, of memory outside of any arena.
 uint64_t layout_of(const TensorView& view);
-/// What of a request depends on the options of a reduction. Throws Error(invalid_argument).
-void set_reduction(Request& request, const ReduceOptions& options);
 Error op_means_nothing(std::string_view name, DataType dtype, ReduceOp op);
 Error refused(std::string_view name, const std::string& why);
 
@@ -55,30 +70,35 @@ class CommunicatorState {
   CommunicatorState(Options options, Membership membership);
   ~CommunicatorState();
 
-  /// Makes an entry of this communicator; checks what this rank alone can see.
-  std::unique_ptr<Entry> entry(std::string_view name, CollectiveKind kind, TensorView input,
-                               TensorView output) const;
   /// Throw Error(invalid_argument), which shows no more than the beginning of a name that is too
   /// long.
   void check_name(std::string_view name) const;
   void check_tensor(std::string_view name, const TensorView& view) const;
-  std::shared_ptr<WorkState> submit(std::unique_ptr<Entry> entry, bool ring = true);
-  std::shared_ptr<WorkState> submit_group(std::string_view group,
-                                          std::vector<std::unique_ptr<Entry>> entries);
   void check_root(std::string_view name, int root) const;
 
-  /// Allreduces of host memory that are handed over together: all or none. Names that come again
-  /// with the same shape and options cost a look-up.
-  class Allreduces {
+  /// `declared`: the name, looked up; null: it is not. `ring`: the caller does not wait at once.
+  std::shared_ptr<WorkState> start(std::string_view name, DeclaredTensor* declared,
+                                   const OperationCall& call, bool ring = true);
+  /// All or none: no member runs before every member is there on every rank.
+  struct Member {
+    std::string_view name;
+    OperationCall call;
+  };
+  std::shared_ptr<WorkState> start_group(std::string_view group, std::span<const Member> members);
+
+  /// Operations on host memory that are handed over together: all or none. Names that come again
+  /// with the same call cost a look-up, handles not even that.
+  class Batch {
    public:
-    /// `group`: their group, empty for tensors that only share the call.
-    Allreduces(CommunicatorState& state, std::string_view name, std::string_view group,
-               int group_size, const ReduceOptions& options);
-    /// `work`: of which this is a part; null: the tensor's own, which is returned.
-    const std::shared_ptr<WorkState>& add(std::string_view name, const TensorView& input,
-                                          const TensorView& output,
-                                          std::shared_ptr<WorkState> work = nullptr);
-    const std::shared_ptr<WorkState>& add(DeclaredTensor& declared, const TensorView& tensor,
+    /// `name`: of the call, for errors. `group`: their group, empty for operations that only share
+    /// the call.
+    Batch(CommunicatorState& state, std::string_view name, std::string_view group = {},
+          int group_size = 0);
+    /// `work`: of which this is a part; null: the operation's own, which is returned.
+    const std::shared_ptr<WorkState>& add(std::string_view name, const OperationCall& call,
+                                          std::shared_ptr<WorkState> work = nullptr,
+                                          size_t output_index = 0);
+    const std::shared_ptr<WorkState>& add(DeclaredTensor& declared, const OperationCall& call,
                                           std::shared_ptr<WorkState> work = nullptr);
     void commit(bool ring) { submission_.commit(ring); }
     /// Makes `work` ready for `parts` parts. The uses of a name have two Works in turn, because the
@@ -88,13 +108,12 @@ class CommunicatorState {
 
    private:
     const std::shared_ptr<WorkState>& fill(Entry& entry, std::string_view name,
-                                           const TensorView& input, const TensorView& output,
+                                           const OperationCall& call,
                                            const DeclaredTensor* declared,
                                            std::shared_ptr<WorkState> work);
     CommunicatorState& state_;
     const std::string_view group_;
     const int group_size_;
-    const ReduceOptions& options_;
     Engine::Submission submission_;
   };
 
@@ -110,7 +129,7 @@ class CommunicatorState {
   struct GroupWorks {
     std::shared_ptr<WorkState> work, last;
   };
-  /// Of the uses of a group, kept for the next one. To be called and used while an Allreduces
+  /// Of the uses of a group, kept for the next one. To be called and used while a Batch
   /// lives, whose lock guards them. When there are as many groups as the cache has names, all are
   /// forgotten.
   GroupWorks& group_works(std::string_view group);
@@ -119,6 +138,12 @@ class CommunicatorState {
   std::string timeline_file;  // of start_timeline
 
  private:
+  /// What the ranks hear of a call; checks what this rank alone can see.
+  Request request(std::string_view name, const OperationCall& call) const;
+  std::unique_ptr<Entry> entry(std::string_view name, const OperationCall& call) const;
+  std::shared_ptr<WorkState> submit(std::unique_ptr<Entry> entry, bool ring);
+  std::shared_ptr<WorkState> submit_group(std::string_view group,
+                                          std::vector<std::unique_ptr<Entry>> entries);
   Staging& staging(Device device);
   /// Whether the backend works on this entry's memory where it is. Equal on all ranks for equal
   /// requests. Throws Error(invalid_argument) for memory of another device than the backend's.

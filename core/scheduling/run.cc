@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <numeric>
 
@@ -289,6 +290,7 @@ std::unique_ptr<Run> Run::in_plan(uint64_t tag, RegionPool& pool, const Response
   collective.root = signature.root;
   collective.scale.factor = signature.postscale;
   run->contributors_ = size;
+  run->rank_ = rank;
   if (entry != nullptr) {
     run->entries_ = {entry};
     collective.input = entry->input.data();
@@ -383,7 +385,9 @@ void Run::start(Backend& backend, uint32_t verdict, int queue) {
   } else if (!is_pair(collective_.kind)) {
     // All ranks take part, in the order of the answers.
     launch.queue = queue;
-    if (!backend.packs_itself(collective_, launch)) launch.queue = kNoQueue;
+    const bool is_packed = backend.packs_itself(collective_, launch);
+    if (!is_packed) launch.queue = kNoQueue;
+    keep_input_apart(is_packed);
   }
   const bool is_gated = replayed && slices_.empty() && launch.queue == kNoQueue;
   // The same from step to step, unless what was shared is so no more.
@@ -410,6 +414,29 @@ void Run::start(Backend& backend, uint32_t verdict, int queue) {
     return;
   }
   operation_ = backend.start(collective_, launch);
+}
+
+// Input that the output would overwrite too soon is copied: of a reduce_scatter where schedules
+// run, and rows that lie in the output at another place than they get there.
+void Run::keep_input_apart(bool is_packed) {
+  const auto kind = collective_.kind;
+  const bool is_joined = kind == CollectiveKind::allgather || kind == CollectiveKind::gather;
+  if (!is_joined && (kind != CollectiveKind::reduce_scatter || is_packed)) return;
+  const auto* input = collective_.input;
+  const auto* output = collective_.output;
+  if (input == nullptr || output == nullptr) return;
+  const int64_t element = size_of(collective_.dtype);
+  const auto own = static_cast<size_t>(rank_);
+  const int64_t all = sum(send_counts_) * element, mine = send_counts_[own] * element;
+  const int64_t given = is_joined ? mine : all, taken = is_joined ? all : mine;
+  const std::less_equal<const std::byte*> no_later;
+  if (given == 0 || taken == 0 || no_later(input + given, output) ||
+      no_later(output + taken, input))
+    return;
+  if (is_joined && input == output + sum(std::span(send_counts_).first(own)) * element) return;
+  region_ = pool_.take(static_cast<size_t>(given));
+  std::memcpy(region_->data(), input, static_cast<size_t>(given));
+  collective_.input = region_->data();
 }
 
 // The backend does all in stream order, so it gets what that needs: events, tensors and gates.

@@ -105,6 +105,7 @@ class Run {
   void bind();
   void start_on_device(Launch& launch);
   void contribute_nothing();
+  void keep_input_apart(bool is_packed);
   bool is_one_tensor() const;
 
   uint64_t tag_;
@@ -112,6 +113,7 @@ class Run {
   Collective collective_;
   std::vector<int64_t> send_counts_, recv_counts_;
   std::vector<int64_t> rows_;  // of an allgather or alltoall, from each rank
+  int rank_ = 0;               // this one
   std::vector<Entry*> entries_;
   std::vector<BucketSlice> slices_;
   std::unique_ptr<Region> region_, output_region_;

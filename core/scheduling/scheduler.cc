@@ -11,9 +11,13 @@
 
 namespace tutti {
 
+std::string pair_entry_key(std::string_view name, int64_t peer) {
+  return fmt::format("{}\n{}", name, peer);
+}
+
 std::string entry_key(const Request& request) {
   if (!is_pair(request.signature.kind)) return request.name;
-  return fmt::format("{}\n{}", request.name, request.signature.root);
+  return pair_entry_key(request.name, request.signature.root);
 }
 
 Scheduler::Scheduler(const Options& options, Backend& backend, int rank, int size,
@@ -133,8 +137,8 @@ void Scheduler::on_response(const Response& response, std::vector<Response>& all
     last_pair_ = std::max(last_pair_, response.pair);
     key.clear();
     const int64_t from = response.rows.at(0), to = response.rows.at(1);
-    if (from == rank_) key = fmt::format("{}\n{}", response.name, to);
-    if (to == rank_) key = fmt::format("{}\n{}", response.name, from);
+    if (from == rank_) key = pair_entry_key(response.name, to);
+    if (to == rank_) key = pair_entry_key(response.name, from);
   }
   Entry* entry = take_outstanding(key);
   if (response.error) {

@@ -179,6 +179,7 @@ class Scheduler {
 };
 
 /// Point-to-point names belong to two ranks: the key under which a rank keeps them.
+std::string pair_entry_key(std::string_view name, int64_t peer);
 std::string entry_key(const Request& request);
 
 }  // namespace tutti

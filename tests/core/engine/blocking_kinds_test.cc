@@ -340,13 +340,29 @@ TEST(OutputsOfTheCaller, BadInputIsRefusedBeforeAnythingIsSent) {
     Values two(2), four(4);
     const int64_t strides[] = {1, 2};
     const auto columns = TensorView(four.data(), Shape{2, 2}, DataType::f64).with_strides(strides);
-    const TensorView matrix(four.data(), Shape{2, 2}, DataType::f64);
-    test::expect_refused("an output of rows is row-major, this one has strides [1,2]", [&] {
-      Values other(8);
-      comm.reduce_scatter("x", TensorView(other.data(), Shape{4, 2}, DataType::f64), columns, {});
-    });
-    test::expect_refused("input and output share memory; give two tensors",
-                         [&] { comm.alltoall("x", matrix, matrix, {}); });
+    test::expect_refused(
+        "reduce_scatter takes row-major tensors, this one f64[2,2] has strides [1,2]", [&] {
+          Values other(8);
+          comm.reduce_scatter("x", TensorView(other.data(), Shape{4, 2}, DataType::f64), columns,
+                              {});
+        });
+    Values eight(8);
+    const auto at = [&](int64_t element, int64_t count) {
+      return TensorView(eight.data() + element, Shape{count}, DataType::f64);
+    };
+    test::expect_refused(
+        "input and output share memory; give two tensors, or one of as many rows for both",
+        [&] { comm.alltoall("x", at(0, 4), at(1, 4), {}); });
+    test::expect_refused(
+        "input and output share memory; give two tensors, or the beginning of the input, or this "
+        "rank's part of it",
+        [&] { comm.reduce_scatter("x", at(0, 4), at(1, 2), {}); });
+    test::expect_refused(
+        "input and output share memory; give two tensors, or this rank's part of the longer one",
+        [&] { comm.allgather("x", at(3, 2), at(0, 4)); });
+    test::expect_refused(
+        "input and output share memory; give two tensors, or this rank's part of the longer one",
+        [&] { comm.allreduce("x", at(0, 4), at(1, 4)); });
     const TensorView far(two.data(), Shape{2}, DataType::f64, Device{DeviceKind::fake, 0});
     test::expect_refused("memory on fake:0 gets its output from the library: leave the output out",
                          [&] { comm.reduce_scatter("x", view(four), far, {}); });
