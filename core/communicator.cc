@@ -404,6 +404,14 @@ Work Communicator::start_pair(const OperationName& name, CollectiveKind kind,
   return start(name, {.kind = kind, .input = &tensor, .output = &tensor, .root = peer});
 }
 
+Work Communicator::recv_any(OperationName name, TensorView tensor) {
+  const auto text = text_of(name);
+  if (size() == 1) throw refused(text, "there is no other rank that could send to rank 0");
+  return start(
+      name,
+      {.kind = CollectiveKind::recv, .input = &tensor, .output = &tensor, .root = kFromAnyRank});
+}
+
 Work Communicator::barrier(OperationName name) {
   text_of(name);
   return start(name, {.kind = CollectiveKind::barrier, .input = &kNone, .output = &kNone});

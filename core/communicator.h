@@ -182,6 +182,10 @@ class Communicator {
   /// written again.
   Work send(OperationName name, ConstTensorView tensor, int to);
   Work recv(OperationName name, TensorView tensor, int from);  // see send
+  /// From whichever rank sends this name here; Work::source() says which. Of several sends the one
+  /// is taken of which rank 0 heard first; the others wait for the next receive, so nothing is
+  /// lost. A receive from that very rank goes before.
+  Work recv_any(OperationName name, TensorView tensor);
   Work barrier(OperationName name = "barrier");  // done when all came
   /// This rank is out of data: until every rank has joined it takes part in the others' allreduces
   /// with nothing, and averages divide by those that are left. The Work is done when all have

@@ -45,6 +45,7 @@ void WorkState::reuse(int parts) {
   error_.reset();
   outputs_.clear();
   received_.clear();
+  source_.store(-1, std::memory_order_relaxed);
 }
 
 void WorkState::set_output(size_t index, Tensor output) {
@@ -185,6 +186,11 @@ Tensor Work::output(size_t index) {
 std::vector<int64_t> Work::received_counts() {
   wait();
   return state_->received();
+}
+
+int Work::source() {
+  wait();
+  return state_->source();
 }
 
 }  // namespace tutti

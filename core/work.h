@@ -42,6 +42,8 @@ class Work {
   Tensor output(size_t index = 0);
   /// alltoall: rows received from each rank; allgather: rows of each rank.
   std::vector<int64_t> received_counts();
+  /// recv: the rank that sent, which matters where any may; -1: nothing was received. Waits first.
+  int source();
 
  private:
   std::shared_ptr<WorkState> state_;

@@ -40,8 +40,10 @@ void check_signature(const Signature& signature) {
 void check_request(const Request& request, int rank, int size) {
   const auto& signature = request.signature;
   const auto of_ranks = static_cast<size_t>(size);
+  const bool is_from_any = signature.kind == CollectiveKind::recv && signature.root == kFromAnyRank;
   need_of_message(is_operation_name(request.name), "it asks for an operation without a name");
-  need_of_message(is_rank(signature.root, size), "it asks for a root that is no rank");
+  need_of_message(is_from_any || is_rank(signature.root, size),
+                  "it asks for a root that is no rank");
   need_of_message(!is_pair(signature.kind) || signature.root != rank, "it sends to itself");
   need_of_message(request.rows.empty() || request.rows.size() == of_ranks,
                   "it gives rows of other ranks than there are");
@@ -68,7 +70,9 @@ void check_response(const Response& response, int size) {
       std::ranges::all_of(response.joined, [&](int64_t r) { return is_rank(r, size); }) &&
           is_ascending(response.joined) && response.joined.size() < of_ranks,
       "it counts ranks that cannot have joined");
-  need_of_message(is_rank(response.signature.root, size), "it names a root that is no rank");
+  need_of_message(is_rank(response.signature.root, size) ||
+                      (is_pair(response.signature.kind) && response.signature.root == kFromAnyRank),
+                  "it names a root that is no rank");
   need_of_message(are_rows(rows), "it gives a number of rows that cannot be");
   size_t counts = 0;
   switch (response.signature.kind) {

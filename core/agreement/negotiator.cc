@@ -42,6 +42,57 @@ void Negotiator::add(int rank, Request request, Clock::time_point now) {
     release_complete();
     return;
   }
+  const auto& signature = request.signature;
+  if (signature.kind == CollectiveKind::recv && signature.root == kFromAnyRank)
+    return add_from_any(rank, std::move(request), now);
+  if (signature.kind == CollectiveKind::send) {
+    const auto found = table_.find(table_key(rank, request));
+    const auto any = std::ranges::find_if(from_any_, [&](const FromAny& asked) {
+      return asked.rank == signature.root && asked.request.name == request.name;
+    });
+    if (found == table_.end() && any != from_any_.end()) {
+      FromAny asked = std::move(*any);
+      from_any_.erase(any);
+      put(rank, std::move(request), now, true);
+      asked.request.signature.root = rank;
+      return put(asked.rank, std::move(asked.request), now, true);
+    }
+  }
+  put(rank, std::move(request), now, false);
+}
+
+// Takes the oldest send that is there, or waits for one.
+void Negotiator::add_from_any(int rank, Request request, Clock::time_point now) {
+  need_of_message(std::ranges::none_of(from_any_,
+                                       [&](const FromAny& asked) {
+                                         return asked.rank == rank &&
+                                                asked.request.name == request.name;
+                                       }),
+                  "it asks twice for one operation");
+  int sender = -1;
+  uint64_t oldest = next_order_;
+  bool may_come = false;
+  for (int from = 0; from < size_; ++from) {
+    if (from == rank) continue;
+    const auto place = static_cast<size_t>(from);
+    const auto found = table_.find(pair_key(request.name, from, rank));
+    may_come |= !gone_[place] && !joined_[place];
+    if (found == table_.end() || found->second.order >= oldest ||
+        !found->second.requests[place].has_value() ||
+        found->second.requests[place]->signature.kind != CollectiveKind::send)
+      continue;
+    sender = from;
+    oldest = found->second.order;
+  }
+  if (sender >= 0) {
+    request.signature.root = sender;
+    return put(rank, std::move(request), now, true);
+  }
+  from_any_.push_back({rank, std::move(request), now, next_order_++});
+  if (!may_come) release_from_any();
+}
+
+void Negotiator::put(int rank, Request request, Clock::time_point now, bool from_any) {
   const auto key = table_key(rank, request);
   auto [found, is_new] = table_.try_emplace(key);
   auto& pending = found->second;
@@ -51,6 +102,7 @@ void Negotiator::add(int rank, Request request, Clock::time_point now) {
     pending.order = next_order_++;
     pending.is_pair = is_pair(request.signature.kind);
   }
+  pending.from_any |= from_any;
   auto& place = pending.requests[static_cast<size_t>(rank)];
   // A rank refuses a pending name before it asks.
   need_of_message(!place.has_value(), "it asks twice for one operation");
@@ -67,6 +119,28 @@ void Negotiator::leave(int rank, const Error& error) {
     if (hopeless(pending)) keys.emplace_back(pending.order, key);
   std::sort(keys.begin(), keys.end());
   for (const auto& [order, key] : keys) finish(key);
+  release_from_any();
+}
+
+// Nobody is left who could send to a rank that receives from any.
+void Negotiator::release_from_any() {
+  std::erase_if(from_any_, [&](const FromAny& asked) {
+    std::vector<int> joined;
+    for (int from = 0; from < size_; ++from) {
+      const auto place = static_cast<size_t>(from);
+      if (from == asked.rank || gone_[place]) continue;
+      if (!joined_[place]) return false;
+      joined.push_back(from);
+    }
+    Response response;
+    response.name = asked.request.name;
+    response.signature = asked.request.signature;
+    response.rows = {asked.rank, asked.rank};
+    response.error =
+        joined.empty() ? left_ : joined_without(response.name, CollectiveKind::recv, joined);
+    ready_.push_back(std::move(response));
+    return true;
+  });
 }
 
 // A rank that left did not ask for it before.
@@ -102,6 +176,7 @@ void Negotiator::release_complete() {
     if (complete(pending)) keys.emplace_back(pending.order, key);
   std::sort(keys.begin(), keys.end());
   for (const auto& [order, key] : keys) finish(key);
+  release_from_any();
   if (joined_count_ < size_) return;
   Response response;
   response.all_joined = true;
@@ -166,6 +241,7 @@ Response Negotiator::answer(const std::string& name, const Pending& pending) con
     response.rows = kind == CollectiveKind::send ? std::vector<int64_t>{one, other}
                                                  : std::vector<int64_t>{other, one};
     response.signature.kind = CollectiveKind::send;
+    if (pending.from_any) response.signature.root = kFromAnyRank;
     if (voices.size() < 2 && !hopeless(pending)) {
       response.error = joined_without(name, kind, {other});
       return response;
@@ -238,6 +314,13 @@ std::vector<Negotiator::Waiting> Negotiator::waiting() const {
       else if (pending.is_pair ? rank == (*first)->signature.root : !joined_[index])
         waiting.missing.push_back(rank);
     }
+    list.push_back(std::move(waiting));
+  }
+  for (const auto& asked : from_any_) {
+    Waiting waiting{asked.request.name, CollectiveKind::recv, asked.since, {asked.rank}, {}};
+    for (int rank = 0; rank < size_; ++rank)
+      if (rank != asked.rank && !joined_[static_cast<size_t>(rank)])
+        waiting.missing.push_back(rank);
     list.push_back(std::move(waiting));
   }
   std::sort(list.begin(), list.end(),

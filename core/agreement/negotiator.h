@@ -15,6 +15,8 @@ namespace tutti {
 /// Matches the requests of all ranks by name and checks that they agree; the heart of the
 /// coordinator. Pure: no thread, no socket; time comes in as a value. A request is answered once,
 /// as soon as every rank that has not joined made it; a group only when all its members are there.
+/// A receive from any rank takes the oldest send of its name to its rank that no receive from that
+/// very rank waits for; sends beyond that wait for the next receive.
 class Negotiator {
  public:
   explicit Negotiator(int size) : size_(size), joined_(static_cast<size_t>(size), false) {}
@@ -36,20 +38,33 @@ class Negotiator {
     std::vector<int> missing;
   };
   std::vector<Waiting> waiting() const;
-  bool idle() const { return table_.empty() && ready_.empty() && groups_.empty(); }
+  bool idle() const {
+    return table_.empty() && from_any_.empty() && ready_.empty() && groups_.empty();
+  }
   int joined_count() const { return joined_count_; }
 
  private:
   struct Pending {
     std::vector<std::optional<Request>> requests;  // one a rank
     int count = 0;
-    bool is_pair = false;  // two ranks must ask, and not all
+    bool is_pair = false;   // two ranks must ask, and not all
+    bool from_any = false;  // the receive named no rank
     Clock::time_point since;
     uint64_t order = 0;
   };
   struct Group {
     std::vector<Response> members;
   };
+  /// A receive from any rank to which nobody has sent yet.
+  struct FromAny {
+    int rank;  // that asks
+    Request request;
+    Clock::time_point since;
+    uint64_t order;
+  };
+  void add_from_any(int rank, Request request, Clock::time_point now);
+  void put(int rank, Request request, Clock::time_point now, bool from_any);
+  void release_from_any();
   bool complete(const Pending& pending) const;
   bool hopeless(const Pending& pending) const;
   void finish(const std::string& key);
@@ -64,6 +79,7 @@ class Negotiator {
   int last_joined_ = -1;
   uint64_t next_order_ = 0;
   std::unordered_map<std::string, Pending> table_;
+  std::vector<FromAny> from_any_;  // oldest first; few
   std::map<std::string, Group> groups_;
   std::vector<Response> ready_;
 };

@@ -8,7 +8,9 @@ namespace tutti {
 
 int64_t PairLearner::observe(const Response& response) {
   const auto& signature = response.signature;
-  if (signature.placement != DeviceKind::cpu || response.rows.size() != 2) return -1;
+  if (signature.placement != DeviceKind::cpu || response.rows.size() != 2 ||
+      signature.root == kFromAnyRank)
+    return -1;
   const Use use{response.rows[0], response.rows[1], signature.dtype, signature.shape.count()};
   auto key = fmt::format("{}\n{}-{}", response.name, std::min(use.from, use.to),
                          std::max(use.from, use.to));

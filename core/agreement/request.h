@@ -21,6 +21,9 @@ constexpr bool is_pair(CollectiveKind kind) noexcept {
 /// Signature::place is the arena's number above these bits, and the offset in bytes.
 inline constexpr int kArenaShift = 44;
 
+/// The root of a receive that takes what whichever rank sends.
+inline constexpr int32_t kFromAnyRank = -1;
+
 /// What all ranks must agree on for one name (the first extent of gathered kinds excepted).
 struct Signature {
   CollectiveKind kind = CollectiveKind::allreduce;
@@ -28,7 +31,7 @@ struct Signature {
   DataType wire = DataType::f32;  // the type in which it travels
   ReduceOp op = ReduceOp::sum;
   DeviceKind placement = DeviceKind::cpu;
-  int32_t root = 0;  // or the peer of send and recv
+  int32_t root = 0;  // or the peer of send and recv, or kFromAnyRank
   int32_t priority = 0;
   double prescale = 1.0;
   double postscale = 1.0;
@@ -58,9 +61,10 @@ struct Request {
 struct Response {
   std::string name;
   Signature signature;
-  std::vector<int64_t> rows;    // allgather, gather: rows of each rank; scatter and
-                                // reduce_scatter: rows to each; alltoall: [from * size + to] to
-                                // the coordinator, else see for_rank()
+  // allgather, gather: rows of each rank; scatter and reduce_scatter: rows to each; alltoall: [from
+  // * size + to] to the coordinator, else see for_rank(); send: the ranks from and to which (the
+  // signature's root is kFromAnyRank if the receive was from any)
+  std::vector<int64_t> rows;
   std::vector<int64_t> joined;  // ranks that take part with nothing
   int64_t id = -1;              // the name's number from now on; -1: not remembered
   std::optional<Error> error;   // the same on every rank

@@ -107,6 +107,7 @@ const std::shared_ptr<WorkState>& CommunicatorState::Batch::fill(Entry& entry,
     renew(entry.work, entry.last_work, name, 1);
   else
     entry.work = std::make_shared<WorkState>(state_.engine, std::string(name), 1);
+  if (call.kind == CollectiveKind::recv && call.root >= 0) entry.work->set_source(call.root);
   return entry.work;
 }
 

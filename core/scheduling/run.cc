@@ -345,6 +345,7 @@ std::unique_ptr<Run> Run::in_plan(uint64_t tag, RegionPool& pool, const Response
       const bool sends = response.rows[0] == rank;
       collective.kind = sends ? CollectiveKind::send : CollectiveKind::recv;
       collective.root = static_cast<int>(response.rows[sends ? 1 : 0]);
+      if (!sends && entry != nullptr) entry->work->set_source(collective.root);
       run->send_counts_ = {signature.shape.count()};
       break;
     }

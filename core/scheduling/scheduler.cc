@@ -136,9 +136,10 @@ void Scheduler::on_response(const Response& response, std::vector<Response>& all
   if (is_pair(kind)) {
     last_pair_ = std::max(last_pair_, response.pair);
     key.clear();
-    const int64_t from = response.rows.at(0), to = response.rows.at(1);
-    if (from == rank_) key = pair_entry_key(response.name, to);
-    if (to == rank_) key = pair_entry_key(response.name, from);
+    const bool from_any = response.signature.root == kFromAnyRank;
+    if (response.rows.at(0) == rank_) key = pair_entry_key(response.name, response.rows.at(1));
+    if (response.rows.at(1) == rank_)
+      key = pair_entry_key(response.name, from_any ? kFromAnyRank : response.rows[0]);
   }
   Entry* entry = take_outstanding(key);
   if (response.error) {

@@ -118,6 +118,7 @@ class Scheduler {
   void prepare_pair(const Response& response, const Entry& entry);
   bool launch_in_pair(Entry* entry);
   void leave_pair(PreparedPair& pair);
+  void leave_pairs_that_bring(const std::string& name);
   bool finish_in_pair(std::unique_ptr<Run>& run, OperationState state);
   // --- scheduler_farewell.cc ---
   struct Departure {
@@ -178,7 +179,8 @@ class Scheduler {
   Clock::time_point next_deadline_ = Clock::time_point::max();
 };
 
-/// Point-to-point names belong to two ranks: the key under which a rank keeps them.
+/// Point-to-point names belong to two ranks: the key under which a rank keeps them. `peer`: or
+/// kFromAnyRank.
 std::string pair_entry_key(std::string_view name, int64_t peer);
 std::string entry_key(const Request& request);
 

@@ -29,11 +29,24 @@ void Scheduler::prepare_pair(const Response& response, const Entry& entry) {
     early_left_.erase(early);
   }
   ++allocations_;
+  // What it would bring is for whoever receives from any rank here.
+  if (!pair.sends && outstanding_.contains(pair_entry_key(entry.request.name, kFromAnyRank)))
+    leave_pair(pair);
+}
+
+// A receive from any rank is matched by rank 0, so what is sent under its name must be asked for.
+void Scheduler::leave_pairs_that_bring(const std::string& name) {
+  for (auto& [key, pair] : pairs_)
+    if (!pair.sends && key == pair_entry_key(name, pair.peer)) leave_pair(pair);
 }
 
 // False: it must be asked for.
 bool Scheduler::launch_in_pair(Entry* entry) {
   if (pairs_.empty()) return false;
+  if (entry->request.signature.root == kFromAnyRank) {
+    leave_pairs_that_bring(entry->request.name);
+    return false;
+  }
   const auto found = pairs_.find(entry_key(entry->request));
   if (found == pairs_.end()) return false;
   auto& pair = found->second;

@@ -62,6 +62,7 @@ class WorkState {
   void reuse(int parts);
   void set_output(size_t index, Tensor output);
   void set_received(std::vector<int64_t> received);
+  void set_source(int rank) { source_.store(rank, std::memory_order_relaxed); }
   /// Streams of this runtime can wait for it; before it is handed out.
   void gate_streams(DeviceRuntime& runtime) {
     runtime_ = &runtime;
@@ -83,6 +84,7 @@ class WorkState {
   static void wait_on(const std::shared_ptr<WorkState>& state, StreamRef stream);
   Tensor output(size_t index);
   std::vector<int64_t> received();
+  int source() const { return source_.load(std::memory_order_relaxed); }
 
   /// Threads that wait for it now, and since when (only while waiters > 0): evidence that its step
   /// will not go on by itself.
@@ -99,6 +101,7 @@ class WorkState {
   std::atomic<int> parts_left_;
   std::atomic<bool> done_{false};
   std::atomic<bool> seen_{false};
+  std::atomic<int> source_{-1};       // of a receive
   DeviceRuntime* runtime_ = nullptr;  // constant once handed out; null: host memory
   uint64_t* gate_ = nullptr;    // set to 1 when streams may go on: here, or earlier in stream order
   mutable std::mutex mutex_;    // guards all below

@@ -380,6 +380,7 @@ TUTTI_CASE(Forms, SendAndReceive) {
         received.wait();
         sent.wait();
         EXPECT_EQ(came, std::vector<float>(came.size(), value(from)));
+        EXPECT_EQ(received.source(), from);
         std::fill(came.begin(), came.end(), -1.0f);
       };
       check(comm.recv(ring(from), came, from), comm.send(ring(comm.rank()), mine, to));
