@@ -483,6 +483,19 @@ TensorHandle Communicator::declare(std::string_view name, Shape shape, DataType 
   return handle;
 }
 
+SharedRegion Communicator::allocate(int64_t bytes) {
+  state_->engine->check_not_forked("allocate");
+  if (bytes < 0)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{} bytes of memory were asked for; want 0 or more", bytes));
+  SharedRegion region(state_->engine,
+                      state_->engine->backend().allocate(
+                          static_cast<size_t>(std::max<int64_t>(bytes, 1)), Device{}));
+  region.bytes_ = bytes;
+  std::memset(region.data(), 0, static_cast<size_t>(bytes));
+  return region;
+}
+
 void Communicator::close() noexcept { state_->engine->close(); }
 
 Statistics Communicator::statistics() const { return state_->engine->statistics(); }

@@ -222,19 +222,29 @@ void Pipeline::fill() {
     bytes = 0;
   } else if (run.verdict == 0 && run.algorithm == kOneShot) {
     run.fill(range, small_place(own(), chunk, bytes));
+    copied_ += bytes;
   } else if (run.verdict == 0) {
     auto* slot = own().slots + slot_of(chunk) * kChunkBytes;
     const Range mine = share_of(rank_, size(), range, run.element);
     const Destination destination = choose_destination();
     spent_ns_[slot_of(chunk)] = 0;
     const AddTime time(spent_ns_[slot_of(chunk)]);
-    line.payload[0] = static_cast<std::byte>(destination);
-    leave_input(run, {range.begin, mine.begin - range.begin}, slot, destination);
-    leave_input(run, {mine.end(), range.end() - mine.end()},
-                slot + run.bytes(mine.end() - range.begin), destination);
-    if (run.input_view(mine) == nullptr)
-      run.fill(mine, own().results + slot_of(chunk) * kChunkBytes);
+    Told told{static_cast<uint64_t>(destination)};
+    const auto place_of = [&](const std::byte* view) {
+      return view == nullptr ? SharedMemory::kNowhere : memory_.place_of(view, bytes);
+    };
+    told.input = place_of(run.input_view(range));
+    if (run.is_wanted) told.output = place_of(run.output_view(range));
+    std::memcpy(line.payload, &told, sizeof told);
     bytes -= run.bytes(mine.count);
+    if (told.input == SharedMemory::kNowhere) {
+      leave_input(run, {range.begin, mine.begin - range.begin}, slot, destination);
+      leave_input(run, {mine.end(), range.end() - mine.end()},
+                  slot + run.bytes(mine.end() - range.begin), destination);
+      if (run.input_view(mine) == nullptr)
+        run.fill(mine, own().results + slot_of(chunk) * kChunkBytes);
+      copied_ += bytes;
+    }
   }
   bytes_ += bytes;
   publish_filled(chunk);
@@ -269,25 +279,37 @@ Destination Pipeline::choose_destination() {
   return next;
 }
 
-// Where a rank left its part of a chunk that goes in two shots.
-Destination Pipeline::destination_of(size_t rank, uint64_t chunk) const {
-  return static_cast<Destination>(peers_[rank].lines[slot_of(chunk)].payload[0]);
+Pipeline::Told Pipeline::told_by(size_t rank, uint64_t chunk) const {
+  Told told;
+  std::memcpy(&told, peers_[rank].lines[slot_of(chunk)].payload, sizeof told);
+  return told;
 }
 
-// Of a chunk that is drained, if all ranks left it alike.
+// Of a chunk that is drained, if all ranks left it alike in their slots.
 void Pipeline::learn_cost(const Call& run, uint64_t chunk) {
   if (rank_ != 0) return;
-  const auto first = destination_of(0, chunk);
-  for (size_t rank = 1; rank < peers_.size(); ++rank)
-    if (destination_of(rank, chunk) != first) return;
+  const auto first = told_by(0, chunk).destination;
+  for (size_t rank = 0; rank < peers_.size(); ++rank) {
+    const Told told = told_by(rank, chunk);
+    if (told.destination != first || told.input != SharedMemory::kNowhere) return;
+  }
   const Range range = run.range_of(chunk);
   if (range.count == run.chunk_elements)
-    destination_.measured(first, spent_ns_[slot_of(chunk)] / static_cast<float>(kChunkBytes));
+    destination_.measured(static_cast<Destination>(first),
+                          spent_ns_[slot_of(chunk)] / static_cast<float>(kChunkBytes));
 }
 
 // False if the operation is over because of what the ranks said.
 bool Pipeline::learn_verdict(Call& run, uint64_t chunk) {
   if (is_agreed(chunk)) return true;
+  if (differs_in_place_only(chunk) && operations_.back() == &run) {
+    // Some ranks have memory that all reach and some have not: once more, behind the longest of
+    // what the ranks meant, with each in its own way.
+    filled_ = reduced_ = drained_ = run.begin = end_of_all(run, chunk);
+    run.share_apart();
+    run.end = end_ = run.begin + run.chunks();
+    return false;
+  }
   uint32_t verdict = 0;
   for (const auto& peer : peers_) verdict |= peer.lines[slot_of(chunk)].call.verdict();
   run.state = verdict != 0 ? OperationState::vetoed : OperationState::failed;
@@ -297,21 +319,41 @@ bool Pipeline::learn_verdict(Call& run, uint64_t chunk) {
               fmt::format("{}; blocking calls must come in one order and look alike on all ranks. "
                           "Nothing was changed.",
                           describe_disagreement(chunk)));
-    // The next operation begins behind the longest of what the ranks meant.
-    for (const auto& peer : peers_) {
-      const auto& call = peer.lines[slot_of(chunk)].call;
-      const int64_t elements = elements_of_chunk(static_cast<Algorithm>(call.algorithm()),
-                                                 call.kind(), call.dtype(), size(), call.count());
-      if (elements > 0)
-        run.end = std::max(
-            run.end, run.begin + static_cast<uint64_t>((call.count() + elements - 1) / elements));
-    }
+    run.end = end_of_all(run, chunk);
     end_ = std::max(end_, run.end);
   }
   reduced_ = drained_ = run.end;
   filled_ = std::max(filled_, run.end);
   std::erase(operations_, &run);
   return false;
+}
+
+// Behind the longest of what the ranks meant by an operation.
+uint64_t Pipeline::end_of_all(const Call& run, uint64_t chunk) const {
+  uint64_t end = run.end;
+  for (const auto& peer : peers_) {
+    const auto& call = peer.lines[slot_of(chunk)].call;
+    const int64_t elements = elements_of_chunk(static_cast<Algorithm>(call.algorithm()),
+                                               call.kind(), call.dtype(), size(), call.count());
+    if (elements > 0)
+      end = std::max(end,
+                     run.begin + static_cast<uint64_t>((call.count() + elements - 1) / elements));
+  }
+  return end;
+}
+
+// Whether the ranks mean one allreduce, which some want directly in memory that all reach.
+bool Pipeline::differs_in_place_only(uint64_t chunk) const {
+  const auto is_plain = [](uint8_t algorithm) {
+    return algorithm == kDirect || algorithm == kOneShot || algorithm == kTwoShot;
+  };
+  const auto& first = peers_[0].lines[slot_of(chunk)].call;
+  return std::ranges::all_of(peers_, [&](const Peer& peer) {
+    const auto& call = peer.lines[slot_of(chunk)].call;
+    return call.verdict() == 0 && is_plain(call.algorithm()) && call.kind() == first.kind() &&
+           call.dtype() == first.dtype() && call.op() == first.op() &&
+           call.extent == first.extent && call.subject == first.subject;
+  });
 }
 
 std::string Pipeline::describe_disagreement(uint64_t chunk) const {
@@ -353,11 +395,15 @@ void Pipeline::drain() {
 void Pipeline::drain_shares(const Call& run, uint64_t chunk) {
   const AddTime time(spent_ns_[slot_of(chunk)]);
   const Range range = run.range_of(chunk);
+  // Each rank has written its share to where it belongs.
+  if (!run.is_wanted || told_by(static_cast<size_t>(rank_), chunk).output != SharedMemory::kNowhere)
+    return;
   for (size_t rank = 0; rank < peers_.size(); ++rank) {
     const Range share = share_of(static_cast<int>(rank), size(), range, run.element);
     // The own share may be there already.
     if (static_cast<int>(rank) == rank_ && run.output_view(share) != nullptr) continue;
     run.drain(share, peers_[rank].results + slot_of(chunk) * kChunkBytes);
+    copied_ += run.bytes(share.count);
   }
 }
 
@@ -462,6 +508,7 @@ void Pipeline::count(TransportCounters& counters) const {
   counters.messages_sent += messages_;
   counters.bytes_sent += bytes_;
   counters.allocations += allocations_;
+  counters.copied_bytes += copied_;
 }
 
 }  // namespace tutti

@@ -80,8 +80,9 @@ struct alignas(128) SleepLine {
 ///   drain   when all results are there: unpack them
 /// While one chunk is reduced the next is filled and the one before is drained. A small operation
 /// is one chunk of which every rank reduces everything (no third stage). Memory that is shared
-/// itself is neither packed nor unpacked: its owner-of-share writes the result into all ranks'
-/// memory. What others read of a chunk is left in the own cache or in memory, as rank 0 finds best.
+/// itself is neither packed nor unpacked: it is read where it is, and the owner of a share writes
+/// the result there; which memory is so, each rank tells with each chunk. What others read of a
+/// chunk is left in the own cache or in memory, as rank 0 finds best.
 ///
 /// A reduce is an allreduce that only its root drains. The other kinds have another middle stage:
 ///   move    when all ranks published: copy what is for this rank (reduce_scatter: reduce it)
@@ -123,6 +124,13 @@ class Pipeline {
  private:
   class Call;
   enum Algorithm : uint8_t { kOneShot, kTwoShot, kDirect, kFused, kMove };
+  // What a rank tells of its part of a chunk in two shots, as the payload: how it left its input,
+  // and where its elements of the chunk lie in shared memory (else kNowhere).
+  struct Told {
+    uint64_t destination = 0;
+    uint64_t input = SharedMemory::kNowhere;
+    uint64_t output = SharedMemory::kNowhere;
+  };
   // Where a rank's shared memory begins for this operation, as the payload of its first chunk.
   struct Places {
     uint64_t elements = 0;
@@ -156,7 +164,7 @@ class Pipeline {
   void fill();
   void leave_input(const Call& run, Range range, std::byte* place, Destination destination);
   Destination choose_destination();
-  Destination destination_of(size_t rank, uint64_t chunk) const;
+  Told told_by(size_t rank, uint64_t chunk) const;
   void learn_cost(const Call& run, uint64_t chunk);
   void tell_name(uint64_t chunk, uint64_t subject, std::string_view name);
   void tell_call(const Call& run, uint64_t chunk);
@@ -175,6 +183,8 @@ class Pipeline {
   bool ends_when_reduced();
   bool is_agreed(uint64_t chunk) const;
   bool learn_verdict(Call& run, uint64_t chunk);
+  bool differs_in_place_only(uint64_t chunk) const;
+  uint64_t end_of_all(const Call& run, uint64_t chunk) const;
   std::string describe_disagreement(uint64_t chunk) const;
   static int64_t elements_of_chunk(Algorithm algorithm, CollectiveKind kind, DataType dtype,
                                    int size, int64_t count);
@@ -186,6 +196,7 @@ class Pipeline {
   void reduce_part(const Call& run, uint64_t chunk, Range range);
   void learn_sources(Call& run, uint64_t chunk);
   bool is_read_in_place(uint64_t chunk) const;
+  bool is_in_place(const Call& run, size_t rank) const;
   const std::byte* moved_from(const Call& run, size_t rank, uint64_t chunk, int64_t begin) const;
   Traffic predict_move(const Collective& collective) const;
   void publish(std::atomic<uint64_t>& word, uint64_t value);
@@ -220,6 +231,7 @@ class Pipeline {
   DestinationChoice destination_;
   float spent_ns_[kSlots] = {};  // of each slot's chunk, on all stages
   uint64_t messages_ = 0, bytes_ = 0;
+  uint64_t copied_ = 0;  // bytes into slots and out of them
 };
 
 }  // namespace tutti

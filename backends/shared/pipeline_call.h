@@ -97,6 +97,7 @@ class Pipeline::Call final : public Operation {
     is_wanted = kind != CollectiveKind::reduce || root == pipeline_.rank_;
     output = is_wanted ? collective.output : nullptr;
     windows.assign(launch.windows.begin(), launch.windows.end());
+    algorithm = kOneShot;
     scale = scale_of(collective, launch, size);
     update = launch.update;
     if (kind != CollectiveKind::allreduce && kind != CollectiveKind::reduce) {
@@ -104,17 +105,26 @@ class Pipeline::Call final : public Operation {
       lay_out_move(collective);
     } else {
       count = collective.send_counts[0];
-      if (!windows.empty())
-        algorithm = update == nullptr ? kDirect : kFused;
-      else
-        algorithm = count * element <= one_shot_bytes(size) ? kOneShot : kTwoShot;
     }
-    chunk_elements = elements_of_chunk(algorithm, kind, dtype, size, count);
+    if (algorithm != kMove && !windows.empty()) {
+      algorithm = update == nullptr ? kDirect : kFused;
+      chunk_elements = 0;
+      reduced_elements = 0;
+    } else {
+      share_apart();
+    }
     name = launch.name;
     subject = subject_of(collective, launch);
-    reduced_elements = 0;
     why.reset();
     state = OperationState::pending;
+  }
+  // Not in memory that all reach: in one shot or in two, or moved.
+  void share_apart() {
+    windows.clear();
+    if (algorithm != kMove)
+      algorithm = count * element <= one_shot_bytes(pipeline_.size()) ? kOneShot : kTwoShot;
+    chunk_elements = elements_of_chunk(algorithm, kind, dtype, pipeline_.size(), count);
+    reduced_elements = 0;
   }
   void release() override {
     pipeline_.forget(*this);

@@ -165,6 +165,7 @@ void Pipeline::fill_move(const Call& run, uint64_t chunk) {
       std::memcpy(slot + static_cast<size_t>(part) * stride,
                   run.part_for(to) + piece.begin * run.element, run.bytes(piece.count));
     if (!is_own) bytes_ += run.bytes(piece.count);
+    if (is_packed) copied_ += run.bytes(piece.count);
   }
 }
 
@@ -200,13 +201,18 @@ void Pipeline::learn_sources(Call& run, uint64_t chunk) {
   }
 }
 
+// Whether what a rank gives this one is read where it was, and not out of a slot.
+bool Pipeline::is_in_place(const Call& run, size_t rank) const {
+  if (static_cast<int>(rank) == rank_) return !run.is_own_in_slot;
+  return !run.sources.empty() && run.sources[rank] != nullptr;
+}
+
 // Where elements from `begin` on are of what a rank gives this one.
 const std::byte* Pipeline::moved_from(const Call& run, size_t rank, uint64_t chunk,
                                       int64_t begin) const {
-  if (static_cast<int>(rank) == rank_ && !run.is_own_in_slot)
-    return run.part_for(rank_) + begin * run.element;
-  if (!run.sources.empty() && run.sources[rank] != nullptr)
-    return run.sources[rank] + begin * run.element;
+  if (is_in_place(run, rank))
+    return (static_cast<int>(rank) == rank_ ? run.part_for(rank_) : run.sources[rank]) +
+           begin * run.element;
   const size_t stride = run.slot_bytes() / static_cast<size_t>(run.parts);
   return small_place(peers_[rank], chunk, run.slot_bytes()) +
          (run.parts > 1 ? static_cast<size_t>(rank_) * stride : 0);
@@ -224,6 +230,7 @@ void Pipeline::move(Call& run, uint64_t chunk) {
     const auto* source = moved_from(run, rank, chunk, piece.begin);
     auto* target = run.place_for(static_cast<int>(rank)) + piece.begin * run.element;
     const auto bytes = run.bytes(piece.count);
+    if (!is_in_place(run, rank)) copied_ += bytes;
     if (i == 0 && source != target)
       std::memmove(target, source, bytes);
     else if (i > 0 && run.count * run.element < kBeyondCachesBytes)
@@ -236,8 +243,10 @@ void Pipeline::move(Call& run, uint64_t chunk) {
 void Pipeline::reduce_part(const Call& run, uint64_t chunk, Range range) {
   const Range piece = in_chunk(run.received_from(rank_), range);
   if (piece.count == 0) return;
-  for (size_t rank = 0; rank < peers_.size(); ++rank)
+  for (size_t rank = 0; rank < peers_.size(); ++rank) {
     inputs_[rank] = moved_from(run, rank, chunk, piece.begin);
+    if (!is_in_place(run, rank)) copied_ += run.bytes(piece.count);
+  }
   tutti::reduce(run.dtype, run.op, run.output + piece.begin * run.element, inputs_, piece.count,
                 run.scale, Destination::cache);
 }

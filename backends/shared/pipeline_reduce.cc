@@ -68,6 +68,7 @@ void Pipeline::reduce_all(Call& run, uint64_t chunk) {
   if (run.count == 0 || !run.is_wanted) return;
   for (size_t rank = 0; rank < peers_.size(); ++rank)
     inputs_[rank] = small_place(peers_[rank], chunk, run.bytes(run.count));
+  copied_ += run.bytes(run.count) * (peers_.size() - 1);
   if (auto* output = run.output_view(whole)) {
     tutti::reduce(run.dtype, run.op, output, inputs_, run.count, run.scale);
     return;
@@ -84,20 +85,48 @@ void Pipeline::reduce_share(Call& run, uint64_t chunk) {
   if (mine.count == 0) return;
   const AddTime time(spent_ns_[slot_of(chunk)]);
   const auto offset = run.bytes(mine.begin - range.begin);
-  for (size_t rank = 0; rank < peers_.size(); ++rank)
-    inputs_[rank] = peers_[rank].slots + slot_of(chunk) * kChunkBytes + offset;
-  const auto* view = run.input_view(mine);
-  inputs_[static_cast<size_t>(rank_)] = view != nullptr ? view : result;
-  bytes_ += run.bytes(mine.count);
-  if (destination_of(static_cast<size_t>(rank_), chunk) == Destination::memory)
-    return reduce_past_caches(run, mine, result);
-  auto* output = run.output_view(mine);
-  if (output == nullptr) {
-    tutti::reduce(run.dtype, run.op, result, inputs_, mine.count, run.scale);
-    return;
+  const auto whole = run.bytes(range.count);
+  const auto reached = [&](size_t rank, uint64_t place) {
+    return memory_.at(static_cast<int>(rank), place, whole) + offset;
+  };
+  auto* output = run.is_wanted ? run.output_view(mine) : nullptr;
+  // Whether any rank takes this share out of the results, this one too if it unpacks them.
+  bool is_unpacked = run.is_wanted && output == nullptr;
+  outputs_.clear();
+  if (output != nullptr) outputs_.push_back(output);
+  for (size_t rank = 0; rank < peers_.size(); ++rank) {
+    if (static_cast<int>(rank) == rank_) {
+      const auto* view = run.input_view(mine);
+      inputs_[rank] = view != nullptr ? view : result;
+      continue;
+    }
+    const Told told = told_by(rank, chunk);
+    inputs_[rank] = told.input != SharedMemory::kNowhere
+                        ? reached(rank, told.input)
+                        : peers_[rank].slots + slot_of(chunk) * kChunkBytes + offset;
+    const bool wants = run.kind != CollectiveKind::reduce || static_cast<int>(rank) == run.root;
+    if (wants && told.output != SharedMemory::kNowhere)
+      outputs_.push_back(reached(rank, told.output));
+    else
+      is_unpacked |= wants;
   }
-  std::byte* const both[] = {result, output};
-  tutti::reduce(run.dtype, run.op, both, inputs_, mine.count, run.scale, Destination::cache);
+  bytes_ += run.bytes(mine.count);
+  const size_t direct = outputs_.size() - (output != nullptr ? 1 : 0);
+  if (direct == 0 && is_unpacked &&
+      told_by(static_cast<size_t>(rank_), chunk).destination ==
+          static_cast<uint64_t>(Destination::memory)) {
+    outputs_.resize(peers_.size());
+    copied_ += run.bytes(mine.count);
+    return reduce_past_caches(run, mine, result);
+  }
+  if (is_unpacked) {
+    outputs_.push_back(result);
+    copied_ += run.bytes(mine.count);
+  }
+  if (!outputs_.empty())
+    tutti::reduce(run.dtype, run.op, outputs_, inputs_, mine.count, run.scale, Destination::cache,
+                  order_);
+  outputs_.resize(peers_.size());
 }
 
 // From inputs_, to where this rank wants it and past the caches to where the others do.
@@ -206,6 +235,7 @@ bool Pipeline::run_here(const Collective& collective, const Launch& launch) {
   } else if (count > 0) {
     std::memcpy(small_place(own(), chunk, whole), collective.input, whole);
     bytes_ += whole;
+    copied_ += whole * peers_.size();  // in here, and out of the others' below
   }
   // All that the line tells is written at once: a peer that looks between takes it away.
   line.call.tell(collective.kind, collective.dtype, collective.op, is_direct ? kDirect : kOneShot,
