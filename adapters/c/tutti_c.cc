@@ -6,7 +6,7 @@
 #include <cctype>
 #include <cstring>
 
-#include "tutti/adapters/c/status.h"
+#include "tutti/adapters/c/start.h"
 #include "tutti/adapters/c/tutti.h"
 #include "tutti/adapters/c/values.h"
 #include "tutti/core/settings/option_table.h"
@@ -16,33 +16,6 @@
 namespace tutti::c {
 
 namespace {
-
-Work& work_of(tutti_work_t work) {
-  need(work, "work");
-  return work->work;
-}
-
-// Starts what `body` starts; without a place for the handle it waits.
-template <class Body>
-int start(tutti_comm_t comm, const char* name, tutti_work_t* work, Body&& body) {
-  if (work != nullptr) *work = nullptr;
-  return guarded([&] {
-    auto& communicator = communicator_of(comm);
-    need(name, "name");
-    if (work == nullptr) return body(communicator).wait();
-    auto handle = std::make_unique<tutti_work>();
-    handle->work = body(communicator);
-    *work = handle.release();
-  });
-}
-
-// The same for results in the library's memory, which only a handle can give out.
-template <class Body>
-int start_with_output(tutti_comm_t comm, const char* name, tutti_work_t* work, Body&& body) {
-  if (work == nullptr)
-    return guarded([] { throw refused("work must not be NULL: the result is its output"); });
-  return start(comm, name, work, std::forward<Body>(body));
-}
 
 std::vector<NamedTensor> members_from(const char* const* names, const tutti_tensor_t* tensors,
                                       size_t count) {
@@ -414,6 +387,13 @@ int tutti_work_received(tutti_work_t work, int64_t* rows, size_t capacity, size_
   });
 }
 
+int tutti_work_source(tutti_work_t work, int* source) {
+  return guarded([&] {
+    need(source, "source");
+    *source = work_of(work).source();
+  });
+}
+
 void tutti_work_release(tutti_work_t work) { delete work; }
 
 // --- statistics ----------------------------------------------------------------------------------
@@ -430,7 +410,7 @@ int tutti_get_statistics(tutti_comm_t comm, tutti_statistics_t* statistics) {
         std::min(size, sizeof all), now.operations,      now.tensors,       now.buckets,
         now.replayed_buckets,       now.vetoed_buckets,  now.data_messages, now.data_bytes,
         now.control_messages,       now.control_bytes,   now.wakeups,       now.allocations,
-        now.wait_seconds,           now.exposed_seconds, now.skew_seconds};
+        now.wait_seconds,           now.exposed_seconds, now.skew_seconds,  now.copied_bytes};
     std::memcpy(statistics, &all, all.struct_size);
   });
 }
