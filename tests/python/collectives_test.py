@@ -16,6 +16,7 @@ NUMPY_OPS = {
     "product": numpy.multiply,
     "band": numpy.bitwise_and,
     "bor": numpy.bitwise_or,
+    "bxor": numpy.bitwise_xor,
 }
 
 
@@ -32,7 +33,7 @@ def does(dtype, op):
     if kind == "f":
         return op in ("sum", "average", "min", "max", "product")
     if kind == "b":
-        return op in ("band", "bor")
+        return op in ("band", "bor", "bxor")
     return True
 
 
@@ -317,7 +318,7 @@ class Collectives(RankTest):
         self.comm.allreduce("counted", numpy.zeros(3)).wait(DEADLINE)
         statistics = self.comm.statistics()
         self.assertGreaterEqual(statistics.operations, 1)
-        self.assertEqual(len(dict(statistics)), 14)
+        self.assertEqual(len(dict(statistics)), 15)
         self.assertIn(f"rank {self.rank} of {self.size}", repr(self.comm))
 
 

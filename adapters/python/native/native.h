@@ -170,10 +170,6 @@ struct WorkBody {
   Reference object;  // Result::object
   Result result = Result::nothing;
   size_t output_count = 0;
-  bool copies = false;  // output 0 into the last of `given`
-  std::mutex copying;   // taken without the GIL; guards the next two
-  bool copied = false;
-  std::string copy_refused;
 };
 PyObject* make_work(tutti_work_t work, std::unique_ptr<WorkBody> body);
 void set_awaiter(PyObject* awaiter);
@@ -186,6 +182,9 @@ bool add_store_types(PyObject* module);
 bool add_communicator_type(PyObject* module);
 bool add_arena_type(PyObject* module);
 PyObject* make_arena(SharedComm comm, PyObject* arguments);
+bool add_region_type(PyObject* module);
+/// A Tensor of bytes that keeps its region alive.
+PyObject* make_region(SharedComm comm, int64_t bytes);
 /// A type of the module, kept for its makers.
 PyTypeObject* add_type(PyObject* module, const char* name, PyType_Spec& spec);
 /// Of a type above; the rest of the object is zero.
