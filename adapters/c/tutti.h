@@ -39,6 +39,8 @@ typedef struct tutti_name* tutti_name_t;
 typedef struct tutti_arena* tutti_arena_t;
 /* Where a function of the program's store puts a value. */
 typedef struct tutti_value* tutti_value_t;
+/* Bytes of other ranks, in memory of the library. */
+typedef struct tutti_bytes* tutti_bytes_t;
 
 /* What a call gives. */
 enum tutti_status {
@@ -203,7 +205,8 @@ int tutti_store_create(const tutti_store_functions_t* functions, tutti_store_t* 
 int tutti_value_set(tutti_value_t value, const void* bytes, size_t size);
 
 /* Says goodbye; what is pending and later calls fail with TUTTI_CLOSED. Any thread, also while
- * others use the communicator or wait; again is fine. It is still to be destroyed. */
+ * others use the communicator or wait, which is what other libraries call abort; again is fine. The
+ * other ranks get TUTTI_PEER_LEFT where they need this one. It is still to be destroyed. */
 int tutti_close(tutti_comm_t comm);
 /* The same, and gives the handle back. NULL is fine. */
 void tutti_destroy(tutti_comm_t comm);
@@ -263,6 +266,23 @@ int tutti_alltoall_blocking(tutti_comm_t comm, const char* name, const tutti_ten
                             const tutti_tensor_t* output);
 /* Returns when all ranks came. */
 int tutti_barrier_blocking(tutti_comm_t comm);
+
+/* --- bytes, waited for and matched by name --- */
+
+/* Root's bytes to all, of whatever number: what the others give counts nothing and may be NULL. One
+ * part. The result is to be released. */
+int tutti_broadcast_bytes(tutti_comm_t comm, const char* name, const void* bytes, size_t size,
+                          int root, tutti_bytes_t* result);
+/* The bytes of every rank to all, one part a rank. The result is to be released. */
+int tutti_allgather_bytes(tutti_comm_t comm, const char* name, const void* bytes, size_t size,
+                          tutti_bytes_t* result);
+/* How many parts there are; 0 if bytes is NULL. */
+size_t tutti_bytes_parts(tutti_bytes_t bytes);
+/* A part and its size, good until they are released; NULL and an error text for a part that is not
+ * there. `size` may be NULL. */
+const void* tutti_bytes_part(tutti_bytes_t bytes, size_t part, size_t* size);
+/* NULL is fine. */
+void tutti_bytes_release(tutti_bytes_t bytes);
 
 /* --- matched by name --- */
 
@@ -429,30 +449,42 @@ int tutti_arena_used(tutti_arena_t arena, const char* name, int* used);
 
 /* Since the communicator was made. Set struct_size first: the library fills as much as fits. */
 typedef struct tutti_statistics {
-  size_t struct_size;        /* of this program's headers */
-  uint64_t operations;       /* works that ended */
-  uint64_t tensors;          /* that went through allreduce */
-  uint64_t buckets;          /* fused buckets, and other replayed operations, launched */
-  uint64_t replayed_buckets; /* of these, without negotiation */
-  uint64_t vetoed_buckets;   /* replayed ones that were dropped and renegotiated */
-  uint64_t data_messages;    /* sent by this rank, as are the following three */
-  uint64_t data_bytes;       /* in them */
-  uint64_t control_messages; /* negotiation, and the transport's own */
-  uint64_t control_bytes;    /* in them */
-  uint64_t wakeups;          /* of the background thread */
-  uint64_t allocations;      /* on the data path */
-  double wait_seconds;       /* that callers spent waiting */
-  double exposed_seconds;    /* of these, while data moved */
-  double skew_seconds;       /* of these, while other ranks were still missing */
+  size_t struct_size;            /* of this program's headers */
+  uint64_t operations;           /* works that ended */
+  uint64_t tensors;              /* that went through allreduce */
+  uint64_t buckets;              /* fused buckets, and other replayed operations, launched */
+  uint64_t replayed_buckets;     /* of these, without negotiation */
+  uint64_t vetoed_buckets;       /* replayed ones that were dropped and renegotiated */
+  uint64_t data_messages;        /* sent by this rank, as are the following three */
+  uint64_t data_bytes;           /* in them */
+  uint64_t control_messages;     /* negotiation, and the transport's own */
+  uint64_t control_bytes;        /* in them */
+  uint64_t wakeups;              /* of the background thread */
+  uint64_t allocations;          /* on the data path */
+  double wait_seconds;           /* that callers spent waiting */
+  double exposed_seconds;        /* of these, while data moved */
+  double skew_seconds;           /* of these, while other ranks were still missing */
+  uint64_t plans_locked;         /* how often replay began */
+  uint64_t predicted_messages;   /* of the replayed buckets, by what their plan says beforehand */
+  uint64_t predicted_bytes;      /* in them */
+  uint64_t negotiation_messages; /* sent by this rank: requests and responses alone */
+  uint64_t caller_runs;          /* waits that drove the engine themselves */
 } tutti_statistics_t;
 
 /* Of this rank. */
 int tutti_get_statistics(tutti_comm_t comm, tutti_statistics_t* statistics);
+/* Bytes of the messages that this rank sent to each rank, control and framing included; what ranks
+ * read in each other's memory is not among them. Writes at most `capacity` numbers and the whole
+ * number of them into *count. */
+int tutti_get_bytes_to_peers(tutti_comm_t comm, uint64_t* bytes, size_t capacity, size_t* count);
 
 /* A Chrome trace of what the ranks do. Every rank stops it; rank 0 then writes the file. */
 int tutti_start_timeline(tutti_comm_t comm, const char* file);
 /* See tutti_start_timeline(). */
 int tutti_stop_timeline(tutti_comm_t comm);
+/* A span of the program's own in the timeline, in seconds of CLOCK_MONOTONIC. Nothing if there is
+ * no timeline. */
+int tutti_timeline_span(tutti_comm_t comm, const char* name, double begin, double end);
 
 #ifdef __cplusplus
 }

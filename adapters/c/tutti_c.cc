@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstring>
 
 #include "tutti/adapters/c/status.h"
 #include "tutti/adapters/c/tutti.h"
@@ -415,35 +414,3 @@ int tutti_work_received(tutti_work_t work, int64_t* rows, size_t capacity, size_
 }
 
 void tutti_work_release(tutti_work_t work) { delete work; }
-
-// --- statistics ----------------------------------------------------------------------------------
-
-int tutti_get_statistics(tutti_comm_t comm, tutti_statistics_t* statistics) {
-  return guarded([&] {
-    need(statistics, "statistics");
-    const size_t size = statistics->struct_size;
-    if (size < sizeof size)
-      throw refused(
-          fmt::format("struct_size of the statistics is {} (want {})", size, sizeof *statistics));
-    const auto now = communicator_of(comm).statistics();
-    const tutti_statistics_t all = {
-        std::min(size, sizeof all), now.operations,      now.tensors,       now.buckets,
-        now.replayed_buckets,       now.vetoed_buckets,  now.data_messages, now.data_bytes,
-        now.control_messages,       now.control_bytes,   now.wakeups,       now.allocations,
-        now.wait_seconds,           now.exposed_seconds, now.skew_seconds};
-    std::memcpy(statistics, &all, all.struct_size);
-  });
-}
-
-// --- the timeline --------------------------------------------------------------------------------
-
-int tutti_start_timeline(tutti_comm_t comm, const char* file) {
-  return guarded([&] {
-    need(file, "file");
-    communicator_of(comm).start_timeline(file);
-  });
-}
-
-int tutti_stop_timeline(tutti_comm_t comm) {
-  return guarded([&] { communicator_of(comm).stop_timeline(); });
-}

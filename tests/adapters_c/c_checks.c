@@ -515,6 +515,29 @@ const char* check_statistics(tutti_comm_t comm) {
   old.struct_size = offsetof(tutti_statistics_t, tensors);
   EXPECT_OK(tutti_get_statistics(comm, &old));
   EXPECT(old.operations >= 1 && old.tensors == 0x5555555555555555u);
+  /* It grew at its end once already. */
+  memset(&old, 0x55, sizeof old);
+  old.struct_size = offsetof(tutti_statistics_t, plans_locked);
+  EXPECT_OK(tutti_get_statistics(comm, &old));
+  EXPECT(old.skew_seconds >= 0 && old.plans_locked == 0x5555555555555555u);
+  EXPECT(old.caller_runs == 0x5555555555555555u);
+  EXPECT(tutti_size(comm) == 1 || more.negotiation_messages > 0);
+  EXPECT(more.caller_runs > 0);
+
+  /* Control messages count, and what ranks read in each other's memory does not. */
+  uint64_t sent[4] = {7, 7, 7, 7}, bytes = 0;
+  size_t count = 0;
+  EXPECT_OK(tutti_get_statistics(comm, &all));
+  EXPECT_OK(tutti_get_bytes_to_peers(comm, sent, 4, &count));
+  EXPECT(count == (size_t)tutti_size(comm) && sent[tutti_rank(comm)] == 0);
+  for (size_t i = 0; i < count; ++i) bytes += sent[i];
+  EXPECT_OK(tutti_get_statistics(comm, &more));
+  EXPECT(bytes >= all.control_bytes);
+  EXPECT(bytes <= more.control_bytes + more.data_bytes + 200 * more.data_messages);
+  EXPECT_OK(tutti_get_bytes_to_peers(comm, NULL, 0, &count));
+  EXPECT(count == (size_t)tutti_size(comm));
+  EXPECT(tutti_get_bytes_to_peers(comm, NULL, 1, &count) == TUTTI_INVALID_ARGUMENT);
+  EXPECT(tutti_get_bytes_to_peers(comm, sent, 4, NULL) == TUTTI_INVALID_ARGUMENT);
   return NULL;
 }
 

@@ -27,6 +27,9 @@ const char* check_more_forms(tutti_comm_t comm);
 const char* check_callbacks(tutti_comm_t comm);
 const char* check_closing_ends_a_wait(tutti_comm_t comm);
 const char* check_timeline(tutti_comm_t comm);
+const char* check_bytes(tutti_comm_t comm);
+/* c_layout.c, which a compiler checks. */
+int c_layout_holds(void);
 
 #ifdef __cplusplus
 }

@@ -1,6 +1,7 @@
 /* The forms of operations that bindings of other languages need beside those of c_checks.c. */
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "c_checks.h"
@@ -175,7 +176,16 @@ const char* check_timeline(tutti_comm_t comm) {
   char file[64];
   sprintf(file, "/tmp/tutti_c_timeline.%d.%d", (int)getpid(), tutti_size(comm));
   EXPECT_OK(tutti_start_timeline(comm, file));
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  const double begin = (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
   EXPECT_OK(tutti_barrier(comm, "traced", NULL));
+  EXPECT_OK(tutti_timeline_span(comm, "of the program", begin, begin + 0.25));
+  EXPECT(tutti_timeline_span(comm, "turned", begin, begin - 1) == TUTTI_INVALID_ARGUMENT);
+  EXPECT(strstr(tutti_last_error(), "\"turned\" ends 1 s before it begins") != NULL);
+  EXPECT(tutti_timeline_span(comm, "never", -1, 1) == TUTTI_INVALID_ARGUMENT);
+  EXPECT(strstr(tutti_last_error(), "begin is -1 (want seconds of CLOCK_MONOTONIC)") != NULL);
+  EXPECT(tutti_timeline_span(comm, NULL, begin, begin) == TUTTI_INVALID_ARGUMENT);
   EXPECT_OK(tutti_stop_timeline(comm));
   if (tutti_rank(comm) == 0) {
     FILE* trace = fopen(file, "r");
@@ -186,9 +196,48 @@ const char* check_timeline(tutti_comm_t comm) {
     unlink(file);
     text[length] = 0;
     EXPECT(strstr(text, "traced") != NULL);
+    const char* span = strstr(text, "of the program");
+    EXPECT(span != NULL && strstr(span, "\"dur\":250000") != NULL);
   }
   EXPECT(tutti_start_timeline(comm, NULL) == TUTTI_INVALID_ARGUMENT);
   EXPECT(tutti_start_timeline(NULL, file) == TUTTI_INVALID_ARGUMENT);
   EXPECT(tutti_stop_timeline(NULL) == TUTTI_INVALID_ARGUMENT);
+  return NULL;
+}
+
+const char* check_bytes(tutti_comm_t comm) {
+  const int rank = tutti_rank(comm), size = tutti_size(comm), last = size - 1;
+  const char* words[4] = {"", "one", "two words", "x"};
+  tutti_bytes_t bytes;
+  size_t length;
+  EXPECT_OK(tutti_allgather_bytes(comm, "words", words[rank], strlen(words[rank]), &bytes));
+  EXPECT(tutti_bytes_parts(bytes) == (size_t)size);
+  for (int i = 0; i < size; ++i) {
+    const void* part = tutti_bytes_part(bytes, (size_t)i, &length);
+    EXPECT(part != NULL && length == strlen(words[i]) && memcmp(part, words[i], length) == 0);
+  }
+  EXPECT(tutti_bytes_part(bytes, 0, NULL) != NULL);
+  EXPECT(tutti_bytes_part(bytes, (size_t)size, &length) == NULL && length == 0);
+  EXPECT(strstr(tutti_last_error(), "there is no part ") != NULL);
+  tutti_bytes_release(bytes);
+
+  /* What the others give is not looked at; nothing at all can be told too. */
+  const int is_root = rank == last;
+  EXPECT_OK(tutti_broadcast_bytes(comm, "told", is_root ? "of root" : NULL, is_root ? 8 : 0, last,
+                                  &bytes));
+  EXPECT(tutti_bytes_parts(bytes) == 1);
+  EXPECT(strcmp(tutti_bytes_part(bytes, 0, &length), "of root") == 0 && length == 8);
+  tutti_bytes_release(bytes);
+  EXPECT_OK(tutti_broadcast_bytes(comm, "nothing", NULL, 0, 0, &bytes));
+  EXPECT(tutti_bytes_part(bytes, 0, &length) != NULL && length == 0);
+  tutti_bytes_release(bytes);
+
+  bytes = (tutti_bytes_t)&length;
+  EXPECT(tutti_allgather_bytes(comm, "none", NULL, 1, &bytes) == TUTTI_INVALID_ARGUMENT);
+  EXPECT(bytes == NULL);
+  EXPECT(tutti_broadcast_bytes(comm, "nowhere", NULL, 0, size, &bytes) == TUTTI_INVALID_ARGUMENT);
+  EXPECT(tutti_allgather_bytes(comm, "none", NULL, 0, NULL) == TUTTI_INVALID_ARGUMENT);
+  EXPECT(tutti_bytes_parts(NULL) == 0 && tutti_bytes_part(NULL, 0, &length) == NULL);
+  tutti_bytes_release(NULL);
   return NULL;
 }

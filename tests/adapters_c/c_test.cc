@@ -80,8 +80,11 @@ TEST(CInterface, ItsVersionIsTheLibrarys) { EXPECT_EQ(tutti_version(), tutti::kV
 TEST(CInterface, GroupedSparseAndBlockingForms) { run_check(check_more_forms); }
 TEST(CInterface, CallbacksGetTheStatusAndItsText) { run_check(check_callbacks); }
 TEST(CInterface, ClosingEndsAWaitAndWhatIsPending) { run_check(check_closing_ends_a_wait); }
+TEST(CInterface, BytesOfAnyNumber) { run_check(check_bytes); }
 TEST(CInterface, ATimelineOfAllRanks) { run_check(check_timeline); }
 TEST(CInterface, StatisticsOfOldAndNewPrograms) { run_check(check_statistics); }
+
+TEST(CInterface, FieldsOfStructsThatGrowLieWhereTheyLay) { EXPECT_EQ(c_layout_holds(), 1); }
 
 TEST(CInterface, ItsNumbersAreTheLibrarys) {
   EXPECT_EQ(TUTTI_BOOL, static_cast<int>(tutti::DataType::boolean));
