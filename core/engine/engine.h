@@ -180,6 +180,7 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   /// only.
   static constexpr int kBlockingSpins = 4096, kBlockingYields = 256, kBlockingLooks = 64;
   static constexpr Clock::duration kBlockingSpinning = std::chrono::microseconds(500);
+  static constexpr Clock::duration kBlockingYielding = std::chrono::milliseconds(20);
   static constexpr int kYields = 32;
   /// Shared memory smaller than this is reduced as if it were private: a copy costs less.
   static constexpr int64_t kLeastSharedBytes = 4096;

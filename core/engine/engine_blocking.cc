@@ -54,8 +54,10 @@ bool Engine::run_now(std::string_view name, const Collective& collective, uint64
       }
       const auto now = Clock::now();
       if (since == Clock::time_point{}) since = now;
-      // Where other programs have the cores, few yields take long.
-      if (spin_rounds_ > 0 ? now - since < kBlockingSpinning : round < kBlockingYields) {
+      // Where other programs have the cores, few yields take long; and who yields drives nothing,
+      // so that it would not see a rank go.
+      if (now - since < (spin_rounds_ > 0 ? kBlockingSpinning : kBlockingYielding) &&
+          (spin_rounds_ > 0 || round < kBlockingYields)) {
         ::sched_yield();
         continue;
       }
