@@ -309,6 +309,7 @@ comm.barrier("alone").wait(30)
         ran = run_script(program, ranks=2, check=False)
         self.assertNotEqual(ran.returncode, 0)
         self.assertIn("ValueError: of the program", ran.stdout + ran.stderr)
+        self.assertRegex(ran.stdout + ran.stderr, "tutti.*PeerLeftError: .*rank 1")
 
     def test_a_killed_rank_is_named_and_the_survivors_go_on(self):
         program = """
@@ -344,6 +345,36 @@ print("went on", flush=True)
         import tutti.run
 
         self.assertTrue(os.access(tutti.run.find() or "", os.X_OK))
+
+
+class Installed(unittest.TestCase):
+    def test_a_python_that_is_too_old(self):
+        program = """
+import sys
+sys.version_info = (3, 9, 2, "final", 0)
+try:
+    import tutti
+except ImportError as error:
+    print(error)
+"""
+        said = run_script(program).stdout
+        self.assertIn("tutti needs Python 3.11 or later (this is 3.9); run the program with", said)
+        self.assertEqual(said.count("\n"), 1)
+
+    def test_another_distribution_of_the_name_in_the_same_place(self):
+        with tempfile.TemporaryDirectory() as folder:
+            os.symlink(os.path.dirname(tutti.__file__), os.path.join(folder, "tutti"))
+            program = "import sys; sys.path.insert(0, sys.argv[1]); import tutti"
+            for ours in ("tutti_collectives-0.1.0.dist-info", "tuttifrutti-1.0.dist-info"):
+                os.mkdir(os.path.join(folder, ours))
+            self.assertEqual(run_script(program, arguments=[folder]).stderr, "")
+            for other in ("tutti-3.2.dist-info", "tutti.egg-info"):
+                os.mkdir(os.path.join(folder, other))
+                said = run_script(program, arguments=[folder]).stderr
+                stem = os.path.splitext(other)[0]
+                self.assertIn(f"distribution of the name tutti is installed in {folder} ({stem})", said)
+                self.assertEqual(said.count("\n"), 1)
+                os.rmdir(os.path.join(folder, other))
 
 
 class Many(unittest.TestCase):

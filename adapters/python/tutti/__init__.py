@@ -2,7 +2,19 @@
 
 import atexit as _atexit
 import os as _os
+import sys as _sys
 import threading as _threading
+
+if _sys.version_info < (3, 11):
+    raise ImportError(
+        "tutti needs Python 3.11 or later (this is {}.{}); run the program with a newer one, such as "
+        "the python3 that tutti was installed for".format(*_sys.version_info[:2])
+    )
+
+from ._distribution import other_distribution as _other_distribution
+
+if _other := _other_distribution():
+    print(_other, file=_sys.stderr)
 
 try:
     from . import _native
