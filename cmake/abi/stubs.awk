@@ -1,0 +1,12 @@
+# A C source with <tutti.h> and a body for each function that it declares, for abidw: it describes what
+# a library defines, and the library itself would bring all of C++ along.
+/^(static|typedef|struct|enum|extern|#|})/ { in_function = 0 }
+/^(int|int64_t|size_t|void|const [a-z]+\*?) ?\*?tutti_[a-z_]+\(/ { in_function = 1 }
+in_function && /\);/ {
+  sub(/\);.*/, ") { __builtin_trap(); }")
+  in_function = 0
+}
+{ print }
+# No function takes an enum by its type.
+match($0, /^enum [a-z_]+ \{/) { enums[++count] = $2 }
+END { for (i = 1; i <= count; ++i) printf "enum %s numbers_%s;\n", enums[i], enums[i] }
