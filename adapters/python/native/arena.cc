@@ -14,7 +14,11 @@ struct ArenaHandle {
   SharedComm comm;
   tutti_arena_t arena = nullptr;
   std::vector<std::string> names;
-  bool step_is_open = false;  // with the GIL
+  // With the GIL:
+  bool step_is_open = false;
+  bool listens = true;         // whether hooks hand over
+  std::vector<bool> has_come;  // by hooks, in this step
+  size_t come = 0;             // how many
 };
 using SharedArena = std::shared_ptr<ArenaHandle>;
 
@@ -24,11 +28,13 @@ struct ArenaObject {
 };
 
 PyTypeObject* arena_type = nullptr;
+PyTypeObject* hook_type = nullptr;
+PyObject* grad_name = nullptr;
 
 const SharedArena& of(PyObject* self) { return *reinterpret_cast<ArenaObject*>(self)->shared; }
 
-// Waits for what is on its way, and may end the communicator. A step that was given up may be on its
-// way until that closes, and whoever collects garbage must not wait for it: a thread does.
+// Waits for what is on its way, and may end the communicator. A step that was given up may be on
+// its way until that closes, and whoever collects garbage must not wait for it: a thread does.
 void give_up_arena(SharedArena arena) {
   if (!arena || arena.use_count() > 1) return;
   if (arena->step_is_open) {
@@ -70,6 +76,115 @@ PyObject* ready(PyObject* self, PyObject* key) {
   of(self)->step_is_open = true;
   Py_RETURN_NONE;
 }
+
+// --- autograd's hooks ----------------------------------------------------------------------------
+
+/// What autograd calls when a gradient is complete. A function of Python would cost as much as the
+/// exchange where a model has a thousand small tensors. It is part of cycles: the collector sees
+/// what it holds.
+struct HookObject {
+  PyObject ob_base;
+  SharedArena* shared;
+  size_t index;
+  PyObject *parameter, *view, *begin, *elsewhere;
+};
+
+HookObject* hook_of(PyObject* self) { return reinterpret_cast<HookObject*>(self); }
+
+// The array is where autograd has added, unless it has put its own tensor there.
+PyObject* call_hook(PyObject* self, PyObject*, PyObject*) {
+  auto* hook = hook_of(self);
+  const SharedArena shared = *hook->shared;
+  if (!shared->listens) Py_RETURN_NONE;
+  if (shared->come == 0 && !Reference(PyObject_CallNoArgs(hook->begin))) return nullptr;
+  const Reference gradient(PyObject_GetAttr(hook->parameter, grad_name));
+  if (!gradient) return nullptr;
+  if (gradient.get() != hook->view && !Reference(PyObject_CallNoArgs(hook->elsewhere)))
+    return nullptr;
+  if (!shared->has_come[hook->index]) {
+    shared->has_come[hook->index] = true;
+    ++shared->come;
+  }
+  if (!check(tutti_arena_ready(shared->arena, shared->names[hook->index].c_str()))) return nullptr;
+  shared->step_is_open = true;
+  Py_RETURN_NONE;
+}
+
+int traverse_hook(PyObject* self, visitproc visit, void* arg) {
+  auto* hook = hook_of(self);
+  Py_VISIT(Py_TYPE(self));
+  Py_VISIT(hook->parameter);
+  Py_VISIT(hook->view);
+  Py_VISIT(hook->begin);
+  Py_VISIT(hook->elsewhere);
+  return 0;
+}
+
+int clear_hook(PyObject* self) {
+  auto* hook = hook_of(self);
+  Py_CLEAR(hook->parameter);
+  Py_CLEAR(hook->view);
+  Py_CLEAR(hook->begin);
+  Py_CLEAR(hook->elsewhere);
+  return 0;
+}
+
+void dealloc_hook(PyObject* self) {
+  PyObject_GC_UnTrack(self);
+  auto* hook = hook_of(self);
+  static_cast<void>(clear_hook(self));
+  if (hook->shared != nullptr) give_up_arena(std::move(*hook->shared));
+  delete hook->shared;
+  free_object(self);
+}
+
+// hook(index, parameter, view, begin, elsewhere): the first of a step calls begin(), and one whose
+// parameter's `grad` is not `view` calls elsewhere().
+PyObject* make_hook(PyObject* self, PyObject* arguments) {
+  Py_ssize_t index = 0;
+  PyObject *parameter = nullptr, *view = nullptr, *begin = nullptr, *elsewhere = nullptr;
+  if (!PyArg_ParseTuple(arguments, "nOOOO:hook", &index, &parameter, &view, &begin, &elsewhere))
+    return nullptr;
+  const auto& shared = of(self);
+  if (index < 0 || static_cast<size_t>(index) >= shared->names.size())
+    return refuse("an arena of " + std::to_string(shared->names.size()) + " arrays has no array " +
+                  std::to_string(index));
+  auto* hook = allocate<HookObject>(hook_type);
+  if (hook == nullptr) return nullptr;
+  hook->shared = new SharedArena(shared);
+  hook->index = static_cast<size_t>(index);
+  hook->parameter = Py_NewRef(parameter);
+  hook->view = Py_NewRef(view);
+  hook->begin = Py_NewRef(begin);
+  hook->elsewhere = Py_NewRef(elsewhere);
+  return reinterpret_cast<PyObject*>(hook);
+}
+
+// The arrays that no hook handed over in this step, by their numbers; then the hooks' next step
+// begins.
+PyObject* take_missing(PyObject* self, PyObject*) {
+  auto& arena = *of(self);
+  Reference missing(PyList_New(0));
+  for (size_t i = 0; missing && arena.come < arena.names.size() && i < arena.names.size(); ++i) {
+    if (arena.has_come[i]) continue;
+    const Reference number(PyLong_FromSize_t(i));
+    if (!number || PyList_Append(missing.get(), number.get()) != 0) return nullptr;
+  }
+  arena.has_come.assign(arena.names.size(), false);
+  arena.come = 0;
+  return missing.release();
+}
+
+PyObject* has_begun(PyObject* self, void*) { return PyBool_FromLong(of(self)->come > 0); }
+PyObject* get_listens(PyObject* self, void*) { return PyBool_FromLong(of(self)->listens); }
+int set_listens(PyObject* self, PyObject* value, void*) {
+  const int listens = value == nullptr ? 0 : PyObject_IsTrue(value);
+  if (listens < 0) return -1;
+  of(self)->listens = listens != 0;
+  return 0;
+}
+
+// -------------------------------------------------------------------------------------------------
 
 PyObject* leave_out(PyObject* self, PyObject* key) {
   const char* name = name_from(key);
@@ -149,6 +264,7 @@ PyObject* make_arena(SharedComm comm, PyObject* arguments) {
   auto handle = std::make_shared<ArenaHandle>();
   handle->comm = std::move(comm);
   handle->names.resize(count);
+  handle->has_come.resize(count);
   std::vector<tutti_array_t> arrays(count, tutti_array_t TUTTI_ARRAY);
   std::vector<int64_t> shape;
   for (size_t i = 0; i < count; ++i) {
@@ -170,11 +286,17 @@ PyObject* make_arena(SharedComm comm, PyObject* arguments) {
 }
 
 bool add_arena_type(PyObject* module) {
-  static PyMethodDef methods[] = {
-      {"ready", ready, METH_O, nullptr},    {"leave_out", leave_out, METH_O, nullptr},
-      {"wait", wait, METH_O, nullptr}, {"used", used, METH_O, nullptr},
-      {"array", array, METH_O, nullptr},    {nullptr, nullptr, 0, nullptr}};
+  static PyMethodDef methods[] = {{"ready", ready, METH_O, nullptr},
+                                  {"leave_out", leave_out, METH_O, nullptr},
+                                  {"wait", wait, METH_O, nullptr},
+                                  {"used", used, METH_O, nullptr},
+                                  {"array", array, METH_O, nullptr},
+                                  {"hook", make_hook, METH_VARARGS, nullptr},
+                                  {"take_missing", take_missing, METH_NOARGS, nullptr},
+                                  {nullptr, nullptr, 0, nullptr}};
   static PyGetSetDef attributes[] = {{"names", get_names, nullptr, nullptr, nullptr},
+                                     {"has_begun", has_begun, nullptr, nullptr, nullptr},
+                                     {"listens", get_listens, set_listens, nullptr, nullptr},
                                      {nullptr, nullptr, nullptr, nullptr, nullptr}};
   static PyType_Slot slots[] = {{Py_tp_new, reinterpret_cast<void*>(no_constructor)},
                                 {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
@@ -184,7 +306,17 @@ bool add_arena_type(PyObject* module) {
   static PyType_Spec spec = {"tutti.NativeArena", sizeof(ArenaObject), 0, Py_TPFLAGS_DEFAULT,
                              slots};
   arena_type = add_type(module, "NativeArena", spec);
-  return arena_type != nullptr;
+  static PyType_Slot hook_slots[] = {{Py_tp_new, reinterpret_cast<void*>(no_constructor)},
+                                     {Py_tp_dealloc, reinterpret_cast<void*>(dealloc_hook)},
+                                     {Py_tp_traverse, reinterpret_cast<void*>(traverse_hook)},
+                                     {Py_tp_clear, reinterpret_cast<void*>(clear_hook)},
+                                     {Py_tp_call, reinterpret_cast<void*>(call_hook)},
+                                     {0, nullptr}};
+  static PyType_Spec hook_spec = {"tutti.NativeHook", sizeof(HookObject), 0,
+                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, hook_slots};
+  hook_type = add_type(module, "NativeHook", hook_spec);
+  grad_name = PyUnicode_InternFromString("grad");
+  return arena_type != nullptr && hook_type != nullptr && grad_name != nullptr;
 }
 
 }  // namespace tutti::python

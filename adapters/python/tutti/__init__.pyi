@@ -348,6 +348,7 @@ class Arena:
     place. `with` closes it; an array that was handed out keeps the memory."""
 
     names: tuple[str, ...]
+    _native: Any
     def __getitem__(self, name: str) -> Tensor: ...
     def ready(self, name: str) -> None:
         """This rank's gradient is complete: starts its reduction. Any order, any thread."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
-from typing import Any, Iterator, Optional
+from typing import Any, Callable, Iterator, Optional
 
 import torch
 import tutti
@@ -35,7 +36,6 @@ class DistributedDataParallel(nn.Module):
         super().__init__()
         self.module = module
         self.process_group = group_of(process_group)
-        self.require_backward_grad_sync = True
         self._finds_unused = find_unused_parameters
         self._comm = self.process_group.named_communicator()
         self._named = [
@@ -64,7 +64,7 @@ class DistributedDataParallel(nn.Module):
             else (),
         )
         self._views = [self._view(name, parameter) for name, parameter in self._named]
-        self._ready: set[int] = set()  # of this backward pass
+        self._hooks: Any = self._arena._native  # which know what came in this backward pass
         self._arrays = [self._prefix + name for name, _ in self._named]
         self._is_broken = False  # the arena's step was left half done
         self._accumulators = []
@@ -73,11 +73,28 @@ class DistributedDataParallel(nn.Module):
             with torch.enable_grad():
                 view: Any = parameter.expand_as(parameter)
                 node = view.grad_fn.next_functions[0][0]
-            node.register_hook(self._hook(index, parameter))
+            node.register_hook(
+                self._hooks.hook(
+                    index,
+                    parameter,
+                    self._views[index],
+                    functools.partial(_at_the_end_of_backward, self._finish),
+                    functools.partial(self._move, index),
+                )
+            )
             self._accumulators.append(node)  # the parameter holds it weakly
 
+    @property
+    def require_backward_grad_sync(self) -> bool:
+        """Whether gradients are handed over, under the name that torch's own has."""
+        return bool(self._hooks.listens)
+
+    @require_backward_grad_sync.setter
+    def require_backward_grad_sync(self, wanted: bool) -> None:
+        self._hooks.listens = wanted
+
     def forward(self, *inputs: Any, **keywords: Any) -> Any:
-        if self.require_backward_grad_sync and (self._ready or self._is_broken):
+        if self.require_backward_grad_sync and (self._hooks.has_begun or self._is_broken):
             raise RuntimeError(
                 f"rank {self.process_group.rank()}: an earlier backward() ended in an exception after "
                 "some of its gradients were handed over, so the ranks may be in different steps; make "
@@ -141,25 +158,6 @@ class DistributedDataParallel(nn.Module):
             for tensor, whole in backs:
                 tensor.copy_(whole)
 
-    def _hook(self, index: int, parameter: nn.Parameter) -> Any:
-        """Called in the thread that called backward(), once for each parameter: what it needs is at
-        hand."""
-        view, array = self._views[index], self._arrays[index]
-        come, hand_over = self._ready.add, self._arena.ready
-        begin = torch.autograd.Variable._execution_engine.queue_callback
-
-        def on_gradient(*_: Any) -> None:
-            if not self.require_backward_grad_sync:
-                return
-            if not self._ready:
-                begin(self._finish)
-            if parameter.grad is not view:
-                self._move(index)
-            come(index)
-            hand_over(array)
-
-        return on_gradient
-
     def _move(self, index: int) -> None:
         """A gradient that autograd has made elsewhere goes into the arena."""
         name, parameter = self._named[index]
@@ -178,7 +176,7 @@ class DistributedDataParallel(nn.Module):
 
     def _finish(self) -> None:
         """At the end of backward()."""
-        missing = [index for index in range(len(self._named)) if index not in self._ready]
+        missing: list[int] = self._hooks.take_missing()
         left_out = []
         for index in missing:
             name, parameter = self._named[index]
@@ -195,7 +193,6 @@ class DistributedDataParallel(nn.Module):
                     f'parameter "{name}" ({len(missing)} such); use it in the loss, or pass '
                     "find_unused_parameters=True"
                 )
-        self._ready.clear()
         try:
             self._arena.wait(self.process_group.seconds)
         except BaseException:  # a timeout, or Ctrl-C: the arena's step is still open
@@ -205,6 +202,10 @@ class DistributedDataParallel(nn.Module):
             name, parameter = self._named[index]
             if self._arena.used(self._arrays[index]):
                 parameter.grad = self._views[index]
+
+
+def _at_the_end_of_backward(finish: Callable[[], None]) -> None:
+    torch.autograd.Variable._execution_engine.queue_callback(finish)
 
 
 def _check(name: str, parameter: Tensor) -> None:
