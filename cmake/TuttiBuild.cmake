@@ -132,7 +132,63 @@ function(tutti_backend_plugin name)
   target_link_libraries(${target} PRIVATE tutti fmt::fmt ${ARG_LIBRARIES})
   set_target_properties(${target} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
   tutti_options(${target})
+  tutti_wants_all(${target})
   tutti_together(${target})
   set_property(GLOBAL APPEND PROPERTY TUTTI_BACKEND_PLUGINS ${target})
   add_dependencies(tutti_backend_plugins ${target})
+endfunction()
+
+# The library twice, of the same objects: `tutti` is what is installed and exports what cmake/libtutti.map
+# lists; `tutti_everything` exports all, for tests. Both bear one name, so that a plugin finds itself
+# served by whichever its program has. What links `tutti_here` gets the second one where
+# TUTTI_LINKS_EVERYTHING is set, as it is for tests; so do the libraries between it and that program.
+#
+# Sanitizers ask for types that the map hides, and nobody installs what they look into: there it is one.
+function(tutti_exports)
+  define_property(TARGET PROPERTY TUTTI_LINKS_EVERYTHING
+    INITIALIZE_FROM_VARIABLE TUTTI_LINKS_EVERYTHING)
+  add_library(tutti_here INTERFACE)
+  set(libraries tutti)
+  if(NOT TUTTI_SANITIZE)
+    tutti_everything()
+    list(APPEND libraries tutti_everything)
+  endif()
+  foreach(library ${libraries})
+    # Nobody replaces the library's own functions.
+    target_link_options(${library} PRIVATE -Wl,-Bsymbolic-functions)
+    set_target_properties(${library} PROPERTIES
+      VERSION ${PROJECT_VERSION} SOVERSION ${TUTTI_SOVERSION})
+  endforeach()
+  if(TUTTI_SANITIZE)
+    target_link_libraries(tutti_here INTERFACE tutti)
+  else()
+    target_link_libraries(tutti_here INTERFACE
+      $<IF:$<BOOL:$<TARGET_PROPERTY:TUTTI_LINKS_EVERYTHING>>,tutti_everything,tutti>)
+  endif()
+endfunction()
+
+function(tutti_everything)
+  set(map ${PROJECT_SOURCE_DIR}/cmake/libtutti.map)
+  target_link_options(tutti PRIVATE -Wl,--version-script=${map})
+  set_property(TARGET tutti APPEND PROPERTY LINK_DEPENDS ${map})
+
+  add_library(tutti_everything SHARED EXCLUDE_FROM_ALL $<TARGET_OBJECTS:tutti>)
+  set(folder ${PROJECT_BINARY_DIR}/everything)
+  set_target_properties(tutti_everything PROPERTIES OUTPUT_NAME tutti LINKER_LANGUAGE CXX
+    LIBRARY_OUTPUT_DIRECTORY ${folder})
+  target_include_directories(tutti_everything PUBLIC ${TUTTI_INCLUDE_DIR})
+  target_link_libraries(tutti_everything PUBLIC Threads::Threads
+    PRIVATE $<TARGET_PROPERTY:tutti,LINK_LIBRARIES>)
+  # Its plugins lie with the other's.
+  file(MAKE_DIRECTORY ${folder})
+  file(CREATE_LINK .. ${folder}/tutti-${TUTTI_SOVERSION} SYMBOLIC)
+  tutti_options(tutti_everything)
+endfunction()
+
+# What is linked to the library at last must find all that it uses there; only sanitizers leave some
+# of it to the program.
+function(tutti_wants_all target)
+  if(NOT TUTTI_SANITIZE)
+    target_link_options(${target} PRIVATE -Wl,-z,defs)
+  endif()
 endfunction()

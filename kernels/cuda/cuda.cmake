@@ -69,4 +69,5 @@ target_include_directories(tutti_device_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUD
 set_target_properties(tutti_device_cuda PROPERTIES
   LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR} LINKER_LANGUAGE CXX CUDA_RUNTIME_LIBRARY None)
 tutti_options(tutti_device_cuda)
+tutti_wants_all(tutti_device_cuda)
 set_property(GLOBAL APPEND PROPERTY TUTTI_BACKEND_PLUGINS tutti_device_cuda)

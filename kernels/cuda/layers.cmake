@@ -20,11 +20,12 @@ set_property(GLOBAL PROPERTY TUTTI_GPU_LAYER_INCLUDES ${TUTTI_CUDNN_INCLUDE_DIR}
   ${CUDAToolkit_INCLUDE_DIRS})
 add_library(tutti_layers_cuda MODULE ${sources} ${CMAKE_CURRENT_LIST_DIR}/layers_plugin.cc
   ${CMAKE_CURRENT_LIST_DIR}/device/calls.cc $<TARGET_OBJECTS:tutti_cuda_layer_kernels>)
-target_link_libraries(tutti_layers_cuda PRIVATE tutti_nn tutti fmt::fmt CUDA::cudart_static)
+target_link_libraries(tutti_layers_cuda PRIVATE tutti_nn fmt::fmt CUDA::cudart_static)
 target_include_directories(tutti_layers_cuda SYSTEM PRIVATE ${TUTTI_CUDNN_INCLUDE_DIR}
   ${CUDAToolkit_INCLUDE_DIRS})
 set_target_properties(tutti_layers_cuda PROPERTIES
   LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR} LINKER_LANGUAGE CXX CUDA_RUNTIME_LIBRARY None)
 tutti_options(tutti_layers_cuda)
+tutti_wants_all(tutti_layers_cuda)
 tutti_together(tutti_layers_cuda)
 set_property(GLOBAL APPEND PROPERTY TUTTI_BACKEND_PLUGINS tutti_layers_cuda)

@@ -37,7 +37,7 @@ pack() {
   [[ $found == 1 ]] || fail "no test program in $build; build it first (cmake --build $build)"
   for file in "$build"/libtutti_*.so; do cp -L "$file" "$folder/lib/"; done
   name=$(objdump -p "$build/libtutti.so" | awk '$1 == "SONAME" { print $2 }')
-  cp -L "$build/libtutti.so" "$folder/lib/$name"
+  cp -L "$build/everything/libtutti.so" "$folder/lib/$name" # the tests use what is no interface
   ln -s "$name" "$folder/lib/libtutti.so"
   [[ -f $folder/lib/libtutti_device_cuda.so ]] ||
     fail "$build has no libtutti_device_cuda.so; cmake's output says why (grep 'Device cuda')"

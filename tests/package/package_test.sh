@@ -26,6 +26,19 @@ grep -rE '#include [<"](boost|fmt|hwy|openssl|xxhash|oneapi|dnnl|omp|nlohmann|zl
 ldd "$prefix/$libdir/libtutti.so" | grep -E 'gloo|ucp|ucs|uct|nccl|cuda|dnnl|gomp' &&
   fail "the core library links the above"
 
+# Whatever it runs has all its symbols, or does not start.
+export LD_BIND_NOW=1
+
+echo "--- what the library exports"
+nm -DC --defined-only "$prefix/$libdir/libtutti.so" | sed -E 's/^[0-9a-f]+ . //' >"$scratch/exported"
+grep -vE '^tutti_|^tutti::|^(vtable|typeinfo|typeinfo name) for tutti::' "$scratch/exported" &&
+  fail "the library exports the above"
+grep -E '^tutti_[a-z_]+$' "$scratch/exported" | sort >"$scratch/exported_c"
+sed -E 's|/\*.*||' "$prefix/include/tutti.h" | grep -oE '\btutti_[a-z_]+\(' | tr -d '(' | sort -u |
+  grep -vxE 'tutti_(vector|matrix)' >"$scratch/declared_c" # these are inline
+diff "$scratch/declared_c" "$scratch/exported_c" ||
+  fail "<tutti.h> declares what the library does not export, or the other way round"
+
 echo "--- find_package"
 cmake -S "$here/consumer" -B "$scratch/consumer" -DCMAKE_PREFIX_PATH="$prefix" \
   -DCMAKE_CXX_COMPILER="$cxx" -DCMAKE_BUILD_TYPE=Release >/dev/null
