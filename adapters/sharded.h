@@ -116,6 +116,14 @@ class Sharded {
     for (const auto& state : optimizer_.state()) bytes += TensorView(state.tensor).bytes();
     return bytes;
   }
+  /// What memory(), peak_memory() and state_bytes() say, in one line.
+  std::string describe_memory() {
+    const auto held = memory(), most = peak_memory();
+    return "held: values " + std::to_string(held.values) + ", gradients " +
+           std::to_string(held.gradients) + ", state " + std::to_string(state_bytes()) +
+           " bytes; at most in a step: values " + std::to_string(most.values) + ", gradients " +
+           std::to_string(most.gradients);
+  }
   O& optimizer() { return optimizer_; }  // of the shards
 
  private:

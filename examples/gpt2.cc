@@ -1,11 +1,10 @@
-// Trains a GPT-2 (Radford et al. 2019) on the bytes of a text, on as many ranks as it is started
-// on, and prints tokens a second: a small one, or with --model 124M one of GPT-2's shape. The
-// joined batch, dropout included, is the same for any number of ranks. With --zero 1, 2 or 3 the
-// ranks divide the optimizer's state, gradients and parameters among themselves. --checkpoints
-// saves all of it in the background every so many steps.
+// Trains a GPT-2 (Radford et al. 2019) on the bytes of a text, on any number of ranks, and prints
+// tokens a second: a small one, or with --model 124M one of GPT-2's shape. The joined batch,
+// dropout included, is the same for any number of ranks. With --zero 1, 2 or 3 they divide the
+// optimizer's state, gradients and parameters among themselves. --checkpoints saves all of it now
+// and then.
 
 #include <CLI/CLI.hpp>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <memory>
@@ -28,12 +27,10 @@ struct Settings {
   int64_t vocabulary = 256, length = 64, width = 64, heads = 4, layers = 2;
   unsigned seed = 1;
   double learning_rate = 3e-3;
-  std::string optimizer = "adamw";
+  std::string optimizer = "adamw", dtype = "f32", device = "cpu";
   int zero = 0;  // the stage; 0: every rank has everything
   double dropout = 0;
-  std::string dtype = "f32";
   bool balance = false;
-  std::string device = "cpu";
   std::string checkpoints;  // folder; empty: nothing is saved
   int save_every = 10;
   std::string text = "/usr/share/common-licenses/GPL-3";  // every Debian has it
@@ -80,38 +77,10 @@ nn::Sequential gpt2(const Settings& s, const std::shared_ptr<nn::Gatherer>& gath
   return model;
 }
 
-struct Tokens {
-  tutti::Tensor input, next;
-};
-
-// Sequences `first` and on of the step's batch, each from a random place of the text.
-Tokens batch_of(const Settings& s, const std::vector<std::byte>& text, int64_t first, int64_t count,
-                int step) {
-  const tutti::Tensor input(tutti::Shape{count, s.length}, tutti::DataType::i64);
-  const tutti::Tensor next(input.shape(), tutti::DataType::i64);
-  const tutti::RandomKey key{.seed = s.seed,
-                             .purpose = tutti::random_purpose("place"),
-                             .step = static_cast<uint32_t>(step)};
-  for (int64_t row = 0; row < count; ++row) {
-    const auto bits = tutti::random_block(key, static_cast<uint64_t>(first + row))[0];
-    const size_t place = bits % (text.size() - static_cast<size_t>(s.length));
-    for (int64_t i = 0; i < s.length; ++i) {
-      const size_t at = place + static_cast<size_t>(i);
-      input.as<int64_t>()[row * s.length + i] = static_cast<int64_t>(text[at]);
-      next.as<int64_t>()[row * s.length + i] = static_cast<int64_t>(text[at + 1]);
-    }
-  }
-  return {input, next};
-}
-
 // O and its options: AdamW or SGD. Without ZeRO every rank has all of it.
 template <class O, class Options>
 void train_with(const Settings& s, const Options& options) {
-  const auto text = nn::read_file(s.text);
-  if (text.size() <= static_cast<size_t>(s.length))
-    throw tutti::Error(tutti::ErrorCode::corrupt_data,
-                       s.text + " has " + std::to_string(text.size()) + " bytes, want more than " +
-                           std::to_string(s.length) + " for one sequence; give another --text");
+  const nn::TextDataset text(s.text, s.length);
   const auto comm = tutti::Communicator::create();
   const int64_t rank = comm->rank(), size = comm->size();
   const auto gatherer = std::make_shared<nn::Gatherer>();
@@ -119,11 +88,9 @@ void train_with(const Settings& s, const Options& options) {
   nn::StepAgreement agreement(*comm, {.clip = 1,
                                       .loss_scale = {.first = s.dtype == "f16" ? 1024.0 : 1.0},
                                       .shares = {.samples = s.batch, .follow_speed = s.balance}});
-  int64_t parameters = 0;
-  for (const auto& parameter : model.parameters()) parameters += parameter.value.count();
   if (rank == 0)
     std::printf("GPT-2, %.3f million parameters, %s, %lld rank%s (%s), batch %lld x %lld\n",
-                static_cast<double>(parameters) * 1e-6, s.dtype.c_str(),
+                static_cast<double>(model.parameter_count()) * 1e-6, s.dtype.c_str(),
                 static_cast<long long>(size), size == 1 ? "" : "s", comm->backend().c_str(),
                 static_cast<long long>(s.batch), static_cast<long long>(s.length));
 
@@ -131,18 +98,15 @@ void train_with(const Settings& s, const Options& options) {
       .base = s.learning_rate, .total = s.steps, .least = s.learning_rate / 10, .warmup = 5};
   std::optional<tutti::CheckpointFolder> checkpoints;
   if (!s.checkpoints.empty()) checkpoints.emplace(*comm, s.checkpoints);
-  double seconds = 0, exposed = 0;  // of all steps but the first, which makes the primitives
-  double saving = 0;                // of the seconds, until saves had their snapshots
+  nn::StepMeter meter(*comm);
   // `optimizer` is that of all ranks, `own` the one in it; `gradients` are what `own` steps by,
   // `state` is what is saved.
   const auto run = [&](auto& optimizer, O& own, const auto& zero_grad, const auto& gradients,
                        const auto& state) {
     for (int step = 0; step < s.steps; ++step) {
-      const double exposed_before = comm->statistics().exposed_seconds;
       const auto [first, count] = agreement.begin();
-      const auto [input, next] = batch_of(s, text, first, count, step);
-      const auto begin = std::chrono::steady_clock::now();
-      const auto messages = comm->statistics().negotiation_messages;
+      const auto [input, next] = text.sequences(s.seed, static_cast<uint32_t>(step), first, count);
+      meter.begin();
       model.set_step(static_cast<uint32_t>(step), first);
       own.set_learning_rate(rate(step));
       zero_grad();
@@ -155,23 +119,10 @@ void train_with(const Settings& s, const Options& options) {
         optimizer.skip();
       else
         optimizer.step();
-      if (checkpoints && (step + 1) % s.save_every == 0) {
-        const auto save_begin = std::chrono::steady_clock::now();
+      if (checkpoints && (step + 1) % s.save_every == 0)
         checkpoints->save_in_background(step + 1, state());
-        saving +=
-            std::chrono::duration<double>(std::chrono::steady_clock::now() - save_begin).count();
-      }
-      const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
-      if (step > 0) {
-        seconds += taken.count();
-        exposed += comm->statistics().exposed_seconds - exposed_before;
-      }
-      if (rank == 0)
-        std::printf(
-            "step %d  loss %.6f  norm %.6g  %.1f ms  %llu messages%s\n", step, outcome.loss,
-            outcome.norm, taken.count() * 1e3,
-            static_cast<unsigned long long>(comm->statistics().negotiation_messages - messages),
-            outcome.is_skipped ? "  skipped" : "");
+      const auto line = meter.end(step, outcome);
+      if (rank == 0) std::puts(line.c_str());
     }
   };
   if (s.zero == 0) {
@@ -187,24 +138,17 @@ void train_with(const Settings& s, const Options& options) {
     run(
         optimizer, optimizer.optimizer(), [&] { optimizer.zero_grad(); },
         [&] { return optimizer.gradients(); }, [&] { return optimizer.state(); });
-    const auto held = optimizer.memory(), most = optimizer.peak_memory();
-    if (rank == 0)
-      std::printf(
-          "held: values %lld, gradients %lld, state %lld bytes; at most in a step: values "
-          "%lld, gradients %lld\n",
-          static_cast<long long>(held.values), static_cast<long long>(held.gradients),
-          static_cast<long long>(optimizer.state_bytes()), static_cast<long long>(most.values),
-          static_cast<long long>(most.gradients));
+    if (rank == 0) std::puts(optimizer.describe_memory().c_str());
   }
   if (checkpoints) checkpoints->wait();
-  const int saves = checkpoints ? s.steps / s.save_every : 0;
-  if (rank == 0 && saves > 0 && s.steps > 1)
-    std::printf("%d saves, each held its step up by %.2f ms, %.2f %% of a step\n", saves,
-                saving * 1e3 / saves, 100 * saving / saves * (s.steps - 1) / seconds);
-  if (rank == 0 && s.steps > 1)
-    std::printf("%.0f tokens/s, exposed %.1f %%\n",
-                static_cast<double>(s.batch * s.length * (s.steps - 1)) / seconds,
-                100 * exposed / seconds);
+  if (rank == 0 && checkpoints && s.steps > 1 && checkpoints->statistics().saves > 0) {
+    const auto saved = checkpoints->statistics();
+    const double each = saved.held_seconds / static_cast<double>(saved.saves);
+    std::printf("%lld saves, each held its step up by %.2f ms, %.2f %% of a step\n",
+                static_cast<long long>(saved.saves), each * 1e3,
+                100 * each / meter.seconds_per_step());
+  }
+  if (rank == 0 && s.steps > 1) std::puts(meter.rate(s.batch * s.length, "tokens").c_str());
 }
 
 void train(Settings s) {

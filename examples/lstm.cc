@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cstdio>
 #include <string>
-#include <vector>
 
 #include "tutti/nn.h"
 #include "tutti/tutti.h"
@@ -23,36 +22,8 @@ struct Settings {
   std::string text = "/usr/share/common-licenses/GPL-3";  // every Debian has it
 };
 
-// Sequences of the text and, for each byte, the one behind it.
-struct Bytes {
-  tutti::Tensor input, next;
-};
-
-Bytes batch_of(const Settings& s, const std::vector<std::byte>& text, int64_t first, int64_t count,
-               int step) {
-  const tutti::Tensor input(tutti::Shape{count, s.length}, tutti::DataType::i64);
-  const tutti::Tensor next(input.shape(), tutti::DataType::i64);
-  const tutti::RandomKey key{.seed = s.seed,
-                             .purpose = tutti::random_purpose("place"),
-                             .step = static_cast<uint32_t>(step)};
-  for (int64_t row = 0; row < count; ++row) {
-    const auto bits = tutti::random_block(key, static_cast<uint64_t>(first + row))[0];
-    const size_t place = bits % (text.size() - static_cast<size_t>(s.length));
-    for (int64_t i = 0; i < s.length; ++i) {
-      const size_t at = place + static_cast<size_t>(i);
-      input.as<int64_t>()[row * s.length + i] = static_cast<int64_t>(text[at]);
-      next.as<int64_t>()[row * s.length + i] = static_cast<int64_t>(text[at + 1]);
-    }
-  }
-  return {input, next};
-}
-
 void train(const Settings& s) {
-  const auto text = nn::read_file(s.text);
-  if (text.size() <= static_cast<size_t>(s.length))
-    throw tutti::Error(tutti::ErrorCode::corrupt_data,
-                       s.text + " has " + std::to_string(text.size()) + " bytes, want more than " +
-                           std::to_string(s.length) + " for one sequence; give another --text");
+  const nn::TextDataset text(s.text, s.length);
   const auto comm = tutti::Communicator::create();
   const int64_t rank = comm->rank(), size = comm->size();
   const int64_t first = s.batch * rank / size, count = s.batch * (rank + 1) / size - first;
@@ -66,7 +37,7 @@ void train(const Settings& s) {
   nn::StepAgreement agreement(*comm, {.clip = 1});
   const auto begin = std::chrono::steady_clock::now();
   for (int step = 0; step < s.steps; ++step) {
-    const auto [input, next] = batch_of(s, text, first, count, step);
+    const auto [input, next] = text.sequences(s.seed, static_cast<uint32_t>(step), first, count);
     model.zero_grad();
     const nn::CrossEntropy loss(model.forward(input), next);
     model.backward(loss, agreement.divisor());

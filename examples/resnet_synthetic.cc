@@ -5,7 +5,6 @@
 // and parameters among themselves.
 
 #include <CLI/CLI.hpp>
-#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -120,28 +119,24 @@ void train(const Settings& settings) {
   nn::StepAgreement agreement(
       *comm, {.loss_scale = {.first = settings.dtype == "f16" ? 1024.0 : 1.0},
               .shares = {.samples = settings.batch, .follow_speed = settings.balance}});
-  int64_t parameters = 0;
-  for (const auto& parameter : model.parameters()) parameters += parameter.value.count();
   if (rank == 0)
     std::printf(
         "ResNet, %.4f million parameters in %zu tensors, %s, %lld rank%s (%s), batch %lld\n",
-        static_cast<double>(parameters) * 1e-6, model.parameters().size(), settings.dtype.c_str(),
-        static_cast<long long>(size), size == 1 ? "" : "s", comm->backend().c_str(),
-        static_cast<long long>(settings.batch));
+        static_cast<double>(model.parameter_count()) * 1e-6, model.parameters().size(),
+        settings.dtype.c_str(), static_cast<long long>(size), size == 1 ? "" : "s",
+        comm->backend().c_str(), static_cast<long long>(settings.batch));
 
   nn::Batch batch;
   tutti::StepShare share;
-  double seconds = 0, exposed = 0;  // of all steps but the first, which makes the primitives
+  nn::StepMeter meter(*comm);
   // `gradients` are what the optimizer inside steps by.
   const auto run = [&](auto& optimizer, const auto& zero_grad, const auto& gradients) {
     for (int step = 0; step < settings.steps; ++step) {
       comm->barrier_blocking();
-      const double exposed_before = comm->statistics().exposed_seconds;
       const auto held = std::exchange(share, agreement.begin());
       if (step == 0 || share.first != held.first || share.count != held.count)
         batch = batch_of(settings, share.first, share.count);
-      const auto begin = std::chrono::steady_clock::now();
-      const auto messages = comm->statistics().negotiation_messages;
+      meter.begin();
       zero_grad();
       const nn::CrossEntropy loss(model.forward(batch.images), batch.labels);
       model.backward(loss, agreement.divisor());
@@ -152,17 +147,8 @@ void train(const Settings& settings) {
         optimizer.skip();
       else
         optimizer.step();
-      const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
-      if (step > 0) {
-        seconds += taken.count();
-        exposed += comm->statistics().exposed_seconds - exposed_before;
-      }
-      if (rank == 0)
-        std::printf(
-            "step %d  loss %.6f  norm %.6g  %.1f ms  %llu messages%s\n", step, outcome.loss,
-            outcome.norm, taken.count() * 1e3,
-            static_cast<unsigned long long>(comm->statistics().negotiation_messages - messages),
-            outcome.is_skipped ? "  skipped" : "");
+      const auto line = meter.end(step, outcome);
+      if (rank == 0) std::puts(line.c_str());
     }
   };
   const nn::SgdOptions options{.learning_rate = settings.learning_rate, .momentum = 0.9};
@@ -177,19 +163,9 @@ void train(const Settings& settings) {
     optimizer.serve(gatherer);
     run(
         optimizer, [&] { optimizer.zero_grad(); }, [&] { return optimizer.gradients(); });
-    const auto held = optimizer.memory(), most = optimizer.peak_memory();
-    if (rank == 0)
-      std::printf(
-          "held: values %lld, gradients %lld, state %lld bytes; at most in a step: values "
-          "%lld, gradients %lld\n",
-          static_cast<long long>(held.values), static_cast<long long>(held.gradients),
-          static_cast<long long>(optimizer.state_bytes()), static_cast<long long>(most.values),
-          static_cast<long long>(most.gradients));
+    if (rank == 0) std::puts(optimizer.describe_memory().c_str());
   }
-  if (rank == 0 && settings.steps > 1)
-    std::printf("%.2f images/s, exposed %.1f %%\n",
-                static_cast<double>(settings.batch * (settings.steps - 1)) / seconds,
-                100 * exposed / seconds);
+  if (rank == 0 && settings.steps > 1) std::puts(meter.rate(settings.batch, "images").c_str());
 }
 
 }  // namespace

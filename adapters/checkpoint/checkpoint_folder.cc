@@ -293,6 +293,7 @@ CheckpointFolder::Saving CheckpointFolder::prepare(
         tensor.placement.held == Held::own ? part.range.begin : tensor.placement.here().begin;
     const int64_t from = part.range.begin - first;
     const auto* data = tensor.here.data() + from * size_of(part.dtype);
+    statistics_.bytes += part.range.count() * size_of(part.dtype);
     saving.pieces.push_back({std::move(part), data});
   }
   return saving;
@@ -300,21 +301,24 @@ CheckpointFolder::Saving CheckpointFolder::prepare(
 
 void CheckpointFolder::save(int64_t step, const std::vector<PlacedTensor>& tensors,
                             const std::map<std::string, std::string>& words) {
+  const auto begin = Clock::now();
   wait();
   write(prepare(step, tensors, words));
+  note_saved(begin);
 }
 
 void CheckpointFolder::save_in_background(int64_t step, const std::vector<PlacedTensor>& tensors,
                                           const std::map<std::string, std::string>& words) {
+  const auto begin = Clock::now();
   wait();
   auto saving = prepare(step, tensors, words);
-  size_t bytes = 0;
   const auto bytes_of = [](const Piece& piece) {
     return static_cast<size_t>(piece.part.range.count() * size_of(piece.part.dtype));
   };
+  size_t bytes = 0;
   for (const auto& piece : saving.pieces) bytes += bytes_of(piece);
-  saving.snapshot.resize(bytes);
-  auto* to = saving.snapshot.data();
+  snapshot_.resize(bytes);  // no thread writes from it after wait()
+  auto* to = snapshot_.data();
   for (auto& piece : saving.pieces) {
     std::memcpy(to, piece.data, bytes_of(piece));
     piece.data = to;
@@ -322,6 +326,7 @@ void CheckpointFolder::save_in_background(int64_t step, const std::vector<Placed
   }
   background_ =
       std::async(std::launch::async, [this, saving = std::move(saving)] { write(saving); });
+  note_saved(begin);
 }
 
 void CheckpointFolder::wait() {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <future>
@@ -11,6 +12,7 @@
 
 #include "tutti/adapters/checkpoint/manifest.h"
 #include "tutti/adapters/sharded/placed_tensor.h"
+#include "tutti/base/deadline.h"
 #include "tutti/core/communicator.h"
 
 namespace tutti {
@@ -24,6 +26,13 @@ struct CheckpointOptions {
 struct LoadOptions {
   std::optional<int64_t> step = std::nullopt;  // none: the newest whole one
   bool partly = false;                         // whether it may hold tensors that nobody asked for
+};
+
+/// What saving has cost this rank so far.
+struct CheckpointStatistics {
+  int64_t saves = 0;        // that ended, or were begun in the background
+  int64_t bytes = 0;        // of tensors that fell to this rank to write, failed saves' included
+  double held_seconds = 0;  // until save() or save_in_background() returned
 };
 
 /// What a checkpoint holds beside tensors.
@@ -58,7 +67,8 @@ class CheckpointFolder {
   void save(int64_t step, const std::vector<PlacedTensor>& tensors,
             const std::map<std::string, std::string>& words = {});
   /// The same of a snapshot, which is taken before it returns: a copy of what this rank will write.
-  /// A thread writes it. Throws what the one before threw.
+  /// A thread writes it. Throws what the one before threw. The snapshot's memory is kept for the
+  /// next one.
   void save_in_background(int64_t step, const std::vector<PlacedTensor>& tensors,
                           const std::map<std::string, std::string>& words = {});
   /// Until what was begun in the background is whole; throws what it threw.
@@ -69,6 +79,8 @@ class CheckpointFolder {
   /// cannot read. Holds a second copy of the tensors until every rank has read its own.
   std::optional<LoadedCheckpoint> load(const std::vector<PlacedTensor>& tensors,
                                        const LoadOptions& options = {});
+
+  CheckpointStatistics statistics() const { return statistics_; }
 
   /// Of the whole checkpoints there are, ascending, as this rank sees the folder.
   std::vector<int64_t> steps() const;
@@ -85,7 +97,6 @@ class CheckpointFolder {
     std::vector<PlacedTensor>
         tensors;  // only names, placements and types are used after a snapshot
     std::vector<Piece> pieces;
-    std::vector<std::byte> snapshot;
   };
   struct Draft;
   using Texts = std::vector<std::string>;
@@ -93,6 +104,10 @@ class CheckpointFolder {
   Saving prepare(int64_t step, const std::vector<PlacedTensor>& tensors,
                  const std::map<std::string, std::string>& words);
   void write(const Saving& saving);
+  void note_saved(Clock::time_point begin) {
+    ++statistics_.saves;
+    statistics_.held_seconds += std::chrono::duration<double>(Clock::now() - begin).count();
+  }
   std::string write_pieces(const Saving& saving, const std::string& draft) const;
   void finish(const Saving& saving, const Texts& reports, const std::string& draft) const;
   void remove_old() const;
@@ -107,7 +122,9 @@ class CheckpointFolder {
   const std::string folder_;
   const CheckpointOptions options_;
   int64_t agreements_ = 0;
-  std::future<void> background_;
+  CheckpointStatistics statistics_;
+  std::vector<std::byte> snapshot_;  // kept from save to save: its pages are there
+  std::future<void> background_;     // last, so that it ends before what it reads
 };
 
 }  // namespace tutti

@@ -9,6 +9,7 @@
 #include <span>
 
 #include "tutti/base/error.h"
+#include "tutti/kernels/counter_random.h"
 
 namespace tutti::nn {
 
@@ -130,6 +131,29 @@ Dataset read_cifar10(const std::vector<std::string>& files) {
   data.images = copy_of(images, {count, 3, 32, 32});
   data.labels = copy_of(labels, {count});
   return data;
+}
+
+TextDataset::TextDataset(const std::string& file, int64_t length)
+    : text_(read_file(file)), length_(length) {
+  if (length < 1 || text_.size() <= static_cast<size_t>(length))
+    throw bad_file(file,
+                   fmt::format("{} bytes, want more than {} for one sequence; give another text, "
+                               "or sequences of 1 byte to fewer than it has",
+                               text_.size(), length));
+}
+
+Sequences TextDataset::sequences(uint64_t seed, uint32_t step, int64_t first, int64_t count) const {
+  const Tensor input(Shape{count, length_}, DataType::i64), next(input.shape(), DataType::i64);
+  const RandomKey key{.seed = seed, .purpose = random_purpose("place"), .step = step};
+  for (int64_t row = 0; row < count; ++row) {
+    const auto bits = random_block(key, static_cast<uint64_t>(first + row))[0];
+    const auto* from = text_.data() + bits % (text_.size() - static_cast<size_t>(length_));
+    for (int64_t i = 0; i < length_; ++i) {
+      input.as<int64_t>()[row * length_ + i] = static_cast<int64_t>(from[i]);
+      next.as<int64_t>()[row * length_ + i] = static_cast<int64_t>(from[i + 1]);
+    }
+  }
+  return {input, next};
 }
 
 }  // namespace tutti::nn

@@ -16,3 +16,4 @@
 #include "tutti/adapters/nn/sequential.h"
 #include "tutti/adapters/nn/sharded.h"
 #include "tutti/adapters/nn/step_agreement.h"
+#include "tutti/adapters/nn/step_meter.h"

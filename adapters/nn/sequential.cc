@@ -42,6 +42,12 @@ void Sequential::zero_grad() {
   for (auto* parameter : layers_->parameters()) kernels_->fill_zero(parameter->gradient);
 }
 
+int64_t Sequential::parameter_count() const {
+  int64_t count = 0;
+  for (const auto& parameter : parameters()) count += parameter.value.count();
+  return count;
+}
+
 std::vector<Parameter> Sequential::parameters() const {
   std::vector<Parameter> all;
   for (const auto* parameter : layers_->parameters()) all.push_back(*parameter);

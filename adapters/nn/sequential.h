@@ -53,6 +53,7 @@ class Sequential {
 
   /// In the order of the layers; the handles share memory with the model.
   std::vector<Parameter> parameters() const;
+  int64_t parameter_count() const;  // elements of all of them
   /// What it learns by other means than gradients, likewise: the running values of batch norm.
   std::vector<NamedState> buffers() const;
 

@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -153,6 +155,35 @@ TEST(CheckpointFolder, WhatIsSavedInTheBackgroundIsTheMomentOfTheCall) {
     EXPECT_EQ(state.wrong(3), "");
   };
   test::run_threads(3, body);
+}
+
+TEST(CheckpointFolder, StatisticsTellWhatSavingCostARank) {
+  const test::ScratchFolder scratch;
+  std::atomic<int64_t> written = 0;
+  int64_t whole = 0;  // bytes of a checkpoint
+  test::run_threads(2, [&](Communicator& comm) {
+    const Tensor all(Shape{5}, DataType::f64), part(Shape{3}, DataType::f32);
+    const std::vector<PlacedTensor> tensors = {
+        {"all", all, {all.shape()}},
+        {"part", part, {Shape{6}, Held::divided, comm.size(), comm.rank()}}};
+    if (comm.rank() == 0) whole = all.bytes() + 2 * part.bytes();
+    CheckpointFolder checkpoints(comm, scratch.path());
+    EXPECT_EQ(checkpoints.statistics().saves, 0);
+    const auto begin = Clock::now();
+    checkpoints.save(1, tensors);
+    const auto first = checkpoints.statistics();
+    EXPECT_EQ(first.saves, 1);
+    EXPECT_GT(first.held_seconds, 0);
+    checkpoints.save_in_background(2, tensors);
+    checkpoints.wait();
+    const auto both = checkpoints.statistics();
+    EXPECT_EQ(both.saves, 2);
+    EXPECT_EQ(both.bytes, 2 * first.bytes);
+    EXPECT_GT(both.held_seconds, first.held_seconds);
+    EXPECT_LE(both.held_seconds, std::chrono::duration<double>(Clock::now() - begin).count());
+    written += first.bytes;
+  });
+  EXPECT_EQ(written, whole);
 }
 
 TEST(CheckpointFolder, AnyPartOfItLoadsIfAsked) {

@@ -62,6 +62,38 @@ TEST_F(Files, MnistAsShipped) {
   EXPECT_EQ(seen.size(), 10u);
 }
 
+TEST_F(Files, SequencesOfATextAreEqualForAnyNumberOfRanks) {
+  std::string text;
+  for (int i = 0; i < 256; ++i) text += static_cast<char>(i);
+  const TextDataset data(write("text", text), 7);
+  const auto joined = data.sequences(3, 4, 0, 5);
+  EXPECT_EQ(joined.input.shape(), (Shape{5, 7}));
+  std::set<int64_t> places;
+  for (int64_t row = 0; row < 5; ++row) {
+    const auto alone = data.sequences(3, 4, row, 1);
+    places.insert(alone.input.as<int64_t>()[0]);
+    for (int64_t i = 0; i < 7; ++i) {
+      const int64_t byte = joined.input.as<int64_t>()[row * 7 + i];
+      EXPECT_EQ(byte, joined.input.as<int64_t>()[row * 7] + i);
+      EXPECT_EQ(joined.next.as<int64_t>()[row * 7 + i], byte + 1);
+      EXPECT_EQ(alone.input.as<int64_t>()[i], byte);
+      EXPECT_EQ(alone.next.as<int64_t>()[i], byte + 1);
+    }
+  }
+  EXPECT_GT(places.size(), 1u);
+  EXPECT_NE(data.sequences(3, 5, 0, 1).input.as<int64_t>()[0], joined.input.as<int64_t>()[0]);
+  EXPECT_NE(data.sequences(4, 4, 0, 1).input.as<int64_t>()[0], joined.input.as<int64_t>()[0]);
+  EXPECT_EQ(data.sequences(3, 4, 5, 0).input.count(), 0);
+  // One byte more than a sequence has is enough for one place.
+  const TextDataset least(write("least", text.substr(0, 8)), 7);
+  EXPECT_EQ(least.sequences(1, 1, 0, 1).next.as<int64_t>()[6], 7);
+  EXPECT_THAT(refusal([&] { TextDataset(write("short", text.substr(0, 7)), 7); }),
+              HasSubstr("7 bytes, want more than 7 for one sequence; give another text"));
+  EXPECT_THAT(refusal([&] { TextDataset(write("text", text), 0); }),
+              HasSubstr("256 bytes, want more than 0 for one sequence; give another text, or "
+                        "sequences of 1 byte to fewer than it has"));
+}
+
 TEST_F(Files, PlainIdxAndWhatIsWrongWithIt) {
   const auto images = write("images", kImagesHeader + std::string("\1\2\3\4"));
   const auto labels = write("labels", kLabelsHeader + std::string("\5\6"));
