@@ -78,7 +78,8 @@ void collect_from(const fs::path& path, std::vector<ErrorText>& found) {
 
 std::vector<ErrorText> collect_errors() {
   std::vector<ErrorText> found;
-  collect_from(root() / "adapters/distributed.h", found);
+  for (const auto& entry : fs::directory_iterator(root() / "adapters"))
+    collect_from(entry.path(), found);
   for (const char* folder : {"base", "tensor", "kernels", "collectives", "backends", "core",
                              "adapters/c", "adapters/exchange", "adapters/nn", "tools/run", "tools/doctor"})
     for (const auto& entry : fs::recursive_directory_iterator(root() / folder))

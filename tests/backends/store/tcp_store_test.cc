@@ -1,9 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -364,100 +362,6 @@ TEST(TcpStoreTest, ASlowLorisDelaysNobodyAndEnds) {
   EXPECT_EQ(late->try_get("key"), "served meanwhile");
   EXPECT_LT(seconds_since(begin), 3);
   EXPECT_TRUE(silent.front()->ends_within(10));
-}
-
-double processor_seconds() {
-  timespec time{};
-  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
-
-TEST(TcpStoreTest, AServerWithoutDescriptorsWaitsForThemWithoutSpinning) {
-#ifdef __SANITIZE_ADDRESS__
-  GTEST_SKIP() << "ubsan asks through a pipe whether memory can be read, and there is none left";
-#endif
-  int ports[2];
-  ASSERT_EQ(::pipe(ports), 0);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    int port = 0;
-    if (::read(ports[0], &port, sizeof port) != sizeof port) ::_exit(2);
-    try {
-      connect_tcp_store("127.0.0.1", port, kSecret, Deadline::after(20))->set("served", "yes");
-      ::_exit(0);
-    } catch (const std::exception&) {
-      ::_exit(1);
-    }
-  }
-  TcpStoreServer server("127.0.0.1", 0, kSecret);
-  rlimit limit{};
-  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
-  const rlimit none{3, limit.rlim_max};
-  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
-  const double before = processor_seconds();
-  const int port = server.port();
-  EXPECT_EQ(::write(ports[1], &port, sizeof port), ssize_t{sizeof port});
-  std::this_thread::sleep_for(std::chrono::milliseconds(500));
-  EXPECT_LT(processor_seconds() - before, 0.05);
-  EXPECT_EQ(server.local()->try_get("served"), std::nullopt);
-  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
-  EXPECT_EQ(server.local()->get("served", Deadline::after(20)), "yes");
-  int status = -1;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
-  ::close(ports[0]);
-  ::close(ports[1]);
-}
-
-TEST(TcpStoreTest, AnIdleServerAndItsWaitersUseNoProcessor) {
-  TcpStoreServer server("127.0.0.1", 0, kSecret);
-  const auto store = client_of(server);
-  std::thread waiter([&] { EXPECT_EQ(store->get("key", Deadline::after(60)), "v"); });
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  const double before = processor_seconds();
-  std::this_thread::sleep_for(std::chrono::seconds(1));
-  EXPECT_LT(processor_seconds() - before, 0.02);
-  server.local()->set("key", "v");
-  waiter.join();
-}
-
-// Whatever it is that a process without descriptors cannot open, it says at once that this is its
-// own limit, and does not blame the store.
-TEST(TcpStoreTest, AClientWithoutDescriptorsNamesItsLimit) {
-#ifdef __SANITIZE_ADDRESS__
-  GTEST_SKIP() << "ubsan asks through a pipe whether memory can be read, and there is none left";
-#endif
-  TcpStoreServer server("127.0.0.1", 0, kSecret);
-  int refusals = 0;
-  for (rlim_t left = 0; left < 8; ++left) {
-    const pid_t child = ::fork();
-    if (child == 0) {
-      const int lowest = ::dup(0);
-      ::close(lowest);
-      for (int fd = lowest + 1; fd < 1024; ++fd) ::close(fd);
-      const rlimit limit{static_cast<rlim_t>(lowest) + left, 1 << 10};
-      ::setrlimit(RLIMIT_NOFILE, &limit);
-      const auto begin = Clock::now();
-      try {
-        connect_tcp_store("127.0.0.1", server.port(), kSecret, Deadline::after(20))->set("a", "b");
-        ::_exit(0);
-      } catch (const std::exception& error) {
-        const std::string text = error.what();
-        const bool says_it = text.find("cannot open a socket to the store at 127.0.0.1:") == 0 &&
-                             text.find("Too many open files") != text.npos &&
-                             text.find("allow more with ulimit -n") != text.npos;
-        std::fprintf(stderr, "%d left: %s\n", static_cast<int>(left), error.what());
-        ::_exit(says_it && seconds_since(begin) < 3 ? 1 : 2);
-      }
-    }
-    int status = -1;
-    ASSERT_EQ(::waitpid(child, &status, 0), child);
-    ASSERT_TRUE(WIFEXITED(status)) << status;
-    EXPECT_LE(WEXITSTATUS(status), 1) << left << " descriptors left";
-    refusals += WEXITSTATUS(status) != 0;
-  }
-  EXPECT_GE(refusals, 4);  // Asio's own three, and the socket
-  EXPECT_LE(refusals, 6);
 }
 
 // A store that stands still takes no more requests. A thread that waits until it does holds up no

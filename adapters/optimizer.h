@@ -1,0 +1,126 @@
+#pragma once
+
+#include <cmath>
+#include <concepts>
+#include <functional>
+#include <ranges>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tutti/core/communicator.h"
+#include "tutti/kernels/convert.h"
+
+namespace tutti {
+
+/// A parameter as a trainer knows it: a name that is equal on all ranks, its value and its
+/// gradient.
+template <class P>
+concept Parameter = requires(const P& parameter) {
+  { parameter.name } -> std::convertible_to<std::string_view>;
+  { parameter.value } -> std::convertible_to<TensorView>;
+  { parameter.gradient } -> std::convertible_to<TensorView>;
+};
+
+/// A Parameter, for trainers whose own are something else.
+struct NamedParameter {
+  std::string name;     // equal on all ranks, one each
+  TensorView value;     // borrowed, as the gradient
+  TensorView gradient;  // of the value's shape and type
+};
+
+/// What distributed() can wrap: parameters() yields the parameters, in the same order and number on
+/// every rank and for as long as it is wrapped; step() uses their gradients.
+template <class O>
+concept Optimizer = requires(O& optimizer) {
+  requires std::ranges::range<decltype(optimizer.parameters())>;
+  requires Parameter<std::ranges::range_value_t<decltype(optimizer.parameters())>>;
+  optimizer.step();
+};
+
+/// Optional: calls back during backward, with a parameter's name, as soon as its gradient is final.
+/// Gradients then travel while backward goes on; without it they travel in step().
+template <class O>
+concept AnnouncesGradients = requires(O& optimizer,
+                                      std::function<void(std::string_view)> callback) {
+  optimizer.on_gradient_ready(callback);
+};
+
+/// Optional: named tensors of the optimizer itself (momenta), for broadcast_optimizer_state.
+template <class O>
+concept HasState = requires(O& optimizer) {
+  requires std::ranges::range<decltype(optimizer.state())>;
+  { std::ranges::begin(optimizer.state())->name } -> std::convertible_to<std::string_view>;
+  { std::ranges::begin(optimizer.state())->tensor } -> std::convertible_to<TensorView>;
+};
+
+/// Optional: the rate of the step last taken, for policies that divide by it (SlowMo).
+template <class O>
+concept HasLearningRate = requires(const O& optimizer) {
+  { optimizer.learning_rate() } -> std::convertible_to<double>;
+};
+
+/// Optional: reduces its gradients itself, as where they live in a GradientArena. reduce_gradient()
+/// starts that of one, wait_for_gradients() ends those of a step.
+template <class O>
+concept ReducesGradients = requires(O& optimizer, std::string_view name,
+                                    const ReduceOptions& options) {
+  optimizer.reduce_gradient(name, options);
+  optimizer.wait_for_gradients();
+};
+
+/// Rank `root`'s values to all ranks. Blocking.
+template <std::ranges::range Parameters>
+void broadcast_parameters(Communicator& comm, Parameters&& parameters, int root = 0) {
+  std::vector<Work> works;
+  for (const auto& parameter : parameters)
+    works.push_back(
+        comm.broadcast("parameter " + std::string(parameter.name), parameter.value, root));
+  for (auto& work : works) work.wait();
+}
+
+/// The optimizer's own tensors, likewise. Every rank must have as many.
+template <HasState O>
+void broadcast_optimizer_state(Communicator& comm, O& optimizer, int root = 0) {
+  std::vector<Work> works;
+  for (const auto& state : optimizer.state())
+    works.push_back(comm.broadcast("state " + std::string(state.name), state.tensor, root));
+  for (auto& work : works) work.wait();
+}
+
+/// Scales gradients so that their norm over all parameters is at most `most`; returns the norm they
+/// had. Call it between synchronize() and step(), when every rank holds the same gradients. f32 and
+/// f64 gradients.
+template <std::ranges::range Parameters>
+double clip_by_global_norm(Parameters&& parameters, double most) {
+  double sum = 0;
+  const auto add = [&]<class T>(const TensorView& gradient, T) {
+    for (int64_t i = 0; i < gradient.count(); ++i) {
+      const double value = gradient.as<T>()[i];
+      sum += value * value;
+    }
+  };
+  for (const auto& parameter : parameters) {
+    const TensorView gradient = parameter.gradient;
+    if (gradient.dtype() == DataType::f32)
+      add(gradient, float{});
+    else if (gradient.dtype() == DataType::f64)
+      add(gradient, double{});
+    else
+      throw Error(ErrorCode::invalid_argument,
+                  "clip_by_global_norm takes f32 and f64 gradients, \"" +
+                      std::string(parameter.name) + "\" is " +
+                      std::string(to_string(gradient.dtype())))
+          .with_tensor(parameter.name);
+  }
+  const double norm = std::sqrt(sum);
+  if (norm > most && norm > 0)
+    for (const auto& parameter : parameters) {
+      const TensorView gradient = parameter.gradient;
+      scale(gradient.dtype(), gradient.data(), gradient.count(), Scale{most / norm, 1});
+    }
+  return norm;
+}
+
+}  // namespace tutti

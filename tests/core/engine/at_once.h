@@ -1,0 +1,33 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string_view>
+
+#include "tutti/base/deadline.h"
+#include "tutti/core/communicator.h"
+
+namespace tutti::test {
+
+inline constexpr double kAtOnce = 2;  // seconds; what must not happen takes close_timeout or for ever
+
+inline void quiet(Options& options) {
+  options.close_timeout = 10;
+  options.log = [](LogLevel, std::string_view) {};
+}
+
+// The Error that `call` throws within the time that "at once" is.
+inline Error error_of(const std::function<void()>& call) {
+  const auto begin = Clock::now();
+  try {
+    call();
+  } catch (const Error& error) {
+    EXPECT_LT(std::chrono::duration<double>(Clock::now() - begin).count(), kAtOnce) << error.what();
+    return error;
+  }
+  ADD_FAILURE() << "no error";
+  return Error(ErrorCode::internal, "none");
+}
+
+}  // namespace tutti::test
