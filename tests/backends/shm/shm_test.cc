@@ -1,26 +1,20 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sched.h>
-#include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
-#include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "tests/backends/support/world.h"
+#include "tests/backends/shm/shm_fixture.h"
 #include "tutti/backends/handshake/handshake.h"
-#include "tutti/backends/shared/shared_memory.h"
 #include "tutti/backends/shm/rendezvous.h"
-#include "tutti/backends/shm/shm_memory.h"
 #include "tutti/backends/shm/unix_socket.h"
 #include "tutti/base/error.h"
 #include "tutti/base/little_endian.h"
@@ -29,106 +23,6 @@
 
 namespace tutti::test {
 namespace {
-
-/// A folder for a file store that outlives no test.
-class StoreFolder {
- public:
-  StoreFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "tutti-shm-XXXXXX").string();
-    path_ = ::mkdtemp(name.data());
-  }
-  ~StoreFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
-/// A rank in a process of its own. It ends with the code that `body` returns.
-class RankProcess {
- public:
-  explicit RankProcess(const std::function<int()>& body) : pid_(::fork()) {
-    if (pid_ != 0) return;
-    ::alarm(50);
-    int code = 99;
-    try {
-      code = body();
-    } catch (const std::exception& error) {
-      std::fprintf(stderr, "rank process: %s\n", error.what());
-    }
-    ::_exit(code);
-  }
-  ~RankProcess() {
-    kill(SIGKILL);
-    wait();
-  }
-  RankProcess(const RankProcess&) = delete;
-  pid_t pid() const { return pid_; }
-  void kill(int signal) const {
-    if (pid_ > 0) ::kill(pid_, signal);
-  }
-  /// The exit code, or minus the signal.
-  int wait() {
-    if (pid_ <= 0) return 0;
-    int status = 0;
-    ::waitpid(pid_, &status, 0);
-    pid_ = -1;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-  }
-
- private:
-  pid_t pid_;
-};
-
-class Shm : public testing::Test {
- protected:
-  Context context(int rank, int size, double seconds = 20) {
-    auto context = thread_context(rank, size, make_file_store(folder_.path()));
-    context.deadline = Deadline::after(seconds);
-    return context;
-  }
-  std::unique_ptr<Transport> connect(int rank, int size, double seconds = 20) {
-    const auto told = context(rank, size, seconds);
-    return make_stream_transport(rank, find_backend("shm").open(told, others(rank, size)));
-  }
-  static bool rest(Transport& transport, Deadline deadline) {
-    if (transport.progress() || !transport.arm()) return true;
-    Poller poller;
-    poller.watch(transport.descriptor(), EPOLLIN);
-    return poller.wait(deadline.poll_milliseconds());
-  }
-  static std::optional<PeerEvent> wait_event(Transport& transport, double seconds = 20) {
-    const auto deadline = Deadline::after(seconds);
-    while (!deadline.passed()) {
-      if (auto event = transport.take_event()) return event;
-      rest(transport, deadline);
-    }
-    return {};
-  }
-  static TransferState finish(Transport& transport, Ticket ticket) {
-    const auto deadline = Deadline::after(20);
-    auto state = transport.test(ticket);
-    while (state == TransferState::pending && !deadline.passed()) {
-      rest(transport, deadline);
-      state = transport.test(ticket);
-    }
-    return state;
-  }
-  Error error_of(const std::function<void()>& call) {
-    try {
-      call();
-    } catch (const Error& error) {
-      return error;
-    }
-    ADD_FAILURE() << "nothing was thrown";
-    return {ErrorCode::internal, ""};
-  }
-
-  StoreFolder folder_;
-};
 
 std::vector<std::byte> expected_of(int rank) {
   return pattern(300'000, static_cast<uint64_t>(rank));
@@ -444,107 +338,6 @@ TEST_F(Shm, APeerThatWritesNonsenseIntoTheRingIsLost) {
   ASSERT_TRUE(event);
   EXPECT_EQ(event->kind, PeerEvent::Kind::lost);
   EXPECT_NE(event->detail.find("impossible position"), std::string::npos) << event->detail;
-}
-
-/// Two ranks' memories in this process, and their files.
-struct TwoMemories {
-  std::vector<std::unique_ptr<SharedMemory>> of = std::vector<std::unique_ptr<SharedMemory>>(2);
-  std::vector<Descriptor> files = std::vector<Descriptor>(2);
-};
-
-TwoMemories connect_memories(const std::function<Context(int)>& context) {
-  TwoMemories memories;
-  run_ranks(2, [&](int rank) {
-    const auto own = static_cast<size_t>(rank);
-    auto file = SharedFile::create(shared_block_bytes());
-    memories.files[own] = Descriptor(::fcntl(file.descriptor(), F_DUPFD_CLOEXEC, 0));
-    auto ends = connect_through_memory(context(rank), others(rank, 2), file.descriptor());
-    std::vector<const std::unique_ptr<ShmEnds>*> by_rank(2, nullptr);
-    for (auto& [peer, end] : ends) by_rank[static_cast<size_t>(peer)] = &end;
-    memories.of[own] = make_shm_memory(rank, 2, std::move(file), by_rank);
-  });
-  return memories;
-}
-
-TEST_F(Shm, APlaceOutsideOfThePeersMemoryIsRefused) {
-  const auto memories = connect_memories([&](int rank) { return context(rank, 2); });
-  auto& zero = *memories.of[0];
-  auto& one = *memories.of[1];
-  const auto region = one.allocate(10'000);
-  std::memset(region->data(), 7, region->bytes());
-  const uint64_t place = one.place_of(region->data(), region->bytes());
-  ASSERT_NE(place, SharedMemory::kNowhere);
-  EXPECT_EQ(zero.at(1, place, region->bytes())[region->bytes() - 1], std::byte{7});
-  struct stat status {};
-  ASSERT_EQ(::fstat(memories.files[1].get(), &status), 0);
-  const auto end = static_cast<uint64_t>(status.st_size);
-  const std::vector<std::pair<uint64_t, size_t>> forged = {
-      {end, 1},
-      {end - 1, 2},
-      {0, end + 1},
-      {uint64_t{1} << 60, 64},
-      // Sums that wrap to something small.
-      {SharedMemory::kNowhere, 1},
-      {SharedMemory::kNowhere - 63, 64},
-      {SharedMemory::kNowhere - 10, 100},
-      {64, SIZE_MAX - 8},
-      {SharedMemory::kNowhere, SIZE_MAX},
-  };
-  for (const auto& [at, bytes] : forged) {
-    const auto error = error_of([&] { zero.at(1, at, bytes); });
-    EXPECT_EQ(error.code(), ErrorCode::corrupt_data) << at << " " << bytes;
-    EXPECT_EQ(error.rank(), 1);
-    EXPECT_EQ(std::string(error.what())
-                  .find("rank 1 named " + std::to_string(bytes) + " bytes at " +
-                        std::to_string(at) + " of its shared memory, which has "),
-              0u)
-        << error.what();
-  }
-  EXPECT_NO_THROW(zero.at(1, end - 1, 1));
-}
-
-// Touching memory for which there is no page any more, where the host has none left, is a SIGBUS.
-TEST_F(Shm, MemoryThatIsUsedAgainIsAllocatedAgain) {
-  const auto memories = connect_memories([&](int rank) { return context(rank, 2); });
-  constexpr size_t kBytes = 1 << 20;
-  const auto allocated = [&] {
-    struct stat status {};
-    EXPECT_EQ(::fstat(memories.files[0].get(), &status), 0);
-    EXPECT_GE(status.st_size, status.st_blocks * 512);
-    return status.st_blocks * 512;
-  };
-  auto region = memories.of[0]->allocate(kBytes);
-  const auto before = allocated();
-  const auto place = memories.of[0]->place_of(region->data(), kBytes);
-  region->data()[0] = std::byte{1};
-  region.reset();
-  EXPECT_EQ(allocated(), before - static_cast<int64_t>(kBytes));
-  region = memories.of[0]->allocate(kBytes);
-  EXPECT_EQ(memories.of[0]->place_of(region->data(), kBytes), place);
-  EXPECT_EQ(allocated(), before);
-  EXPECT_EQ(region->data()[0], std::byte{0});
-}
-
-TEST_F(Shm, MemoryBackendRefusesOtherProcesses) {
-  const auto told = context(1, 2, 10);
-  RankProcess other([&] {
-    try {
-      find_backend("memory").open(context(0, 2, 0.5), others(0, 2));
-    } catch (const Error& error) {
-      return error.code() == ErrorCode::timeout ? 7 : 8;
-    }
-    return 9;
-  });
-  auto alone = thread_context(0, 3, make_memory_store());
-  alone.deadline = Deadline::after(0.3);
-  const auto in_vain = error_of([&] { find_backend("memory").open(alone, others(0, 3)); });
-  EXPECT_EQ(in_vain.code(), ErrorCode::timeout);
-  EXPECT_STREQ(in_vain.what(),
-               "rank 0 waited for ranks 1 2 to connect through memory, in vain; did it die?");
-  const auto error = error_of([&] { find_backend("memory").open(told, others(1, 2)); });
-  EXPECT_EQ(error.code(), ErrorCode::unavailable);
-  EXPECT_NE(std::string(error.what()).find("use shm or tcp"), std::string::npos) << error.what();
-  EXPECT_EQ(other.wait(), 7);
 }
 
 }  // namespace
