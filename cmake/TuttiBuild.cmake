@@ -12,6 +12,8 @@ function(tutti_options target)
     target_compile_options(${target} PRIVATE -fsanitize=${TUTTI_SANITIZE} -fno-omit-frame-pointer
       -fno-sanitize-recover=all -g1  # lines, for the reports
       $<$<BOOL:${TUTTI_QUICK_BUILD}>:-O1>  # these builds are not measured
+      # Of the widths that Highway compiles its loops for, the narrowest and the usual one.
+      "$<$<BOOL:${TUTTI_QUICK_BUILD}>:-DHWY_DISABLED_TARGETS=(HWY_SSSE3|HWY_SSE4|HWY_AVX3|HWY_AVX3_DL)>"
       # Instrumented, gcc 12 no longer sees what std::regex initializes (its bug 105562).
       $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
     target_link_options(${target} PRIVATE -fsanitize=${TUTTI_SANITIZE})
