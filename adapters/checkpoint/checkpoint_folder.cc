@@ -255,7 +255,7 @@ CheckpointFolder::Texts CheckpointFolder::agree(const std::string& phase,
 CheckpointFolder::Saving CheckpointFolder::prepare(
     int64_t step, const std::vector<PlacedTensor>& tensors,
     const std::map<std::string, std::string>& words) {
-  Saving saving{step, words, tensors, {}, {}};
+  Saving saving{step, words, tensors, {}};
   const auto lists = agree("plan", [&] {
     if (step < 0) throw Error(ErrorCode::invalid_argument, "a step below 0");
     std::string list = fmt::format("step {}", step);
