@@ -10,7 +10,8 @@
 
 namespace tutti::test {
 
-inline constexpr double kAtOnce = 2;  // seconds; what must not happen takes close_timeout or for ever
+inline constexpr double kAtOnce =
+    2;  // seconds; what must not happen takes close_timeout or for ever
 
 inline void quiet(Options& options) {
   options.close_timeout = 10;

@@ -26,6 +26,14 @@ using test::quiet;
 using test::run_threads;
 using testing::HasSubstr;
 
+std::unique_ptr<Communicator> make_rank(int rank, int size, const std::shared_ptr<Store>& store,
+                                        const test::Tune& tune = quiet) {
+  auto options = Options::thread_rank(rank, size, store);
+  tune(options);
+  return Communicator::create(options);
+}
+
+// Two ranks; `body` gets rank 0's, which it may destroy, while rank 1 stays until it is done.
 void with_idle_peer(const std::function<void(std::unique_ptr<Communicator>&)>& body) {
   const auto store = make_memory_store();
   std::atomic<bool> is_done{false};

@@ -11,7 +11,6 @@
 
 #include "tests/core/engine/at_once.h"
 #include "tests/support/ranks.h"
-#include "tutti/backends/store.h"
 #include "tutti/core/arena.h"
 
 namespace tutti {
@@ -207,15 +206,5 @@ TEST(Thrown, InAFusedUpdate) {
   throw_in_update("ring");  // each rank updates everything, after the reduction
 }
 
-// --- destroyed while others wait ----------------------------------------------------------------
-
-std::unique_ptr<Communicator> make_rank(int rank, int size, const std::shared_ptr<Store>& store,
-                                        const test::Tune& tune = quiet) {
-  auto options = Options::thread_rank(rank, size, store);
-  tune(options);
-  return Communicator::create(options);
-}
-
-// Two ranks; `body` gets rank 0's, which it may destroy, while rank 1 stays until it is done.
 }  // namespace
 }  // namespace tutti
