@@ -1,7 +1,13 @@
 # The Python package, twice: in an installation, over its libraries; and as the component `wheel`, by
 # scikit-build-core, with the libraries, plugins and tutti-run inside it.
 if(SKBUILD)
+  # Libraries that a wheel for other machines cannot bring along are left to builds on the machine.
+  set(TUTTI_WHEEL_PLUGINS "" CACHE STRING "Plugins of the wheel, as nccl;cuda; empty: all that are built")
   get_property(plugins GLOBAL PROPERTY TUTTI_BACKEND_PLUGINS)
+  if(TUTTI_WHEEL_PLUGINS)
+    list(JOIN TUTTI_WHEEL_PLUGINS "|" wanted)
+    list(FILTER plugins INCLUDE REGEX "_(${wanted})$")
+  endif()
   add_custom_target(wheel DEPENDS tutti_python ${plugins})
   install(TARGETS tutti_python LIBRARY DESTINATION tutti COMPONENT wheel)
   set_target_properties(tutti_python PROPERTIES INSTALL_RPATH $ORIGIN/lib)
