@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <future>
 #include <map>
@@ -67,7 +68,8 @@ class CheckpointFolder {
   void save(int64_t step, const std::vector<PlacedTensor>& tensors,
             const std::map<std::string, std::string>& words = {});
   /// The same of a snapshot, which is taken before it returns: a copy of what this rank will write.
-  /// A thread writes it. Throws what the one before threw. The snapshot's memory is kept for the
+  /// A thread writes it, and asks the other ranks whether they save the same; the caller waits for
+  /// none of them. Throws what the one before threw. The snapshot's memory is kept for the
   /// next one.
   void save_in_background(int64_t step, const std::vector<PlacedTensor>& tensors,
                           const std::map<std::string, std::string>& words = {});
@@ -97,12 +99,17 @@ class CheckpointFolder {
     std::vector<PlacedTensor>
         tensors;  // only names, placements and types are used after a snapshot
     std::vector<Piece> pieces;
+    std::string plan;            // that of the other ranks, too
+    std::exception_ptr refused;  // why this rank has none
   };
   struct Draft;
   using Texts = std::vector<std::string>;
 
+  std::string plan_of(int64_t step, const std::vector<PlacedTensor>& tensors,
+                      const std::map<std::string, std::string>& words) const;
   Saving prepare(int64_t step, const std::vector<PlacedTensor>& tensors,
                  const std::map<std::string, std::string>& words);
+  void agree_on_plan(const Saving& saving);
   void write(const Saving& saving);
   void note_saved(Clock::time_point begin) {
     ++statistics_.saves;

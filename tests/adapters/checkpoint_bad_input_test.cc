@@ -59,6 +59,9 @@ class CheckpointBadInput : public testing::Test {
       if (change) change(comm.rank(), placed);
       CheckpointFolder checkpoints(comm, folder());
       expect_error(code, text, [&] { checkpoints.save(step, placed); });
+      // In the background the caller hears of it where it waits.
+      checkpoints.save_in_background(step, placed);
+      expect_error(code, text, [&] { checkpoints.wait(); });
     };
     test::run_threads(3, body);
     loads(1);

@@ -1,0 +1,18 @@
+#pragma once
+
+#include "tutti/adapters/sharded/placed_tensor.h"
+#include "tutti/core/communicator.h"
+#include "tutti/tensor/shape.h"
+
+namespace tutti {
+
+constexpr const char* kManifestName = "/manifest.json";  // in the folder of a step
+
+/// Of a tensor as files hold it: where each of so many ranks has its own, they lie one behind
+/// another.
+Shape stored_shape(const Placement& placement);
+/// Throws Error(invalid_argument) where a tensor of this rank cannot be saved or loaded as its
+/// placement says.
+void check_placed(const Communicator& comm, const PlacedTensor& tensor);
+
+}  // namespace tutti
