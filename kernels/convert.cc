@@ -106,7 +106,7 @@ HWY_EXPORT(CastOnTarget);
 void cast(DataType from, const std::byte* input, DataType to, std::byte* output, int64_t count,
           Scale scale) {
   TUTTI_CHECK(scale.divisor > 0);
-  if (from == to && (scale.is_one() || from == DataType::boolean)) {
+  if (from == to && (scale.is_one() || from == DataType::boolean || from == DataType::raw)) {
     if (input != output && count > 0)
       std::memcpy(output, input, static_cast<size_t>(count * size_of(from)));
     return;

@@ -43,6 +43,8 @@ decltype(auto) visit_dtype(DataType dtype, Function&& f) {
       return f(std::type_identity<uint32_t>());
     case DataType::u64:
       return f(std::type_identity<uint64_t>());
+    case DataType::raw:  // moved as bytes; no arithmetic asks for it
+      return f(std::type_identity<uint8_t>());
     case DataType::boolean:
       break;
   }

@@ -104,6 +104,13 @@ struct Or {
   }
 };
 
+struct Xor {
+  template <class D, class V>
+  static HWY_INLINE V Combine(D, V a, V b) {
+    return hn::Xor(a, b);
+  }
+};
+
 // Four vectors at element i, reduced over all inputs in registers, stored once for each output.
 template <class T, class Op, class To, class From>
 HWY_INLINE void ReduceFour(const To& outputs, const From& inputs, int64_t i,
@@ -296,7 +303,7 @@ bool StreamSumsOnTarget(DataType dtype, Outputs outputs, Inputs inputs, int64_t 
   });
 }
 
-// And and or, whatever the type.
+// Bitwise, whatever the type.
 template <class T, class Op>
 void ReduceBytes(Outputs outputs, Inputs inputs, const Elements& elements, Scale) {
   const auto size = static_cast<int64_t>(sizeof(T));
@@ -320,6 +327,8 @@ Reducer::Loop* LoopOfNumbers(ReduceOp op) {
       return ReduceBytes<T, And>;
     case ReduceOp::bor:
       return ReduceBytes<T, Or>;
+    case ReduceOp::bxor:
+      return ReduceBytes<T, Xor>;
     default:
       return ReduceRange<Bits, Sum>;
   }
@@ -328,6 +337,7 @@ Reducer::Loop* LoopOfNumbers(ReduceOp op) {
 Reducer::Loop* LoopOnTarget(DataType dtype, ReduceOp op) {
   return visit_dtype(dtype, [&]<class T>(std::type_identity<T>) -> Reducer::Loop* {
     if constexpr (std::is_same_v<T, Boolean>) {
+      if (op == ReduceOp::bxor) return ReduceRange<uint8_t, Xor>;
       const bool is_and = op == ReduceOp::min || op == ReduceOp::product || op == ReduceOp::band;
       return is_and ? ReduceRange<uint8_t, And> : ReduceRange<uint8_t, Or>;
     } else {

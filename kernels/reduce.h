@@ -9,9 +9,11 @@
 
 namespace tutti {
 
-/// Whether `op` means something on `dtype`: sum, average, min, max and product on all numbers; band
-/// and bor on integers and bool; on bool also min and product (and), max and sum (or).
+/// Whether `op` means something on `dtype`: sum, average, min, max and product on all numbers;
+/// band, bor and bxor on integers and bool; on bool also min and product (and), max and sum (or).
+/// On raw bytes nothing does.
 constexpr bool can_reduce(DataType dtype, ReduceOp op) noexcept {
+  if (dtype == DataType::raw) return false;
   switch (op) {
     case ReduceOp::sum:
     case ReduceOp::min:
@@ -22,6 +24,7 @@ constexpr bool can_reduce(DataType dtype, ReduceOp op) noexcept {
       return dtype != DataType::boolean;
     case ReduceOp::band:
     case ReduceOp::bor:
+    case ReduceOp::bxor:
       return !is_float(dtype);
   }
   return false;

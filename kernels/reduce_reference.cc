@@ -49,12 +49,15 @@ T combine_integers(ReduceOp op, T a, T b) {
       return static_cast<T>(wide_a & wide_b);
     case ReduceOp::bor:
       return static_cast<T>(wide_a | wide_b);
+    case ReduceOp::bxor:
+      return static_cast<T>(wide_a ^ wide_b);
     default:
       return static_cast<T>(wide_a + wide_b);
   }
 }
 
 Boolean combine_booleans(ReduceOp op, Boolean a, Boolean b) {
+  if (op == ReduceOp::bxor) return {static_cast<uint8_t>(a.byte ^ b.byte)};
   const bool is_and = op == ReduceOp::min || op == ReduceOp::product || op == ReduceOp::band;
   return {static_cast<uint8_t>(is_and ? a.byte & b.byte : a.byte | b.byte)};
 }

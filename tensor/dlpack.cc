@@ -34,6 +34,7 @@ DLDataType dlpack_type(DataType dtype) {
     case DataType::u16:
     case DataType::u32:
     case DataType::u64:
+    case DataType::raw:  // which comes back as u8
       return {kDLUInt, bits, 1};
     case DataType::boolean:
       break;

@@ -22,9 +22,11 @@ enum class DataType : uint8_t {
   u32 = 10,
   u64 = 11,
   boolean = 12,
+  raw = 13,  // bytes that mean something to the program alone (fp8, complex numbers, structs):
+             // moved by all kinds that only move, and reduced by none
 };
 /// How many there are.
-inline constexpr int kDataTypeCount = 13;
+inline constexpr int kDataTypeCount = 14;
 
 /// 16-bit floats as storage; arithmetic happens in f32 (kernels/).
 struct Float16 {
@@ -38,24 +40,26 @@ struct BFloat16 {
 };
 
 /// Bytes of an element, by DataType. Not within size_of(), which would write it to the stack first.
-inline constexpr int64_t kDataTypeSizes[kDataTypeCount] = {8, 4, 2, 2, 1, 2, 4, 8, 1, 2, 4, 8, 1};
+inline constexpr int64_t kDataTypeSizes[kDataTypeCount] = {8, 4, 2, 2, 1, 2, 4,
+                                                           8, 1, 2, 4, 8, 1, 1};
 /// Bytes of an element.
 constexpr int64_t size_of(DataType dtype) noexcept {
   return kDataTypeSizes[static_cast<int>(dtype)];
 }
 /// "f32" and so on.
 constexpr std::string_view to_string(DataType dtype) noexcept {
-  constexpr std::string_view kNames[kDataTypeCount] = {
-      "f64", "f32", "f16", "bf16", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "bool"};
+  constexpr std::string_view kNames[kDataTypeCount] = {"f64", "f32", "f16",  "bf16", "i8",
+                                                       "i16", "i32", "i64",  "u8",   "u16",
+                                                       "u32", "u64", "bool", "raw"};
   return kNames[static_cast<int>(dtype)];
 }
 /// Of 16 bits, too.
 constexpr bool is_float(DataType dtype) noexcept {
   return static_cast<int>(dtype) <= static_cast<int>(DataType::bf16);
 }
-/// Signed or not; bool is none.
+/// Signed or not; bool and raw are none.
 constexpr bool is_integer(DataType dtype) noexcept {
-  return !is_float(dtype) && dtype != DataType::boolean;
+  return !is_float(dtype) && dtype != DataType::boolean && dtype != DataType::raw;
 }
 /// False for a number that came from elsewhere and is no type.
 constexpr bool is_valid(DataType dtype) noexcept {

@@ -15,15 +15,16 @@ enum class ReduceOp : uint8_t {
   max = 3,
   product = 4,
   band = 5,
-  bor = 6
+  bor = 6,
+  bxor = 7
 };
 /// How many there are.
-inline constexpr int kReduceOpCount = 7;
+inline constexpr int kReduceOpCount = 8;
 
 /// "sum" and so on.
 constexpr std::string_view to_string(ReduceOp op) noexcept {
   constexpr std::string_view kNames[kReduceOpCount] = {"sum",     "average", "min", "max",
-                                                       "product", "band",    "bor"};
+                                                       "product", "band",    "bor", "bxor"};
   return kNames[static_cast<int>(op)];
 }
 

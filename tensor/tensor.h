@@ -32,6 +32,15 @@ class TensorView {
   template <ElementType T>
   requires(!std::is_const_v<T>) TensorView(T* data, int64_t count)
       : TensorView(data, Shape{count}, dtype_of<T>()) {}
+  /// `count` structs, fp8 or complex numbers, or whatever can be copied byte by byte, as rows of
+  /// raw bytes: {count, sizeof(T)}.
+  template <class T>
+  requires(std::is_trivially_copyable_v<T> && !std::is_const_v<T>) static TensorView
+      raw(T* data, int64_t count) {
+    return {data, Shape{count, static_cast<int64_t>(sizeof(T))}, DataType::raw};
+  }
+  /// `bytes` bytes that mean something to the program alone; {bytes}.
+  static TensorView raw(void* data, int64_t bytes) { return {data, Shape{bytes}, DataType::raw}; }
   /// Any contiguous, mutable range of an element type: std::vector<float>, std::span<double>,
   /// arrays. Its shape is {size}.
   template <class Range>
@@ -101,6 +110,15 @@ class ConstTensorView {
   template <ElementType T>
   ConstTensorView(const T* data, int64_t count)
       : ConstTensorView(data, Shape{count}, dtype_of<T>()) {}
+  /// See TensorView::raw.
+  template <class T>
+  requires std::is_trivially_copyable_v<T>
+  static ConstTensorView raw(const T* data, int64_t count) {
+    return {data, Shape{count, static_cast<int64_t>(sizeof(T))}, DataType::raw};
+  }
+  static ConstTensorView raw(const void* data, int64_t bytes) {  // see TensorView::raw
+    return {data, Shape{bytes}, DataType::raw};
+  }
   /// Any contiguous range of an element type.
   template <class Range>
   requires std::ranges::contiguous_range<Range> && std::ranges::sized_range<Range> &&

@@ -17,8 +17,9 @@ namespace {
 using ManifestJson = nlohmann::json;
 
 constexpr int64_t kManifestVersion = 1;
-constexpr std::string_view kSafetensorsTypes[kDataTypeCount] = {
-    "F64", "F32", "F16", "BF16", "I8", "I16", "I32", "I64", "U8", "U16", "U32", "U64", "BOOL"};
+constexpr std::string_view kSafetensorsTypes[kDataTypeCount] = {"F64", "F32", "F16",  "BF16", "I8",
+                                                                "I16", "I32", "I64",  "U8",   "U16",
+                                                                "U32", "U64", "BOOL", "U8"};
 
 Error bad_checkpoint(const std::string& where, const std::string& what) {
   return {ErrorCode::corrupt_data, fmt::format("checkpoint \"{}\": {}", where, what)};

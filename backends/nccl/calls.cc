@@ -34,6 +34,7 @@ ncclDataType_t number_type(DataType dtype) {
     case DataType::i16:
     case DataType::u16:
     case DataType::boolean:
+    case DataType::raw:
       break;
   }
   TUTTI_CHECK(false);
@@ -53,6 +54,7 @@ ncclRedOp_t operation_of(ReduceOp op) {
       return ncclProd;
     case ReduceOp::band:
     case ReduceOp::bor:
+    case ReduceOp::bxor:
       break;
   }
   TUTTI_CHECK(false);
@@ -210,7 +212,8 @@ std::vector<DeviceService> nccl_services(Device device, Determinism determinism)
   for (int i = 0; i < kDataTypeCount; ++i) {
     const auto dtype = static_cast<DataType>(i);
     all.push_back(dtype);
-    if (dtype != DataType::i16 && dtype != DataType::u16 && dtype != DataType::boolean)
+    if (dtype != DataType::i16 && dtype != DataType::u16 && dtype != DataType::boolean &&
+        dtype != DataType::raw)
       numbers.push_back(dtype);
   }
   std::vector<DeviceService> services{

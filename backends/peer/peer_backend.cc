@@ -35,11 +35,11 @@ std::vector<DeviceService> peer_services(Device device) {
       {ReduceOp::sum, ReduceOp::min, ReduceOp::max, ReduceOp::product}};
   auto averages = reductions, bits = reductions;
   averages.ops = {ReduceOp::average};
-  bits.ops = {ReduceOp::band, ReduceOp::bor};
+  bits.ops = {ReduceOp::band, ReduceOp::bor, ReduceOp::bxor};
   for (int i = 0; i < kDataTypeCount; ++i) {
     const auto dtype = static_cast<DataType>(i);
     moves.dtypes.push_back(dtype);
-    reductions.dtypes.push_back(dtype);
+    if (can_reduce(dtype, ReduceOp::max)) reductions.dtypes.push_back(dtype);
     if (can_reduce(dtype, ReduceOp::average)) averages.dtypes.push_back(dtype);
     if (can_reduce(dtype, ReduceOp::band)) bits.dtypes.push_back(dtype);
   }

@@ -108,6 +108,8 @@ void fill_neutral(DataType dtype, ReduceOp op, std::byte* data, int64_t count) {
       const bool all = op == ReduceOp::min || op == ReduceOp::product || op == ReduceOp::band;
       return fill_value(data, count, static_cast<uint8_t>(all));
     }
+    case DataType::raw:
+      return;  // nothing reduces it
   }
 }
 

@@ -221,7 +221,7 @@ const char* check_arena(tutti_comm_t comm) {
     const char* text;
   } wrong[7] = {{TUTTI_ARRAY, "arenas are host memory"},
                 {TUTTI_ARRAY, "strides"},
-                {TUTTI_ARRAY, "99 is no dtype (want 0 to 12)"},
+                {TUTTI_ARRAY, "99 is no dtype (want 0 to 13)"},
                 {TUTTI_ARRAY, "a has 9 dimensions (want 0 to 8)"},
                 {TUTTI_ARRAY, "an array's name must not be NULL"},
                 {TUTTI_ARRAY, "struct_size of an array of an arena is 0 (want "},
@@ -404,11 +404,11 @@ const char* check_refusals(tutti_comm_t comm) {
   EXPECT(refused(tutti_allreduce(comm, NULL, &good, TUTTI_SUM, NULL), "name must not be NULL"));
   EXPECT(refused(tutti_allreduce(comm, "", &good, TUTTI_SUM, NULL), "name"));
   EXPECT(refused(tutti_allreduce(comm, "a", NULL, TUTTI_SUM, NULL), "tensor must not be NULL"));
-  EXPECT(refused(tutti_allreduce(comm, "a", &good, 7, NULL), "7 is no op (want 0 to 6)"));
+  EXPECT(refused(tutti_allreduce(comm, "a", &good, 8, NULL), "8 is no op (want 0 to 7)"));
   EXPECT(refused(tutti_allreduce(comm, "a", &good, -1, NULL), "-1 is no op"));
-  bad = tutti_vector(&value, 1, 13);
+  bad = tutti_vector(&value, 1, 14);
   EXPECT(
-      refused(tutti_allreduce(comm, "a", &bad, TUTTI_SUM, NULL), "13 is no dtype (want 0 to 12)"));
+      refused(tutti_allreduce(comm, "a", &bad, TUTTI_SUM, NULL), "14 is no dtype (want 0 to 13)"));
   EXPECT(tutti_tensor_bytes(&bad) == -1 && tutti_tensor_bytes(NULL) == -1);
   bad = tutti_vector(&value, -1, TUTTI_F32);
   EXPECT(refused(tutti_allreduce(comm, "a", &bad, TUTTI_SUM, NULL), "-1"));

@@ -67,15 +67,19 @@ TUTTI_CASE(Allreduce, Product) {
   });
 }
 
-TUTTI_CASE(Allreduce, BitwiseAndOrOnWholeNumbersAndBool) {
+TUTTI_CASE(Allreduce, BitwiseOpsOnWholeNumbersAndBool) {
   for (const auto dtype : {DataType::i32, DataType::u8, DataType::u64}) {
     // Bit `rank` and bit 6 are set on every rank.
     const auto bits = [&](int64_t) { return static_cast<double>((1 << comm.rank()) | 64); };
     const auto either = make_tensor(Shape{17}, dtype, bits), both = either.clone();
+    const auto odd = either.clone();
     comm.allreduce("bor", either, ReduceOp::bor).wait();
     comm.allreduce("band", both, ReduceOp::band).wait();
+    comm.allreduce("bxor", odd, ReduceOp::bxor).wait();
     expect_elements(either, [&](int64_t) { return ((1 << comm.size()) - 1) | 64; });
     expect_elements(both, [](int64_t) { return 64; });
+    expect_elements(
+        odd, [&](int64_t) { return ((1 << comm.size()) - 1) | (comm.size() % 2 == 1 ? 64 : 0); });
   }
   const auto flags =
       make_tensor(Shape{4}, DataType::boolean, [&](int64_t i) { return i == comm.rank(); });

@@ -131,7 +131,10 @@ class Arrays {
         given_(kind.given(comm.rank(), comm.size())),
         taken_(kind.taken(comm.rank(), comm.size())) {}
 
-  Shape shape(int64_t parts) const { return {parts * rows_, kColumns}; }
+  // As raw bytes, too, the elements are floats.
+  Shape shape(int64_t parts) const {
+    return {parts * rows_, kColumns * static_cast<int64_t>(sizeof(float)) / size_of(dtype_)};
+  }
   int64_t bytes(int64_t parts) const { return shape(parts).count() * size_of(dtype_); }
   int64_t given() const { return given_; }
   int64_t taken() const { return taken_; }
@@ -299,6 +302,77 @@ TUTTI_CASE(Forms, GroupsIntoTheCallersMemory) {
         arrays[i].expect_input(members[i].input.view());
       }
     }
+  }
+}
+
+// What means something to the program alone.
+struct __attribute__((packed)) Particle {
+  int8_t charge;
+  int16_t place[3];
+  bool operator==(const Particle& other) const {
+    return charge == other.charge && std::ranges::equal(place, other.place);
+  }
+};
+static_assert(sizeof(Particle) == 7);
+
+Particle particle(int64_t i) {
+  const auto near = static_cast<int16_t>(i % 30'000);
+  return {static_cast<int8_t>(i % 100), {near, static_cast<int16_t>(-near), 3}};
+}
+
+// All that moves takes bytes, whole rows of them; nothing that reduces does.
+TUTTI_CASE(Forms, RawBytes) {
+  for_each_kind(comm, DataType::raw, kRows,
+                [&](const KindForms& kind, const Arrays& arrays, const std::string& name) {
+                  Heap heap;
+                  const auto run = [&](ConstTensorView in, TensorView out) {
+                    kind.start(comm, name, in, out).wait();
+                  };
+                  const auto block = [&](ConstTensorView in, TensorView out) {
+                    kind.block(comm, name, in, out);
+                  };
+                  if (std::string_view(kind.name).find("reduce") == std::string_view::npos) {
+                    check_places(comm, kind, arrays, std::ref(heap), run);
+                    check_places(comm, kind, arrays, std::ref(heap), block);
+                    return;
+                  }
+                  const auto input = arrays.at(heap(arrays.bytes(arrays.given())), arrays.given());
+                  const auto output = arrays.at(heap(arrays.bytes(arrays.taken())), arrays.taken());
+                  for (const auto& way : {std::function(run), std::function(block)}) {
+                    const auto error = error_of([&] { way(input, output); });
+                    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+                    EXPECT_NE(std::string_view(error.what()).find("op sum means nothing on raw"),
+                              std::string_view::npos)
+                        << error.what();
+                  }
+                });
+  expect_still_works(comm);
+}
+
+TUTTI_CASE(Forms, StructsThatNoElementFits) {
+  // Other numbers of them on each rank, and more than one chunk of shared memory holds.
+  for (const int64_t count : {1, 5, 100'000}) {
+    SCOPED_TRACE(fmt::format("{} structs", count));
+    std::vector<Particle> mine, all, all_of_group;
+    for (int64_t i = 0; i < count + comm.rank(); ++i) mine.push_back(particle(i + comm.rank()));
+    std::vector<Particle> expected;
+    for (int rank = 0; rank < comm.size(); ++rank)
+      for (int64_t i = 0; i < count + rank; ++i) expected.push_back(particle(i + rank));
+    all.resize(expected.size());
+    all_of_group.resize(expected.size());
+    const auto rows = [](std::vector<Particle>& particles) {
+      return TensorView::raw(particles.data(), static_cast<int64_t>(particles.size()));
+    };
+    comm.allgather("particles", rows(mine), rows(all)).wait();
+    EXPECT_TRUE(all == expected);
+    const std::vector<NamedTransfer> group{{"particles", rows(mine), rows(all_of_group)}};
+    comm.grouped_allgather("groups of them", group).wait();
+    EXPECT_TRUE(all_of_group == expected);
+    if (comm.rank() == 0) comm.send("some", rows(mine), 1).wait();
+    if (comm.rank() != 1) continue;
+    std::vector<Particle> came(static_cast<size_t>(count));
+    comm.recv("some", rows(came), 0).wait();
+    EXPECT_TRUE(std::equal(came.begin(), came.end(), expected.begin()));
   }
 }
 

@@ -23,6 +23,7 @@ void expect_gathered(const Tensor& gathered, int size, const std::function<int64
 std::vector<DataType> all_dtypes() {
   auto all = numbers();
   all.push_back(DataType::boolean);
+  all.push_back(DataType::raw);
   return all;
 }
 

@@ -273,6 +273,7 @@ TEST(Communicator, AJoinedRankChangesNoResultOfAnyOp) {
     EXPECT_EQ(reduced("product", ReduceOp::product, {mine, 3}), (Values{30, 9}));
     EXPECT_EQ(reduced("band", ReduceOp::band, {-1, 6}), (Values{-1, 6}));
     EXPECT_EQ(reduced("bor", ReduceOp::bor, {4, 6}), (Values{4, 6}));
+    EXPECT_EQ(reduced("bxor", ReduceOp::bxor, {4 + comm.rank(), 6}), (Values{1, 0}));
     std::vector<float> floats{-3.0f, static_cast<float>(mine)};
     comm.allreduce("floats", floats, ReduceOp::max).wait();
     EXPECT_EQ(floats, (std::vector<float>{-3.0f, -5.0f}));

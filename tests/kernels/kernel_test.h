@@ -27,7 +27,7 @@ inline constexpr DataType kAllTypes[] = {
 
 inline constexpr ReduceOp kAllOps[] = {ReduceOp::sum, ReduceOp::average, ReduceOp::min,
                                        ReduceOp::max, ReduceOp::product, ReduceOp::band,
-                                       ReduceOp::bor};
+                                       ReduceOp::bor, ReduceOp::bxor};
 
 inline constexpr int64_t kOddLengths[] = {0,  1,  2,  3,  7,  15,  16,   17,  31,
                                           32, 33, 63, 64, 65, 127, 1000, 4097};

@@ -203,7 +203,10 @@ TEST(CanReduce, SaysWhatMeansSomething) {
   EXPECT_TRUE(can_reduce(DataType::bf16, ReduceOp::average));
   EXPECT_FALSE(can_reduce(DataType::f32, ReduceOp::band));
   EXPECT_TRUE(can_reduce(DataType::i16, ReduceOp::bor));
+  EXPECT_TRUE(can_reduce(DataType::u64, ReduceOp::bxor));
+  EXPECT_FALSE(can_reduce(DataType::f16, ReduceOp::bxor));
   EXPECT_FALSE(can_reduce(DataType::boolean, ReduceOp::average));
+  for (const ReduceOp op : kAllOps) EXPECT_FALSE(can_reduce(DataType::raw, op));
   for (const ReduceOp op : kAllOps)
     EXPECT_EQ(can_reduce(DataType::boolean, op), op != ReduceOp::average);
 }

@@ -183,7 +183,8 @@ TEST(ToDlpack, RoundTripsEveryTypeAndShape) {
     for (const Shape& shape : {Shape{}, Shape{0}, Shape{5}, Shape{2, 1, 3}}) {
       const Tensor tensor(shape, static_cast<DataType>(i));
       const Tensor back = from_dlpack(to_dlpack(tensor));
-      EXPECT_EQ(back.dtype(), tensor.dtype());
+      // DLPack knows no raw bytes.
+      EXPECT_EQ(back.dtype(), tensor.dtype() == DataType::raw ? DataType::u8 : tensor.dtype());
       EXPECT_EQ(back.shape(), shape);
       EXPECT_EQ(back.data(), tensor.data());
     }

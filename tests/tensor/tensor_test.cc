@@ -92,6 +92,8 @@ TEST(DataType, HasSizesNamesAndCppTypes) {
   EXPECT_EQ(size_of(DataType::boolean), 1);
   EXPECT_TRUE(is_float(DataType::bf16) && !is_float(DataType::i8));
   EXPECT_TRUE(is_integer(DataType::u64) && !is_integer(DataType::boolean));
+  EXPECT_EQ(size_of(DataType::raw), 1);
+  EXPECT_TRUE(!is_integer(DataType::raw) && !is_float(DataType::raw));
   EXPECT_FALSE(is_valid(static_cast<DataType>(kDataTypeCount)));
 }
 

@@ -78,7 +78,7 @@ void add_case_options(CLI::App& app, const Case& entry, Settings& settings, Word
     app.add_option("--dtype", words.dtype, "f64 f32 f16 bf16 i8 ... u64 bool (default f32)")
         ->type_name("TYPE");
   if (takes(kOp))
-    app.add_option("--op", words.op, "sum average min max product band bor (default sum)")
+    app.add_option("--op", words.op, "sum average min max product band bor bxor (default sum)")
         ->type_name("OP");
   if (takes(kRoot)) app.add_option("--root", words.root, "Rank (default 0)")->type_name("RANK");
   if (takes(kPlacement))

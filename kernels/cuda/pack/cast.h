@@ -27,7 +27,7 @@ struct Scaling {
 
 /// size_of() as a shift: a table would lie in each thread's memory.
 TUTTI_DEVICE constexpr int64_t bytes_of(DataType dtype) {
-  return static_cast<int64_t>(0x1842184212248ull >> 4 * static_cast<int>(dtype) & 15);
+  return static_cast<int64_t>(0x11842184212248ull >> 4 * static_cast<int>(dtype) & 15);
 }
 constexpr bool agrees_with_size_of() {
   for (int i = 0; i < kDataTypeCount; ++i)
@@ -209,6 +209,8 @@ TUTTI_DEVICE Number load_number(DataType dtype, const std::byte* data) {
       return natural(load_bytes<uint64_t>(data));
     case DataType::boolean:
       return natural(load_bytes<uint8_t>(data) != 0);
+    case DataType::raw:
+      return natural(load_bytes<uint8_t>(data));
   }
   return natural(0);
 }
@@ -326,6 +328,8 @@ TUTTI_DEVICE void store_number(DataType dtype, std::byte* data, const Number& nu
       return store_bytes(data, to_integer<uint64_t>(number));
     case DataType::boolean:
       return store_bytes(data, static_cast<uint8_t>(!is_zero(number)));
+    case DataType::raw:
+      return store_bytes(data, to_integer<uint8_t>(number));
   }
 }
 

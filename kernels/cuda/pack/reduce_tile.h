@@ -73,6 +73,9 @@ TUTTI_DEVICE T combine(ReduceOp op, T a, T b) {
     case ReduceOp::bor:
       if constexpr (!kIsFloating) return static_cast<T>(a | b);
       break;
+    case ReduceOp::bxor:
+      if constexpr (!kIsFloating) return static_cast<T>(a ^ b);
+      break;
     default:
       break;
   }
@@ -184,6 +187,7 @@ TUTTI_DEVICE void reduce_part(const ReduceTable& table, const ReducePart& part, 
       return reduce_share<false, uint64_t>(table, part, thread, threads);
     case DataType::u8:
     case DataType::boolean:
+    case DataType::raw:  // which nothing reduces
       return reduce_share<false, uint8_t>(table, part, thread, threads);
   }
 }

@@ -69,6 +69,9 @@ TEST(NcclCommunicator, EveryTypeAndOpOfAllreduce) {
                 case ReduceOp::bor:
                   return static_cast<double>(static_cast<int>(all[0]) | static_cast<int>(all[1]) |
                                              static_cast<int>(all[2]));
+                case ReduceOp::bxor:
+                  return static_cast<double>(static_cast<int>(all[0]) ^ static_cast<int>(all[1]) ^
+                                             static_cast<int>(all[2]));
               }
               return 0.0;
             });

@@ -93,6 +93,9 @@ int64_t ExactData::reduced(int64_t i) const {
       case ReduceOp::bor:
         result |= other;
         break;
+      case ReduceOp::bxor:
+        result ^= other;
+        break;
     }
   }
   return op_ == ReduceOp::average ? result / ranks_ : result;
