@@ -77,7 +77,8 @@ enum tutti_dtype {
   TUTTI_U16 = 9,
   TUTTI_U32 = 10,
   TUTTI_U64 = 11,
-  TUTTI_BOOL = 12
+  TUTTI_BOOL = 12,
+  TUTTI_RAW = 13 /* bytes that mean something to the program alone: only moved, never reduced */
 };
 
 /* What a reduction does. */
@@ -88,7 +89,8 @@ enum tutti_op {
   TUTTI_MAX = 3,
   TUTTI_PRODUCT = 4,
   TUTTI_BAND = 5,
-  TUTTI_BOR = 6
+  TUTTI_BOR = 6,
+  TUTTI_BXOR = 7
 };
 
 /* Where memory lies. */
@@ -241,6 +243,9 @@ int tutti_shrink(tutti_comm_t comm, double seconds, tutti_comm_t* survivors);
  * `rows`: the same list of one number a rank on all ranks, or NULL for equal parts. */
 int tutti_allreduce_blocking(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor,
                              int op);
+/* Out of place; the input is only read. */
+int tutti_allreduce_blocking_with(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
+                                  const tutti_tensor_t* output, int op);
 /* The same for one number, in place. */
 int tutti_allreduce_value(tutti_comm_t comm, const char* name, double* value, int op);
 /* In place: root's contents to all. */
@@ -295,6 +300,42 @@ int tutti_declare(tutti_comm_t comm, const char* name, const tutti_tensor_t* lik
 int tutti_allreduce_declared(tutti_comm_t comm, tutti_name_t handle, const tutti_tensor_t* tensor,
                              const tutti_reduce_options_t* options, tutti_work_t* work);
 
+/* All other kinds by a handle, into the caller's memory. The input must have the declared shape,
+ * or, of kinds that know no rows, as many elements. */
+/* See tutti_allgather_into. */
+int tutti_allgather_declared(tutti_comm_t comm, tutti_name_t handle, const tutti_tensor_t* input,
+                             const tutti_tensor_t* output, tutti_work_t* work);
+/* See tutti_broadcast. */
+int tutti_broadcast_declared(tutti_comm_t comm, tutti_name_t handle, const tutti_tensor_t* tensor,
+                             int root, tutti_work_t* work);
+/* See tutti_reduce. */
+int tutti_reduce_declared(tutti_comm_t comm, tutti_name_t handle, const tutti_tensor_t* input,
+                          const tutti_tensor_t* output, int root, int op, tutti_work_t* work);
+/* See tutti_gather_into. */
+int tutti_gather_declared(tutti_comm_t comm, tutti_name_t handle, const tutti_tensor_t* input,
+                          const tutti_tensor_t* output, int root, tutti_work_t* work);
+/* See tutti_scatter_into. */
+int tutti_scatter_declared(tutti_comm_t comm, tutti_name_t handle, const tutti_tensor_t* input,
+                           const tutti_tensor_t* output, int root, const int64_t* rows,
+                           tutti_work_t* work);
+/* See tutti_reduce_scatter_into. */
+int tutti_reduce_scatter_declared(tutti_comm_t comm, tutti_name_t handle,
+                                  const tutti_tensor_t* input, const tutti_tensor_t* output,
+                                  const tutti_reduce_options_t* options, const int64_t* rows,
+                                  tutti_work_t* work);
+/* See tutti_alltoall_into. */
+int tutti_alltoall_declared(tutti_comm_t comm, tutti_name_t handle, const tutti_tensor_t* input,
+                            const tutti_tensor_t* output, const int64_t* splits,
+                            tutti_work_t* work);
+/* See tutti_send. */
+int tutti_send_declared(tutti_comm_t comm, tutti_name_t handle, const tutti_tensor_t* tensor,
+                        int to, tutti_work_t* work);
+/* See tutti_recv. */
+int tutti_recv_declared(tutti_comm_t comm, tutti_name_t handle, const tutti_tensor_t* tensor,
+                        int from, tutti_work_t* work);
+/* See tutti_barrier. */
+int tutti_barrier_declared(tutti_comm_t comm, tutti_name_t handle, tutti_work_t* work);
+
 /* In place. */
 int tutti_allreduce(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor, int op,
                     tutti_work_t* work);
@@ -306,9 +347,17 @@ int tutti_allreduce_with(tutti_comm_t comm, const char* name, const tutti_tensor
 int tutti_grouped_allreduce(tutti_comm_t comm, const char* group, const char* const* names,
                             const tutti_tensor_t* tensors, size_t count,
                             const tutti_reduce_options_t* options, tutti_work_t* work);
+/* The same out of place; inputs are only read. */
+int tutti_grouped_allreduce_with(tutti_comm_t comm, const char* group, const char* const* names,
+                                 const tutti_tensor_t* inputs, const tutti_tensor_t* outputs,
+                                 size_t count, const tutti_reduce_options_t* options,
+                                 tutti_work_t* work);
 /* In place: root's contents to all. */
 int tutti_broadcast(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor, int root,
                     tutti_work_t* work);
+/* Root's input, which may be NULL elsewhere and is only read, to the outputs of all. */
+int tutti_broadcast_with(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
+                         const tutti_tensor_t* output, int root, tutti_work_t* work);
 /* The output counts at root only and may be NULL elsewhere. */
 int tutti_reduce(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
                  const tutti_tensor_t* output, int root, int op, tutti_work_t* work);
@@ -322,6 +371,10 @@ int tutti_allgather_into(tutti_comm_t comm, const char* name, const tutti_tensor
 /* Output i is that of tensor i. */
 int tutti_grouped_allgather(tutti_comm_t comm, const char* group, const char* const* names,
                             const tutti_tensor_t* tensors, size_t count, tutti_work_t* work);
+/* Into the caller's memory: tensor i of each list belongs together. */
+int tutti_grouped_allgather_into(tutti_comm_t comm, const char* group, const char* const* names,
+                                 const tutti_tensor_t* inputs, const tutti_tensor_t* outputs,
+                                 size_t count, tutti_work_t* work);
 /* The sum (or average) of sparse rows: `indices` i64[k], `values` [k, ...]. Output 0 the indices,
  * output 1 the values of all ranks in rank order; equal indices are not merged. */
 int tutti_sparse_allreduce(tutti_comm_t comm, const char* name, const tutti_tensor_t* indices,
@@ -341,6 +394,11 @@ int tutti_reduce_scatter(tutti_comm_t comm, const char* name, const tutti_tensor
 int tutti_grouped_reduce_scatter(tutti_comm_t comm, const char* group, const char* const* names,
                                  const tutti_tensor_t* tensors, size_t count,
                                  const tutti_reduce_options_t* options, tutti_work_t* work);
+/* Into the caller's memory. */
+int tutti_grouped_reduce_scatter_into(tutti_comm_t comm, const char* group,
+                                      const char* const* names, const tutti_tensor_t* inputs,
+                                      const tutti_tensor_t* outputs, size_t count,
+                                      const tutti_reduce_options_t* options, tutti_work_t* work);
 /* `splits`: rows to each rank, or NULL for equal parts. */
 int tutti_alltoall(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
                    const int64_t* splits, tutti_work_t* work);
@@ -366,6 +424,10 @@ int tutti_send(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor
 /* Into the tensor, whose dtype and count are the sender's. */
 int tutti_recv(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor, int from,
                tutti_work_t* work);
+/* From whichever rank sends this name here; tutti_work_source() says which. Of several sends one is
+ * taken, the others wait for the next receive. */
+int tutti_recv_any(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor,
+                   tutti_work_t* work);
 /* Done when all ranks came. */
 int tutti_barrier(tutti_comm_t comm, const char* name, tutti_work_t* work);
 /* This rank is out of data: the others' averages divide by those that are left. Done when all have
@@ -393,6 +455,8 @@ int tutti_work_output(tutti_work_t work, size_t index, tutti_tensor_t* output);
 /* Waits; rows that came from each rank (allgather, alltoall). Writes at most `capacity` numbers and
  * the whole number of them into *count. */
 int tutti_work_received(tutti_work_t work, int64_t* rows, size_t capacity, size_t* count);
+/* Waits; of a receive: the rank that sent; -1 of anything else. */
+int tutti_work_source(tutti_work_t work, int* source);
 /* Does not cancel. NULL is fine. */
 void tutti_work_release(tutti_work_t work);
 

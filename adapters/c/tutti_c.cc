@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cctype>
 
-#include "tutti/adapters/c/status.h"
+#include "tutti/adapters/c/start.h"
 #include "tutti/adapters/c/tutti.h"
 #include "tutti/adapters/c/values.h"
 #include "tutti/core/settings/option_table.h"
@@ -15,33 +15,6 @@
 namespace tutti::c {
 
 namespace {
-
-Work& work_of(tutti_work_t work) {
-  need(work, "work");
-  return work->work;
-}
-
-// Starts what `body` starts; without a place for the handle it waits.
-template <class Body>
-int start(tutti_comm_t comm, const char* name, tutti_work_t* work, Body&& body) {
-  if (work != nullptr) *work = nullptr;
-  return guarded([&] {
-    auto& communicator = communicator_of(comm);
-    need(name, "name");
-    if (work == nullptr) return body(communicator).wait();
-    auto handle = std::make_unique<tutti_work>();
-    handle->work = body(communicator);
-    *work = handle.release();
-  });
-}
-
-// The same for results in the library's memory, which only a handle can give out.
-template <class Body>
-int start_with_output(tutti_comm_t comm, const char* name, tutti_work_t* work, Body&& body) {
-  if (work == nullptr)
-    return guarded([] { throw refused("work must not be NULL: the result is its output"); });
-  return start(comm, name, work, std::forward<Body>(body));
-}
 
 std::vector<NamedTensor> members_from(const char* const* names, const tutti_tensor_t* tensors,
                                       size_t count) {
@@ -410,6 +383,13 @@ int tutti_work_received(tutti_work_t work, int64_t* rows, size_t capacity, size_
     const auto received = work_of(work).received_counts();
     *count = received.size();
     std::copy_n(received.begin(), std::min(capacity, received.size()), rows);
+  });
+}
+
+int tutti_work_source(tutti_work_t work, int* source) {
+  return guarded([&] {
+    need(source, "source");
+    *source = work_of(work).source();
   });
 }
 

@@ -28,6 +28,9 @@ const char* check_callbacks(tutti_comm_t comm);
 const char* check_closing_ends_a_wait(tutti_comm_t comm);
 const char* check_timeline(tutti_comm_t comm);
 const char* check_bytes(tutti_comm_t comm);
+/* c_handles.c */
+const char* check_handles(tutti_comm_t comm);
+const char* check_more_places(tutti_comm_t comm);
 /* c_layout.c, which a compiler checks. */
 int c_layout_holds(void);
 

@@ -78,6 +78,8 @@ TEST(CInterface, SettingsOnTopOfTheEnvironments) {
 TEST(CInterface, ItsVersionIsTheLibrarys) { EXPECT_EQ(tutti_version(), tutti::kVersion); }
 
 TEST(CInterface, GroupedSparseAndBlockingForms) { run_check(check_more_forms); }
+TEST(CInterface, EveryKindByHandle) { run_check(check_handles); }
+TEST(CInterface, OutOfPlaceAndRawBytes) { run_check(check_more_places); }
 TEST(CInterface, CallbacksGetTheStatusAndItsText) { run_check(check_callbacks); }
 TEST(CInterface, ClosingEndsAWaitAndWhatIsPending) { run_check(check_closing_ends_a_wait); }
 TEST(CInterface, BytesOfAnyNumber) { run_check(check_bytes); }
@@ -93,6 +95,8 @@ TEST(CInterface, ItsNumbersAreTheLibrarys) {
   EXPECT_EQ(TUTTI_U64, static_cast<int>(tutti::DataType::u64));
   EXPECT_EQ(TUTTI_SUM, static_cast<int>(tutti::ReduceOp::sum));
   EXPECT_EQ(TUTTI_BOR, static_cast<int>(tutti::ReduceOp::bor));
+  EXPECT_EQ(TUTTI_BXOR, static_cast<int>(tutti::ReduceOp::bxor));
+  EXPECT_EQ(TUTTI_RAW, static_cast<int>(tutti::DataType::raw));
   EXPECT_EQ(TUTTI_INVALID_ARGUMENT, static_cast<int>(tutti::ErrorCode::invalid_argument));
   EXPECT_EQ(TUTTI_INTERNAL, static_cast<int>(tutti::ErrorCode::internal));
   EXPECT_EQ(TUTTI_PEER_LEFT, static_cast<int>(tutti::ErrorCode::peer_left));
