@@ -16,6 +16,7 @@ NUMPY_OPS = {
     "product": numpy.multiply,
     "band": numpy.bitwise_and,
     "bor": numpy.bitwise_or,
+    "bxor": numpy.bitwise_xor,
 }
 
 
@@ -32,7 +33,7 @@ def does(dtype, op):
     if kind == "f":
         return op in ("sum", "average", "min", "max", "product")
     if kind == "b":
-        return op in ("band", "bor")
+        return op in ("band", "bor", "bxor")
     return True
 
 

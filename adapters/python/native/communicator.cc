@@ -1,35 +1,20 @@
 // The type Native: a communicator, whose operations `tutti._communicator` offers by their names.
 
 #include <algorithm>
-#include <array>
-#include <limits>
 #include <thread>
 
-#include "tutti/adapters/python/native/native.h"
+#include "tutti/adapters/python/native/operations.h"
 
 namespace tutti::python {
 
 namespace {
 
-struct CommObject {
-  PyObject ob_base;
-  SharedComm* shared;
-};
-struct DeclaredObject {
-  PyObject ob_base;
-  SharedComm* shared;
-  std::string* name;
-  tutti_name_t handle;
-};
-
 PyTypeObject* comm_type = nullptr;
-PyTypeObject* declared_type = nullptr;
 
 // All that are open, for the end of the interpreter.
 std::mutex open_mutex;
 std::vector<std::weak_ptr<Comm>> open_comms;  // guarded by open_mutex
 
-SharedComm shared_of(PyObject* self) { return *reinterpret_cast<CommObject*>(self)->shared; }
 tutti_comm_t comm_of(PyObject* self) { return shared_of(self)->comm; }
 
 PyObject* make_comm(tutti_comm_t comm) {
@@ -128,214 +113,7 @@ PyObject* no_constructor(PyTypeObject*, PyObject*, PyObject*) {
   return refuse("this type's objects are made by calls of a Communicator only");
 }
 
-// --- operations ----------------------------------------------------------------------------------
-
-// As _communicator.py counts them.
-enum Kind {
-  kAllreduce,
-  kSparseAllreduce,
-  kAllgather,
-  kBroadcast,
-  kReduce,
-  kGather,
-  kScatter,
-  kReduceScatter,
-  kAlltoall,
-  kSend,
-  kRecv,
-  kBarrier,
-  kJoin
-};
-
-/// What a call said, once its arrays are read.
-struct Call {
-  tutti_comm_t comm = nullptr;
-  int kind = 0, peer = 0;
-  const char* name = nullptr;
-  tutti_name_t declared = nullptr;
-  tutti_reduce_options_t options = TUTTI_REDUCE_OPTIONS;
-  const tutti_tensor_t *input = nullptr, *second = nullptr;
-  const int64_t* rows = nullptr;
-};
-
-int begin(const Call& call, tutti_work_t* work) {
-  const auto [comm, kind, peer, name, declared, options, input, second, rows] = call;
-  const int op = options.op;
-  switch (kind) {
-    case kAllreduce:
-      if (declared != nullptr)
-        return tutti_allreduce_declared(comm, declared, input, &options, work);
-      return tutti_allreduce_with(comm, name, input, second ? second : input, &options, work);
-    case kSparseAllreduce:
-      return tutti_sparse_allreduce(comm, name, input, second, op, work);
-    case kAllgather:
-      return second != nullptr ? tutti_allgather_into(comm, name, input, second, work)
-                               : tutti_allgather(comm, name, input, work);
-    case kBroadcast:
-      return tutti_broadcast(comm, name, input, peer, work);
-    case kReduce:
-      return tutti_reduce(comm, name, input, second ? second : input, peer, op, work);
-    case kGather:
-      return tutti_gather(comm, name, input, peer, work);
-    case kScatter:
-      return tutti_scatter(comm, name, input, peer, rows, work);
-    case kReduceScatter:
-      return tutti_reduce_scatter(comm, name, input, &options, rows, work);
-    case kAlltoall:
-      return tutti_alltoall(comm, name, input, rows, work);
-    case kSend:
-      return tutti_send(comm, name, input, peer, work);
-    case kRecv:
-      return tutti_recv(comm, name, input, peer, work);
-    case kBarrier:
-      return tutti_barrier(comm, name, work);
-    default:
-      return tutti_join(comm, work);
-  }
-}
-
-/// Host memory is only handed over; what a device has to do first may take its time.
-template <class Begin>
-int begin_with(const std::vector<Given>& given, Begin&& begins) {
-  const bool on_device = std::any_of(
-      given.begin(), given.end(), [](const Given& one) { return one.tensor.device != TUTTI_CPU; });
-  if (!on_device) return begins();
-  int status = TUTTI_OK;
-  Py_BEGIN_ALLOW_THREADS;
-  status = begins();
-  Py_END_ALLOW_THREADS;
-  return status;
-}
-
-/// In place, or into `second`: what result() is, and whether the first array is written.
-void choose_result(int kind, bool is_root, PyObject* first, PyObject* second, WorkBody& body,
-                   bool& writes_first) {
-  const bool has_second = second != Py_None && kind != kSparseAllreduce;
-  writes_first = kind == kBroadcast || kind == kRecv ||
-                 ((kind == kAllreduce || (kind == kReduce && is_root)) && !has_second);
-  if (kind == kBarrier || kind == kSend || ((kind == kReduce || kind == kGather) && !is_root))
-    return;
-  if (kind == kJoin) {
-    body.result = Result::number;
-  } else if (writes_first || has_second) {
-    body.result = Result::object;
-    body.object = Reference::to(has_second ? second : first);
-    body.copies = has_second && kind >= kGather && kind <= kAlltoall;
-  } else if (kind == kSparseAllreduce) {
-    body.result = Result::outputs;
-    body.output_count = 2;
-  } else {
-    body.result = Result::output;
-  }
-}
-
-// start(kind, name, first, second, peer, op, prescale, postscale, wire, priority, rows)
-PyObject* start(PyObject* self, PyObject* arguments) {
-  Call call;
-  PyObject *name = nullptr, *first = nullptr, *second = nullptr, *rows = nullptr;
-  if (!PyArg_ParseTuple(arguments, "iOOOiiddiiO:start", &call.kind, &name, &first, &second,
-                        &call.peer, &call.options.op, &call.options.prescale,
-                        &call.options.postscale, &call.options.wire, &call.options.priority, &rows))
-    return nullptr;
-  auto body = std::make_unique<WorkBody>();
-  body->comm = shared_of(self);
-  call.comm = body->comm->comm;
-  if (Py_TYPE(name) == declared_type) {
-    const auto* declared = reinterpret_cast<DeclaredObject*>(name);
-    body->name = *declared->name;
-    if (call.kind != kAllreduce || second != Py_None)
-      return refuse("\"" + body->name + "\": a declared name is for allreduce in place");
-    if (*declared->shared != body->comm)
-      return refuse("\"" + body->name + "\" was declared for another Communicator");
-    call.declared = declared->handle;
-  } else {
-    if (PyUnicode_Check(name) == 0) return refuse("an operation's name must be a str");
-    body->name = text_of(name);
-    if (PyErr_Occurred() != nullptr) return nullptr;
-    if (body->name.find('\0') != std::string::npos)
-      return refuse("an operation's name must not hold a zero byte");
-  }
-  call.name = body->name.c_str();
-  const bool is_root = call.peer == tutti_rank(call.comm);
-  bool writes_first = false;
-  choose_result(call.kind, is_root, first, second, *body, writes_first);
-  const std::string quoted = "\"" + body->name + "\": ";
-  if (call.kind == kScatter && !is_root) first = Py_None;
-  if ((call.kind == kReduce || call.kind == kGather) && !is_root) second = Py_None;
-  // Pointers to them are taken once both are there.
-  const bool has_first = first != Py_None, has_second = second != Py_None;
-  if (!has_first && call.kind != kBarrier && call.kind != kJoin && call.kind != kScatter)
-    return refuse(quoted + "there is no array (None was given)");
-  if (has_first && !body->given.emplace_back().read(first, writes_first, quoted + "the array"))
-    return nullptr;
-  if (has_second && !body->given.emplace_back().read(second, call.kind != kSparseAllreduce,
-                                                     quoted + "the output"))
-    return nullptr;
-  if (has_first) call.input = &body->given[0].tensor;
-  if (has_second) call.second = &body->given.back().tensor;
-  if (body->copies && has_second &&
-      (call.second->device != TUTTI_CPU || (has_first && call.input->device != TUTTI_CPU)))
-    return refuse(quoted +
-                  "an output of this operation must lie on the CPU, as its input; leave "
-                  "it out and take result() instead");
-  std::vector<int64_t> numbers;
-  if (rows != Py_None) {
-    if (!read_numbers(rows, "the rows", numbers)) return nullptr;
-    if (static_cast<int>(numbers.size()) != tutti_size(call.comm))
-      return refuse(quoted + std::to_string(numbers.size()) + " row counts were given for " +
-                    std::to_string(tutti_size(call.comm)) + " ranks");
-    call.rows = numbers.data();
-  }
-  tutti_work_t work = nullptr;
-  const int status = begin_with(body->given, [&] { return begin(call, &work); });
-  return check(status) ? make_work(work, std::move(body)) : nullptr;
-}
-
-enum Group { kGroupAllreduce, kGroupAllgather, kGroupReduceScatter };
-
-// start_group(kind, group, names, arrays, op, prescale, postscale, wire, priority)
-PyObject* start_group(PyObject* self, PyObject* arguments) {
-  int kind = 0;
-  const char* group = nullptr;
-  PyObject *names = nullptr, *arrays = nullptr;
-  tutti_reduce_options_t options = TUTTI_REDUCE_OPTIONS;
-  if (!PyArg_ParseTuple(arguments, "isOO!iddii:start_group", &kind, &group, &names, &PyList_Type,
-                        &arrays, &options.op, &options.prescale, &options.postscale, &options.wire,
-                        &options.priority))
-    return nullptr;
-  std::vector<std::string> texts;
-  if (!read_texts(names, "the names", texts)) return nullptr;
-  auto body = std::make_unique<WorkBody>();
-  body->comm = shared_of(self);
-  body->name = group;
-  std::vector<const char*> pointers;
-  std::vector<tutti_tensor_t> tensors;
-  body->given.resize(texts.size());
-  for (size_t i = 0; i < texts.size(); ++i) {
-    PyObject* array = PyList_GetItem(arrays, static_cast<Py_ssize_t>(i));
-    if (array == nullptr ||
-        !body->given[i].read(array, kind == kGroupAllreduce, "\"" + texts[i] + "\": the array"))
-      return nullptr;
-    pointers.push_back(texts[i].c_str());
-    tensors.push_back(body->given[i].tensor);
-  }
-  body->result = kind == kGroupAllreduce ? Result::object : Result::outputs;
-  body->output_count = texts.size();
-  if (kind == kGroupAllreduce) body->object = Reference::to(arrays);
-  const auto comm = body->comm->comm;
-  tutti_work_t work = nullptr;
-  const int status = begin_with(body->given, [&] {
-    if (kind == kGroupAllreduce)
-      return tutti_grouped_allreduce(comm, group, pointers.data(), tensors.data(), tensors.size(),
-                                     &options, &work);
-    if (kind == kGroupAllgather)
-      return tutti_grouped_allgather(comm, group, pointers.data(), tensors.data(), tensors.size(),
-                                     &work);
-    return tutti_grouped_reduce_scatter(comm, group, pointers.data(), tensors.data(),
-                                        tensors.size(), &options, &work);
-  });
-  return check(status) ? make_work(work, std::move(body)) : nullptr;
-}
+// --- names and values ----------------------------------------------------------------------------
 
 PyObject* declare(PyObject* self, PyObject* arguments) {
   const char* name = nullptr;
@@ -351,26 +129,6 @@ PyObject* declare(PyObject* self, PyObject* arguments) {
   declared->name = new std::string(name);
   declared->handle = handle;
   return reinterpret_cast<PyObject*>(declared);
-}
-
-// --- blocking ------------------------------------------------------------------------------------
-
-// blocking(name, array, op, root): an allreduce, or a broadcast if root is a rank.
-PyObject* blocking(PyObject* self, PyObject* arguments) {
-  const char* name = nullptr;
-  PyObject* array = nullptr;
-  int op = 0, root = 0;
-  if (!PyArg_ParseTuple(arguments, "sOii:blocking", &name, &array, &op, &root)) return nullptr;
-  Given given;
-  if (!given.read(array, true, std::string("\"") + name + "\": the array")) return nullptr;
-  const auto shared = shared_of(self);
-  int status = TUTTI_OK;
-  Py_BEGIN_ALLOW_THREADS;
-  status = root == std::numeric_limits<int>::min()
-               ? tutti_allreduce_blocking(shared->comm, name, &given.tensor, op)
-               : tutti_broadcast_blocking(shared->comm, name, &given.tensor, root);
-  Py_END_ALLOW_THREADS;
-  return check(status) && PyErr_CheckSignals() == 0 ? Py_NewRef(Py_None) : nullptr;
 }
 
 PyObject* value_blocking(PyObject* self, PyObject* arguments) {
@@ -433,6 +191,10 @@ PyObject* arena(PyObject* self, PyObject* arguments) {
 
 }  // namespace
 
+PyTypeObject* declared_type = nullptr;
+
+SharedComm shared_of(PyObject* self) { return *reinterpret_cast<CommObject*>(self)->shared; }
+
 void give_up(SharedComm comm) {
   if (!comm || comm.use_count() > 1) return;
   Py_BEGIN_ALLOW_THREADS;
@@ -463,10 +225,10 @@ bool add_communicator_type(PyObject* module) {
   static PyMethodDef methods[] = {{"split", split, METH_VARARGS, nullptr},
                                   {"shrink", shrink, METH_VARARGS, nullptr},
                                   {"close", close, METH_NOARGS, nullptr},
-                                  {"start", start, METH_VARARGS, nullptr},
+                                  {"start", start_operation, METH_VARARGS, nullptr},
                                   {"start_group", start_group, METH_VARARGS, nullptr},
                                   {"declare", declare, METH_VARARGS, nullptr},
-                                  {"blocking", blocking, METH_VARARGS, nullptr},
+                                  {"blocking", run_blocking, METH_VARARGS, nullptr},
                                   {"allreduce_value", value_blocking, METH_VARARGS, nullptr},
                                   {"barrier_blocking", barrier_blocking, METH_NOARGS, nullptr},
                                   {"numbers", numbers, METH_NOARGS, nullptr},

@@ -18,7 +18,7 @@ struct DTypeRow {
 };
 
 // In the order of enum tutti_dtype.
-constexpr std::array<DTypeRow, 13> kDTypes = {{{"f64", 8, kDLFloat},
+constexpr std::array<DTypeRow, 14> kDTypes = {{{"f64", 8, kDLFloat},
                                                {"f32", 4, kDLFloat},
                                                {"f16", 2, kDLFloat},
                                                {"bf16", 2, kDLBfloat},
@@ -30,11 +30,13 @@ constexpr std::array<DTypeRow, 13> kDTypes = {{{"f64", 8, kDLFloat},
                                                {"u16", 2, kDLUInt},
                                                {"u32", 4, kDLUInt},
                                                {"u64", 8, kDLUInt},
-                                               {"bool", 1, 6}}};  // 6: DLPack 0.8's kDLBool
+                                               {"bool", 1, 6},  // DLPack 0.8's kDLBool
+                                               {"raw", 1, kDLUInt}}};
 
 constexpr const char* kWant =
-    "f64, f32, f16, bf16, i8 to i64, u8 to u64 or bool; other contents travel as bytes, by a view "
-    "as u8";
+    "f64, f32, f16, bf16, i8 to i64, u8 to u64 or bool, or items of plain bytes, which are moved "
+    "as "
+    "raw";
 
 // The dtype of a buffer's item, by the letters of Python's struct module; -1: none of ours.
 int dtype_of_format(const char* format, Py_ssize_t item) {
@@ -85,6 +87,26 @@ int dtype_of_dlpack(const DLDataType& type) {
     if (kDTypes[i].dlpack == type.code && kDTypes[i].bytes * 8 == type.bits)
       return static_cast<int>(i);
   return -1;
+}
+
+// Items that are no number of ours but can be copied: complex numbers, fp8, structs. No objects.
+bool is_plain(const char* format) {
+  return format != nullptr && std::strpbrk(format, "OPX&") == nullptr;
+}
+
+// Raw bytes have the shape of their items and one dimension of bytes more; a scalar is one row.
+void append_bytes(std::vector<int64_t>& shape, std::vector<int64_t>& strides, int64_t item) {
+  if (shape.empty()) {
+    shape.push_back(1);
+    strides.push_back(item);
+  }
+  if (shape.size() < TUTTI_MAX_DIMENSIONS) {
+    shape.push_back(item);
+    strides.push_back(1);
+  } else {
+    shape.back() *= item;
+    if (strides.back() == item) strides.back() = 1;
+  }
 }
 
 std::string join(const std::vector<int64_t>& numbers) {
@@ -189,13 +211,17 @@ bool Given::read_buffer(PyObject* object, bool writable, const std::string& what
   buffer_ = std::move(buffer);
   tensor.data = buffer_->buf;
   tensor.dtype = dtype_of_format(buffer_->format, buffer_->itemsize);
-  if (tensor.dtype < 0 || item_bytes(tensor.dtype) != buffer_->itemsize) {
+  std::vector<int64_t> shape(buffer_->shape, buffer_->shape + buffer_->ndim),
+      strides(buffer_->strides, buffer_->strides + buffer_->ndim);
+  if (tensor.dtype < 0 && is_plain(buffer_->format)) {
+    tensor.dtype = TUTTI_RAW;
+    append_bytes(shape, strides, buffer_->itemsize);
+  } else if (tensor.dtype < 0 || item_bytes(tensor.dtype) != buffer_->itemsize) {
     refuse(what + " has items of format \"" + (buffer_->format ? buffer_->format : "") +
            "\" (want " + kWant + ")");
     return false;
   }
-  return set_shape({buffer_->shape, buffer_->shape + buffer_->ndim}, what, tensor) &&
-         check_dense({buffer_->strides, buffer_->strides + buffer_->ndim}, what, tensor);
+  return set_shape(shape, what, tensor) && check_dense(strides, what, tensor);
 }
 
 // A device's contents are ready on its default stream: the producer makes that stream wait for its
@@ -228,6 +254,16 @@ bool Given::read_dlpack(PyObject* object, const std::string& what) {
   const auto& source = managed_->dl_tensor;
   tensor.data = static_cast<char*>(source.data) + source.byte_offset;
   tensor.dtype = dtype_of_dlpack(source.dtype);
+  std::vector<int64_t> shape(source.shape, source.shape + source.ndim), strides;
+  const int64_t bits = int64_t{source.dtype.bits} * source.dtype.lanes;
+  if (source.strides != nullptr) strides.assign(source.strides, source.strides + source.ndim);
+  const bool is_raw = tensor.dtype < 0 && source.dtype.code != kDLOpaqueHandle && bits % 8 == 0;
+  for (auto& stride : strides) stride *= is_raw ? bits / 8 : 1;
+  if (is_raw) {
+    std::vector<int64_t> ignored;
+    tensor.dtype = TUTTI_RAW;
+    append_bytes(shape, source.strides != nullptr ? strides : ignored, bits / 8);
+  }
   tensor.device = is_cuda ? TUTTI_CUDA : TUTTI_CPU;
   tensor.device_index = is_cuda ? index : 0;
   if (tensor.dtype < 0) {
@@ -235,9 +271,8 @@ bool Given::read_dlpack(PyObject* object, const std::string& what) {
            std::to_string(source.dtype.bits) + " bits (want " + kWant + ")");
     return false;
   }
-  if (!set_shape({source.shape, source.shape + source.ndim}, what, tensor)) return false;
+  if (!set_shape(shape, what, tensor)) return false;
   if (source.strides == nullptr) return true;
-  std::vector<int64_t> strides(source.strides, source.strides + source.ndim);
   for (auto& stride : strides) stride *= item_bytes(tensor.dtype);
   return check_dense(strides, what, tensor);
 }

@@ -170,10 +170,6 @@ struct WorkBody {
   Reference object;  // Result::object
   Result result = Result::nothing;
   size_t output_count = 0;
-  bool copies = false;  // output 0 into the last of `given`
-  std::mutex copying;   // taken without the GIL; guards the next two
-  bool copied = false;
-  std::string copy_refused;
 };
 PyObject* make_work(tutti_work_t work, std::unique_ptr<WorkBody> body);
 void set_awaiter(PyObject* awaiter);

@@ -112,7 +112,7 @@ Py_ssize_t length(PyObject* self) {
 
 int get_buffer(PyObject* self, Py_buffer* buffer, int flags) {
   static const char* formats[] = {"d", "f", "e", nullptr, "b", "h", "i",
-                                  "q", "B", "H", "I",     "Q", "?"};
+                                  "q", "B", "H", "I",     "Q", "?", "B"};
   auto* object = of(self);
   const auto& tensor = object->tensor;
   const char* format = formats[tensor.dtype];
@@ -169,8 +169,9 @@ void end_capsule(PyObject* capsule) {
 
 PyObject* to_dlpack(PyObject* self, PyObject*, PyObject*) {
   const auto& tensor = of(self)->tensor;
-  static const uint8_t codes[] = {kDLFloat, kDLFloat, kDLFloat, kDLBfloat, kDLInt,  kDLInt, kDLInt,
-                                  kDLInt,   kDLUInt,  kDLUInt,  kDLUInt,   kDLUInt, 6};
+  static const uint8_t codes[] = {kDLFloat, kDLFloat, kDLFloat, kDLBfloat, kDLInt,
+                                  kDLInt,   kDLInt,   kDLInt,   kDLUInt,   kDLUInt,
+                                  kDLUInt,  kDLUInt,  6,        kDLUInt};
   auto exported = std::make_unique<Export>();
   std::copy_n(tensor.shape, tensor.dimensions, exported->shape);
   auto& target = exported->managed.dl_tensor;

@@ -1,8 +1,6 @@
 // The type Work: waits without the GIL and hears signals, keeps the arrays until the operation is
 // done, calls back from the library's thread.
 
-#include <cstring>
-
 #include "tutti/adapters/python/native/native.h"
 
 namespace tutti::python {
@@ -22,42 +20,8 @@ WorkObject* of(PyObject* self) { return reinterpret_cast<WorkObject*>(self); }
 
 // --- the end of an operation ---------------------------------------------------------------------
 
-/// Of a Work that is done and went well, once: the result that the library made goes where the
-/// program wants it. False: with an exception.
-bool copy_output(WorkObject* self) {
-  auto& body = *self->body;
-  if (!body.copies) return true;
-  tutti_tensor_t made = {};
-  // It is done, so this does not wait; the GIL keeps the handle's list of outputs to one thread.
-  if (!check(tutti_work_output(self->work, 0, &made))) return false;
-  Py_BEGIN_ALLOW_THREADS;
-  {
-    const std::lock_guard lock(body.copying);
-    // Once it is copied, or another thread let go of them, the arrays may be gone.
-    if (!body.copied && !body.given.empty()) {
-      const auto& target = body.given.back().tensor;
-      const int64_t bytes = tutti_tensor_bytes(&made);
-      if (made.dtype != target.dtype || bytes != tutti_tensor_bytes(&target))
-        body.copy_refused = "\"" + body.name + "\": the result is " + describe(made) +
-                            ", but the output is " + describe(target) +
-                            "; give one of as many elements of that type";
-      else if (bytes > 0)
-        std::memcpy(target.data, made.data, static_cast<size_t>(bytes));
-      body.copied = true;
-    }
-  }
-  Py_END_ALLOW_THREADS;
-  return true;
-}
-
 /// Of a Work that is done: raises what it failed with.
-bool end(WorkObject* self) {
-  if (!check(tutti_work_wait(self->work))) return false;
-  if (!copy_output(self)) return false;
-  if (self->body->copy_refused.empty()) return true;
-  refuse(self->body->copy_refused);
-  return false;
-}
+bool end(WorkObject* self) { return check(tutti_work_wait(self->work)); }
 
 // The arrays may be resized again, or freed.
 void let_go(WorkObject* self) { const auto given = std::exchange(self->body->given, {}); }
@@ -134,9 +98,6 @@ PyObject* result_method(PyObject* self, PyObject*) {
 PyObject* done_method(PyObject* self, PyObject*) {
   auto* object = of(self);
   if (tutti_work_done(object->work) == 0) Py_RETURN_FALSE;
-  // What an output holds is part of being done; an error is told by wait().
-  if (object->body->copies && tutti_work_wait(object->work) == TUTTI_OK && !copy_output(object))
-    return nullptr;
   Py_RETURN_TRUE;
 }
 
@@ -190,9 +151,6 @@ void call_back(void* context, int) {
     // What follows may run code that raises; what the thread has raised before stays.
     PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
     PyErr_Fetch(&type, &value, &trace);
-    auto* self = of(callback->work.get());
-    // What cannot be copied is told by wait().
-    if (tutti_work_wait(self->work) == TUTTI_OK && !copy_output(self)) PyErr_Clear();
     const Reference result(
         PyObject_CallFunctionObjArgs(callback->function.get(), callback->work.get(), nullptr));
     if (!result) PyErr_WriteUnraisable(callback->function.get());
@@ -254,6 +212,13 @@ void dealloc(PyObject* self) {
   free_object(self);
 }
 
+PyObject* source_method(PyObject* self, PyObject*) {
+  int source = -1;
+  if (!wait(of(self), kForever) || !check(tutti_work_source(of(self)->work, &source)))
+    return nullptr;
+  return PyLong_FromLong(source);
+}
+
 PyObject* await(PyObject* self) { return PyObject_CallFunctionObjArgs(awaiter, self, nullptr); }
 
 PyObject* get_name(PyObject* self, void*) {
@@ -294,6 +259,7 @@ bool add_work_type(PyObject* module) {
       {"result", result_method, METH_NOARGS, nullptr},
       {"output", output_method, METH_VARARGS, nullptr},
       {"received_counts", received_method, METH_NOARGS, nullptr},
+      {"source", source_method, METH_NOARGS, nullptr},
       {"add_done_callback", add_done_callback, METH_O, nullptr},
       {nullptr, nullptr, 0, nullptr}};
   static PyGetSetDef attributes[] = {{"name", get_name, nullptr, nullptr, nullptr},

@@ -17,9 +17,9 @@ __version__: str
 # a buffer, a `__dlpack__` or is a Memory. Dense and row-major, or it is refused in one line.
 Array: TypeAlias = Any
 DType: TypeAlias = Literal[
-    "f64", "f32", "f16", "bf16", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "bool"
+    "f64", "f32", "f16", "bf16", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "bool", "raw"
 ]
-Op: TypeAlias = Literal["sum", "average", "min", "max", "product", "band", "bor"]
+Op: TypeAlias = Literal["sum", "average", "min", "max", "product", "band", "bor", "bxor"]
 Wire: TypeAlias = Literal["f16", "bf16"]
 # Bytes that are said as the variable TUTTI_... would say them: {"fusion_bytes": "1M"}.
 Settings: TypeAlias = Mapping[str, str | int | float | bool]
@@ -113,6 +113,8 @@ class Work:
     def output(self, index: int = 0) -> Tensor:
         """Waits. A result in the library's memory (allgather, gather, scatter, reduce_scatter,
         alltoall, sparse_allreduce and join, when no `output` was given)."""
+    def source(self) -> int:
+        """Waits. Of a receive: the rank that sent; -1 of anything else."""
     def received_counts(self) -> tuple[int, ...]:
         """Waits. Rows that came from each rank (allgather, gather, alltoall)."""
     def add_done_callback(self, callback: Callable[[Work], object]) -> None:
@@ -217,25 +219,38 @@ class Communicator:
         tensors: Mapping[str, Array] | Iterable[tuple[str, Array]],
         op: Op = "average",
         *,
+        outputs: Sequence[Array] | None = None,
         prescale: float = 1.0,
         postscale: float = 1.0,
         wire: Wire | None = None,
         priority: int = 0,
     ) -> Work:
-        """In place; all or none, one Work. result(): the list of the arrays."""
+        """In place, or into `outputs`, one for each array; all or none, one Work. result(): the list
+        of the arrays that hold the results."""
     def sparse_allreduce(
         self, name: str, indices: Array, values: Array, op: Op = "average"
     ) -> Work:
         """indices i64[k], values [k, ...]. result(): (indices, values) of all ranks."""
-    def allgather(self, name: str, tensor: Array, *, output: Array | None = None) -> Work: ...
+    def allgather(self, name: str | Declared, tensor: Array, *, output: Array | None = None) -> Work: ...
     def grouped_allgather(
-        self, group: str, tensors: Mapping[str, Array] | Iterable[tuple[str, Array]]
+        self,
+        group: str,
+        tensors: Mapping[str, Array] | Iterable[tuple[str, Array]],
+        *,
+        outputs: Sequence[Array] | None = None,
     ) -> Work: ...
-    def broadcast(self, name: str, tensor: Array, root: int = 0) -> Work:
-        """In place."""
+    def broadcast(
+        self,
+        name: str | Declared,
+        tensor: Array | None,
+        root: int = 0,
+        *,
+        output: Array | None = None,
+    ) -> Work:
+        """In place, or root's `tensor` into the `output` of all."""
     def reduce(
         self,
-        name: str,
+        name: str | Declared,
         tensor: Array,
         root: int = 0,
         op: Op = "sum",
@@ -244,11 +259,11 @@ class Communicator:
     ) -> Work:
         """At root in place, or into `output`."""
     def gather(
-        self, name: str, tensor: Array, root: int = 0, *, output: Array | None = None
+        self, name: str | Declared, tensor: Array, root: int = 0, *, output: Array | None = None
     ) -> Work: ...
     def scatter(
         self,
-        name: str,
+        name: str | Declared,
         tensor: Array | None,
         root: int = 0,
         rows: Sequence[int] | None = None,
@@ -258,7 +273,7 @@ class Communicator:
         """`tensor` counts at root only."""
     def reduce_scatter(
         self,
-        name: str,
+        name: str | Declared,
         tensor: Array,
         op: Op = "average",
         rows: Sequence[int] | None = None,
@@ -275,6 +290,7 @@ class Communicator:
         tensors: Mapping[str, Array] | Iterable[tuple[str, Array]],
         op: Op = "average",
         *,
+        outputs: Sequence[Array] | None = None,
         prescale: float = 1.0,
         postscale: float = 1.0,
         wire: Wire | None = None,
@@ -282,28 +298,72 @@ class Communicator:
     ) -> Work: ...
     def alltoall(
         self,
-        name: str,
+        name: str | Declared,
         tensor: Array,
         splits: Sequence[int] | None = None,
         *,
         output: Array | None = None,
     ) -> Work: ...
-    def send(self, name: str, tensor: Array, to: int) -> Work: ...
-    def recv(self, name: str, tensor: Array, source: int) -> Work:
+    def send(self, name: str | Declared, tensor: Array, to: int) -> Work: ...
+    def recv(self, name: str | Declared, tensor: Array, source: int) -> Work:
         """Into `tensor`."""
-    def barrier(self, name: str = "barrier") -> Work: ...
+    def recv_any(self, name: str, tensor: Array) -> Work:
+        """From whichever rank sends this name here: Work.source(). Of several one is taken, the
+        others wait for the next receive."""
+    def barrier(self, name: str | Declared = "barrier") -> Work: ...
     def join(self) -> Work:
         """This rank is out of data: averages divide by those that are left. result(): the last rank
         to join, an int."""
     def declare(self, name: str, like: Array) -> Declared:
-        """Looks a name up once; allreduce takes it instead of the name."""
+        """Looks a name up once; all kinds take it instead of the name, in place or with an
+        output."""
 
     # --- blocking: every rank makes these in one order; in shared memory nothing is negotiated ---
 
-    def allreduce_blocking(self, name: str, tensor: Array, op: Op = "average") -> None:
-        """In place. KeyboardInterrupt is raised when the call is over."""
+    def allreduce_blocking(
+        self, name: str, tensor: Array, op: Op = "average", *, output: Array | None = None
+    ) -> None:
+        """In place, or into `output`. KeyboardInterrupt is raised when the call is over."""
     def allreduce_value(self, name: str, value: float, op: Op = "average") -> float: ...
     def broadcast_blocking(self, name: str, tensor: Array, root: int = 0) -> None: ...
+    def reduce_blocking(
+        self,
+        name: str,
+        tensor: Array,
+        root: int = 0,
+        op: Op = "sum",
+        *,
+        output: Array | None = None,
+    ) -> None: ...
+    def allgather_blocking(
+        self, name: str, tensor: Array, output: Array, rows: Sequence[int] | None = None
+    ) -> None:
+        """`rows`: of each rank, the same on all; None: as many of each."""
+    def gather_blocking(
+        self,
+        name: str,
+        tensor: Array,
+        output: Array | None,
+        root: int = 0,
+        rows: Sequence[int] | None = None,
+    ) -> None: ...
+    def scatter_blocking(
+        self,
+        name: str,
+        tensor: Array | None,
+        output: Array,
+        root: int = 0,
+        rows: Sequence[int] | None = None,
+    ) -> None: ...
+    def reduce_scatter_blocking(
+        self,
+        name: str,
+        tensor: Array,
+        output: Array,
+        op: Op = "average",
+        rows: Sequence[int] | None = None,
+    ) -> None: ...
+    def alltoall_blocking(self, name: str, tensor: Array, output: Array) -> None: ...
     def barrier_blocking(self) -> None: ...
 
     # --- objects, blocking, matched by name: by pickle, so from ranks that you trust ---

@@ -6,13 +6,12 @@ from . import _native
 from ._errors import ClosedError, refused
 from ._store import Store
 
-_OPS = {"sum": 0, "average": 1, "min": 2, "max": 3, "product": 4, "band": 5, "bor": 6}
+_OPS = {"sum": 0, "average": 1, "min": 2, "max": 3, "product": 4, "band": 5, "bor": 6, "bxor": 7}
 _WIRES = {None: -1, "f16": 2, "bf16": 3}
-_NO_ROOT = -(2**31)
 
 # As native/communicator.cc counts them.
 _ALLREDUCE, _SPARSE, _ALLGATHER, _BROADCAST, _REDUCE, _GATHER, _SCATTER = range(7)
-_REDUCE_SCATTER, _ALLTOALL, _SEND, _RECV, _BARRIER, _JOIN = range(7, 13)
+_REDUCE_SCATTER, _ALLTOALL, _SEND, _RECV, _BARRIER, _JOIN, _RECV_ANY = range(7, 14)
 _GROUP_ALLREDUCE, _GROUP_ALLGATHER, _GROUP_REDUCE_SCATTER = range(3)
 
 
@@ -170,17 +169,28 @@ class Communicator:
             None,
         )
 
-    def _start_group(self, kind, group, tensors, op, prescale, postscale, wire, priority):
+    def _start_group(self, kind, group, tensors, outputs, op, prescale, postscale, wire, priority):
         names, arrays = _members(tensors)
+        if outputs is not None:
+            outputs = list(outputs.values() if hasattr(outputs, "values") else outputs)
         return self._native.start_group(
-            kind, group, names, arrays, _op(op), prescale, postscale, _wire(wire), priority
+            kind, group, names, arrays, outputs, _op(op), prescale, postscale, _wire(wire), priority
         )
 
     def grouped_allreduce(
-        self, group, tensors, op="average", *, prescale=1.0, postscale=1.0, wire=None, priority=0
+        self,
+        group,
+        tensors,
+        op="average",
+        *,
+        outputs=None,
+        prescale=1.0,
+        postscale=1.0,
+        wire=None,
+        priority=0,
     ):
         return self._start_group(
-            _GROUP_ALLREDUCE, group, tensors, op, prescale, postscale, wire, priority
+            _GROUP_ALLREDUCE, group, tensors, outputs, op, prescale, postscale, wire, priority
         )
 
     def sparse_allreduce(self, name, indices, values, op="average"):
@@ -189,11 +199,15 @@ class Communicator:
     def allgather(self, name, tensor, *, output=None):
         return self._start(_ALLGATHER, name, tensor, output)
 
-    def grouped_allgather(self, group, tensors):
-        return self._start_group(_GROUP_ALLGATHER, group, tensors, "sum", 1.0, 1.0, None, 0)
+    def grouped_allgather(self, group, tensors, *, outputs=None):
+        return self._start_group(
+            _GROUP_ALLGATHER, group, tensors, outputs, "sum", 1.0, 1.0, None, 0
+        )
 
-    def broadcast(self, name, tensor, root=0):
-        return self._start(_BROADCAST, name, tensor, peer=root)
+    def broadcast(self, name, tensor, root=0, *, output=None):
+        if output is not None and self.rank != root and isinstance(name, str):
+            tensor, output = output, None
+        return self._start(_BROADCAST, name, tensor, output, peer=root)
 
     def reduce(self, name, tensor, root=0, op="sum", *, output=None):
         return self._start(_REDUCE, name, tensor, output, root, _op(op))
@@ -234,10 +248,19 @@ class Communicator:
         )
 
     def grouped_reduce_scatter(
-        self, group, tensors, op="average", *, prescale=1.0, postscale=1.0, wire=None, priority=0
+        self,
+        group,
+        tensors,
+        op="average",
+        *,
+        outputs=None,
+        prescale=1.0,
+        postscale=1.0,
+        wire=None,
+        priority=0,
     ):
         return self._start_group(
-            _GROUP_REDUCE_SCATTER, group, tensors, op, prescale, postscale, wire, priority
+            _GROUP_REDUCE_SCATTER, group, tensors, outputs, op, prescale, postscale, wire, priority
         )
 
     def alltoall(self, name, tensor, splits=None, *, output=None):
@@ -248,6 +271,9 @@ class Communicator:
 
     def recv(self, name, tensor, source):
         return self._start(_RECV, name, tensor, peer=source)
+
+    def recv_any(self, name, tensor):
+        return self._start(_RECV_ANY, name, tensor, peer=-1)
 
     def barrier(self, name="barrier"):
         return self._start(_BARRIER, name, None)
@@ -260,14 +286,35 @@ class Communicator:
 
     # --- blocking --------------------------------------------------------------------------------
 
-    def allreduce_blocking(self, name, tensor, op="average"):
-        self._native.blocking(name, tensor, _op(op), _NO_ROOT)
+    def _block(self, kind, name, first, second=None, peer=0, op=0, rows=None):
+        self._native.blocking(kind, name, first, second, peer, op, rows)
+
+    def allreduce_blocking(self, name, tensor, op="average", *, output=None):
+        self._block(_ALLREDUCE, name, tensor, output, op=_op(op))
 
     def allreduce_value(self, name, value, op="average"):
         return self._native.allreduce_value(name, value, _op(op))
 
     def broadcast_blocking(self, name, tensor, root=0):
-        self._native.blocking(name, tensor, 0, root)
+        self._block(_BROADCAST, name, tensor, peer=root)
+
+    def reduce_blocking(self, name, tensor, root=0, op="sum", *, output=None):
+        self._block(_REDUCE, name, tensor, output, root, _op(op))
+
+    def allgather_blocking(self, name, tensor, output, rows=None):
+        self._block(_ALLGATHER, name, tensor, output, rows=rows)
+
+    def gather_blocking(self, name, tensor, output, root=0, rows=None):
+        self._block(_GATHER, name, tensor, output, root, rows=rows)
+
+    def scatter_blocking(self, name, tensor, output, root=0, rows=None):
+        self._block(_SCATTER, name, tensor, output, root, rows=rows)
+
+    def reduce_scatter_blocking(self, name, tensor, output, op="average", rows=None):
+        self._block(_REDUCE_SCATTER, name, tensor, output, op=_op(op), rows=rows)
+
+    def alltoall_blocking(self, name, tensor, output):
+        self._block(_ALLTOALL, name, tensor, output)
 
     def barrier_blocking(self):
         self._native.barrier_blocking()

@@ -75,16 +75,12 @@ class Collectives:
         kind, scale = operation(_chosen(opts, op))
         if tensor.layout == torch.sparse_coo:
             return self._allreduce_sparse(tensor, kind)
-        if kind == "bxor":
-            return self._allreduce_xor(tensor)
         dense, back = in_place("all_reduce", tensor)
         work = self._comm.allreduce(self._name(), memory(dense), kind, prescale=scale)
         return self._work(work, [tensor], back)
 
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> Work:
         kind, scale = operation(_chosen(opts, None))
-        if kind == "bxor":
-            raise ValueError("all_reduce_coalesced: BXOR is served for one tensor a call only")
         if not tensors:
             return Work((), [], self._seconds)
         name = self._name()
@@ -124,32 +120,13 @@ class Collectives:
 
         return Work(works, [tensor], self._seconds, finish)
 
-    def _allreduce_xor(self, tensor: Tensor) -> Work:
-        dense, back = in_place("all_reduce", tensor)
-        if dense.is_floating_point():
-            raise ValueError(f"all_reduce: BXOR of {dense.dtype}; it is defined for integers")
-        everyone = torch.empty(
-            (self._extent, dense.numel()), dtype=dense.dtype, device=dense.device
-        )
-        work = self._comm.allgather(self._name(), memory(dense), output=memory(everyone))
-
-        def finish() -> None:
-            total = everyone[0].clone()
-            for part in everyone[1:]:
-                total.bitwise_xor_(part)
-            dense.copy_(total.view(dense.shape))
-            if back is not None:
-                back()
-
-        return self._work(work, [tensor], finish)
-
     def reduce(self, tensors: Any, opts: Any = None, op: Any = None) -> Work:
         tensor = single("reduce", tensors)
         kind, scale = operation(_chosen(opts, op))
         root = opts if isinstance(opts, int) else opts.rootRank
         dense, back = in_place("reduce", tensor)
-        if kind == "bxor" or scale != 1.0:
-            raise ValueError("reduce: BXOR and PREMUL_SUM are served by all_reduce only")
+        if scale != 1.0:
+            raise ValueError("reduce: PREMUL_SUM is served by all_reduce only")
         work = self._comm.reduce(self._name(), memory(dense), root, kind)
         return self._work(work, [tensor], back if self._place == root else None)
 
@@ -183,8 +160,6 @@ class Collectives:
         self, call: str, output: Tensor, flat: Tensor, counts: list[int], opts: Any
     ) -> Work:
         kind, scale = operation(_chosen(opts, None))
-        if kind == "bxor":
-            raise ValueError(f"{call}: BXOR is served by all_reduce only")
         if output.dtype != flat.dtype:
             raise ValueError(f"{call}: output is {output.dtype} and input {flat.dtype}")
         dense, back = in_place(call, output)

@@ -33,7 +33,7 @@ _OPS: dict[str, Any] = {
     "BAND": "band",
     "BOR": "bor",
     "PREMUL_SUM": "sum",
-    "BXOR": "bxor",  # made of an allgather: Tutti has no such operator
+    "BXOR": "bxor",
 }
 
 
@@ -107,7 +107,7 @@ def word_of(dtype: torch.dtype) -> Any:
 def raw_memory(tensor: Tensor) -> tutti.Memory:
     """The same for operations that only move data: what Tutti has no word for (complex, float8)
     travels as bytes."""
-    return _memory(tensor, _DTYPES.get(tensor.dtype, "u8"), (tensor.numel() * unit_of(tensor),))
+    return _memory(tensor, _DTYPES.get(tensor.dtype, "raw"), (tensor.numel() * unit_of(tensor),))
 
 
 def _has_word(dtype: torch.dtype) -> bool:
@@ -119,7 +119,7 @@ def memory_of_rows(tensor: Tensor) -> tutti.Memory:
     """The same with its shape, for operations whose ranks may have different numbers of rows."""
     if _has_word(tensor.dtype):
         return _memory(tensor, word_of(tensor.dtype), tuple(tensor.shape))
-    return _memory(tensor, "u8", (*tensor.shape, tensor.element_size()))
+    return _memory(tensor, "raw", (*tensor.shape, tensor.element_size()))
 
 
 def rows_from(result: tutti.Tensor, like: Tensor) -> Tensor:

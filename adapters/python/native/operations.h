@@ -1,0 +1,30 @@
+#pragma once
+
+#include "tutti/adapters/python/native/native.h"
+
+namespace tutti::python {
+
+struct CommObject {
+  PyObject ob_base;
+  SharedComm* shared;
+};
+struct DeclaredObject {
+  PyObject ob_base;
+  SharedComm* shared;
+  std::string* name;
+  tutti_name_t handle;
+};
+extern PyTypeObject* declared_type;
+SharedComm shared_of(PyObject* communicator);
+
+// Methods of a communicator, as _communicator.py calls them.
+
+/// (kind, name, first, second, peer, op, prescale, postscale, wire, priority, rows)
+PyObject* start_operation(PyObject* self, PyObject* arguments);
+/// (kind, group, names, arrays, outputs, op, prescale, postscale, wire, priority); outputs None: in
+/// place, or in the library's memory
+PyObject* start_group(PyObject* self, PyObject* arguments);
+/// (kind, name, first, second, peer, op, rows)
+PyObject* run_blocking(PyObject* self, PyObject* arguments);
+
+}  // namespace tutti::python
