@@ -35,6 +35,7 @@ void add(TransportCounters& sum, const TransportCounters& more) {
   sum.bytes_sent += more.bytes_sent;
   sum.control_messages_sent += more.control_messages_sent;
   sum.control_bytes_sent += more.control_bytes_sent;
+  sum.copied_bytes += more.copied_bytes;
   sum.allocations += more.allocations;
   sum.bytes_to_peer.resize(std::max(sum.bytes_to_peer.size(), more.bytes_to_peer.size()));
   for (size_t peer = 0; peer < more.bytes_to_peer.size(); ++peer)

@@ -144,7 +144,7 @@ class Backend : public Progressive {
 };
 
 /// Grows whenever this header, or one that it includes, changes what a plugin was compiled for.
-inline constexpr uint32_t kBackendAbi = 19;
+inline constexpr uint32_t kBackendAbi = 20;
 
 /// What a backend's folder exports: one record. What composites can use it for: `open` makes the
 /// channels to the given peers, `transport` the messages between all ranks; null if it has none.

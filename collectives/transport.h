@@ -63,6 +63,7 @@ struct TransportCounters {
   uint64_t control_messages_sent = 0;  // post(), and the transport's own protocol messages
   uint64_t control_bytes_sent = 0;
   uint64_t allocations = 0;             // on the data path
+  uint64_t copied_bytes = 0;            // into and out of memory of the backend's own between ranks
   std::vector<uint64_t> bytes_to_peer;  // payload and framing, per peer
 };
 

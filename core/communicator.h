@@ -14,6 +14,7 @@
 #include "tutti/core/settings/options.h"
 #include "tutti/core/settings/reduce_options.h"
 #include "tutti/core/settings/statistics.h"
+#include "tutti/core/shared_region.h"
 #include "tutti/core/work.h"
 #include "tutti/tensor/reduce_op.h"
 #include "tutti/tensor/tensor.h"
@@ -268,6 +269,11 @@ class Communicator {
   /// every call; the input that it is given then must have this dtype and shape, or, of kinds that
   /// know no rows, as many elements. A handle of another kind's call before is fine.
   TensorHandle declare(std::string_view name, Shape shape, DataType dtype);
+
+  /// Zeroed memory of `bytes` bytes that the ranks of this host reach, if the backend shares
+  /// memory: collectives read and write it where it is. Throws Error(out_of_memory). This rank's
+  /// own business; ranks need not ask alike.
+  SharedRegion allocate(int64_t bytes);
 
   /// A communicator of the ranks that pass the same color, ordered by (key, rank). Collective; a
   /// negative color takes part and gets null.

@@ -24,6 +24,9 @@ class ThreadRegion final : public Region {
   ~ThreadRegion() override { heap_->give_back(data_); }
   std::byte* data() const override { return data_; }
   size_t bytes() const override { return bytes_; }
+  RegionHandle handle() const override {
+    return {RegionHandle::Kind::address, -1, reinterpret_cast<uintptr_t>(data_), bytes_};
+  }
 
  private:
   const std::shared_ptr<ThreadHeap> heap_;

@@ -1,7 +1,5 @@
 #include "tutti/backends/shared/pipeline.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -76,6 +74,7 @@ Pipeline::Pipeline(int rank, SharedMemory& memory, std::vector<std::byte*> block
   block_.resize(kBlockBytes);
   inputs_.resize(peers_.size());
   outputs_.resize(peers_.size());
+  share_outputs_.reserve(peers_.size() + 1);
   // How many run at once varies with time from step to step.
   for (int i = 0; i < kFirstRuns; ++i) spare_.push_back(std::make_unique<Call>(*this));
 }
@@ -222,24 +221,41 @@ void Pipeline::fill() {
     bytes = 0;
   } else if (run.verdict == 0 && run.algorithm == kOneShot && !run.chooses_destination()) {
     run.fill(range, small_place(own(), chunk, bytes));
+    copied_ += bytes;
   } else if (run.verdict == 0 && run.algorithm == kOneShot) {
     const Destination destination = choose_destination(run.destination_word(), chunk);
     const AddTime time(time_of(chunk));
     leave_input(run, range, small_place(own(), chunk, bytes), destination);
+    copied_ += bytes;
   } else if (run.verdict == 0) {
-    auto* slot = own().slots + slot_of(chunk) * kChunkBytes;
     const Range mine = share_of(rank_, size(), range, run.element);
-    const Destination destination = choose_destination(run.destination_word(), chunk);
-    const AddTime time(time_of(chunk));
-    leave_input(run, {range.begin, mine.begin - range.begin}, slot, destination);
-    leave_input(run, {mine.end(), range.end() - mine.end()},
-                slot + run.bytes(mine.end() - range.begin), destination);
-    if (run.input_view(mine) == nullptr)
-      run.fill(mine, own().results + slot_of(chunk) * kChunkBytes);
+    fill_two_shot(run, chunk, range, mine);
     bytes -= run.bytes(mine.count);
   }
   bytes_ += bytes;
   publish_filled(chunk);
+}
+
+// Tells where this rank's elements lie, if its peers reach them; else leaves there what they read.
+void Pipeline::fill_two_shot(const Call& run, uint64_t chunk, Range range, Range mine) {
+  auto& line = own().lines[slot_of(chunk)];
+  const Destination destination = choose_destination(run.destination_word(), chunk);
+  const AddTime time(time_of(chunk));
+  const auto place_of = [&](const std::byte* view) {
+    return view == nullptr ? SharedMemory::kNowhere
+                           : memory_.place_of(view, run.bytes(range.count));
+  };
+  const uint64_t input = place_of(run.input_view(range));
+  const uint64_t output = run.is_wanted ? place_of(run.output_view(range)) : SharedMemory::kNowhere;
+  std::memcpy(line.payload + kInputAt, &input, sizeof input);
+  std::memcpy(line.payload + kOutputAt, &output, sizeof output);
+  if (input != SharedMemory::kNowhere) return;
+  auto* slot = own().slots + slot_of(chunk) * kChunkBytes;
+  leave_input(run, {range.begin, mine.begin - range.begin}, slot, destination);
+  leave_input(run, {mine.end(), range.end() - mine.end()},
+              slot + run.bytes(mine.end() - range.begin), destination);
+  if (run.input_view(mine) == nullptr) run.fill(mine, own().results + slot_of(chunk) * kChunkBytes);
+  copied_ += run.bytes(range.count - mine.count);
 }
 
 // What others read, into the own slot.
@@ -285,6 +301,13 @@ Destination Pipeline::destination_of(size_t rank, uint64_t chunk) const {
   return static_cast<Destination>(peers_[rank].lines[slot_of(chunk)].payload[kDestinationAt]);
 }
 
+// Where what a rank told of a chunk lies in its memory; kNowhere: in its slots.
+uint64_t Pipeline::told_place(size_t rank, uint64_t chunk, size_t at) const {
+  uint64_t place = 0;
+  std::memcpy(&place, peers_[rank].lines[slot_of(chunk)].payload + at, sizeof place);
+  return place;
+}
+
 // Of a chunk of `bytes` that rank 0 is done with, if it was measured and all ranks left it alike.
 void Pipeline::learn_cost(size_t word, uint64_t chunk, size_t bytes) {
   if (!is_measured_[slot_of(chunk)]) return;
@@ -294,68 +317,14 @@ void Pipeline::learn_cost(size_t word, uint64_t chunk, size_t bytes) {
   destinations_[word].measured(first, spent_ns_[slot_of(chunk)] / static_cast<float>(bytes));
 }
 
-// False if the operation is over because of what the ranks said.
-bool Pipeline::learn_verdict(Call& run, uint64_t chunk) {
-  if (is_agreed(chunk)) return true;
-  uint32_t verdict = 0;
-  for (const auto& peer : peers_) verdict |= peer.lines[slot_of(chunk)].call.verdict();
-  run.state = verdict != 0 ? OperationState::vetoed : OperationState::failed;
-  if (verdict == 0) {
-    run.why =
-        Error(ErrorCode::mismatch,
-              fmt::format("{}; blocking calls must come in one order and look alike on all ranks. "
-                          "Nothing was changed.",
-                          describe_disagreement(chunk)));
-    // The next operation begins behind the longest of what the ranks meant.
-    for (const auto& peer : peers_) {
-      const auto& call = peer.lines[slot_of(chunk)].call;
-      const int64_t elements = elements_of_chunk(static_cast<Algorithm>(call.algorithm()),
-                                                 call.kind(), call.dtype(), size(), call.count());
-      if (elements > 0)
-        run.end = std::max(
-            run.end, run.begin + static_cast<uint64_t>((call.count() + elements - 1) / elements));
-    }
-    end_ = std::max(end_, run.end);
-  }
-  reduced_ = drained_ = run.end;
-  filled_ = std::max(filled_, run.end);
-  std::erase(operations_, &run);
-  return false;
-}
-
-std::string Pipeline::describe_disagreement(uint64_t chunk) const {
-  const size_t slot = slot_of(chunk);
-  const bool are_allreduces = std::ranges::all_of(peers_, [&](const Peer& peer) {
-    return peer.lines[slot].call.kind() == CollectiveKind::allreduce;
-  });
-  std::string text, first;
-  bool look_alike = true;
-  for (size_t rank = 0; rank < peers_.size(); ++rank) {
-    const auto& call = peers_[rank].lines[slot].call;
-    char name[sizeof(NameLine)];
-    std::memcpy(name, peers_[rank].names[slot].text, sizeof name);
-    name[sizeof name - 1] = 0;
-    std::string said = are_allreduces ? "" : fmt::format("{} ", to_string(call.kind()));
-    said += fmt::format(
-        "\"{}\" with {}[{}]{}", name, to_string(call.dtype()), call.count(),
-        call.algorithm() == kDirect || call.algorithm() == kFused ? " of a GradientArena" : "");
-    if (reduces(call.kind())) said += fmt::format(" and op {}", to_string(call.op()));
-    if (has_root(call.kind())) said += fmt::format(" and root {}", call.root());
-    text += fmt::format("{}rank {} called {}", rank == 0 ? "" : ", ", rank, said);
-    if (rank == 0) first = said;
-    look_alike &= said == first;
-  }
-  if (look_alike) text += ", but not with the same rows for each rank or strides";
-  return text;
-}
-
 void Pipeline::drain() {
   const uint64_t chunk = drained_;
   auto& run = run_of(chunk);
   if (run.algorithm == kTwoShot) {
     drain_shares(run, chunk);
-    // What is short tells of waiting more than of bytes.
-    if (const auto bytes = run.bytes(run.range_of(chunk).count); bytes >= kChunkBytes / 4)
+    // What is short tells of waiting more than of bytes, and what was read where it lay of neither.
+    if (const auto bytes = run.bytes(run.range_of(chunk).count);
+        bytes >= kChunkBytes / 4 && !is_read_in_place(chunk))
       learn_cost(run.destination_word(), chunk, bytes);
   }
   ++drained_;
@@ -364,11 +333,15 @@ void Pipeline::drain() {
 void Pipeline::drain_shares(const Call& run, uint64_t chunk) {
   const AddTime time(time_of(chunk));
   const Range range = run.range_of(chunk);
+  // Each rank has written its share to where it belongs.
+  const auto own = static_cast<size_t>(rank_);
+  if (!run.is_wanted || told_place(own, chunk, kOutputAt) != SharedMemory::kNowhere) return;
   for (size_t rank = 0; rank < peers_.size(); ++rank) {
     const Range share = share_of(static_cast<int>(rank), size(), range, run.element);
     // The own share may be there already.
     if (static_cast<int>(rank) == rank_ && run.output_view(share) != nullptr) continue;
     run.drain(share, peers_[rank].results + slot_of(chunk) * kChunkBytes);
+    copied_ += run.bytes(share.count);
   }
 }
 
@@ -473,6 +446,7 @@ void Pipeline::count(TransportCounters& counters) const {
   counters.messages_sent += messages_;
   counters.bytes_sent += bytes_;
   counters.allocations += allocations_;
+  counters.copied_bytes += copied_;
 }
 
 }  // namespace tutti

@@ -82,8 +82,9 @@ struct alignas(128) SleepLine {
 ///   drain   when all results are there: unpack them
 /// While one chunk is reduced the next is filled and the one before is drained. A small operation
 /// is one chunk of which every rank reduces everything (no third stage). Memory that is shared
-/// itself is neither packed nor unpacked: its owner-of-share writes the result into all ranks'
-/// memory. What others read of a chunk is left in the own cache or in memory, as rank 0 finds best.
+/// itself is neither packed nor unpacked: it is read where it is, and the owner of a share writes
+/// the result there; which memory is so, each rank tells with each chunk. What others read of a
+/// chunk is left in the own cache or in memory, as rank 0 finds best.
 ///
 /// A reduce is an allreduce that only its root drains. The other kinds have another middle stage:
 ///   move    when all ranks published: copy what is for this rank (reduce_scatter: reduce it)
@@ -156,9 +157,11 @@ class Pipeline {
   bool can_reduce() const;
   bool can_drain() const;
   void fill();
+  void fill_two_shot(const Call& run, uint64_t chunk, Range range, Range mine);
   void leave_input(const Call& run, Range range, std::byte* place, Destination destination);
   Destination choose_destination(size_t word, uint64_t chunk);
   Destination destination_of(size_t rank, uint64_t chunk) const;
+  uint64_t told_place(size_t rank, uint64_t chunk, size_t at) const;
   void learn_cost(size_t word, uint64_t chunk, size_t bytes);
   // Null: that chunk is not measured.
   float* time_of(uint64_t chunk) {
@@ -174,6 +177,7 @@ class Pipeline {
   static std::byte* small_place(const Peer& peer, uint64_t chunk, size_t bytes);
   void reduce_all(Call& run, uint64_t chunk);
   void reduce_share(Call& run, uint64_t chunk);
+  bool find_share(const Call& run, uint64_t chunk, size_t rank, Range mine);
   void reduce_past_caches(Call& run, Range range, std::byte* result);
   bool reduce_direct(Call& run, uint64_t chunk);
   Places places_of(size_t rank, uint64_t chunk) const;
@@ -181,6 +185,8 @@ class Pipeline {
   bool ends_when_reduced();
   bool is_agreed(uint64_t chunk) const;
   bool learn_verdict(Call& run, uint64_t chunk);
+  bool differs_in_place_only(uint64_t chunk) const;
+  uint64_t end_of_all(const Call& run, uint64_t chunk) const;
   std::string describe_disagreement(uint64_t chunk) const;
   static int64_t elements_of_chunk(Algorithm algorithm, CollectiveKind kind, DataType dtype,
                                    int size, int64_t count);
@@ -193,6 +199,7 @@ class Pipeline {
   void reduce_part(const Call& run, uint64_t chunk, Range range);
   void learn_sources(Call& run, uint64_t chunk);
   bool is_read_in_place(uint64_t chunk) const;
+  bool is_in_place(const Call& run, size_t rank) const;
   const std::byte* moved_from(const Call& run, size_t rank, uint64_t chunk, int64_t begin) const;
   Traffic predict_move(const Collective& collective) const;
   void publish(std::atomic<uint64_t>& word, uint64_t value);
@@ -223,11 +230,13 @@ class Pipeline {
   std::atomic<bool> aborted_{false};
   std::vector<const std::byte*> inputs_;
   std::vector<std::byte*> outputs_;
-  std::vector<std::byte> block_;  // elements on their way elsewhere, in the first cache
+  std::vector<std::byte*> share_outputs_;  // where the result of a share is written to
+  std::vector<std::byte> block_;           // elements on their way elsewhere, in the first cache
   std::array<DestinationChoice, ProgressLine::kWords> destinations_;
   float spent_ns_[kSlots] = {};  // of each slot's chunk, on all stages, if it is measured
   bool is_measured_[kSlots] = {};
   uint64_t messages_ = 0, bytes_ = 0;
+  uint64_t copied_ = 0;  // bytes into slots and out of them
 };
 
 }  // namespace tutti

@@ -18,8 +18,12 @@ inline int64_t one_shot_bytes(int size) { return (128 << 10) / size; }
 // Stays in the first cache.
 inline constexpr int64_t kBlockBytes = 16 << 10;
 
-// In the payload of a chunk's line, behind a place: where its rank left the chunk (a Destination).
-inline constexpr size_t kDestinationAt = sizeof(uint64_t);
+// In the payload of a chunk's line: where its rank's input lies in shared memory, if its peers read
+// it there; where it left the chunk else (a Destination); and where its output lies, if they write
+// it there.
+inline constexpr size_t kInputAt = 0;
+inline constexpr size_t kDestinationAt = kInputAt + sizeof(uint64_t);
+inline constexpr size_t kOutputAt = kDestinationAt + sizeof(uint64_t);
 
 // Adds to `sum`, unless that is null, how many ns its scope takes.
 class AddTime {
@@ -103,6 +107,7 @@ class Pipeline::Call final : public Operation {
     is_wanted = kind != CollectiveKind::reduce || root == pipeline_.rank_;
     output = is_wanted ? collective.output : nullptr;
     windows.assign(launch.windows.begin(), launch.windows.end());
+    algorithm = kOneShot;
     scale = scale_of(collective, launch, size);
     update = launch.update;
     if (kind != CollectiveKind::allreduce && kind != CollectiveKind::reduce) {
@@ -112,17 +117,26 @@ class Pipeline::Call final : public Operation {
       count = collective.send_counts[0];
       parts = 1;
       is_kept = false;
-      if (!windows.empty())
-        algorithm = update == nullptr ? kDirect : kFused;
-      else
-        algorithm = count * element <= one_shot_bytes(size) ? kOneShot : kTwoShot;
     }
-    chunk_elements = elements_of_chunk(algorithm, kind, dtype, size, count);
+    if (algorithm != kMove && !windows.empty()) {
+      algorithm = update == nullptr ? kDirect : kFused;
+      chunk_elements = 0;
+      reduced_elements = 0;
+    } else {
+      share_apart();
+    }
     name = launch.name;
     subject = subject_of(collective, launch);
-    reduced_elements = 0;
     why.reset();
     state = OperationState::pending;
+  }
+  // Not in memory that all reach: in one shot or in two, or moved.
+  void share_apart() {
+    windows.clear();
+    if (algorithm != kMove)
+      algorithm = count * element <= one_shot_bytes(pipeline_.size()) ? kOneShot : kTwoShot;
+    chunk_elements = elements_of_chunk(algorithm, kind, dtype, pipeline_.size(), count);
+    reduced_elements = 0;
   }
   void release() override {
     pipeline_.forget(*this);

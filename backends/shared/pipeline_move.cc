@@ -145,7 +145,7 @@ void Pipeline::Call::lay_out_move(const Collective& collective) {
 
 void Pipeline::fill_move(const Call& run, uint64_t chunk) {
   auto& line = own().lines[slot_of(chunk)];
-  if (run.tells_place()) std::memcpy(line.payload, &run.place, sizeof run.place);
+  if (run.tells_place()) std::memcpy(line.payload + kInputAt, &run.place, sizeof run.place);
   if (run.verdict != 0) return;
   Destination destination = Destination::cache;
   const bool chooses = run.chooses_destination();
@@ -172,16 +172,16 @@ void Pipeline::fill_move(const Call& run, uint64_t chunk) {
       copy_to(destination, place, elements, run.bytes(piece.count));
     }
     if (!is_own) bytes_ += run.bytes(piece.count);
+    if (is_packed) copied_ += run.bytes(piece.count);
   }
 }
 
-// Whether any rank told with the first chunk that its input is to be read where it is.
+// Whether any rank told that its input is to be read where it is: with the first chunk of what
+// moves, with each of an allreduce in two shots.
 bool Pipeline::is_read_in_place(uint64_t chunk) const {
-  return std::ranges::any_of(peers_, [&](const Peer& peer) {
-    uint64_t place = 0;
-    std::memcpy(&place, peer.lines[slot_of(chunk)].payload, sizeof place);
-    return place != SharedMemory::kNowhere;
-  });
+  for (size_t rank = 0; rank < peers_.size(); ++rank)
+    if (told_place(rank, chunk, kInputAt) != SharedMemory::kNowhere) return true;
+  return false;
 }
 
 // Of the first chunk, which all ranks have told: who has left what where.
@@ -190,8 +190,7 @@ void Pipeline::learn_sources(Call& run, uint64_t chunk) {
   if (!run.is_kept) return;
   run.sources.assign(peers_.size(), nullptr);
   for (size_t rank = 0; rank < peers_.size(); ++rank) {
-    uint64_t place = 0;
-    std::memcpy(&place, peers_[rank].lines[slot_of(chunk)].payload, sizeof place);
+    const uint64_t place = told_place(rank, chunk, kInputAt);
     const int64_t count = run.received_from(static_cast<int>(rank));
     if (static_cast<int>(rank) == rank_ || place == SharedMemory::kNowhere || count == 0) continue;
     int64_t begin = 0;
@@ -207,13 +206,18 @@ void Pipeline::learn_sources(Call& run, uint64_t chunk) {
   }
 }
 
+// Whether what a rank gives this one is read where it was, and not out of a slot.
+bool Pipeline::is_in_place(const Call& run, size_t rank) const {
+  if (static_cast<int>(rank) == rank_) return !run.is_own_in_slot;
+  return !run.sources.empty() && run.sources[rank] != nullptr;
+}
+
 // Where elements from `begin` on are of what a rank gives this one.
 const std::byte* Pipeline::moved_from(const Call& run, size_t rank, uint64_t chunk,
                                       int64_t begin) const {
-  if (static_cast<int>(rank) == rank_ && !run.is_own_in_slot)
-    return run.part_for(rank_) + begin * run.element;
-  if (!run.sources.empty() && run.sources[rank] != nullptr)
-    return run.sources[rank] + begin * run.element;
+  if (is_in_place(run, rank))
+    return (static_cast<int>(rank) == rank_ ? run.part_for(rank_) : run.sources[rank]) +
+           begin * run.element;
   const size_t stride = run.slot_bytes() / static_cast<size_t>(run.parts);
   return small_place(peers_[rank], chunk, run.slot_bytes()) +
          (run.parts > 1 ? static_cast<size_t>(rank_) * stride : 0);
@@ -241,6 +245,7 @@ void Pipeline::take_moved(const Call& run, uint64_t chunk, Range range) {
     const auto* source = moved_from(run, rank, chunk, piece.begin);
     auto* target = run.place_for(static_cast<int>(rank)) + piece.begin * run.element;
     const auto bytes = run.bytes(piece.count);
+    if (!is_in_place(run, rank)) copied_ += bytes;
     if (i == 0 && source != target)
       std::memmove(target, source, bytes);
     else if (i > 0 && run.count * run.element < kBeyondCachesBytes)
@@ -253,8 +258,10 @@ void Pipeline::take_moved(const Call& run, uint64_t chunk, Range range) {
 void Pipeline::reduce_part(const Call& run, uint64_t chunk, Range range) {
   const Range piece = in_chunk(run.received_from(rank_), range);
   if (piece.count == 0) return;
-  for (size_t rank = 0; rank < peers_.size(); ++rank)
+  for (size_t rank = 0; rank < peers_.size(); ++rank) {
     inputs_[rank] = moved_from(run, rank, chunk, piece.begin);
+    if (!is_in_place(run, rank)) copied_ += run.bytes(piece.count);
+  }
   tutti::reduce(run.dtype, run.op, run.output + piece.begin * run.element, inputs_, piece.count,
                 run.scale, Destination::cache);
 }

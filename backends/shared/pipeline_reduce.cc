@@ -76,6 +76,7 @@ void Pipeline::reduce_all(Call& run, uint64_t chunk) {
   if (run.count == 0 || !run.is_wanted) return;
   for (size_t rank = 0; rank < peers_.size(); ++rank)
     inputs_[rank] = small_place(peers_[rank], chunk, run.bytes(run.count));
+  copied_ += run.bytes(run.count) * (peers_.size() - 1);
   if (auto* output = run.output_view(whole)) {
     tutti::reduce(run.dtype, run.op, output, inputs_, run.count, run.scale);
     return;
@@ -91,21 +92,50 @@ void Pipeline::reduce_share(Call& run, uint64_t chunk) {
   auto* result = own().results + slot_of(chunk) * kChunkBytes;
   if (mine.count == 0) return;
   const AddTime time(time_of(chunk));
-  const auto offset = run.bytes(mine.begin - range.begin);
-  for (size_t rank = 0; rank < peers_.size(); ++rank)
-    inputs_[rank] = peers_[rank].slots + slot_of(chunk) * kChunkBytes + offset;
-  const auto* view = run.input_view(mine);
-  inputs_[static_cast<size_t>(rank_)] = view != nullptr ? view : result;
   bytes_ += run.bytes(mine.count);
-  if (destination_of(static_cast<size_t>(rank_), chunk) == Destination::memory)
+  auto* output = run.is_wanted ? run.output_view(mine) : nullptr;
+  share_outputs_.clear();
+  if (output != nullptr) share_outputs_.push_back(output);
+  // Whether any rank takes this share out of the results, this one too if it unpacks them.
+  bool is_taken = run.is_wanted && output == nullptr;
+  for (size_t rank = 0; rank < peers_.size(); ++rank)
+    is_taken |= find_share(run, chunk, rank, mine);
+  const bool is_written_to_peers = share_outputs_.size() > (output != nullptr ? size_t{1} : 0);
+  if (is_taken) copied_ += run.bytes(mine.count);
+  if (is_taken && !is_written_to_peers &&
+      destination_of(static_cast<size_t>(rank_), chunk) == Destination::memory)
     return reduce_past_caches(run, mine, result);
-  auto* output = run.output_view(mine);
-  if (output == nullptr) {
-    tutti::reduce(run.dtype, run.op, result, inputs_, mine.count, run.scale);
-    return;
+  if (is_taken) share_outputs_.push_back(result);
+  // What is in peers' memory is shared with them at its ends.
+  const auto order = is_written_to_peers ? order_ : Order::ascending;
+  if (!share_outputs_.empty())
+    tutti::reduce(run.dtype, run.op, share_outputs_, inputs_, mine.count, run.scale,
+                  Destination::cache, order);
+}
+
+// Where a rank's elements of this rank's share are, into inputs_, and, if it is another one that
+// wants the result in memory that is reached, where that is, into share_outputs_. True: it takes it
+// out of the results.
+bool Pipeline::find_share(const Call& run, uint64_t chunk, size_t rank, Range mine) {
+  const Range range = run.range_of(chunk);
+  const auto offset = run.bytes(mine.begin - range.begin);
+  const auto reached = [&](uint64_t place) {
+    return memory_.at(static_cast<int>(rank), place, run.bytes(range.count)) + offset;
+  };
+  if (static_cast<int>(rank) == rank_) {
+    const auto* view = run.input_view(mine);
+    inputs_[rank] = view != nullptr ? view : own().results + slot_of(chunk) * kChunkBytes;
+    return false;
   }
-  std::byte* const both[] = {result, output};
-  tutti::reduce(run.dtype, run.op, both, inputs_, mine.count, run.scale, Destination::cache);
+  const uint64_t input = told_place(rank, chunk, kInputAt);
+  inputs_[rank] = input != SharedMemory::kNowhere
+                      ? reached(input)
+                      : peers_[rank].slots + slot_of(chunk) * kChunkBytes + offset;
+  if (run.kind == CollectiveKind::reduce && static_cast<int>(rank) != run.root) return false;
+  const uint64_t output = told_place(rank, chunk, kOutputAt);
+  if (output == SharedMemory::kNowhere) return true;
+  share_outputs_.push_back(reached(output));
+  return false;
 }
 
 // From inputs_, to where this rank wants it and past the caches to where the others do.
@@ -221,6 +251,7 @@ bool Pipeline::run_here(const Collective& collective, const Launch& launch) {
       std::memcpy(place, collective.input, whole);
     }
     bytes_ += whole;
+    copied_ += whole * peers_.size();  // in here, and out of the others' below
   }
   // All that the line tells is written at once: a peer that looks between takes it away.
   line.call.tell(collective.kind, collective.dtype, collective.op, is_direct ? kDirect : kOneShot,

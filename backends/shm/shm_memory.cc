@@ -179,6 +179,9 @@ class ShmRegion final : public Region {
   ~ShmRegion() override { heap_->remove(place_); }
   std::byte* data() const override { return mapping_.data(); }
   size_t bytes() const override { return mapping_.bytes(); }
+  RegionHandle handle() const override {
+    return {RegionHandle::Kind::file, heap_->file().descriptor(), place_, bytes()};
+  }
 
  private:
   const std::shared_ptr<Heap> heap_;

@@ -15,6 +15,16 @@ namespace {
 // without a call, which every blocking collective would make.
 [[gnu::tls_model("initial-exec")]] thread_local const Engine* callback_of = nullptr;
 
+Error freed_in_use(const std::string& name, int rank) {
+  return Error(ErrorCode::invalid_argument,
+               fmt::format("\"{}\": rank {} freed the SharedRegion in which its tensor lies before "
+                           "the Work was done; wait for the Work first. The other ranks got what "
+                           "was there",
+                           name, rank))
+      .with_rank(rank)
+      .with_tensor(name);
+}
+
 }  // namespace
 
 bool Engine::in_callback() const { return callback_of == this; }
@@ -42,6 +52,9 @@ bool Engine::take_submissions() {
     submitted.swap(submitted_);
     submitted_bytes_ = quiet_bytes_ = 0;
     joins.swap(joins_);
+    some_may_be_free_ |= !retired_.empty();
+    for (auto& region : retired_) retiring_.push_back(std::move(region));
+    retired_.clear();
   }
   for (Entry* entry : submitted) {
     if (left_)
@@ -83,6 +96,7 @@ bool Engine::step() {
     if (!is_dead_) backend_->progress();
     moved = true;
   }
+  if (some_may_be_free_) free_retired();
   if (some_finished_) {
     some_finished_ = false;
     publish_statistics();
@@ -117,28 +131,33 @@ void Engine::finish(std::span<Entry* const> entries, const Error* error) {
   some_finished_ = true;
   finishing_.clear();
   finishing_.reserve(entries.size());  // once they are moved, nothing may be thrown
-  std::vector<std::string> names;      // of what failed
+  std::vector<std::pair<size_t, Error>> failed;
+  some_may_be_free_ |= !retiring_.empty();
   {
     // From here on any thread may submit these names again, before it sees that the Work is done.
     const std::lock_guard lock(submit_mutex_);
     for (Entry* entry : entries) {
-      if (entry->reuses_work && error == nullptr && !closed_)
+      if (error != nullptr)
+        failed.emplace_back(finishing_.size(), about(*error, entry->request.name));
+      else if (!retiring_.empty() && is_in_retired_memory(*entry))
+        failed.emplace_back(finishing_.size(), freed_in_use(entry->request.name, context_.rank));
+      const bool is_good = failed.empty() || failed.back().first != finishing_.size();
+      if (entry->reuses_work && is_good && !closed_)
         finishing_.push_back(entry->work);
       else
         finishing_.push_back(std::move(entry->work));
-      if (error != nullptr) names.push_back(entry->request.name);
       if (entry->made) entry->made = Tensor();
       entry->staged = nullptr;
       entry->ready.reset();
       entry->pending = false;
     }
   }
+  auto next_failed = failed.begin();
   for (size_t i = 0; i < finishing_.size(); ++i) {
     auto& work = finishing_[i];
-    const auto why = error == nullptr ? std::optional<Error>() : about(*error, names[i]);
-    if (!work->finish_part(why ? &*why : nullptr, finished_callbacks_) ||
-        finished_callbacks_.empty())
-      continue;
+    const Error* why = nullptr;
+    if (next_failed != failed.end() && next_failed->first == i) why = &(next_failed++)->second;
+    if (!work->finish_part(why, finished_callbacks_) || finished_callbacks_.empty()) continue;
     const auto exception = work->exception();
     for (auto& callback : finished_callbacks_)
       post([callback = std::move(callback), exception] { callback(exception); });
@@ -175,6 +194,7 @@ void Engine::publish_statistics() {
   published_.control_bytes = counters.control_bytes_sent;
   published_.negotiation_messages = negotiation_messages_;
   published_.allocations = counters.allocations + scheduler_->allocations() + submitting;
+  published_.copied_bytes = counters.copied_bytes;
   published_.bytes_to_peer = counters.bytes_to_peer;
 }
 

@@ -81,6 +81,9 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   /// negotiation and without waking anyone. False: the backend has no such way; submit() it.
   /// `layout`: see layout_of().
   bool run_now(std::string_view name, const Collective& collective, uint64_t layout = 0);
+  /// Frees memory of the program's when no operation of this rank uses it any more; those that do
+  /// end with Error(invalid_argument). Any thread; never blocks.
+  void retire(std::unique_ptr<Region> region) noexcept;
   /// Lets the engine look again at what waits. Any thread; never blocks.
   void wake();
   /// Runs `function` as a callback: on the callbacks' thread, or, if the engine is closed, at once.
@@ -124,6 +127,8 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   bool step();
   bool take_submissions();
   bool hand_over_deferred();
+  bool is_in_retired_memory(const Entry& entry) const;
+  void free_retired();
   /// Every pending operation of this rank ends with this error.
   void fail_all(const Error& error);
   /// Whatever a thread does while it has the token, it does in here. What is thrown there, by the
@@ -249,7 +254,9 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   std::vector<std::shared_ptr<WorkState>> finishing_;
   std::vector<WorkCallback> finished_callbacks_;
   std::vector<Entry*> taken_;
-  std::vector<Entry*> deferred_;  // until what their streams wait for is done
+  std::vector<Entry*> deferred_;                   // until what their streams wait for is done
+  std::vector<std::unique_ptr<Region>> retiring_;  // until no pending operation uses them
+  bool some_may_be_free_ = false;                  // of these
   std::vector<std::byte> message_;
   std::vector<std::string> timelines_;  // rank 0, at the end: events of each rank
   std::vector<bool> timeline_done_;
@@ -290,6 +297,7 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   std::vector<StreamWait> stream_waits_;          // of Works that are not done
   std::unordered_set<std::string> device_names_;  // see was_on_device()
   std::vector<Entry*> joins_;
+  std::vector<std::unique_ptr<Region>> retired_;  // not seen by the engine yet
   EntryTable entries_;
   uint64_t submission_allocations_ = 0;
   // While the background thread sleeps in a plan: this rank's submissions need not wake it before

@@ -3,6 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <iterator>
+
 #include "tutti/core/engine/engine.h"
 
 namespace tutti {
@@ -90,6 +95,52 @@ void Engine::submit_join(std::unique_ptr<Entry> entry) {
   slot.submitted = Clock::now();
   joins_.push_back(&slot);
   if (!bell_rung_.exchange(true)) bell_.ring();
+}
+
+// --- memory that the program frees ------------------------------------------------------------
+
+void Engine::retire(std::unique_ptr<Region> region) noexcept {
+  try {
+    const std::lock_guard lock(submit_mutex_);
+    retired_.push_back(nullptr);
+    retired_.back() = std::move(region);
+  } catch (const std::bad_alloc&) {
+    keep_for_good(region.release());  // somebody may use it
+    return;
+  }
+  wake();
+}
+
+namespace {
+
+bool lies_in(const Entry& entry, const Region& region) {
+  const std::less<const std::byte*> before;
+  const auto *begin = region.data(), *end = begin + region.bytes();
+  return std::ranges::any_of(std::array{&entry.input, &entry.output}, [&](const auto* view) {
+    return view->bytes() > 0 && before(view->data(), end) &&
+           before(begin, view->data() + view->bytes());
+  });
+}
+
+}  // namespace
+
+bool Engine::is_in_retired_memory(const Entry& entry) const {
+  return std::ranges::any_of(retiring_,
+                             [&](const auto& region) { return lies_in(entry, *region); });
+}
+
+void Engine::free_retired() {
+  if (!blocking_.empty()) return;  // a blocking call may use any memory
+  some_may_be_free_ = false;
+  std::vector<std::unique_ptr<Region>> unused;  // given back without the lock
+  const std::lock_guard lock(submit_mutex_);
+  const auto pending = entries_.pending();
+  const auto rest = std::ranges::partition(retiring_, [&](const auto& region) {
+    return std::ranges::any_of(pending,
+                               [&](const Entry* entry) { return lies_in(*entry, *region); });
+  });
+  unused.assign(std::move_iterator(rest.begin()), std::move_iterator(rest.end()));
+  retiring_.erase(rest.begin(), rest.end());
 }
 
 void Engine::wake() {

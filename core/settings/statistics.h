@@ -22,6 +22,7 @@ struct Statistics {
   uint64_t negotiation_messages = 0;  // sent by this rank: requests and responses alone
   uint64_t wakeups = 0;               // times the background thread woke
   uint64_t allocations = 0;           // on the data path
+  uint64_t copied_bytes = 0;          // data copied into and out of the slots of shared memory
   uint64_t caller_runs = 0;           // waits that drove the engine themselves
   // Time that callers spent in wait(), and in blocking calls for which the peers were so late that
   // the caller stopped spinning (some 10 us; to look at the clock would cost the others too much).

@@ -1,8 +1,9 @@
 // Every kind in every form: named, by handle, out of place with constant input, in place, in
-// groups, and blocking.
+// groups, blocking, in memory that the ranks reach, and as raw bytes.
 #include <fmt/format.h>
 
 #include "tests/api/case.h"
+#include "tutti/core/shared_region.h"
 
 namespace tutti::test {
 namespace {
@@ -257,7 +258,7 @@ TUTTI_CASE(Forms, ByHandleStepAfterStep) {
         Heap heap;
         const auto handle =
             comm.declare(name, arrays.shape(std::max(arrays.given(), int64_t{1})), DataType::f32);
-        for (int step = 0; step < 6; ++step)
+        for (int step = 0; step < 5; ++step)
           check_places(comm, kind, arrays, std::ref(heap), [&](ConstTensorView in, TensorView out) {
             kind.start(comm, handle, in, out).wait();
           });
@@ -272,6 +273,31 @@ TUTTI_CASE(Forms, Blocking) {
                       comm, kind, arrays, std::ref(heap),
                       [&](ConstTensorView in, TensorView out) { kind.block(comm, name, in, out); });
                 });
+}
+
+// All ranks have their arrays in such memory, or every second one.
+TUTTI_CASE(Forms, InMemoryThatTheRanksReach) {
+  for (const bool mixed : {false, true})
+    for_each_kind(comm, DataType::f32, {2, 30'000},
+                  [&](const KindForms& kind, const Arrays& arrays, const std::string& name) {
+                    SCOPED_TRACE(mixed ? "every second rank" : "every rank");
+                    for (const bool blocking : {false, true}) {
+                      std::vector<SharedRegion> regions;
+                      Heap heap;
+                      const Memory memory = [&](int64_t bytes) {
+                        if (mixed && comm.rank() % 2 == 1) return heap(bytes);
+                        regions.push_back(comm.allocate(std::max<int64_t>(bytes, 1)));
+                        return regions.back().data();
+                      };
+                      check_places(comm, kind, arrays, memory,
+                                   [&](ConstTensorView in, TensorView out) {
+                                     if (blocking)
+                                       kind.block(comm, name, in, out);
+                                     else
+                                       kind.start(comm, name, in, out).wait();
+                                   });
+                    }
+                  });
 }
 
 TUTTI_CASE(Forms, GroupsIntoTheCallersMemory) {

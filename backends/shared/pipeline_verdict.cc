@@ -1,0 +1,98 @@
+// What the ranks said with the first chunk of an operation: whether they mean the same, and want
+// it.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "tutti/backends/shared/pipeline_call.h"
+#include "tutti/base/error.h"
+
+namespace tutti {
+
+// False if the operation is over because of what the ranks said.
+bool Pipeline::learn_verdict(Call& run, uint64_t chunk) {
+  if (is_agreed(chunk)) return true;
+  if (run.subject != 0 && operations_.back() == &run && differs_in_place_only(chunk)) {
+    // A blocking call, before which all was over, for which some ranks have memory that all reach
+    // and some have not: once more, behind the longest of what the ranks meant, with each in its
+    // own way.
+    filled_ = reduced_ = drained_ = run.begin = end_of_all(run, chunk);
+    run.share_apart();
+    run.end = end_ = run.begin + run.chunks();
+    return false;
+  }
+  uint32_t verdict = 0;
+  for (const auto& peer : peers_) verdict |= peer.lines[slot_of(chunk)].call.verdict();
+  run.state = verdict != 0 ? OperationState::vetoed : OperationState::failed;
+  if (verdict == 0) {
+    run.why =
+        Error(ErrorCode::mismatch,
+              fmt::format("{}; blocking calls must come in one order and look alike on all ranks. "
+                          "Nothing was changed.",
+                          describe_disagreement(chunk)));
+    run.end = end_of_all(run, chunk);
+    end_ = std::max(end_, run.end);
+  }
+  reduced_ = drained_ = run.end;
+  filled_ = std::max(filled_, run.end);
+  std::erase(operations_, &run);
+  return false;
+}
+
+// Behind the longest of what the ranks meant by an operation.
+uint64_t Pipeline::end_of_all(const Call& run, uint64_t chunk) const {
+  uint64_t end = run.end;
+  for (const auto& peer : peers_) {
+    const auto& call = peer.lines[slot_of(chunk)].call;
+    const int64_t elements = elements_of_chunk(static_cast<Algorithm>(call.algorithm()),
+                                               call.kind(), call.dtype(), size(), call.count());
+    if (elements > 0)
+      end = std::max(end,
+                     run.begin + static_cast<uint64_t>((call.count() + elements - 1) / elements));
+  }
+  return end;
+}
+
+// Whether the ranks mean one allreduce, which some want directly in memory that all reach.
+bool Pipeline::differs_in_place_only(uint64_t chunk) const {
+  const auto is_plain = [](uint8_t algorithm) {
+    return algorithm == kDirect || algorithm == kOneShot || algorithm == kTwoShot;
+  };
+  const auto& first = peers_[0].lines[slot_of(chunk)].call;
+  return std::ranges::all_of(peers_, [&](const Peer& peer) {
+    const auto& call = peer.lines[slot_of(chunk)].call;
+    return call.verdict() == 0 && is_plain(call.algorithm()) && call.kind() == first.kind() &&
+           call.dtype() == first.dtype() && call.op() == first.op() &&
+           call.extent == first.extent && call.subject == first.subject;
+  });
+}
+
+std::string Pipeline::describe_disagreement(uint64_t chunk) const {
+  const size_t slot = slot_of(chunk);
+  const bool are_allreduces = std::ranges::all_of(peers_, [&](const Peer& peer) {
+    return peer.lines[slot].call.kind() == CollectiveKind::allreduce;
+  });
+  std::string text, first;
+  bool look_alike = true;
+  for (size_t rank = 0; rank < peers_.size(); ++rank) {
+    const auto& call = peers_[rank].lines[slot].call;
+    char name[sizeof(NameLine)];
+    std::memcpy(name, peers_[rank].names[slot].text, sizeof name);
+    name[sizeof name - 1] = 0;
+    std::string said = are_allreduces ? "" : fmt::format("{} ", to_string(call.kind()));
+    said += fmt::format(
+        "\"{}\" with {}[{}]{}", name, to_string(call.dtype()), call.count(),
+        call.algorithm() == kDirect || call.algorithm() == kFused ? " of a GradientArena" : "");
+    if (reduces(call.kind())) said += fmt::format(" and op {}", to_string(call.op()));
+    if (has_root(call.kind())) said += fmt::format(" and root {}", call.root());
+    text += fmt::format("{}rank {} called {}", rank == 0 ? "" : ", ", rank, said);
+    if (rank == 0) first = said;
+    look_alike &= said == first;
+  }
+  if (look_alike) text += ", but not with the same rows for each rank or strides";
+  return text;
+}
+
+}  // namespace tutti
