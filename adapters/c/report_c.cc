@@ -56,6 +56,7 @@ int tutti_get_statistics(tutti_comm_t comm, tutti_statistics_t* statistics) {
         .predicted_bytes = now.predicted_bytes,
         .negotiation_messages = now.negotiation_messages,
         .caller_runs = now.caller_runs,
+        .copied_bytes = now.copied_bytes,
     };
     std::memcpy(statistics, &all, all.struct_size);
   });

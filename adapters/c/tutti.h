@@ -37,6 +37,8 @@ typedef struct tutti_store* tutti_store_t;
 typedef struct tutti_name* tutti_name_t;
 /* Gradients in memory of the library. */
 typedef struct tutti_arena* tutti_arena_t;
+/* Memory of the library that the ranks of a host reach. */
+typedef struct tutti_region* tutti_region_t;
 /* Where a function of the program's store puts a value. */
 typedef struct tutti_value* tutti_value_t;
 /* Bytes of other ranks, in memory of the library. */
@@ -460,6 +462,27 @@ int tutti_work_source(tutti_work_t work, int* source);
 /* Does not cancel. NULL is fine. */
 void tutti_work_release(tutti_work_t work);
 
+/* --- memory that the ranks of a host reach --- */
+
+/* Zeroed memory, 4096-byte aligned, that collectives read and write where it is if the backend
+ * shares memory. This rank's own business: ranks need not ask alike. */
+int tutti_allocate(tutti_comm_t comm, int64_t bytes, tutti_region_t* region);
+/* NULL and an error text if region is NULL. */
+void* tutti_region_data(tutti_region_t region);
+/* What another process, or a device's library, needs to map it. Set struct_size first. */
+typedef struct tutti_region_handle {
+  size_t struct_size; /* of this program's headers */
+  int32_t kind;       /* 0: nobody can; 1: threads of this process; 2: who gets the descriptor */
+  int32_t descriptor; /* borrowed from the region; -1: none */
+  uint64_t offset;    /* kind 1: the address; kind 2: in the descriptor's file, in bytes */
+  uint64_t bytes;     /* from there on */
+} tutti_region_handle_t;
+/* Fills what fits. */
+int tutti_region_export(tutti_region_t region, tutti_region_handle_t* handle);
+/* An operation that uses it and is pending fails on this rank with TUTTI_INVALID_ARGUMENT; the
+ * memory stays until it is over. NULL is fine. May come after tutti_destroy(). */
+void tutti_region_free(tutti_region_t region);
+
 /* --- arenas --- */
 
 /* Gradient arrays in one block of the library's memory, for a trainer that keeps no arrays of its
@@ -533,6 +556,7 @@ typedef struct tutti_statistics {
   uint64_t predicted_bytes;      /* in them */
   uint64_t negotiation_messages; /* sent by this rank: requests and responses alone */
   uint64_t caller_runs;          /* waits that drove the engine themselves */
+  uint64_t copied_bytes;         /* of data, into and out of the slots of shared memory */
 } tutti_statistics_t;
 
 /* Of this rank. */

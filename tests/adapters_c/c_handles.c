@@ -1,4 +1,5 @@
-/* Forms by handle, out of place, in groups and from any rank, and raw bytes. */
+/* Forms by handle, out of place, in groups and from any rank, raw bytes, and memory that the ranks
+ * reach. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -137,5 +138,26 @@ const char* check_more_places(tutti_comm_t comm) {
   EXPECT(everyone[size - 1].x == size - 0.5 && everyone[0].kind == 'k');
   EXPECT(tutti_allreduce(comm, "structs", &raw, TUTTI_SUM, NULL) == TUTTI_INVALID_ARGUMENT);
   EXPECT(strstr(tutti_last_error(), "op sum means nothing on raw") != NULL);
+
+  /* Memory that all reach. */
+  tutti_region_t region;
+  EXPECT_OK(tutti_allocate(comm, 400000, &region));
+  float* values = tutti_region_data(region);
+  EXPECT(values != NULL && values[99999] == 0);
+  for (int i = 0; i < 100000; ++i) values[i] = (float)(rank + 1);
+  tutti_tensor_t shared = tutti_vector(values, 100000, TUTTI_F32);
+  EXPECT_OK(tutti_allreduce(comm, "shared", &shared, TUTTI_MAX, NULL));
+  EXPECT(values[0] == (float)size && values[99999] == (float)size);
+  tutti_region_handle_t handle = {0};
+  EXPECT(tutti_region_export(region, &handle) == TUTTI_INVALID_ARGUMENT);
+  EXPECT(strstr(tutti_last_error(), "struct_size of the handle is 0 (want ") != NULL);
+  handle.struct_size = sizeof handle;
+  EXPECT_OK(tutti_region_export(region, &handle));
+  EXPECT(size == 1 || (handle.kind == 1 && handle.bytes >= 400000));
+  tutti_region_free(region);
+  tutti_region_free(NULL);
+  EXPECT(tutti_allocate(comm, -1, &region) == TUTTI_INVALID_ARGUMENT && region == NULL);
+  EXPECT(tutti_region_data(NULL) == NULL);
+  EXPECT(strstr(tutti_last_error(), "region must not be NULL") != NULL);
   return NULL;
 }

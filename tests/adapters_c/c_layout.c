@@ -57,5 +57,12 @@ FIELD(tutti_statistics_t, predicted_messages, 128, 8);
 FIELD(tutti_statistics_t, predicted_bytes, 136, 8);
 FIELD(tutti_statistics_t, negotiation_messages, 144, 8);
 FIELD(tutti_statistics_t, caller_runs, 152, 8);
+FIELD(tutti_statistics_t, copied_bytes, 160, 8);
+
+FIELD(tutti_region_handle_t, struct_size, 0, 8);
+FIELD(tutti_region_handle_t, kind, 8, 4);
+FIELD(tutti_region_handle_t, descriptor, 12, 4);
+FIELD(tutti_region_handle_t, offset, 16, 8);
+FIELD(tutti_region_handle_t, bytes, 24, 8);
 
 int c_layout_holds(void) { return 1; }

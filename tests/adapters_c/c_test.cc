@@ -79,7 +79,7 @@ TEST(CInterface, ItsVersionIsTheLibrarys) { EXPECT_EQ(tutti_version(), tutti::kV
 
 TEST(CInterface, GroupedSparseAndBlockingForms) { run_check(check_more_forms); }
 TEST(CInterface, EveryKindByHandle) { run_check(check_handles); }
-TEST(CInterface, OutOfPlaceAndRawBytes) { run_check(check_more_places); }
+TEST(CInterface, OutOfPlaceRawAndSharedMemory) { run_check(check_more_places); }
 TEST(CInterface, CallbacksGetTheStatusAndItsText) { run_check(check_callbacks); }
 TEST(CInterface, ClosingEndsAWaitAndWhatIsPending) { run_check(check_closing_ends_a_wait); }
 TEST(CInterface, BytesOfAnyNumber) { run_check(check_bytes); }

@@ -318,7 +318,7 @@ class Collectives(RankTest):
         self.comm.allreduce("counted", numpy.zeros(3)).wait(DEADLINE)
         statistics = self.comm.statistics()
         self.assertGreaterEqual(statistics.operations, 1)
-        self.assertEqual(len(dict(statistics)), 14)
+        self.assertEqual(len(dict(statistics)), 15)
         self.assertIn(f"rank {self.rank} of {self.size}", repr(self.comm))
 
 

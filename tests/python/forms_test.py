@@ -1,5 +1,5 @@
-"""Every kind in every form: outputs, groups, declared names, blocking calls, receives from any rank
-and raw bytes, on the ranks that tutti-run started, against numpy."""
+"""Every kind in every form: outputs, groups, declared names, blocking calls, receives from any rank,
+raw bytes and allocated memory, on the ranks that tutti-run started, against numpy."""
 
 import unittest
 
@@ -73,12 +73,12 @@ class Forms(RankTest):
             ),
         }
 
-    def check(self, kind, call, given, wanted):
+    def check(self, kind, call, given, wanted, make=numpy.empty):
         """Out of place: the output has the result, and what was given stays."""
-        output = None if wanted is None else numpy.empty(wanted.shape, "f4")
+        output = None if wanted is None else make(wanted.shape, "f4")
         array = None
         if given is not None:
-            array = numpy.empty(given.shape, "f4")
+            array = make(given.shape, "f4")
             array[...] = given
         result = call(array, output)
         if isinstance(result, tutti.Work):
@@ -117,6 +117,24 @@ class Forms(RankTest):
         ):
             with self.assertRaisesRegex(tutti.InvalidArgumentError, '^"either": a declared name is for'):
                 call()
+
+    def test_in_memory_of_the_library(self):
+        memories = []
+
+        def make(shape, dtype):
+            count = int(numpy.prod(shape))
+            memories.append(self.comm.allocate(4 * count))
+            array = numpy.asarray(memories[-1]).view(dtype)
+            self.assertFalse(array.any())
+            return array.reshape(shape)
+
+        for kind, (start, block, given, wanted) in self.kinds().items():
+            self.check(kind, lambda a, o, k=kind, s=start: s(k, a, o), given, wanted, make)
+            self.check(kind, lambda a, o, k=kind, b=block: b(k, a, o), given, wanted, make)
+        self.assertEqual(memories[0].shape, (24,))
+        with self.assertRaisesRegex(tutti.InvalidArgumentError, "-1 bytes of memory were asked for"):
+            self.comm.allocate(-1)
+        self.comm.barrier_blocking()
 
     def test_groups_into_outputs(self):
         kinds = self.kinds()

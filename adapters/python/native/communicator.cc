@@ -166,12 +166,18 @@ PyObject* statistics(PyObject* self, PyObject*) {
   now.struct_size = sizeof now;
   if (!check(tutti_get_statistics(comm_of(self), &now))) return nullptr;
   const auto number = [](uint64_t value) { return static_cast<unsigned long long>(value); };
-  return Py_BuildValue("KKKKKKKKKKKddd", number(now.operations), number(now.tensors),
-                       number(now.buckets), number(now.replayed_buckets),
-                       number(now.vetoed_buckets), number(now.data_messages),
-                       number(now.data_bytes), number(now.control_messages),
-                       number(now.control_bytes), number(now.wakeups), number(now.allocations),
-                       now.wait_seconds, now.exposed_seconds, now.skew_seconds);
+  return Py_BuildValue(
+      "KKKKKKKKKKKdddK", number(now.operations), number(now.tensors), number(now.buckets),
+      number(now.replayed_buckets), number(now.vetoed_buckets), number(now.data_messages),
+      number(now.data_bytes), number(now.control_messages), number(now.control_bytes),
+      number(now.wakeups), number(now.allocations), now.wait_seconds, now.exposed_seconds,
+      now.skew_seconds, number(now.copied_bytes));
+}
+
+PyObject* allocate_memory(PyObject* self, PyObject* arguments) {
+  long long bytes = 0;
+  if (!PyArg_ParseTuple(arguments, "L:allocate", &bytes)) return nullptr;
+  return make_region(shared_of(self), bytes);
 }
 
 PyObject* start_timeline(PyObject* self, PyObject* arguments) {
@@ -232,6 +238,7 @@ bool add_communicator_type(PyObject* module) {
                                   {"allreduce_value", value_blocking, METH_VARARGS, nullptr},
                                   {"barrier_blocking", barrier_blocking, METH_NOARGS, nullptr},
                                   {"numbers", numbers, METH_NOARGS, nullptr},
+                                  {"allocate", allocate_memory, METH_VARARGS, nullptr},
                                   {"statistics", statistics, METH_NOARGS, nullptr},
                                   {"start_timeline", start_timeline, METH_VARARGS, nullptr},
                                   {"stop_timeline", stop_timeline, METH_NOARGS, nullptr},

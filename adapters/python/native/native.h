@@ -181,6 +181,9 @@ bool add_work_type(PyObject* module);
 bool add_store_types(PyObject* module);
 bool add_communicator_type(PyObject* module);
 bool add_arena_type(PyObject* module);
+bool add_region_type(PyObject* module);
+/// A Tensor of bytes that keeps its region alive.
+PyObject* make_region(SharedComm comm, int64_t bytes);
 PyObject* make_arena(SharedComm comm, PyObject* arguments);
 /// A type of the module, kept for its makers.
 PyTypeObject* add_type(PyObject* module, const char* name, PyType_Spec& spec);

@@ -382,6 +382,12 @@ class Communicator:
     def shrink(self, timeout: float = 30.0) -> Communicator:
         """After a loss: the survivors, in old order. This one is then only to be closed."""
 
+    # --- memory of the library's ---
+
+    def allocate(self, bytes: int) -> Tensor:
+        """Zeroed u8 memory that the ranks of this host reach, if the backend shares memory:
+        collectives read and write it where it is. Lives as long as an array in it."""
+
     # --- arenas ---
 
     def arena(
@@ -446,4 +452,5 @@ class Statistics:
     wait_seconds: float
     exposed_seconds: float
     skew_seconds: float
+    copied_bytes: int
     def __iter__(self) -> Generator[tuple[str, int | float], None, None]: ...

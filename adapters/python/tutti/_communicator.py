@@ -62,6 +62,7 @@ class Statistics:
         "wait_seconds",
         "exposed_seconds",
         "skew_seconds",
+        "copied_bytes",
     )
 
     def __init__(self, values):
@@ -382,6 +383,9 @@ class Communicator:
 
     def shrink(self, timeout=30.0):
         return Communicator(self._native.shrink(timeout))
+
+    def allocate(self, bytes):
+        return self._native.allocate(bytes)
 
     def arena(
         self, arrays, op="average", *, prescale=1.0, postscale=1.0, wire=None, may_be_left_out=()
