@@ -51,7 +51,7 @@ if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
 endif()
 # Kernels for the device's plugin, and those of layers (kernels/cuda/layers.cmake).
-add_library(tutti_cuda_kernels OBJECT cuda/pack/launch.cu)
+add_library(tutti_cuda_kernels OBJECT cuda/pack/launch.cu cuda/flags/flags.cu)
 add_library(tutti_cuda_layer_kernels OBJECT cuda/layers/launch_layers.cu)
 foreach(target tutti_cuda_kernels tutti_cuda_layer_kernels)
   target_include_directories(${target} PRIVATE ${TUTTI_INCLUDE_DIR})
@@ -60,6 +60,12 @@ foreach(target tutti_cuda_kernels tutti_cuda_layer_kernels)
   target_compile_options(${target} PRIVATE -fmad=false --expt-relaxed-constexpr
     -Xptxas=--warn-on-spills -Xcompiler=-Wall,-Wextra $<$<BOOL:${TUTTI_WERROR}>:-Werror=all-warnings>)
 endforeach()
+
+# As text, for the test that looks for its stores and loads.
+add_library(tutti_cuda_ptx OBJECT EXCLUDE_FROM_ALL cuda/flags/flags.cu)
+set_target_properties(tutti_cuda_ptx PROPERTIES CUDA_PTX_COMPILATION ON CUDA_ARCHITECTURES 80)
+target_include_directories(tutti_cuda_ptx PRIVATE ${TUTTI_INCLUDE_DIR})
+target_compile_options(tutti_cuda_ptx PRIVATE -fmad=false --expt-relaxed-constexpr)
 
 file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda/device/*.cc)
 add_library(tutti_device_cuda MODULE ${sources} $<TARGET_OBJECTS:tutti_cuda_kernels>)

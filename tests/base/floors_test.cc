@@ -45,7 +45,7 @@ const std::vector<House>& houses() {
   static const std::vector<House> kHouses = {
       {"base", {"process", ""}},
       // The lower rooms hold kernels, which the device launches.
-      {"kernels/cuda", {"pack", "steps", "layers", "libraries", "trainer", "device", ""}},
+      {"kernels/cuda", {"pack", "flags", "steps", "layers", "libraries", "trainer", "device", ""}},
       {"collectives/algorithms", {""}, true},
       // The contract is backends' own files; the neighbours are backends.
       {"backends", {"", "network", "handshake", "store", "stream", "shared", "device"}, true},

@@ -12,6 +12,7 @@
 #include "tutti/base/check.h"
 #include "tutti/base/error.h"
 #include "tutti/kernels/cuda/device/calls.h"
+#include "tutti/kernels/cuda/flags/flags.h"
 #include "tutti/kernels/cuda/libraries/range.h"
 #include "tutti/kernels/cuda/pack/launch.h"
 
@@ -64,6 +65,7 @@ void CudaDevice::prepare(DeviceState& state, int device) {
   int least = 0, greatest = 0;
   check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "start", device);
   check(load_kernels(), "load its kernels", device);
+  check(load_flag_kernels(), "load its kernels", device);
   int yes = 0;
   check(cudaDeviceGetAttribute(&yes, cudaDevAttrMemoryPoolsSupported, device), "start", device);
   state.has_pools = yes != 0;

@@ -149,46 +149,47 @@ TUTTI_DEVICE void reduce_share(const ReduceTable& table, const ReducePart& part,
   reduce_packs<kSums, T, 1>(table, rest, thread, threads);
 }
 
+/// One thread's share of a part, of elements of T, that begins at a multiple of 16 of them. All
+/// places are multiples of an element's size.
 template <class T>
-TUTTI_DEVICE void reduce_floats(const ReduceTable& table, const ReducePart& part, int thread,
-                                int threads) {
-  if (table.op == ReduceOp::sum)
-    reduce_share<true, T>(table, part, thread, threads);
-  else
-    reduce_share<false, T>(table, part, thread, threads);
+TUTTI_DEVICE void reduce_part_of(const ReduceTable& table, const ReducePart& part, int thread,
+                                 int threads) {
+  using Wide = typename Reduced<T>::Type;
+  if constexpr (Wide(1) / Wide(2) != Wide(0))
+    if (table.op == ReduceOp::sum) return reduce_share<true, T>(table, part, thread, threads);
+  reduce_share<false, T>(table, part, thread, threads);
 }
 
-/// One thread's share of a part that begins at a multiple of 16 elements. All places are multiples
-/// of an element's size.
+/// The same of the table's type. Bools are bytes.
 TUTTI_DEVICE void reduce_part(const ReduceTable& table, const ReducePart& part, int thread,
                               int threads) {
   switch (table.dtype) {
     case DataType::f64:
-      return reduce_floats<double>(table, part, thread, threads);
+      return reduce_part_of<double>(table, part, thread, threads);
     case DataType::f32:
-      return reduce_floats<float>(table, part, thread, threads);
+      return reduce_part_of<float>(table, part, thread, threads);
     case DataType::f16:
-      return reduce_floats<Float16>(table, part, thread, threads);
+      return reduce_part_of<Float16>(table, part, thread, threads);
     case DataType::bf16:
-      return reduce_floats<BFloat16>(table, part, thread, threads);
+      return reduce_part_of<BFloat16>(table, part, thread, threads);
     case DataType::i8:
-      return reduce_share<false, int8_t>(table, part, thread, threads);
+      return reduce_part_of<int8_t>(table, part, thread, threads);
     case DataType::i16:
-      return reduce_share<false, int16_t>(table, part, thread, threads);
+      return reduce_part_of<int16_t>(table, part, thread, threads);
     case DataType::i32:
-      return reduce_share<false, int32_t>(table, part, thread, threads);
+      return reduce_part_of<int32_t>(table, part, thread, threads);
     case DataType::i64:
-      return reduce_share<false, int64_t>(table, part, thread, threads);
+      return reduce_part_of<int64_t>(table, part, thread, threads);
     case DataType::u16:
-      return reduce_share<false, uint16_t>(table, part, thread, threads);
+      return reduce_part_of<uint16_t>(table, part, thread, threads);
     case DataType::u32:
-      return reduce_share<false, uint32_t>(table, part, thread, threads);
+      return reduce_part_of<uint32_t>(table, part, thread, threads);
     case DataType::u64:
-      return reduce_share<false, uint64_t>(table, part, thread, threads);
+      return reduce_part_of<uint64_t>(table, part, thread, threads);
     case DataType::u8:
     case DataType::boolean:
     case DataType::raw:  // which nothing reduces
-      return reduce_share<false, uint8_t>(table, part, thread, threads);
+      return reduce_part_of<uint8_t>(table, part, thread, threads);
   }
 }
 

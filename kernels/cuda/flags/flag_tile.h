@@ -1,0 +1,245 @@
+#pragma once
+
+// What one block of a flag kernel does: an allreduce in which the ranks' kernels wait for each
+// other by words in memory that all of them reach. A template over how words are stored and
+// awaited, so that the same protocol runs here on threads (tests/kernels/cuda/flag_test.cc) and
+// there as PTX.
+//
+// Rules that keep it from hanging and from reading too early:
+// - a word is written by one rank's block and read by one other's: nobody adds to a peer's word;
+// - words only grow, and nothing resets them: a peer may be a round ahead;
+// - a round's number is in the device's memory, and the kernel itself adds one to it, so that a
+//   captured graph advances by itself;
+// - two barriers of a round have words of their own;
+// - every wait is bounded, looks at a word that ends it, and leaves as if nothing had happened;
+//   the rounds after that return at once.
+
+#include "tutti/kernels/cuda/pack/reduce_tile.h"
+
+namespace tutti::cuda {
+
+inline constexpr int kMostFlagRanks = 8;    // the GPUs of one host
+inline constexpr int kMostFlagBlocks = 36;  // fit on any GPU beside the rank's own work
+inline constexpr int kFlagLine = 32;        // words: 128 bytes, which no other block writes
+
+/// What a rank's peers write into: words of one rank each, and room for packets.
+struct FlagBoard {
+  uint32_t start[kMostFlagBlocks][kMostFlagRanks][kFlagLine];
+  uint32_t end[kMostFlagBlocks][kMostFlagRanks][kFlagLine];
+};
+
+/// What a rank's own kernels keep from one to the next, in its device's memory.
+struct FlagState {
+  uint32_t round[kMostFlagBlocks];  // of each block
+  uint32_t is_poisoned;             // a round was left: none after it runs
+};
+
+/// What is told of a wait that was left, in memory of the host.
+struct FlagRecord {
+  uint32_t is_set;
+  int32_t rank, peer, block;
+  uint32_t expected, seen;
+};
+
+/// Two numbers with the number of their round beside each: 16 bytes, of which each half is stored
+/// whole, so that no reader sees a number of another round.
+struct alignas(16) FlagPacket {
+  uint32_t first, first_round, second, second_round;
+};
+
+enum class FlagVariant : uint8_t { one_shot, two_shot, packets };
+
+/// One allreduce. Grid, variant and count are equal on all ranks: they come from the plan.
+struct FlagCall {
+  ReduceTable table;  // places of all ranks, in their order, at the same element
+  FlagBoard* boards[kMostFlagRanks];
+  FlagPacket* packets[kMostFlagRanks];  // of each rank: packet_places() of them
+  FlagState* state;                     // this rank's
+  FlagRecord* record;                   // this rank's
+  const uint32_t* abort;                // not 0: leave
+  // By cut_flags(), so that no thread divides.
+  int64_t share;             // elements of a rank's share; not of two shots: all
+  int64_t part;              // of a block's part of a share
+  int64_t packets_of_block;  // from one sender, in one round
+  int32_t rank, size, blocks;
+  FlagVariant variant;
+};
+
+/// Of one rank's room: two rounds, since a peer may be one ahead.
+inline constexpr int64_t packet_places(int64_t packets_of_block, int blocks, int size) {
+  return 2 * packets_of_block * blocks * size;
+}
+
+/// Waits until the word is `round` at least. False: left.
+template <class Atomics>
+TUTTI_DEVICE bool await_flag(const FlagCall& call, const uint32_t* word, uint32_t round, int peer,
+                             int block, Atomics& atomics) {
+  uint32_t seen = 0;
+  for (uint32_t polls = 0;; ++polls) {
+    seen = atomics.load_acquire(word);
+    if (static_cast<int32_t>(seen - round) >= 0) return true;
+    if (!atomics.may_go_on(polls, call.abort)) break;
+  }
+  atomics.leave(*call.record, *call.state, FlagRecord{1, call.rank, peer, block, round, seen});
+  return false;
+}
+
+/// By thread `peer` of a block: says that this block has come here, and waits for the peer's.
+template <class Atomics>
+TUTTI_DEVICE void say(const FlagCall& call, bool is_end, uint32_t round, int peer, int block,
+                      Atomics& atomics) {
+  auto& board = *call.boards[peer];
+  atomics.store_release(is_end ? board.end[block][call.rank] : board.start[block][call.rank],
+                        round);
+}
+template <class Atomics>
+TUTTI_DEVICE bool hear(const FlagCall& call, bool is_end, uint32_t round, int peer, int block,
+                       Atomics& atomics) {
+  auto& board = *call.boards[call.rank];
+  return await_flag(call, is_end ? board.end[block][peer] : board.start[block][peer], round, peer,
+                    block, atomics);
+}
+
+/// Elements of each of some parts of a whole: whole packs, so that all parts are aligned alike.
+inline constexpr int64_t flag_part(int64_t count, int parts) {
+  const int64_t each = (count + parts - 1) / parts;
+  return (each + 15) / 16 * 16;
+}
+/// How much ranks and blocks have to do, from the table's count and the call's variant, size and
+/// blocks.
+inline void cut_flags(FlagCall& call) {
+  const int64_t count = call.table.count;
+  call.share = call.variant == FlagVariant::two_shot ? flag_part(count, call.size) : count;
+  call.part = flag_part(call.share, call.blocks);
+  call.packets_of_block = (call.part + 1) / 2;
+}
+
+/// The stretch of elements [begin, begin + count) that is part number `part` of a whole.
+struct FlagPart {
+  int64_t begin, count;
+};
+TUTTI_DEVICE FlagPart part_of(int64_t count, int64_t each, int part) {
+  const int64_t begin = each * part < count ? each * part : count;
+  const int64_t left = count - begin;
+  return {begin, each < left ? each : left};
+}
+
+// --- packets: data and flag in one store, for small f32 ------------------------------------------
+
+TUTTI_DEVICE int64_t packet_place(const FlagCall& call, uint32_t round, int sender, int block,
+                                  int64_t i) {
+  return ((static_cast<int64_t>(round & 1) * call.size + sender) * call.blocks + block) *
+             call.packets_of_block +
+         i;
+}
+
+TUTTI_DEVICE uint32_t word_of(const std::byte* data, int64_t i, int64_t count) {
+  return i < count ? load_bytes<uint32_t>(data + 4 * i) : 0;
+}
+
+template <class Atomics>
+TUTTI_DEVICE void send_packets(const FlagCall& call, uint32_t round, int block, int thread,
+                               int threads, Atomics& atomics) {
+  const auto part = part_of(call.table.count, call.part, block);
+  const auto* own = call.table.inputs[call.rank] + 4 * part.begin;
+  for (int64_t i = thread; 2 * i < part.count; i += threads) {
+    const FlagPacket packet{word_of(own, 2 * i, part.count), round,
+                            word_of(own, 2 * i + 1, part.count), round};
+    for (int peer = 0; peer < call.size; ++peer)
+      if (peer != call.rank)
+        atomics.store_packet(call.packets[peer] + packet_place(call, round, call.rank, block, i),
+                             packet);
+  }
+}
+
+template <class Atomics>
+TUTTI_DEVICE bool receive_packets(const FlagCall& call, uint32_t round, int block, int thread,
+                                  int threads, Atomics& atomics) {
+  const auto part = part_of(call.table.count, call.part, block);
+  const auto* own = call.table.inputs[call.rank] + 4 * part.begin;
+  auto* output = call.table.outputs[call.rank] + 4 * part.begin;
+  for (int64_t i = thread; 2 * i < part.count; i += threads) {
+    float sums[2] = {};
+    for (int rank = 0; rank < call.size; ++rank) {
+      FlagPacket packet{word_of(own, 2 * i, part.count), round, word_of(own, 2 * i + 1, part.count),
+                        round};
+      const auto* place = call.packets[call.rank] + packet_place(call, round, rank, block, i);
+      for (uint32_t polls = 0; rank != call.rank; ++polls) {
+        packet = atomics.load_packet(place);
+        if (packet.first_round == round && packet.second_round == round) break;
+        if (!atomics.may_go_on(polls, call.abort)) {
+          atomics.leave(*call.record, *call.state,
+                        FlagRecord{1, call.rank, rank, block, round, packet.first_round});
+          return false;
+        }
+      }
+      const float first = float_of(packet.first), second = float_of(packet.second);
+      sums[0] = rank == 0 ? first : combine<false>(call.table.op, sums[0], first);
+      sums[1] = rank == 0 ? second : combine<false>(call.table.op, sums[1], second);
+    }
+    for (int half = 0; half < 2 && 2 * i + half < part.count; ++half)
+      store_bytes(output + 4 * (2 * i + half), close_element<float>(sums[half], call.table));
+  }
+  return true;
+}
+
+// --- a block -------------------------------------------------------------------------------------
+
+/// What a block reduces, between the barriers: of all elements into its own output, or of its
+/// rank's share into all outputs.
+template <class T>
+TUTTI_DEVICE void reduce_block(const FlagCall& call, int block, int thread, int threads) {
+  const bool is_one_shot = call.variant == FlagVariant::one_shot;
+  const auto share = is_one_shot ? FlagPart{0, call.table.count}
+                                 : part_of(call.table.count, call.share, call.rank);
+  const auto part = part_of(share.count, call.part, block);
+  const int first = is_one_shot ? call.rank : 0;
+  const int end = is_one_shot ? call.rank + 1 : call.table.output_count;
+  reduce_part_of<T>(call.table, {share.begin + part.begin, part.count, first, end}, thread,
+                    threads);
+}
+
+/// A block's work is cut into phases; between two of them all its threads meet, and all leave if
+/// any of them says so.
+inline constexpr int kFlagPhases = 6;
+
+/// One thread's share of a phase of block `block`; false: leave.
+///
+/// one_shot: every rank reduces all elements from all inputs into its own output, so inputs and
+/// outputs are apart. two_shot: each rank reduces its share from all inputs into all outputs, which
+/// may be the inputs. packets (f32): each rank sends its elements to all, and reduces what comes.
+/// Elements are of T, as the table says; kPackets: whether that is the variant.
+template <class T, bool kPackets, class Atomics>
+TUTTI_DEVICE bool flag_phase(const FlagCall& call, int phase, int block, int thread, int threads,
+                             Atomics& atomics) {
+  const uint32_t round = call.state->round[block] + 1;
+  const bool speaks = thread < call.size && thread != call.rank;
+  switch (phase) {
+    case 0:
+      if (atomics.load_acquire(&call.state->is_poisoned) != 0) return false;
+      if constexpr (kPackets)
+        send_packets(call, round, block, thread, threads, atomics);
+      else if (speaks)
+        say(call, false, round, thread, block, atomics);
+      return true;
+    case 1:
+      return kPackets || !speaks || hear(call, false, round, thread, block, atomics);
+    case 2:
+      if constexpr (kPackets) {
+        return receive_packets(call, round, block, thread, threads, atomics);
+      } else {
+        reduce_block<T>(call, block, thread, threads);
+        return true;
+      }
+    case 3:
+      if (!kPackets && speaks) say(call, true, round, thread, block, atomics);
+      return true;
+    case 4:
+      return kPackets || !speaks || hear(call, true, round, thread, block, atomics);
+    default:
+      if (thread == 0) call.state->round[block] = round;
+      return true;
+  }
+}
+
+}  // namespace tutti::cuda
