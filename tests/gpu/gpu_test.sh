@@ -58,6 +58,7 @@ pack() {
   find "$inside/bin" "$inside/lib" -type f -exec strip --strip-debug {} + 2>/dev/null || true
   cp -rL "$source/examples/data/mnist" "$inside/share/" || fail "there are no digits to train with"
   cp "$source/LICENSE" "$inside/share/text"
+  cp "$source/benchmarks/peers/gpu.py" "$inside/share/pytorch.py"
   git -C "$source" describe --always --dirty >"$inside/commit" 2>/dev/null || echo unknown >"$inside/commit"
   # The processor's layers are large (oneDNN), and shrink to a quarter.
   tar -C "$inside" -czf "$folder/programs.tar.gz" . || fail "cannot write $folder/programs.tar.gz"
@@ -154,7 +155,7 @@ step() {
 
 # have NAME WHAT: notes that a step is left out where a program or module is missing.
 have() {
-  if command -v "$2" >/dev/null || [[ $2 == *.* && -f $2 ]]; then return 0; fi
+  if command -v "$2" >/dev/null; then return 0; fi
   note "$1" skipped 0 "$2 is not here"
   return 1
 }
@@ -205,8 +206,10 @@ right() {
   step "device runtime" 60 cuda_device_test --gtest_color=no
   step "pack, as the host computes it" 60 cuda_pack_test --gtest_color=no
   step "reduce, as the host computes it" 60 cuda_reduce_test --gtest_color=no
-  have "flag protocol on threads" flag_test &&
-    step "flag protocol on threads" 60 flag_test --gtest_color=no
+  have "layers, as the host computes them" gpu_layers_test &&
+    step "layers, as the host computes them" 120 gpu_layers_test --gtest_color=no \
+      --gtest_filter='LayerKernels.*:Attention.E*:Attention.C*:Embedding.T*:Norms.B*:Norms.L*'
+  step "flag protocol on threads" 60 flag_test --gtest_color=no --gtest_filter=-Full/*
   step "peer" 120 peer_gpu_test --gtest_color=no
   step "staging: threads" 60 core_gpu_staging_test --gtest_color=no
   step "staging: processes" 60 core_gpu_processes_test --gtest_color=no
@@ -244,8 +247,8 @@ fast() {
     }
     step "allreduce of $ranks CPU ranks" 60 tutti-run -np "$ranks" tutti-bench allreduce --pin
   done
-  have_torch "PyTorch beside it" && have "PyTorch beside it" "$root/share/gpu_anchors.py" &&
-    step "PyTorch beside it" 200 python3 "$root/share/gpu_anchors.py"
+  have_torch "PyTorch beside it" && step "PyTorch beside it" 120 python3 "$root/share/pytorch.py"
+  have_torch "PyTorch compiled" && step "PyTorch compiled" 200 python3 "$root/share/pytorch.py" --compile
 }
 
 run_window() {

@@ -1,0 +1,34 @@
+// The suites of the CPU's layers run on a GPU; where there is none all cases are skipped and say
+// why.
+
+#include <gtest/gtest.h>
+
+#include "tests/nn/hosted_layers.h"
+#include "tests/nn/layer_check.h"
+#include "tests/support/gpu.h"
+
+namespace tutti {
+namespace {
+
+class NeedsGpu final : public testing::Environment {
+  void SetUp() override {
+    if (const auto reason = test::why_no_gpu(); !reason.empty()) GTEST_SKIP() << reason;
+  }
+};
+
+const bool kIsChosen = [] {
+  testing::AddGlobalTestEnvironment(new NeedsGpu);
+  test::layers_under_test = [] {
+    return std::make_unique<test::HostedLayers>(Device{DeviceKind::cuda, 0});
+  };
+  return test::convolutions_round_twice = true;
+}();
+
+// Otherwise the suites would test the CPU, and pass.
+TEST(LayerKernels, AreTheGpus) {
+  EXPECT_TRUE(kIsChosen && test::convolutions_round_twice);
+  EXPECT_NE(dynamic_cast<test::HostedLayers*>(test::layers_under_test().get()), nullptr);
+}
+
+}  // namespace
+}  // namespace tutti
