@@ -284,7 +284,7 @@ class Programs:
         for name in SETS:
             path = self.root / "benchmarks" / "data" / "gradients" / f"{name}.csv"
             argv = (self.python or "python3", self.root / "benchmarks" / "peers" / "ddp.py", "--set",
-                    path, "--way", "gloo,tutti,hook,own,nothing", "--steps", self.scope.torch_steps)
+                    path, "--way", "gloo,tutti,hook,own,nothing,idle", "--steps", self.scope.torch_steps)
             if name == "small1000":
                 argv += ("--calls", self.scope.torch_calls)
             self._add("torch", "torch", name, argv, {"PYTHONPATH": str(self.build / "python")},

@@ -3,8 +3,10 @@
 backward pass with communication less that of the module alone. Steps of all ways take turns."""
 
 import argparse
+import collections
 import json
 import os
+import random
 import sys
 import time
 from statistics import median
@@ -13,8 +15,12 @@ from ranks import run_ranks
 
 # gloo, tutti: torch's DistributedDataParallel over that backend. nothing: the same over a group that
 # exchanges nothing, which is what torch itself adds to a pass. hook: over tutti with
-# tutti.torch.ddp_hook. own: tutti.torch.DistributedDataParallel.
-WAYS = ("gloo", "tutti", "hook", "own", "nothing")
+# tutti.torch.ddp_hook. own: tutti.torch.DistributedDataParallel. idle: a hook that exchanges nothing.
+WAYS = ("gloo", "tutti", "hook", "own", "nothing", "idle")
+# The exposed exchange of one of torch's is what its pass takes longer than this one's, turn by turn:
+# with a thousand small tensors torch's own bookkeeping, of which a hook spares some, is many times the
+# exchange. The own one does other bookkeeping, and counts whole.
+LESS = {"gloo": "nothing", "tutti": "nothing", "hook": "idle"}
 
 
 def parse_arguments():
@@ -57,9 +63,16 @@ def make_idle_backend():
     import torch.distributed as dist
     from torch._C import _distributed_c10d as c10d
 
+    # As tutti.torch does: a Python class is a Backend from torch 2.14 on and a whole group before, and
+    # old versions do not keep the Python half of a Work.
+    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    base = c10d.Backend if version >= (2, 14) else c10d.ProcessGroup
+    kept = collections.deque(maxlen=100)
+
     class Over(c10d.Work):
         def __init__(self, outputs):
             super().__init__()
+            kept.append(self)
             self.future = torch.futures.Future()
             self.future.set_result(outputs)
 
@@ -71,7 +84,17 @@ def make_idle_backend():
 
         getFuture = get_future
 
-    class Nothing(c10d.Backend):
+    class Nothing(base):
+        def __init__(self, rank, size):
+            super().__init__(rank, size)
+            self.numbers = rank, size
+
+        def rank(self):
+            return self.numbers[0]
+
+        def size(self):
+            return self.numbers[1]
+
         def name(self):
             return "nothing"
 
@@ -96,7 +119,23 @@ def make_idle_backend():
         return create.made[-1]
 
     create.made = []
-    dist.Backend.register_backend("nothing", create, extended_api=True, devices=["cpu"])
+    devices = {"devices": ["cpu"]} if version >= (2, 0) else {}
+    dist.Backend.register_backend("nothing", create, extended_api=True, **devices)
+
+
+def idle_hook(torch, bucket):
+    over = torch.futures.Future()
+    over.set_result(bucket.buffer())
+    return over
+
+
+def exchange_of(times, way):
+    """Microseconds that a way's exchange is exposed, of the median turn; None where that has no
+    meaning."""
+    idle = LESS.get(way)
+    if not {way, idle} <= set(times):
+        return None
+    return median(took - less for took, less in zip(times[way], times[idle]))
 
 
 class Case:
@@ -157,6 +196,8 @@ class Case:
         if way == "nothing":
             make_idle_backend()
             self.groups[way] = self.dist.new_group(backend="nothing")
+        elif way == "idle":
+            self.groups[way] = self.dist.group.WORLD
         elif way != "gloo":
             import tutti.torch
 
@@ -168,6 +209,8 @@ class Case:
             self.model(), process_group=group, gradient_as_bucket_view=True)
         if way == "hook":
             tutti.torch.register_ddp_hook(wrapped)
+        elif way == "idle":
+            wrapped.register_comm_hook(self.torch, idle_hook)
         return wrapped
 
     def slowest(self, seconds):
@@ -190,12 +233,13 @@ class Case:
         return self.slowest(seconds)
 
     def steps(self):
-        """Of the module alone, and of each way."""
+        """Of the module alone, and of each way, in another order each turn: what one leaves in the
+        caches the next one finds."""
         modules = {"alone": self.alone, **self.wrapped}
         times = {name: [] for name in modules}
         for turn in range(self.arguments.warmup + self.arguments.steps):
-            for name, module in modules.items():
-                took = self.step(module)
+            for name in random.Random(turn).sample(list(modules), len(modules)):
+                took = self.step(modules[name])
                 if turn >= self.arguments.warmup:
                     times[name].append(took)
         return times
@@ -232,20 +276,27 @@ class Case:
 
     def measure(self):
         times = self.steps()
-        wrong = {way: 0 if way == "nothing" else self.wrong(module)
+        wrong = {way: 0 if way in ("nothing", "idle") else self.wrong(module)
                  for way, module in self.wrapped.items()}
-        asked = [way for way in self.wrapped if self.arguments.calls and way != "nothing"]
+        asked = [way for way in self.wrapped if self.arguments.calls and way not in ("nothing", "idle")]
         calls = {way: self.calls(way) for way in asked}
         if self.rank != 0:
             return
         alone, bytes_ = median(times["alone"]), 4 * sum(self.counts)
         gloos = median(times["gloo"]) - alone if "gloo" in times else None
+        gloos_exchange = exchange_of(times, "gloo")
         self.row("gradients", "alone", times["alone"], 0, bytes_, 0)
         for way, module_wrong in wrong.items():
-            exposed = median(times[way]) - alone
-            of_gloo = {"of_gloo": exposed / gloos} if gloos else {}
+            extra = {}
+            if gloos:
+                extra["of_gloo"] = (median(times[way]) - alone) / gloos
+            exchange = exchange_of(times, way)
+            if exchange is not None:
+                extra["exchange_us"] = exchange
+                if gloos_exchange:
+                    extra["exchange_of_gloo"] = exchange / gloos_exchange
             name = "ddp" if way == "gloo" else way
-            self.row("gradients", name, times[way], alone, bytes_, module_wrong, **of_gloo)
+            self.row("gradients", name, times[way], alone, bytes_, module_wrong, **extra)
         for way, took in calls.items():
             self.row("call", "gloo" if way == "gloo" else way, took, 0, 4, 0)
 

@@ -2,6 +2,7 @@
 
 import functools
 import operator
+import time
 
 import torch
 import torch.distributed as dist
@@ -289,18 +290,25 @@ def tutti_group(group=None):
 
 
 def futures(rank, size):
-    tensor = torch.ones(4) * rank
-    work = dist.all_reduce(tensor, async_op=True)
-    doubled = work.get_future().then(lambda future: future.value()[0] * 2)
-    equal(doubled.wait(), torch.full((4,), size * (size - 1.0)), "a future")
+    """Of a short operation the Future may be over as it is made, if no rank is late; else it ends on
+    another thread."""
+    for count, late in ((4, False), (4, True), (1 << 19, False)):
+        if late and rank == size - 1:
+            time.sleep(0.1)
+        tensor = torch.ones(count) * rank
+        work = dist.all_reduce(tensor, async_op=True)
+        doubled = work.get_future().then(lambda future: future.value()[0] * 2)
+        equal(doubled.wait(), torch.full((count,), size * (size - 1.0)), "a future")
 
-    # What hangs on a Future may wait for further operations.
-    def again(future):
-        return dist.all_reduce(future.value()[0], async_op=True).get_future().wait()
+        # What hangs on a Future may wait for further operations.
+        def again(future):
+            return dist.all_reduce(future.value()[0], async_op=True).get_future().wait()
 
-    tensor = torch.ones(2)
-    chained = dist.all_reduce(tensor, async_op=True).get_future().then(again)
-    equal(chained.wait()[0], torch.full((2,), float(size * size)), "a future of a future")
+        if late and rank == size - 1:
+            time.sleep(0.1)
+        tensor = torch.ones(count)
+        chained = dist.all_reduce(tensor, async_op=True).get_future().then(again)
+        equal(chained.wait()[0], torch.full((count,), float(size * size)), "a future of a future")
 
 
 def groups(rank, size):

@@ -20,7 +20,7 @@ from ._memory import (
     single,
     unit_of,
 )
-from ._work import Work, together
+from ._work import SHORT_BYTES, Work, together
 
 _Finish = Optional[Callable[[], None]]
 
@@ -77,7 +77,8 @@ class Collectives:
             return self._allreduce_sparse(tensor, kind)
         dense, back = in_place("all_reduce", tensor)
         work = self._comm.allreduce(self._name(), memory(dense), kind, prescale=scale)
-        return self._work(work, [tensor], back)
+        is_short = not dense.is_cuda and dense.numel() * dense.element_size() <= SHORT_BYTES
+        return Work((work,), [tensor], self._seconds, back, is_short=is_short)
 
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> Work:
         kind, scale = operation(_chosen(opts, None))

@@ -36,15 +36,13 @@ class HookState:
 
 
 class _Bucket:
+    """A bucket is one piece of memory, so its gradients travel as one tensor: nothing is looked up,
+    packed and unpacked for each of them."""
+
     def __init__(self, state: HookState, buffer: Tensor, parameters: list[Tensor]) -> None:
         self.buffer = buffer
-        self.pairs = []
-        begin = 0
-        for parameter in parameters:
-            end = begin + parameter.numel()
-            self.pairs.append((_name(state, parameter), memory(buffer[begin:end])))
-            begin = end
-        self.name = f"gradients from {self.pairs[0][0]} on"
+        self.memory = memory(buffer)
+        self.name = f"gradients from {_name(state, parameters[0])} to {_name(state, parameters[-1])}"
         is_wide = buffer.dtype in (torch.float32, torch.float64)
         self.wire: Any = state.wire if is_wide else None
 
@@ -54,18 +52,21 @@ def ddp_hook(
     state: HookState,
     bucket: dist.GradBucket,  # type: ignore[name-defined]
 ) -> torch.futures.Future[Tensor]:
-    """Averages a bucket's gradients, each under the name of its parameter: ranks may come to their
-    buckets in any order, steps that repeat are replayed without a message, and an error or a report
-    of a late rank says which parameter it is about."""
+    """Averages a bucket's gradients under the names of its first and its last parameter: ranks may
+    come to their buckets in any order, steps that repeat are replayed without a message, and an error
+    or a report of a late rank says which parameters it is about. The last bucket of a pass is waited
+    for here: torch would do nothing else, but with further threads in between."""
     buffer: Tensor = bucket.buffer()
     if buffer.layout != torch.strided:
         total = state.group.allreduce([buffer], dist.ReduceOp.AVG)
         return total.future_of(buffer)  # type: ignore[no-any-return]
     known = state.bucket(bucket.index(), buffer, bucket.parameters)
-    work = state.group.named_communicator().grouped_allreduce(
-        known.name, known.pairs, "average", wire=known.wire
+    work = state.group.named_communicator().allreduce(
+        known.name, known.memory, "average", wire=known.wire
     )
     over = Work((work,), buffer, state.group.seconds)
+    if bucket.is_last() and not buffer.is_cuda:
+        over.wait()
     return over.get_future()  # type: ignore[no-any-return]
 
 

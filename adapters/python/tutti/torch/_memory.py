@@ -37,11 +37,24 @@ _OPS: dict[str, Any] = {
 }
 
 
+# Operators of c10d that were met, which tell their names slowly.
+_met: dict[Any, tuple[Any, float]] = {}
+
+
 def operation(options: Any) -> tuple[Any, float]:
     """The operator in an options object of c10d (or the operator itself) and what to multiply the
     inputs by."""
     wanted = getattr(options, "reduceOp", options)
     kind = getattr(wanted, "op", wanted)
+    known = _met.get(kind)
+    if known is None:
+        known = _operation(wanted, kind)
+        if kind != torch.distributed.ReduceOp.PREMUL_SUM:  # whose factors differ
+            _met[kind] = known
+    return known
+
+
+def _operation(wanted: Any, kind: Any) -> tuple[Any, float]:
     name = getattr(kind, "name", str(kind))
     if name not in _OPS:
         raise ValueError(f"ReduceOp.{name} is no operator of the tutti backend ({', '.join(_OPS)})")
@@ -166,8 +179,9 @@ def _memory(tensor: Tensor, word: Any, shape: Sequence[int]) -> tutti.Memory:
 def in_place(call: str, tensor: Tensor) -> tuple[Tensor, Optional[Callable[[], None]]]:
     """A contiguous tensor to work on instead of the caller's, and how its result comes back.
     Elements travel in row-major order, whatever the strides on each rank are."""
-    check(call, tensor)
-    tensor = tensor.detach()
+    if tensor.layout != torch.strided or not tensor.is_cpu or not tensor.is_contiguous():
+        check(call, tensor)  # nearly none
+    tensor = tensor.detach()  # which keeps the memory, though the caller's may get another
     if tensor.is_contiguous():
         return tensor, None
     copy = tensor.contiguous()

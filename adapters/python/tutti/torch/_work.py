@@ -14,6 +14,11 @@ from torch._C import _distributed_c10d as c10d
 
 from ._version import torch_version
 
+# For so long a Future of no more bytes is waited for where it is asked for: whoever waits drives the
+# operation, and a Future that ends later is ended by one thread behind another.
+SHORT_BYTES = 1 << 20
+_SHORT_SECONDS = 0.0002
+
 _NO_TIMEOUT: Any = getattr(c10d, "_DEFAULT_NO_TIMEOUT", None)
 
 
@@ -125,6 +130,7 @@ class Work(c10d.Work):
         seconds: float,
         finish: Optional[Callable[[], None]] = None,
         source: int = -1,
+        is_short: bool = False,
     ) -> None:
         super().__init__()
         self._works = tuple(works)
@@ -132,6 +138,7 @@ class Work(c10d.Work):
         self._seconds = seconds
         self._finish = finish
         self._source = source
+        self._is_short = is_short
         self._places = _places(outputs)
         self._lock = threading.RLock()
         self._is_over = False
@@ -184,8 +191,15 @@ class Work(c10d.Work):
     _source_rank = source_rank
 
     def get_future(self) -> Any:
+        if self._is_short and not self._is_over:
+            self._wait_a_moment()
         with self._lock:
             if self._future is not None:
+                return self._future
+            if self._is_over and self._error is None:
+                self._future = torch.futures.Future()
+                self._future.set_result(self._outputs)
+                _let_go(self)
                 return self._future
             self._end: Any = torch.futures.Future()
             # C++ hears of an error only if it is raised behind another Future; set_exception would
@@ -215,6 +229,14 @@ class Work(c10d.Work):
     getFuture = get_future
 
     # --- inside ---
+
+    def _wait_a_moment(self) -> None:
+        try:
+            for work in self._works:
+                work.wait(_SHORT_SECONDS)
+        except tutti.Error:  # not over yet, or failed, which the Future tells
+            pass
+        self.is_completed()
 
     def _wait_for_works(self, seconds: float) -> None:
         end = time.monotonic() + seconds
