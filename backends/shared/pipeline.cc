@@ -219,14 +219,8 @@ void Pipeline::fill() {
     const Places places = own_places(run.windows[0].data, run.update);
     std::memcpy(line.payload, &places, sizeof places);
     bytes = 0;
-  } else if (run.verdict == 0 && run.algorithm == kOneShot && !run.chooses_destination()) {
-    run.fill(range, small_place(own(), chunk, bytes));
-    copied_ += bytes;
   } else if (run.verdict == 0 && run.algorithm == kOneShot) {
-    const Destination destination = choose_destination(run.destination_word(), chunk);
-    const AddTime time(time_of(chunk));
-    leave_input(run, range, small_place(own(), chunk, bytes), destination);
-    copied_ += bytes;
+    fill_one_shot(run, chunk, range);
   } else if (run.verdict == 0) {
     const Range mine = share_of(rank_, size(), range, run.element);
     fill_two_shot(run, chunk, range, mine);
@@ -234,6 +228,17 @@ void Pipeline::fill() {
   }
   bytes_ += bytes;
   publish_filled(chunk);
+}
+
+void Pipeline::fill_one_shot(const Call& run, uint64_t chunk, Range range) {
+  const bool chooses = run.chooses_destination();
+  auto destination = Destination::cache;
+  if (chooses) destination = choose_destination(run.destination_word(), chunk);
+  if (run.keeps_input(range)) return;
+  const auto bytes = run.bytes(range.count);
+  const AddTime time(chooses ? time_of(chunk) : nullptr);
+  leave_input(run, range, small_place(own(), chunk, bytes), destination);
+  copied_ += bytes;
 }
 
 // Tells where this rank's elements lie, if its peers reach them; else leaves there what they read.

@@ -57,9 +57,10 @@ static_assert(sizeof(ChunkLine) == 128);
 struct alignas(128) ProgressLine {
   std::atomic<uint64_t> out{0};  // one more than the last chunk whose result is there
   std::atomic<uint64_t> retired{0};
-  // Rank 0's words where all leave what others read of a chunk: for each kind, and for reductions
-  // in one shot.
-  static constexpr size_t kOneShot = kCollectiveKindCount, kWords = kOneShot + 1;
+  // Rank 0's words where all leave what others read of a chunk: for each kind, and for allreduces
+  // and reduces in one shot.
+  static constexpr size_t kOneShot = kCollectiveKindCount, kOneShotReduce = kOneShot + 1,
+                          kWords = kOneShotReduce + 1;
   std::array<std::atomic<Destination>, kWords> destinations{};
 };
 
@@ -157,6 +158,7 @@ class Pipeline {
   bool can_reduce() const;
   bool can_drain() const;
   void fill();
+  void fill_one_shot(const Call& run, uint64_t chunk, Range range);
   void fill_two_shot(const Call& run, uint64_t chunk, Range range, Range mine);
   void leave_input(const Call& run, Range range, std::byte* place, Destination destination);
   Destination choose_destination(size_t word, uint64_t chunk);

@@ -185,6 +185,11 @@ class Pipeline::Call final : public Operation {
     if (edges.fill == nullptr) return input + range.begin * element;
     return edges.input == nullptr ? nullptr : edges.input(edges.self, range);
   }
+  // Whether no other rank reads it, so that it need not lie in a slot: that of a reduce's root, in
+  // one shot.
+  bool keeps_input(Range range) const {
+    return kind == CollectiveKind::reduce && is_wanted && input_view(range) != nullptr;
+  }
   std::byte* output_view(Range range) const {
     if (edges.drain == nullptr) return output == nullptr ? nullptr : output + range.begin * element;
     return edges.output == nullptr ? nullptr : edges.output(edges.self, range);
@@ -212,7 +217,8 @@ class Pipeline::Call final : public Operation {
     return !is_kept && slot_bytes() >= kLeastPastCaches * static_cast<size_t>(parts);
   }
   size_t destination_word() const {
-    return algorithm == kOneShot ? ProgressLine::kOneShot : static_cast<size_t>(kind);
+    if (algorithm != kOneShot) return static_cast<size_t>(kind);
+    return kind == CollectiveKind::reduce ? ProgressLine::kOneShotReduce : ProgressLine::kOneShot;
   }
 
   int64_t parts = 1;  // that each rank which gives gives

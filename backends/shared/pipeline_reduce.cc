@@ -76,6 +76,7 @@ void Pipeline::reduce_all(Call& run, uint64_t chunk) {
   if (run.count == 0 || !run.is_wanted) return;
   for (size_t rank = 0; rank < peers_.size(); ++rank)
     inputs_[rank] = small_place(peers_[rank], chunk, run.bytes(run.count));
+  if (run.keeps_input(whole)) inputs_[static_cast<size_t>(rank_)] = run.input_view(whole);
   copied_ += run.bytes(run.count) * (peers_.size() - 1);
   if (auto* output = run.output_view(whole)) {
     tutti::reduce(run.dtype, run.op, output, inputs_, run.count, run.scale);
