@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from .programs import KINDS, SETS
+from .programs import GLOO_KINDS, KINDS, SETS
 
 MPI = ("openmpi", "mpich")
 PEERS = ("openmpi", "mpich", "gloo")
@@ -179,11 +179,22 @@ def kinds(scope):
                        SLOWDOWN, 1.0, 3, ours, peers, None, small),
                 Figure(f"kinds.{kind}.{ranks}.large", f"{kind}, {ranks} ranks, from 1 MiB",
                        SPEEDUP, 1.5, 0.33, ours, peers, None, large),
-                Figure(f"kinds.{kind}.{ranks}.named",
-                       f"{kind} by name, {ranks} ranks: allreduce by name of as many bytes",
-                       SLOWDOWN, 1.1, 3, pick("kinds", ("tutti",), group, way="named"),
-                       named_allreduce, None, small + large),
+                Figure(f"kinds.{kind}.{ranks}.region",
+                       f"{kind} in memory of allocate(), {ranks} ranks, from 1 MiB",
+                       SPEEDUP, 3, 0.33, pick("kinds", ("tutti",), group, way="region"), peers,
+                       None, large),
+            ] + [
+                Figure(f"kinds.{kind}.{ranks}.{way}",
+                       f"{kind} {words}, {ranks} ranks: allreduce by name of as many bytes",
+                       SLOWDOWN, 1.1, 3, pick("kinds", ("tutti",), group, way=way),
+                       named_allreduce, None, small + large)
+                for way, words in (("named", "by name"), ("declared", "by handle"),
+                                   ("replayed", "replayed"))
             ]
+            if kind in GLOO_KINDS:
+                figures.append(Figure(f"kinds.{kind}.{ranks}.tcp", f"{kind} of 4 MiB over TCP, {ranks} ranks",
+                                      SPEEDUP, 1.5, 0.33, pick("kinds_tcp", ("tutti",), group),
+                                      pick("kinds_tcp", GLOO, group)))
     return figures
 
 

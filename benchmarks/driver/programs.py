@@ -14,6 +14,7 @@ SETS = ("resnet50", "gpt2", "small1000")
 # In shared memory all but the last have a blocking form.
 KINDS = ("allgather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter", "alltoall",
          "sendrecv")
+GLOO_KINDS = ("allgather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter", "alltoall")
 
 # glibc told to keep what it has: never a mapping for one allocation, never a page given back.
 # Large temporaries then stay touched, which every MPI gains by.
@@ -311,7 +312,7 @@ class Programs:
                                           "--algorithm", "halving_doubling,ring_chunked"))
 
     def _kinds(self):
-        """Every kind beside MPI; the named allreduce beside the named call of each."""
+        """Every kind in every way beside MPI; the named allreduce beside the named call of each."""
         sizes = sizes_text(self.scope.kinds_small + self.scope.kinds_large)
         rounds = self.scope.kinds_rounds
         for ranks in (2, 4):
@@ -321,19 +322,24 @@ class Programs:
                 place = {"allreduce": ("--place", "in"), "allgather": ("--place", "out"),
                          "reduce": ("--place", "out")}.get(kind, ())
                 words = place + ("--bytes", sizes, "--repetition-ms", 10) + self._method()
-                named = () if kind == "sendrecv" else ("--way", "named")
-                self._tutti("kinds", group, kind, words + named, ranks=ranks,
-                            variant="named", rounds=rounds)
+                ways = ("named",) if kind == "allreduce" else ("named", "declared", "replayed", "region")
+                if kind not in ("allreduce", "sendrecv"):
+                    ways += ("blocking",)
+                for way in ways:
+                    self._tutti("kinds", group, kind, words + ("--way", way), ranks=ranks,
+                                variant=way, rounds=rounds)
                 if kind == "allreduce":
                     continue
-                if kind != "sendrecv":
-                    self._tutti("kinds", group, kind, words + ("--way", "blocking"), ranks=ranks,
-                                variant="blocking", rounds=rounds)
                 theirs = (kind, "--bytes", sizes, "--repetition-ms", "10", "--cell-ms",
                           "500" if ranks == 2 else "50")
                 self._openmpi("kinds", group, "shipped", ranks, theirs, rounds=rounds)
                 self._openmpi("kinds", group, "no_cma", ranks, theirs, rounds=rounds)
                 self._mpich("kinds", group, "shipped", ranks, theirs, rounds=rounds)
+                if kind in GLOO_KINDS:
+                    self._tutti("kinds_tcp", group, kind,
+                                place + ("--bytes", "4M", "--way", "blocking") + self._method(),
+                                ranks=ranks, backend="tcp", rounds=rounds)
+                    self._gloo("kinds_tcp", group, ranks, (kind, "--bytes", "4M"), rounds=rounds)
 
     def _latency(self):
         self._tutti("latency", "", "latency", ("--calls", self.scope.latency_calls), variant="async")

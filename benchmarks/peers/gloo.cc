@@ -1,4 +1,5 @@
-// Allreduce by Gloo over TCP, by each of its algorithms: the best one counts.
+// Allreduce by Gloo over TCP, by each of its algorithms: the best one counts. The other kinds are
+// in gloo_kinds.cc.
 #include <gloo/allreduce.h>
 #include <gloo/allreduce_halving_doubling.h>
 #include <gloo/allreduce_ring_chunked.h>
@@ -21,14 +22,11 @@
 #include "benchmarks/common/scratch_folder.h"
 #include "benchmarks/common/sizes.h"
 #include "benchmarks/common/words.h"
+#include "benchmarks/peers/gloo_team.h"
 
 namespace tutti::benchmarks {
 
-namespace {
-
-using ContextPtr = std::shared_ptr<gloo::rendezvous::Context>;
-
-ContextPtr connect(const Flags& flags, const ForkTeam& team, const std::string& folder) {
+ContextPtr connect_gloo(const Flags& flags, const ForkTeam& team, const std::string& folder) {
   const auto hosts = split_words(flags.text("hosts"));
   gloo::transport::tcp::attr address;
   address.hostname = hosts.empty() ? "127.0.0.1" : hosts.at(static_cast<size_t>(team.rank()));
@@ -38,6 +36,8 @@ ContextPtr connect(const Flags& flags, const ForkTeam& team, const std::string& 
   context->connectFullMesh(store, device);
   return context;
 }
+
+namespace {
 
 using Call = std::function<void()>;
 struct Algorithm {
@@ -73,9 +73,8 @@ constexpr Algorithm kAlgorithms[] = {{"ring", make_new<gloo::detail::AllreduceOp
                                      {"ring_chunked", make_old<RingChunked>}};
 
 void run_allreduce(const Flags& flags, ForkTeam& team, const std::string& folder) {
-  const auto context = connect(flags, team, folder);
-  const Method method{flags.whole("repetitions"), flags.number("repetition-ms"),
-                      flags.whole("warmup"), flags.number("cell-ms")};
+  const auto context = connect_gloo(flags, team, folder);
+  const Method method = gloo_method(flags);
   const auto own = Pattern::of_rank(team.rank()), reduced = Pattern::reduced(team.size());
   const auto wanted = split_words(flags.text("algorithm"));
   const auto is_wanted = [&](const char* name) {
@@ -105,7 +104,7 @@ void run_allreduce(const Flags& flags, ForkTeam& team, const std::string& folder
 
 /// Every one of many small calls timed: the median, what one in a hundred exceeds, and the longest.
 void run_latency(const Flags& flags, ForkTeam& team, const std::string& folder) {
-  const auto context = connect(flags, team, folder);
+  const auto context = connect_gloo(flags, team, folder);
   const auto calls = flags.whole("calls");
   const int64_t count = parse_bytes(flags.text("bytes")) / 4;
   const auto data = make_buffer(count);
@@ -155,13 +154,17 @@ int run(int argc, char** argv) {
                      {"cell-ms", "2000"},
                      {"deadline", "120"}});
   const bool latency = flags.case_name() == "latency";
-  if (!latency && flags.case_name() != "allreduce")
-    throw std::invalid_argument("the cases are allreduce and latency, not " + flags.case_name());
+  const bool kind = is_gloo_kind(flags.case_name());
+  if (!latency && !kind && flags.case_name() != "allreduce")
+    throw std::invalid_argument("the cases are latency and the collectives, not " +
+                                flags.case_name());
   const ScratchFolder folder;
   return ForkTeam::run(
       flags.whole("ranks"), split_words(flags.text("namespaces")),
       static_cast<unsigned>(flags.whole("deadline")), flags.whole("bind") != 0,
-      [&](ForkTeam& team) { (latency ? run_latency : run_allreduce)(flags, team, folder.path()); });
+      [&](ForkTeam& team) {
+        (latency ? run_latency : kind ? run_gloo_kind : run_allreduce)(flags, team, folder.path());
+      });
 }
 
 }  // namespace

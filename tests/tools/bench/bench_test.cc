@@ -164,7 +164,8 @@ TEST(Bench, BadInputIsOneLineAndCodeTwo) {
       {{"allreduce", "--backend", "none"}, "there is no backend \"none\""},
       {{"allreduce", "--json", "/no/such/folder/j"}, "--json /no/such/folder/j: cannot be written"},
       {{"sendrecv", "--ranks", "1"}, "sendrecv needs at least 2 ranks"},
-      {{"allreduce", "--ranks", "1", "--place", "out"}, "--way blocking exists in place only"}};
+      {{"allreduce", "--ranks", "1", "--way", "vector", "--place", "out"},
+       "--way vector exists in place only"}};
   for (const auto& [words, text] : cases) {
     Program program(bench(words));
     EXPECT_EQ(program.finish(), 2) << text;

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "tutti/base/check.h"
+#include "tutti/base/error.h"
 
 namespace tutti::bench {
 
@@ -35,7 +36,9 @@ Volume volume_of(std::string_view collective, int64_t bytes, DataType dtype, int
 }
 
 bool exists(std::string_view collective, Way way, bool in_place) {
-  if (collective == "allreduce") return in_place || way == Way::named;
+  const bool in_arena = way == Way::arena || way == Way::arena_blocking;
+  if (collective == "allreduce")
+    return in_place || (!in_arena && way != Way::vector && way != Way::grouped);
   if (way == Way::arena_blocking && in_place && collective == "allgather") return false;
   if (is_one_of(collective, {"allgather", "reduce"})) return true;
   return in_place == is_one_of(collective, {"broadcast", "barrier"});
@@ -50,11 +53,9 @@ Exercise::Exercise(Communicator& communicator, const Call& call)
     make_buffers(call);
     expect(call);
   }
-  if (call.collective == "allreduce")
-    make_allreduce(call);
-  else
-    make_run(call);
+  make_run(call);
   refill();
+  if (call.way == Way::replayed) run_until_replayed();
 }
 
 void Exercise::make_buffers(const Call& call) {
@@ -71,7 +72,7 @@ void Exercise::make_buffers(const Call& call) {
                    std::vector<GradientArena::Array>{{name_, {elements}, call.dtype}},
                    ReduceOptions{.op = call.op});
     input_ = output_ = (*arena_)[name_];
-    if (!call.in_place) output_ = output_memory_ = Tensor(Shape{output_count(call)}, call.dtype);
+    if (!call.in_place) output_ = memory(call, output_count(call));
     return;
   }
   if (call.way == Way::vector) {
@@ -80,16 +81,21 @@ void Exercise::make_buffers(const Call& call) {
     return;
   }
   if (kind == "allgather" && call.in_place) {
-    output_ = output_memory_ = Tensor(Shape{total}, call.dtype);
+    output_ = memory(call, total);
     input_ =
         TensorView(output_.data() + rank * count * size_of(call.dtype), Shape{count}, call.dtype);
     return;
   }
-  input_ = input_memory_ = Tensor(Shape{takes_all ? total : count}, call.dtype);
-  if (call.in_place)
-    output_ = input_;
-  else
-    output_ = output_memory_ = Tensor(Shape{output_count(call)}, call.dtype);
+  input_ = memory(call, takes_all ? total : count);
+  output_ = call.in_place ? input_ : memory(call, output_count(call));
+}
+
+TensorView Exercise::memory(const Call& call, int64_t count) {
+  if (call.way == Way::region) {
+    regions_.push_back(communicator_.allocate(count * size_of(call.dtype)));
+    return regions_.back().view(Shape{count}, call.dtype);
+  }
+  return memory_.emplace_back(Shape{count}, call.dtype);
 }
 
 int64_t Exercise::output_count(const Call& call) {
@@ -121,80 +127,114 @@ void Exercise::expect(const Call& call) {
       shares_.push_back({other * count, count, from(other), rank * count});
 }
 
-void Exercise::make_allreduce(const Call& call) {
+void Exercise::make_run(const Call& call) {
   auto& comm = communicator_;
-  const ReduceOptions options{.op = call.op};
   switch (call.way) {
-    case Way::blocking:
-    case Way::arena_blocking:  // the same call on memory that the ranks share
-      run_ = [this, &comm, op = call.op] { comm.allreduce_blocking(name_, input_, op); };
-      break;
     case Way::vector:
       run_ = [this, &comm, op = call.op] { comm.allreduce_blocking(name_, vector_, op); };
-      break;
+      return;
     case Way::arena:
       run_ = [this] {
         arena_->ready(name_);
         arena_->wait();
       };
-      break;
-    case Way::named:
-      run_ = [this, &comm, options] { comm.allreduce(name_, input_, output_, options).wait(); };
-      break;
-    case Way::declared:
-      handle_ = comm.declare(name_, input_.shape(), input_.dtype());
-      run_ = [this, &comm, options] { comm.allreduce(handle_, input_, options).wait(); };
-      break;
+      return;
     case Way::grouped:
       group_ = {{name_, input_}};
-      run_ = [this, &comm, options] { comm.grouped_allreduce("group", group_, options).wait(); };
+      run_ = [this, &comm, options = ReduceOptions{.op = call.op}] {
+        comm.grouped_allreduce("group", group_, options).wait();
+      };
+      return;
+    case Way::blocking:
+    case Way::arena_blocking:  // the same call on memory that the ranks share
+    case Way::region:
+      if (call.collective != "sendrecv") return make_blocking(call);
+      break;
+    case Way::named:
+    case Way::declared:
+    case Way::replayed:
       break;
   }
+  make_start(call);
+  const bool by_handle = call.way == Way::declared || call.way == Way::replayed;
+  for (const auto& name : names_) {
+    if (by_handle) handles_.push_back(comm.declare(name, input_.shape(), call.dtype));
+  }
+  for (size_t i = 0; i < names_.size(); ++i)
+    called_.push_back(by_handle ? OperationName(handles_[i]) : OperationName(names_[i]));
+  run_ = [this] { start_(called_); };
 }
 
-void Exercise::make_run(const Call& call) {
+void Exercise::make_start(const Call& call) {
   auto& comm = communicator_;
   const auto kind = call.collective;
-  const bool blocking = call.way == Way::blocking || call.way == Way::arena_blocking;
   const int rank = comm.rank(), size = comm.size(), root = call.root;
-  if (blocking) {
-    make_blocking(call);
+  const ReduceOptions options{.op = call.op};
+  using Names = std::span<const OperationName>;
+  names_ = {name_};
+  if (kind == "allreduce") {
+    start_ = [this, &comm, options](Names names) {
+      comm.allreduce(names[0], input_, output_, options).wait();
+    };
   } else if (kind == "allgather") {
-    run_ = [this, &comm] { comm.allgather(name_, input_, output_).wait(); };
+    start_ = [this, &comm](Names names) { comm.allgather(names[0], input_, output_).wait(); };
   } else if (kind == "broadcast") {
-    run_ = [this, &comm, root] { comm.broadcast(name_, input_, root).wait(); };
+    start_ = [this, &comm, root](Names names) { comm.broadcast(names[0], input_, root).wait(); };
   } else if (kind == "reduce") {
-    run_ = [this, &comm, root, op = call.op] {
-      comm.reduce(name_, input_, output_, root, op).wait();
+    start_ = [this, &comm, root, op = call.op](Names names) {
+      comm.reduce(names[0], input_, output_, root, op).wait();
     };
   } else if (kind == "gather") {
-    run_ = [this, &comm, root] { comm.gather(name_, input_, output_, root).wait(); };
+    start_ = [this, &comm, root](Names names) {
+      comm.gather(names[0], input_, output_, root).wait();
+    };
   } else if (kind == "scatter") {
-    run_ = [this, &comm, root] { comm.scatter(name_, input_, output_, root).wait(); };
+    start_ = [this, &comm, root](Names names) {
+      comm.scatter(names[0], input_, output_, root).wait();
+    };
   } else if (kind == "reduce_scatter") {
-    run_ = [this, &comm, op = call.op] {
-      comm.reduce_scatter(name_, input_, output_, ReduceOptions{.op = op}).wait();
+    start_ = [this, &comm, options](Names names) {
+      comm.reduce_scatter(names[0], input_, output_, options).wait();
     };
   } else if (kind == "alltoall") {
-    run_ = [this, &comm] { comm.alltoall(name_, input_, output_, {}).wait(); };
+    start_ = [this, &comm](Names names) { comm.alltoall(names[0], input_, output_, {}).wait(); };
   } else if (kind == "sendrecv") {
     const int to = (rank + 1) % size, from = (rank + size - 1) % size;
-    run_ = [this, &comm, to, from, sent = fmt::format("from {}", rank),
-            received = fmt::format("from {}", from)] {
-      auto send = comm.send(sent, input_, to);
-      comm.recv(received, output_, from).wait();
+    names_ = {fmt::format("from {}", rank), fmt::format("from {}", from)};
+    start_ = [this, &comm, to, from](Names names) {
+      auto send = comm.send(names[0], input_, to);
+      comm.recv(names[1], output_, from).wait();
       send.wait();
     };
   } else {
-    run_ = [&comm] { comm.barrier("bench barrier").wait(); };
+    names_ = {"bench barrier"};
+    start_ = [&comm](Names names) { comm.barrier(names[0]).wait(); };
   }
+}
+
+// As many steps on every rank: pairs of ranks do not all begin to replay in the same one. The
+// engine may tell of the last ones a little later.
+void Exercise::run_until_replayed() {
+  constexpr int kSteps = 48;
+  run(kSteps / 2);
+  const auto before = communicator_.statistics().replayed_buckets;
+  run(kSteps / 2);
+  if (communicator_.statistics().replayed_buckets == before)
+    throw Error(ErrorCode::unavailable,
+                fmt::format("{} was not replayed after {} equal steps; is TUTTI_REPLAY off?",
+                            names_[0], kSteps));
+  refill();
 }
 
 void Exercise::make_blocking(const Call& call) {
   auto& comm = communicator_;
   const auto kind = call.collective;
   const int root = call.root;
-  if (kind == "allgather")
+  if (kind == "allreduce" && input_.data() == output_.data())
+    run_ = [this, &comm, op = call.op] { comm.allreduce_blocking(name_, input_, op); };
+  else if (kind == "allreduce")
+    run_ = [this, &comm, op = call.op] { comm.allreduce_blocking(name_, input_, output_, op); };
+  else if (kind == "allgather")
     run_ = [this, &comm] { comm.allgather_blocking(name_, input_, output_); };
   else if (kind == "broadcast")
     run_ = [this, &comm, root] { comm.broadcast_blocking(name_, input_, root); };

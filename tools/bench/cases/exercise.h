@@ -4,6 +4,8 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -56,9 +58,11 @@ class Exercise {
     int64_t phase = 0;
   };
   void make_buffers(const Call& call);
-  void make_allreduce(const Call& call);
+  TensorView memory(const Call& call, int64_t count);
   void make_run(const Call& call);
+  void make_start(const Call& call);
   void make_blocking(const Call& call);
+  void run_until_replayed();
   static int64_t output_count(const Call& call);
   void expect(const Call& call);
 
@@ -68,11 +72,16 @@ class Exercise {
   std::optional<GradientArena> arena_;
   std::vector<float> vector_;
   std::vector<NamedTensor> group_;
-  TensorHandle handle_;
-  Tensor input_memory_, output_memory_;
+  std::vector<Tensor> memory_;
+  std::vector<SharedRegion> regions_;
   TensorView input_, output_;
   std::optional<Pattern> pattern_;  // of the input; none: this rank hands in nothing
   std::vector<Share> shares_;
+  // Under a name or a handle; the names that it goes by, and the handles of them.
+  std::function<void(std::span<const OperationName>)> start_;
+  std::vector<std::string> names_;
+  std::vector<TensorHandle> handles_;
+  std::vector<OperationName> called_;
   std::function<void()> run_;
 };
 

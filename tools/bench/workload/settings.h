@@ -20,12 +20,15 @@ enum class Way : uint8_t {
   grouped,         // one grouped_allreduce
   arena,           // GradientArena: ready() of each array, then wait()
   arena_blocking,  // Communicator::*_blocking on a GradientArena's memory
+  region,          // the same on memory of Communicator::allocate, for input and output
+  replayed,        // by handles, once the plan is locked: fails if it is not
 };
-inline constexpr int kWayCount = 7;
+inline constexpr int kWayCount = 9;
 
 constexpr std::string_view to_string(Way way) noexcept {
-  constexpr std::string_view kNames[kWayCount] = {"blocking", "vector", "named",         "declared",
-                                                  "grouped",  "arena",  "arena_blocking"};
+  constexpr std::string_view kNames[kWayCount] = {"blocking",       "vector",  "named",
+                                                  "declared",       "grouped", "arena",
+                                                  "arena_blocking", "region",  "replayed"};
   return kNames[static_cast<int>(way)];
 }
 
