@@ -53,8 +53,8 @@ class DataLoader {
 
   int64_t steps_per_epoch() const;
   LoaderPosition position() const { return position_; }
-  /// Throws Error(invalid_argument) for a negative epoch or step, Error(corrupt_data) for one within
-  /// an epoch whose samples are shuffled in another order. Past the epoch's end is its end.
+  /// Throws Error(invalid_argument) for a negative epoch or step, Error(corrupt_data) for one
+  /// within an epoch whose samples are shuffled in another order. Past the epoch's end is its end.
   void restore(const LoaderPosition& position);
 
   /// The next batch of this epoch, or nothing at its end (and the next epoch begins).

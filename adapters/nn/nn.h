@@ -15,5 +15,5 @@
 #include "tutti/adapters/nn/schedules.h"
 #include "tutti/adapters/nn/sequential.h"
 #include "tutti/adapters/nn/sharded.h"
-#include "tutti/adapters/nn/step_agreement.h"
-#include "tutti/adapters/nn/step_meter.h"
+#include "tutti/adapters/nn/steps/step_agreement.h"
+#include "tutti/adapters/nn/steps/step_meter.h"

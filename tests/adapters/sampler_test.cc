@@ -93,10 +93,11 @@ TEST(Sampler, BadInput) {
         "epoch 1 consumed 3 of 10 seed 2", "epoch -1 consumed 3 of 10 seed 1",
         "epoch 1 consumed 3 x of 10 seed 1", "epoch 1 consumed 3 of 10 seed 1 order 3",
         "epoch 1 consumed 3 of 10 seed 1 order 2 x"})
-    test::expect_error(ErrorCode::corrupt_data,
-                       "Sampler: cannot go on from \"" + state +
-                           "\", expected \"epoch E consumed C of 10 seed 1 order 2\" with C up to 10",
-                       [&] { sampler.restore(state); });
+    test::expect_error(
+        ErrorCode::corrupt_data,
+        "Sampler: cannot go on from \"" + state +
+            "\", expected \"epoch E consumed C of 10 seed 1 order 2\" with C up to 10",
+        [&] { sampler.restore(state); });
   EXPECT_EQ(sampler.state(), "epoch 0 consumed 0 of 10 seed 1 order 2");
   sampler.restore("epoch 1 consumed 3 of 10 seed 1 order 2");
   EXPECT_EQ(sampler.left(), 7);

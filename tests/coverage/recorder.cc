@@ -64,8 +64,9 @@ int write_line(dl_phdr_info* object, size_t, void* data) {
 int log_file() {
   static const int file = [] {
     const char* path = std::getenv("TUTTI_COVERAGE_LOG");
-    return path == nullptr ? -1
-                           : ::open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, S_IRUSR | S_IWUSR);
+    return path == nullptr
+               ? -1
+               : ::open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, S_IRUSR | S_IWUSR);
   }();
   return file;
 }

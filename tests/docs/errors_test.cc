@@ -80,8 +80,9 @@ std::vector<ErrorText> collect_errors() {
   std::vector<ErrorText> found;
   for (const auto& entry : fs::directory_iterator(root() / "adapters"))
     collect_from(entry.path(), found);
-  for (const char* folder : {"base", "tensor", "kernels", "collectives", "backends", "core",
-                             "adapters/c", "adapters/exchange", "adapters/nn", "tools/run", "tools/doctor"})
+  for (const char* folder :
+       {"base", "tensor", "kernels", "collectives", "backends", "core", "adapters/c",
+        "adapters/exchange", "adapters/nn", "tools/run", "tools/doctor"})
     for (const auto& entry : fs::recursive_directory_iterator(root() / folder))
       collect_from(entry.path(), found);
   return found;

@@ -1,7 +1,7 @@
 // What ranks agree on in each step: samples, skipped steps, loss scale, clipping; the sentinel; and
 // training in 16 bits with it.
 
-#include "tutti/adapters/nn/step_agreement.h"
+#include "tutti/adapters/nn/steps/step_agreement.h"
 
 #include <gtest/gtest.h>
 

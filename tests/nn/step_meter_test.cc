@@ -1,6 +1,6 @@
 // What a StepMeter says of steps: their lines, and their rate without the first.
 
-#include "tutti/adapters/nn/step_meter.h"
+#include "tutti/adapters/nn/steps/step_meter.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

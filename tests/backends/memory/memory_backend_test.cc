@@ -43,7 +43,8 @@ TEST(ThreadHeap, MemoryThatIsTakenAgainIsZeroed) {
 // a second of sleep.
 TEST(MemoryQueue, NoWakeUpIsLost) {
   const auto ends = make_backends(find_backend("memory"), 2, [](Context&) {});
-  // Fewer where a busy machine lets the ranks wait for a core in each: rank 0 says which is the last.
+  // Fewer where a busy machine lets the ranks wait for a core in each: rank 0 says which is the
+  // last.
   std::atomic<uint64_t> last{repetitions(20'000)};
   const auto enough = Deadline::after(15);
   std::atomic<int> lost{0};
@@ -76,8 +77,8 @@ TEST(MemoryQueue, NoWakeUpIsLost) {
           if (end.progress() || !end.arm()) continue;
           if (!poller.wait(1000)) ++lost;
         }
-        // The next call would wake the other rank if this one forgot to. A rank that has no core on a
-        // busy machine needs this one's.
+        // The next call would wake the other rank if this one forgot to. A rank that has no core on
+        // a busy machine needs this one's.
         finished[rank] = round;
         for (int looks = 0; lost == 0 && finished[1 - rank] < round; ++looks)
           looks < 1000 ? pause_core() : std::this_thread::yield();

@@ -73,7 +73,8 @@ void pin_to_core(int number) {
 // rank has left start(): no clock is needed to call that wake-up lost.
 TEST(Pipeline, NoWakeUpIsLost) {
   TwoRanks memory;
-  // Fewer where a busy machine lets the ranks wait for a core in each: rank 0 says which is the last.
+  // Fewer where a busy machine lets the ranks wait for a core in each: rank 0 says which is the
+  // last.
   std::atomic<int> last{test::repetitions(40'000)};
   const auto enough = Deadline::after(15);
   constexpr unsigned kLongestPause = 60;  // about as long as it takes to fall asleep

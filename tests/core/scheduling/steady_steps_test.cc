@@ -8,9 +8,7 @@ namespace {
 class SteadySteps : public testing::TestWithParam<SteadyCase> {};
 INSTANTIATE_TEST_SUITE_P(Jobs, SteadySteps, testing::ValuesIn(steady_cases()), name_of_case);
 
-TEST_P(SteadySteps, AskForNothingAndAllocateNothing) {
-  run_steadily(GetParam(), 20, 60);
-}
+TEST_P(SteadySteps, AskForNothingAndAllocateNothing) { run_steadily(GetParam(), 20, 60); }
 
 }  // namespace
 }  // namespace tutti::test

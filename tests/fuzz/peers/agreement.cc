@@ -33,8 +33,7 @@ void read_answers(std::string_view message, NameCache& cache, const Options& opt
     if (!response.error && !response.all_joined && response.joined.empty())
       cache.remember(response.name, response.signature);
     if (response.error || response.all_joined) continue;
-    if (response.signature.shape.count() > kOwnElements)
-      throw NotAskedFor();
+    if (response.signature.shape.count() > kOwnElements) throw NotAskedFor();
     if (response.signature.kind == CollectiveKind::allreduce)
       allreduces.push_back(std::move(response));
   }

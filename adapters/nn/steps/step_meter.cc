@@ -1,4 +1,4 @@
-#include "tutti/adapters/nn/step_meter.h"
+#include "tutti/adapters/nn/steps/step_meter.h"
 
 #include <fmt/format.h>
 

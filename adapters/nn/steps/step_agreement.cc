@@ -1,4 +1,4 @@
-#include "tutti/adapters/nn/step_agreement.h"
+#include "tutti/adapters/nn/steps/step_agreement.h"
 
 #include <fmt/format.h>
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "tutti/adapters/nn/step_agreement.h"
+#include "tutti/adapters/nn/steps/step_agreement.h"
 #include "tutti/base/deadline.h"
 #include "tutti/core/communicator.h"
 

@@ -6,7 +6,7 @@
 #include <map>
 #include <string>
 
-#include "tutti/adapters/nn/step_agreement.h"
+#include "tutti/adapters/nn/steps/step_agreement.h"
 #include "tutti/base/error.h"
 
 namespace tutti::nn {
