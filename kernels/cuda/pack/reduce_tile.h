@@ -216,10 +216,9 @@ inline ReduceTable make_reduce_table(const DeviceReduction& reduction) {
   auto scale = reduction.scale;
   if (reduction.dtype == DataType::boolean) {
     scale = {};
-    table.op = reduction.op == ReduceOp::min || reduction.op == ReduceOp::product ||
-                       reduction.op == ReduceOp::band
-                   ? ReduceOp::band
-                   : ReduceOp::bor;
+    const bool is_and = reduction.op == ReduceOp::min || reduction.op == ReduceOp::product ||
+                        reduction.op == ReduceOp::band;
+    if (reduction.op != ReduceOp::bxor) table.op = is_and ? ReduceOp::band : ReduceOp::bor;
   }
   table.scaling = {scale.factor, scale.factor / static_cast<double>(scale.divisor), scale.divisor,
                    scale.is_one()};
