@@ -25,11 +25,18 @@ void run_all(Communicator& comm) {
   }
 }
 
-TEST(WholeSuite, OneJobOfTwoThreads) { run_threads(2, run_all, {}, 100); }
-TEST(WholeSuite, OneJobOfFiveThreads) { run_threads(5, run_all, {}, 100); }
-TEST(WholeSuite, OneJobOfProcesses) { run_processes(2, run_all, {}, 100); }
-TEST(WholeSuite, OneJobOnTwoUnevenHosts) { run_hosts({0, 0, 0, 1}, run_all, {}, 100); }
-TEST(WholeSuite, OneJobOnThreeHosts) { run_hosts({0, 1, 2, 2}, run_all, {}, 100); }
+// The thread sanitizer makes the suite 26 times as long.
+#ifdef __SANITIZE_THREAD__
+constexpr double kSeconds = 500;
+#else
+constexpr double kSeconds = 100;
+#endif
+
+TEST(WholeSuite, OneJobOfTwoThreads) { run_threads(2, run_all, {}, kSeconds); }
+TEST(WholeSuite, OneJobOfFiveThreads) { run_threads(5, run_all, {}, kSeconds); }
+TEST(WholeSuite, OneJobOfProcesses) { run_processes(2, run_all, {}, kSeconds); }
+TEST(WholeSuite, OneJobOnTwoUnevenHosts) { run_hosts({0, 0, 0, 1}, run_all, {}, kSeconds); }
+TEST(WholeSuite, OneJobOnThreeHosts) { run_hosts({0, 1, 2, 2}, run_all, {}, kSeconds); }
 
 // The same over backends that are not chosen by themselves.
 class WholeSuiteOver : public testing::TestWithParam<std::string> {
@@ -75,9 +82,11 @@ INSTANTIATE_TEST_SUITE_P(Backends, WholeSuiteOver,
                            return name;
                          });
 
-TEST_P(WholeSuiteOver, Threads) { run_threads(3, run_all, tune(), 100); }
-TEST_P(WholeSuiteOver, Processes) { run_processes(has_levels() ? 3 : 2, run_all, tune(), 100); }
-TEST_P(WholeSuiteOver, TwoHosts) { run_hosts({0, 0, 1}, run_all, tune_hosts(), 100); }
+TEST_P(WholeSuiteOver, Threads) { run_threads(3, run_all, tune(), kSeconds); }
+TEST_P(WholeSuiteOver, Processes) {
+  run_processes(has_levels() ? 3 : 2, run_all, tune(), kSeconds);
+}
+TEST_P(WholeSuiteOver, TwoHosts) { run_hosts({0, 0, 1}, run_all, tune_hosts(), kSeconds); }
 
 // What a communicator says of its place, against what each test laid out.
 void expect_place(const Communicator& comm, int size, int local_rank, int local_size, int hosts) {
