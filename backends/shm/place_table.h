@@ -1,0 +1,97 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "tutti/backends/shared/shared_memory.h"
+
+namespace tutti {
+
+/// Where addresses lie, for readers that never wait. It changes seldom; a thread that reads
+/// meanwhile reads again. One writer at a time.
+class PlaceTable {
+ public:
+  struct Span {
+    uint64_t place;
+    size_t bytes;
+    const std::byte* data;
+  };
+
+  void add(const Span& span) {
+    auto* block = &first_;
+    for (;; block = block->next.get()) {
+      const auto free = std::find_if(block->rows.begin(), block->rows.end(), [](const Row& row) {
+        return row.bytes.load(std::memory_order_relaxed) == 0;
+      });
+      if (free != block->rows.end()) return write(*free, span);
+      if (block->next != nullptr) continue;
+      block->next = std::make_unique<Block>();
+      block->after.store(block->next.get(), std::memory_order_release);
+    }
+  }
+  /// What was there; nothing if there was no such place.
+  std::optional<Span> remove(uint64_t place) noexcept {
+    for (auto* block = &first_; block != nullptr; block = block->next.get())
+      for (auto& row : block->rows) {
+        const auto span = read(row);
+        if (span.bytes == 0 || span.place != place) continue;
+        write(row, {});
+        return span;
+      }
+    return {};
+  }
+  uint64_t find(const std::byte* data, size_t bytes) const {
+    for (;;) {
+      const auto before = version_.load(std::memory_order_acquire);
+      const uint64_t place = look_up(data, bytes);
+      // The rows were read with acquire: this load cannot come before them.
+      if (before % 2 == 0 && version_.load(std::memory_order_relaxed) == before) return place;
+    }
+  }
+
+ private:
+  struct Row {
+    std::atomic<uint64_t> place{0};
+    std::atomic<size_t> bytes{0};  // 0: free
+    std::atomic<const std::byte*> data{nullptr};
+  };
+  struct Block {
+    std::array<Row, 16> rows;
+    std::atomic<const Block*> after{nullptr};  // of the readers
+    std::unique_ptr<Block> next;               // of the writer
+  };
+
+  static Span read(const Row& row) {
+    return {row.place.load(std::memory_order_acquire), row.bytes.load(std::memory_order_acquire),
+            row.data.load(std::memory_order_acquire)};
+  }
+  // Released one by one: a reader that sees any of them sees that the version is odd.
+  void write(Row& row, const Span& span) noexcept {
+    const auto version = version_.load(std::memory_order_relaxed);
+    version_.store(version + 1, std::memory_order_relaxed);
+    row.place.store(span.place, std::memory_order_release);
+    row.bytes.store(span.bytes, std::memory_order_release);
+    row.data.store(span.data, std::memory_order_release);
+    version_.store(version + 2, std::memory_order_release);
+  }
+  uint64_t look_up(const std::byte* data, size_t bytes) const {
+    for (const auto* block = &first_; block != nullptr;
+         block = block->after.load(std::memory_order_acquire))
+      for (const auto& row : block->rows) {
+        const auto span = read(row);
+        if (data < span.data || data + bytes > span.data + span.bytes || span.bytes == 0) continue;
+        return span.place + static_cast<uint64_t>(data - span.data);
+      }
+    return SharedMemory::kNowhere;
+  }
+
+  std::atomic<uint64_t> version_{0};  // odd: a row is being written
+  Block first_;
+};
+
+}  // namespace tutti
