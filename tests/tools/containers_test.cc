@@ -110,5 +110,40 @@ TEST_F(Containers, RanksInPidNamespacesOfTheirOwnShareMemory) {
   expect_right(first.output(), "shm");
 }
 
+// Where a container really puts a program, all at once.
+Words in_a_root(const std::string& command) {
+  return {"bash", TUTTI_CONTAINER_ROOT, TUTTI_BUILD_DIR, command};
+}
+
+TEST_F(Containers, ARootOfItsOwnHoldsAJob) {
+  Program program(
+      in_a_root("echo process $$; df -k /dev/shm; grep -E 'CapEff|CapBnd' /proc/$$/status; " +
+                std::string(TUTTI_RUN) + " -np 2 --no-prefix " + kBench +
+                "96M; echo left $(ls /dev/shm /tmp)."));
+  EXPECT_EQ(program.finish(60), 0) << program.errors();
+  EXPECT_THAT(program.output(), HasSubstr("process 1\n"));
+  EXPECT_THAT(program.output(), testing::ContainsRegex("tmpfs +65536 "));
+  EXPECT_THAT(program.output(), HasSubstr("CapEff:\t0000000000000000\nCapBnd:\t0000000000000000"));
+  expect_right(program.output(), "shm");
+  EXPECT_THAT(program.output(), HasSubstr("left /dev/shm: /tmp:."));
+}
+
+TEST_F(Containers, RanksInRootsOfTheirOwnShareMemory) {
+  Program other(in_a_root("exec " + kBench + "96M"), rank_of_two(1));
+  Program first(in_a_root("exec " + kBench + "96M"), rank_of_two(0));
+  EXPECT_EQ(first.finish(60), 0) << first.errors();
+  EXPECT_EQ(other.finish(60), 0) << other.errors();
+  expect_right(first.output(), "shm");
+}
+
+// Neither sees the other's process.
+TEST_F(Containers, ADeathInAnotherRootIsHeard) {
+  const std::string bench = TUTTI_BENCH " allreduce --repetitions 1 --iterations 100000000";
+  Program other(in_a_root("exec timeout --signal=KILL 3 " + bench), rank_of_two(1));
+  Program first(in_a_root("exec " + bench), rank_of_two(0));
+  EXPECT_EQ(first.finish(60), 1);
+  EXPECT_THAT(first.errors(), HasSubstr("rank 1"));
+}
+
 }  // namespace
 }  // namespace tutti::test

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# container_root.sh BUILD COMMAND: runs a command of the shell where a container would: in a root of its own, which
+# has the system's programs and the build, both read-only, and little else; 64 MiB of /dev/shm; as process 1 of a PID
+# namespace; as a user without any capability, who gets none. Needs root.
+set -euo pipefail
+umask 022
+exec unshare --mount --pid --fork --kill-child bash -euo pipefail -c '
+  root=/mnt build=$1 command=$2
+  mount -t tmpfs -o mode=755 tmpfs $root
+  mkdir -p $root/{proc,sys,dev/shm,etc} "$root/$build"
+  mkdir -m 1777 $root/tmp
+  for folder in /usr /bin /sbin /lib /lib64; do
+    if [[ -L $folder ]]; then
+      cp -P $folder $root$folder
+    elif [[ -d $folder ]]; then
+      mkdir $root$folder
+      mount --rbind -o ro $folder $root$folder
+    fi
+  done
+  cp /etc/ld.so.cache $root/etc
+  mount --bind -o ro "$build" "$root/$build"
+  mount --rbind -o ro /sys $root/sys
+  mount -t proc proc $root/proc
+  mount -t tmpfs -o size=64m,mode=1777 tmpfs $root/dev/shm
+  for device in null zero urandom; do
+    touch $root/dev/$device
+    mount --bind /dev/$device $root/dev/$device
+  done
+  cd $root
+  exec chroot $root setpriv --reuid=65534 --regid=65534 --clear-groups --inh-caps=-all --bounding-set=-all \
+    --no-new-privs --pdeathsig KILL sh -euc "$command"
+' - "$1" "$2"
