@@ -26,13 +26,13 @@ constexpr std::array<std::pair<DataType, ::at::ScalarType>, 10> kTypes = {{
     {DataType::boolean, ::at::kBool},
 }};
 
+}  // namespace
+
 std::optional<DataType> dtype_of_scalar(::at::ScalarType wanted) {
   for (const auto& [dtype, type] : kTypes)
     if (type == wanted) return dtype;
   return std::nullopt;
 }
-
-}  // namespace
 
 Error refused_tensor(const std::string& name, int rank, const std::string& why) {
   return Error(ErrorCode::invalid_argument, fmt::format("\"{}\" on rank {} {}", name, rank, why))

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <string>
 
 #include "tutti/base/error.h"
@@ -18,6 +19,9 @@ struct ModuleTensor {
 
 /// An Error of code `invalid_argument` about one tensor: "<name>" on rank <rank> <why>.
 Error refused_tensor(const std::string& name, int rank, const std::string& why);
+
+/// Nothing for what Tutti cannot reduce.
+std::optional<DataType> dtype_of_scalar(::at::ScalarType type);
 
 /// The tensor in the order of its memory, with its strides unless they are row-major; borrowed.
 /// Throws Error(invalid_argument) for what cannot travel: gaps between elements, other devices than
