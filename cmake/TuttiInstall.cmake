@@ -1,7 +1,7 @@
 # What `cmake --install` lays down: libraries, headers, tools, a CMake package, a pkg-config file,
 # documents and examples. Everything refers to its neighbours by relative paths, so that the tree can
-# be moved. `cmake --install --component` takes a part: runtime, nn, torch, development, tools, documents,
-# and each plugin by its name (gloo, cuda); license goes with all of them.
+# be moved. `cmake --install --component` takes a part: runtime, nn, development, torch, torch_development,
+# tools, documents, and each plugin by its name (gloo, cuda); license goes with all of them.
 include(CMakePackageConfigHelpers)
 include(InstallBuildsFirst)
 
@@ -67,13 +67,15 @@ endif()
 if(TARGET tutti_torch)
   install_builds_first(tutti_torch torch)
   set_target_properties(tutti_torch PROPERTIES EXPORT_NAME torch INSTALL_RPATH $ORIGIN)
-  install(TARGETS tutti_torch EXPORT tutti_torch LIBRARY COMPONENT torch)
+  install(TARGETS tutti_torch EXPORT tutti_torch
+    LIBRARY COMPONENT torch NAMELINK_COMPONENT torch_development)
   install(EXPORT tutti_torch NAMESPACE tutti:: DESTINATION ${package_dir}
-    FILE tuttiTorchTargets.cmake COMPONENT torch)
+    FILE tuttiTorchTargets.cmake COMPONENT torch_development)
   install(FILES ${PROJECT_SOURCE_DIR}/adapters/torch/distributed.h
     ${PROJECT_SOURCE_DIR}/adapters/torch/functions.h
+    ${PROJECT_SOURCE_DIR}/adapters/torch/process_group.h
     ${PROJECT_SOURCE_DIR}/adapters/torch/sync_batch_norm.h
-    DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti/adapters/torch COMPONENT torch)
+    DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti/adapters/torch COMPONENT torch_development)
 endif()
 # The library looks for its plugins there; no program links them.
 get_property(plugins GLOBAL PROPERTY TUTTI_BACKEND_PLUGINS)

@@ -84,6 +84,18 @@ fused with the reduction and divided over the ranks."
     DEPENDS "${library} ${this}")
   list(APPEND development_needs "libtutti-nn${TUTTI_SOVERSION} ${this}")
 endif()
+if(TARGET tutti_torch)
+  # LibTorch's interface differs from version to version, and so do these.
+  tutti_package(torch libtutti-torch${TUTTI_SOVERSION} SECTION libs SHARED_LIBRARY
+    SUMMARY "Tutti for LibTorch"
+    TEXT "Optimizers of LibTorch step on the gradients of all ranks, and c10d's process
+groups go through Tutti, in C++."
+    DEPENDS "${library} ${this}")
+  tutti_package(torch_development libtutti-torch-dev SECTION libdevel
+    SUMMARY "Tutti for LibTorch (headers)"
+    TEXT "These are the headers of its LibTorch adapter and what CMake needs for it."
+    DEPENDS "libtutti-torch${TUTTI_SOVERSION} ${this}" "libtutti-dev ${this}" libtorch-dev)
+endif()
 tutti_package(development libtutti-dev SECTION libdevel
   SUMMARY "collective communication for data-parallel training (headers)"
   TEXT "These are the headers for C++20 and C, the CMake package and the pkg-config

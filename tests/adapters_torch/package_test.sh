@@ -21,7 +21,9 @@ fi
 grep -q "component torch was not installed: configure Tutti with -DTUTTI_TORCH=ON" \
   <(tr -s ' \n' ' ' <"$scratch/refusal") || { cat "$scratch/refusal" >&2; exit 1; }
 
-cmake --install "$build" --prefix "$scratch/prefix" --component torch >/dev/null
+for component in torch torch_development; do
+  cmake --install "$build" --prefix "$scratch/prefix" --component "$component" >/dev/null
+done
 configure with >/dev/null
 cmake --build "$scratch/with"
 "$run" -np 2 "$scratch/with/torch_consumer"

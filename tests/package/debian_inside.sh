@@ -42,6 +42,13 @@ as_user cmake --build /tmp/consumer
 as_user tutti-run -np 2 /tmp/consumer/consumer
 as_user tutti-run -np 2 /tmp/consumer/nn_consumer
 
+if [[ $names == *libtutti-torch-dev* ]]; then
+  echo "--- an outside project of LibTorch"
+  as_user cmake -S /tests/torch_consumer -B /tmp/torch_consumer -DCMAKE_BUILD_TYPE=Debug >/dev/null
+  as_user cmake --build /tmp/torch_consumer
+  as_user tutti-run -np 2 /tmp/torch_consumer/torch_consumer
+fi
+
 echo "--- a C program by pkg-config"
 read -ra flags < <(pkg-config --cflags --libs tutti)
 [[ ${flags[*]} != *rpath* ]] || fail "a path that the loader knows is linked in: ${flags[*]}"

@@ -29,6 +29,7 @@ debootstrap --variant=minbase bookworm "$root" "$mirror" >"$scratch/log" 2>&1 ||
 mkdir -p "$root/packages/later" "$root/packages/earlier" "$root/tests"
 cp "$packages"/*.deb "$root/packages/later"
 cp -r "$source"/tests/package/{consumer,c_consumer} "$inside" "$root/tests"
+cp -r "$source/tests/adapters_torch/consumer" "$root/tests/torch_consumer"
 
 # The same under a lower version.
 for package in "$root"/packages/later/*.deb; do

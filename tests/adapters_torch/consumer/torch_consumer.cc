@@ -1,11 +1,12 @@
 #include <torch/torch.h>
 #include <tutti/adapters/torch/distributed.h>
+#include <tutti/adapters/torch/process_group.h>
 
 #include <cstdio>
 
-// Two ranks begin with different weights and end with one.
+// Two ranks begin with different weights and end with one, as c10d's highest says.
 int main() {
-  auto comm = tutti::Communicator::create();
+  std::shared_ptr<tutti::Communicator> comm = tutti::Communicator::create();
   torch::manual_seed(comm->rank());
   torch::nn::Linear net(1, 1);
   torch::optim::SGD sgd(net->parameters(), 0.1);
@@ -15,10 +16,13 @@ int main() {
     (net(torch::full({1, 1}, comm->rank() + 1, torch::kFloat)) - 3).pow(2).sum().backward();
     optimizer.step();
   }
-  const float weight = net->weight.item<float>();
-  const float highest = comm->allreduce_blocking("highest", weight, tutti::ReduceOp::max);
-  if (comm->size() == 2 && highest == weight) return 0;
-  std::fprintf(stderr, "%d ranks, weights %g and %g\n", comm->size(), static_cast<double>(weight),
-               static_cast<double>(highest));
+  const auto group = c10::make_intrusive<tutti::torch::ProcessGroup>(comm);
+  std::vector<torch::Tensor> highest{net->weight.detach().clone()};
+  c10d::AllreduceOptions options;
+  options.reduceOp = c10d::ReduceOp::MAX;
+  group->allreduce(highest, options)->wait();
+  if (comm->size() == 2 && torch::equal(highest[0], net->weight)) return 0;
+  std::fprintf(stderr, "%d ranks, weights %g and %g\n", comm->size(), net->weight.item<double>(),
+               highest[0].item<double>());
   return 1;
 }
