@@ -60,45 +60,62 @@ class ProcessGroup final : public C10dBase {
       const Store& store, int rank, int size, const std::string& name = "0",
       std::chrono::milliseconds timeout = kDefaultTimeout);
 
-  Communicator& communicator() const { return *comm_; }  // that carries the calls
-  const std::string getBackendName() const override { return "tutti"; }
+  Communicator& communicator() const { return *comm_; }                  // that carries the calls
+  const std::string getBackendName() const override { return "tutti"; }  // for messages of torch's
 
+  /// Root's contents to all.
   StartedWork broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& options = {}) override;
   /// SUM, AVG, MIN, MAX, PRODUCT, BAND, BOR, and PREMUL_SUM by a number.
   StartedWork allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& options = {}) override;
+  /// Of several tensors, all or none.
   StartedWork allreduce_coalesced(Tensors& tensors,
                                   const ::c10d::AllreduceCoalescedOptions& options = {}) override;
+  /// The same, of one tensor, at the root alone.
   StartedWork reduce(Tensors& tensors, const ::c10d::ReduceOptions& options = {}) override;
   /// Outputs may differ in size from rank to rank, as the inputs do.
   StartedWork allgather(TensorLists& outputs, Tensors& inputs,
                         const ::c10d::AllgatherOptions& options = {}) override;
+  /// The same into one tensor, in equal parts.
   StartedWork _allgather_base(::at::Tensor& output, ::at::Tensor& input,
                               const ::c10d::AllgatherOptions& options = {}) override;
   /// outputs[rank][i] is inputs[i] of that rank.
   StartedWork allgather_coalesced(TensorLists& outputs, Tensors& inputs,
                                   const ::c10d::AllgatherOptions& options = {}) override;
+  /// What all have, at the root alone, which has outputs.
   StartedWork gather(TensorLists& outputs, Tensors& inputs,
                      const ::c10d::GatherOptions& options = {}) override;
+  /// The root's inputs, one to each rank.
   StartedWork scatter(Tensors& outputs, TensorLists& inputs,
                       const ::c10d::ScatterOptions& options = {}) override;
+  /// This rank's part of what all ranks' lists come to.
   StartedWork reduce_scatter(Tensors& outputs, TensorLists& inputs,
                              const ::c10d::ReduceScatterOptions& options = {}) override;
+  /// The same of one tensor, in equal parts.
   StartedWork _reduce_scatter_base(::at::Tensor& output, ::at::Tensor& input,
                                    const ::c10d::ReduceScatterOptions& options = {}) override;
+  /// Rows of the first dimension by splits; none: equal parts.
   StartedWork alltoall_base(::at::Tensor& output, ::at::Tensor& input,
                             std::vector<int64_t>& output_splits, std::vector<int64_t>& input_splits,
                             const ::c10d::AllToAllOptions& options = {}) override;
+  /// One tensor to each rank, and one from each.
   StartedWork alltoall(Tensors& outputs, Tensors& inputs,
                        const ::c10d::AllToAllOptions& options = {}) override;
+  /// Is over when the tensor may be written again. Tags tell messages of two ranks apart.
   StartedWork send(Tensors& tensors, int to, int tag) override;
+  /// From that rank.
   StartedWork recv(Tensors& tensors, int from, int tag) override;
+  /// Is over when all ranks came.
   StartedWork barrier(const ::c10d::BarrierOptions& options = {}) override;
+  /// Nothing: numbers begin at 0.
   void setSequenceNumberForGroup() override {}
+  /// How many collectives this rank has called.
   uint64_t getSequenceNumberForGroup() override;
 
   // No `override`: only a later LibTorch asks for these.
+  /// _allgather_base of several.
   StartedWork allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                               const ::c10d::AllgatherOptions& options = {});
+  /// _reduce_scatter_base of several.
   StartedWork reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                               const ::c10d::ReduceScatterOptions& options = {});
   void shutdown() { comm_->close(); }  // as abort(): whoever waits gets Error(closed)

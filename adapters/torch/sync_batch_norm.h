@@ -11,7 +11,7 @@ namespace tutti::torch {
 
 /// Of a SyncBatchNorm; as torch's BatchNorm has them.
 struct SyncBatchNormOptions {
-  double eps = 1e-5;
+  double eps = 1e-5;      // added to the variance
   double momentum = 0.1;  // of the running statistics
 };
 
@@ -28,8 +28,11 @@ class SyncBatchNormImpl : public ::torch::nn::Module {
   /// Of the input's shape. Throws Error(invalid_argument) for another number of features.
   ::at::Tensor forward(const ::at::Tensor& input);
 
-  ::at::Tensor weight, bias;                                    // parameters, [features]
-  ::at::Tensor running_mean, running_var, num_batches_tracked;  // buffers, as BatchNorm's
+  ::at::Tensor weight;               // parameter, [features]
+  ::at::Tensor bias;                 // parameter, [features]
+  ::at::Tensor running_mean;         // buffer, [features], as BatchNorm's
+  ::at::Tensor running_var;          // buffer, [features], the same
+  ::at::Tensor num_batches_tracked;  // buffer, a number, the same
 
  private:
   Communicator& comm_;
