@@ -37,6 +37,8 @@ ReduceOptions reduction(const GroupCall& call, const ::c10d::ReduceOp& op) {
       return {.op = ReduceOp::band};
     case ::c10d::ReduceOp::BOR:
       return {.op = ReduceOp::bor};
+    case ::c10d::ReduceOp::BXOR:
+      return {.op = ReduceOp::bxor};
     case ::c10d::ReduceOp::PREMUL_SUM: {
       const auto* factor =
           dynamic_cast<const ::c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());

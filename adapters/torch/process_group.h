@@ -65,7 +65,7 @@ class ProcessGroup final : public C10dBase {
 
   /// Root's contents to all.
   StartedWork broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& options = {}) override;
-  /// SUM, AVG, MIN, MAX, PRODUCT, BAND, BOR, and PREMUL_SUM by a number.
+  /// SUM, AVG, MIN, MAX, PRODUCT, BAND, BOR, BXOR, and PREMUL_SUM by a number.
   StartedWork allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& options = {}) override;
   /// Of several tensors, all or none.
   StartedWork allreduce_coalesced(Tensors& tensors,

@@ -65,6 +65,7 @@ TEST(TorchC10d, AllreduceByEveryOperator) {
                  torch::tensor({15, 36}, torch::kLong));
     expect_equal(reduced(group, of(3, 5), ReduceOp::BAND), torch::tensor({1, 6}, torch::kLong));
     expect_equal(reduced(group, of(3, 5), ReduceOp::BOR), torch::tensor({7, 6}, torch::kLong));
+    expect_equal(reduced(group, of(3, 5), ReduceOp::BXOR), torch::tensor({6, 0}, torch::kLong));
     expect_equal(reduced(group, torch::full({3}, rank + 1.0), c10d::makeNCCLPreMulSum(0.5)),
                  torch::full({3}, 1.5));
   });
@@ -290,11 +291,11 @@ TEST(TorchC10dBadInput, IsRefusedInOneLine) {
     expect_refused("got an undefined tensor", [&] { group->broadcast(undefined); });
     expect_refused("tensors of ComplexFloat can be moved but not reduced",
                    [&] { group->allreduce(complex); });
-    c10d::AllreduceOptions exclusive, nothing;
-    exclusive.reduceOp = ReduceOp::BXOR;
+    c10d::AllreduceOptions unknown, nothing;
+    unknown.reduceOp = ReduceOp::UNUSED;
     nothing.reduceOp = c10d::makeNCCLPreMulSum(0.0);
     expect_refused("is not served; allgather, and reduce the result",
-                   [&] { group->allreduce(one, exclusive); });
+                   [&] { group->allreduce(one, unknown); });
     expect_refused("PREMUL_SUM takes a number other than 0 for its factor",
                    [&] { group->allreduce(one, nothing); });
     c10d::ReduceOptions scaled;
