@@ -1,6 +1,8 @@
 // Two levels for the memory of devices: nccl within a host, another backend between hosts. On the
 // tests' device and the tests' NCCL, with hosts in name only.
 
+#include "tests/backends/nccl/nccl_levels.h"
+
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -19,19 +21,6 @@ namespace tutti::test {
 namespace {
 
 const bool judged = FakeNcclJudge::install();
-
-// The host of each rank.
-using Layout = std::vector<int>;
-const Layout kTwoByTwo{0, 0, 1, 1}, kMixed{0, 1, 1, 0, 2, 2}, kThreeByOne{0, 1, 2},
-    kTwoByThree{0, 0, 0, 1, 1, 1};
-
-void run_levels(const Layout& layout, const RankFunction& body, const Tune& more = {}) {
-  run_nccl(static_cast<int>(layout.size()), body, [&](Options& options) {
-    options.backend = "nccl+tcp";
-    options.host = fmt::format("host {}", layout[static_cast<size_t>(options.rank)]);
-    if (more) more(options);
-  });
-}
 
 Backends level_backends(const std::string& name, const Layout& layout,
                         int64_t segment_bytes = kTestSegmentBytes) {
@@ -64,38 +53,6 @@ INSTANTIATE_TEST_SUITE_P(NcclTcp, BackendConformance,
                                                         return ends;
                                                       }}),
                          [](const auto& info) { return info.param.name; });
-
-double value_of(int rank, int64_t i) { return rank + 1 + static_cast<double>(i % 3); }
-
-double reduced(int size, ReduceOp op, int64_t i) {
-  double result = value_of(0, i);
-  for (int rank = 1; rank < size; ++rank) {
-    const double next = value_of(rank, i);
-    result = op == ReduceOp::min       ? std::min(result, next)
-             : op == ReduceOp::max     ? std::max(result, next)
-             : op == ReduceOp::product ? result * next
-                                       : result + next;
-  }
-  return op == ReduceOp::average ? result / size : result;
-}
-
-void every_op(Communicator& comm, DataType dtype) {
-  UserStream stream;
-  for (const auto op : {ReduceOp::sum, ReduceOp::average, ReduceOp::min, ReduceOp::max}) {
-    for (const int64_t count : {1, 3, 64, 1001}) {
-      const auto name = fmt::format("{} {} {}", to_string(dtype), to_string(op), count);
-      SCOPED_TRACE(name);
-      const auto tensor = stream.make(
-          Shape{count}, dtype, [&, rank = comm.rank()](int64_t i) { return value_of(rank, i); });
-      comm.allreduce(name, stream.view(tensor), op).wait_on(stream.get());
-      stream.expect(tensor, [&](int64_t i) {
-        const double expected = reduced(comm.size(), op, i);
-        return is_float(dtype) ? expected : std::trunc(expected);
-      });
-      if (testing::Test::HasFailure()) return;
-    }
-  }
-}
 
 TEST(NcclLevels, AllreduceOfEveryOpOnEveryLayout) {
   for (const auto& layout : {kTwoByTwo, kMixed, kThreeByOne, kTwoByThree}) {
@@ -423,99 +380,6 @@ TEST(NcclLevels, PartsAreSplitOffWithinTheHosts) {
     comm.barrier("end").wait();
   });
   EXPECT_EQ(FakeNccl::unique_ids(), 2);  // one a host
-}
-
-TEST(NcclLevels, ARankOfAnotherHostThatLeavesIsNamed) {
-  std::atomic<int> errors{0};
-  run_levels(
-      kTwoByTwo,
-      [&](Communicator& comm) {
-        UserStream stream;
-        every_op(comm, DataType::f32);
-        comm.barrier("all are here").wait();
-        const auto tensor = stream.make(Shape{1000}, DataType::f32, [](int64_t) { return 1; });
-        if (comm.rank() == 3) return;
-        auto work = comm.allreduce("stuck", stream.view(tensor), ReduceOp::sum);
-        work.wait_on(stream.get());
-        const auto begin = Clock::now();
-        try {
-          work.wait();
-          ADD_FAILURE() << "nothing was thrown";
-        } catch (const Error& error) {
-          EXPECT_EQ(error.rank(), 3) << error.what();
-        }
-        EXPECT_LT(Clock::now() - begin, std::chrono::seconds(3));
-        device().synchronize(stream.get());
-        ++errors;
-        // Two ranks on one host and one on the other: through host memory, but on they go.
-        const auto rest = comm.shrink();
-        every_op(*rest, DataType::f32);
-        rest->barrier("end").wait();
-      },
-      [](Options& options) { options.peer_timeout = 3; });
-  EXPECT_EQ(errors, 3);
-}
-
-TEST(NcclLevels, ARankThatHangsInTheInnerLevelAndLeavesIsNamed) {
-  std::atomic<int> errors{0};
-  run_levels(kTwoByTwo, [&](Communicator& comm) {
-    UserStream stream;
-    every_op(comm, DataType::f32);
-    comm.barrier("all are here").wait();
-    if (comm.rank() == 0) FakeNccl::hang(1);  // on both hosts: ranks 1 and 3
-    comm.barrier("it hangs").wait();
-    const auto tensor = stream.make(Shape{1000}, DataType::f32, [](int64_t) { return 1; });
-    auto work = comm.allreduce("stuck", stream.view(tensor), ReduceOp::sum);
-    if (comm.rank() == 3) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(200));
-      return;
-    }
-    try {
-      work.wait();
-      ADD_FAILURE() << "nothing was thrown";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.rank(), 3) << error.what();
-    }
-    ++errors;
-  });
-  EXPECT_EQ(errors, 3);
-  EXPECT_GT(FakeNccl::aborts(), 0);
-}
-
-TEST(NcclLevels, NcclIsNoLevelBetweenItself) {
-  const auto plugins = load_backends("nccl+nccl", {}, {});
-  auto context = thread_context(0, 1, make_memory_store());
-  context.name = "nccl+nccl";
-  context.plugins = plugins;
-  try {
-    find_backend("hierarchical").connect(context);
-    ADD_FAILURE() << "nothing was thrown";
-  } catch (const Error& error) {
-    EXPECT_STREQ(error.what(),
-                 "backend nccl works on devices and cannot be the level between hosts of "
-                 "nccl+nccl; use nccl+tcp, or nccl alone");
-  }
-}
-
-TEST(NcclLevels, WhatAnyRankLacksIsOneErrorOnAll) {
-  const auto plugins = load_backends("nccl+tcp", {}, {});
-  const auto store = make_memory_store();
-  std::vector<std::string> heard(4);
-  run_ranks(4, [&](int rank) {
-    auto context = thread_context(rank, 4, store);
-    context.name = "nccl+tcp";
-    context.plugins = plugins;
-    context.library = rank == 3 ? "/nowhere/libnccl.so.2" : TUTTI_FAKE_NCCL;
-    for (int i = 0; i < 4; ++i)
-      context.places[static_cast<size_t>(i)].host = fmt::format("host {}", i / 2);
-    try {
-      find_backend("hierarchical").connect(context);
-    } catch (const Error& error) {
-      heard[static_cast<size_t>(rank)] = error.what();
-    }
-  });
-  for (const auto& text : heard)
-    EXPECT_THAT(text, testing::HasSubstr("rank 1: NCCL cannot be loaded"));
 }
 
 }  // namespace

@@ -1,0 +1,116 @@
+// What becomes of two levels whose ranks leave or hang, and of those that cannot be made.
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/backends/fake_nccl/judge.h"
+#include "tests/backends/nccl/nccl_levels.h"
+#include "tests/backends/nccl/nccl_ranks.h"
+#include "tests/backends/support/world.h"
+#include "tutti/backends/plugins.h"
+
+namespace tutti::test {
+namespace {
+
+const bool judged = FakeNcclJudge::install();
+
+TEST(NcclLevels, ARankOfAnotherHostThatLeavesIsNamed) {
+  std::atomic<int> errors{0};
+  run_levels(
+      kTwoByTwo,
+      [&](Communicator& comm) {
+        UserStream stream;
+        every_op(comm, DataType::f32);
+        comm.barrier("all are here").wait();
+        const auto tensor = stream.make(Shape{1000}, DataType::f32, [](int64_t) { return 1; });
+        if (comm.rank() == 3) return;
+        auto work = comm.allreduce("stuck", stream.view(tensor), ReduceOp::sum);
+        work.wait_on(stream.get());
+        const auto begin = Clock::now();
+        try {
+          work.wait();
+          ADD_FAILURE() << "nothing was thrown";
+        } catch (const Error& error) {
+          EXPECT_EQ(error.rank(), 3) << error.what();
+        }
+        EXPECT_LT(Clock::now() - begin, std::chrono::seconds(3));
+        device().synchronize(stream.get());
+        ++errors;
+        // Two ranks on one host and one on the other: through host memory, but on they go.
+        const auto rest = comm.shrink();
+        every_op(*rest, DataType::f32);
+        rest->barrier("end").wait();
+      },
+      [](Options& options) { options.peer_timeout = 3; });
+  EXPECT_EQ(errors, 3);
+}
+
+TEST(NcclLevels, ARankThatHangsInTheInnerLevelAndLeavesIsNamed) {
+  std::atomic<int> errors{0};
+  run_levels(kTwoByTwo, [&](Communicator& comm) {
+    UserStream stream;
+    every_op(comm, DataType::f32);
+    comm.barrier("all are here").wait();
+    if (comm.rank() == 0) FakeNccl::hang(1);  // on both hosts: ranks 1 and 3
+    comm.barrier("it hangs").wait();
+    const auto tensor = stream.make(Shape{1000}, DataType::f32, [](int64_t) { return 1; });
+    auto work = comm.allreduce("stuck", stream.view(tensor), ReduceOp::sum);
+    if (comm.rank() == 3) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      return;
+    }
+    try {
+      work.wait();
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.rank(), 3) << error.what();
+    }
+    ++errors;
+  });
+  EXPECT_EQ(errors, 3);
+  EXPECT_GT(FakeNccl::aborts(), 0);
+}
+
+TEST(NcclLevels, NcclIsNoLevelBetweenItself) {
+  const auto plugins = load_backends("nccl+nccl", {}, {});
+  auto context = thread_context(0, 1, make_memory_store());
+  context.name = "nccl+nccl";
+  context.plugins = plugins;
+  try {
+    find_backend("hierarchical").connect(context);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(),
+                 "backend nccl works on devices and cannot be the level between hosts of "
+                 "nccl+nccl; use nccl+tcp, or nccl alone");
+  }
+}
+
+TEST(NcclLevels, WhatAnyRankLacksIsOneErrorOnAll) {
+  const auto plugins = load_backends("nccl+tcp", {}, {});
+  const auto store = make_memory_store();
+  std::vector<std::string> heard(4);
+  run_ranks(4, [&](int rank) {
+    auto context = thread_context(rank, 4, store);
+    context.name = "nccl+tcp";
+    context.plugins = plugins;
+    context.library = rank == 3 ? "/nowhere/libnccl.so.2" : TUTTI_FAKE_NCCL;
+    for (int i = 0; i < 4; ++i)
+      context.places[static_cast<size_t>(i)].host = fmt::format("host {}", i / 2);
+    try {
+      find_backend("hierarchical").connect(context);
+    } catch (const Error& error) {
+      heard[static_cast<size_t>(rank)] = error.what();
+    }
+  });
+  for (const auto& text : heard)
+    EXPECT_THAT(text, testing::HasSubstr("rank 1: NCCL cannot be loaded"));
+}
+
+}  // namespace
+}  // namespace tutti::test
