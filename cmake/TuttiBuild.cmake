@@ -27,14 +27,18 @@ function(tutti_options target)
 endfunction()
 
 # For programs whose own code runs once: a third of their build is the optimizer's, and half of it
-# where that meets what a sanitizer adds.
-if(TUTTI_SANITIZE AND TUTTI_QUICK_BUILD)
+# where that meets what a sanitizer adds. What tsan adds to unoptimized code costs more than that.
+if(TUTTI_QUICK_BUILD AND NOT TUTTI_SANITIZE STREQUAL "thread")
   set(TUTTI_RUNS_ONCE -O0)
 else()
   set(TUTTI_RUNS_ONCE $<$<CONFIG:Release,RelWithDebInfo>:-O1>)
 endif()
 function(tutti_runs_once target)
   target_compile_options(${target} PRIVATE ${TUTTI_RUNS_ONCE})
+endfunction()
+# For suites that run over and over, once for each backend.
+function(tutti_runs_often target)
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release,RelWithDebInfo>:-O1>)
 endfunction()
 
 # TUTTI_QUICK_BUILD takes half the compiler's work out of a build from nothing, in three ways. What

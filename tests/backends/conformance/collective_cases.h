@@ -8,6 +8,7 @@
 #include <random>
 #include <vector>
 
+#include "tests/support/bulk.h"
 #include "tutti/collectives/collective.h"
 #include "tutti/kernels/convert.h"
 #include "tutti/kernels/reduce.h"
@@ -37,7 +38,7 @@ struct Case {
   }
   void check() const {
     for (size_t rank = 0; rank < outputs.size(); ++rank)
-      EXPECT_TRUE(outputs[rank] == expected[rank])
+      EXPECT_TRUE(same(outputs[rank], expected[rank]))
           << to_string(shape.kind) << " of " << to_string(shape.dtype) << " with "
           << to_string(shape.op) << ", root " << shape.root << ": wrong on rank " << rank << " of "
           << outputs.size();
@@ -46,12 +47,11 @@ struct Case {
 
 /// Small whole numbers, which every type holds and whose sums it holds too.
 inline std::vector<std::byte> small_numbers(DataType dtype, int64_t count, uint64_t seed) {
-  std::mt19937_64 random(seed);
-  std::vector<uint8_t> numbers(static_cast<size_t>(count));
-  for (auto& number : numbers) number = static_cast<uint8_t>(random() % 4);
-  std::vector<std::byte> bytes(static_cast<size_t>(count * size_of(dtype)));
-  cast_reference(DataType::u8, reinterpret_cast<const std::byte*>(numbers.data()), dtype,
-                 bytes.data(), count);
+  constexpr uint8_t kNumbers[] = {0, 1, 2, 3};
+  const auto size = static_cast<size_t>(size_of(dtype)), n = static_cast<size_t>(count);
+  std::vector<std::byte> four(4 * size), bytes(n * size);
+  cast_reference(DataType::u8, reinterpret_cast<const std::byte*>(kNumbers), dtype, four.data(), 4);
+  fill_from_four(bytes.data(), n, size, four.data(), seed);
   return bytes;
 }
 
@@ -123,9 +123,9 @@ class CaseMaker {
           test.inputs[r] = numbers(count_);
           test.send_counts[r] = {count_};
         }
+        test.expected[root] = reduced();
         for (size_t r = 0; r < n; ++r)
-          if (test.shape.kind == CollectiveKind::allreduce || r == root)
-            test.expected[r] = reduced();
+          if (test.shape.kind == CollectiveKind::allreduce) test.expected[r] = test.expected[root];
         break;
       case CollectiveKind::broadcast: {
         const Bytes all = numbers(count_);

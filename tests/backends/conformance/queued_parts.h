@@ -43,12 +43,12 @@ class Part {
 
   void check() const {
     const auto& expected = test_.expected[static_cast<size_t>(rank_)];
-    EXPECT_TRUE(std::equal(expected.begin(), expected.end(), collective.output))
+    EXPECT_TRUE(same(expected, {collective.output, expected.size()}))
         << to_string(collective.kind) << " root " << collective.root << ": wrong on rank " << rank_;
   }
   void check_untouched() const {
     const auto& before = test_.outputs[static_cast<size_t>(rank_)];
-    EXPECT_TRUE(std::equal(before.begin(), before.end(), collective.output))
+    EXPECT_TRUE(same(before, {collective.output, before.size()}))
         << to_string(collective.kind) << ": written on rank " << rank_;
   }
 

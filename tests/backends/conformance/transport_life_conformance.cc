@@ -53,7 +53,7 @@ TEST_P(TransportConformance, GoodbyeFlushesAndIsNoLoss) {
   const auto deadline = Deadline::after(kPatience);
   while (!end(1).take(peer, message) && !deadline.passed())
     if (!end(1).progress()) rest(end(1));
-  EXPECT_TRUE(message == last);
+  EXPECT_TRUE(same(message, last));
   std::optional<PeerEvent> event;
   while (!(event = end(1).take_event()) && !deadline.passed())
     if (!end(1).progress()) rest(end(1));
@@ -141,7 +141,7 @@ TEST_P(TransportConformance, NoWakeUpOfASenderIsLost) {
         const Ticket send = end(rank).isend(to, {1, round, 0}, out);
         EXPECT_EQ(sleep_until_over(end(rank), recv), TransferState::done);
         EXPECT_EQ(sleep_until_over(end(rank), send), TransferState::done);
-        EXPECT_TRUE(in == expected);
+        EXPECT_TRUE(same(in, expected));
       }
       end(rank).goodbye(kPatience);
     });

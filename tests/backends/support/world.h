@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/bulk.h"
 #include "tutti/backends/backend.h"
 
 namespace tutti::test {
@@ -76,17 +77,6 @@ inline std::vector<std::unique_ptr<Backend>> make_backends(
     backends[static_cast<size_t>(rank)] = plugin.connect(context);
   });
   return backends;
-}
-
-/// Bytes that tell where they belong.
-inline std::vector<std::byte> pattern(size_t bytes, uint64_t seed) {
-  std::vector<std::byte> data(bytes);
-  uint64_t state = seed * 0x9e3779b97f4a7c15u + 1;
-  for (auto& byte : data) {
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    byte = static_cast<std::byte>(state >> 56);
-  }
-  return data;
 }
 
 }  // namespace tutti::test

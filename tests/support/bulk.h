@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+// Megabytes that tests fill and compare. Under a sanitizer, element by element, that is most of
+// what a test would do, so these loops are built without one: they fill memory that only the
+// calling thread knows. What a rank has received is read as a whole, by memcmp, which every
+// sanitizer sees.
+
+namespace tutti::test {
+
+/// Bytes that differ from one seed to the next.
+void fill_pattern(std::byte* bytes, size_t count, uint64_t seed);
+
+/// Each element one of four, which lie behind each other; `size` bytes an element.
+void fill_from_four(std::byte* elements, size_t count, size_t size, const std::byte* four,
+                    uint64_t seed);
+
+inline std::vector<std::byte> pattern(size_t bytes, uint64_t seed) {
+  std::vector<std::byte> data(bytes);
+  fill_pattern(data.data(), bytes, seed);
+  return data;
+}
+
+/// True if both hold the same bytes.
+inline bool same(std::span<const std::byte> left, std::span<const std::byte> right) {
+  return left.size() == right.size() &&
+         (left.empty() || std::memcmp(left.data(), right.data(), left.size()) == 0);
+}
+template <class T>
+requires std::is_trivially_copyable_v<T>
+bool same(const std::vector<T>& left, const std::vector<T>& right) {
+  return same(std::as_bytes(std::span(left)), std::as_bytes(std::span(right)));
+}
+
+}  // namespace tutti::test
