@@ -30,6 +30,7 @@ class FakeCudaTest : public testing::Test {
  protected:
   FakeCudaTest() { test::fake_cuda().take_faults(); }
   ~FakeCudaTest() override {
+    test::fake_cuda().finish_streams();
     test::fake_troubles() = {};
     test::fake_cuda().end_capture();
     test::fake_cuda().set_memory_limit(size_t{16} << 30);

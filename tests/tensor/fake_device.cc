@@ -174,10 +174,11 @@ Event& event_of(void* event) { return *static_cast<Event*>(event); }
 class FakeDevice::Implementation {
  public:
   explicit Implementation(const Options& options) : options_(options), default_(options, 0) {}
-  ~Implementation() {
+  ~Implementation() { finish_streams(); }
+
+  void finish_streams() {
     const auto deadline = Deadline::at(Clock::now() + options_.farewell);
-    default_.wait_until_idle(deadline);
-    for (const auto& stream : streams_) stream->wait_until_idle(deadline);
+    for (auto* stream : all_streams()) stream->wait_until_idle(deadline);
   }
 
   Stream& stream(StreamRef reference) {
@@ -191,12 +192,7 @@ class FakeDevice::Implementation {
 
   // Streams live as long as this does, and what they drop may call the device.
   void fail(bool failed) {
-    std::vector<Stream*> all{&default_};
-    {
-      const std::lock_guard lock(mutex_);
-      for (const auto& stream : streams_) all.push_back(stream.get());
-    }
-    for (auto* stream : all) failed ? stream->stop() : stream->start();
+    for (auto* stream : all_streams()) failed ? stream->stop() : stream->start();
   }
 
   uint64_t* take_word() {
@@ -232,6 +228,13 @@ class FakeDevice::Implementation {
   FakeSharedMemory shared;
 
  private:
+  std::vector<Stream*> all_streams() {
+    std::vector<Stream*> all{&default_};
+    const std::lock_guard lock(mutex_);
+    for (const auto& stream : streams_) all.push_back(stream.get());
+    return all;
+  }
+
   const Options options_;
   Stream default_;
   std::mutex mutex_;
@@ -293,6 +296,8 @@ void FakeDevice::destroy_stream(StreamRef stream) noexcept {
 void* FakeDevice::create_event(Device) { return new Event; }
 
 void FakeDevice::destroy_event(void* event) noexcept { delete static_cast<Event*>(event); }
+
+void FakeDevice::finish_streams() { implementation_->finish_streams(); }
 
 void FakeDevice::fail_for_good(bool failed) {
   has_failed_ = failed;

@@ -24,7 +24,7 @@ class FakeDevice : public DeviceRuntime {
     uint64_t seed = 1;
     std::chrono::microseconds least_delay{0};
     std::chrono::microseconds most_delay{200};
-    /// How long the destructor lets the streams finish before it drops what still waits.
+    /// How long finish_streams() waits, and the destructor before it drops what still waits.
     std::chrono::milliseconds farewell{5000};
     /// Empty: `auto` does not see that ranks share it.
     std::string identity = {};
@@ -36,6 +36,9 @@ class FakeDevice : public DeviceRuntime {
 
   /// How often the host has waited for a stream: tests of code that must not, compare this.
   int64_t synchronize_count() const;
+  /// Waits for all that is on any stream, destroyed ones too. A program must not return from main()
+  /// before: what they compute with (oneDNN) may be gone then.
+  void finish_streams();
   /// From now on what asks a stream (record, reached, synchronize) throws Error(unavailable), as a
   /// GPU does after a sticky error; until `failed` is false. What the streams have not begun never
   /// happens.
