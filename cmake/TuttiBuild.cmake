@@ -26,9 +26,19 @@ function(tutti_options target)
   endif()
 endfunction()
 
+# clang tells of its sanitizers by __has_feature alone; our code asks by gcc's names, which it knows too.
+if(TUTTI_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  foreach(sanitizer address thread)
+    if(TUTTI_SANITIZE MATCHES ${sanitizer})
+      string(TOUPPER __SANITIZE_${sanitizer}__ macro)
+      add_compile_definitions(${macro}=1)
+    endif()
+  endforeach()
+endif()
+
 # For programs whose own code runs once: a third of their build is the optimizer's, and half of it
 # where that meets what a sanitizer adds. What tsan adds to unoptimized code costs more than that.
-if(TUTTI_QUICK_BUILD AND NOT TUTTI_SANITIZE STREQUAL "thread")
+if(TUTTI_SANITIZE MATCHES "address" AND TUTTI_QUICK_BUILD)
   set(TUTTI_RUNS_ONCE -O0)
 else()
   set(TUTTI_RUNS_ONCE $<$<CONFIG:Release,RelWithDebInfo>:-O1>)

@@ -401,9 +401,9 @@ OperationState Execution::advance() {
   }
   if (is_giving_up_) {
     drop_if([this](Lane& lane) {
-      const bool is_over = has_received(lane) & has_sent(lane);
+      const bool received = has_received(lane), sent = has_sent(lane);
       give_views_back(lane);
-      return is_over;
+      return received && sent;
     });
     if (lanes_.empty()) state_ = OperationState::failed;
   } else if (lanes_.empty() && std::ranges::find(queue_->waiting, this) == queue_->waiting.end()) {

@@ -327,8 +327,8 @@ TEST(TcpChannelTest, QuietIsWhoNeitherSendsNorTakes) {
 TEST(TcpChannelTest, DeliveredIsWhatThePeersHostHas) {
   auto [a, b] = make_pair_of_channels();
   const std::string block(1 << 20, 'x');
-  size_t written = 0;
-  while (const size_t more = write_some(*a, block)) written += more;
+  while (write_some(*a, block) > 0) {
+  }
   EXPECT_FALSE(a->delivered());  // the peer's buffers are full, and it reads nothing
   std::vector<std::byte> buffer(1 << 20);
   const auto deadline = Deadline::after(10);
