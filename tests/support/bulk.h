@@ -1,5 +1,8 @@
 #pragma once
 
+#include <gtest/gtest.h>
+
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -27,14 +30,20 @@ inline std::vector<std::byte> pattern(size_t bytes, uint64_t seed) {
   return data;
 }
 
-/// True if both hold the same bytes.
-inline bool same(std::span<const std::byte> left, std::span<const std::byte> right) {
-  return left.size() == right.size() &&
-         (left.empty() || std::memcmp(left.data(), right.data(), left.size()) == 0);
+/// True if both hold the same bytes; else it says where they first differ.
+inline testing::AssertionResult same(std::span<const std::byte> left,
+                                     std::span<const std::byte> right) {
+  if (left.size() != right.size())
+    return testing::AssertionFailure() << left.size() << " bytes and " << right.size();
+  if (left.empty() || std::memcmp(left.data(), right.data(), left.size()) == 0)
+    return testing::AssertionSuccess();
+  const auto at = std::mismatch(left.begin(), left.end(), right.begin()).first - left.begin();
+  return testing::AssertionFailure()
+         << "byte " << at << " of " << left.size() << " is the first that differs";
 }
 template <class T>
-requires std::is_trivially_copyable_v<T>
-bool same(const std::vector<T>& left, const std::vector<T>& right) {
+requires std::is_trivially_copyable_v<T> testing::AssertionResult same(
+    const std::vector<T>& left, const std::vector<T>& right) {
   return same(std::as_bytes(std::span(left)), std::as_bytes(std::span(right)));
 }
 

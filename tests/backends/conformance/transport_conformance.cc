@@ -385,7 +385,7 @@ TEST_P(TransportConformance, CountsWhatItSends) {
   EXPECT_GT(warm.bytes_to_peer.at(1), warm.bytes_sent);
   EXPECT_LT(warm.bytes_to_peer.at(1), warm.bytes_sent + 200 * 200);
   EXPECT_EQ(warm.bytes_to_peer.at(0), 0u);
-  constexpr uint32_t kRounds = 300;
+  constexpr uint32_t kRounds = 1000;
   for (uint32_t i = 0; i < kRounds; ++i) round(i);
   EXPECT_EQ(end(0).counters().allocations, warm.allocations);
   EXPECT_EQ(end(1).counters().allocations, warm_receiver.allocations);

@@ -65,7 +65,9 @@ Side acceptor(HandshakeTerms terms) {
 }
 
 void run(Side& a, Side& b) {
-  while (a.move(b) | b.move(a)) {
+  for (bool has_moved = true; has_moved;) {
+    has_moved = a.move(b);
+    has_moved |= b.move(a);
   }
 }
 

@@ -153,7 +153,7 @@ class DeterminismOver : public testing::TestWithParam<std::string> {
 };
 
 TEST_P(DeterminismOver, LongTensorsAreSummedInRankOrder) {
-  for (const size_t count : {size_t{100}, size_t{40'000}, size_t{300'001}}) {
+  for (const size_t count : {size_t{100}, size_t{40'000}, size_t{700'001}}) {
     auto expected = terms(0, count);
     auto backwards = terms(kRanks - 1, count);
     for (int rank = 1; rank < kRanks; ++rank) {
@@ -171,7 +171,7 @@ TEST_P(DeterminismOver, LongTensorsAreSummedInRankOrder) {
 }
 
 TEST_P(DeterminismOver, AllRanksHoldTheSameBitsOfLongTensors) {
-  for (const size_t count : {size_t{40'000}, size_t{300'001}}) {
+  for (const size_t count : {size_t{40'000}, size_t{700'001}}) {
     std::map<int, std::vector<float>> first;  // of each call, what came first of any rank
     sum(count, Determinism::fastest, [&](int call, const auto& values) {
       EXPECT_TRUE(test::same(first.try_emplace(call, values).first->second, values))
