@@ -74,23 +74,23 @@ void reduce_in_any_order(Communicator& comm) {
   }
 }
 
-void small_buckets(Options& options) {
+void several_buckets(Options& options) {
   options.fusion_bytes = 100'000;
   options.partition_bytes = 90'000;
 }
 
 TEST(Arena, ThreadsInAnyOrder) {
   test::run_threads(2, reduce_in_any_order);
-  for (const int size : {1, 2, 3, 4}) test::run_threads(size, reduce_in_any_order, small_buckets);
+  for (const int size : {1, 2, 3, 4}) test::run_threads(size, reduce_in_any_order, several_buckets);
 }
 
-TEST(Arena, ProcessesInAnyOrder) { test::run_processes(3, reduce_in_any_order, small_buckets); }
+TEST(Arena, ProcessesInAnyOrder) { test::run_processes(3, reduce_in_any_order, several_buckets); }
 
 TEST(Arena, WithoutSharedMemory) {
   test::run_processes(2, reduce_in_any_order, [](Options& options) { options.backend = "tcp"; });
 }
 
-TEST(Arena, BetweenHosts) { test::run_hosts({0, 0, 1}, reduce_in_any_order, small_buckets); }
+TEST(Arena, BetweenHosts) { test::run_hosts({0, 0, 1}, reduce_in_any_order, several_buckets); }
 
 TEST(Arena, AfterALossTheOthersMakeOneAnew) {
   for (const char* backend : {"memory", "tcp"})

@@ -24,12 +24,7 @@ namespace {
 using test::expect_error;
 using test::expect_refused;
 using test::run_threads;
-
-void still_works(Communicator& comm) {
-  std::vector<float> values(10, 1.0f);
-  comm.allreduce("still works", values, ReduceOp::sum).wait();
-  for (const float value : values) ASSERT_EQ(value, static_cast<float>(comm.size()));
-}
+using test::still_works;
 
 // Every rank calls `call`; every one must get exactly `line` (and the code), and go on.
 void expect_on_every_rank(int size, ErrorCode code, const std::string& line,

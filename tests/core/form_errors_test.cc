@@ -15,20 +15,12 @@ namespace {
 
 using test::expect_error;
 using test::expect_refused;
+using test::over;
 using test::run_threads;
+using test::still_works;
 using Values = std::vector<float>;
 
-const ReduceOptions kSum{.op = ReduceOp::sum};
-
-test::Tune over(const char* backend) {
-  return [backend](Options& options) { options.backend = backend; };
-}
-
-void still_works(Communicator& comm) {
-  Values values(10, 1.0f);
-  comm.allreduce("still works", values, kSum).wait();
-  EXPECT_EQ(values, Values(10, static_cast<float>(comm.size())));
-}
+const ReduceOptions kPlainSum{.op = ReduceOp::sum};
 
 TEST(FormErrors, CountsThatDoNotAddUp) {
   run_threads(2, [](Communicator& comm) {
@@ -40,9 +32,9 @@ TEST(FormErrors, CountsThatDoNotAddUp) {
     const auto own = std::span(two).first(comm.rank() == 0 ? 2 : 1);
     for (int step = 0; step < 2; ++step) {
       expect_error(ErrorCode::mismatch, kLine,
-                   [&] { comm.reduce_scatter("x", four, own, kSum, rows).wait(); });
+                   [&] { comm.reduce_scatter("x", four, own, kPlainSum, rows).wait(); });
       expect_error(ErrorCode::mismatch, kLine,
-                   [&] { comm.reduce_scatter(handle, four, own, kSum, rows).wait(); });
+                   [&] { comm.reduce_scatter(handle, four, own, kPlainSum, rows).wait(); });
       expect_error(ErrorCode::mismatch, kLine,
                    [&] { comm.scatter("x", four, own, 0, rows).wait(); });
       expect_error(ErrorCode::mismatch, kLine, [&] { comm.scatter("x", four, 0, rows).wait(); });
@@ -109,7 +101,7 @@ TEST(FormErrors, AKindOrCountThatChangesInAReplayedStep) {
           const auto step = [&] {
             comm.allgather("gathered", own, all).wait();
             sum = own;
-            comm.allreduce("summed", sum, kSum).wait();
+            comm.allreduce("summed", sum, kPlainSum).wait();
           };
           for (int i = 0; i < 8; ++i) step();
           EXPECT_GT(comm.statistics().replayed_buckets, 0u);
@@ -176,7 +168,7 @@ TEST(FormErrors, ARankThatHasJoined) {
                    [&] { call().wait(); });
     };
     refused("allgather", [&] { return comm.allgather("x", one, two); });
-    refused("reduce_scatter", [&] { return comm.reduce_scatter("x", two, one, kSum); });
+    refused("reduce_scatter", [&] { return comm.reduce_scatter("x", two, one, kPlainSum); });
     refused("broadcast", [&] { return comm.broadcast("x", two); });
     refused("reduce", [&] { return comm.reduce("x", two, two); });
     refused("gather", [&] { return comm.gather("x", one, two); });

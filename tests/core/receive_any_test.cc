@@ -13,17 +13,9 @@ namespace {
 
 using test::expect_error;
 using test::expect_refused;
+using test::over;
 using test::run_threads;
-
-void still_works(Communicator& comm) {
-  std::vector<float> values(10, 1.0f);
-  comm.allreduce("still works", values, ReduceOp::sum).wait();
-  for (const float value : values) ASSERT_EQ(value, static_cast<float>(comm.size()));
-}
-
-test::Tune over(const char* backend) {
-  return [backend](Options& options) { options.backend = backend; };
-}
+using test::still_works;
 
 // Every other rank sends once; each receive gets one of them whole and says whose.
 void gather_from_any(Communicator& comm) {

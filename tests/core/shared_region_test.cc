@@ -20,18 +20,10 @@ namespace {
 
 using test::expect_error;
 using test::expect_refused;
+using test::over;
 using test::run_processes;
 using test::run_threads;
-
-test::Tune over(const char* backend) {
-  return [backend](Options& options) { options.backend = backend; };
-}
-
-void still_works(Communicator& comm) {
-  std::vector<float> values(10, 1.0f);
-  comm.allreduce("still works", values, ReduceOp::sum).wait();
-  for (const float value : values) ASSERT_EQ(value, static_cast<float>(comm.size()));
-}
+using test::still_works;
 
 TEST(SharedRegion, IsZeroedMemoryThatMoves) {
   run_threads(1, [](Communicator& comm) {

@@ -9,7 +9,7 @@
 namespace tutti {
 namespace {
 
-constexpr uint64_t kSeed = 20261122;
+constexpr uint64_t kConvertSeed = 20261122;
 
 class ConvertTest : public OnEveryTarget {};
 TUTTI_ON_EVERY_TARGET(ConvertTest);
@@ -92,8 +92,8 @@ TEST_P(ConvertTest, RoundsToBFloat16AtEveryBoundary) {
 }
 
 TEST_P(ConvertTest, EveryPairEqualsReferenceOnOddLengths) {
-  SCOPED_TRACE(testing::Message() << "seed " << kSeed);
-  std::mt19937_64 random(kSeed);
+  SCOPED_TRACE(testing::Message() << "seed " << kConvertSeed);
+  std::mt19937_64 random(kConvertSeed);
   for (const DataType from : kAllTypes)
     for (const DataType to : kAllTypes)
       for (const int64_t count : kOddLengths)
@@ -114,7 +114,7 @@ TEST_P(ConvertTest, EveryPairEqualsReferenceOnOddLengths) {
 }
 
 TEST_P(ConvertTest, ScaleEqualsReference) {
-  std::mt19937_64 random(kSeed);
+  std::mt19937_64 random(kConvertSeed);
   for (const DataType dtype : kAllTypes)
     for (const int64_t count : kOddLengths) {
       Buffer got(dtype, count, 3), expected(dtype, count);

@@ -6,7 +6,7 @@
 namespace tutti {
 namespace {
 
-constexpr uint64_t kSeed = 20261123;
+constexpr uint64_t kPackSeed = 20261123;
 
 // Tensors of mixed types at ascending places of a bucket, sometimes with a gap before them.
 struct Layout {
@@ -46,8 +46,8 @@ std::byte* at(const Buffer& bucket, int64_t i) {
 }
 
 TEST(Pack, AnyCutOfTheBucketEqualsCastingEachTensor) {
-  SCOPED_TRACE(testing::Message() << "seed " << kSeed);
-  std::mt19937_64 random(kSeed);
+  SCOPED_TRACE(testing::Message() << "seed " << kPackSeed);
+  std::mt19937_64 random(kPackSeed);
   for (int round = 0; round < 200; ++round) {
     const Layout layout(random, static_cast<int>(random() % 12));
     const DataType dtype = kAllTypes[random() % 4];
@@ -75,8 +75,8 @@ TEST(Pack, TouchesNothingOutsideTheRange) {
 }
 
 TEST(Unpack, AnyCutOfTheBucketEqualsCastingEachTensor) {
-  SCOPED_TRACE(testing::Message() << "seed " << kSeed);
-  std::mt19937_64 random(kSeed);
+  SCOPED_TRACE(testing::Message() << "seed " << kPackSeed);
+  std::mt19937_64 random(kPackSeed);
   for (int round = 0; round < 200; ++round) {
     const Layout layout(random, static_cast<int>(random() % 12));
     const DataType dtype = kAllTypes[random() % 4];

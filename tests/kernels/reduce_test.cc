@@ -9,7 +9,7 @@
 namespace tutti {
 namespace {
 
-constexpr uint64_t kSeed = 20261121;
+constexpr uint64_t kReduceSeed = 20261121;
 
 class ReduceTest : public OnEveryTarget {};
 TUTTI_ON_EVERY_TARGET(ReduceTest);
@@ -61,8 +61,8 @@ void expect_equal_to_reference(DataType dtype, ReduceOp op, int64_t count, int i
 }
 
 TEST_P(ReduceTest, EqualsReferenceForAllTypesOpsAndOddLengths) {
-  SCOPED_TRACE(testing::Message() << "seed " << kSeed);
-  std::mt19937_64 random(kSeed);
+  SCOPED_TRACE(testing::Message() << "seed " << kReduceSeed);
+  std::mt19937_64 random(kReduceSeed);
   for (const DataType dtype : kAllTypes)
     for (const ReduceOp op : kAllOps) {
       if (!can_reduce(dtype, op)) continue;
@@ -76,8 +76,8 @@ TEST_P(ReduceTest, EqualsReferenceForAllTypesOpsAndOddLengths) {
 }
 
 TEST_P(ReduceTest, EveryScaleEqualsReference) {
-  SCOPED_TRACE(testing::Message() << "seed " << kSeed);
-  std::mt19937_64 random(kSeed);
+  SCOPED_TRACE(testing::Message() << "seed " << kReduceSeed);
+  std::mt19937_64 random(kReduceSeed);
   for (const DataType dtype : kAllTypes)
     for (const ReduceOp op : {ReduceOp::sum, ReduceOp::average})
       for (const Scale scale : kScales) {
@@ -89,8 +89,8 @@ TEST_P(ReduceTest, EveryScaleEqualsReference) {
 
 // Results of this size pass the caches without being told to, from their first whole line on.
 TEST_P(ReduceTest, LargeResultsEqualThoseInTheCache) {
-  SCOPED_TRACE(testing::Message() << "seed " << kSeed);
-  std::mt19937_64 random(kSeed);
+  SCOPED_TRACE(testing::Message() << "seed " << kReduceSeed);
+  std::mt19937_64 random(kReduceSeed);
   for (const DataType dtype : {DataType::f32, DataType::bf16}) {
     const int64_t count = (int64_t{32} << 20) / size_of(dtype) + 77;
     const Buffer a(dtype, count, 1), b(dtype, count, 36);

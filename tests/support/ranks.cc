@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tutti/backends/store.h"
@@ -55,6 +56,16 @@ class Watchdog {
 };
 
 }  // namespace
+
+Tune over(std::string backend) {
+  return [backend = std::move(backend)](Options& options) { options.backend = backend; };
+}
+
+void still_works(Communicator& comm) {
+  std::vector<float> values(10, 1.0f);
+  comm.allreduce("still works", values, ReduceOp::sum).wait();
+  EXPECT_EQ(values, std::vector<float>(10, static_cast<float>(comm.size())));
+}
 
 void run_threads(int size, const RankFunction& body, const Tune& tune, double seconds) {
   const auto store = make_memory_store();

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "tutti/core/communicator.h"
@@ -19,6 +20,13 @@ constexpr int repetitions(int times) {
   return times;
 #endif
 }
+
+/// Options of ranks over this backend.
+Tune over(std::string backend);
+
+/// Fails the test unless an allreduce sums 10 ones of every rank: for ranks that have just refused
+/// or given up something and must go on.
+void still_works(Communicator& comm);
 
 /// Runs `body` on `size` ranks that are threads of this process, each with a Communicator of its
 /// own over one memory store. What a rank throws becomes a test failure that names the rank; gtest

@@ -12,17 +12,16 @@
 #include <string>
 #include <thread>
 
+#include "tests/support/seconds_since.h"
 #include "tutti/backends/store.h"
 #include "tutti/base/error.h"
 
 namespace tutti {
 namespace {
 
-constexpr char kSecret[] = "a secret of the job";
+using test::seconds_since;
 
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
+constexpr char kJobSecret[] = "a secret of the job";
 
 double processor_seconds() {
   timespec time{};
@@ -41,13 +40,13 @@ TEST(TcpStoreTest, AServerWithoutDescriptorsWaitsForThemWithoutSpinning) {
     int port = 0;
     if (::read(ports[0], &port, sizeof port) != sizeof port) ::_exit(2);
     try {
-      connect_tcp_store("127.0.0.1", port, kSecret, Deadline::after(20))->set("served", "yes");
+      connect_tcp_store("127.0.0.1", port, kJobSecret, Deadline::after(20))->set("served", "yes");
       ::_exit(0);
     } catch (const std::exception&) {
       ::_exit(1);
     }
   }
-  TcpStoreServer server("127.0.0.1", 0, kSecret);
+  TcpStoreServer server("127.0.0.1", 0, kJobSecret);
   rlimit limit{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
   const rlimit none{3, limit.rlim_max};
@@ -68,8 +67,8 @@ TEST(TcpStoreTest, AServerWithoutDescriptorsWaitsForThemWithoutSpinning) {
 }
 
 TEST(TcpStoreTest, AnIdleServerAndItsWaitersUseNoProcessor) {
-  TcpStoreServer server("127.0.0.1", 0, kSecret);
-  const auto store = connect_tcp_store("127.0.0.1", server.port(), kSecret, Deadline::after(10));
+  TcpStoreServer server("127.0.0.1", 0, kJobSecret);
+  const auto store = connect_tcp_store("127.0.0.1", server.port(), kJobSecret, Deadline::after(10));
   std::thread waiter([&] { EXPECT_EQ(store->get("key", Deadline::after(60)), "v"); });
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   const double before = processor_seconds();
@@ -85,7 +84,7 @@ TEST(TcpStoreTest, AClientWithoutDescriptorsNamesItsLimit) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "ubsan asks through a pipe whether memory can be read, and there is none left";
 #endif
-  TcpStoreServer server("127.0.0.1", 0, kSecret);
+  TcpStoreServer server("127.0.0.1", 0, kJobSecret);
   int refusals = 0;
   for (rlim_t left = 0; left < 8; ++left) {
     const pid_t child = ::fork();
@@ -97,7 +96,8 @@ TEST(TcpStoreTest, AClientWithoutDescriptorsNamesItsLimit) {
       ::setrlimit(RLIMIT_NOFILE, &limit);
       const auto begin = Clock::now();
       try {
-        connect_tcp_store("127.0.0.1", server.port(), kSecret, Deadline::after(20))->set("a", "b");
+        connect_tcp_store("127.0.0.1", server.port(), kJobSecret, Deadline::after(20))
+            ->set("a", "b");
         ::_exit(0);
       } catch (const std::exception& error) {
         const std::string text = error.what();

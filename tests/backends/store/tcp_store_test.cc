@@ -13,20 +13,18 @@
 #include <vector>
 
 #include "tests/backends/support/tcp_raw_socket.h"
+#include "tests/support/seconds_since.h"
 #include "tutti/backends/store.h"
 #include "tutti/base/error.h"
 
 namespace tutti {
 namespace {
 
+using test::seconds_since;
 using testing::AllOf;
 using testing::HasSubstr;
 
 constexpr char kSecret[] = "a secret of the job";
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
 
 Error error_of(const std::function<void()>& function) {
   try {

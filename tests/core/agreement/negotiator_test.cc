@@ -15,14 +15,14 @@ Request request(const std::string& name, Shape shape = {4}, DataType dtype = Dat
   return request;
 }
 
-const auto kNow = Clock::time_point();
+const auto kAsked = Clock::time_point();
 
 TEST(Negotiator, AnswersWhenAllRanksHaveAsked) {
   Negotiator negotiator(3);
-  negotiator.add(2, request("a"), kNow);
-  negotiator.add(0, request("a"), kNow);
+  negotiator.add(2, request("a"), kAsked);
+  negotiator.add(0, request("a"), kAsked);
   EXPECT_TRUE(negotiator.take_ready().empty());
-  negotiator.add(1, request("a"), kNow);
+  negotiator.add(1, request("a"), kAsked);
   const auto ready = negotiator.take_ready();
   ASSERT_EQ(ready.size(), 1u);
   EXPECT_EQ(ready[0].name, "a");
@@ -42,7 +42,7 @@ TEST(Negotiator, AnyOrderOfRequestsGivesTheSameAnswers) {
     Negotiator negotiator(kRanks);
     std::vector<std::string> answered;
     for (const auto& [rank, name] : calls) {
-      negotiator.add(rank, request("t" + std::to_string(name)), kNow);
+      negotiator.add(rank, request("t" + std::to_string(name)), kAsked);
       for (const auto& response : negotiator.take_ready()) answered.push_back(response.name);
     }
     std::sort(answered.begin(), answered.end());
@@ -59,7 +59,7 @@ TEST(Negotiator, AWaitThatAllRanksHadIsTold) {
     for (int rank = 0; rank < 2; ++rank) {
       auto asked = request(name);
       asked.after_wait = asked.name == "c" || (rank == 0 && asked.name == "b");
-      negotiator.add(rank, asked, kNow);
+      negotiator.add(rank, asked, kAsked);
     }
   const auto ready = negotiator.take_ready();
   ASSERT_EQ(ready.size(), 3u);
@@ -70,9 +70,9 @@ TEST(Negotiator, AWaitThatAllRanksHadIsTold) {
 
 TEST(Negotiator, ShapeMismatchNamesWhoSaidWhat) {
   Negotiator negotiator(3);
-  negotiator.add(0, request("conv1.weight", {6, 1, 5, 5}), kNow);
-  negotiator.add(1, request("conv1.weight", {6, 1, 5, 5}), kNow);
-  negotiator.add(2, request("conv1.weight", {6, 1, 3, 3}), kNow);
+  negotiator.add(0, request("conv1.weight", {6, 1, 5, 5}), kAsked);
+  negotiator.add(1, request("conv1.weight", {6, 1, 5, 5}), kAsked);
+  negotiator.add(2, request("conv1.weight", {6, 1, 3, 3}), kAsked);
   const auto ready = negotiator.take_ready();
   ASSERT_EQ(ready.size(), 1u);
   ASSERT_TRUE(ready[0].error);
@@ -123,8 +123,8 @@ TEST(Negotiator, EveryDisagreementIsAnError) {
     base.signature.kind = test.kind;
     auto other = base;
     test.change(other);
-    negotiator.add(0, base, kNow);
-    negotiator.add(1, other, kNow);
+    negotiator.add(0, base, kAsked);
+    negotiator.add(1, other, kAsked);
     const auto ready = negotiator.take_ready();
     ASSERT_EQ(ready.size(), 1u);
     ASSERT_TRUE(ready[0].error);
@@ -140,7 +140,7 @@ TEST(Negotiator, GatheredKindsMayDifferInRows) {
   for (int rank = 0; rank < 2; ++rank) {
     auto r = request("x", {rank + 1, 3});
     r.signature.kind = CollectiveKind::allgather;
-    negotiator.add(rank, r, kNow);
+    negotiator.add(rank, r, kAsked);
   }
   const auto ready = negotiator.take_ready();
   ASSERT_EQ(ready.size(), 1u);
@@ -156,11 +156,11 @@ TEST(Negotiator, GroupsComeTogetherOrNotAtAll) {
     r.signature.group_size = 2;
     return r;
   };
-  negotiator.add(0, member("a"), kNow);
-  negotiator.add(0, member("b"), kNow);
-  negotiator.add(1, member("a"), kNow);
+  negotiator.add(0, member("a"), kAsked);
+  negotiator.add(0, member("b"), kAsked);
+  negotiator.add(1, member("a"), kAsked);
   EXPECT_TRUE(negotiator.take_ready().empty());
-  negotiator.add(1, member("b", {5}), kNow);
+  negotiator.add(1, member("b", {5}), kAsked);
   const auto ready = negotiator.take_ready();
   ASSERT_EQ(ready.size(), 2u);
   EXPECT_TRUE(ready[0].error);
@@ -171,22 +171,22 @@ TEST(Negotiator, JoinedRanksAreCountedOut) {
   Negotiator negotiator(3);
   Request join;
   join.join = true;
-  negotiator.add(1, request("a"), kNow);
-  negotiator.add(2, join, kNow);
-  negotiator.add(0, request("a"), kNow);
+  negotiator.add(1, request("a"), kAsked);
+  negotiator.add(2, join, kAsked);
+  negotiator.add(0, request("a"), kAsked);
   auto ready = negotiator.take_ready();
   ASSERT_EQ(ready.size(), 1u);
   EXPECT_EQ(ready[0].joined, (std::vector<int64_t>{2}));
   EXPECT_FALSE(ready[0].error);
   auto gather = request("b");
   gather.signature.kind = CollectiveKind::allgather;
-  negotiator.add(0, gather, kNow);
-  negotiator.add(1, gather, kNow);
+  negotiator.add(0, gather, kAsked);
+  negotiator.add(1, gather, kAsked);
   ready = negotiator.take_ready();
   ASSERT_EQ(ready.size(), 1u);
   EXPECT_TRUE(ready[0].error);
-  negotiator.add(1, join, kNow);
-  negotiator.add(0, join, kNow);
+  negotiator.add(1, join, kAsked);
+  negotiator.add(0, join, kAsked);
   ready = negotiator.take_ready();
   ASSERT_EQ(ready.size(), 1u);
   EXPECT_TRUE(ready[0].all_joined);
@@ -206,9 +206,9 @@ TEST(Negotiator, APairWhoseOtherRankHasJoinedIsAMismatch) {
         auto alone = request("p");
         alone.signature.kind = sends ? CollectiveKind::send : CollectiveKind::recv;
         alone.signature.root = 1;
-        if (joins_first) negotiator.add(1, join, kNow);
-        negotiator.add(0, alone, kNow);
-        if (!joins_first) negotiator.add(1, join, kNow);
+        if (joins_first) negotiator.add(1, join, kAsked);
+        negotiator.add(0, alone, kAsked);
+        if (!joins_first) negotiator.add(1, join, kAsked);
         const auto ready = negotiator.take_ready();
         ASSERT_EQ(ready.size(), 1u);
         ASSERT_TRUE(ready[0].error);
@@ -228,8 +228,8 @@ TEST(Negotiator, SendAndRecvNeedTheirTwoRanksOnly) {
   auto recv = send;
   recv.signature.kind = CollectiveKind::recv;
   recv.signature.root = 1;
-  negotiator.add(3, recv, kNow);
-  negotiator.add(1, send, kNow);
+  negotiator.add(3, recv, kAsked);
+  negotiator.add(1, send, kAsked);
   auto ready = negotiator.take_ready();
   ASSERT_EQ(ready.size(), 1u);
   EXPECT_FALSE(ready[0].error);
@@ -237,8 +237,8 @@ TEST(Negotiator, SendAndRecvNeedTheirTwoRanksOnly) {
   // Two pairs may use one name at once.
   auto other = send;
   other.signature.root = 2;
-  negotiator.add(1, send, kNow);
-  negotiator.add(0, other, kNow);
+  negotiator.add(1, send, kAsked);
+  negotiator.add(0, other, kAsked);
   EXPECT_TRUE(negotiator.take_ready().empty());
 }
 
@@ -247,8 +247,8 @@ TEST(Negotiator, PrioritiesGoFirstAmongWhatIsReady) {
   auto low = request("low");
   auto high = request("high");
   high.signature.priority = 5;
-  negotiator.add(0, low, kNow);
-  negotiator.add(0, high, kNow);
+  negotiator.add(0, low, kAsked);
+  negotiator.add(0, high, kAsked);
   const auto ready = negotiator.take_ready();
   ASSERT_EQ(ready.size(), 2u);
   EXPECT_EQ(ready[0].name, "high");
@@ -256,7 +256,7 @@ TEST(Negotiator, PrioritiesGoFirstAmongWhatIsReady) {
 
 TEST(Negotiator, WaitingNamesPresentAndMissing) {
   Negotiator negotiator(3);
-  negotiator.add(1, request("a"), kNow);
+  negotiator.add(1, request("a"), kAsked);
   const auto waiting = negotiator.waiting();
   ASSERT_EQ(waiting.size(), 1u);
   EXPECT_EQ(waiting[0].present, (std::vector<int>{1}));

@@ -16,12 +16,14 @@
 #include "tests/backends/support/tcp_raw_socket.h"
 #include "tests/support/network_namespaces.h"
 #include "tests/support/ports.h"
+#include "tests/support/seconds_since.h"
 #include "tutti/core/communicator.h"
 #include "tutti/core/life/served_store.h"
 
 namespace tutti {
 namespace {
 
+using test::seconds_since;
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::StartsWith;
@@ -44,10 +46,6 @@ Error error_of(const std::function<void()>& call) {
     return error;
   }
   return {ErrorCode::internal, "no error"};
-}
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
 void on_ranks(int first, int end, const std::function<void(int rank)>& body) {
