@@ -4,9 +4,9 @@ function(tutti_options target)
   target_compile_options(${target} PRIVATE -Wall -Wextra $<$<BOOL:${TUTTI_WERROR}>:-Werror>
     $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
   if(TUTTI_QUICK_BUILD)
-    # Memory for time: the compiler collects its garbage less often.
+    # Memory for time: the compiler collects no garbage before it has made a gigabyte of it.
     target_compile_options(${target} PRIVATE
-      $<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=ggc-min-expand=300>)
+      $<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=ggc-min-heapsize=1000000>)
   endif()
   if(TUTTI_SANITIZE)
     target_compile_options(${target} PRIVATE -fsanitize=${TUTTI_SANITIZE} -fno-omit-frame-pointer

@@ -93,6 +93,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--batch", type=int, default=16, help="of all ranks together")
+    parser.add_argument("--learning-rate", type=float, default=0.1)
     parser.add_argument("--text", default="/usr/share/common-licenses/GPL-3")
     parser.add_argument("--save", metavar="FILE", help="rank 0 writes the trained parameters there")
     parser.add_argument("--backend", default="tutti")
@@ -108,7 +109,7 @@ def main():
     model = Transformer(characters)
     if size > 1:
         shard(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=settings.learning_rate, momentum=0.9)
     for step in range(settings.steps):
         inputs, targets = batch_of(text, step, settings.batch)
         guesses = model(inputs[rank::size])

@@ -60,6 +60,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--batch-size", type=int, default=64, help="of all ranks together")
+    parser.add_argument("--learning-rate", type=float, default=0.05)
     parser.add_argument("--fp16-allreduce", action="store_true")
     parser.add_argument("--use-adasum", action="store_true")
     parser.add_argument("--steps", type=int, help="stop after so many, without a test")
@@ -78,7 +79,7 @@ def main():
     test_batches = DataLoader(testing, batch_size=500, sampler=test_sampler)
 
     model = lenet()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=settings.learning_rate, momentum=0.9)
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
     optimizer = hvd.DistributedOptimizer(

@@ -98,6 +98,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--batch", type=int, default=64, help="of all ranks together")
+    parser.add_argument("--learning-rate", type=float, default=0.05)
+    parser.add_argument("--steps", type=int, help="stop after so many, without a test")
+    parser.add_argument("--save", metavar="FILE", help="rank 0 writes the trained parameters (.npz)")
     settings = parser.parse_args()
 
     with tutti.Communicator.create() as comm:
@@ -105,23 +108,31 @@ def main():
         test = digits("t10k")
         steps = len(images) // settings.batch
         parameters = tutti.jax.broadcast(comm, "parameters", lenet(jax.random.PRNGKey(comm.rank)))
-        decay = optax.linear_schedule(0.05, 0.0, steps * settings.epochs)
+        left = settings.steps or steps * settings.epochs
+        decay = optax.linear_schedule(settings.learning_rate, 0.0, steps * settings.epochs)
         optimizer = optax.chain(
             tutti.jax.average_gradients(comm), optax.sgd(decay, momentum=0.9)
         )
         state = optimizer.init(parameters)
         for epoch in range(settings.epochs):
             order = numpy.random.default_rng(epoch).permutation(len(images))
-            for at in range(steps):
+            for at in range(min(steps, left)):
                 batch = order[at * settings.batch : (at + 1) * settings.batch][comm.rank :: comm.size]
                 parameters, state = step(optimizer, parameters, state, images[batch], labels[batch])
+            left -= min(steps, left)
+            if settings.steps:
+                continue
             percent = accuracy(comm, parameters, *test)
             if comm.rank == 0:
                 print(f"epoch {epoch + 1}: {percent:.2f} % of the test digits are right", flush=True)
         equal = replicas_are_equal(comm, parameters)
         if comm.rank == 0:
             print("replicas are equal to the bit" if equal else "replicas DIFFER", flush=True)
-    return 0 if equal and percent >= 97 else 1
+            if settings.save:
+                leaves, _ = jax.tree_util.tree_flatten_with_path(parameters)
+                named = {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
+                numpy.savez(settings.save, **named)
+    return 0 if equal and (settings.steps or percent >= 97) else 1
 
 
 if __name__ == "__main__":

@@ -72,6 +72,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--batch", type=int, default=64, help="of all ranks together")
+    parser.add_argument("--learning-rate", type=float, default=0.05)
     parser.add_argument("--wrapper", choices=("ddp", "hook", "own"), default="ddp")
     parser.add_argument("--backend", default="tutti")
     parser.add_argument("--steps", type=int, help="stop after so many, without a test")
@@ -83,7 +84,7 @@ def main():
     rank, size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(1)
     model = wrap(lenet(), settings.wrapper)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=settings.learning_rate, momentum=0.9)
     images, labels = digits("train")
     test = digits("t10k")
     steps = len(images) // settings.batch
