@@ -16,6 +16,10 @@ function(tutti_options target)
       "$<$<BOOL:${TUTTI_QUICK_BUILD}>:-DHWY_DISABLED_TARGETS=(HWY_SSSE3|HWY_SSE4|HWY_AVX3|HWY_AVX3_DL)>"
       # Instrumented, gcc 12 no longer sees what std::regex initializes (its bug 105562).
       $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
+    if(TUTTI_QUICK_BUILD AND TUTTI_SANITIZE MATCHES "address,undefined")
+      # Of ubsan's many checks those for what asan sees as well.
+      target_compile_options(${target} PRIVATE -fno-sanitize=null,object-size)
+    endif()
     target_link_options(${target} PRIVATE -fsanitize=${TUTTI_SANITIZE})
   endif()
   get_target_property(type ${target} TYPE)
