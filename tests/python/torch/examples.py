@@ -13,7 +13,7 @@ import torch
 
 TOLERANCE = 1e-4
 STEPS = 30
-LEARNING_RATE = 0.01
+LEARNING_RATE = 0.005
 VERSION = tuple(int(number) for number in torch.__version__.split(".")[:2])
 
 
