@@ -223,12 +223,12 @@ void meet_in_slurm(const Family& family, LauncherInfo& launch) {
     return;
   }
   const auto& list = family.text("SLURM_STEP_NODELIST");
-  const auto hosts = expand_host_list(list);
+  const auto hosts = read_host_list(list);
   if (!hosts)
     throw refused(fmt::format(
         "SLURM_STEP_NODELIST={} (set by Slurm) is not a list of hosts like n[1-3,07]", list));
   launch.meeting = Meeting::address;
-  launch.host = launch.local_size == launch.size ? "127.0.0.1" : hosts->front();
+  launch.host = launch.local_size == launch.size ? "127.0.0.1" : hosts->first;
   // Below the range from which Linux gives out ports of its own accord.
   launch.port = 20'000 + static_cast<int>(hash_text(job) % 12'000);
 }

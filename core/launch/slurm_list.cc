@@ -1,7 +1,5 @@
 #include "tutti/core/launch/slurm_list.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "tutti/base/text.h"
@@ -11,19 +9,22 @@ namespace tutti {
 namespace {
 
 constexpr size_t kMostEntries = 65'536;
-// Of DNS; so that a list of the most entries takes little memory, too.
+// Of DNS.
 constexpr size_t kLongestHost = 255;
-
-using Names = std::vector<std::string>;
 
 bool is_number(std::string_view text) {
   return !text.empty() && text.size() <= 9 &&
          std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
+struct Numbers {
+  std::string first;
+  size_t count = 0, longest = 0;  // how many they are, the digits of the longest
+};
+
 // "1-3,07" without its brackets.
-std::optional<Names> expand_ranges(std::string_view text) {
-  Names numbers;
+std::optional<Numbers> read_ranges(std::string_view text) {
+  Numbers numbers;
   for (const auto& range : split_text(text, ',')) {
     const auto dash = range.find('-');
     const auto first = range.substr(0, dash);
@@ -31,41 +32,41 @@ std::optional<Names> expand_ranges(std::string_view text) {
     if (!is_number(first) || !is_number(last)) return {};
     const auto low = *parse_integer(first, 0, 999'999'999);
     const auto high = *parse_integer(last, 0, 999'999'999);
-    if (high < low || numbers.size() + static_cast<size_t>(high - low) >= kMostEntries) return {};
-    for (auto number = low; number <= high; ++number)
-      numbers.push_back(fmt::format("{:0{}}", number, first.size()));
+    if (high < low || numbers.count + static_cast<size_t>(high - low) >= kMostEntries) return {};
+    if (numbers.count == 0) numbers.first = first;
+    numbers.count += static_cast<size_t>(high - low) + 1;
+    numbers.longest = std::max({numbers.longest, first.size(), std::to_string(high).size()});
   }
   return numbers;
 }
 
-// One name, with any number of brackets in it.
-std::optional<Names> expand_name(std::string_view text) {
-  Names names{""};
+// One name, with any number of brackets in it: of how many hosts, and the first of them.
+std::optional<HostList> read_name(std::string_view text) {
+  HostList hosts{"", 1};
+  size_t longest = 0;
   while (!text.empty()) {
     const auto open = text.find('[');
     const auto plain = text.substr(0, open);
     if (plain.find(']') != plain.npos) return {};
-    for (auto& name : names)
-      if ((name += plain).size() > kLongestHost) return {};
+    hosts.first += plain;
+    longest += plain.size();
     if (open == text.npos) break;
     const auto close = text.find(']', open);
     if (close == text.npos) return {};
-    const auto numbers = expand_ranges(text.substr(open + 1, close - open - 1));
-    if (!numbers || names.size() * numbers->size() > kMostEntries) return {};
-    Names longer;
-    for (const auto& name : names)
-      for (const auto& number : *numbers)
-        if (longer.emplace_back(name + number).size() > kLongestHost) return {};
-    names = std::move(longer);
+    const auto numbers = read_ranges(text.substr(open + 1, close - open - 1));
+    if (!numbers || hosts.count * numbers->count > kMostEntries) return {};
+    hosts.first += numbers->first;
+    hosts.count *= numbers->count;
+    longest += numbers->longest;
     text.remove_prefix(close + 1);
   }
-  if (names.front().empty()) return {};
-  return names;
+  if (hosts.first.empty() || longest > kLongestHost) return {};
+  return hosts;
 }
 
 // At the commas that stand outside brackets.
-std::optional<Names> split_names(std::string_view text) {
-  Names parts{""};
+std::optional<std::vector<std::string>> split_names(std::string_view text) {
+  std::vector<std::string> parts{""};
   bool inside = false;
   for (const char c : text) {
     if (c == '[' || c == ']') {
@@ -83,14 +84,15 @@ std::optional<Names> split_names(std::string_view text) {
 
 }  // namespace
 
-std::optional<std::vector<std::string>> expand_host_list(std::string_view text) {
+std::optional<HostList> read_host_list(std::string_view text) {
   const auto parts = split_names(text);
   if (!parts) return {};
-  Names hosts;
+  HostList hosts;
   for (const auto& part : *parts) {
-    const auto names = expand_name(part);
-    if (!names || hosts.size() + names->size() > kMostEntries) return {};
-    hosts.insert(hosts.end(), names->begin(), names->end());
+    const auto name = read_name(part);
+    if (!name || hosts.count + name->count > kMostEntries) return {};
+    if (hosts.count == 0) hosts.first = name->first;
+    hosts.count += name->count;
   }
   return hosts;
 }

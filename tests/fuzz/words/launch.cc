@@ -12,7 +12,7 @@ bool parse_launch(std::string_view input) {
   Environment environment;
   for (const auto& line : split_text(input, '\n'))
     if (const auto equals = line.find('='); equals != line.npos)
-      environment.emplace(line.substr(0, equals), line.substr(equals + 1));
+      environment.insert_or_assign(line.substr(0, equals), line.substr(equals + 1));
   const auto launch = detect_launcher(environment);
   require(launch.rank >= 0 && launch.rank < launch.size, "a launcher gives a rank beyond its size");
   require(launch.local_rank >= 0 && launch.local_rank < launch.local_size,
@@ -28,6 +28,8 @@ std::vector<std::string> seeds_of_launch() {
       "SLURM_PROCID=3\nSLURM_LOCALID=1\nSLURM_NODEID=1\nSLURM_JOB_ID=7\nSLURM_STEP_ID=0\n"
       "SLURM_STEP_NUM_TASKS=4\nSLURM_STEP_NODELIST=n[1-2]\nSLURM_STEP_TASKS_PER_NODE=2(x2)\n"
       "SLURM_SRUN_COMM_PORT=40001";
+  // A few words that stand for 65,536 long names: libFuzzer found that all of them were made.
+  const auto many = "n[1-256]" + std::string(200, 'x') + "[1-256]";
   return {
       "TUTTI_RANK=3\nTUTTI_SIZE=4\nTUTTI_LOCAL_RANK=1\nTUTTI_LOCAL_SIZE=2\nTUTTI_STORE=tcp://h:1",
       "RANK=3\nWORLD_SIZE=4\nLOCAL_RANK=1\nLOCAL_WORLD_SIZE=2\nMASTER_ADDR=h\nMASTER_PORT=29500",
@@ -37,6 +39,7 @@ std::vector<std::string> seeds_of_launch() {
       "PMI_RANK=3\nPMI_SIZE=4\nPMI_FD=6\nMPI_LOCALRANKID=1\nMPI_LOCALNRANKS=2",
       slurm,
       slurm + "\nTUTTI_SECRET=a",
+      slurm + "\nTUTTI_SECRET=a\nSLURM_STEP_NODELIST=" + many,
       slurm + "\nPMI_RANK=3\nPMI_SIZE=4\nPMI_FD=5",
   };
 }

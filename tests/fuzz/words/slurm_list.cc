@@ -11,11 +11,11 @@ constexpr size_t kMostListed = 65'536;
 
 bool parse_slurm_list(std::string_view input) {
   if (take_number_of(input, 1) == 0) {
-    const auto hosts = expand_host_list(input);
+    const auto hosts = read_host_list(input);
     if (!hosts) return false;
-    require(!hosts->empty() && hosts->size() <= kMostListed, "a host list beyond its bound");
-    for (const auto& host : *hosts)
-      require(!host.empty() && host.find('[') == host.npos, "a host's name was not expanded");
+    require(hosts->count > 0 && hosts->count <= kMostListed, "a host list beyond its bound");
+    require(!hosts->first.empty() && hosts->first.find('[') == std::string::npos,
+            "a host's name was not expanded");
     return true;
   }
   const auto counts = expand_task_counts(input);
@@ -30,11 +30,9 @@ std::vector<std::string> seeds_of_slurm_list() {
           counts + "4,1(x2)", counts + "2(x8),0"};
 }
 
-// 65,536 names of the longest that a host can have.
 const Registered registered_slurm_list({.name = "slurm_list",
                                         .parse = parse_slurm_list,
-                                        .seeds = seeds_of_slurm_list,
-                                        .most_bytes = 48u << 20});
+                                        .seeds = seeds_of_slurm_list});
 
 }  // namespace
 }  // namespace tutti::fuzz
