@@ -51,14 +51,6 @@ endif()
 function(tutti_runs_once target)
   target_compile_options(${target} PRIVATE ${TUTTI_RUNS_ONCE})
 endfunction()
-# What only tests run, whose own mistakes asan sees: two fifths of what it costs to compile that under
-# asan+ubsan are ubsan's checks. The library has them in every build.
-function(tutti_is_of_tests target)
-  if(TUTTI_SANITIZE MATCHES "undefined" AND TUTTI_QUICK_BUILD)
-    target_compile_options(${target} PRIVATE -fno-sanitize=undefined)
-  endif()
-endfunction()
-
 # For suites that run over and over, once for each backend.
 function(tutti_runs_often target)
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release,RelWithDebInfo>:-O1>)

@@ -196,7 +196,9 @@ void Attempt::keep_deaths() noexcept {
   }
 }
 
-double Attempt::seconds_waited() const { return std::round(100 * seconds_since(begin_)) / 100; }
+double Attempt::seconds_waited() const {
+  return std::round(100 * seconds_since(membership_.begin)) / 100;
+}
 
 std::vector<int> Attempt::missing(const char* part) const {
   std::vector<int> ranks;
@@ -206,7 +208,7 @@ std::vector<int> Attempt::missing(const char* part) const {
 }
 
 void Attempt::report() {
-  const double waited = seconds_since(begin_);
+  const double waited = seconds_since(membership_.begin);
   if (waited < report_after_) return;
   report_after_ = 2 * waited;
   const auto own = std::to_string(options_.rank);

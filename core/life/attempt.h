@@ -23,6 +23,7 @@ struct Membership {
   std::string path;                // of this attempt's keys in the root store
   PlaceRecord own;                 // what this rank leaves there
   Deadline deadline = Deadline::never();
+  Clock::time_point begin = Clock::now();  // since when this rank waits for the others
   // Of members of another communicator: as whom each was launched, in rank order, their numbers
   // among the ranks of their hosts in the job, and what that one's backend leaves to this one's.
   std::vector<LaunchedRank> members;
@@ -68,7 +69,8 @@ class Attempt {
   void keep_deaths() noexcept;
   void gather_places();
   std::vector<int> missing(const char* part) const;
-  /// Since this began, for people: the deadline began a little before, so 0.299 is 0.3.
+  /// Since this rank began to wait, for people: the deadline began a moment before or after, so
+  /// 0.299 is 0.3.
   double seconds_waited() const;
 
   const Options options_;
@@ -76,7 +78,6 @@ class Attempt {
   const std::shared_ptr<Store> store_;  // of this attempt alone
   const ToldFailure failure_;
   std::shared_ptr<Store> watched_;
-  const Clock::time_point begin_ = Clock::now();
   // What follows is used by one thread at a time, in look().
   DeathLog deaths_;
   std::vector<LaunchedRank> members_;  // empty until they are known

@@ -11,10 +11,10 @@ namespace tutti::test {
 using RankFunction = std::function<void(Communicator&)>;
 using Tune = std::function<void(Options&)>;
 
-/// How often to repeat what is drawn at random: `times`, and a quarter of it under tsan and asan, which
-/// tell as much of fewer repetitions and take many times as long for each.
+/// How often to repeat what is drawn at random: `times`, and a quarter of it under tsan, which
+/// tells as much of fewer repetitions and takes many times as long for each.
 constexpr int repetitions(int times) {
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#ifdef __SANITIZE_THREAD__
   return times / 4;
 #else
   return times;
