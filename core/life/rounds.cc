@@ -128,23 +128,31 @@ void end_round(const Options& options, Store& store) {
   }
 }
 
+std::string been_key(const PlaceRecord& own) {
+  return fmt::format("been/{}/{}", own.place.world_rank, own.place.incarnation);
+}
+
 // True if no other call of this process, whatever its rank was then, has been in the attempt.
 bool is_new_here(const PlaceRecord& own, Store& store) {
-  const auto key = fmt::format("been/{}/{}", own.place.world_rank, own.place.incarnation);
   const auto written = fmt::format("{} {}", own.place.pid, own.call);
-  return store.set_once(key, written) == written;
+  return store.set_once(been_key(own), written) == written;
 }
 
 // Whether the attempt is over. Of a failure this process hears once, even if it comes only now:
 // then all ranks call again together. One that the others failed because this rank was missing, or
 // that ended the process that it replaces, is for the others.
-bool is_over(const Options& options, const PlaceRecord& own, Store& store) {
+bool is_over(const Options& options, const PlaceRecord& own, const Rounds& rounds, int64_t round) {
+  const auto store = rounds.store(round);
   try {
     // As none of its ranks, which may have had other numbers then.
-    return ToldFailure(store, "attempt", -1, INT_MAX).look();
+    return ToldFailure(*store, "attempt", -1, INT_MAX).look();
   } catch (const ToldError& failure) {
     const bool concerns = own.place.incarnation == 0 && failure.rank() != options.rank;
-    if (concerns && is_new_here(own, store)) throw Error(failure);
+    if (concerns && is_new_here(own, *store)) {
+      if (rounds.first() <= round) throw Error(failure);
+      // The store forgot the round since it told the failure, and that this process had heard it.
+      store->erase(been_key(own));
+    }
     return true;
   }
 }
@@ -161,7 +169,7 @@ void enter_round(const Options& options, Membership& membership) {
   const auto first = rounds.first();
   for (auto round = first;; ++round) {
     const auto store = rounds.store(round);
-    if (is_over(options, own, *store)) continue;
+    if (is_over(options, own, rounds, round)) continue;
     const auto holder = take_place(own, options.rank, *store);
     if (const auto now_first = rounds.first(); now_first > round) {
       // The store forgot the round at this moment, so this place in it is none.
