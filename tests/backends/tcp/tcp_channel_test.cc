@@ -104,7 +104,7 @@ std::vector<int> all(int size) {
   return ranks;
 }
 
-size_t write_word(Channel& channel, std::string_view bytes) {
+size_t write_bytes(Channel& channel, std::string_view bytes) {
   const iovec part{const_cast<char*>(bytes.data()), bytes.size()};
   return channel.write(std::span(&part, 1));
 }
@@ -163,7 +163,7 @@ TEST_P(TcpInterfaceTest, EveryPairIsConnected) {
       EXPECT_EQ(channel(rank, rank), nullptr);
       for (int peer = 0; peer < size; ++peer) {
         if (peer != rank) {
-          EXPECT_EQ(write_word(*channel(rank, peer), word(rank, peer)), 3u);
+          EXPECT_EQ(write_bytes(*channel(rank, peer), word(rank, peer)), 3u);
         }
       }
     }
@@ -303,17 +303,17 @@ TEST(TcpChannelTest, QuietIsWhoNeitherSendsNorTakes) {
   auto [a, b] = make_pair_of_channels();
   const auto pause = [] { std::this_thread::sleep_for(std::chrono::milliseconds(300)); };
   std::vector<std::byte> buffer(1 << 20);
-  write_word(*b, "word");
+  write_bytes(*b, "word");
   while (a->read(buffer) == 0) {
   }
   EXPECT_LT(a->quiet_seconds(), 0.2);
   // The other side does nothing, but its kernel confirms what is small.
-  for (int i = 0; i < 3; ++i) write_word(*a, "ping");
+  for (int i = 0; i < 3; ++i) write_bytes(*a, "ping");
   pause();
   EXPECT_GE(a->quiet_seconds(), 0.25);
   // It does not take what fills its buffers either.
   const std::string much(1 << 20, 'x');
-  for (int i = 0; i < 64; ++i) write_word(*a, much);
+  for (int i = 0; i < 64; ++i) write_bytes(*a, much);
   pause();
   a->quiet_seconds();  // saw that the buffers were filled
   pause();
@@ -327,7 +327,7 @@ TEST(TcpChannelTest, QuietIsWhoNeitherSendsNorTakes) {
 TEST(TcpChannelTest, DeliveredIsWhatThePeersHostHas) {
   auto [a, b] = make_pair_of_channels();
   const std::string block(1 << 20, 'x');
-  while (write_word(*a, block) > 0) {
+  while (write_bytes(*a, block) > 0) {
   }
   EXPECT_FALSE(a->delivered());  // the peer's buffers are full, and it reads nothing
   std::vector<std::byte> buffer(1 << 20);
@@ -398,14 +398,14 @@ TEST(TcpChannelTest, WritingIsWatchedOnlyWhileItIsWanted) {
 
   const std::string chunk(1 << 20, 'x');
   size_t written = 0;
-  while (const auto count = write_word(*a, chunk)) written += count;
+  while (const auto count = write_bytes(*a, chunk)) written += count;
   EXPECT_TRUE(a->arm(true));
   EXPECT_FALSE(poller.wait(20));
   EXPECT_EQ(read_exactly(*b, written).size(), written);
   EXPECT_TRUE(poller.wait(5000));
   EXPECT_TRUE(a->arm(false));
   EXPECT_FALSE(poller.wait(0));
-  write_word(*b, "news");
+  write_bytes(*b, "news");
   EXPECT_TRUE(poller.wait(5000));
 }
 
@@ -413,7 +413,7 @@ TEST(TcpChannelTest, TheEndIsToldAfterTheLastByte) {
   auto [a, b] = make_pair_of_channels();
   const std::string words(3 << 20, 'w');
   size_t written = 0;
-  while (const auto count = write_word(*a, words)) written += count;
+  while (const auto count = write_bytes(*a, words)) written += count;
   std::thread closing([&a = a] { a.reset(); });
   EXPECT_EQ(read_exactly(*b, written).size(), written);
   closing.join();
@@ -423,12 +423,12 @@ TEST(TcpChannelTest, TheEndIsToldAfterTheLastByte) {
 // The peer closes although we have sent it what it did not read; its last words still count.
 TEST(TcpChannelTest, AFailedWriteDoesNotHideWhatThePeerSaidBefore) {
   auto [a, b] = make_pair_of_channels();
-  EXPECT_EQ(write_word(*a, "goodbye"), 7u);
-  write_word(*b, "never read");
+  EXPECT_EQ(write_bytes(*a, "goodbye"), 7u);
+  write_bytes(*b, "never read");
   a.reset();
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   for (int i = 0; i < 5; ++i) {
-    write_word(*b, "too late");
+    write_bytes(*b, "too late");
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   EXPECT_FALSE(b->arm(false));
