@@ -1,5 +1,6 @@
 # Names what failed, what was flaky, and what was skipped and why; counts all. Fails if a test
-# failed, if none passed, or if one was skipped in CI (in_ci) that tests/skips.txt does not list.
+# failed or if none passed, and in CI (in_ci) also if one was flaky that tests/flaky.txt does not
+# list, or skipped that tests/skips.txt does not.
 #
 # Reads tests/flaky.txt and tests/skips.txt first, then reports; NAME.again.xml, which follows
 # NAME.xml, is of the tests that failed there and were run once more, alone.
@@ -25,7 +26,9 @@ function case_over(name, result, reason) {
     if (result == "passed") {
       --count["failed"]
       ++count["flaky"]
-      print "flaky: " name (listed("flaky", name, "") ? " (listed)" : " (not in tests/flaky.txt)")
+      is_listed = listed("flaky", name, "")
+      print "flaky: " name (is_listed ? " (listed)" : " (not in tests/flaky.txt)")
+      unlisted += in_ci && !is_listed
     } else {
       print "failed twice: " name
     }

@@ -113,11 +113,27 @@ echo '// more' >two.cc
 check ''
 grep -q 'commit first' "$scratch/output" || fail "$(cat "$scratch/output")"
 
-# A test that is skipped passes, but not in CI, where tests/skips.txt must name it and its reason.
-skipped() { # CI's variable
-  CI=$1 awk -v in_ci="${1:+1}" -f cmake/junit.awk -f cmake/summarize_tests.awk \
-    tests/flaky.txt tests/skips.txt "$scratch/skips.xml" >"$scratch/output"
+summarized() { # CI's variable, report...
+  awk -v in_ci="${1:+1}" -f cmake/junit.awk -f cmake/summarize_tests.awk \
+    tests/flaky.txt tests/skips.txt "${@:2}" >"$scratch/output"
 }
+
+# A test that fails and then passes alone is no failure, but for CI, where tests/flaky.txt must name it.
+cat >"$scratch/flakes.xml" <<'END'
+<testcase name="F" status="fail">
+</testcase>
+END
+sed 's/fail/run/' "$scratch/flakes.xml" >"$scratch/flakes.again.xml"
+flakes=("$scratch/flakes.xml" "$scratch/flakes.again.xml")
+summarized '' "${flakes[@]}" || fail "$(cat "$scratch/output")"
+! summarized true "${flakes[@]}" || fail "a flake that is not listed passed in CI"
+echo 'F.* | why' >>tests/flaky.txt
+summarized true "${flakes[@]}" || fail "a flake that is listed failed in CI: $(cat "$scratch/output")"
+grep -q '^flaky: F (listed)' "$scratch/output" || fail "$(cat "$scratch/output")"
+grep -q '^0 passed, 0 failed, 1 flaky, 0 skipped' "$scratch/output" || fail "$(cat "$scratch/output")"
+
+# A test that is skipped passes, but not in CI, where tests/skips.txt must name it and its reason.
+skipped() { summarized "$1" "$scratch/skips.xml"; }
 cat >"$scratch/skips.xml" <<'END'
 <testcase name="P" status="run">
 </testcase>
