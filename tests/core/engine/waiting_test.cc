@@ -222,6 +222,62 @@ TEST_P(Waiting, ABlockingCallAgainstARankThatHasJoinedEndsWithAnErrorThatSaysSo)
   });
 }
 
+struct BlockingKind {
+  const char* name;
+  void (*call)(Communicator&, const std::vector<float>& input, std::vector<float>& output);
+};
+// Four elements of each of two ranks; root is the one that has joined.
+constexpr BlockingKind kBlockingKinds[] = {
+    {"reduce", [](auto& comm, auto& in, auto& out) { comm.reduce_blocking("x", in, out, 1); }},
+    {"broadcast", [](auto& comm, auto&, auto& out) { comm.broadcast_blocking("x", out, 1); }},
+    {"allgather", [](auto& comm, auto& in, auto& out) { comm.allgather_blocking("x", in, out); }},
+    {"gather", [](auto& comm, auto& in, auto& out) { comm.gather_blocking("x", in, out, 1); }},
+    {"scatter", [](auto& comm, auto& in, auto& out) { comm.scatter_blocking("x", in, out, 1); }},
+    {"reduce_scatter",
+     [](auto& comm, auto& in, auto& out) {
+       comm.reduce_scatter_blocking("x", in, std::span(out).first(2), ReduceOp::sum);
+     }},
+    {"alltoall", [](auto& comm, auto& in, auto& out) { comm.alltoall_blocking("x", in, out); }},
+    {"barrier", [](auto& comm, auto&, auto&) { comm.barrier_blocking(); }},
+};
+
+// Each ends with an error, and nothing was written. Where ranks share memory the one that has joined
+// hears it too, for the two would wait for each other; elsewhere it goes on waiting in join().
+void expect_refused_beside_a_joined_rank(Communicator& comm, const BlockingKind& kind,
+                                         bool shares_memory) {
+  if (comm.rank() == 1 && !shares_memory) return comm.join().wait();
+  const std::vector<float> input(4, 1);
+  std::vector<float> output(std::string_view(kind.name) == "allgather" ? 8 : 4, 7);
+  const auto before = output;
+  const auto error = error_of(
+      [&] {
+        if (comm.rank() == 0)
+          kind.call(comm, input, output);
+        else
+          comm.join().wait();
+      },
+      10);
+  EXPECT_EQ(error.code(), ErrorCode::mismatch) << error.what();
+  EXPECT_THAT(error.what(), HasSubstr("rank 1 has joined (is out of data)"));
+  EXPECT_EQ(output, before) << kind.name;
+  if (shares_memory) return;
+  EXPECT_THAT(error.what(), HasSubstr(fmt::format("{} cannot run while", kind.name)));
+  comm.join().wait();
+}
+
+// Every kind in a group and a thread of its own, so that they wait at the same time.
+TEST_P(Waiting, EveryBlockingKindBesideARankThatHasJoinedEndsWithAnErrorThatSaysSo) {
+  run(2, [&](Communicator& comm) {
+    std::vector<std::jthread> threads;
+    for (const auto& kind : kBlockingKinds)
+      threads.emplace_back([this, &kind, group = comm.split(0)] {
+        expect_refused_beside_a_joined_rank(*group, kind, shares_memory());
+      });
+    threads.clear();
+    comm.barrier("all are done").wait();
+  });
+}
+
 // --- reports ------------------------------------------------------------------------------------
 
 TEST_P(Waiting, ReportsSayWhereTheLateRankIs) {
