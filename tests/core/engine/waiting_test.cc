@@ -241,8 +241,9 @@ constexpr BlockingKind kBlockingKinds[] = {
     {"barrier", [](auto& comm, auto&, auto&) { comm.barrier_blocking(); }},
 };
 
-// Each ends with an error, and nothing was written. Where ranks share memory the one that has joined
-// hears it too, for the two would wait for each other; elsewhere it goes on waiting in join().
+// Each ends with an error, and nothing was written. Where ranks share memory the one that has
+// joined hears it too, for the two would wait for each other; elsewhere it goes on waiting in
+// join().
 void expect_refused_beside_a_joined_rank(Communicator& comm, const BlockingKind& kind,
                                          bool shares_memory) {
   if (comm.rank() == 1 && !shares_memory) return comm.join().wait();
