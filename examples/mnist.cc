@@ -139,7 +139,9 @@ double accuracy(tutti::Communicator& comm, nn::Sequential& model, const nn::Data
                                .size = comm.size(),
                                .shuffle = false,
                                .seed = 1,
-                               .drop_last = false});
+                               .drop_last = false,
+                               .device = model.device(),
+                               .stream = model.stream()});
   std::vector<double> counts(2, 0.0);  // right, all
   for (const auto& [images, labels] : loader) {
     counts[0] += static_cast<double>(nn::count_correct(model.forward(images), labels));
@@ -191,7 +193,9 @@ void train(const Settings& settings, const Method& method, const MakeInner& make
                                    .size = comm->size(),
                                    .shuffle = true,
                                    .seed = settings.seed,
-                                   .drop_last = true});
+                                   .drop_last = true,
+                                   .device = model.device(),
+                                   .stream = model.stream()});
   const int64_t steps = loader.steps_per_epoch();
   const nn::CosineSchedule rate{
       .base = settings.learning_rate, .total = settings.epochs * steps, .warmup = steps / 4};
