@@ -1,12 +1,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/collectives/collective.h"
 #include "tutti/collectives/schedule.h"
@@ -79,6 +81,12 @@ inline constexpr int kNoQueue = -1;
 inline constexpr int kQueues = 3;
 inline constexpr int kQueueTagBits = 40;
 
+/// Told of a part of an operation ("pack", "reduce", "unpack") that a device has done, and when it
+/// was seen to begin and to be over; on the thread that calls host functions of streams, perhaps
+/// after the operation's end.
+using DeviceSpans =
+    std::function<void(std::string_view part, Clock::time_point begin, Clock::time_point end)>;
+
 /// What a Launch on a device's memory adds. The backend does all of it in order of a stream of its
 /// own: awaits the events, packs, moves, unpacks and opens the gates; start() only submits.
 struct DeviceLaunch {
@@ -91,6 +99,7 @@ struct DeviceLaunch {
   std::span<uint64_t* const> gates =
       {};               // set to 1 when the outputs are written; see DeviceOutcome
   bool agreed = false;  // no rank vetoes it
+  std::shared_ptr<const DeviceSpans> spans = {};  // null: nobody asks
 };
 /// Room for the veto lane behind a bucket on a device.
 inline constexpr int64_t kLaneBytes = 16;

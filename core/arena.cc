@@ -64,7 +64,7 @@ void fill_with_zeros(Device device, Region& region) {
 
 void GradientArena::check_device(const std::vector<Array>& arrays, bool updates) {
   if (!arrays.empty()) device_ = arrays[0].device;
-  const auto capabilities = communicator_.state_->engine->backend().capabilities();
+  const auto& capabilities = communicator_.state_->capabilities;
   const auto is_served = [&](Device device) {
     return std::any_of(capabilities.devices.begin(), capabilities.devices.end(),
                        [&](const auto& service) { return service.device == device; });
@@ -79,10 +79,13 @@ void GradientArena::check_device(const std::vector<Array>& arrays, bool updates)
                                 what, to_string(array.device), arrays[0].name, to_string(device_)));
     if (device_ == Device{}) continue;
     if (!is_served(device_))
-      throw refused(array.name,
-                    fmt::format("{} shall live on {}; arenas are host memory with backend {}, use "
-                                "peer or nccl on their own device",
-                                what, to_string(device_), capabilities.name));
+      throw refused(
+          array.name,
+          fmt::format("{} shall live on {}; arenas are host memory with {}, use peer or nccl "
+                      "on their own device",
+                      what, to_string(device_),
+                      communicator_.options().mixed_devices ? "TUTTI_MIXED_DEVICES"
+                                                            : "backend " + capabilities.name));
     if (updates || array.may_be_left_out)
       throw refused(
           array.name,

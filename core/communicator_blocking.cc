@@ -21,6 +21,7 @@ using RowCounts = std::span<const int64_t>;
 // True if it ran, with the memory of these two; false: it must be matched by name.
 bool run_blocking(CommunicatorState& state, std::string_view name, Collective& collective,
                   const TensorView& input, const TensorView& output) {
+  if (state.options.mixed_devices) return false;  // another rank's may be on a device
   for (const auto* view : {&input, &output})
     if (view->device().kind != DeviceKind::cpu) return false;
   collective.input = input.data();

@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <functional>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -111,8 +112,17 @@ const Method& find_method(const std::string& name) {
                      "there is no --method " + name + "; --method list names them");
 }
 
-nn::Sequential lenet(const Settings& settings) {
-  nn::Sequential model(settings.seed, 1, tutti::device_of(settings.device));
+// Of "cpu,cuda" each rank takes one in turn.
+tutti::Device device_of(const Settings& settings, int rank) {
+  std::vector<std::string> devices;
+  std::istringstream words(settings.device);
+  for (std::string word; std::getline(words, word, ',');) devices.push_back(word);
+  if (devices.empty()) devices.push_back(settings.device);
+  return tutti::device_of(devices[static_cast<size_t>(rank) % devices.size()]);
+}
+
+nn::Sequential lenet(const Settings& settings, int rank) {
+  nn::Sequential model(settings.seed, 1, device_of(settings, rank));
   if (settings.dtype != "f32")
     model.add("narrow",
               nn::cast_to(settings.dtype == "bf16" ? tutti::DataType::bf16 : tutti::DataType::f16));
@@ -139,7 +149,9 @@ double accuracy(tutti::Communicator& comm, nn::Sequential& model, const nn::Data
                                .size = comm.size(),
                                .shuffle = false,
                                .seed = 1,
-                               .drop_last = false});
+                               .drop_last = false,
+                               .device = model.device(),
+                               .stream = model.stream()});
   std::vector<double> counts(2, 0.0);  // right, all
   for (const auto& [images, labels] : loader) {
     counts[0] += static_cast<double>(nn::count_correct(model.forward(images), labels));
@@ -169,6 +181,7 @@ template <class MakeInner>
 void train(const Settings& settings, const Method& method, const MakeInner& make_inner) {
   auto options = tutti::Options::from_environment();
   if (!settings.timeline.empty()) options.timeline = settings.timeline;
+  if (settings.device.find(',') != settings.device.npos) options.mixed_devices = true;
   const std::string timeline = options.timeline;
   const auto comm = tutti::Communicator::create(std::move(options));
   const bool talks = comm->rank() == 0 && !settings.quiet;
@@ -184,14 +197,16 @@ void train(const Settings& settings, const Method& method, const MakeInner& make
                            std::to_string(comm->size()) + " ranks; give a multiple");
   const int64_t share = settings.batch / comm->size();
 
-  auto model = lenet(settings);
+  auto model = lenet(settings, comm->rank());
   auto inner = make_inner(model.parameters(), settings.learning_rate);
   nn::DataLoader loader(training, {.batch = share,
                                    .rank = comm->rank(),
                                    .size = comm->size(),
                                    .shuffle = true,
                                    .seed = settings.seed,
-                                   .drop_last = true});
+                                   .drop_last = true,
+                                   .device = model.device(),
+                                   .stream = model.stream()});
   const int64_t steps = loader.steps_per_epoch();
   const nn::CosineSchedule rate{
       .base = settings.learning_rate, .total = settings.epochs * steps, .warmup = steps / 4};
@@ -356,7 +371,9 @@ int main(int count, char** arguments) {
       ->check(CLI::IsMember({"f32", "bf16", "f16"}));
   app.add_option("--until", settings.until,
                  "% of the test digits at which it stops; tested every 25 steps, off the clock");
-  app.add_option("--device", settings.device, "where layers are computed: cpu, cuda, cuda:1");
+  app.add_option(
+      "--device", settings.device,
+      "where layers are computed: cpu, cuda, cuda:1; cpu,cuda: on each rank another one");
   app.add_option("--dtype", settings.dtype, "of activations; parameters are f32")
       ->check(CLI::IsMember({"f32", "bf16", "f16"}));
   app.add_flag("--quiet", settings.quiet, "only the last lines");

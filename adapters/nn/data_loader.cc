@@ -3,12 +3,79 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
+#include <mutex>
 #include <numeric>
 
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
+#include "tutti/tensor/device_runtime.h"
 
 namespace tutti::nn {
+
+// Takes images to a device on a stream of its own, and their memory back when whoever read them is
+// done. The tensors hold it, so it may outlive the loader. No call waits for a stream.
+class DataLoader::Courier : public std::enable_shared_from_this<Courier> {
+ public:
+  Courier(Device device, StreamRef reader)
+      : runtime_(device_runtime(device.kind)),
+        device_(device),
+        reader_(reader),
+        stream_(runtime_.create_stream(device)),
+        sent_(runtime_.create_event(device)),
+        read_(runtime_.create_event(device)) {}
+  ~Courier() {
+    runtime_.destroy_event(sent_);
+    runtime_.destroy_event(read_);
+    runtime_.destroy_stream(stream_);
+  }
+
+  /// The loader's thread: a tensor of what `fill` writes.
+  Tensor send(const Shape& shape, const std::function<void(float*)>& fill) {
+    const auto bytes = static_cast<size_t>(shape.count()) * sizeof(float);
+    void* const pinned = runtime_.allocate_host(bytes);
+    Tensor tensor;
+    try {
+      fill(static_cast<float*>(pinned));
+      void* const memory = runtime_.allocate_on(std::max<size_t>(bytes, 1), device_, stream_);
+      tensor = Tensor(TensorView(memory, shape, DataType::f32, device_, reader_),
+                      std::shared_ptr<void>(memory, [self = shared_from_this()](void* what) {
+                        self->take_back(what);
+                      }));
+      runtime_.copy(memory, pinned, bytes, stream_);
+    } catch (...) {
+      runtime_.free_host(pinned);
+      throw;
+    }
+    runtime_.host_function(stream_, [&runtime = runtime_, pinned] { runtime.free_host(pinned); });
+    runtime_.record(sent_, stream_);
+    return tensor;
+  }
+  /// The reader's stream waits for what was sent last.
+  void await() { runtime_.wait_event(reader_, sent_); }
+
+ private:
+  // Any thread, once nobody has the tensor: what reads it is on the reader's stream by now.
+  void take_back(void* memory) noexcept {
+    if (made_.forked()) return;
+    try {
+      const std::lock_guard lock(mutex_);
+      runtime_.record(read_, reader_);
+      runtime_.wait_event(stream_, read_);
+    } catch (const std::exception&) {
+      // A device that failed for good runs nothing any more.
+    }
+    runtime_.free(memory, device_);
+  }
+
+  DeviceRuntime& runtime_;
+  const Device device_;
+  const StreamRef reader_, stream_;
+  void* const sent_;  // recorded by the loader's thread, awaited by its user, in turn
+  std::mutex mutex_;  // guards the following
+  void* const read_;
+  const ForkGuard made_;
+};
 
 DataLoader::DataLoader(const Dataset& dataset, const LoaderOptions& options)
     : dataset_(dataset), options_(options) {
@@ -23,6 +90,9 @@ DataLoader::DataLoader(const Dataset& dataset, const LoaderOptions& options)
     throw refuse(fmt::format("{} are too few for one step of {} with {} each",
                              format_count(dataset.count(), "image"),
                              format_count(options.size, "rank"), options.batch));
+  if (options.device != Device{})
+    courier_ = std::shared_ptr<Courier>(new Courier(options.device, options.stream),
+                                        DeleteWhereMade<Courier>());
 }
 
 void DataLoader::check_not_forked() const {
@@ -78,15 +148,23 @@ Batch DataLoader::make(int64_t epoch, int64_t consumed) {
   order_epoch(epoch);
   const int64_t first = consumed + options_.rank * options_.batch;
   const int64_t count = std::min(options_.batch, dataset_.count() - first);
-  const auto& shape = dataset_.images.shape();
-  Batch batch{Tensor(shape.with_rows(count), DataType::f32), Tensor(Shape{count}, DataType::i64)};
+  const auto shape = dataset_.images.shape().with_rows(count);
   const int64_t pixels = shape.row_count();
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t source = order_[static_cast<size_t>(first + i)];
-    const uint8_t* from = dataset_.images.as<uint8_t>() + source * pixels;
-    float* to = batch.images.as<float>() + i * pixels;
-    for (int64_t p = 0; p < pixels; ++p) to[p] = static_cast<float>(from[p]) / 255.0f - 0.5f;
-    batch.labels.as<int64_t>()[i] = dataset_.labels.as<uint8_t>()[source];
+  const auto source = [&](int64_t i) { return order_[static_cast<size_t>(first + i)]; };
+  const auto fill = [&](float* to) {
+    for (int64_t i = 0; i < count; ++i) {
+      const uint8_t* from = dataset_.images.as<uint8_t>() + source(i) * pixels;
+      for (int64_t p = 0; p < pixels; ++p) *to++ = static_cast<float>(from[p]) / 255.0f - 0.5f;
+    }
+  };
+  Batch batch{{}, Tensor(Shape{count}, DataType::i64)};
+  for (int64_t i = 0; i < count; ++i)
+    batch.labels.as<int64_t>()[i] = dataset_.labels.as<uint8_t>()[source(i)];
+  if (courier_) {
+    batch.images = courier_->send(shape, fill);
+  } else {
+    batch.images = Tensor(shape, DataType::f32);
+    fill(batch.images.as<float>());
   }
   return batch;
 }
@@ -106,6 +184,7 @@ std::optional<Batch> DataLoader::next() {
   if (!ahead_) prefetch();
   const auto ahead = std::move(ahead_);  // gone, even if it failed
   Batch batch = ahead->get();
+  if (courier_) courier_->await();  // before another one is sent
   ++position_.step;
   position_.consumed =
       std::min(position_.consumed + options_.batch * options_.size, dataset_.count());

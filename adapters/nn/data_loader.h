@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <future>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -12,7 +13,7 @@
 
 namespace tutti::nn {
 
-/// f32 images scaled to mean 0.5 below zero and above (value / 255 - 0.5), i64 labels.
+/// f32 images scaled to mean 0.5 below zero and above (value / 255 - 0.5), i64 labels of the host.
 struct Batch {
   Tensor images;
   Tensor labels;
@@ -26,6 +27,11 @@ struct LoaderOptions {
   uint64_t seed = 1;      // equal on all ranks
   bool drop_last = true;  // steps that cannot fill every rank's batch are left out; otherwise
                           // ranks may end with smaller batches, or differ by one step: use join()
+  /// Where the images go. To a device they are copied ahead, on a stream of the loader's own, while
+  /// the batch before is worked on; `stream`, on which they will be read, waits for them: a model's
+  /// device() and stream(). It must outlive the batches.
+  Device device = {};
+  StreamRef stream = {};
 };
 
 /// Where a loader stands; restoring it goes on with the very next batch, on any number of ranks.
@@ -45,7 +51,8 @@ struct LoaderPosition {
 class DataLoader {
  public:
   /// The dataset must outlive the loader. Throws Error(invalid_argument) for a batch below 1, a
-  /// rank out of range, or fewer images than one step needs.
+  /// rank out of range, or fewer images than one step needs; Error(unavailable) where there is no
+  /// such device.
   DataLoader(const Dataset& dataset, const LoaderOptions& options);
   /// The thread that prepares a batch works on this very object.
   DataLoader(const DataLoader&) = delete;
@@ -57,7 +64,8 @@ class DataLoader {
   /// within an epoch whose samples are shuffled in another order. Past the epoch's end is its end.
   void restore(const LoaderPosition& position);
 
-  /// The next batch of this epoch, or nothing at its end (and the next epoch begins).
+  /// The next batch of this epoch, or nothing at its end (and the next epoch begins). Throws
+  /// Error(out_of_memory) where the device has no room for it; the next call tries again.
   std::optional<Batch> next();
 
   class Iterator {
@@ -81,6 +89,7 @@ class DataLoader {
   Iterator end() { return {}; }
 
  private:
+  class Courier;
   Batch make(int64_t epoch, int64_t consumed);
   bool has_batch() const;
   void check_not_forked() const;
@@ -93,6 +102,7 @@ class DataLoader {
   int64_t ordered_epoch_ = -1;
   std::vector<int64_t> order_;
   const ForkGuard fork_guard_;
+  std::shared_ptr<Courier> courier_;          // to the device; null: there is none
   OwnedWhereMade<std::future<Batch>> ahead_;  // its thread is not in a fork, which would wait
 };
 

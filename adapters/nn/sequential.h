@@ -26,7 +26,8 @@ class Sequential {
 
   /// Of one batch at a time: backward() is that of the last forward().
   Tensor forward(const Tensor& input) { return forward(input, context_); }
-  Device device() const { return kernels_->device(); }  // where the layers are computed
+  Device device() const { return kernels_->device(); }     // where the layers are computed
+  StreamRef stream() const { return kernels_->stream(); }  // null on the CPU
   /// From the loss back: adds to every gradient and announces each as soon as it is final.
   void backward(const Loss& loss);
   /// The same of loss.sum() / divisor, where the ranks' losses add up.

@@ -78,12 +78,16 @@ NcclCommunicator::State NcclOperation::call() {
   int64_t count = 0;
   if (is_bucket_) {
     const auto packed = bucket();
+    DeviceSpan packing(*place.runtime, queue_.stream_, device_.spans, "pack");
     place.runtime->pack(packed, device_.inputs, device_.prescale, vetoes_, queue_.stream_);
+    packing.end();
     count = packed.count + packed.lanes;
     collective.input = collective.output;
     collective.send_counts = {&count, 1};
     place.regions->register_for(queue_.communicator_, collective.output);
   }
+  moving_.emplace(*place.runtime, queue_.stream_, device_.spans,
+                  reduces(collective.kind) ? "reduce" : "move");
   return queue_.communicator_->call(needs_group(collective), [&](ncclComm_t comm) {
     return nccl_call(*place.library, comm, collective, place.rank, queue_.stream_);
   });
@@ -91,7 +95,9 @@ NcclCommunicator::State NcclOperation::call() {
 
 void NcclOperation::follow() {
   auto& runtime = *queue_.place_.runtime;
+  moving_->end();
   ++turn_;
+  DeviceSpan unpacking(runtime, queue_.stream_, device_.spans, "unpack");
   const DeviceOutcome outcome{word_, 2 * turn_, 2 * turn_ + 1,
                               is_cancelled_ ? std::span<uint64_t* const>() : device_.gates};
   if (is_bucket_) {
@@ -111,6 +117,7 @@ void NcclOperation::follow() {
     runtime.unpack({own.data, own.dtype, own.count, 0, 0, false}, {&own, 1}, scale(), outcome,
                    queue_.stream_);
   }
+  unpacking.end();
   queue_.tell_when_done();
 }
 
@@ -197,6 +204,7 @@ void StreamQueue::recycle(NcclOperation& operation) {
   if (called_ == &operation) called_ = nullptr;
   std::erase(waiting_, &operation);
   operation.device_ = {};
+  operation.moving_.reset();
   operation.is_bucket_ = operation.vetoes_ = false;
 }
 

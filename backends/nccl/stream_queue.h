@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tutti/backends/device/device_backend.h"
+#include "tutti/backends/device/device_span.h"
 #include "tutti/backends/nccl/catch_up.h"
 #include "tutti/backends/nccl/communicator.h"
 #include "tutti/backends/nccl/regions.h"
@@ -62,6 +63,7 @@ class NcclOperation final : public Operation {
   Collective collective_;
   int64_t count_ = 0;  // in collective_.send_counts of a bucket, with the lane
   DeviceLaunch device_;
+  std::optional<DeviceSpan> moving_;  // NCCL's part, until it is on the stream
   uint64_t tag_ = 0;
   int contributors_ = 0;
   bool is_bucket_ = false;

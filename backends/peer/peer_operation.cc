@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "tutti/backends/device/device_span.h"
 #include "tutti/backends/peer/peer_exchange.h"
 #include "tutti/backends/peer/peer_kinds.h"
 
@@ -89,6 +90,7 @@ void PeerOperation::prepare() {
   auto& runtime = exchange_.runtime_;
   for (void* event : device_.ready)
     if (event != nullptr) runtime.wait_event(exchange_.packing_, event);
+  DeviceSpan span(runtime, exchange_.packing_, device_.spans, "pack");
   if (collective_.kind == CollectiveKind::allreduce) {
     prepare_allreduce();
   } else {
@@ -107,6 +109,7 @@ void PeerOperation::prepare() {
       runtime.copy(from_, collective_.input, bytes(count), exchange_.packing_);
     }
   }
+  span.end();
   packed_ = exchange_.pack_turn();
 }
 
@@ -250,7 +253,11 @@ void PeerOperation::begin() {
     }
     has_begun_ = true;
     reduced_ = turn;
+    wait_for_inputs();
+    DeviceSpan span(exchange_.runtime_, exchange_.reducing_, device_.spans,
+                    reduces(collective_.kind) ? "reduce" : "move");
     move();
+    span.end();
     exchange_.end_turn(turn);
   }
   has_begun_ = true;
@@ -263,13 +270,17 @@ void PeerOperation::begin() {
   try_finish();
 }
 
-void PeerOperation::move() {
-  auto& runtime = exchange_.runtime_;
+void PeerOperation::wait_for_inputs() {
   const int own = exchange_.rank_;
   exchange_.wait_packed(exchange_.reducing_, own, packed_);
   for (int peer = 0; peer < exchange_.size_; ++peer)
     if (peer != own && reads_from(collective_, own, peer))
       exchange_.wait_packed(exchange_.reducing_, peer, heard(peer).packed);
+}
+
+void PeerOperation::move() {
+  auto& runtime = exchange_.runtime_;
+  const int own = exchange_.rank_;
   if (collective_.kind == CollectiveKind::allreduce)
     return reduce(share_of(collective_, own, exchange_.size_), from_, true);
   if (reduces(collective_.kind)) {
@@ -336,8 +347,10 @@ void PeerOperation::finish() {
                               is_good ? device_.gates : std::span<uint64_t* const>()};
   const auto outputs = is_good && unpacks_ ? device_.outputs : std::span<const Piece>();
   const int64_t count = unpacks_ ? collective_.send_counts[0] : 0;
+  DeviceSpan span(runtime, exchange_.ending_, device_.spans, "unpack");
   runtime.unpack({to_, collective_.dtype, count, 0, 0, false}, outputs, {}, outcome,
                  exchange_.ending_);
+  span.end();
   exchange_.ring_after(exchange_.ending_);
 }
 

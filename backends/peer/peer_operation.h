@@ -81,6 +81,7 @@ class PeerOperation final : public Operation {
   void tell_drop(int peer, PeerMessage::Kind kind = PeerMessage::Kind::drop);
   void try_begin();
   void begin();
+  void wait_for_inputs();
   void move();
   void reduce(Range elements, const std::byte* own_input, bool into_all);
   void try_finish();

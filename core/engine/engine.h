@@ -235,7 +235,8 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   const std::unique_ptr<Backend> backend_;
   Transport& transport_;
   const std::shared_ptr<Store> deaths_;
-  Timeline timeline_;
+  const std::shared_ptr<Timeline> shared_timeline_;  // devices may tell it of spans later
+  Timeline& timeline_ = *shared_timeline_;
 
   // Only the token's holder touches these.
   std::unique_ptr<Coordinator> coordinator_;  // on rank 0

@@ -45,7 +45,7 @@ Engine::Engine(Options options, Context context, std::unique_ptr<Backend> backen
       backend_(std::move(backend)),
       transport_(*backend_->transport()),
       deaths_(std::move(deaths)),
-      timeline_(context_.rank),
+      shared_timeline_(std::make_shared<Timeline>(context_.rank)),
       liveness_(context_.rank, context_.size, options_.peer_timeout, probe_interval(options_)),
       stall_clock_(options_.stall_warning),
       statuses_(static_cast<size_t>(context_.size)),

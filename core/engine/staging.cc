@@ -6,6 +6,8 @@
 #include <atomic>
 #include <deque>
 
+#include "tutti/backends/device/device_span.h"
+
 namespace tutti {
 
 namespace {
@@ -21,9 +23,10 @@ Tensor tensor_from(HostPool& pool, const Shape& shape, DataType dtype) {
 class Staging::StagedTensor final : public Staged {
  public:
   StagedTensor(const Entry& entry, DeviceRuntime& runtime, StreamRef stream, HostPool& pool,
-               int64_t partition_bytes)
+               int64_t partition_bytes, std::shared_ptr<const DeviceSpans> spans)
       : input_(entry.input),
         output_(entry.output),
+        spans_(std::move(spans)),
         runtime_(runtime),
         stream_(stream),
         host_input_(tensor_from(pool, input_.shape(), input_.dtype())),
@@ -51,6 +54,7 @@ class Staging::StagedTensor final : public Staged {
   }
 
   const TensorView& input() const { return input_; }
+  const std::shared_ptr<const DeviceSpans>& spans() const { return spans_; }
   const Tensor& host_input() const { return host_input_; }
   const Tensor& host_output() const { return host_output_; }
   bool has_output() const { return output_.data() != nullptr; }
@@ -65,11 +69,14 @@ class Staging::StagedTensor final : public Staged {
  private:
   void copy(int64_t begin, int64_t count) {
     const int64_t element = size_of(output_.dtype());
+    DeviceSpan span(runtime_, stream_, spans_, "copy back");
     runtime_.copy(output_.data() + begin * element, host_output_.data() + begin * element,
                   static_cast<size_t>(count * element), stream_);
+    span.end();
   }
 
-  const TensorView input_, output_;  // on the device
+  const TensorView input_, output_;                 // on the device
+  const std::shared_ptr<const DeviceSpans> spans_;  // null: no timeline
   DeviceRuntime& runtime_;
   const StreamRef stream_;
   const Tensor host_input_;
@@ -168,7 +175,8 @@ std::shared_ptr<WorkState> Staging::submit(std::string name,
 
 void Staging::prepare(Entry& entry, const std::shared_ptr<Job>& job) {
   auto& tensor = job->tensors.emplace_back(entry, runtime_, stream_, *pool_,
-                                           engine_->options().partition_bytes);
+                                           engine_->options().partition_bytes,
+                                           engine_->timeline().device_spans(entry.request.name));
   entry.staged = &tensor;
   entry.work = job->inner;
   entry.input = tensor.host_input();
@@ -180,6 +188,7 @@ void Staging::copy_out(StagedTensor& tensor, const std::shared_ptr<Job>& job) {
   const auto& input = tensor.input();
   const int64_t element = size_of(input.dtype());
   int64_t begin = 0;
+  DeviceSpan span(runtime_, input.stream(), tensor.spans(), "copy out");
   do {
     const int64_t end = std::min(begin + tensor.piece(), input.count());
     runtime_.copy(tensor.host_input().data() + begin * element, input.data() + begin * element,
@@ -193,6 +202,7 @@ void Staging::copy_out(StagedTensor& tensor, const std::shared_ptr<Job>& job) {
     });
     begin = end;
   } while (begin < input.count());
+  span.end();
 }
 
 void Staging::copy_back(const std::shared_ptr<Job>& job, std::exception_ptr exception) {

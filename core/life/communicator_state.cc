@@ -58,6 +58,7 @@ CommunicatorState::CommunicatorState(Options given, Membership member)
   engine = make_engine(options, membership);
   membership.inheritance = nullptr;
   capabilities = engine->backend().capabilities();
+  if (options.mixed_devices) capabilities.devices.clear();
   const auto host = engine->context().hosts();
   const auto own = static_cast<size_t>(options.rank);
   local_size = static_cast<int>(std::count(host.begin(), host.end(), host[own]));
@@ -100,7 +101,8 @@ Request CommunicatorState::request(std::string_view name, const OperationCall& c
   signature.kind = call.kind;
   signature.dtype = signature.wire = described.dtype();
   signature.shape = described.shape();
-  signature.placement = call.input->device().kind;
+  // Who mixes devices agrees on nothing but the host's memory.
+  signature.placement = options.mixed_devices ? DeviceKind::cpu : call.input->device().kind;
   signature.layout = layout_of(described);
   signature.root = call.root;
   if (reduces(call.kind)) set_reduction(made, *call.options);

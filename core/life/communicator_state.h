@@ -133,7 +133,7 @@ class CommunicatorState {
   /// lives, whose lock guards them. When there are as many groups as the cache has names, all are
   /// forgotten.
   GroupWorks& group_works(std::string_view group);
-  Capabilities capabilities;  // of the backend
+  Capabilities capabilities;  // of the backend, without devices that options forbid
   std::string path;           // of this communicator in the store
   std::string timeline_file;  // of start_timeline
 

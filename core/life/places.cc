@@ -46,11 +46,12 @@ std::string agreement(const Options& options) {
   return fmt::format(
       "TUTTI_BACKEND={} TUTTI_ALGORITHMS={} TUTTI_DETERMINISM={} TUTTI_SEGMENT_BYTES={} "
       "TUTTI_FUSION_BYTES={} TUTTI_PARTITION_BYTES={} TUTTI_CACHE_CAPACITY={} TUTTI_REPLAY={} "
-      "TUTTI_REPLAY_AFTER={} TUTTI_PROBE={} TUTTI_TCP_SOCKETS={} TUTTI_NCCL_CONFIG={}",
+      "TUTTI_REPLAY_AFTER={} TUTTI_PROBE={} TUTTI_TCP_SOCKETS={} TUTTI_NCCL_CONFIG={} "
+      "TUTTI_MIXED_DEVICES={}",
       options.backend, options.algorithms, static_cast<int>(options.determinism),
       options.segment_bytes, options.fusion_bytes, options.partition_bytes, options.cache_capacity,
       options.replay, options.replay_after, options.probe, options.tcp_sockets,
-      options.nccl_config);
+      options.nccl_config, options.mixed_devices);
 }
 
 // "rank 0 HAVE A, rank 1 HAVE B", the lower rank first, so that all ranks read one text.

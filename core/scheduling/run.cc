@@ -318,6 +318,7 @@ void Run::start_on_device(Launch& launch) {
   device_launch_.ready = ready_;
   device_launch_.gates = gates_;
   device_launch_.agreed = !replayed;
+  device_launch_.spans = spans;
   launch.device = &device_launch_;
   if (region_bytes_ == 0) return;
   if (device_launch_.agreed && is_one_tensor()) {

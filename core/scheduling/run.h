@@ -80,6 +80,7 @@ class Run {
   const std::vector<BucketSlice>& slices() const { return slices_; }
   Operation* operation() const { return operation_.get(); }
   int64_t bytes() const;
+  bool is_on_device() const { return device_.kind != DeviceKind::cpu; }  // the backend works there
   /// Of a replayed bucket that was started: what its plan says that this rank sends.
   const Traffic& traffic() const { return traffic_; }
 
@@ -88,6 +89,7 @@ class Run {
   struct PreparedPair* pair = nullptr;  // whose use `sequence` it is
   uint64_t sequence = 0;
   bool cancelled = false;
+  std::shared_ptr<const DeviceSpans> spans;  // null: nobody asks when a device did what
   int doomed_by = -1;  // the rank that left before it finished this Run, which thus never ends
   Clock::time_point started;
 

@@ -254,6 +254,8 @@ void Scheduler::start(std::unique_ptr<Run> run, uint32_t verdict) {
   if (options_.check_memory)
     for (const Entry* entry : run->entries()) check_memory(*entry);
   options_.observe("pack");
+  run->spans =
+      run->is_on_device() && timeline_.on() ? timeline_.device_spans(describe(*run)) : nullptr;
   run->start(backend_, verdict, run->replayed ? kReplayedQueue : kNegotiatedQueue);
   if ((run->replayed || run->pair != nullptr) && verdict == 0) {
     statistics_.predicted_messages += run->traffic().messages;

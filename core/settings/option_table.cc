@@ -223,6 +223,8 @@ std::vector<Setting> all_settings() {
       flag("TUTTI_REPLAY", &Options::replay, "replay the agreed plan without messages"),
       count("TUTTI_REPLAY_AFTER", &Options::replay_after, 1, 1'000'000,
             "equal steps before the plan is locked"),
+      flag("TUTTI_MIXED_DEVICES", &Options::mixed_devices,
+           "ranks' tensors of one name may live on different devices: all go by host memory"),
       flag("TUTTI_CHECK_MEMORY", &Options::check_memory,
            "for debugging: memory freed before its Work was done is an error"),
       seconds("TUTTI_CONNECT_TIMEOUT", &Options::connect_timeout, 0.001,

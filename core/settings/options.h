@@ -64,6 +64,9 @@ struct Options {
   int64_t cache_capacity = 4096;       // TUTTI_CACHE_CAPACITY: tensors known by number; 0: off
   bool replay = true;                  // TUTTI_REPLAY: steady state without messages
   int replay_after = 3;                // TUTTI_REPLAY_AFTER: equal steps before a plan is locked
+  /// TUTTI_MIXED_DEVICES: the tensors of one name may live on another device on each rank, here in
+  /// the host's memory, there on a GPU; all of them then travel through the host's.
+  bool mixed_devices = false;
   /// TUTTI_CHECK_MEMORY: for debugging; tensors whose memory was given back before their Work was
   /// done are an error instead of a crash or another's contents. What is seen:
   /// base/process/memory_check.h.

@@ -63,6 +63,16 @@ class Lanes {
 
 }  // namespace
 
+std::shared_ptr<const DeviceSpans> Timeline::device_spans(std::string name) {
+  if (!on()) return nullptr;
+  return std::make_shared<const DeviceSpans>(
+      [timeline = weak_from_this(), name = std::move(name)](
+          std::string_view part, Clock::time_point begin, Clock::time_point end) {
+        if (const auto there = timeline.lock())
+          there->span(fmt::format("device: {}", part), name, begin, end);
+      });
+}
+
 void Timeline::start() {
   const std::lock_guard lock(mutex_);
   events_.clear();

@@ -2,12 +2,14 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "tutti/base/deadline.h"
+#include "tutti/collectives/executor.h"
 
 namespace tutti {
 
@@ -16,7 +18,7 @@ namespace tutti {
 ///
 /// Spans of one row that overlap get rows of their own below it ("negotiated", "negotiated 2"), for
 /// the format knows only spans that follow each other or lie within each other.
-class Timeline {
+class Timeline : public std::enable_shared_from_this<Timeline> {
  public:
   explicit Timeline(int rank) : rank_(rank) {}
   bool on() const { return on_; }
@@ -31,6 +33,9 @@ class Timeline {
   void nested_span(std::string_view row, std::string_view name, Clock::time_point begin,
                    Clock::time_point end);
   void instant(std::string_view row, std::string_view name);
+  /// For a launch on a device: its parts become spans of that name on rows "device: pack" and so
+  /// on, also after this is gone. Null while it is off.
+  std::shared_ptr<const DeviceSpans> device_spans(std::string name);
 
  private:
   struct Event {

@@ -403,6 +403,40 @@ TEST_F(FakeCudaTest, RanksOnDifferentDevicesAreTold) {
   });
 }
 
+// One rank computes on the CPU, the other on the GPU; their parameters stay equal to the bit, since
+// steps are.
+TEST_F(FakeCudaTest, ACpuAndAGpuTrainTogether) {
+  test::run_threads(
+      2,
+      [](Communicator& comm) {
+        nn::Sequential model(static_cast<uint64_t>(comm.rank()) + 1, 1,
+                             comm.rank() == 0 ? Device{} : kFake);
+        model.add("fc1", nn::linear(3, 8)).add("relu", nn::relu()).add("fc2", nn::linear(8, 2));
+        nn::Sgd sgd(model.parameters(), {.learning_rate = 0.1, .momentum = 0.9});
+        auto optimizer = distributed(comm, sgd);
+        const Tensor labels(Shape{4}, DataType::i64);
+        double first = 0, last = 0;
+        for (int step = 0; step < 12; ++step) {
+          model.zero_grad();
+          const nn::CrossEntropy loss(model.forward(test::noise_tensor(Shape{4, 3}, 7)), labels);
+          model.backward(loss);
+          optimizer.step();
+          last = loss.value();
+          if (step == 0) first = last;
+        }
+        EXPECT_LT(last, first);
+        EXPECT_GT(comm.statistics().replayed_buckets, 0u);
+        for (const auto& parameter : model.parameters()) {
+          const auto mine = comm.rank() == 0 ? parameter.value.clone()
+                                             : make_layer_kernels(kFake)->download(parameter.value);
+          const auto all = mine.clone();
+          comm.broadcast(parameter.name, all, 0).wait();
+          EXPECT_EQ(test::values_of(all), test::values_of(mine)) << parameter.name;
+        }
+      },
+      [](Options& options) { options.mixed_devices = true; });
+}
+
 TEST_F(FakeCudaTest, RanksOfDifferentTypesTrainTogether) {
   test::run_threads(2, [](Communicator& comm) {
     nn::Sequential model(1, 1, kFake);

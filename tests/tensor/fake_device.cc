@@ -68,8 +68,10 @@ class Stream {
   // no bell when it changes, so this polls, as a GPU does.
   template <class Condition>
   void hold_until(Condition&& condition) const {
-    while (!condition() && !abandoned_.load() && stops_.load() == stops_before_)
-      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    // Streams that are held for long leave a busy machine to those that work.
+    for (int polls = 0; !condition() && !abandoned_.load() && stops_.load() == stops_before_;
+         ++polls)
+      std::this_thread::sleep_for(std::chrono::microseconds(polls < 50 ? 20 : 200));
   }
 
   bool wait_until_idle(Deadline deadline) {

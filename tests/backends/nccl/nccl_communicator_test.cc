@@ -4,11 +4,16 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include <chrono>
+#include <fstream>
+#include <iterator>
 #include <mutex>
 #include <numeric>
+#include <thread>
 
 #include "tests/backends/fake_nccl/judge.h"
 #include "tests/backends/nccl/nccl_ranks.h"
+#include "tests/support/scratch_folder.h"
 #include "tutti/kernels/convert.h"
 #include "tutti/kernels/reduce.h"
 
@@ -401,6 +406,30 @@ TEST(NcclCommunicator, AnAsynchronousErrorEndsTheCommunicator) {
     EXPECT_THROW(work.wait(), Error);
     EXPECT_LT(Clock::now() - begin, std::chrono::seconds(3));
   });
+}
+
+TEST(NcclCommunicator, TheTimelineHasTheDevicesParts) {
+  const ScratchFolder folder;
+  const auto file = folder.path() + "/trace.json";
+  run_nccl(2,
+           [&](Communicator& comm) {
+             comm.start_timeline(file);
+             UserStream stream;
+             const auto tensor =
+                 stream.make(Shape{100}, DataType::f32, [](int64_t) { return 1.0; });
+             for (int step = 0; step < 8; ++step)
+               comm.allreduce("gradient", stream.view(tensor), {.op = ReduceOp::max, .prescale = 2})
+                   .wait();
+             comm.broadcast("all", stream.view(tensor)).wait();
+             // What tells of the last ones may come after their Works.
+             std::this_thread::sleep_for(std::chrono::milliseconds(50));
+             comm.stop_timeline();
+           },
+           {});
+  std::ifstream stream(file);
+  const std::string trace((std::istreambuf_iterator<char>(stream)), {});
+  for (const auto* row : {"device: pack", "device: reduce", "device: unpack", "device: move"})
+    EXPECT_THAT(trace, testing::HasSubstr(row));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <thread>
@@ -13,6 +14,7 @@
 #include "tests/support/ranks.h"
 #include "tests/tensor/fake_device.h"
 #include "tutti/backends/store.h"
+#include "tutti/core/arena.h"
 #include "tutti/core/engine/host_pool.h"
 
 namespace tutti {
@@ -351,6 +353,80 @@ TEST(Staging, SeveralDevicesOfARank) {
     }
     for (const auto stream : streams) device.destroy_stream(stream);
   });
+}
+
+// A rank in host memory beside one on a device, by every way that a tensor may go, until the plan
+// is replayed.
+TEST(Staging, RanksMixDevicesWhereTheOptionSaysSo) {
+  FakeDevice device;
+  for (const std::string backend : {"memory", "tcp", "peer"}) {
+    SCOPED_TRACE(backend);
+    run_threads(
+        3,
+        [&](Communicator& comm) {
+          const Device own = comm.rank() == 1 ? kFake : Device{};
+          const auto rank = static_cast<float>(comm.rank());
+          const Tensor sum({5000}, DataType::f32, own), mine({6}, DataType::f32, own);
+          const Tensor small({2}, DataType::f32, own), there({6}, DataType::f32, own);
+          const std::vector<NamedTensor> group = {{"a", small}, {"b", there}};
+          const auto expect_all = [](const Tensor& tensor, float value) {
+            for (const float element : tensor.span<float>()) ASSERT_EQ(element, value);
+          };
+          for (int step = 0; step < 12; ++step) {
+            const auto number = static_cast<float>(step);
+            std::fill_n(sum.as<float>(), sum.count(), rank + number);
+            comm.allreduce("sum", sum, ReduceOp::sum).wait();
+            expect_all(sum, 3 + 3 * number);
+            std::fill_n(small.as<float>(), small.count(), rank);
+            std::fill_n(there.as<float>(), there.count(), 2 * rank);
+            comm.grouped_allreduce("group", group, {.op = ReduceOp::max}).wait();
+            expect_all(small, 2);
+            expect_all(there, 4);
+            for (const int root : {0, 1}) {
+              std::fill_n(mine.as<float>(), mine.count(), rank + number);
+              comm.broadcast("from" + std::to_string(root), mine, root).wait();
+              expect_all(mine, static_cast<float>(root) + number);
+            }
+            std::fill_n(mine.as<float>(), mine.count(), rank + number);
+            auto gathered = comm.allgather("gathered", mine);
+            gathered.wait();
+            EXPECT_EQ(gathered.output().device(), own);
+            EXPECT_EQ(gathered.output().as<float>()[7], 1 + number);
+            comm.alltoall("exchanged", mine, there, {}).wait();
+            EXPECT_EQ(there.as<float>()[2], 1 + number);
+            if (comm.rank() == 0) comm.send("pair", mine, 1).wait();
+            if (comm.rank() == 1) comm.recv("pair", there, 0).wait();
+            if (comm.rank() == 1) expect_all(there, number);
+            std::fill_n(small.as<float>(), small.count(), rank);
+            comm.allreduce_blocking("driven", small, ReduceOp::sum);
+            expect_all(small, 3);
+            comm.barrier_blocking();
+          }
+          EXPECT_GT(comm.statistics().replayed_buckets, 0u);
+        },
+        [&](Options& options) {
+          options.backend = backend;
+          options.mixed_devices = true;
+          options.partition_bytes = 8000;
+        });
+  }
+}
+
+// Where only some of the ranks say so, all hear of it (settings_at_work_test); an arena on a device
+// would be nobody else's memory.
+TEST(Staging, WhoMixesDevicesHasNoArenaOnOne) {
+  FakeDevice device;
+  run_threads(
+      1,
+      [](Communicator& comm) {
+        test::expect_refused(
+            "arenas are host memory with TUTTI_MIXED_DEVICES, use peer or nccl",
+            [&] { GradientArena(comm, {{.name = "one", .shape = {1}, .device = kFake}}); });
+      },
+      [](Options& options) {
+        options.backend = "peer";
+        options.mixed_devices = true;
+      });
 }
 
 TEST(Staging, AGroupLivesOnOneDevice) {

@@ -58,6 +58,7 @@ TEST(Settings, AreRead) {
                              {"TUTTI_CACHE_CAPACITY", "0"},
                              {"TUTTI_REPLAY", "0"},
                              {"TUTTI_CHECK_MEMORY", "1"},
+                             {"TUTTI_MIXED_DEVICES", "1"},
                              {"TUTTI_REPLAY_AFTER", "7"},
                              {"TUTTI_CONNECT_TIMEOUT", "1.5"},
                              {"TUTTI_PEER_TIMEOUT", "2"},
@@ -85,6 +86,7 @@ TEST(Settings, AreRead) {
   EXPECT_EQ(options.cache_capacity, 0);
   EXPECT_FALSE(options.replay);
   EXPECT_TRUE(options.check_memory);
+  EXPECT_TRUE(options.mixed_devices);
   EXPECT_EQ(options.replay_after, 7);
   EXPECT_EQ(options.connect_timeout, 1.5);
   EXPECT_EQ(options.peer_timeout, 2);

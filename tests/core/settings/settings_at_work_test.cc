@@ -49,6 +49,8 @@ const Setting kSettings[] = {
     {"TUTTI_TCP_SOCKETS", "1", "2", [](Options& options) { options.tcp_sockets = 2; }},
     {"TUTTI_NCCL_CONFIG", "", "max_ctas=2",
      [](Options& options) { options.nccl_config = "max_ctas=2"; }},
+    {"TUTTI_MIXED_DEVICES", "false", "true",
+     [](Options& options) { options.mixed_devices = true; }},
 };
 
 TEST(MustAgree, EverySettingThatChangesWhatRanksSend) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -14,6 +15,7 @@
 #include <thread>
 
 #include "tests/support/ranks.h"
+#include "tests/tensor/fake_device.h"
 #include "tutti/core/communicator.h"
 
 // The timeline as a reader of Chrome's format sees it: parsed as JSON, row by row.
@@ -193,6 +195,63 @@ TEST_F(TimelineFile, BucketsOfTwoRanksDoNotOverlapOnARow) {
   EXPECT_TRUE(names.contains("step"));
   for (const int rank : {0, 1})
     for (const char* row : {"layer\\0", "layer\\23", "negotiated", "replayed buckets", "trainer"})
+      EXPECT_TRUE(row_names(trace, rank).contains(row)) << row;
+}
+
+// When a device began and ended its parts of an operation, beside when the engine had it in hand.
+TEST_F(TimelineFile, PartsOfADeviceHaveRowsOfTheirOwn) {
+  FakeDevice device;
+  const auto before = Clock::now();
+  test::run_threads(
+      2,
+      [&](Communicator& comm) {
+        comm.start_timeline(path_);
+        const Tensor gradient({20'000}, DataType::f32, {DeviceKind::fake, 0});
+        std::fill_n(gradient.as<float>(), gradient.count(), 1.0f);
+        const ReduceOptions halved{.op = ReduceOp::sum, .prescale = 0.5};
+        for (int step = 0; step < 12; ++step) comm.allreduce("gradient", gradient, halved).wait();
+        for (int step = 0; step < 3; ++step) comm.broadcast("all", gradient).wait();
+        // What tells of the last ones may come after their Works.
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        comm.stop_timeline();
+      },
+      [](Options& options) { options.backend = "peer"; });
+  const auto longest =
+      std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - before).count();
+  const auto trace = read();
+  const auto rows = rows_of(trace);
+  expect_rows_in_order(rows);
+  for (const int rank : {0, 1}) {
+    const auto names = row_names(trace, rank);
+    for (const auto& [row, least] :
+         {std::pair{"device: pack", 12}, {"device: reduce", 12}, {"device: unpack", 12}}) {
+      ASSERT_TRUE(names.contains(row)) << row;
+      int seen = 0;
+      for (const auto& slice : rows.at({rank, names.at(row)})) {
+        seen += slice.name.find("gradient") != slice.name.npos;
+        EXPECT_GE(slice.end, slice.begin);
+        EXPECT_LT(slice.end - slice.begin, longest);
+      }
+      EXPECT_GE(seen, least - 4) << row << " of rank " << rank;  // some may lie in a second lane
+    }
+  }
+  EXPECT_TRUE(row_names(trace, 1).contains("device: move"));
+}
+
+TEST_F(TimelineFile, CopiesThroughHostMemoryHaveRowsOfTheirOwn) {
+  FakeDevice device;
+  test::run_threads(2, [&](Communicator& comm) {
+    comm.start_timeline(path_);
+    const Tensor gradient({20'000}, DataType::f32, {DeviceKind::fake, 0});
+    std::fill_n(gradient.as<float>(), gradient.count(), 1.0f);
+    for (int step = 0; step < 6; ++step) comm.allreduce("gradient", gradient).wait();
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    comm.stop_timeline();
+  });
+  const auto trace = read();
+  expect_rows_in_order(rows_of(trace));
+  for (const int rank : {0, 1})
+    for (const char* row : {"device: copy out", "device: copy back"})
       EXPECT_TRUE(row_names(trace, rank).contains(row)) << row;
 }
 
