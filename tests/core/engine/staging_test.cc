@@ -392,8 +392,10 @@ TEST(Staging, RanksMixDevicesWhereTheOptionSaysSo) {
             gathered.wait();
             EXPECT_EQ(gathered.output().device(), own);
             EXPECT_EQ(gathered.output().as<float>()[7], 1 + number);
-            comm.alltoall("exchanged", mine, there, {}).wait();
-            EXPECT_EQ(there.as<float>()[2], 1 + number);
+            auto exchanged = comm.alltoall("exchanged", mine);
+            exchanged.wait();
+            EXPECT_EQ(exchanged.output().device(), own);
+            EXPECT_EQ(exchanged.output().as<float>()[2], 1 + number);
             if (comm.rank() == 0) comm.send("pair", mine, 1).wait();
             if (comm.rank() == 1) comm.recv("pair", there, 0).wait();
             if (comm.rank() == 1) expect_all(there, number);
