@@ -89,6 +89,31 @@ TEST_F(LoaderOnFakeCuda, ABatchStaysUntilItsReadersAreDone) {
   device.give_back_word(go);
 }
 
+// Its memory was the first batch's, whose reader the loader's stream waits for, so that the third
+// comes to the device only after the host has handed over what reads it.
+TEST_F(LoaderOnFakeCuda, AReaderWaitsForABatchOnItsWay) {
+  auto& device = test::fake_cuda();
+  DataLoader here(data_, {.batch = 8, .drop_last = false});
+  for (int i = 0; i < 2; ++i) here.next();
+  const auto wanted = here.next();
+  std::vector<float> seen(static_cast<size_t>(wanted->images.count()));
+  uint64_t* const go = device.take_word();
+  {
+    DataLoader loader(data_, to_the_gpu());
+    auto first = loader.next();
+    device.wait_word(kernels_->stream(), go, 1);
+    first.reset();
+    EXPECT_TRUE(loader.next());
+    const auto third = loader.next();
+    device.copy(seen.data(), third->images.data(), static_cast<size_t>(third->images.bytes()),
+                kernels_->stream());
+    std::atomic_ref(*go).store(1, std::memory_order_release);
+    device.synchronize(kernels_->stream());
+  }
+  EXPECT_EQ(seen, floats_of(wanted->images));
+  device.give_back_word(go);
+}
+
 TEST_F(LoaderOnFakeCuda, NoRoomForABatchIsToldAndTriedAgain) {
   auto& device = test::fake_cuda();
   const auto data = random_images(40'000);  // 20 MB of f32 in a batch
