@@ -258,6 +258,14 @@ class Communicator {
   void alltoall_blocking(std::string_view name, const ConstTensorView& input,
                          const TensorView& output);
   void barrier_blocking();  // returns when all came
+  /// Point to point, matched by name as send() and recv(): returns when `tensor` may be written
+  /// again, or holds what the other rank sent. No thread is woken for it.
+  void send_blocking(std::string_view name, const ConstTensorView& tensor, int to);
+  void recv_blocking(std::string_view name, const TensorView& tensor, int from);  // see there
+  /// Both ways at once, as MPI_Sendrecv, so that ranks in a ring do not wait for each other. The
+  /// two share no memory. If either fails, the error comes when both are over.
+  void sendrecv_blocking(std::string_view send_name, const ConstTensorView& input, int to,
+                         std::string_view recv_name, const TensorView& output, int from);
   /// Bytes of rank `root`, of whatever length, on every rank. Matched by name, as allgather_bytes.
   std::vector<std::byte> broadcast_bytes(std::string_view name, std::span<const std::byte> bytes,
                                          int root = 0);
@@ -298,8 +306,9 @@ class Communicator {
   friend class GradientArena;
   std::string_view text_of(const OperationName& name) const;
   Work start(const OperationName& name, OperationCall call, bool ring = true);
+  void check_pair(std::string_view name, int peer) const;
   Work start_pair(const OperationName& name, CollectiveKind kind, const TensorView& tensor,
-                  int peer);
+                  int peer, bool ring = true);
   explicit Communicator(std::shared_ptr<CommunicatorState> state);
   std::shared_ptr<CommunicatorState> state_;
 };

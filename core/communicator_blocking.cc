@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <exception>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -214,6 +215,38 @@ void Communicator::barrier_blocking() {
   const TensorView none;
   Work(start(kName, {.kind = CollectiveKind::barrier, .input = &none, .output = &none}, false))
       .wait();
+}
+
+// The two ranks' own agreement by name; what a blocking call saves is the thread that would be
+// woken.
+void Communicator::send_blocking(std::string_view name, const ConstTensorView& tensor, int to) {
+  start_pair(name, CollectiveKind::send, tensor.view(), to, false).wait();
+}
+
+void Communicator::recv_blocking(std::string_view name, const TensorView& tensor, int from) {
+  start_pair(name, CollectiveKind::recv, tensor, from, false).wait();
+}
+
+void Communicator::sendrecv_blocking(std::string_view send_name, const ConstTensorView& input,
+                                     int to, std::string_view recv_name, const TensorView& output,
+                                     int from) {
+  check_pair(send_name, to);
+  check_pair(recv_name, from);
+  check_disjoint(send_name, input.view(), output);
+  const TensorView& sent = input.view();
+  const CommunicatorState::Member members[] = {
+      {send_name, {.kind = CollectiveKind::send, .input = &sent, .output = &sent, .root = to}},
+      {recv_name,
+       {.kind = CollectiveKind::recv, .input = &output, .output = &output, .root = from}}};
+  std::exception_ptr first;
+  for (const auto& work : state_->start_together(members, false)) {
+    try {
+      Work(work).wait();
+    } catch (const Error&) {
+      if (!first) first = std::current_exception();
+    }
+  }
+  if (first) std::rethrow_exception(first);
 }
 
 }  // namespace tutti

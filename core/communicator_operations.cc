@@ -376,12 +376,15 @@ Work Communicator::recv(OperationName name, TensorView tensor, int from) {
   return start_pair(name, CollectiveKind::recv, tensor, from);
 }
 
+void Communicator::check_pair(std::string_view name, int peer) const {
+  state_->check_root(name, peer);
+  if (peer == rank()) throw refused(name, fmt::format("rank {} cannot send to itself", peer));
+}
+
 Work Communicator::start_pair(const OperationName& name, CollectiveKind kind,
-                              const TensorView& tensor, int peer) {
-  const auto text = text_of(name);
-  state_->check_root(text, peer);
-  if (peer == rank()) throw refused(text, fmt::format("rank {} cannot send to itself", peer));
-  return start(name, {.kind = kind, .input = &tensor, .output = &tensor, .root = peer});
+                              const TensorView& tensor, int peer, bool ring) {
+  check_pair(text_of(name), peer);
+  return start(name, {.kind = kind, .input = &tensor, .output = &tensor, .root = peer}, ring);
 }
 
 Work Communicator::recv_any(OperationName name, TensorView tensor) {

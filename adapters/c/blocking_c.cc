@@ -96,3 +96,12 @@ int tutti_alltoall_blocking(tutti_comm_t comm, const char* name, const tutti_ten
 int tutti_barrier_blocking(tutti_comm_t comm) {
   return guarded([&] { communicator_of(comm).barrier_blocking(); });
 }
+
+int tutti_sendrecv_blocking(tutti_comm_t comm, const char* send_name, const tutti_tensor_t* input,
+                            int to, const char* recv_name, const tutti_tensor_t* output, int from) {
+  return block(comm, send_name, [&](Communicator& communicator) {
+    need(recv_name, "recv_name");
+    communicator.sendrecv_blocking(send_name, view_of(input, "input"), to, recv_name,
+                                   view_of(output, "output"), from);
+  });
+}

@@ -273,6 +273,11 @@ int tutti_alltoall_blocking(tutti_comm_t comm, const char* name, const tutti_ten
                             const tutti_tensor_t* output);
 /* Returns when all ranks came. */
 int tutti_barrier_blocking(tutti_comm_t comm);
+/* One tensor to rank `to`, another from rank `from`, at the same time, as MPI_Sendrecv: matched by
+ * name as tutti_send and tutti_recv, which the other rank may call as well. The two share no memory.
+ * If either fails, the error comes when both are over. */
+int tutti_sendrecv_blocking(tutti_comm_t comm, const char* send_name, const tutti_tensor_t* input,
+                            int to, const char* recv_name, const tutti_tensor_t* output, int from);
 
 /* --- bytes, waited for and matched by name --- */
 

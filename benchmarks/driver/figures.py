@@ -171,9 +171,7 @@ def kinds(scope):
         for kind in KINDS:
             group = f"{kind}.{ranks}"
             peers = pick("kinds", MPI, group)
-            # There is no blocking send: its figures are those of the named one.
-            ours = pick("kinds", ("tutti",), group,
-                        way="named" if kind == "sendrecv" else "blocking")
+            ours = pick("kinds", ("tutti",), group, way="blocking")
             figures += [
                 Figure(f"kinds.{kind}.{ranks}.small", f"{kind}, {ranks} ranks, to 64 KiB",
                        SLOWDOWN, 1.0, 3, ours, peers, None, small),

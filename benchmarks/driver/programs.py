@@ -323,7 +323,7 @@ class Programs:
                          "reduce": ("--place", "out")}.get(kind, ())
                 words = place + ("--bytes", sizes, "--repetition-ms", 10) + self._method()
                 ways = ("named",) if kind == "allreduce" else ("named", "declared", "replayed", "region")
-                if kind not in ("allreduce", "sendrecv"):
+                if kind != "allreduce":
                     ways += ("blocking",)
                 for way in ways:
                     self._tutti("kinds", group, kind, words + ("--way", way), ranks=ranks,

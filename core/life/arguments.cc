@@ -70,6 +70,12 @@ void check_apart(std::string_view name, const TensorView& input, const TensorVie
     throw shared_memory(name, "this rank's part of the longer one");
 }
 
+void check_disjoint(std::string_view name, const TensorView& input, const TensorView& output) {
+  if (overlap(input, output))
+    throw refused(name,
+                  "what is sent and what is received share memory; give each memory of its own");
+}
+
 int64_t bytes_before(const Options& options, const TensorView& input,
                      std::span<const int64_t> rows) {
   int64_t before = 0;

@@ -36,6 +36,8 @@ void check_scattered(std::string_view name, const TensorView& input, const Tenso
 /// An allgather's or gather's input may be whole rows of its output: this rank's, whose place is
 /// known when all have told of theirs.
 void check_part(std::string_view name, const TensorView& input, const TensorView& output);
+/// For what is sent and received at the same time.
+void check_disjoint(std::string_view name, const TensorView& input, const TensorView& output);
 /// An alltoall's output may be its input.
 void check_exchanged(std::string_view name, const TensorView& input, const TensorView& output);
 

@@ -276,4 +276,20 @@ std::shared_ptr<WorkState> CommunicatorState::start_group(std::string_view group
   return work;
 }
 
+std::vector<std::shared_ptr<WorkState>> CommunicatorState::start_together(
+    std::span<const Member> members, bool ring) {
+  std::vector<std::shared_ptr<WorkState>> works;
+  const bool on_host = std::ranges::all_of(members, [](const Member& member) {
+    return member.call.input->device().kind == DeviceKind::cpu;
+  });
+  if (!on_host) {
+    for (const auto& [name, call] : members) works.push_back(start(name, nullptr, call, ring));
+    return works;
+  }
+  Batch batch(*this, members.front().name);
+  for (const auto& [name, call] : members) works.push_back(batch.add(name, call));
+  batch.commit(ring);
+  return works;
+}
+
 }  // namespace tutti

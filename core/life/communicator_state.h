@@ -85,6 +85,9 @@ class CommunicatorState {
     OperationCall call;
   };
   std::shared_ptr<WorkState> start_group(std::string_view group, std::span<const Member> members);
+  /// Operations of their own that are handed over together; on host memory all or none.
+  std::vector<std::shared_ptr<WorkState>> start_together(std::span<const Member> members,
+                                                         bool ring);
 
   /// Operations on host memory that are handed over together: all or none. Names that come again
   /// with the same call cost a look-up, handles not even that.

@@ -99,6 +99,23 @@ const char* check_more_forms(tutti_comm_t comm) {
   EXPECT_OK(tutti_broadcast_blocking(comm, "blocking", &input, size - 1));
   EXPECT(own[0] == size - 1);
   EXPECT_OK(tutti_barrier_blocking(comm));
+  if (size > 1) {
+    const int next = (rank + 1) % size, previous = (rank + size - 1) % size;
+    char sends[16], receives[16];
+    snprintf(sends, sizeof sends, "from %d", rank);
+    snprintf(receives, sizeof receives, "from %d", previous);
+    float mine = (float)rank, theirs = -1;
+    const tutti_tensor_t sent = tutti_vector(&mine, 1, TUTTI_F32);
+    const tutti_tensor_t received = tutti_vector(&theirs, 1, TUTTI_F32);
+    for (int step = 0; step < 8; ++step) {
+      theirs = -1;
+      EXPECT_OK(tutti_sendrecv_blocking(comm, sends, &sent, next, receives, &received, previous));
+      EXPECT(theirs == (float)previous);
+    }
+    EXPECT(tutti_sendrecv_blocking(comm, sends, &sent, next, NULL, &received, previous) ==
+           TUTTI_INVALID_ARGUMENT);
+    EXPECT(strstr(tutti_last_error(), "recv_name must not be NULL") != NULL);
+  }
   EXPECT(tutti_hosts(comm) == 1 && strcmp(tutti_backend(comm), "memory") == 0);
   EXPECT(tutti_hosts(NULL) == -1 && tutti_backend(NULL) == NULL);
   return NULL;

@@ -159,5 +159,56 @@ TUTTI_CASE(Forms, SendAndReceive) {
   comm.barrier("the ring is closed").wait();
 }
 
+// The same by calls that wait, until the pairs are prepared ones and after; and one way up a chain.
+TUTTI_CASE(Forms, BlockingSendAndReceive) {
+  const int rank = comm.rank(), size = comm.size();
+  const int to = (rank + 1) % size, from = (rank + size - 1) % size;
+  const auto ring = [](int of) { return fmt::format("ring of {}", of); };
+  for (const int64_t count : {int64_t{0}, int64_t{1}, int64_t{100'000}}) {
+    for (int step = 0; step < 8; ++step) {
+      SCOPED_TRACE(fmt::format("{} elements, step {}", count, step));
+      const auto value = [&](int of) { return static_cast<float>(of * 10 + step); };
+      std::vector<float> mine(static_cast<size_t>(count), value(rank)), came(mine.size(), -1.0f);
+      comm.sendrecv_blocking(ring(rank), mine, to, ring(from), came, from);
+      EXPECT_EQ(came, std::vector<float>(came.size(), value(from)));
+      if (rank > 0) comm.recv_blocking("up", came, rank - 1);
+      EXPECT_EQ(came, std::vector<float>(came.size(), value(rank > 0 ? 0 : from)));
+      if (rank == 0) came = mine;
+      if (rank + 1 < size) comm.send_blocking("up", came, rank + 1);
+    }
+  }
+  comm.barrier("the ring is closed").wait();
+}
+
+// What goes one way fails, what goes the other arrives: the error comes when both are over, and all
+// ranks go on.
+TUTTI_CASE(Forms, BlockingSendAndReceiveWithErrors) {
+  if (comm.rank() < 2) {
+    const int other = 1 - comm.rank();
+    const auto name = [](int of) { return fmt::format("from {}", of); };
+    std::vector<int> mine(1000, comm.rank()), came(1000, -1);
+    const std::span<int> room = comm.rank() == 0 ? std::span(came).first(10) : std::span(came);
+    const auto exchange = [&](std::span<int> output) {
+      comm.sendrecv_blocking(name(comm.rank()), mine, other, name(other), output, other);
+    };
+    for (int step = 0; step < 8; ++step) {
+      EXPECT_EQ(error_of([&] { exchange(room); }).what(),
+                std::string("\"from 1\": rank 1 sends i32[1000], rank 0 expects i32[10]; both must "
+                            "name one dtype and as many elements. Nothing was changed."));
+      EXPECT_EQ(came, std::vector<int>(1000, comm.rank() == 0 ? -1 : 0));
+      std::fill(came.begin(), came.end(), -1);
+    }
+    exchange(came);
+    EXPECT_EQ(came, std::vector<int>(1000, other));
+    test::expect_refused("what is sent and what is received share memory",
+                         [&] { exchange(std::span(mine).first(1)); });
+    test::expect_refused("cannot send to itself",
+                         [&] { comm.sendrecv_blocking("x", mine, comm.rank(), "y", came, other); });
+    test::expect_refused("cannot send to itself",
+                         [&] { comm.sendrecv_blocking("x", mine, other, "y", came, comm.rank()); });
+  }
+  expect_still_works(comm);
+}
+
 }  // namespace
 }  // namespace tutti::test

@@ -71,7 +71,7 @@ std::span<const Case> all_cases() {
       {"sendrecv",
        "Every rank sends to the next and receives from the one before",
        kMoving,
-       {named, declared, region, replayed},
+       {named, blocking, declared, region, replayed},
        run_collective,
        kWays},
       {"barrier", "No data", kTiming, {blocking, named, declared, replayed}, run_collective},

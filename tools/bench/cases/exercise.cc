@@ -148,8 +148,7 @@ void Exercise::make_run(const Call& call) {
     case Way::blocking:
     case Way::arena_blocking:  // the same call on memory that the ranks share
     case Way::region:
-      if (call.collective != "sendrecv") return make_blocking(call);
-      break;
+      return make_blocking(call);
     case Way::named:
     case Way::declared:
     case Way::replayed:
@@ -165,10 +164,17 @@ void Exercise::make_run(const Call& call) {
   run_ = [this] { start_(called_); };
 }
 
+Exercise::Ring Exercise::next_in_ring() {
+  const int rank = communicator_.rank(), size = communicator_.size();
+  const int from = (rank + size - 1) % size;
+  names_ = {fmt::format("from {}", rank), fmt::format("from {}", from)};
+  return {(rank + 1) % size, from};
+}
+
 void Exercise::make_start(const Call& call) {
   auto& comm = communicator_;
   const auto kind = call.collective;
-  const int rank = comm.rank(), size = comm.size(), root = call.root;
+  const int root = call.root;
   const ReduceOptions options{.op = call.op};
   using Names = std::span<const OperationName>;
   names_ = {name_};
@@ -199,11 +205,9 @@ void Exercise::make_start(const Call& call) {
   } else if (kind == "alltoall") {
     start_ = [this, &comm](Names names) { comm.alltoall(names[0], input_, output_, {}).wait(); };
   } else if (kind == "sendrecv") {
-    const int to = (rank + 1) % size, from = (rank + size - 1) % size;
-    names_ = {fmt::format("from {}", rank), fmt::format("from {}", from)};
-    start_ = [this, &comm, to, from](Names names) {
-      auto send = comm.send(names[0], input_, to);
-      comm.recv(names[1], output_, from).wait();
+    start_ = [this, &comm, ring = next_in_ring()](Names names) {
+      auto send = comm.send(names[0], input_, ring.to);
+      comm.recv(names[1], output_, ring.from).wait();
       send.wait();
     };
   } else {
@@ -252,6 +256,10 @@ void Exercise::make_blocking(const Call& call) {
     };
   else if (kind == "alltoall")
     run_ = [this, &comm] { comm.alltoall_blocking(name_, input_, output_); };
+  else if (kind == "sendrecv")
+    run_ = [this, &comm, ring = next_in_ring()] {
+      comm.sendrecv_blocking(names_[0], input_, ring.to, names_[1], output_, ring.from);
+    };
   else
     run_ = [&comm] { comm.barrier_blocking(); };
 }

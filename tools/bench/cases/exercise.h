@@ -60,6 +60,11 @@ class Exercise {
   void make_buffers(const Call& call);
   TensorView memory(const Call& call, int64_t count);
   void make_run(const Call& call);
+  // Whom this rank sends to and receives from, under names_.
+  struct Ring {
+    int to, from;
+  };
+  Ring next_in_ring();
   void make_start(const Call& call);
   void make_blocking(const Call& call);
   void run_until_replayed();
