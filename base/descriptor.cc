@@ -1,5 +1,6 @@
 #include "tutti/base/descriptor.h"
 
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -29,6 +30,13 @@ void Bell::ring() const {
 void Bell::silence() const {
   uint64_t count = 0;
   [[maybe_unused]] const auto read = ::read(fd_.get(), &count, sizeof count);
+}
+
+bool Bell::wait(std::chrono::microseconds most) const {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(most);
+  const timespec timeout{seconds.count(), std::chrono::nanoseconds(most - seconds).count()};
+  pollfd bell{fd_.get(), POLLIN, 0};
+  return ::ppoll(&bell, 1, &timeout, nullptr) > 0;
 }
 
 Poller::Poller() : fd_(::epoll_create1(EPOLL_CLOEXEC)) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <utility>
 
 namespace tutti {
@@ -33,6 +34,8 @@ class Bell {
   explicit Bell(Descriptor eventfd) : fd_(std::move(eventfd)) {}
   void ring() const;
   void silence() const;
+  /// Until it is rung, or `most` passed. True: it is readable.
+  bool wait(std::chrono::microseconds most) const;
   int descriptor() const { return fd_.get(); }
 
  private:

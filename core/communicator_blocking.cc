@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <array>
 #include <exception>
+#include <initializer_list>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -29,6 +31,34 @@ bool run_blocking(CommunicatorState& state, std::string_view name, Collective& c
   collective.output = output.data();
   const auto& laid_out = input.count() > 0 ? input : output;
   return state.engine->run_now(name, collective, layout_of(laid_out));
+}
+
+struct Pair {
+  std::string_view name;
+  CollectiveKind kind;
+  const TensorView* tensor;
+  int peer;
+};
+
+// The same for a send, a receive, or a receive and a send at once.
+bool run_pairs(CommunicatorState& state, std::initializer_list<Pair> pairs) {
+  if (state.options.mixed_devices) return false;
+  std::array<int64_t, Engine::kMostPairCalls> counts{};
+  std::array<Engine::PairCall, Engine::kMostPairCalls> calls;
+  size_t made = 0;
+  for (const auto& [name, kind, tensor, peer] : pairs) {
+    if (tensor->device().kind != DeviceKind::cpu) return false;
+    counts[made] = tensor->count();
+    auto& collective = calls[made].collective;
+    collective.kind = kind;
+    collective.dtype = tensor->dtype();
+    collective.root = peer;
+    collective.send_counts = {&counts[made], 1};
+    collective.input = collective.output = tensor->data();
+    calls[made].name = name;
+    calls[made++].layout = layout_of(*tensor);
+  }
+  return state.engine->run_pairs_now({calls.data(), made});
 }
 
 Collective call_of(CollectiveKind kind, DataType dtype, RowCounts counts, int root = 0,
@@ -217,23 +247,33 @@ void Communicator::barrier_blocking() {
       .wait();
 }
 
-// The two ranks' own agreement by name; what a blocking call saves is the thread that would be
-// woken.
 void Communicator::send_blocking(std::string_view name, const ConstTensorView& tensor, int to) {
-  start_pair(name, CollectiveKind::send, tensor.view(), to, false).wait();
+  check_pair(name, to);
+  state_->check_tensor(name, tensor.view());
+  const auto& sent = tensor.view();
+  if (run_pairs(*state_, {{name, CollectiveKind::send, &sent, to}})) return;
+  start_pair(name, CollectiveKind::send, sent, to, false).wait();
 }
 
 void Communicator::recv_blocking(std::string_view name, const TensorView& tensor, int from) {
+  check_pair(name, from);
+  state_->check_tensor(name, tensor);
+  if (run_pairs(*state_, {{name, CollectiveKind::recv, &tensor, from}})) return;
   start_pair(name, CollectiveKind::recv, tensor, from, false).wait();
 }
 
 void Communicator::sendrecv_blocking(std::string_view send_name, const ConstTensorView& input,
                                      int to, std::string_view recv_name, const TensorView& output,
                                      int from) {
+  const TensorView& sent = input.view();
   check_pair(send_name, to);
   check_pair(recv_name, from);
-  check_disjoint(send_name, input.view(), output);
-  const TensorView& sent = input.view();
+  state_->check_tensor(send_name, sent);
+  state_->check_tensor(recv_name, output);
+  check_disjoint(send_name, sent, output);
+  if (run_pairs(*state_, {{recv_name, CollectiveKind::recv, &output, from},
+                          {send_name, CollectiveKind::send, &sent, to}}))
+    return;
   const CommunicatorState::Member members[] = {
       {send_name, {.kind = CollectiveKind::send, .input = &sent, .output = &sent, .root = to}},
       {recv_name,

@@ -118,7 +118,13 @@ class ChoiceBackend final : public Backend {
   }
 
  private:
-  bool is_divided(CollectiveKind kind) const { return is_divided_[static_cast<size_t>(kind)]; }
+  // Both sides of a send ask for their own kind, and must hear the same.
+  bool is_divided(CollectiveKind kind) const {
+    using enum CollectiveKind;
+    if (kind == send || kind == recv)
+      return is_divided_[static_cast<size_t>(send)] || is_divided_[static_cast<size_t>(recv)];
+    return is_divided_[static_cast<size_t>(kind)];
+  }
   // What lives on a device runs where capabilities() says that it may.
   Backend& choose(const Collective& collective, const Launch& launch) const {
     return launch.device != nullptr ? *backends_.front() : choose(collective);

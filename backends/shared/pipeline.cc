@@ -40,6 +40,10 @@ size_t Pipeline::block_bytes() {
   return lines_bytes() + 2 * kSlots * static_cast<size_t>(kChunkBytes);
 }
 
+size_t Pipeline::sender_bytes() {
+  return lines_bytes() + kSlots * static_cast<size_t>(kChunkBytes);
+}
+
 // 0: the whole operation is one chunk.
 int64_t Pipeline::elements_of_chunk(Algorithm algorithm, CollectiveKind kind, DataType dtype,
                                     int size, int64_t count) {
@@ -60,11 +64,12 @@ std::string_view Pipeline::algorithm(const Collective& collective, int size) {
 }
 
 Pipeline::Pipeline(int rank, SharedMemory& memory, std::vector<std::byte*> blocks,
-                   std::vector<SleepLine*> sleepers)
+                   std::vector<SleepLine*> sleepers, std::vector<int> pair)
     : rank_(rank),
       order_(rank % 2 == 0 ? Order::descending : Order::ascending),
       memory_(memory),
-      sleepers_(std::move(sleepers)) {
+      sleepers_(std::move(sleepers)),
+      pair_(std::move(pair)) {
   for (auto* block : blocks) {
     auto& peer = peers_.emplace_back();
     peer.lines = reinterpret_cast<ChunkLine*>(block);

@@ -101,10 +101,14 @@ class Pipeline {
   static constexpr int kSlots = 4;
   static constexpr int64_t kChunkBytes = 256 << 10;
   static size_t block_bytes();
+  /// Of one that a sender has for itself and a receiver, who fills no slots; of both for each other.
+  static size_t sender_bytes();
+  static size_t pair_bytes() { return sender_bytes() + lines_bytes(); }
 
-  /// `blocks`: of this queue, one a rank. `sleepers`: of each rank.
+  /// `blocks`: of this queue, one a rank. `sleepers`: of each rank. `pair`: it has two ranks, which
+  /// are called so, and all that the first does is to send to the second.
   Pipeline(int rank, SharedMemory& memory, std::vector<std::byte*> blocks,
-           std::vector<SleepLine*> sleepers);
+           std::vector<SleepLine*> sleepers, std::vector<int> pair = {});
   ~Pipeline();
 
   /// Null: it is done; see Launch::spins.
@@ -216,6 +220,7 @@ class Pipeline {
   SharedMemory& memory_;
   std::vector<Peer> peers_;
   const std::vector<SleepLine*> sleepers_;
+  const std::vector<int> pair_;
   std::deque<Call*> operations_;  // oldest first
   std::vector<std::unique_ptr<Call>> spare_;
   uint64_t allocations_ = 0;

@@ -82,12 +82,17 @@ std::string Pipeline::describe_disagreement(uint64_t chunk) const {
     std::memcpy(name, peers_[rank].names[slot].text, sizeof name);
     name[sizeof name - 1] = 0;
     std::string said = are_allreduces ? "" : fmt::format("{} ", to_string(call.kind()));
+    if (!pair_.empty()) said.clear();
     said += fmt::format(
         "\"{}\" with {}[{}]{}", name, to_string(call.dtype()), call.count(),
         call.algorithm() == kDirect || call.algorithm() == kFused ? " of a GradientArena" : "");
     if (reduces(call.kind())) said += fmt::format(" and op {}", to_string(call.op()));
-    if (has_root(call.kind())) said += fmt::format(" and root {}", call.root());
-    text += fmt::format("{}rank {} called {}", rank == 0 ? "" : ", ", rank, said);
+    if (has_root(call.kind()) && pair_.empty()) said += fmt::format(" and root {}", call.root());
+    if (pair_.empty())
+      text += fmt::format("{}rank {} called {}", rank == 0 ? "" : ", ", rank, said);
+    else
+      text += fmt::format("{}rank {} {} {}", rank == 0 ? "" : ", ", pair_[rank],
+                          rank == 0 ? "sends" : "receives", said);
     if (rank == 0) first = said;
     look_alike &= said == first;
   }

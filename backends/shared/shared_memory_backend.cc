@@ -1,7 +1,9 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <optional>
 
+#include "tutti/backends/shared/pairs.h"
 #include "tutti/backends/shared/pipeline.h"
 #include "tutti/backends/shared/shared_memory.h"
 #include "tutti/base/error.h"
@@ -10,7 +12,8 @@ namespace tutti {
 
 namespace {
 
-/// What comes in queues goes through a Pipeline each; the rest goes where it went before.
+/// What comes in queues goes through a Pipeline each, sends and receives that block through those of
+/// their two ranks; the rest goes where it went before.
 class SharedMemoryBackend final : public Backend {
  public:
   SharedMemoryBackend(const Context& context, std::unique_ptr<Backend> rest,
@@ -36,6 +39,11 @@ class SharedMemoryBackend final : public Backend {
       pipelines_.push_back(
           std::make_unique<Pipeline>(context.rank, *memory_, std::move(blocks), sleepers));
     }
+    if (sizeof(SleepLine) + Pairs::bytes_of_words(size_) > kHeaderBytes) return;
+    std::vector<std::byte*> words;
+    for (int rank = 0; rank < size_; ++rank)
+      words.push_back(memory_->first(rank) + sizeof(SleepLine));
+    pairs_.emplace(context.rank, *memory_, std::move(words), std::move(sleepers));
   }
 
   static size_t block_bytes() { return kHeaderBytes + kQueues * Pipeline::block_bytes(); }
@@ -47,11 +55,12 @@ class SharedMemoryBackend final : public Backend {
     }
     bool moved = rest_->progress();
     for (auto& pipeline : pipelines_) moved |= pipeline->progress();
+    if (pairs_) moved |= pairs_->progress();
     return moved;
   }
   bool arm() override {
     if (!rest_->arm()) return false;
-    bool all_idle = true;
+    bool all_idle = !pairs_ || pairs_->idle();
     for (const auto& pipeline : pipelines_) all_idle &= pipeline->idle();
     if (all_idle) return true;
     // Said before the last look: either that look sees what a peer publishes, or the peer sees
@@ -60,11 +69,12 @@ class SharedMemoryBackend final : public Backend {
     is_asleep_ = true;
     for (const auto& pipeline : pipelines_)
       if (!pipeline->may_sleep()) return false;
-    return true;
+    return !pairs_ || pairs_->may_sleep();
   }
   int descriptor() const override { return rest_->descriptor(); }
   void abort(const Error& error) noexcept override {
     for (auto& pipeline : pipelines_) pipeline->abort();
+    if (pairs_) pairs_->abort();
     rest_->abort(error);
   }
 
@@ -77,6 +87,7 @@ class SharedMemoryBackend final : public Backend {
     return memory_->place_of(data, bytes) != SharedMemory::kNowhere;
   }
   bool packs_itself(const Collective& collective, const Launch& launch) const override {
+    if (is_for_two(collective)) return blocks_for_two(launch);
     return launch.queue != kNoQueue && is_for_pipelines(collective);
   }
 
@@ -84,6 +95,7 @@ class SharedMemoryBackend final : public Backend {
     if (!packs_itself(collective, launch) || !is_valid(collective.dtype) ||
         (reduces(collective.kind) && !can_reduce(collective.dtype, collective.op)))
       return rest_->start(collective, launch);
+    if (is_for_two(collective)) return pairs_->start(collective, launch);
     require_valid({collective.kind,
                    rank_,
                    size_,
@@ -95,7 +107,8 @@ class SharedMemoryBackend final : public Backend {
     return pipelines_[static_cast<size_t>(launch.queue)]->start(collective, launch);
   }
   Traffic predict(const Collective& collective, const Launch& launch) override {
-    if (!packs_itself(collective, launch)) return rest_->predict(collective, launch);
+    if (!packs_itself(collective, launch) || is_for_two(collective))
+      return rest_->predict(collective, launch);
     return pipelines_[static_cast<size_t>(launch.queue)]->predict(collective, launch);
   }
   std::string_view algorithm(const Collective& collective) const override {
@@ -103,25 +116,36 @@ class SharedMemoryBackend final : public Backend {
     return Pipeline::algorithm(collective, size_);
   }
   std::vector<int> missing(int queue) const override {
-    return pipelines_[static_cast<size_t>(queue)]->missing();
+    auto ranks = pipelines_[static_cast<size_t>(queue)]->missing();
+    return ranks.empty() && pairs_ ? pairs_->missing() : ranks;
   }
   Transport* transport() override { return rest_->transport(); }
   TransportCounters counters() override {
     auto counters = rest_->counters();
     for (const auto& pipeline : pipelines_) pipeline->count(counters);
+    if (pairs_) pairs_->count(counters);
     return counters;
   }
 
  private:
   static constexpr size_t kHeaderBytes = 4096;
 
+  static bool is_for_two(const Collective& collective) {
+    return collective.kind == CollectiveKind::send || collective.kind == CollectiveKind::recv;
+  }
+  bool is_overridden(CollectiveKind kind) const { return is_overridden_[static_cast<size_t>(kind)]; }
+  // Those that do not block are matched by name. Both ranks hear the same answer.
+  bool blocks_for_two(const Launch& launch) const {
+    return pairs_ && launch.queue != kNoQueue && !launch.name.empty() &&
+           !is_overridden(CollectiveKind::send) && !is_overridden(CollectiveKind::recv);
+  }
   // Kinds that two ranks alone take part in have no place in the order of all. How long the chunks
   // of an alltoall are must be known to all ranks alike.
   bool is_for_pipelines(const Collective& collective) const {
     using enum CollectiveKind;
-    if (is_overridden_[static_cast<size_t>(collective.kind)]) return false;
+    if (is_overridden(collective.kind)) return false;
     if (collective.kind == alltoall) return collective.longest >= 0;
-    return collective.kind != send && collective.kind != recv;
+    return !is_for_two(collective);
   }
 
   const std::unique_ptr<Backend> rest_;
@@ -134,6 +158,7 @@ class SharedMemoryBackend final : public Backend {
   // By kind: the user wants one of the schedules, then for all sizes.
   std::array<bool, kCollectiveKindCount> is_overridden_{};
   std::vector<std::unique_ptr<Pipeline>> pipelines_;
+  std::optional<Pairs> pairs_;  // nothing: there are too many ranks for their words
 };
 
 }  // namespace

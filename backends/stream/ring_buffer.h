@@ -22,7 +22,7 @@ namespace tutti {
 /// The side that is about to sleep says so in its flag, looks once more, and then sleeps on a
 /// doorbell; the side that moved its position takes the other's flag down and rings. Flags and
 /// positions are sequentially consistent: either the sleeper sees the new position, or the mover
-/// sees the flag.
+/// sees the flag. A side that is awake takes its own flag down, so that the mover need not ring.
 struct RingControl {
   alignas(64) std::atomic<uint64_t> head{0};             // bytes written; the producer's
   alignas(64) std::atomic<uint64_t> tail{0};             // bytes read; the consumer's
@@ -47,13 +47,33 @@ inline bool take_flag(std::atomic<uint32_t>& flag) {
          flag.exchange(0, std::memory_order_seq_cst) != 0;
 }
 
+/// One side's own flag. The side's thread alone puts it up; it or the other side takes it down.
+class SleepFlag {
+ public:
+  explicit SleepFlag(std::atomic<uint32_t>& flag) : flag_(&flag) {}
+  void put_up() {
+    flag_->store(1, std::memory_order_seq_cst);
+    is_up_ = true;
+  }
+  /// Takes down what is up; true: the other side did, and rings or has rung.
+  bool take_down() {
+    if (!is_up_) return false;
+    is_up_ = false;
+    return flag_->exchange(0, std::memory_order_relaxed) == 0;
+  }
+
+ private:
+  std::atomic<uint32_t>* flag_;
+  bool is_up_ = false;
+};
+
 }  // namespace detail
 
 /// The writing end. One thread at a time; the memory is borrowed. Capacity: a power of two.
 class RingProducer {
  public:
   RingProducer(RingControl& control, std::span<std::byte> memory)
-      : control_(&control), memory_(memory) {}
+      : control_(&control), memory_(memory), sleeps_(control.producer_sleeps) {}
 
   /// Copies in as much as fits; returns how much.
   size_t write(std::span<const iovec> parts) {
@@ -75,10 +95,12 @@ class RingProducer {
   bool consumer_wants_bell() { return detail::take_flag(control_->consumer_sleeps); }
   /// Before sleeping for space; false: there is some.
   bool arm() {
-    control_->producer_sleeps.store(1, std::memory_order_seq_cst);
+    sleeps_.put_up();
     see_tail();
     return free() == 0;
   }
+  /// Awake again; true: the consumer rings, or has rung.
+  bool disarm() { return sleeps_.take_down(); }
 
  private:
   uint64_t free() const { return memory_.size() - (head_ - tail_); }
@@ -114,6 +136,7 @@ class RingProducer {
   std::span<std::byte> memory_;
   uint64_t head_ = 0;  // own; never read back from shared memory
   uint64_t tail_ = 0;  // as last seen
+  detail::SleepFlag sleeps_;
   DestinationChoice destination_;
 };
 
@@ -121,7 +144,7 @@ class RingProducer {
 class RingConsumer {
  public:
   RingConsumer(RingControl& control, std::span<const std::byte> memory)
-      : control_(&control), memory_(memory) {}
+      : control_(&control), memory_(memory), sleeps_(control.consumer_sleeps) {}
 
   /// Copies out as much as there is, up to bytes.size(); returns how much.
   size_t read(std::span<std::byte> bytes) {
@@ -140,10 +163,12 @@ class RingConsumer {
   bool producer_wants_bell() { return detail::take_flag(control_->producer_sleeps); }
   /// Before sleeping for bytes; false: there are some.
   bool arm() {
-    control_->consumer_sleeps.store(1, std::memory_order_seq_cst);
+    sleeps_.put_up();
     see_head();
     return head_ == tail_;
   }
+  /// Awake again; true: the producer rings, or has rung.
+  bool disarm() { return sleeps_.take_down(); }
 
  private:
   void see_head() {
@@ -155,6 +180,7 @@ class RingConsumer {
   std::span<const std::byte> memory_;
   uint64_t head_ = 0;  // as last seen
   uint64_t tail_ = 0;  // own; never read back from shared memory
+  detail::SleepFlag sleeps_;
 };
 
 }  // namespace tutti

@@ -4,18 +4,22 @@
 
 #include <bit>
 #include <string>
+#include <utility>
 
 namespace tutti {
 
 RingChannel::~RingChannel() { forget_all(); }
 
 size_t RingChannel::write(std::span<const iovec> parts) {
+  may_be_rung_ |= out_.disarm();
   const size_t count = out_.write(parts);
   if (count > 0 && out_.consumer_wants_bell()) peer_.ring();
+  moved_ |= count > 0;
   return count;
 }
 
 size_t RingChannel::read(std::span<std::byte> bytes) {
+  may_be_rung_ |= in_.disarm();
   size_t count = in_.read(bytes);
   if (count == 0) {
     const auto end = look_for_end(false);
@@ -25,15 +29,19 @@ size_t RingChannel::read(std::span<std::byte> bytes) {
     if (count == 0) throw Error(ErrorCode::peer_lost, std::string(end));
   }
   if (in_.producer_wants_bell()) peer_.ring();
+  moved_ = true;
   return count;
 }
 
 bool RingChannel::arm(bool wants_write) {
+  // Where bytes moved since the last time, the kernel is not asked for what is most likely not so: a
+  // bell or an end that is missed here wakes the sleeper at once, and it comes here again.
+  const bool carefully = !std::exchange(moved_, false);
   // Silenced before looking: a ring that comes after the look makes the bell readable again.
-  own_.silence();
+  if (std::exchange(may_be_rung_, false) || carefully) own_.silence();
   if (!in_.arm()) return false;
   if (wants_write && !out_.arm()) return false;
-  return look_for_end(true).empty();
+  return look_for_end(carefully).empty();
 }
 
 void RingChannel::watch(Poller& poller) {

@@ -39,6 +39,8 @@ class RingChannel : public Channel {
   const Bell& peer_;
   Poller* poller_ = nullptr;
   int watched_[3] = {-1, -1, -1};
+  bool moved_ = false;        // bytes, since the last arm()
+  bool may_be_rung_ = false;  // own_, since it was silenced: the peer took a flag of this side down
 };
 
 /// How large each ring of `ranks` ranks that are all connected with each other should be: 1 MiB for

@@ -184,8 +184,8 @@ void Engine::publish_statistics() {
   const std::lock_guard lock(statistics_mutex_);
   const auto waits = published_.wait_seconds;
   published_ = counting_;
-  published_.operations += blocking_calls_done();
-  published_.tensors += blocking_calls_done();
+  published_.operations += blocking_calls_done() + pairs_run_;
+  published_.tensors += blocking_calls_done() + pairs_run_;
   published_.wakeups = wakeups_;
   published_.wait_seconds = waits;
   published_.data_messages = counters.messages_sent;

@@ -81,6 +81,16 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   /// negotiation and without waking anyone. False: the backend has no such way; submit() it.
   /// `layout`: see layout_of().
   bool run_now(std::string_view name, const Collective& collective, uint64_t layout = 0);
+  /// The same for a send, a receive, or one of each at once, as the two ranks of each call them in
+  /// one order: the kind's Collective, with the other rank as its root. If both fail, the first
+  /// one's error is thrown when both are over.
+  struct PairCall {
+    std::string_view name;
+    Collective collective;
+    uint64_t layout = 0;
+  };
+  static constexpr size_t kMostPairCalls = 2;
+  bool run_pairs_now(std::span<const PairCall> calls);
   /// Frees memory of the program's when no operation of this rank uses it any more; those that do
   /// end with Error(invalid_argument). Any thread; never blocks.
   void retire(std::unique_ptr<Region> region) noexcept;
@@ -166,9 +176,18 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   };
   void charge(WaitAccount& account, bool moved, bool lacks_ranks);
   void count_wait(Clock::time_point begin);
-  uint64_t blocking_calls_done() const { return blocking_runs_ - (blocking_.empty() ? 0 : 1); }
-  std::optional<Error> why_never(uint64_t blocking_call) const;
-  OperationState drive_blocking(Operation& operation, uint64_t call, std::optional<Error>& error);
+  uint64_t blocking_calls_done() const {
+    return blocking_runs_ - (blocking_.empty() || blocking_number_ == 0 ? 0 : 1);
+  }
+  class Both;
+  /// Throws if this thread may not wait in a blocking call.
+  void check_may_block(std::string_view name);
+  /// With `start`, which says in blocking_number_ which call it is and returns the Operation, or null
+  /// if it is done.
+  template <class Start>
+  void block(std::string_view name, const Start& start);
+  std::optional<Error> why_never() const;
+  OperationState drive_blocking(Operation& operation, std::optional<Error>& error);
   /// For a blocking call, which the thread that drives does not make for it: that thread lets go of
   /// the token. Returns what keeps the engine if this had to wait, as another thread may close
   /// meanwhile; else null.
@@ -190,6 +209,13 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   /// Shared memory smaller than this is reduced as if it were private: a copy costs less.
   static constexpr int64_t kLeastSharedBytes = 4096;
   void background();
+  /// While threads that wait come and go, as in a loop of exchanges, they see to what comes: the
+  /// background thread, woken, would only be in their way, and each of them would have to arm what
+  /// wakes it. It sleeps for a moment instead, and looks when they stay away. Not where threads of
+  /// this rank ring its own bell, as each call does that does not wait at once. False: it does not
+  /// sleep now, or its own bell was rung.
+  bool nap(std::unique_lock<std::mutex>& lock);
+  static constexpr auto kNap = std::chrono::microseconds(100);
   bool background_ends(Deadline deadline);
   void end_callbacks();
 
@@ -268,6 +294,9 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   uint64_t negotiation_messages_ = 0;
   uint64_t blocking_runs_ = 0;
   uint64_t blocking_failed_ = 0;  // the first that this rank gave up; 0: none
+  uint64_t blocking_number_ = 0;  // of the one in run_now(); 0: it is one of run_pairs_now()
+  std::vector<int> blocking_peers_;  // of the one in run_pairs_now()
+  uint64_t pairs_run_ = 0;           // by run_pairs_now()
   std::string_view blocking_;     // what a thread in run_now() waits for; empty: nothing
   Clock::time_point blocking_since_;
   bool is_dead_ = false;        // broken, and all is over: the backend is not touched any more
@@ -285,6 +314,7 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   std::atomic<uint64_t> wakeups_{0};
   std::atomic<int> claims_{0};  // threads that sleep in take_token()
   std::thread thread_;          // runs background()
+  bool woken_by_peers_ = false;  // thread_ alone: the last time, not by bell_
   CallbackQueue callbacks_;
   std::thread callback_thread_;
   std::shared_ptr<Engine> kept_;  // by itself, for a thread that did not give the token back
@@ -315,6 +345,8 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   std::condition_variable drivers_;
   std::condition_variable background_;
   bool background_is_over_ = false;  // thread_ is about to end
+  bool naps_ = false;                // thread_ is in nap()
+  Clock::time_point left_idle_at_;   // when the last driver left, if nothing was pending then
   Clock::time_point sleeping_until_ = Clock::time_point::max();
 
   std::mutex statistics_mutex_;  // guards the following

@@ -3,17 +3,26 @@
 #include <fmt/format.h>
 #include <sched.h>
 
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "tutti/base/check.h"
 #include "tutti/base/process/pause.h"
 #include "tutti/core/engine/engine.h"
 
 namespace tutti {
 
-bool Engine::run_now(std::string_view name, const Collective& collective, uint64_t layout) {
-  Launch launch;
-  launch.queue = kBlockingQueue;
-  launch.name = name;
-  launch.layout = layout;
-  if (!backend_->packs_itself(collective, launch)) return false;
+namespace {
+
+// The error, of the tensor that it names or of this one.
+Error about_tensor(const Error& error, std::string_view name) {
+  return error.tensor().empty() ? Error(error).with_tensor(name) : error;
+}
+
+}  // namespace
+
+void Engine::check_may_block(std::string_view name) {
   check_not_forked(name);
   if (!usable_) {
     const std::lock_guard lock(submit_mutex_);
@@ -24,26 +33,20 @@ bool Engine::run_now(std::string_view name, const Collective& collective, uint64
         ErrorCode::callback,
         fmt::format("\"{}\": a blocking call inside a callback would wait for itself", name))
         .with_tensor(name);
-  const bool is_allreduce = collective.kind == CollectiveKind::allreduce;
-  const int64_t count = is_allreduce ? collective.send_counts[0] : 0;
-  const int64_t bytes = count * size_of(collective.dtype);
-  const Window window{collective.output, count};
-  if (bytes >= kLeastSharedBytes && collective.input == collective.output &&
-      backend_->shares(window.data, static_cast<size_t>(bytes)))
-    launch.windows = {&window, 1};
+}
 
+template <class Start>
+void Engine::block(std::string_view name, const Start& start) {
   auto self = take_token();
   std::optional<Error> error;
   bool drove = false;
   const bool went_well = guarded([&] {
-    launch.tag = ++blocking_runs_;
     ++counting_.caller_runs;
+    const OperationPtr operation = start();
     if (is_shut_) {
       error = about(*left_, name);
       return;
     }
-    launch.spins = spin_rounds_ > 0 ? kBlockingSpins : 0;
-    const auto operation = backend_->start(collective, launch);
     auto state = OperationState::done;
     Clock::time_point since{};  // when this thread first gave its core away
     for (int round = 0; operation && (state = operation->advance()) == OperationState::pending;
@@ -65,14 +68,14 @@ bool Engine::run_now(std::string_view name, const Collective& collective, uint64
       self = shared_from_this();
       blocking_ = name;
       blocking_since_ = since;
-      state = drive_blocking(*operation, launch.tag, error);
+      state = drive_blocking(*operation, error);
       break;
     }
     if (state == OperationState::done || error) return;
     if (broken())
       error = about(*broken(), name);
     else if (operation->failure() != nullptr)
-      error = Error(*operation->failure()).with_tensor(name);
+      error = about_tensor(*operation->failure(), name);
     else
       error =
           Error(ErrorCode::internal, fmt::format("\"{}\" failed although no rank was lost", name));
@@ -85,7 +88,7 @@ bool Engine::run_now(std::string_view name, const Collective& collective, uint64
   // That calls disagree is known to all ranks; any other failure is this rank's alone, and its
   // peers wait for its part of this call.
   if (error && error->code() != ErrorCode::mismatch && blocking_failed_ == 0)
-    blocking_failed_ = launch.tag;
+    blocking_failed_ = blocking_number_;
   if (drove)
     guarded([&] {
       count_wait(blocking_since_);
@@ -94,18 +97,120 @@ bool Engine::run_now(std::string_view name, const Collective& collective, uint64
     });
   put_token_back();
   if (error) throw Error(*error);
+}
+
+bool Engine::run_now(std::string_view name, const Collective& collective, uint64_t layout) {
+  Launch launch;
+  launch.queue = kBlockingQueue;
+  launch.name = name;
+  launch.layout = layout;
+  if (!backend_->packs_itself(collective, launch)) return false;
+  check_may_block(name);
+  const bool is_allreduce = collective.kind == CollectiveKind::allreduce;
+  const int64_t count = is_allreduce ? collective.send_counts[0] : 0;
+  const int64_t bytes = count * size_of(collective.dtype);
+  const Window window{collective.output, count};
+  if (bytes >= kLeastSharedBytes && collective.input == collective.output &&
+      backend_->shares(window.data, static_cast<size_t>(bytes)))
+    launch.windows = {&window, 1};
+
+  block(name, [&]() -> OperationPtr {
+    launch.tag = blocking_number_ = ++blocking_runs_;
+    if (is_shut_) return nullptr;
+    launch.spins = spin_rounds_ > 0 ? kBlockingSpins : 0;
+    return backend_->start(collective, launch);
+  });
+  return true;
+}
+
+/// Of run_pairs_now(): over when each part is. Owned by that call, which lets go of the parts before
+/// it gives the token back.
+class Engine::Both final : public Operation {
+ public:
+  void release() override {
+    for (auto& part : parts_) part = {};
+  }
+  void add(std::string_view name, OperationPtr operation) {
+    if (operation) parts_[count_++] = {name, std::move(operation), OperationState::pending};
+  }
+  OperationState advance() override {
+    auto over = OperationState::done;
+    bool is_pending = false;
+    for (auto& [name, operation, state] : parts_) {
+      if (state == OperationState::pending) state = operation->advance();
+      is_pending |= state == OperationState::pending;
+      if (over == OperationState::done) over = state;
+    }
+    return is_pending ? OperationState::pending : over;
+  }
+  void cancel() override {
+    for (auto& part : parts_)
+      if (part.state == OperationState::pending) part.operation->cancel();
+  }
+  const Error* failure() const override {
+    for (const auto& part : parts_) {
+      if (part.state != OperationState::failed || part.operation->failure() == nullptr) continue;
+      why_ = about_tensor(*part.operation->failure(), part.name);
+      return &*why_;
+    }
+    return nullptr;
+  }
+  bool lacks_ranks() const override {
+    return std::ranges::any_of(parts_, [](const Part& part) {
+      return part.state == OperationState::pending && part.operation->lacks_ranks();
+    });
+  }
+
+ private:
+  struct Part {
+    std::string_view name;
+    OperationPtr operation;
+    OperationState state = OperationState::done;
+  };
+  std::array<Part, kMostPairCalls> parts_;
+  size_t count_ = 0;
+  mutable std::optional<Error> why_;
+};
+
+bool Engine::run_pairs_now(std::span<const PairCall> calls) {
+  TUTTI_CHECK(!calls.empty() && calls.size() <= kMostPairCalls);
+  Launch launch;
+  launch.queue = kBlockingQueue;
+  const auto launch_as = [&](const PairCall& call) -> const Launch& {
+    launch.name = call.name;
+    launch.layout = call.layout;
+    return launch;
+  };
+  for (const auto& call : calls)
+    if (!backend_->packs_itself(call.collective, launch_as(call))) return false;
+  check_may_block(calls.front().name);
+  Both both;
+  block(calls.front().name, [&]() -> OperationPtr {
+    blocking_number_ = 0;
+    blocking_peers_.clear();
+    if (is_shut_) return nullptr;
+    pairs_run_ += calls.size();
+    for (const auto& call : calls) {
+      blocking_peers_.push_back(call.collective.root);
+      // The other rank looks for this one's receive before it is done with its send.
+      launch.spins = spin_rounds_ > 0 && &call == &calls.back() ? kBlockingSpins : 0;
+      both.add(call.name, backend_->start(call.collective, launch_as(call)));
+    }
+    return OperationPtr(&both);
+  });
   return true;
 }
 
 // Until the operation is over, or never will be: then `error` says why.
-OperationState Engine::drive_blocking(Operation& operation, uint64_t call,
-                                      std::optional<Error>& error) {
+OperationState Engine::drive_blocking(Operation& operation, std::optional<Error>& error) {
   int idle_rounds = 0;
   WaitAccount account{blocking_since_, nullptr};
   auto state = OperationState::pending;
   while ((state = operation.advance()) == OperationState::pending) {
-    if (const auto why = why_never(call)) {
-      error = about(*why, blocking_);
+    if (const auto why = why_never()) {
+      // What the other rank of a pair wrote before it left is here, and nothing more comes.
+      if (blocking_number_ == 0) state = operation.advance();
+      if (state == OperationState::pending) error = about(*why, blocking_);
       return state;
     }
     const bool moved = step();
@@ -119,10 +224,17 @@ OperationState Engine::drive_blocking(Operation& operation, uint64_t call,
   return state;
 }
 
-// Why blocking call number `call` cannot end any more, if that is so.
-std::optional<Error> Engine::why_never(uint64_t call) const {
+// Why the blocking call cannot end any more, if that is so.
+std::optional<Error> Engine::why_never() const {
   if (!left_) return {};
-  if (const auto* departure = scheduler_->departure_before_blocking(call)) return *departure;
+  if (blocking_number_ == 0) {
+    const bool one_is_gone = std::ranges::any_of(blocking_peers_, [&](int rank) {
+      return gone_[static_cast<size_t>(rank)] || said_farewell_[static_cast<size_t>(rank)];
+    });
+    return one_is_gone || left_->code() != ErrorCode::peer_left ? left_ : std::optional<Error>();
+  }
+  if (const auto* departure = scheduler_->departure_before_blocking(blocking_number_))
+    return *departure;
   // A rank that left has finished this call, so it will end here.
   return left_->code() == ErrorCode::peer_left ? std::optional<Error>() : left_;
 }

@@ -112,12 +112,20 @@ void Engine::drive_until_done(WorkState& work, Deadline deadline) {
 }
 
 // The background thread sleeps on what it armed before this thread drove; if that is not all that
-// may come for this rank, or is due later than what this thread knows of, it must arm again.
+// may come for this rank, or is due later than what this thread knows of, it must arm again. Where
+// it naps, it will, unless something is pending that may not wait so long.
 void Engine::leave_to_background() {
+  const bool idle = !pending() && !posted_;
+  {
+    const std::lock_guard lock(token_mutex_);
+    left_idle_at_ = idle ? Clock::now() : Clock::time_point();
+    if (naps_ && idle) return;
+  }
   const bool armed = arm();
   const auto due = next_deadline();
   const std::lock_guard lock(token_mutex_);
-  if ((!armed || posted_ || due < sleeping_until_) && !bell_rung_.exchange(true)) bell_.ring();
+  const bool must_look = !armed || posted_ || due < sleeping_until_ || (naps_ && !idle);
+  if (must_look && !bell_rung_.exchange(true)) bell_.ring();
 }
 
 // The system may have put the rank that is waited for on the same core, and leaves it there while
@@ -147,9 +155,20 @@ void Engine::rest(Deadline deadline, int& idle_rounds) {
   idle_rounds = spin_rounds_ / 2;
 }
 
+bool Engine::nap(std::unique_lock<std::mutex>& lock) {
+  if (!woken_by_peers_ || Clock::now() - left_idle_at_ >= kNap) return false;
+  naps_ = true;
+  lock.unlock();
+  woken_by_peers_ = !bell_.wait(kNap);
+  lock.lock();
+  naps_ = false;
+  return woken_by_peers_;
+}
+
 void Engine::background() {
   std::unique_lock lock(token_mutex_);
   while (!closing_) {
+    if (nap(lock)) continue;
     if (!token_.take_in_background_or_park()) {
       background_.wait(lock);
       token_.background_unparks();
@@ -174,6 +193,7 @@ void Engine::background() {
     sleeping_until_ = due;
     lock.unlock();
     poller_.wait(Deadline::at(due).poll_milliseconds());
+    woken_by_peers_ = !bell_rung_;
     lock.lock();
     ++wakeups_;
   }

@@ -1,0 +1,235 @@
+#include "tutti/backends/shared/pairs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "tutti/base/error.h"
+
+namespace tutti {
+
+namespace {
+
+// What a rank says to another one: not yet anything; that it has no memory; or one more than where
+// its memory for the two is.
+constexpr uint64_t kNotYet = 0, kRefused = ~uint64_t{0};
+
+bool sends(const Collective& collective) { return collective.kind == CollectiveKind::send; }
+
+}  // namespace
+
+/// The memory of two ranks, of which a Pipeline knows as 0 and 1.
+class Pairs::Memory final : public SharedMemory {
+ public:
+  Memory(SharedMemory& all, int sender, int receiver) : all_(all), ranks_{sender, receiver} {}
+  const std::vector<int>& ranks() const { return ranks_; }
+  std::unique_ptr<Region> allocate(size_t bytes) override { return all_.allocate(bytes); }
+  uint64_t place_of(const std::byte* data, size_t bytes) const override {
+    return all_.place_of(data, bytes);
+  }
+  std::byte* at(int rank, uint64_t place, size_t bytes) override {
+    return all_.at(of(rank), place, bytes);
+  }
+  std::byte* first(int rank) override { return all_.first(of(rank)); }
+  void ring(int rank) override { all_.ring(of(rank)); }
+
+ private:
+  int of(int rank) const { return ranks_[static_cast<size_t>(rank)]; }
+  SharedMemory& all_;
+  const std::vector<int> ranks_;
+};
+
+/// A call with a rank that has not met this one yet.
+class Pairs::FirstCall final : public Operation {
+ public:
+  FirstCall(Pairs& pairs, const Collective& collective, const Launch& launch)
+      : pairs_(pairs), collective_(collective), launch_(launch) {
+    launch_.spins = 0;
+    pairs_.awaiting_.push_back(this);
+  }
+  ~FirstCall() override { leave(); }
+
+  OperationState advance() override {
+    if (over_) return *over_;
+    if (operation_) return operation_->advance();
+    if (pairs_.aborted_.load(std::memory_order_relaxed)) return end(OperationState::failed);
+    switch (pairs_.meet(peer())) {
+      case Meeting::awaited:
+        return OperationState::pending;
+      case Meeting::refused:
+        why_ = Error(ErrorCode::out_of_memory,
+                     fmt::format("rank {} or rank {} has no shared memory for sends and receives "
+                                 "between the two that block ({} bytes); free some of it (df "
+                                 "/dev/shm), or call send() and recv(), which need none",
+                                 pairs_.rank_, peer(), Pipeline::pair_bytes()));
+        return end(OperationState::failed);
+      case Meeting::met:
+        break;
+    }
+    leave();
+    operation_ = pairs_.start_met(collective_, launch_);
+    return operation_ ? operation_->advance() : end(OperationState::done);
+  }
+  void cancel() override {
+    if (over_) return;
+    if (operation_) return operation_->cancel();
+    end(OperationState::failed);
+  }
+  const Error* failure() const override {
+    if (why_) return &*why_;
+    return operation_ ? operation_->failure() : nullptr;
+  }
+  bool lacks_ranks() const override { return !operation_ || operation_->lacks_ranks(); }
+  int peer() const { return collective_.root; }
+
+ private:
+  OperationState end(OperationState state) {
+    leave();
+    over_ = state;
+    return state;
+  }
+  void leave() { std::erase(pairs_.awaiting_, this); }
+
+  Pairs& pairs_;
+  const Collective collective_;
+  Launch launch_;
+  OperationPtr operation_;
+  std::optional<OperationState> over_;
+  std::optional<Error> why_;
+};
+
+Pairs::Pairs(int rank, SharedMemory& memory, std::vector<std::byte*> words,
+             std::vector<SleepLine*> sleepers)
+    : rank_(rank),
+      memory_(memory),
+      words_(std::move(words)),
+      sleepers_(std::move(sleepers)),
+      pairs_(words_.size()) {}
+
+Pairs::~Pairs() = default;
+
+std::atomic<uint64_t>& Pairs::word_of(int rank, int about) {
+  return reinterpret_cast<std::atomic<uint64_t>*>(
+      words_[static_cast<size_t>(rank)])[static_cast<size_t>(about)];
+}
+
+void Pairs::tell(int peer, uint64_t word) {
+  word_of(rank_, peer).store(word, std::memory_order_seq_cst);
+  // Either the other rank sees the word before it sleeps, or this one sees that it sleeps.
+  auto& sleeps = sleepers_[static_cast<size_t>(peer)]->sleeps;
+  if (sleeps.load(std::memory_order_seq_cst) != 0 &&
+      sleeps.exchange(0, std::memory_order_seq_cst) != 0)
+    memory_.ring(peer);
+}
+
+Pairs::Meeting Pairs::meet(int peer) {
+  auto& pair = pairs_[static_cast<size_t>(peer)];
+  if (pair.to) return Meeting::met;
+  auto own = word_of(rank_, peer).load(std::memory_order_relaxed);
+  if (own == kNotYet) {
+    try {
+      pair.region = memory_.allocate(Pipeline::pair_bytes());
+      own = memory_.place_of(pair.region->data(), Pipeline::pair_bytes()) + 1;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::out_of_memory) throw;
+      own = kRefused;
+    }
+    tell(peer, own);
+  }
+  const auto other = word_of(peer, rank_).load(std::memory_order_seq_cst);
+  if (own == kRefused || other == kRefused) return Meeting::refused;
+  if (other == kNotYet) return Meeting::awaited;
+  auto* mine = pair.region->data();
+  auto* theirs = memory_.at(peer, other - 1, Pipeline::pair_bytes());
+  const size_t receiver_at = Pipeline::sender_bytes();
+  pair.sent = std::make_unique<Memory>(memory_, rank_, peer);
+  pair.received = std::make_unique<Memory>(memory_, peer, rank_);
+  pair.from = make_pipeline(*pair.received, theirs, mine + receiver_at);
+  pair.to = make_pipeline(*pair.sent, mine, theirs + receiver_at);
+  met_.push_back(peer);
+  return Meeting::met;
+}
+
+std::unique_ptr<Pipeline> Pairs::make_pipeline(Memory& memory, std::byte* sender,
+                                               std::byte* receiver) {
+  const auto& ranks = memory.ranks();
+  std::vector<SleepLine*> sleepers;
+  for (const int rank : ranks) sleepers.push_back(sleepers_[static_cast<size_t>(rank)]);
+  return std::make_unique<Pipeline>(ranks[0] == rank_ ? 0 : 1, memory,
+                                    std::vector<std::byte*>{sender, receiver}, std::move(sleepers),
+                                    ranks);
+}
+
+Pipeline& Pairs::pipeline_of(const Collective& collective) {
+  auto& pair = pairs_[static_cast<size_t>(collective.root)];
+  return sends(collective) ? *pair.to : *pair.from;
+}
+
+OperationPtr Pairs::start_met(const Collective& collective, const Launch& launch) {
+  Collective broadcast = collective;
+  broadcast.kind = CollectiveKind::broadcast;
+  broadcast.root = 0;
+  Launch told = launch;
+  told.tag = 0;
+  return pipeline_of(collective).start(broadcast, told);
+}
+
+OperationPtr Pairs::start(const Collective& collective, const Launch& launch) {
+  if (meet(collective.root) == Meeting::met) return start_met(collective, launch);
+  return OperationPtr(new FirstCall(*this, collective, launch));
+}
+
+bool Pairs::progress() {
+  bool moved = false;
+  const bool aborted = aborted_.load(std::memory_order_relaxed);
+  for (const int peer : met_) {
+    const auto& pair = pairs_[static_cast<size_t>(peer)];
+    for (auto* pipeline : {pair.to.get(), pair.from.get()}) {
+      if (aborted) pipeline->abort();
+      moved |= pipeline->progress();
+    }
+  }
+  return moved;
+}
+
+bool Pairs::may_sleep() {
+  for (const int peer : met_) {
+    const auto& pair = pairs_[static_cast<size_t>(peer)];
+    if (!pair.to->may_sleep() || !pair.from->may_sleep()) return false;
+  }
+  return std::ranges::all_of(awaiting_, [&](const FirstCall* call) {
+    return word_of(call->peer(), rank_).load(std::memory_order_seq_cst) == kNotYet;
+  });
+}
+
+bool Pairs::idle() const {
+  return awaiting_.empty() && std::ranges::all_of(met_, [&](int peer) {
+           const auto& pair = pairs_[static_cast<size_t>(peer)];
+           return pair.to->idle() && pair.from->idle();
+         });
+}
+
+std::vector<int> Pairs::missing() const {
+  std::vector<int> ranks;
+  for (const auto* call : awaiting_) ranks.push_back(call->peer());
+  for (const int peer : met_) {
+    const auto& pair = pairs_[static_cast<size_t>(peer)];
+    if (!pair.to->missing().empty() || !pair.from->missing().empty()) ranks.push_back(peer);
+  }
+  std::ranges::sort(ranks);
+  const auto [end, last] = std::ranges::unique(ranks);
+  ranks.erase(end, last);
+  return ranks;
+}
+
+void Pairs::count(TransportCounters& counters) const {
+  for (const int peer : met_) {
+    const auto& pair = pairs_[static_cast<size_t>(peer)];
+    pair.to->count(counters);
+    pair.from->count(counters);
+  }
+}
+
+}  // namespace tutti
