@@ -258,8 +258,10 @@ class Communicator {
   void alltoall_blocking(std::string_view name, const ConstTensorView& input,
                          const TensorView& output);
   void barrier_blocking();  // returns when all came
-  /// Point to point, matched by name as send() and recv(): returns when `tensor` may be written
-  /// again, or holds what the other rank sent. No thread is woken for it.
+  /// Point to point: returns when `tensor` may be written again, which may last until rank `to` has
+  /// called recv_blocking(). The n-th of these calls from one rank to another meets the n-th
+  /// receive there, and both must say the same name, dtype and number of elements, else both throw
+  /// Error(mismatch) and nothing is written. Where no memory is shared they are matched by name.
   void send_blocking(std::string_view name, const ConstTensorView& tensor, int to);
   void recv_blocking(std::string_view name, const TensorView& tensor, int from);  // see there
   /// Both ways at once, as MPI_Sendrecv, so that ranks in a ring do not wait for each other. The

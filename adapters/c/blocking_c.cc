@@ -97,6 +97,19 @@ int tutti_barrier_blocking(tutti_comm_t comm) {
   return guarded([&] { communicator_of(comm).barrier_blocking(); });
 }
 
+int tutti_send_blocking(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor, int to) {
+  return block(comm, name, [&](Communicator& communicator) {
+    communicator.send_blocking(name, view_of(tensor, "tensor"), to);
+  });
+}
+
+int tutti_recv_blocking(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor,
+                        int from) {
+  return block(comm, name, [&](Communicator& communicator) {
+    communicator.recv_blocking(name, view_of(tensor, "tensor"), from);
+  });
+}
+
 int tutti_sendrecv_blocking(tutti_comm_t comm, const char* send_name, const tutti_tensor_t* input,
                             int to, const char* recv_name, const tutti_tensor_t* output, int from) {
   return block(comm, send_name, [&](Communicator& communicator) {

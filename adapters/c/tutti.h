@@ -273,9 +273,13 @@ int tutti_alltoall_blocking(tutti_comm_t comm, const char* name, const tutti_ten
                             const tutti_tensor_t* output);
 /* Returns when all ranks came. */
 int tutti_barrier_blocking(tutti_comm_t comm);
-/* One tensor to rank `to`, another from rank `from`, at the same time, as MPI_Sendrecv: matched by
- * name as tutti_send and tutti_recv, which the other rank may call as well. The two share no memory.
- * If either fails, the error comes when both are over. */
+/* Point to point: the n-th of these sends from one rank to another meets the n-th of these receives
+ * there, by the same name. A send may last until the other rank receives. */
+int tutti_send_blocking(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor, int to);
+int tutti_recv_blocking(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor,
+                        int from);
+/* Both at the same time, as MPI_Sendrecv. The two share no memory. If either fails, the error comes
+ * when both are over. */
 int tutti_sendrecv_blocking(tutti_comm_t comm, const char* send_name, const tutti_tensor_t* input,
                             int to, const char* recv_name, const tutti_tensor_t* output, int from);
 

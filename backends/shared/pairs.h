@@ -13,9 +13,9 @@ namespace tutti {
 /// one a Pipeline of these two alone, in which a send is a broadcast. What one rank sends to the
 /// other comes in the order of the calls, and both say what they mean before anything moves.
 ///
-/// Each rank of two allocates its part when it first sends to the other one or receives from it, and
-/// says where that is in a word of its first block that only it writes. The token's holder only,
-/// except abort().
+/// Each rank of two allocates its part when it first sends to the other one or receives from it,
+/// and says where that is in a word of its first block that only it writes. The token's holder
+/// only, except abort().
 class Pairs {
  public:
   /// In each rank's first block, for so many ranks at most.

@@ -101,7 +101,8 @@ class Pipeline {
   static constexpr int kSlots = 4;
   static constexpr int64_t kChunkBytes = 256 << 10;
   static size_t block_bytes();
-  /// Of one that a sender has for itself and a receiver, who fills no slots; of both for each other.
+  /// Of one that a sender has for itself and a receiver, who fills no slots; of both for each
+  /// other.
   static size_t sender_bytes();
   static size_t pair_bytes() { return sender_bytes() + lines_bytes(); }
 

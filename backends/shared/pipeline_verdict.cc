@@ -29,9 +29,11 @@ bool Pipeline::learn_verdict(Call& run, uint64_t chunk) {
   if (verdict == 0) {
     run.why =
         Error(ErrorCode::mismatch,
-              fmt::format("{}; blocking calls must come in one order and look alike on all ranks. "
-                          "Nothing was changed.",
-                          describe_disagreement(chunk)));
+              fmt::format("{}; {} must come in one order and look alike on {} ranks. Nothing was "
+                          "changed.",
+                          describe_disagreement(chunk),
+                          pair_.empty() ? "blocking calls" : "sends and receives that block",
+                          pair_.empty() ? "all" : "both"));
     run.end = end_of_all(run, chunk);
     end_ = std::max(end_, run.end);
   }

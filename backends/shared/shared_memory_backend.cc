@@ -12,8 +12,8 @@ namespace tutti {
 
 namespace {
 
-/// What comes in queues goes through a Pipeline each, sends and receives that block through those of
-/// their two ranks; the rest goes where it went before.
+/// What comes in queues goes through a Pipeline each, sends and receives that block through those
+/// of their two ranks; the rest goes where it went before.
 class SharedMemoryBackend final : public Backend {
  public:
   SharedMemoryBackend(const Context& context, std::unique_ptr<Backend> rest,
@@ -133,7 +133,9 @@ class SharedMemoryBackend final : public Backend {
   static bool is_for_two(const Collective& collective) {
     return collective.kind == CollectiveKind::send || collective.kind == CollectiveKind::recv;
   }
-  bool is_overridden(CollectiveKind kind) const { return is_overridden_[static_cast<size_t>(kind)]; }
+  bool is_overridden(CollectiveKind kind) const {
+    return is_overridden_[static_cast<size_t>(kind)];
+  }
   // Those that do not block are matched by name. Both ranks hear the same answer.
   bool blocks_for_two(const Launch& launch) const {
     return pairs_ && launch.queue != kNoQueue && !launch.name.empty() &&

@@ -34,8 +34,8 @@ size_t RingChannel::read(std::span<std::byte> bytes) {
 }
 
 bool RingChannel::arm(bool wants_write) {
-  // Where bytes moved since the last time, the kernel is not asked for what is most likely not so: a
-  // bell or an end that is missed here wakes the sleeper at once, and it comes here again.
+  // Where bytes moved since the last time, the kernel is not asked for what is most likely not so:
+  // a bell or an end that is missed here wakes the sleeper at once, and it comes here again.
   const bool carefully = !std::exchange(moved_, false);
   // Silenced before looking: a ring that comes after the look makes the bell readable again.
   if (std::exchange(may_be_rung_, false) || carefully) own_.silence();

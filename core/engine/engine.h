@@ -182,8 +182,8 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   class Both;
   /// Throws if this thread may not wait in a blocking call.
   void check_may_block(std::string_view name);
-  /// With `start`, which says in blocking_number_ which call it is and returns the Operation, or null
-  /// if it is done.
+  /// With `start`, which says in blocking_number_ which call it is and returns the Operation, or
+  /// null if it is done.
   template <class Start>
   void block(std::string_view name, const Start& start);
   std::optional<Error> why_never() const;
@@ -293,11 +293,11 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   Statistics counting_;
   uint64_t negotiation_messages_ = 0;
   uint64_t blocking_runs_ = 0;
-  uint64_t blocking_failed_ = 0;  // the first that this rank gave up; 0: none
-  uint64_t blocking_number_ = 0;  // of the one in run_now(); 0: it is one of run_pairs_now()
+  uint64_t blocking_failed_ = 0;     // the first that this rank gave up; 0: none
+  uint64_t blocking_number_ = 0;     // of the one in run_now(); 0: it is one of run_pairs_now()
   std::vector<int> blocking_peers_;  // of the one in run_pairs_now()
   uint64_t pairs_run_ = 0;           // by run_pairs_now()
-  std::string_view blocking_;     // what a thread in run_now() waits for; empty: nothing
+  std::string_view blocking_;        // what a thread in run_now() waits for; empty: nothing
   Clock::time_point blocking_since_;
   bool is_dead_ = false;        // broken, and all is over: the backend is not touched any more
   bool is_shut_ = false;        // all has ended because this rank closes
@@ -312,8 +312,8 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   std::atomic<bool> usable_{true};      // neither closed nor broken
   std::atomic<bool> is_broken_{false};  // broken_ is set
   std::atomic<uint64_t> wakeups_{0};
-  std::atomic<int> claims_{0};  // threads that sleep in take_token()
-  std::thread thread_;          // runs background()
+  std::atomic<int> claims_{0};   // threads that sleep in take_token()
+  std::thread thread_;           // runs background()
   bool woken_by_peers_ = false;  // thread_ alone: the last time, not by bell_
   CallbackQueue callbacks_;
   std::thread callback_thread_;

@@ -123,8 +123,8 @@ bool Engine::run_now(std::string_view name, const Collective& collective, uint64
   return true;
 }
 
-/// Of run_pairs_now(): over when each part is. Owned by that call, which lets go of the parts before
-/// it gives the token back.
+/// Of run_pairs_now(): over when each part is. Owned by that call, which lets go of the parts
+/// before it gives the token back.
 class Engine::Both final : public Operation {
  public:
   void release() override {

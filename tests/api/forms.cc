@@ -192,9 +192,11 @@ TUTTI_CASE(Forms, BlockingSendAndReceiveWithErrors) {
       comm.sendrecv_blocking(name(comm.rank()), mine, other, name(other), output, other);
     };
     for (int step = 0; step < 8; ++step) {
-      EXPECT_EQ(error_of([&] { exchange(room); }).what(),
-                std::string("\"from 1\": rank 1 sends i32[1000], rank 0 expects i32[10]; both must "
-                            "name one dtype and as many elements. Nothing was changed."));
+      const std::string text = error_of([&] { exchange(room); }).what();
+      EXPECT_NE(text.find("rank 1 sends "), text.npos) << text;
+      EXPECT_NE(text.find("i32[1000], rank 0 "), text.npos) << text;
+      EXPECT_NE(text.find("i32[10]; "), text.npos) << text;
+      EXPECT_NE(text.find("Nothing was changed."), text.npos) << text;
       EXPECT_EQ(came, std::vector<int>(1000, comm.rank() == 0 ? -1 : 0));
       std::fill(came.begin(), came.end(), -1);
     }

@@ -39,7 +39,7 @@ class KindSteps {
     if (kind == "gather") return gather();
     if (kind == "scatter") return scatter();
     if (kind == "barrier") return blocking_ ? comm_.barrier_blocking() : comm_.barrier().wait();
-    if (kind == "send_recv" && !blocking_) return send_recv();
+    if (kind == "send_recv") return send_recv();
     throw std::runtime_error(fmt::format("no steps of {}", kind));
   }
 
@@ -134,9 +134,14 @@ class KindSteps {
     const int left = (comm_.rank() + comm_.size() - 1) % comm_.size();
     if (right == comm_.rank()) return;
     fill(own_, value(comm_.rank()));
-    auto sent = comm_.send(fmt::format("from {}", comm_.rank()), view(own_), right);
-    comm_.recv(fmt::format("from {}", left), view(part_), left).wait();
-    sent.wait();
+    const auto mine = fmt::format("from {}", comm_.rank()), theirs = fmt::format("from {}", left);
+    if (blocking_) {
+      comm_.sendrecv_blocking(mine, view(own_), right, theirs, view(part_), left);
+    } else {
+      auto sent = comm_.send(mine, view(own_), right);
+      comm_.recv(theirs, view(part_), left).wait();
+      sent.wait();
+    }
     expect(part_, 0, value(left));
   }
   std::string of_root() const { return fmt::format("x{}", root_); }

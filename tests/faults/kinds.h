@@ -30,8 +30,7 @@ class Kinds : public FaultJob, public testing::WithParamInterface<std::string_vi
   static constexpr double kLimitMillis = 15'000;
 
   std::string named() const { return std::string(GetParam()); }
-  /// Sends and receives have no blocking form.
-  std::string blocking() const { return named() + (GetParam() == "send_recv" ? "" : "_blocking"); }
+  std::string blocking() const { return named() + "_blocking"; }
 
   void kill_one(const std::string& backend, const std::string& form, int ranks) {
     end_one(backend, form, ranks, "kill-after", 137);

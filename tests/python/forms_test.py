@@ -156,6 +156,31 @@ class Forms(RankTest):
         with self.assertRaisesRegex(tutti.InvalidArgumentError, "one output for each array"):
             self.comm.grouped_allgather("short", {"a": numpy.zeros(1)}, outputs=[])
 
+    def test_blocking_sends_and_receives(self):
+        to, source = (self.rank + 1) % self.size, (self.rank - 1) % self.size
+        mine = numpy.full(1000, self.rank, "float32")
+        got = numpy.zeros_like(mine)
+        if self.size == 1:
+            with self.assertRaisesRegex(tutti.InvalidArgumentError, "cannot send to itself"):
+                self.comm.send_blocking("x", mine, to)
+            return
+        for step in range(5):
+            mine += step
+            self.comm.sendrecv_blocking(
+                f"from {self.rank}", mine, to, f"from {source}", got, source
+            )
+            numpy.testing.assert_array_equal(got, mine + (source - self.rank))
+        if self.rank == 0:
+            self.comm.send_blocking("one way", mine, 1)
+        elif self.rank == 1:
+            self.comm.recv_blocking("one way", got, 0)
+            numpy.testing.assert_array_equal(got, mine - 1)
+        with self.assertRaisesRegex(tutti.InvalidArgumentError, "share memory"):
+            self.comm.sendrecv_blocking("x", mine, to, "y", mine, source)
+        with self.assertRaisesRegex(ValueError, '^"y": the array'):
+            self.comm.sendrecv_blocking("x", mine, to, "y", b"no room", source)
+        self.comm.barrier_blocking()
+
     def test_receives_from_any_rank(self):
         if self.size == 1:
             with self.assertRaisesRegex(tutti.InvalidArgumentError, "no other rank that could send"):

@@ -235,6 +235,7 @@ bool add_communicator_type(PyObject* module) {
                                   {"start_group", start_group, METH_VARARGS, nullptr},
                                   {"declare", declare, METH_VARARGS, nullptr},
                                   {"blocking", run_blocking, METH_VARARGS, nullptr},
+                                  {"sendrecv_blocking", run_sendrecv, METH_VARARGS, nullptr},
                                   {"allreduce_value", value_blocking, METH_VARARGS, nullptr},
                                   {"barrier_blocking", barrier_blocking, METH_NOARGS, nullptr},
                                   {"numbers", numbers, METH_NOARGS, nullptr},

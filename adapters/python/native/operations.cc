@@ -326,6 +326,10 @@ int block(const Call& call) {
       return tutti_scatter_blocking(comm, name, input, second, peer, rows);
     case kReduceScatter:
       return tutti_reduce_scatter_blocking(comm, name, input, second, options.op, rows);
+    case kSend:
+      return tutti_send_blocking(comm, name, input, peer);
+    case kRecv:
+      return tutti_recv_blocking(comm, name, input, peer);
     default:
       return tutti_alltoall_blocking(comm, name, input, second);
   }
@@ -369,6 +373,26 @@ PyObject* run_blocking(PyObject* self, PyObject* arguments) {
   int status = TUTTI_OK;
   Py_BEGIN_ALLOW_THREADS;
   status = block(call);
+  Py_END_ALLOW_THREADS;
+  return check(status) && PyErr_CheckSignals() == 0 ? Py_NewRef(Py_None) : nullptr;
+}
+
+PyObject* run_sendrecv(PyObject* self, PyObject* arguments) {
+  const char *send_name = nullptr, *recv_name = nullptr;
+  PyObject *first = nullptr, *second = nullptr;
+  int to = 0, from = 0;
+  if (!PyArg_ParseTuple(arguments, "sOisOi:sendrecv_blocking", &send_name, &first, &to, &recv_name,
+                        &second, &from))
+    return nullptr;
+  const auto shared = shared_of(self);
+  Given input, output;
+  const auto quoted = [](const char* name) { return std::string("\"") + name + "\": the array"; };
+  if (!input.read(first, false, quoted(send_name)) || !output.read(second, true, quoted(recv_name)))
+    return nullptr;
+  int status = TUTTI_OK;
+  Py_BEGIN_ALLOW_THREADS;
+  status = tutti_sendrecv_blocking(shared->comm, send_name, &input.tensor, to, recv_name,
+                                   &output.tensor, from);
   Py_END_ALLOW_THREADS;
   return check(status) && PyErr_CheckSignals() == 0 ? Py_NewRef(Py_None) : nullptr;
 }

@@ -26,5 +26,7 @@ PyObject* start_operation(PyObject* self, PyObject* arguments);
 PyObject* start_group(PyObject* self, PyObject* arguments);
 /// (kind, name, first, second, peer, op, rows)
 PyObject* run_blocking(PyObject* self, PyObject* arguments);
+/// A send and a receive at once.
+PyObject* run_sendrecv(PyObject* self, PyObject* arguments);
 
 }  // namespace tutti::python

@@ -364,6 +364,21 @@ class Communicator:
         rows: Sequence[int] | None = None,
     ) -> None: ...
     def alltoall_blocking(self, name: str, tensor: Array, output: Array) -> None: ...
+    def send_blocking(self, name: str, tensor: Array, to: int) -> None:
+        """The n-th of these from one rank to another meets the n-th recv_blocking() there, by the
+        same name; it may last until then."""
+    def recv_blocking(self, name: str, tensor: Array, source: int) -> None:
+        """Into `tensor`."""
+    def sendrecv_blocking(
+        self,
+        send_name: str,
+        tensor: Array,
+        to: int,
+        recv_name: str,
+        output: Array,
+        source: int,
+    ) -> None:
+        """Both at the same time, so that ranks in a ring do not wait for each other."""
     def barrier_blocking(self) -> None: ...
 
     # --- objects, blocking, matched by name: by pickle, so from ranks that you trust ---

@@ -317,6 +317,15 @@ class Communicator:
     def alltoall_blocking(self, name, tensor, output):
         self._block(_ALLTOALL, name, tensor, output)
 
+    def send_blocking(self, name, tensor, to):
+        self._block(_SEND, name, tensor, peer=to)
+
+    def recv_blocking(self, name, tensor, source):
+        self._block(_RECV, name, tensor, peer=source)
+
+    def sendrecv_blocking(self, send_name, tensor, to, recv_name, output, source):
+        self._native.sendrecv_blocking(send_name, tensor, to, recv_name, output, source)
+
     def barrier_blocking(self):
         self._native.barrier_blocking()
 

@@ -1,0 +1,167 @@
+// The pipelines of two ranks by themselves, in one thread that is both ranks in turn.
+
+#include "tutti/backends/shared/pairs.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "tutti/collectives/region.h"
+
+namespace tutti {
+namespace {
+
+// Memory of this process: a place is an address. A rank may have none to give.
+class Memory final : public SharedMemory {
+ public:
+  explicit Memory(std::array<bool, 2>& rung) : rung_(rung) {}
+  std::unique_ptr<Region> allocate(size_t bytes) override {
+    if (is_full) throw Error(ErrorCode::out_of_memory, "no memory is left");
+    ++allocations;
+    auto region = make_heap_region(bytes);
+    std::fill_n(region->data(), bytes, std::byte{0});
+    return region;
+  }
+  uint64_t place_of(const std::byte* data, size_t) const override {
+    return reinterpret_cast<uint64_t>(data);
+  }
+  std::byte* at(int, uint64_t place, size_t) override {
+    return reinterpret_cast<std::byte*>(place);
+  }
+  std::byte* first(int) override { return nullptr; }
+  void ring(int rank) override { rung_[static_cast<size_t>(rank)] = true; }
+
+  bool is_full = false;
+  int allocations = 0;
+
+ private:
+  std::array<bool, 2>& rung_;
+};
+
+class PairsOfTwo : public testing::Test {
+ protected:
+  OperationPtr start(int rank, CollectiveKind kind, std::vector<int>& values) {
+    counts_[static_cast<size_t>(rank)] = static_cast<int64_t>(values.size());
+    Collective collective;
+    collective.kind = kind;
+    collective.dtype = DataType::i32;
+    collective.root = 1 - rank;
+    collective.send_counts = {&counts_[static_cast<size_t>(rank)], 1};
+    collective.input = collective.output = reinterpret_cast<std::byte*>(values.data());
+    Launch launch;
+    launch.queue = 0;
+    launch.name = "x";
+    return pairs_[static_cast<size_t>(rank)]->start(collective, launch);
+  }
+  // Until both are over, or nothing has moved them for long.
+  static void advance(Operation& one, Operation& other) {
+    for (int turn = 0; turn < 100; ++turn) {
+      const auto state = one.advance(), states = other.advance();
+      if (state != OperationState::pending && states != OperationState::pending) return;
+    }
+  }
+
+  std::array<bool, 2> rung_{};
+  Memory memories_[2] = {Memory(rung_), Memory(rung_)};
+  alignas(64) std::array<std::array<std::byte, 64>, 2> words_{};
+  std::array<SleepLine, 2> sleep_;
+  std::array<int64_t, 2> counts_{};
+  std::unique_ptr<Pairs> pairs_[2] = {make(0), make(1)};
+
+ private:
+  std::unique_ptr<Pairs> make(int rank) {
+    return std::make_unique<Pairs>(rank, memories_[rank],
+                                   std::vector<std::byte*>{words_[0].data(), words_[1].data()},
+                                   std::vector<SleepLine*>{&sleep_[0], &sleep_[1]});
+  }
+};
+
+TEST_F(PairsOfTwo, MeetAtTheirFirstCallAndNotBefore) {
+  std::vector<int> sent{1, 2, 3}, got(3);
+  const auto receive = start(1, CollectiveKind::recv, got);
+  EXPECT_EQ(receive->advance(), OperationState::pending);
+  EXPECT_TRUE(receive->lacks_ranks());
+  EXPECT_EQ(pairs_[1]->missing(), std::vector<int>{0});
+  EXPECT_FALSE(pairs_[1]->idle());
+  EXPECT_TRUE(pairs_[1]->may_sleep());
+  EXPECT_EQ(memories_[0].allocations, 0);
+  sleep_[1].sleeps = 1;
+
+  const auto send = start(0, CollectiveKind::send, sent);
+  EXPECT_TRUE(rung_[1]);
+  EXPECT_FALSE(rung_[0]);
+  EXPECT_EQ(sleep_[1].sleeps, 0u);
+  EXPECT_FALSE(pairs_[1]->may_sleep());
+  advance(*send, *receive);
+  EXPECT_EQ(send->advance(), OperationState::done);
+  EXPECT_EQ(receive->advance(), OperationState::done);
+  EXPECT_EQ(got, sent);
+
+  for (int turn = 0; turn < 20; ++turn) {
+    sent[1] = turn;
+    const auto back = start(1, CollectiveKind::send, sent),
+               taken = start(0, CollectiveKind::recv, got);
+    advance(*back, *taken);
+    EXPECT_EQ(got, sent);
+  }
+  EXPECT_TRUE(pairs_[0]->idle());
+  EXPECT_TRUE(pairs_[1]->idle());
+  EXPECT_EQ(memories_[0].allocations + memories_[1].allocations, 2);
+}
+
+class OneOfTwoIsFull : public PairsOfTwo, public testing::WithParamInterface<int> {};
+
+TEST_P(OneOfTwoIsFull, AndBothHearOfIt) {
+  memories_[GetParam()].is_full = true;
+  std::vector<int> sent{1, 2, 3}, got(3, -1);
+  for (int again = 0; again < 2; ++again) {
+    const auto send = start(0, CollectiveKind::send, sent);
+    const auto receive = start(1, CollectiveKind::recv, got);
+    advance(*send, *receive);
+    for (const auto* operation : {send.get(), receive.get()}) {
+      ASSERT_NE(operation->failure(), nullptr);
+      EXPECT_EQ(operation->failure()->code(), ErrorCode::out_of_memory);
+      EXPECT_NE(std::string_view(operation->failure()->what())
+                    .find("no shared memory for sends and receives between the two that block"),
+                std::string_view::npos);
+    }
+  }
+  EXPECT_EQ(got, std::vector<int>(3, -1));
+  for (const auto& pairs : pairs_) EXPECT_TRUE(pairs->idle());
+}
+
+INSTANTIATE_TEST_SUITE_P(Rank, OneOfTwoIsFull, testing::Values(0, 1));
+
+TEST_F(PairsOfTwo, AbortEndsWhatWaits) {
+  std::vector<int> sent{1, 2, 3}, got(3, -1);
+  const auto alone = start(0, CollectiveKind::send, sent);
+  EXPECT_EQ(alone->advance(), OperationState::pending);
+  pairs_[0]->abort();
+  EXPECT_EQ(alone->advance(), OperationState::failed);
+  EXPECT_TRUE(pairs_[0]->idle());
+
+  const auto receive = start(1, CollectiveKind::recv, got);
+  EXPECT_EQ(receive->advance(), OperationState::pending);
+  pairs_[1]->abort();
+  EXPECT_TRUE(pairs_[1]->progress());
+  EXPECT_EQ(receive->advance(), OperationState::failed);
+  EXPECT_EQ(got, std::vector<int>(3, -1));
+}
+
+TEST_F(PairsOfTwo, ACancelledCallTouchesNothingMore) {
+  std::vector<int> sent{1, 2, 3}, got(3, -1);
+  {
+    const auto receive = start(1, CollectiveKind::recv, got);
+    receive->cancel();
+    EXPECT_EQ(receive->advance(), OperationState::failed);
+    EXPECT_TRUE(pairs_[1]->idle());
+  }
+  const auto send = start(0, CollectiveKind::send, sent);
+  for (int turn = 0; turn < 10; ++turn) EXPECT_EQ(send->advance(), OperationState::pending);
+  EXPECT_EQ(got, std::vector<int>(3, -1));
+}
+
+}  // namespace
+}  // namespace tutti
