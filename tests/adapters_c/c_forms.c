@@ -101,7 +101,7 @@ const char* check_more_forms(tutti_comm_t comm) {
   EXPECT_OK(tutti_barrier_blocking(comm));
   if (size > 1) {
     const int next = (rank + 1) % size, previous = (rank + size - 1) % size;
-    char sends[16], receives[16];
+    char sends[32], receives[32];
     snprintf(sends, sizeof sends, "from %d", rank);
     snprintf(receives, sizeof receives, "from %d", previous);
     float mine = (float)rank, theirs = -1;
@@ -112,6 +112,13 @@ const char* check_more_forms(tutti_comm_t comm) {
       EXPECT_OK(tutti_sendrecv_blocking(comm, sends, &sent, next, receives, &received, previous));
       EXPECT(theirs == (float)previous);
     }
+    if (rank == 0) EXPECT_OK(tutti_send_blocking(comm, "one way", &sent, 1));
+    if (rank == 1) {
+      EXPECT_OK(tutti_recv_blocking(comm, "one way", &received, 0));
+      EXPECT(theirs == 0);
+    }
+    EXPECT(tutti_send_blocking(comm, "self", &sent, rank) == TUTTI_INVALID_ARGUMENT);
+    EXPECT(tutti_recv_blocking(comm, "self", NULL, next) == TUTTI_INVALID_ARGUMENT);
     EXPECT(tutti_sendrecv_blocking(comm, sends, &sent, next, NULL, &received, previous) ==
            TUTTI_INVALID_ARGUMENT);
     EXPECT(strstr(tutti_last_error(), "recv_name must not be NULL") != NULL);

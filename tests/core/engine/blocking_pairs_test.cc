@@ -224,15 +224,14 @@ TEST(BlockingPairs, TheOtherRankLeaves) {
   for (const auto* backend : {"memory", "shm"}) {
     SCOPED_TRACE(backend);
     test::run_threads(
-        3,
+        2,
         [](Communicator& comm) {
           Numbers numbers(200'000, comm.rank());
           if (comm.rank() == 1) return comm.send_blocking("x", numbers, 0);
-          if (comm.rank() == 2) return;
           std::this_thread::sleep_for(std::chrono::milliseconds(20));
           comm.recv_blocking("x", numbers, 1);
           EXPECT_EQ(numbers, Numbers(200'000, 1));
-          test::expect_error(ErrorCode::peer_left, "\"y\": rank ",
+          test::expect_error(ErrorCode::peer_left, "\"y\": rank 1",
                              [&] { comm.recv_blocking("y", numbers, 1); });
           EXPECT_EQ(numbers, Numbers(200'000, 1));
         },
