@@ -61,8 +61,8 @@ class Pairs::FirstCall final : public Operation {
       case Meeting::refused:
         why_ = Error(ErrorCode::out_of_memory,
                      fmt::format("rank {} or rank {} has no shared memory for sends and receives "
-                                 "between the two that block ({} bytes); free some of it (df "
-                                 "/dev/shm), or call send() and recv(), which need none",
+                                 "between the two that block ({} bytes each); free memory, raise its "
+                                 "limit, or call send() and recv(), which need none",
                                  pairs_.rank_, peer(), Pipeline::pair_bytes()));
         return end(OperationState::failed);
       case Meeting::met:
