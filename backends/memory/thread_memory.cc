@@ -19,9 +19,14 @@ size_t whole_pages(size_t bytes) { return std::max(kPage, (bytes + kPage - 1) / 
 
 class ThreadRegion final : public Region {
  public:
-  ThreadRegion(std::shared_ptr<ThreadHeap> heap, size_t bytes)
-      : heap_(std::move(heap)), bytes_(bytes), data_(heap_->take(bytes)) {}
-  ~ThreadRegion() override { heap_->give_back(data_); }
+  ThreadRegion(std::shared_ptr<ThreadHeap> heap, size_t bytes, bool is_for_good)
+      : heap_(std::move(heap)),
+        bytes_(bytes),
+        data_(heap_->take(bytes)),
+        is_for_good_(is_for_good) {}
+  ~ThreadRegion() override {
+    if (!is_for_good_) heap_->give_back(data_);
+  }
   std::byte* data() const override { return data_; }
   size_t bytes() const override { return bytes_; }
   RegionHandle handle() const override {
@@ -32,6 +37,7 @@ class ThreadRegion final : public Region {
   const std::shared_ptr<ThreadHeap> heap_;
   const size_t bytes_;
   std::byte* const data_;
+  const bool is_for_good_;
 };
 
 class ThreadMemory final : public SharedMemory {
@@ -41,7 +47,10 @@ class ThreadMemory final : public SharedMemory {
       : rank_(rank), own_(std::move(own)), links_(std::move(links)) {}
 
   std::unique_ptr<Region> allocate(size_t bytes) override {
-    return std::make_unique<ThreadRegion>(own_, whole_pages(bytes));
+    return std::make_unique<ThreadRegion>(own_, whole_pages(bytes), false);
+  }
+  std::unique_ptr<Region> allocate_for_good(size_t bytes) override {
+    return std::make_unique<ThreadRegion>(own_, whole_pages(bytes), true);
   }
   uint64_t place_of(const std::byte* data, size_t bytes) const override {
     return own_->holds(data, bytes) ? reinterpret_cast<uintptr_t>(data) : kNowhere;

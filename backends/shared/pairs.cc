@@ -26,6 +26,9 @@ class Pairs::Memory final : public SharedMemory {
   Memory(SharedMemory& all, int sender, int receiver) : all_(all), ranks_{sender, receiver} {}
   const std::vector<int>& ranks() const { return ranks_; }
   std::unique_ptr<Region> allocate(size_t bytes) override { return all_.allocate(bytes); }
+  std::unique_ptr<Region> allocate_for_good(size_t bytes) override {
+    return all_.allocate_for_good(bytes);
+  }
   uint64_t place_of(const std::byte* data, size_t bytes) const override {
     return all_.place_of(data, bytes);
   }
@@ -131,8 +134,9 @@ Pairs::Meeting Pairs::meet(int peer) {
   auto own = word_of(rank_, peer).load(std::memory_order_relaxed);
   if (own == kNotYet) {
     try {
-      pair.region = memory_.allocate(Pipeline::pair_bytes());
-      own = memory_.place_of(pair.region->data(), Pipeline::pair_bytes()) + 1;
+      // The receiver may be at the last chunks when the sender is done, and leaves.
+      pair.region = memory_.allocate_for_good(Pipeline::pair_bytes());
+      own = pair.region->handle().offset + 1;
     } catch (const Error& error) {
       if (error.code() != ErrorCode::out_of_memory) throw;
       own = kRefused;

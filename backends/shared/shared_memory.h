@@ -19,6 +19,9 @@ class SharedMemory {
   /// Zeroed, page-aligned memory of this rank. Throws Error(out_of_memory). Every rank's first
   /// region is there before any rank has its SharedMemory: see first().
   virtual std::unique_ptr<Region> allocate(size_t bytes) = 0;
+  /// The same, but what a rank wrote there its peers can read when the Region is gone, and the rank
+  /// with it: for what it gave away before it left. Never given back before.
+  virtual std::unique_ptr<Region> allocate_for_good(size_t bytes) = 0;
   /// Where `bytes` bytes at `data` lie; kNowhere if they are not all in one region of this memory.
   virtual uint64_t place_of(const std::byte* data, size_t bytes) const = 0;
   /// A peer's memory, or this rank's. Throws Error(corrupt_data) for a place that cannot be.

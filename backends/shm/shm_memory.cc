@@ -91,9 +91,14 @@ class Heap {
 
 class ShmRegion final : public Region {
  public:
-  ShmRegion(std::shared_ptr<Heap> heap, uint64_t place, Mapping mapping)
-      : heap_(std::move(heap)), place_(place), mapping_(std::move(mapping)) {}
-  ~ShmRegion() override { heap_->remove(place_); }
+  ShmRegion(std::shared_ptr<Heap> heap, uint64_t place, Mapping mapping, bool is_for_good)
+      : heap_(std::move(heap)),
+        place_(place),
+        mapping_(std::move(mapping)),
+        is_for_good_(is_for_good) {}
+  ~ShmRegion() override {
+    if (!is_for_good_) heap_->remove(place_);
+  }
   std::byte* data() const override { return mapping_.data(); }
   size_t bytes() const override { return mapping_.bytes(); }
   RegionHandle handle() const override {
@@ -104,6 +109,7 @@ class ShmRegion final : public Region {
   const std::shared_ptr<Heap> heap_;
   const uint64_t place_;
   const Mapping mapping_;
+  const bool is_for_good_;
 };
 
 /// A peer's file. Mappings are kept, so that addresses stay good; a new one is made when the file
@@ -160,7 +166,12 @@ class ShmMemory final : public SharedMemory {
     const auto span = heap_->add(whole_pages(bytes));
     Mapping mapping(heap_->file().descriptor(), span.place, span.bytes);
     heap_->placed({span.place, span.bytes, mapping.data()});
-    return std::make_unique<ShmRegion>(heap_, span.place, std::move(mapping));
+    return std::make_unique<ShmRegion>(heap_, span.place, std::move(mapping), false);
+  }
+  std::unique_ptr<Region> allocate_for_good(size_t bytes) override {
+    const auto span = heap_->add(whole_pages(bytes));
+    return std::make_unique<ShmRegion>(
+        heap_, span.place, Mapping(heap_->file().descriptor(), span.place, span.bytes), true);
   }
   uint64_t place_of(const std::byte* data, size_t bytes) const override {
     return heap_->place_of(data, bytes);

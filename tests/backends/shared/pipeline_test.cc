@@ -33,6 +33,7 @@ class TwoRanks final : public SharedMemory {
     }
   }
   std::unique_ptr<Region> allocate(size_t) override { throw std::bad_alloc(); }
+  std::unique_ptr<Region> allocate_for_good(size_t) override { throw std::bad_alloc(); }
   uint64_t place_of(const std::byte*, size_t) const override { return kNowhere; }
   std::byte* at(int, uint64_t, size_t) override { return nullptr; }
   std::byte* first(int rank) override { return blocks_[static_cast<size_t>(rank)].get(); }

@@ -41,6 +41,23 @@ TwoMemories connect_memories(const std::function<Context(int)>& context) {
   return memories;
 }
 
+TEST_F(Shm, WhatIsThereForGoodOutlivesTheRankThatWroteIt) {
+  auto memories = connect_memories([&](int rank) { return context(rank, 2); });
+  auto lent = memories.of[1]->allocate_for_good(10'000);
+  auto given_back = memories.of[1]->allocate(10'000);
+  const std::byte* seen[2] = {};
+  for (const auto* region : {lent.get(), given_back.get()}) {
+    std::memset(region->data(), 7, region->bytes());
+    seen[region == lent.get() ? 0 : 1] =
+        memories.of[0]->at(1, region->handle().offset, region->bytes());
+  }
+  lent.reset();
+  given_back.reset();
+  memories.of[1].reset();
+  EXPECT_EQ(seen[0][9'999], std::byte{7});
+  EXPECT_EQ(seen[1][9'999], std::byte{0});
+}
+
 TEST_F(Shm, APlaceOutsideOfThePeersMemoryIsRefused) {
   const auto memories = connect_memories([&](int rank) { return context(rank, 2); });
   auto& zero = *memories.of[0];
