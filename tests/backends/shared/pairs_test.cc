@@ -151,11 +151,18 @@ class OneOfTwoIsFull : public PairsOfTwo, public testing::WithParamInterface<int
 TEST_P(OneOfTwoIsFull, AndBothHearOfIt) {
   memories_[GetParam()].is_full = true;
   std::vector<int> sent{1, 2, 3}, got(3, -1);
-  for (int again = 0; again < 2; ++again) {
-    const auto send = start(0, CollectiveKind::send, sent);
-    const auto receive = start(1, CollectiveKind::recv, got);
-    advance(*send, *receive);
-    for (const auto* operation : {send.get(), receive.get()}) {
+  const int full = GetParam(), other = 1 - full;
+  const auto start_one = [&](int rank) {
+    return rank == 0 ? start(0, CollectiveKind::send, sent) : start(1, CollectiveKind::recv, got);
+  };
+  for (const bool is_first : {true, false}) {
+    const auto waits = start_one(other);
+    sleep_[static_cast<size_t>(other)].sleeps = 1;
+    const auto refused = start_one(full);
+    EXPECT_EQ(rung_[static_cast<size_t>(other)], is_first);  // it knows by the second call
+    rung_[static_cast<size_t>(other)] = false;
+    advance(*waits, *refused);
+    for (const auto* operation : {waits.get(), refused.get()}) {
       ASSERT_NE(operation->failure(), nullptr);
       EXPECT_EQ(operation->failure()->code(), ErrorCode::out_of_memory);
       EXPECT_NE(std::string_view(operation->failure()->what())
