@@ -145,7 +145,8 @@ void list_all(Communicator& comm, const std::string& how) {
             << to_string(kind) << " of " << bytes << " bytes";
       }
     }
-    const auto* why = is_between_two(kind) ? "  named by the ring of the two, see docs/decisions.md" : "";
+    const auto* why =
+        is_between_two(kind) ? "  named by the ring of the two, see docs/decisions.md" : "";
     if (comm.rank() == 0) fmt::print("{:>15}{}{}\n", to_string(kind), row, why);
   }
 }
