@@ -16,11 +16,9 @@ namespace {
 // its memory for the two is.
 constexpr uint64_t kNotYet = 0, kRefused = ~uint64_t{0};
 
-bool sends(const Collective& collective) { return collective.kind == CollectiveKind::send; }
-
 }  // namespace
 
-/// The memory of two ranks, of which a Pipeline knows as 0 and 1.
+/// The memory of two ranks, which a Pipeline knows as 0 and 1.
 class Pairs::Memory final : public SharedMemory {
  public:
   Memory(SharedMemory& all, int sender, int receiver) : all_(all), ranks_{sender, receiver} {}
@@ -122,10 +120,7 @@ std::atomic<uint64_t>& Pairs::word_of(int rank, int about) {
 void Pairs::tell(int peer, uint64_t word) {
   word_of(rank_, peer).store(word, std::memory_order_seq_cst);
   // Either the other rank sees the word before it sleeps, or this one sees that it sleeps.
-  auto& sleeps = sleepers_[static_cast<size_t>(peer)]->sleeps;
-  if (sleeps.load(std::memory_order_seq_cst) != 0 &&
-      sleeps.exchange(0, std::memory_order_seq_cst) != 0)
-    memory_.ring(peer);
+  if (sleepers_[static_cast<size_t>(peer)]->take()) memory_.ring(peer);
 }
 
 Pairs::Meeting Pairs::meet(int peer) {
@@ -169,7 +164,7 @@ std::unique_ptr<Pipeline> Pairs::make_pipeline(Memory& memory, std::byte* sender
 
 Pipeline& Pairs::pipeline_of(const Collective& collective) {
   auto& pair = pairs_[static_cast<size_t>(collective.root)];
-  return sends(collective) ? *pair.to : *pair.from;
+  return collective.kind == CollectiveKind::send ? *pair.to : *pair.from;
 }
 
 OperationPtr Pairs::start_met(const Collective& collective, const Launch& launch) {

@@ -193,11 +193,8 @@ bool Pipeline::can_drain() const {
 void Pipeline::wake_sleepers() {
   if (!std::exchange(has_published_, false)) return;
   full_fence();
-  for (size_t rank = 0; rank < sleepers_.size(); ++rank) {
-    auto& sleeps = sleepers_[rank]->sleeps;
-    if (sleeps.load(std::memory_order_seq_cst) == 0 || static_cast<int>(rank) == rank_) continue;
-    if (sleeps.exchange(0, std::memory_order_seq_cst) != 0) memory_.ring(static_cast<int>(rank));
-  }
+  for (int rank = 0; rank < size(); ++rank)
+    if (rank != rank_ && sleepers_[static_cast<size_t>(rank)]->take()) memory_.ring(rank);
 }
 
 Pipeline::Places Pipeline::own_places(const std::byte* elements, const FusedUpdate* update) const {

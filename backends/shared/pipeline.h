@@ -72,6 +72,11 @@ struct alignas(64) NameLine {
 /// Set by a rank before it sleeps, taken down by the rank that wakes it.
 struct alignas(128) SleepLine {
   std::atomic<uint32_t> sleeps{0};
+  /// True: the rank slept, and the caller is the one that must ring it.
+  bool take() {
+    return sleeps.load(std::memory_order_seq_cst) != 0 &&
+           sleeps.exchange(0, std::memory_order_seq_cst) != 0;
+  }
 };
 
 /// Operations of one queue, in shared memory: of all kinds but send and recv. They are cut into

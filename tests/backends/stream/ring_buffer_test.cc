@@ -87,6 +87,32 @@ TEST(RingBuffer, SleepersAreRungOnce) {
   EXPECT_FALSE(ring.consumer.producer_wants_bell());
 }
 
+// A side that looks by itself is not rung; one whose flag the other side took has a ring to
+// silence.
+TEST(RingBuffer, ASideThatIsAwakeAgainIsNotRung) {
+  Ring ring(64);
+  const auto data = pattern(64, 4);
+  std::vector<std::byte> out(64);
+  EXPECT_TRUE(ring.consumer.arm());
+  EXPECT_FALSE(ring.consumer.disarm());
+  write(ring, data);
+  EXPECT_FALSE(ring.producer.consumer_wants_bell());
+  EXPECT_TRUE(ring.producer.arm());
+  EXPECT_FALSE(ring.producer.disarm());
+  ring.consumer.read(out);
+  EXPECT_FALSE(ring.consumer.producer_wants_bell());
+
+  EXPECT_TRUE(ring.consumer.arm());
+  write(ring, data);
+  EXPECT_TRUE(ring.producer.consumer_wants_bell());
+  EXPECT_TRUE(ring.consumer.disarm());
+  EXPECT_FALSE(ring.consumer.disarm());
+  EXPECT_TRUE(ring.producer.arm());
+  ring.consumer.read(out);
+  EXPECT_TRUE(ring.consumer.producer_wants_bell());
+  EXPECT_TRUE(ring.producer.disarm());
+}
+
 TEST(RingBuffer, TwoThreadsPassEveryByte) {
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
