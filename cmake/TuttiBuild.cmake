@@ -1,3 +1,10 @@
+# gcc's -Og takes a third less of the compiler's time than its -O1, and half of it where that meets what
+# a sanitizer adds; clang's is its -O1.
+set(TUTTI_O1 -O1)
+if(TUTTI_QUICK_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  set(TUTTI_O1 -Og)
+endif()
+
 # Compile options of our own code.
 function(tutti_options target)
   # gcc 12 sees overlapping copies in std::string's operator+ where there are none (its bug 105651).
@@ -11,7 +18,7 @@ function(tutti_options target)
   if(TUTTI_SANITIZE)
     target_compile_options(${target} PRIVATE -fsanitize=${TUTTI_SANITIZE} -fno-omit-frame-pointer
       -fno-sanitize-recover=all -g1  # lines, for the reports
-      $<$<BOOL:${TUTTI_QUICK_BUILD}>:-O1>  # these builds are not measured
+      $<$<BOOL:${TUTTI_QUICK_BUILD}>:${TUTTI_O1}>  # these builds are not measured
       # Of the widths that Highway compiles its loops for, the narrowest and the usual one.
       "$<$<BOOL:${TUTTI_QUICK_BUILD}>:-DHWY_DISABLED_TARGETS=(HWY_SSSE3|HWY_SSE4|HWY_AVX3|HWY_AVX3_DL)>"
       # Instrumented, gcc 12 no longer sees what std::regex initializes (its bug 105562).
@@ -40,20 +47,20 @@ if(TUTTI_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   endforeach()
 endif()
 
-# For programs whose own code runs once: a third of their build is the optimizer's, and half of it
-# where that meets what a sanitizer adds. What gcc's tsan adds to unoptimized code costs more than that.
+# For programs whose own code runs once. What asan adds to code costs least where nothing optimizes it;
+# what gcc's tsan adds does not.
 if(TUTTI_QUICK_BUILD AND (TUTTI_SANITIZE MATCHES "address" OR
     (TUTTI_SANITIZE STREQUAL "thread" AND CMAKE_CXX_COMPILER_ID STREQUAL "Clang")))
   set(TUTTI_RUNS_ONCE -O0)
 else()
-  set(TUTTI_RUNS_ONCE $<$<CONFIG:Release,RelWithDebInfo>:-O1>)
+  set(TUTTI_RUNS_ONCE $<$<CONFIG:Release,RelWithDebInfo>:${TUTTI_O1}>)
 endif()
 function(tutti_runs_once target)
   target_compile_options(${target} PRIVATE ${TUTTI_RUNS_ONCE})
 endfunction()
 # For suites that run over and over, once for each backend.
 function(tutti_runs_often target)
-  target_compile_options(${target} PRIVATE $<$<CONFIG:Release,RelWithDebInfo>:-O1>)
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release,RelWithDebInfo>:${TUTTI_O1}>)
 endfunction()
 
 # TUTTI_QUICK_BUILD takes half the compiler's work out of a build from nothing, in three ways. What
@@ -61,7 +68,7 @@ endfunction()
 # for it.
 
 # What nearly every file includes, read once for all of them: tutti_precompile(target [header...]).
-# All executables that ask share what the first of them precompiled.
+# All targets of one type that ask for the same share what the first of them precompiled.
 function(tutti_precompile target)
   # gcc 12 for aarch64 crashes on arm_sve.h behind a precompiled header.
   if(NOT TUTTI_QUICK_BUILD OR CMAKE_SYSTEM_PROCESSOR STREQUAL "aarch64")
@@ -71,12 +78,13 @@ function(tutti_precompile target)
   target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds
     -Wno-stringop-overflow -Wno-stringop-overread>)
   get_target_property(type ${target} TYPE)
-  get_property(owner GLOBAL PROPERTY tutti_precompiled_${type})
+  list(JOIN ARGN "" headers)
+  get_property(owner GLOBAL PROPERTY "tutti_precompiled_${type}_${headers}")
   if(owner)
     target_precompile_headers(${target} REUSE_FROM ${owner})
     return()
   endif()
-  set_property(GLOBAL PROPERTY tutti_precompiled_${type} ${target})
+  set_property(GLOBAL PROPERTY "tutti_precompiled_${type}_${headers}" ${target})
   target_precompile_headers(${target} PRIVATE <algorithm> <atomic> <chrono> <functional> <map>
     <memory> <mutex> <optional> <span> <string> <thread> <unordered_map> <vector> <fmt/format.h>
     ${ARGN})
