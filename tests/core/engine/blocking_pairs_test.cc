@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <future>
 #include <mutex>
 #include <numeric>
 #include <thread>
@@ -210,10 +211,14 @@ TEST(BlockingPairs, BadInputIsRefusedBeforeAnythingIsSent) {
     test::expect_refused("of rank " + std::to_string(comm.rank()) + " has no memory", [&] {
       comm.recv_blocking("x", TensorView(nullptr, Shape{4}, DataType::i64), other);
     });
+    // The callback's thread uses what stands on this one's stack.
+    std::promise<void> called;
     comm.allreduce("x", numbers).then([&](std::exception_ptr) {
       test::expect_error(ErrorCode::callback, "would wait for itself",
                          [&] { comm.send_blocking("x", numbers, other); });
+      called.set_value();
     });
+    ASSERT_EQ(called.get_future().wait_for(std::chrono::seconds(20)), std::future_status::ready);
     comm.barrier().wait();
     test::still_works(comm);
   });
