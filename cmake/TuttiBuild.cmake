@@ -90,10 +90,11 @@ function(tutti_precompile target)
     ${ARGN})
 endfunction()
 
-# A target's sources, folder by folder, up to a dozen of them compiled as one: what they include is
-# read once, what they share is instantiated once. Therefore the names in the unnamed namespaces of
-# one folder must differ.
+# A target's sources, folder by folder or floor by floor, up to a dozen of them compiled as one: what they
+# include is read once, what they share is instantiated once. Therefore the names in the unnamed namespaces
+# of one folder, or of one floor, must differ.
 function(tutti_together target)
+  cmake_parse_arguments(ARG "BY_FLOOR" "" "" ${ARGN})
   if(NOT TUTTI_QUICK_BUILD)
     return()
   endif()
@@ -108,6 +109,10 @@ function(tutti_together target)
   set(last_folder "")
   foreach(source ${sources})
     cmake_path(GET source PARENT_PATH folder)
+    if(ARG_BY_FLOOR)
+      cmake_path(RELATIVE_PATH folder BASE_DIRECTORY ${PROJECT_SOURCE_DIR})
+      string(REGEX REPLACE "/.*" "" folder "${folder}")
+    endif()
     if(in_group EQUAL 12 OR NOT folder STREQUAL last_folder)
       math(EXPR group "${group} + 1")
       set(in_group 0)

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kHighestRank = 1 << 20;
 
-Error refused(const std::string& message) { return {ErrorCode::invalid_argument, message}; }
+Error not_usable(const std::string& message) { return {ErrorCode::invalid_argument, message}; }
 
 // Reads the variables of one launcher.
 class Family {
@@ -40,7 +40,7 @@ class Family {
     if (present == variables.end()) text(variables.front());  // others of this launcher are set
     for (const char* variable : variables)
       if (!has(variable))
-        throw refused(fmt::format("{} of {} is set, but {} is missing; set all of {}, or none{}",
+        throw not_usable(fmt::format("{} of {} is set, but {} is missing; set all of {}, or none{}",
                                   *present, launcher_, variable, fmt::join(variables, " "),
                                   advice));
   }
@@ -48,7 +48,7 @@ class Family {
   const std::string& text(const std::string& variable) const {
     const auto found = environment_.find(variable);
     if (found == environment_.end())
-      throw refused(fmt::format("{} started this process, but {} is missing", launcher_, variable));
+      throw not_usable(fmt::format("{} started this process, but {} is missing", launcher_, variable));
     return found->second;
   }
 
@@ -56,7 +56,7 @@ class Family {
     const auto& word = text(variable);
     const auto value = parse_integer(word, low, high);
     if (!value)
-      throw refused(fmt::format("{}={} (set by {}) is not a number from {} to {}", variable, word,
+      throw not_usable(fmt::format("{}={} (set by {}) is not a number from {} to {}", variable, word,
                                 launcher_, low, high));
     return static_cast<int>(*value);
   }
@@ -72,7 +72,7 @@ class Family {
   void place_locally(LauncherInfo& launch, const std::string& rank, const std::string& size) const {
     place_in(launch.local_rank, launch.local_size, rank, size);
     if (launch.local_size > launch.size)
-      throw refused(fmt::format("{}={} ranks on one host are more than all {}", size,
+      throw not_usable(fmt::format("{}={} ranks on one host are more than all {}", size,
                                 launch.local_size, launch.size));
     launch.sources["TUTTI_LOCAL_RANK"] = rank;
     launch.sources["TUTTI_LOCAL_SIZE"] = size;
@@ -84,7 +84,7 @@ class Family {
     size = number(size_name, 1, kHighestRank);
     rank = number(rank_name, 0, kHighestRank);
     if (rank >= size)
-      throw refused(fmt::format("{}={} is no rank of {}={} (want 0 to {})", rank_name, rank,
+      throw not_usable(fmt::format("{}={} is no rank of {}={} (want 0 to {})", rank_name, rank,
                                 size_name, size, size - 1));
   }
 
@@ -105,7 +105,7 @@ bool detect_tutti(const Environment& environment, LauncherInfo& launch) {
   }
   launch.sources.clear();  // the table itself reads these variables
   if (launch.size > 1 && !family.has("TUTTI_STORE"))
-    throw refused(
+    throw not_usable(
         fmt::format("TUTTI_SIZE={} ranks must meet somewhere, but TUTTI_STORE is missing "
                     "(want tcp://host:port or file:///folder); tutti-run sets it",
                     launch.size));
@@ -124,7 +124,7 @@ bool detect_torchrun(const Environment& environment, LauncherInfo& launch) {
   family.place_locally(launch, "LOCAL_RANK", "LOCAL_WORLD_SIZE");
   launch.meeting = Meeting::address;
   launch.host = family.text("MASTER_ADDR");
-  if (launch.host.empty()) throw refused("MASTER_ADDR= (set by torchrun) is not a host");
+  if (launch.host.empty()) throw not_usable("MASTER_ADDR= (set by torchrun) is not a host");
   // MASTER_PORT itself belongs to torchrun's own store.
   launch.port = family.number("MASTER_PORT", 1, 65534) + 1;
   const auto optional = [&](const char* name) { return family.has(name) ? family.text(name) : ""; };
@@ -169,14 +169,14 @@ void place_on_slurm_node(const Family& family, LauncherInfo& launch) {
   const auto& list = family.text("SLURM_STEP_TASKS_PER_NODE");
   const auto counts = expand_task_counts(list);
   if (!counts)
-    throw refused(
+    throw not_usable(
         fmt::format("SLURM_STEP_TASKS_PER_NODE={} (set by Slurm) is not a list of task "
                     "counts like 4,1(x2)",
                     list));
   const int node = family.number("SLURM_NODEID", 0, static_cast<int>(counts->size()) - 1);
   launch.local_size = (*counts)[static_cast<size_t>(node)];
   if (launch.local_size < 1 || launch.local_size > launch.size)
-    throw refused(
+    throw not_usable(
         fmt::format("SLURM_STEP_TASKS_PER_NODE={} (set by Slurm) gives node {} {} of {} "
                     "tasks",
                     list, node, launch.local_size, launch.size));
@@ -218,14 +218,14 @@ void meet_in_slurm(const Family& family, LauncherInfo& launch) {
     // Job ids start anew with a new controller; srun's port tells such jobs apart.
     launch.file = fmt::format("slurm-{}-{}", job, optional("SLURM_SRUN_COMM_PORT"));
     if (launch.file.find('/') != launch.file.npos)
-      throw refused(
+      throw not_usable(
           fmt::format("SLURM_JOB_ID and SLURM_STEP_ID (set by Slurm) are no numbers: {}", job));
     return;
   }
   const auto& list = family.text("SLURM_STEP_NODELIST");
   const auto hosts = read_host_list(list);
   if (!hosts)
-    throw refused(fmt::format(
+    throw not_usable(fmt::format(
         "SLURM_STEP_NODELIST={} (set by Slurm) is not a list of hosts like n[1-3,07]", list));
   launch.meeting = Meeting::address;
   launch.host = launch.local_size == launch.size ? "127.0.0.1" : hosts->first;
@@ -252,7 +252,7 @@ LauncherInfo detect_launcher(const Environment& environment) {
                      detect_pmi(environment, launch) || detect_slurm(environment, launch);
   if (environment.contains("TUTTI_STORE")) {
     if (!found)
-      throw refused(
+      throw not_usable(
           "TUTTI_STORE is set, but nothing says which rank this is: TUTTI_RANK and "
           "TUTTI_SIZE are missing");
     launch.meeting = Meeting::given;
