@@ -41,14 +41,15 @@ class Family {
     for (const char* variable : variables)
       if (!has(variable))
         throw not_usable(fmt::format("{} of {} is set, but {} is missing; set all of {}, or none{}",
-                                  *present, launcher_, variable, fmt::join(variables, " "),
-                                  advice));
+                                     *present, launcher_, variable, fmt::join(variables, " "),
+                                     advice));
   }
 
   const std::string& text(const std::string& variable) const {
     const auto found = environment_.find(variable);
     if (found == environment_.end())
-      throw not_usable(fmt::format("{} started this process, but {} is missing", launcher_, variable));
+      throw not_usable(
+          fmt::format("{} started this process, but {} is missing", launcher_, variable));
     return found->second;
   }
 
@@ -56,8 +57,8 @@ class Family {
     const auto& word = text(variable);
     const auto value = parse_integer(word, low, high);
     if (!value)
-      throw not_usable(fmt::format("{}={} (set by {}) is not a number from {} to {}", variable, word,
-                                launcher_, low, high));
+      throw not_usable(fmt::format("{}={} (set by {}) is not a number from {} to {}", variable,
+                                   word, launcher_, low, high));
     return static_cast<int>(*value);
   }
 
@@ -73,7 +74,7 @@ class Family {
     place_in(launch.local_rank, launch.local_size, rank, size);
     if (launch.local_size > launch.size)
       throw not_usable(fmt::format("{}={} ranks on one host are more than all {}", size,
-                                launch.local_size, launch.size));
+                                   launch.local_size, launch.size));
     launch.sources["TUTTI_LOCAL_RANK"] = rank;
     launch.sources["TUTTI_LOCAL_SIZE"] = size;
   }
@@ -85,7 +86,7 @@ class Family {
     rank = number(rank_name, 0, kHighestRank);
     if (rank >= size)
       throw not_usable(fmt::format("{}={} is no rank of {}={} (want 0 to {})", rank_name, rank,
-                                size_name, size, size - 1));
+                                   size_name, size, size - 1));
   }
 
   const Environment& environment_;
