@@ -1,15 +1,19 @@
 """What newer torches build on process groups: functional collectives, DeviceMesh, DTensor, FSDP2."""
 
 import sys
+from importlib.metadata import version
 
-import torch
-import torch.distributed as dist
+VERSION = tuple(int(number) for number in version("torch").split(".")[:2])
+if VERSION < (2, 7):  # before torch is imported, which takes each rank two seconds
+    print(f"sharded.py: Skipped\nFSDP2 on the CPU needs torch 2.7, this is {version('torch')}")
+    sys.exit(0)
 
-import training
-import tutti.torch
-from ranks import equal, run
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
 
-VERSION = tuple(int(number) for number in torch.__version__.split(".")[:2])
+import training  # noqa: E402
+import tutti.torch  # noqa: E402
+from ranks import equal, run  # noqa: E402
 
 
 def functional(rank, size):
@@ -89,9 +93,5 @@ def monitored_barrier(rank, size):
 
 
 if __name__ == "__main__":
-    if VERSION < (2, 7):
-        if dist.is_available():
-            print(f"sharded.py: Skipped\nFSDP2 on the CPU needs torch 2.7, this is {torch.__version__}")
-        sys.exit(0)
     assert tutti.torch
     run(functional, device_mesh, dtensor, fsdp2, monitored_barrier)
