@@ -1,11 +1,20 @@
 // The peer backend on a GPU that all ranks share: ranks are threads, or processes, which this one
 // forks before it has touched CUDA. Where there is none every test is skipped and says why.
 
+#include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <chrono>
+#include <csignal>
 #include <cstdlib>
+#include <random>
+#include <thread>
 
 #include "tests/backends/conformance/gpu_cases.h"
+#include "tutti/base/deadline.h"
 
 namespace tutti::test {
 namespace {
@@ -51,15 +60,86 @@ void check_large(Communicator& comm) {
   }
 }
 
+// Rounds of which each begins from the rank's own numbers; hosts and streams are late at random.
+void check_rounds(Communicator& comm, int rounds) {
+  constexpr int64_t kCount = 1000, kMuch = 4 << 20;
+  Gpu gpu;
+  auto& runtime = device_runtime(DeviceKind::cuda);
+  std::minstd_rand random(static_cast<unsigned>(comm.rank()) + 1);
+  const auto source = gpu.make(numbers<float>(kCount, comm.rank()));
+  const auto tensor = gpu.make(numbers<float>(kCount, 0));
+  const Tensor much(Shape{kMuch}, DataType::f32, kGpu), more(Shape{kMuch}, DataType::f32, kGpu);
+  std::vector<float> expected(kCount);
+  for (int rank = 0; rank < comm.size(); ++rank) {
+    const auto theirs = numbers<float>(kCount, rank);
+    for (size_t i = 0; i < expected.size(); ++i) expected[i] += theirs[i];
+  }
+  for (int round = 0; round < rounds; ++round) {
+    const auto delay = random() % 1000;
+    if (delay < 4) std::this_thread::sleep_for(std::chrono::microseconds(random() % 500));
+    if (delay > 980)
+      runtime.copy(more.data(), much.data(), static_cast<size_t>(more.bytes()), gpu.stream());
+    runtime.copy(tensor.data(), source.data(), kCount * sizeof(float), gpu.stream());
+    auto work = comm.allreduce("round", gpu.view(tensor), ReduceOp::sum);
+    work.wait_on(gpu.stream());
+    if (round % 64 == 63) {
+      ASSERT_EQ(gpu.read<float>(tensor), expected) << "round " << round;
+    }
+    work.wait();
+  }
+}
+
+// Exchanges until rank 2 dies, which tells when.
+void check_death(Communicator& comm, std::atomic<int64_t>& died) {
+  const auto now = [] { return Clock::now().time_since_epoch().count(); };
+  Gpu gpu;
+  const auto tensor = gpu.make(std::vector<float>(1 << 20, 1));
+  try {
+    for (int step = 0;; ++step) {
+      if (comm.rank() == 2 && step == 100) {
+        died = now();
+        ::kill(::getpid(), SIGKILL);
+      }
+      auto work = comm.allreduce("gradient", gpu.view(tensor), ReduceOp::average);
+      work.wait_on(gpu.stream());
+      if (step % 4 == 3) work.wait();
+    }
+  } catch (const Error& error) {
+    EXPECT_LT(Clock::duration(now() - died), std::chrono::seconds(3));
+    EXPECT_EQ(error.rank(), 2) << error.what();
+  }
+}
+
 // Processes first: what threads do loads CUDA into this process.
 TEST_F(PeerGpu, ProcessesShareAGpu) {
   for (const int size : {1, 2, 4}) run_processes(size, check_peer, share_the_gpu, 60);
   run_processes(2, check_large, share_the_gpu, 60);
 }
 
+TEST_F(PeerGpu, ProcessesForTenThousandRounds) {
+  run_processes(2, [](Communicator& comm) { check_rounds(comm, 10'000); }, share_the_gpu, 120);
+}
+
+TEST_F(PeerGpu, AKilledProcessIsNamedWithinThreeSeconds) {
+  void* page = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(page, MAP_FAILED);
+  auto& died = *new (page) std::atomic<int64_t>(0);
+  // The one failure is that of rank 2, which ends by a signal.
+  EXPECT_NONFATAL_FAILURE(
+      run_processes(
+          3, [&](Communicator& comm) { check_death(comm, died); }, share_the_gpu, 60),
+      "rank 2 (exit code");
+  EXPECT_GT(died.load(), 0);
+  ::munmap(page, 4096);
+}
+
 TEST_F(PeerGpu, ThreadsShareAGpu) {
   for (const int size : {1, 2, 4}) run_threads(size, check_peer, share_the_gpu, 60);
   run_threads(4, check_large, share_the_gpu, 60);
+}
+
+TEST_F(PeerGpu, ThreadsForAHundredThousandRounds) {
+  run_threads(4, [](Communicator& comm) { check_rounds(comm, 100'000); }, share_the_gpu, 170);
 }
 
 }  // namespace

@@ -1,0 +1,76 @@
+// LeNet learns its digits on a GPU: alone, beside the CPU's steps, and on ranks that share it, as threads
+// and as processes. Where there is no GPU every test is skipped and says why.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <string>
+#include <tuple>
+
+#include "tests/nn/digits_training.h"
+#include "tests/support/gpu.h"
+
+namespace tutti::test {
+namespace {
+
+class GpuTraining : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const auto reason = why_no_gpu(); !reason.empty()) GTEST_SKIP() << reason;
+  }
+};
+
+void learn(Communicator& comm) {
+  EXPECT_GE(train_digits(comm, kGpu, DataType::f32, 4, -1).right, 97);
+}
+Tune through(const std::string& backend) {
+  return [backend](Options& options) {
+    options.backend = backend;
+    ::setenv("CUDA_VISIBLE_DEVICES", "0", 0);
+  };
+}
+
+// Processes first: what threads do loads CUDA into this process.
+TEST_F(GpuTraining, OneRankOfNccl) { run_processes(1, learn, through("nccl"), 120); }
+TEST_F(GpuTraining, TwoProcessesOfPeer) { run_processes(2, learn, through("peer"), 120); }
+TEST_F(GpuTraining, TwoProcessesThroughTheHost) { run_processes(2, learn, through("shm"), 120); }
+
+TEST_F(GpuTraining, FiftyStepsAreTheCpus) {
+  const auto cpu = train_thread_ranks({}, 1, DataType::f32, "memory", 4, 50);
+  const auto gpu = train_thread_ranks(kGpu, 1, DataType::f32, "memory", 4, 50);
+  ASSERT_EQ(cpu.parameters.size(), gpu.parameters.size());
+  float worst = 0;
+  for (size_t i = 0; i < cpu.parameters.size(); ++i)
+    worst = std::max(worst, std::abs(cpu.parameters[i] - gpu.parameters[i]));
+  EXPECT_LE(worst, 1e-4f);
+  RecordProperty("worst", std::to_string(worst));
+}
+
+TEST_F(GpuTraining, HasTheSameBitsInEveryRunAndThroughEveryBackend) {
+  for (const auto dtype : {DataType::f32, DataType::bf16, DataType::f16}) {
+    const auto first = train_thread_ranks(kGpu, 2, dtype, "peer", 4, 20);
+    for (const auto* backend : {"peer", "memory"})
+      EXPECT_EQ(first.parameters, train_thread_ranks(kGpu, 2, dtype, backend, 4, 20).parameters)
+          << to_string(dtype) << " " << backend;
+  }
+}
+
+class GpuThreads : public testing::WithParamInterface<std::tuple<int, DataType>>,
+                   public GpuTraining {};
+
+TEST_P(GpuThreads, To97Percent) {
+  const auto [ranks, dtype] = GetParam();
+  EXPECT_GE(train_thread_ranks(kGpu, ranks, dtype, "peer", 4, -1).right, 97);
+}
+INSTANTIATE_TEST_SUITE_P(
+    Peer, GpuThreads,
+    testing::Combine(testing::Values(1, 2, 4),
+                     testing::Values(DataType::f32, DataType::bf16, DataType::f16)),
+    [](const auto& info) {
+      return std::to_string(std::get<0>(info.param)) + "_" +
+             std::string(to_string(std::get<1>(info.param)));
+    });
+
+}  // namespace
+}  // namespace tutti::test
