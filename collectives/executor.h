@@ -36,6 +36,9 @@ class Operation {
   /// While pending: true where it waits for ranks that have not come to it, as far as this rank can
   /// tell, and not for data on its way.
   virtual bool lacks_ranks() const { return false; }
+  /// While pending, on a device: true where what opens the gates is on its streams, and waits for
+  /// nothing that is not.
+  virtual bool is_on_its_way() const { return false; }
 };
 
 struct OperationRelease {

@@ -41,6 +41,7 @@ void WorkState::reuse(int parts) {
   const std::lock_guard lock(mutex_);
   parts_left_.store(parts, std::memory_order_relaxed);
   done_.store(false, std::memory_order_relaxed);
+  is_on_its_way_.store(false, std::memory_order_relaxed);
   seen_.store(false, std::memory_order_relaxed);
   error_.reset();
   outputs_.clear();
@@ -84,7 +85,7 @@ void WorkState::wait(Deadline deadline) {
                               "then() to go on when it is done",
                               name_))
           .with_tensor(name_);
-    driver_->drive(*this, deadline);
+    driver_->drive(*this, Milestone::done, deadline);
   }
   if (!done())
     throw Error(ErrorCode::timeout,
@@ -118,6 +119,12 @@ void WorkState::then(WorkCallback callback) {
 // If this operation, or what the program puts on the stream behind it, needs such a thing while the
 // stream is held, the stream is held for ever. So the first time the host waits too; an error is
 // told by the next wait().
+//
+// Streams of one process share the device's hardware queues (8 of CUDA), and one that is held holds
+// what other streams have put in its queue behind it. Where ranks are threads that share a device,
+// that may be what another rank needs to come to this very operation. So there the host waits until
+// what opens the gate is on its way: then every stream waits for what was put there before, and no
+// sharing of queues makes two of them wait for each other.
 void WorkState::wait_on(const std::shared_ptr<WorkState>& state, StreamRef stream) {
   auto& driver = *state->driver_;
   driver.check_not_forked(state->name_);
@@ -125,9 +132,13 @@ void WorkState::wait_on(const std::shared_ptr<WorkState>& state, StreamRef strea
     state->wait(Deadline::never());
     return;
   }
-  if (driver.is_first_on_device(state->name_) && !driver.in_callback()) {
-    driver.drive(*state, Deadline::never());
-    driver.was_on_device(state->name_);
+  if (!driver.in_callback()) {
+    if (driver.is_first_on_device(state->name_)) {
+      driver.drive(*state, Milestone::done, Deadline::never());
+      driver.was_on_device(state->name_);
+    } else if (driver.ranks_share_device(*state->runtime_)) {
+      driver.drive(*state, Milestone::on_its_way, Deadline::never());
+    }
   }
   driver.stream_waits(state, stream);
   state->runtime_->wait_word(stream, state->gate_, 1);

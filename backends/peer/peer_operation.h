@@ -59,6 +59,7 @@ class PeerOperation final : public Operation {
   void release() override;
   const Error* failure() const override { return failure_ ? &*failure_ : nullptr; }
   bool lacks_ranks() const override { return has_started_ && !has_begun_ && !is_vetoed_; }
+  bool is_on_its_way() const override { return is_finishing_; }
 
  private:
   friend class PeerExchange;

@@ -97,8 +97,8 @@ bool Engine::step() {
     moved = true;
   }
   if (some_may_be_free_) free_retired();
-  if (some_finished_) {
-    some_finished_ = false;
+  if (some_wake_) {
+    some_wake_ = false;
     publish_statistics();
     const std::lock_guard lock(token_mutex_);
     if (token_.waiting_drivers() > 0) drivers_.notify_all();
@@ -128,7 +128,7 @@ bool Engine::may_be_quiet() {
 
 void Engine::finish(std::span<Entry* const> entries, const Error* error) {
   counting_.operations += entries.size();
-  some_finished_ = true;
+  some_wake_ = true;
   finishing_.clear();
   finishing_.reserve(entries.size());  // once they are moved, nothing may be thrown
   std::vector<std::pair<size_t, Error>> failed;

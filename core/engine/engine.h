@@ -103,12 +103,13 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   /// it, look again. Any thread.
   void work_ended();
 
-  void drive(WorkState& work, Deadline deadline) override;
+  void drive(WorkState& work, Milestone milestone, Deadline deadline) override;
   void report(const std::string& line) override;
   bool in_callback() const override;
   void stream_waits(const std::shared_ptr<WorkState>& work, StreamRef stream) override;
   bool is_first_on_device(const std::string& name) const override;
   void was_on_device(const std::string& name) override;
+  bool ranks_share_device(DeviceRuntime& runtime) const override;
 
   Statistics statistics();
   Timeline& timeline() { return timeline_; }
@@ -168,7 +169,7 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   /// Spins, then sleeps until something can move or the deadline passed.
   void rest(Deadline deadline, int& idle_rounds);
   static void spin(int round, int looks_between_yields);
-  void drive_until_done(WorkState& work, Deadline deadline);
+  void drive_until(const WorkState& work, Milestone milestone, Deadline deadline);
   /// Where the time of a thread that waits goes.
   struct WaitAccount {
     Clock::time_point last;  // charged until here
@@ -258,6 +259,7 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   const Context context_;
   const ForkGuard fork_guard_;
   const int spin_rounds_;
+  const int ranks_here_;  // threads of this process
   const std::unique_ptr<Backend> backend_;
   Transport& transport_;
   const std::shared_ptr<Store> deaths_;
@@ -302,7 +304,7 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   bool is_dead_ = false;        // broken, and all is over: the backend is not touched any more
   bool is_shut_ = false;        // all has ended because this rank closes
   bool posted_ = false;         // this step posted a control message
-  bool some_finished_ = false;  // this step ended Works
+  bool some_wake_ = false;      // this step brought Works to what threads may wait for
 
   Poller poller_;
   Bell bell_;

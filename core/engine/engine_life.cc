@@ -28,6 +28,15 @@ int spin_rounds(const Context& context) {
   return ranks <= cores.size() && context.size > 1 ? kRounds : 0;
 }
 
+// Ranks that are threads of this process.
+int ranks_here(const Context& context) {
+  const auto& own = context.places[static_cast<size_t>(context.rank)];
+  return static_cast<int>(
+      std::count_if(context.places.begin(), context.places.end(), [&](const Place& place) {
+        return place.pid == own.pid && place.host == own.host && place.shares_pids(own);
+      }));
+}
+
 // What is said of a late rank, in a report or an error, must be known by then.
 double probe_interval(const Options& options) {
   double seconds = options.stall_warning / 2;
@@ -42,6 +51,7 @@ Engine::Engine(Options options, Context context, std::unique_ptr<Backend> backen
     : options_(std::move(options)),
       context_(std::move(context)),
       spin_rounds_(spin_rounds(context_)),
+      ranks_here_(ranks_here(context_)),
       backend_(std::move(backend)),
       transport_(*backend_->transport()),
       deaths_(std::move(deaths)),
@@ -68,6 +78,7 @@ Engine::Engine(Options options, Context context, std::unique_ptr<Backend> backen
   hooks.finish = [this](std::span<Entry* const> entries, const Error* error) {
     finish(entries, error);
   };
+  hooks.on_its_way = [this] { some_wake_ = true; };
   hooks.broken = [this](const std::string& what) {
     fault(left_ ? *left_
                 : Error(ErrorCode::internal,

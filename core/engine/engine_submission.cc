@@ -186,6 +186,10 @@ void Engine::was_on_device(const std::string& name) {
   device_names_.insert(name);
 }
 
+bool Engine::ranks_share_device(DeviceRuntime& runtime) const {
+  return ranks_here_ > 1 && ranks_here_ > runtime.count();
+}
+
 void Engine::find_waits(Entry& entry) {
   for (const auto& wait : stream_waits_)
     if (wait.stream == entry.input.stream() && !is_over(wait.work))

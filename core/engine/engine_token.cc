@@ -7,21 +7,21 @@
 
 namespace tutti {
 
-void Engine::drive(WorkState& work, Deadline deadline) {
+void Engine::drive(WorkState& work, Milestone milestone, Deadline deadline) {
   check_not_forked(work.name());
   const auto begin = Clock::now();
   work.waiting_since.store(begin.time_since_epoch().count());
   work.waiters.fetch_add(1);
   {
     std::unique_lock lock(token_mutex_);
-    while (!work.done() && !deadline.passed()) {
+    while (!work.has_come_to(milestone) && !deadline.passed()) {
       if (claims_ > 0) {
         // A blocking call of another thread needs the token itself; it drives this Work too.
         token_.step_aside();
         hand_on(lock);
       } else if (token_.take_or_sleep()) {
         lock.unlock();
-        guarded([&] { drive_until_done(work, deadline); });
+        guarded([&] { drive_until(work, milestone, deadline); });
         lock.lock();
         static_cast<void>(token_.put_back());
         continue;
@@ -93,18 +93,19 @@ void Engine::hand_on(const std::unique_lock<std::mutex>&) {
   }
 }
 
-void Engine::drive_until_done(WorkState& work, Deadline deadline) {
+void Engine::drive_until(const WorkState& work, Milestone milestone, Deadline deadline) {
   ++counting_.caller_runs;
   int idle_rounds = 0;
   WaitAccount account{Clock::now(), nullptr};
-  while (!work.done() && !deadline.passed() && claims_.load(std::memory_order_relaxed) == 0) {
+  while (!work.has_come_to(milestone) && !deadline.passed() &&
+         claims_.load(std::memory_order_relaxed) == 0) {
     const bool moved = step();
     charge(account, moved, scheduler_->lacks_ranks());
     if (moved) {
       idle_rounds = 0;
       continue;
     }
-    if (work.done()) break;  // by another thread's callback
+    if (work.has_come_to(milestone)) break;  // by another thread's callback
     rest(deadline, idle_rounds);
   }
   publish_statistics();

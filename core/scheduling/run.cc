@@ -307,12 +307,17 @@ void Run::start(Backend& backend, uint32_t verdict, int queue) {
 void Run::start_on_device(Launch& launch) {
   ready_.clear();
   gates_.clear();
+  gated_.clear();
   for (size_t i = 0; i < entries_.size(); ++i) {
     const auto& entry = *entries_[i];
     ready_.push_back(entry.ready->event());
     const bool is_last = slices_.empty() || slices_[i].begin + slices_[i].count ==
                                                 entry.request.signature.shape.count();
-    if (auto* gate = entry.work->only_gate(); gate != nullptr && is_last) gates_.push_back(gate);
+    auto* gate = entry.work->only_gate();
+    if (gate == nullptr || !is_last) continue;
+    gates_.push_back(gate);
+    gated_.push_back(entry.work.get());
+    entry.work->set_on_its_way(false);  // again, after a veto
   }
   device_launch_ = {};
   device_launch_.ready = ready_;
@@ -332,6 +337,13 @@ void Run::start_on_device(Launch& launch) {
   device_launch_.inputs = inputs_;
   device_launch_.outputs = outputs_;
   device_launch_.prescale = prescale_;
+}
+
+bool Run::tell_on_its_way() {
+  if (gated_.empty() || cancelled || !operation_->is_on_its_way()) return false;
+  for (auto* work : gated_) work->set_on_its_way(true);
+  gated_.clear();
+  return true;
 }
 
 // Needs no bucket: nothing is cast, and no rank can veto it.

@@ -70,6 +70,9 @@ class Run {
 
   /// Buckets go into `queue`.
   void start(Backend& backend, uint32_t verdict, int queue);
+  /// On a device, while the operation is pending: tells the Works whose gates it opens, the first
+  /// time that it is on its way, and returns true then.
+  bool tell_on_its_way();
   /// Copies what was staged to where the user wants it. After state done.
   void finish();
 
@@ -140,6 +143,7 @@ class Run {
   DeviceLaunch device_launch_;
   std::vector<void*> ready_;
   std::vector<uint64_t*> gates_;
+  std::vector<WorkState*> gated_;       // whose gates these are
   std::shared_ptr<std::byte> nothing_;  // what a rank without entries packs
   VerdictGate gate_;                    // of an operation of a plan
   PairOperation in_pair_;               // of a pair

@@ -275,6 +275,7 @@ bool Scheduler::advance(Clock::time_point now) {
     auto& run = *runs_[i];
     const auto state = run.operation()->advance();
     if (state == OperationState::pending) {
+      if (run.tell_on_its_way()) hooks_.on_its_way();
       ++i;
       continue;
     }

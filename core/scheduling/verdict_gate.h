@@ -21,6 +21,7 @@ class VerdictGate final : public Operation {
   void cancel() override;
   const Error* failure() const override { return running().failure(); }
   bool lacks_ranks() const override { return running().lacks_ranks(); }
+  bool is_on_its_way() const override { return !gate_ && behind_ && behind_->is_on_its_way(); }
 
  private:
   const Operation& running() const { return gate_ ? *gate_ : *behind_; }

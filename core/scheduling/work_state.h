@@ -19,12 +19,18 @@ namespace tutti {
 
 using WorkCallback = std::function<void(std::exception_ptr)>;
 
+/// How far a Work is to come.
+enum class Milestone : uint8_t {
+  on_its_way,  // what opens its gate is on a stream, or it is done
+  done
+};
+
 /// What makes Works progress, as they see it: the engine.
 class Driver {
  public:
   virtual ~Driver() = default;
-  /// Returns once `work` is done or the deadline passed.
-  virtual void drive(class WorkState& work, Deadline deadline) = 0;
+  /// Returns once `work` has come to the milestone or the deadline passed.
+  virtual void drive(class WorkState& work, Milestone milestone, Deadline deadline) = 0;
   /// The error of a Work that no thread of the program has asked for.
   virtual void report(const std::string& line) = 0;
   /// True in a fork of the process whose driver this is.
@@ -40,6 +46,8 @@ class Driver {
   virtual bool is_first_on_device(const std::string& name) const = 0;
   /// The program has waited on the host for an operation of this name on a device.
   virtual void was_on_device(const std::string& name) = 0;
+  /// Whether ranks that are threads of this process have streams on one device of this kind.
+  virtual bool ranks_share_device(DeviceRuntime& runtime) const = 0;
 };
 
 /// What a Work points to. Parts (the tensors of a group) finish one by one; the last one ends it.
@@ -50,6 +58,10 @@ class WorkState {
   ~WorkState();
 
   bool done() const { return done_.load(std::memory_order_acquire); }
+  bool has_come_to(Milestone milestone) const {
+    return done() ||
+           (milestone == Milestone::on_its_way && is_on_its_way_.load(std::memory_order_acquire));
+  }
   const std::string& name() const { return name_; }
   Driver& driver() { return *driver_; }
 
@@ -72,6 +84,8 @@ class WorkState {
   /// What streams wait for, if it has one part only: the backend that works on that part may open
   /// it (set it to 1) in stream order. Else null.
   uint64_t* only_gate() const { return parts_ == 1 ? gate_ : nullptr; }
+  /// Whether what opens the gate is on a stream.
+  void set_on_its_way(bool is_so) { is_on_its_way_.store(is_so, std::memory_order_release); }
   /// In order of `stream`: lets the streams that wait go on.
   void open_gate(StreamRef stream) { runtime_->write_word(stream, gate_, 1); }
   std::exception_ptr exception() const;
@@ -100,6 +114,7 @@ class WorkState {
   const int parts_;  // at first
   std::atomic<int> parts_left_;
   std::atomic<bool> done_{false};
+  std::atomic<bool> is_on_its_way_{false};
   std::atomic<bool> seen_{false};
   std::atomic<int> source_{-1};       // of a receive
   DeviceRuntime* runtime_ = nullptr;  // constant once handed out; null: host memory

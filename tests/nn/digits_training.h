@@ -44,26 +44,31 @@ inline nn::Dataset digits_of(const std::string& part) {
   return nn::read_mnist(file + "-images-idx3-ubyte.gz", file + "-labels-idx1-ubyte.gz");
 }
 
+struct DigitsMethod {
+  int epochs = 4;
+  int64_t steps = -1;  // of the whole training; below 0: all of it, and then the test digits
+  double learning_rate = 0.05, momentum = 0.9;
+};
+
 struct Trained {
   std::vector<float> parameters;
   double right = 0;  // per cent of the test digits; 0 if not all of the training was done
 };
 
-/// One rank's part of `epochs` by SGD with 64 digits a step of all ranks together; `steps`: of the
-/// whole training; below 0: all of it, and then the test digits.
-inline Trained train_digits(Communicator& comm, Device device, DataType dtype, int epochs,
-                            int64_t steps) {
+/// One rank's part of training by SGD with 64 digits a step of all ranks together.
+inline Trained train_digits(Communicator& comm, Device device, DataType dtype,
+                            const DigitsMethod& method = {}) {
   static const auto training = digits_of("train"), testing = digits_of("t10k");
   auto model = lenet(device, dtype);
-  nn::Sgd sgd(model.parameters(), {.learning_rate = 0.05, .momentum = 0.9});
+  nn::Sgd sgd(model.parameters(), {.learning_rate = method.learning_rate, .momentum = method.momentum});
   auto optimizer = distributed(comm, sgd, {.op = ReduceOp::sum});
   nn::StepAgreement agreement(comm,
                               {.loss_scale = {.first = dtype == DataType::f16 ? 65536.0 : 1.0}});
   nn::DataLoader loader(
       training, {.batch = 64 / comm.size(), .rank = comm.rank(), .size = comm.size(), .seed = 1});
-  const int64_t all = epochs * loader.steps_per_epoch();
-  const nn::CosineSchedule rate{.base = 0.05, .total = all, .warmup = all / 24};
-  for (int64_t step = 0; step < (steps < 0 ? all : steps); ++step) {
+  const int64_t all = method.epochs * loader.steps_per_epoch();
+  const nn::CosineSchedule rate{.base = method.learning_rate, .total = all, .warmup = all / 24};
+  for (int64_t step = 0; step < (method.steps < 0 ? all : method.steps); ++step) {
     auto batch = loader.next();
     if (!batch) batch = loader.next();
     sgd.set_learning_rate(rate(step));
@@ -84,7 +89,7 @@ inline Trained train_digits(Communicator& comm, Device device, DataType dtype, i
     trained.parameters.insert(trained.parameters.end(), host.span<float>().begin(),
                               host.span<float>().end());
   }
-  if (steps >= 0) return trained;
+  if (method.steps >= 0) return trained;
   int64_t right = 0;
   nn::DataLoader tests(testing, {.batch = 100, .shuffle = false, .drop_last = false});
   for (const auto& [images, labels] : tests)
@@ -96,14 +101,14 @@ inline Trained train_digits(Communicator& comm, Device device, DataType dtype, i
 /// train_digits() on ranks that are threads; all must end with the same bits. Backend peer needs
 /// the device before ranks meet; memory stages gradients through the host.
 inline Trained train_thread_ranks(Device device, int ranks, DataType dtype,
-                                  const std::string& backend, int epochs, int64_t steps) {
+                                  const std::string& backend, const DigitsMethod& method = {}) {
   if (device.kind != DeviceKind::cpu) device_runtime(device.kind);
   Trained result;
   std::mutex mutex;
   run_threads(
       ranks,
       [&](Communicator& comm) {
-        auto mine = train_digits(comm, device, dtype, epochs, steps);
+        auto mine = train_digits(comm, device, dtype, method);
         const std::lock_guard lock(mutex);
         if (result.parameters.empty())
           result = std::move(mine);

@@ -175,7 +175,9 @@ Event& event_of(void* event) { return *static_cast<Event*>(event); }
 
 class FakeDevice::Implementation {
  public:
-  explicit Implementation(const Options& options) : options_(options), default_(options, 0) {}
+  explicit Implementation(const Options& options) : options_(options), default_(options, 0) {
+    for (int queue = 0; queue < options.queues; ++queue) add_queue();
+  }
   ~Implementation() { finish_streams(); }
 
   void finish_streams() {
@@ -184,12 +186,26 @@ class FakeDevice::Implementation {
   }
 
   Stream& stream(StreamRef reference) {
-    return reference.native == nullptr ? default_ : *static_cast<Stream*>(reference.native);
+    return reference.native == nullptr ? default_ : *static_cast<Place*>(reference.native)->queue;
   }
-  Stream* add_stream() {
+  void* add_stream() {
     const std::lock_guard lock(mutex_);
-    streams_.push_back(std::make_unique<Stream>(options_, streams_.size() + 1));
-    return streams_.back().get();
+    auto* queue = options_.queues == 0 ? add_queue()
+                                       : queues_[places_.size() % queues_.size()].get();
+    return &places_.emplace_back(queue);
+  }
+  void close(StreamRef reference) {
+    if (options_.queues == 0) stream(reference).close();
+  }
+  // What other streams put into its queue may wait for the caller.
+  bool wait_until_idle(StreamRef reference, Deadline deadline) {
+    auto& queue = stream(reference);
+    if (options_.queues == 0 || reference.native == nullptr) return queue.wait_until_idle(deadline);
+    const auto here = std::make_shared<Point>();
+    queue.submit([here] { here->reached.store(true); });
+    while (!here->reached.load() && !deadline.passed())
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    return here->reached.load();
   }
 
   // Streams live as long as this does, and what they drop may call the device.
@@ -233,15 +249,24 @@ class FakeDevice::Implementation {
   std::vector<Stream*> all_streams() {
     std::vector<Stream*> all{&default_};
     const std::lock_guard lock(mutex_);
-    for (const auto& stream : streams_) all.push_back(stream.get());
+    for (const auto& queue : queues_) all.push_back(queue.get());
     return all;
   }
+  Stream* add_queue() {
+    return queues_.emplace_back(std::make_unique<Stream>(options_, queues_.size() + 1)).get();
+  }
 
+  // A stream as callers know it.
+  struct Place {
+    explicit Place(Stream* its_queue) : queue(its_queue) {}
+    Stream* queue;
+  };
   const Options options_;
   Stream default_;
   std::mutex mutex_;
   // Destroyed streams stay here until the end, because destroying one must not wait for it.
-  std::vector<std::unique_ptr<Stream>> streams_;
+  std::vector<std::unique_ptr<Stream>> queues_;
+  std::deque<Place> places_;
   std::deque<uint64_t> words_;
   std::vector<uint64_t*> free_words_;
   std::unordered_map<void*, StreamRef> streams_of_;
@@ -292,7 +317,7 @@ void FakeDevice::give_back_word(uint64_t* word) noexcept { implementation_->give
 StreamRef FakeDevice::create_stream(Device) { return {implementation_->add_stream()}; }
 
 void FakeDevice::destroy_stream(StreamRef stream) noexcept {
-  implementation_->stream(stream).close();
+  implementation_->close(stream);
 }
 
 void* FakeDevice::create_event(Device) { return new Event; }
@@ -406,7 +431,7 @@ void FakeDevice::synchronize(StreamRef stream) {
   implementation_->synchronize_count.fetch_add(1);
   if (on_stream_thread)
     throw Error(ErrorCode::internal, "a host function called the device runtime");
-  if (!implementation_->stream(stream).wait_until_idle(Deadline::after(kSynchronizeSeconds)))
+  if (!implementation_->wait_until_idle(stream, Deadline::after(kSynchronizeSeconds)))
     throw Error(
         ErrorCode::timeout,
         fmt::format("a stream of the fake device did not finish within {} s", kSynchronizeSeconds));

@@ -110,8 +110,14 @@ std::string text_of(ConvolutionPass pass, const ConvolutionShape& s, DataType dt
       s.padding[2]);
 }
 
-// Whether an engine does what is promised.
-bool is_wanted(const Cudnn& library, const Descriptor& configuration, DataType dtype,
+// What an engine is good for.
+enum class Fitness : uint8_t {
+  unfit,       // breaks a promise
+  last_resort, // of 16 bits without tensor cores: says nothing of the type in which it sums
+  fit
+};
+
+Fitness fitness(const Cudnn& library, const Descriptor& configuration, DataType dtype,
                const ConvolutionPlanOptions& options) {
   std::vector<Descriptor> engines;
   engines.emplace_back(library, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
@@ -121,11 +127,16 @@ bool is_wanted(const Cudnn& library, const Descriptor& configuration, DataType d
   const auto has = [&](cudnnBackendNumericalNote_t note) {
     return std::find(notes.begin(), notes.end(), note) != notes.end();
   };
-  if (options.is_deterministic && has(CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC)) return false;
-  if (has(CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION)) return false;
+  if (options.is_deterministic && has(CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC))
+    return Fitness::unfit;
+  if (has(CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION)) return Fitness::unfit;
+  const bool by_tensor_cores = has(CUDNN_NUMERICAL_NOTE_TENSOR_CORE);
+  if (dtype != DataType::f32) return by_tensor_cores ? Fitness::fit : Fitness::last_resort;
   // Tensor cores take f32 as TF32.
-  return dtype != DataType::f32 || options.allows_tf32 ||
-         (!has(CUDNN_NUMERICAL_NOTE_TENSOR_CORE) && !has(CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS));
+  return options.allows_tf32 ||
+                 (!by_tensor_cores && !has(CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS))
+             ? Fitness::fit
+             : Fitness::unfit;
 }
 
 }  // namespace
@@ -198,6 +209,7 @@ std::unique_ptr<ConvolutionPlan> Convolutions::make(ConvolutionPass pass, const 
   graph.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, operation).finish();
 
   size_t tried = 0;
+  std::unique_ptr<ConvolutionPlan> last_resort;
   for (const auto mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
     Descriptor heuristics(library_, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
     heuristics.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph)
@@ -211,7 +223,8 @@ std::unique_ptr<ConvolutionPlan> Convolutions::make(ConvolutionPass pass, const 
         static_cast<size_t>(heuristics.get(CUDNN_ATTR_ENGINEHEUR_RESULTS, configurations));
     for (size_t i = 0; i < std::min(count, kMostEngines); ++i) {
       ++tried;
-      if (!is_wanted(library_, configurations[i], dtype, options_)) continue;
+      const auto fit = fitness(library_, configurations[i], dtype, options_);
+      if (fit == Fitness::unfit || (fit == Fitness::last_resort && last_resort)) continue;
       Descriptor plan(library_, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
       plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configurations[i]);
       if (handle_ != nullptr) plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, handle_);
@@ -221,9 +234,13 @@ std::unique_ptr<ConvolutionPlan> Convolutions::make(ConvolutionPass pass, const 
       const int64_t workspace =
           plan.get<int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, 1).front();
       if (workspace > options_.most_workspace) continue;
-      return std::make_unique<ConvolutionPlan>(ConvolutionPlan{std::move(plan), workspace, tried});
+      auto found = std::make_unique<ConvolutionPlan>(
+          ConvolutionPlan{std::move(plan), workspace, tried});
+      if (fit == Fitness::fit) return found;
+      last_resort = std::move(found);
     }
   }
+  if (last_resort) return last_resort;
   throw Error(ErrorCode::unavailable,
               fmt::format("none of cuDNN's {} engines does {} within {} bytes of workspace{}; keep "
                           "this layer on the cpu, or use another type",
