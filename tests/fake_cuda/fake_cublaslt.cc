@@ -25,6 +25,8 @@ struct FakeLayout {
   cudaDataType_t type;
   uint64_t rows, columns;
   int64_t leading;
+  int32_t matrices = 1;
+  int64_t stride = 0;
 };
 struct FakePreference {
   size_t workspace = 0;
@@ -35,6 +37,7 @@ struct FakeChoice {
   uint64_t magic, workspace;
   uint32_t alignment[4];
   uint64_t m, n, k;
+  int32_t matrices;
 };
 static_assert(sizeof(FakeChoice) <= sizeof(cublasLtMatmulAlgo_t));
 
@@ -48,7 +51,8 @@ DataType dtype_of_cuda(cudaDataType_t type) {
 }
 
 size_t bytes_of_layout(const FakeLayout& layout) {
-  const auto elements = static_cast<uint64_t>(layout.leading) * (layout.columns - 1) + layout.rows;
+  const auto elements = static_cast<uint64_t>(layout.leading) * (layout.columns - 1) + layout.rows +
+                        static_cast<uint64_t>(layout.stride * (layout.matrices - 1));
   return elements * static_cast<uint64_t>(size_of(dtype_of_cuda(layout.type)));
 }
 
@@ -119,6 +123,18 @@ cublasStatus_t layout_create(cublasLtMatrixLayout_t* layout, cudaDataType type, 
   *layout = reinterpret_cast<cublasLtMatrixLayout_t>(new FakeLayout{type, rows, columns, leading});
   return CUBLAS_STATUS_SUCCESS;
 }
+cublasStatus_t layout_set(cublasLtMatrixLayout_t native, cublasLtMatrixLayoutAttribute_t attribute,
+                          const void* value, size_t bytes) {
+  auto& layout = *reinterpret_cast<FakeLayout*>(native);
+  switch (attribute) {
+    case CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT:
+      return put(layout.matrices, value, bytes);
+    case CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET:
+      return put(layout.stride, value, bytes);
+    default:
+      return refuse("an attribute of a matrix that is not known");
+  }
+}
 cublasStatus_t layout_destroy(cublasLtMatrixLayout_t layout) {
   delete reinterpret_cast<const FakeLayout*>(layout);
   return CUBLAS_STATUS_SUCCESS;
@@ -165,7 +181,9 @@ bool fit(const FakeProduct& product, const FakeLayout& a, const FakeLayout& b, c
   choice.m = ta ? a.columns : a.rows;
   choice.k = ta ? a.rows : a.columns;
   choice.n = tb ? b.rows : b.columns;
-  return choice.k == (tb ? b.columns : b.rows) && d.rows == choice.m && d.columns == choice.n;
+  choice.matrices = d.matrices;
+  return choice.k == (tb ? b.columns : b.rows) && d.rows == choice.m && d.columns == choice.n &&
+         a.matrices == d.matrices && b.matrices == d.matrices;
 }
 
 cublasStatus_t heuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a,
@@ -209,12 +227,14 @@ cublasStatus_t matmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void* a
   if (algo == nullptr) return refuse("no algorithm was chosen");
   std::memcpy(&choice, algo, sizeof choice);
   if (choice.magic != kMagic || !fit(product, a_of, b_of, d_of, now) || now.m != choice.m ||
-      now.n != choice.n || now.k != choice.k)
+      now.n != choice.n || now.k != choice.k || now.matrices != choice.matrices)
     return refuse("the algorithm was chosen for another product");
   const void* sides[] = {a, b, c, d};
   const FakeLayout layouts[] = {a_of, b_of, d_of, d_of};
   for (int i = 0; i < 4; ++i) {
-    if (reinterpret_cast<uintptr_t>(sides[i]) % choice.alignment[i] != 0)
+    const auto between =
+        static_cast<uintptr_t>(layouts[i].stride * size_of(dtype_of_cuda(layouts[i].type)));
+    if ((reinterpret_cast<uintptr_t>(sides[i]) | between) % choice.alignment[i] != 0)
       return refuse(fmt::format("side {} is aligned worse than its algorithm was chosen for", i));
     if (!device.owns(sides[i], bytes_of_layout(layouts[i])))
       return refuse(fmt::format("side {} is not memory of the device", i));
@@ -236,9 +256,15 @@ cublasStatus_t matmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void* a
       return l.leading * static_cast<int64_t>(l.columns - 1) + static_cast<int64_t>(l.rows);
     };
     const auto type = dtype_of_cuda(a_of.type), to = dtype_of_cuda(d_of.type);
-    const auto left = floats_at(a, type, count(a_of)), right = floats_at(b, type, count(b_of));
-    auto sums = rest == 0 ? std::vector<float>(static_cast<size_t>(count(d_of)))
-                          : floats_at(d, to, count(d_of));
+    for (int32_t matrix = 0; matrix < d_of.matrices; ++matrix) {
+    const auto at = [matrix](const void* side, const FakeLayout& l) {
+      return static_cast<const std::byte*>(side) +
+             matrix * l.stride * size_of(dtype_of_cuda(l.type));
+    };
+    const auto left = floats_at(at(a, a_of), type, count(a_of)),
+               right = floats_at(at(b, b_of), type, count(b_of));
+    // What lies between its columns stays.
+    auto sums = floats_at(at(d, d_of), to, count(d_of));
     const auto m = static_cast<dnnl_dim_t>(choice.m), n = static_cast<dnnl_dim_t>(choice.n),
                k = static_cast<dnnl_dim_t>(choice.k);
     // Columns beside each other are rows beside each other of the transposed product.
@@ -252,7 +278,8 @@ cublasStatus_t matmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void* a
           sums[static_cast<size_t>(column * d_of.leading + row)] += bias[static_cast<size_t>(row)];
     }
     cast(DataType::f32, reinterpret_cast<const std::byte*>(sums.data()), to,
-         static_cast<std::byte*>(d), count(d_of));
+         const_cast<std::byte*>(at(d, d_of)), count(d_of));
+    }
   });
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -272,6 +299,7 @@ cuda::CublasLt fake_cublaslt() {
   table.cublasLtMatmulDescDestroy = desc_destroy;
   table.cublasLtMatmulDescSetAttribute = desc_set;
   table.cublasLtMatrixLayoutCreate = layout_create;
+  table.cublasLtMatrixLayoutSetAttribute = layout_set;
   table.cublasLtMatrixLayoutDestroy = layout_destroy;
   table.cublasLtMatmulPreferenceCreate = preference_create;
   table.cublasLtMatmulPreferenceDestroy = preference_destroy;

@@ -227,6 +227,8 @@ right() {
     step "mnist in $dtype, 1 rank" 60 reaches_97 mnist --device cuda --dtype "$dtype" --quiet \
       --data "$root/share/mnist"
   done
+  step "flag kernels" 60 flags_gpu_test --gtest_color=no
+  step "training" 120 env MNIST="$root/share/mnist" gpu_training_test --gtest_color=no
   step "mnist, 2 ranks on one GPU" 60 reaches_97 tutti-run -np 2 mnist --device cuda --quiet \
     --data "$root/share/mnist"
 }
@@ -234,8 +236,9 @@ right() {
 fast() {
   local set ranks
   for set in resnet50 gpt2 small1000; do
-    step "pack, unpack: $set" 60 tutti-bench device -n 3 --set "$set"
+    step "pack, unpack: $set" 60 tutti-bench device -n 1 --set "$set"
   done
+  step "allreduce of threads" 60 tutti-bench shared_device -n 1
   step "matmul" 60 matmul --device cuda --size 8192 --dtype bf16
   step "resnet_synthetic in bf16" 90 resnet_synthetic --device cuda --dtype bf16 --batch 64
   step "gpt2 124M in bf16" 90 gpt2 --device cuda --dtype bf16 --model 124M --batch 16 \

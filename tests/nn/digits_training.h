@@ -1,8 +1,7 @@
 #pragma once
 
 // LeNet learns the digits of examples/data/mnist, on ranks and devices of the caller's choice. The
-// folder is TUTTI_MNIST's, or what the environment's variable of that name says, where the sources
-// are not at hand.
+// folder is the sources', or what the environment's MNIST says where they are not at hand.
 
 #include <gtest/gtest.h>
 
@@ -39,7 +38,7 @@ inline nn::Sequential lenet(Device device, DataType dtype) {
 }
 
 inline nn::Dataset digits_of(const std::string& part) {
-  const char* folder = std::getenv("TUTTI_MNIST");
+  const char* folder = std::getenv("MNIST");
   const auto file = std::string(folder != nullptr ? folder : TUTTI_MNIST) + "/" + part;
   return nn::read_mnist(file + "-images-idx3-ubyte.gz", file + "-labels-idx1-ubyte.gz");
 }

@@ -7,7 +7,9 @@
 
 namespace tutti::test {
 
-std::string why_no_gpu(const std::function<void()>& more) {
+namespace {
+
+std::string ask(const std::function<void()>& more) {
   int ends[2];
   if (::pipe(ends) != 0) return "no pipe";
   const pid_t child = ::fork();
@@ -33,5 +35,13 @@ std::string why_no_gpu(const std::function<void()>& more) {
   if (status != 0 && reason.empty()) reason = "the process that looked for a GPU ended badly";
   return reason;
 }
+
+}  // namespace
+
+std::string why_no_gpu() {
+  static const std::string reason = ask([] {});
+  return reason;
+}
+std::string why_no_gpu(const std::function<void()>& more) { return ask(more); }
 
 }  // namespace tutti::test

@@ -12,9 +12,11 @@ namespace tutti::test {
 
 constexpr Device kGpu{DeviceKind::cuda, 0};
 
-/// Why tests on a GPU cannot run here, or nothing; `more` may throw what else is missing. Asked in
-/// a child process: CUDA does not survive a fork, and the tests' ranks are forks of this process.
-std::string why_no_gpu(const std::function<void()>& more = [] {});
+/// Why tests on a GPU cannot run here, or nothing. Asked once, in a child process: CUDA does not
+/// survive a fork, and the tests' ranks are forks of this process.
+std::string why_no_gpu();
+/// The same, where `more` may throw what else is missing; before this process has used CUDA.
+std::string why_no_gpu(const std::function<void()>& more);
 
 /// Values on the GPU and back, in order of a stream of its own.
 class Gpu {

@@ -50,7 +50,7 @@ using KernelsOf =
             SquaredErrorBackward<T>, LayerNormForward<T>, LayerNormBackward<T>, ColumnSums<T>,
             BatchNormMoments<T>, BatchNormForward<T>, BatchNormBackward<T>, ChannelSums<T>,
             PoolingForward<T>, PoolingBackward<T>, EmbeddingForward<T>, EmbeddingBackward<T>,
-            AttentionForward<T>, AttentionBackwardQueries<T>, AttentionBackwardKeys<T>>;
+            AttentionShares<T>, AttentionSlopes<T>>;
 
 using AllKernels =
     Joined<KernelsOf<float>, KernelsOf<BFloat16>, KernelsOf<Float16>,

@@ -59,177 +59,131 @@ struct EmbeddingBackward {
   }
 };
 
-/// As AttentionShape.
-struct Heads {
-  int64_t batch, heads, length, width;
-  float scale;  // 1 / sqrt(width)
+// --- attention: what stands between its products of matrices ---------------------------------------
+
+/// Scores of queries and keys, [matrices, length, pitch] of which a row has `length`. A block has some
+/// rows, and a row has the lanes of a warp.
+struct ScoreRows {
+  static constexpr int kLanes = 32, kOfBlock = kThreads / kLanes;
+  static constexpr int kHalvings = 5;  // of the lanes
+
+  int64_t matrices, length, pitch;
+  int64_t between;  // logarithms from one matrix to the next
+  float scale;
   bool is_causal;
-  int64_t rows() const { return batch * heads * length; }
-};
 
-/// A row of a head: a block's query or key, and where in [batch, length, 3 * heads * width] and in
-/// [batch, length, heads * width] its head begins.
-struct HeadRow {
-  int64_t row, width, features, packed, output;
-  TUTTI_DEVICE HeadRow(const Heads& s, int64_t block) {
+  struct At {
+    bool is_there;
+    int lane;
+    int64_t first, log;  // where the row begins in the scores, and its logarithm
+    int64_t seen;        // keys
+  };
+  int64_t blocks() const { return blocks_for(matrices * length, kOfBlock); }
+  TUTTI_DEVICE At at(int64_t block, int thread) const {
     // Of 32 bits, as a grid is: wider divisions are calls.
-    const auto length = static_cast<int32_t>(s.length), heads = static_cast<int32_t>(s.heads);
-    const int32_t head = static_cast<int32_t>(block) / length;
-    row = static_cast<int32_t>(block) % length;
-    width = s.width;
-    features = s.heads * s.width;
-    output = head / heads * s.length * features + head % heads * s.width;
-    packed = head / heads * s.length * 3 * features + head % heads * s.width;
+    const auto row = static_cast<int32_t>(block * kOfBlock + thread / kLanes);
+    const auto rows = static_cast<int32_t>(length);
+    const int32_t matrix = row / rows, query = row % rows;
+    return {row < matrices * length, thread % kLanes, row * pitch, matrix * between + query,
+            is_causal ? int64_t{query} + 1 : length};
   }
-  TUTTI_DEVICE int64_t query(int64_t at) const { return packed + at * 3 * features; }
-  TUTTI_DEVICE int64_t key(int64_t at) const { return query(at) + features; }
-  TUTTI_DEVICE int64_t value(int64_t at) const { return query(at) + 2 * features; }
-  TUTTI_DEVICE int64_t out(int64_t at) const { return output + at * features; }
 };
 
-inline constexpr int64_t kMostLength = 4096;     // of sequences: their scores are shared by a block
-inline constexpr int64_t kMostWidth = kThreads;  // of heads
-
-template <class T>
-TUTTI_DEVICE float dot(const T* a, const T* b, int64_t width) {
-  float sum = 0;
-  for (int64_t d = 0; d < width; ++d) sum += value_at(a, d) * value_at(b, d);
-  return sum;
+/// Adds, or finds the largest of, what the lanes of each row have; the first lane has the result.
+/// `halving` counts from 1.
+TUTTI_DEVICE void add_lanes(float* all, int thread, int halving) {
+  const int count = ScoreRows::kLanes >> halving;
+  if (thread % ScoreRows::kLanes < count) all[thread] += all[thread + count];
+}
+TUTTI_DEVICE void greater_lanes(float* all, int thread, int halving) {
+  const int count = ScoreRows::kLanes >> halving;
+  // NaN is larger than all, so that it is not lost.
+  if (thread % ScoreRows::kLanes < count && !(all[thread + count] <= all[thread]) &&
+      all[thread] == all[thread])
+    all[thread] = all[thread + count];
 }
 
-/// A block has a query of a head.
+/// shares = softmax(scale * scores) of what each query sees, 0 elsewhere.
 template <class T>
-struct AttentionForward {
+struct AttentionShares {
+  static constexpr int kHalvings = ScoreRows::kHalvings;
   struct Shared {
-    float scores[kMostLength];
-    float largest[kThreads];
-    double sums[kThreads];
+    float largest[kThreads], sums[kThreads];
   };
-  static constexpr int kPhases = 2 * (1 + kHalves) + 1;
-  Heads shape;
-  const T* packed;
-  T* output;
-  float* log_sums;
-  int64_t blocks() const { return shape.rows(); }
+  static constexpr int kPhases = 2 * (1 + kHalvings) + 1;
+  ScoreRows rows;
+  const float* scores;
+  T* shares;
+  float* logs;
+  int64_t blocks() const { return rows.blocks(); }
   TUTTI_DEVICE void run(int64_t block, int thread, int phase, Shared& shared) const {
-    if (phase > 0 && phase <= kHalves) return greater_half(shared.largest, thread, phase);
-    if (phase > kHalves + 1 && phase <= 2 * kHalves + 1)
-      return add_half(shared.sums, thread, phase - kHalves - 1);
-    const HeadRow at(shape, block);
-    const int64_t seen = shape.is_causal ? at.row + 1 : shape.length;
+    if (phase > 0 && phase <= kHalvings) return greater_lanes(shared.largest, thread, phase);
+    if (phase > kHalvings + 1 && phase <= 2 * kHalvings + 1)
+      return add_lanes(shared.sums, thread, phase - kHalvings - 1);
+    const auto at = rows.at(block, thread);
+    if (!at.is_there) return;
+    const float* row = scores + at.first;
     if (phase == 0) {
-      const T* query = packed + at.query(at.row);
       float most = -std::numeric_limits<float>::infinity();
-      for (int64_t key = thread; key < seen; key += kThreads) {
-        const float score = shape.scale * dot(query, packed + at.key(key), shape.width);
-        shared.scores[key] = score;
+      for (int64_t key = at.lane; key < at.seen; key += ScoreRows::kLanes) {
+        const float score = rows.scale * row[key];
         if (score > most || score != score) most = score;
       }
       shared.largest[thread] = most;
-    } else if (phase == kHalves + 1) {
-      double sum = 0;
-      for (int64_t key = thread; key < seen; key += kThreads) {
-        const float share = std::exp(shared.scores[key] - shared.largest[0]);
-        shared.scores[key] = share;
-        sum += static_cast<double>(share);
-      }
+      return;
+    }
+    const float most = shared.largest[thread - at.lane];
+    if (phase == kHalvings + 1) {
+      float sum = 0;
+      for (int64_t key = at.lane; key < at.seen; key += ScoreRows::kLanes)
+        sum += std::exp(rows.scale * row[key] - most);
       shared.sums[thread] = sum;
-    } else {
-      if (thread == 0)
-        log_sums[block] = shared.largest[0] + static_cast<float>(std::log(shared.sums[0]));
-      if (thread >= shape.width) return;
-      const auto inverse = static_cast<float>(1 / shared.sums[0]);
-      const T* value = packed + at.value(0) + thread;
-      float sum = 0;
-      for (int64_t key = 0; key < seen; ++key, value += 3 * at.features)
-        sum += shared.scores[key] * inverse * value_at(value, 0);
-      store_at(output, at.out(at.row) + thread, sum);
+      return;
     }
+    const float log = most + std::log(shared.sums[thread - at.lane]);
+    if (at.lane == 0) logs[at.log] = log;
+    for (int64_t key = at.lane; key < rows.length; key += ScoreRows::kLanes)
+      store_at(shares + at.first, key,
+               key < at.seen ? std::exp(rows.scale * row[key] - log) : 0.0f);
   }
 };
 
-/// What backward reads. With P the softmax, O = P V and D = rowsum(dO O): dV = P^T dO,
-/// dS = P (dO V^T - D), dQ = scale dS K, dK = scale dS^T Q (Dao et al. 2022).
+/// With P the softmax and dP its gradient, slopes = scale * P (dP - rowsum(P dP)), the gradient of
+/// Q K^T; and P once more, as `shares`.
 template <class T>
-struct AttentionGradients {
-  Heads shape;
-  const T* packed;
-  const T* output;
-  const float* log_sums;  // [batch, heads, length]
-  const T* output_gradient;
-  T* packed_gradient;
-
-  struct Slope {
-    float share, slope;  // P, dS
-  };
-  TUTTI_DEVICE Slope slope(const HeadRow& at, const float* logs, int64_t query, int64_t key) const {
-    const int64_t out = at.out(query);
-    const float score =
-        shape.scale * dot(packed + at.query(query), packed + at.key(key), shape.width);
-    const float share = std::exp(score - logs[query]);
-    const float base = dot(output + out, output_gradient + out, shape.width);
-    const float product = dot(output_gradient + out, packed + at.value(key), shape.width);
-    return {share, share * (product - base)};
-  }
-};
-
-/// dQ: a block has a query.
-template <class T>
-struct AttentionBackwardQueries : AttentionGradients<T> {
+struct AttentionSlopes {
+  static constexpr int kHalvings = ScoreRows::kHalvings;
   struct Shared {
-    float slopes[kMostLength];
+    float sums[kThreads];
   };
-  static constexpr int kPhases = 2;
-  int64_t blocks() const { return this->shape.rows(); }
+  static constexpr int kPhases = kHalvings + 2;
+  ScoreRows rows;
+  const float* scores;
+  const float* gradients;
+  const float* logs;
+  T* shares;
+  T* slopes;
+  int64_t blocks() const { return rows.blocks(); }
   TUTTI_DEVICE void run(int64_t block, int thread, int phase, Shared& shared) const {
-    const auto& s = this->shape;
-    const HeadRow at(s, block);
-    const int64_t seen = s.is_causal ? at.row + 1 : s.length;
+    if (phase > 0 && phase <= kHalvings) return add_lanes(shared.sums, thread, phase);
+    const auto at = rows.at(block, thread);
+    if (!at.is_there) return;
+    const float* row = scores + at.first;
+    const float* gradient = gradients + at.first;
+    const float log = logs[at.log];
     if (phase == 0) {
-      const float* logs = this->log_sums + block - at.row;
-      for (int64_t key = thread; key < seen; key += kThreads)
-        shared.slopes[key] = this->slope(at, logs, at.row, key).slope;
-    } else if (thread < s.width) {
-      const T* keys = this->packed + at.key(0) + thread;
       float sum = 0;
-      for (int64_t key = 0; key < seen; ++key, keys += 3 * at.features)
-        sum += shared.slopes[key] * value_at(keys, 0);
-      store_at(this->packed_gradient, at.query(at.row) + thread, s.scale * sum);
+      for (int64_t key = at.lane; key < at.seen; key += ScoreRows::kLanes)
+        sum += std::exp(rows.scale * row[key] - log) * gradient[key];
+      shared.sums[thread] = sum;
+      return;
     }
-  }
-};
-
-/// dK and dV: a block has a key.
-template <class T>
-struct AttentionBackwardKeys : AttentionGradients<T> {
-  struct Shared {
-    float slopes[kMostLength], shares[kMostLength];
-  };
-  static constexpr int kPhases = 2;
-  int64_t blocks() const { return this->shape.rows(); }
-  TUTTI_DEVICE void run(int64_t block, int thread, int phase, Shared& shared) const {
-    const auto& s = this->shape;
-    const HeadRow at(s, block);
-    const int64_t first = s.is_causal ? at.row : 0;
-    if (phase == 0) {
-      const float* logs = this->log_sums + block - at.row;
-      for (int64_t query = first + thread; query < s.length; query += kThreads) {
-        const auto both = this->slope(at, logs, query, at.row);
-        shared.shares[query] = both.share;
-        shared.slopes[query] = both.slope;
-      }
-    } else if (thread < s.width) {
-      const T* queries = this->packed + at.query(first) + thread;
-      const T* gradients = this->output_gradient + at.out(first) + thread;
-      float keys = 0, values = 0;
-      for (int64_t query = first; query < s.length; ++query) {
-        keys += shared.slopes[query] * value_at(queries, 0);
-        values += shared.shares[query] * value_at(gradients, 0);
-        queries += 3 * at.features;
-        gradients += at.features;
-      }
-      store_at(this->packed_gradient, at.key(at.row) + thread, s.scale * keys);
-      store_at(this->packed_gradient, at.value(at.row) + thread, values);
+    const float base = shared.sums[thread - at.lane];
+    for (int64_t key = at.lane; key < rows.length; key += ScoreRows::kLanes) {
+      const float share = key < at.seen ? std::exp(rows.scale * row[key] - log) : 0.0f;
+      store_at(shares + at.first, key, share);
+      store_at(slopes + at.first, key,
+               key < at.seen ? rows.scale * share * (gradient[key] - base) : 0.0f);
     }
   }
 };

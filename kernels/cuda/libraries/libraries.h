@@ -18,6 +18,7 @@ namespace tutti::cuda {
   X(cublasLtMatmulDescDestroy)            \
   X(cublasLtMatmulDescSetAttribute)       \
   X(cublasLtMatrixLayoutCreate)           \
+  X(cublasLtMatrixLayoutSetAttribute)     \
   X(cublasLtMatrixLayoutDestroy)          \
   X(cublasLtMatmulPreferenceCreate)       \
   X(cublasLtMatmulPreferenceDestroy)      \

@@ -1,4 +1,4 @@
-// Norms, log softmax, embeddings, attention and recurrences of GpuLayerKernels.
+// Norms, log softmax, embeddings and recurrences of GpuLayerKernels.
 
 #include <cmath>
 
@@ -52,20 +52,6 @@ EmbeddingRows embedding_rows(const GpuOperands& operands, const TensorView& indi
   extents.push_back(table[1]);
   require_shape("embedding", "output", output, Shape(extents));
   return {table[0], table[1], indices.count(), operands.of<int64_t>(indices)};
-}
-
-Heads heads_of(const AttentionShape& s) {
-  if (s.length > kMostLength || s.width > kMostWidth)
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("attention on a GPU got sequences of {} and heads of {}; expected at "
-                            "most {} and {}",
-                            s.length, s.width, kMostLength, kMostWidth));
-  return {s.batch,
-          s.options.heads,
-          s.length,
-          s.width,
-          static_cast<float>(1 / std::sqrt(static_cast<double>(s.width))),
-          s.options.causal};
 }
 
 }  // namespace
@@ -335,47 +321,6 @@ void GpuLayerKernels::embedding_backward(const ConstTensorView& indices,
     launch(EmbeddingBackward<T>{rows.rows, rows.features, rows.count, rows.indices,
                                 output_gradient.view().as<T>(), operands.of<float>(table_gradient)},
            table_gradient.stream());
-  });
-}
-
-void GpuLayerKernels::attention_forward(const AttentionOptions& options,
-                                        const ConstTensorView& packed, const TensorView& output,
-                                        const TensorView& log_sums) {
-  const auto s = attention_shape(options, packed.view().shape());
-  require_shape("attention", "output", output, attention_output(s));
-  require_shape("attention", "logarithms", log_sums, Shape{s.batch, options.heads, s.length});
-  const GpuOperands operands("attention", device_);
-  by_type(operands.float_type(packed), [&](auto zero) {
-    using T = decltype(zero);
-    launch(AttentionForward<T>{heads_of(s), packed.view().as<T>(), operands.of<T>(output),
-                               operands.of<float>(log_sums)},
-           output.stream());
-  });
-}
-
-void GpuLayerKernels::attention_backward(const AttentionOptions& options,
-                                         const ConstTensorView& packed,
-                                         const ConstTensorView& output,
-                                         const ConstTensorView& log_sums,
-                                         const ConstTensorView& output_gradient,
-                                         const TensorView& packed_gradient) {
-  const auto s = attention_shape(options, packed.view().shape());
-  require_shape("attention", "output", output.view(), attention_output(s));
-  require_shape("attention", "gradient of the output", output_gradient.view(), attention_output(s));
-  require_shape("attention", "logarithms", log_sums.view(),
-                Shape{s.batch, options.heads, s.length});
-  require_shape("attention", "gradient of the input", packed_gradient, packed.view().shape());
-  const GpuOperands operands("attention", device_);
-  by_type(operands.float_type(packed), [&](auto zero) {
-    using T = decltype(zero);
-    const AttentionGradients<T> gradients{heads_of(s),
-                                          packed.view().as<T>(),
-                                          operands.of<T>(output),
-                                          operands.of<float>(log_sums),
-                                          operands.of<T>(output_gradient),
-                                          operands.of<T>(packed_gradient)};
-    launch(AttentionBackwardQueries<T>{gradients}, packed_gradient.stream());
-    launch(AttentionBackwardKeys<T>{gradients}, packed_gradient.stream());
   });
 }
 

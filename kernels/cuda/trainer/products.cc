@@ -26,9 +26,10 @@ cudaDataType_t cuda_type(DataType dtype) {
 }
 
 // What a plan may count on: an algorithm that was chosen for better aligned memory reads wrongly.
-uint32_t alignment_of(const void* pointer) {
-  const auto address = reinterpret_cast<uintptr_t>(pointer);
-  return static_cast<uint32_t>(std::min<uintptr_t>(256, address == 0 ? 256 : address & -address));
+uint32_t alignment_of(const Matrix& m) {
+  const auto bits = reinterpret_cast<uintptr_t>(m.data) |
+                    static_cast<uintptr_t>(m.stride * size_of(m.dtype)) | uintptr_t{256};
+  return static_cast<uint32_t>(bits & -bits);
 }
 
 std::vector<int64_t> key_of(const Product& p) {
@@ -36,9 +37,10 @@ std::vector<int64_t> key_of(const Product& p) {
   for (const auto* m : {&p.a, &p.b, &p.d}) {
     const int64_t all[] = {
         static_cast<int64_t>(m->dtype), m->rows, m->columns, m->leading, m->is_transposed,
-        alignment_of(m->data)};
+        m->stride, alignment_of(*m)};
     key.insert(key.end(), std::begin(all), std::end(all));
   }
+  key.push_back(p.count);
   key.push_back(p.beta != 0);
   key.push_back(p.bias != nullptr);
   return key;
@@ -66,13 +68,19 @@ struct Products::Plan {
     library.check(library.cublasLtMatmulDescSetAttribute(desc, attribute, &value, sizeof value),
                   "set an attribute of a product");
   }
-  cublasLtMatrixLayout_t layout_of(const Matrix& m) const {
-    cublasLtMatrixLayout_t layout = nullptr;
+  void describe(const Matrix& m, int64_t matrices, cublasLtMatrixLayout_t& layout) {
     library.check(library.cublasLtMatrixLayoutCreate(&layout, cuda_type(m.dtype),
                                                      static_cast<uint64_t>(m.rows),
                                                      static_cast<uint64_t>(m.columns), m.leading),
                   "describe a matrix");
-    return layout;
+    if (matrices == 1) return;
+    const auto put = [&](cublasLtMatrixLayoutAttribute_t attribute, const auto& value) {
+      library.check(
+          library.cublasLtMatrixLayoutSetAttribute(layout, attribute, &value, sizeof value),
+          "describe some matrices");
+    };
+    put(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<int32_t>(matrices));
+    put(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, m.stride);
   }
 
   const CublasLt& library;
@@ -108,9 +116,9 @@ Products::Plan& Products::plan(const Product& product) {
     plan.set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(product.d.dtype));
     plan.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, product.bias);
   }
-  plan.a = plan.layout_of(product.a);
-  plan.b = plan.layout_of(product.b);
-  plan.d = plan.layout_of(product.d);
+  plan.describe(product.a, product.count, plan.a);
+  plan.describe(product.b, product.count, plan.b);
+  plan.describe(product.d, product.count, plan.d);
 
   cublasLtMatmulPreference_t preference = nullptr;
   library_.check(library_.cublasLtMatmulPreferenceCreate(&preference), "prefer");
@@ -125,10 +133,10 @@ Products::Plan& Products::plan(const Product& product) {
   // Split sums are added in f32, never in the type of what comes out.
   prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
          uint32_t{CUBLASLT_REDUCTION_SCHEME_INPLACE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(product.a.data));
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(product.b.data));
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(product.d.data));
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(product.d.data));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(product.a));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(product.b));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(product.d));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(product.d));
   if (status == CUBLAS_STATUS_SUCCESS)
     status = library_.cublasLtMatmulAlgoGetHeuristic(handle_, plan.desc, plan.a, plan.b, plan.d,
                                                      plan.d, preference, 1, &plan.chosen, &found);

@@ -18,12 +18,14 @@ struct Matrix {
   int64_t rows = 0, columns = 0;
   int64_t leading = 0;  // elements from one column to the next
   bool is_transposed = false;
+  int64_t stride = 0;  // elements from one product's matrix to the next one's
 };
 
 /// d = a * b + beta * d, with a vector of d's type and length rows(d) added to each column unless
-/// it is null.
+/// it is null; so many times, each with the next matrices.
 struct Product {
   Matrix a, b, d;
+  int64_t count = 1;
   float beta = 0;
   const void* bias = nullptr;
 };

@@ -137,6 +137,13 @@ std::span<const Case> all_cases() {
        run_device,
        "Each rank by itself on the GPU of its number. Bandwidths count every byte loaded and\n"
        "stored; the copy is of as many bytes as the bucket has."},
+      {"shared_device",
+       "Allreduces of threads that share a GPU, beside the GPU's own copy",
+       kTiming,
+       {named},
+       run_shared_device,
+       "2, 4 and 8 ranks are threads of this process (backend peer), each of which waits on its\n"
+       "stream alone. With -n 1. Bandwidths count every byte loaded and stored."},
       {"create",
        "Communicator::create and a first 4-byte allreduce, in fresh processes",
        kFresh,

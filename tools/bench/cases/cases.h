@@ -49,5 +49,6 @@ bool run_fused_optimizer(Session& session);
 bool run_sharded(Session& session);
 bool run_kernels(Session& session);
 bool run_device(Session& session);
+bool run_shared_device(Session& session);
 
 }  // namespace tutti::bench

@@ -1,0 +1,140 @@
+// What an allreduce costs whose ranks are threads of this process and share a GPU (backend peer), beside
+// the GPU's own copy.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "tools/bench/cases/cases.h"
+#include "tutti/backends/store.h"
+#include "tutti/base/text.h"
+#include "tutti/tensor/device_runtime.h"
+#include "tutti/tensor/tensor.h"
+
+namespace tutti::bench {
+
+namespace {
+
+constexpr Device kDevice{DeviceKind::cuda, 0};
+
+// A rank: what it reduces in place, on a stream of its own.
+struct ThreadRank {
+  std::unique_ptr<Communicator> comm;
+  StreamRef stream;
+  Tensor tensor;
+};
+
+class ThreadRanks {
+ public:
+  ThreadRanks(DeviceRuntime& runtime, int size, int64_t bytes)
+      : runtime_(runtime), ranks_(static_cast<size_t>(size)) {
+    const auto store = make_memory_store();
+    each([&](ThreadRank& own, int rank) {
+      auto options = Options::thread_rank(rank, size, store);
+      options.backend = "peer";
+      own.comm = Communicator::create(std::move(options));
+      own.stream = runtime_.create_stream(kDevice);
+      own.tensor = Tensor(Shape{bytes / size_of(DataType::f32)}, DataType::f32, kDevice);
+    });
+    write();
+  }
+  ~ThreadRanks() {
+    each([&](ThreadRank& own, int) {
+      own.comm.reset();
+      runtime_.destroy_stream(own.stream);
+    });
+  }
+  ThreadRanks(const ThreadRanks&) = delete;
+  ThreadRanks& operator=(const ThreadRanks&) = delete;
+
+  void write() {
+    each([&](ThreadRank& own, int rank) {
+      const std::vector<float> values(static_cast<size_t>(own.tensor.count()),
+                                      static_cast<float>(rank + 1));
+      runtime_.copy(own.tensor.data(), values.data(), static_cast<size_t>(own.tensor.bytes()),
+                    own.stream);
+      runtime_.synchronize(own.stream);
+    });
+  }
+  void reduce(int64_t times) {
+    each([&](ThreadRank& own, int) {
+      const TensorView view(own.tensor.data(), own.tensor.shape(), DataType::f32, kDevice,
+                            own.stream);
+      for (int64_t i = 0; i < times; ++i)
+        own.comm->allreduce("gradient", view, ReduceOp::average).wait_on(own.stream);
+      runtime_.synchronize(own.stream);
+    });
+  }
+  // After any number of reductions, at least one.
+  int64_t count_wrong() {
+    std::vector<float> values(static_cast<size_t>(ranks_[0].tensor.count()));
+    int64_t wrong = 0;
+    for (auto& own : ranks_) {
+      runtime_.copy(values.data(), own.tensor.data(), static_cast<size_t>(own.tensor.bytes()),
+                    own.stream);
+      runtime_.synchronize(own.stream);
+      const float mean = static_cast<float>(ranks_.size() + 1) / 2;
+      wrong += std::count_if(values.begin(), values.end(), [&](float v) { return v != mean; });
+    }
+    return wrong;
+  }
+  void copy(int64_t times) {
+    auto& own = ranks_[0];
+    const auto bytes = static_cast<size_t>(own.tensor.bytes());
+    for (int64_t i = 0; i < times; ++i)
+      runtime_.copy(ranks_[1].tensor.data(), own.tensor.data(), bytes, own.stream);
+    runtime_.synchronize(own.stream);
+  }
+
+ private:
+  template <class Body>
+  void each(Body&& body) {
+    std::vector<std::jthread> threads;
+    for (size_t rank = 0; rank < ranks_.size(); ++rank)
+      threads.emplace_back([&, rank] { body(ranks_[rank], static_cast<int>(rank)); });
+  }
+
+  DeviceRuntime& runtime_;
+  std::vector<ThreadRank> ranks_;
+};
+
+}  // namespace
+
+bool run_shared_device(Session& session) {
+  auto& runtime = device_runtime(DeviceKind::cuda);
+  auto& report = session.report();
+  report.print(fmt::format(
+      "# tutti-bench shared_device: allreduce of f32 in place, ranks are threads on {}\n"
+      "#{:>6} {:>12} {:>12} {:>12} {:>12} {:>12} {:>8} {:>6}\n",
+      to_string(kDevice), "ranks", "bytes", "time (us)", "min", "max", "moved (GB/s)", "of copy",
+      "#wrong"));
+  bool right = true;
+  for (const int size : {2, 4, 8})
+    for (const int64_t bytes : {int64_t{4} << 10, int64_t{1} << 20, int64_t{64} << 20}) {
+      ThreadRanks ranks(runtime, size, bytes);
+      const auto copy = session.measure({nullptr, [&](int64_t times) { ranks.copy(times); }});
+      ranks.write();
+      auto record = session.record(Way::named);
+      record.way = fmt::format("{} threads", size);
+      record.dtype = to_string(DataType::f32);
+      record.op = "average";
+      record.bytes = bytes;
+      session.set_timing(record,
+                         session.measure({nullptr, [&](int64_t times) { ranks.reduce(times); }}));
+      record.wrong = session.count(ranks.count_wrong());
+      right &= record.wrong == 0;
+      // Each rank loads its share of all ranks, and stores it into all of them.
+      const double speed =
+          2.0 * size * static_cast<double>(bytes) / record.time_us / 1000;
+      const double of_copy = speed / (2.0 * static_cast<double>(bytes) / copy.median_us / 1000);
+      record.extra["moved_gb_per_s"] = speed;
+      record.extra["share_of_copy"] = of_copy;
+      report.print(fmt::format(" {:>6} {:>12} {:>12.1f} {:>12.1f} {:>12.1f} {:>12.1f} {:>8.2f} {:>6}\n",
+                               size, bytes, record.time_us, record.min_us, record.max_us, speed,
+                               of_copy, record.wrong));
+      report.add(record);
+    }
+  return right;
+}
+
+}  // namespace tutti::bench
