@@ -53,6 +53,7 @@ TEST(LayerKernels, LinearEqualsItsReference) {
                                                 {{3, 7}, {5, 7}},
                                                 {{2, 3, 7}, {4, 7}},
                                                 {{0, 7}, {5, 7}},
+                                                {{200, 7}, {40, 7}},
                                                 {{32, 400}, {120, 400}}}) {
         const auto shape = linear_shape(input, weight);
         const auto x = noise_tensor(input, 1, dtype), w = parameter_tensor(weight, 2, dtype),

@@ -93,6 +93,23 @@ TEST(Embedding, TakesRowsAndAddsTheirGradients) {
   expect_close(d, expected, "table gradient");
 }
 
+// More indices than a block of a GPU has threads, most of them equal to others.
+TEST(Embedding, TakesManyEqualIndices) {
+  const auto kernels = test::layers_under_test();
+  constexpr int64_t kCount = 1000, kRows = 37;
+  std::vector<int64_t> rows;
+  for (int64_t i = 0; i < kCount; ++i) rows.push_back(i * i % kRows);
+  const auto dy = noise_tensor(Shape{kCount, 5}, 2);
+  const Tensor d(Shape{kRows, 5}, DataType::f32);
+  kernels->embedding_backward(indices_of(Shape{kCount}, rows), dy, d);
+  Values expected(kRows * 5);
+  for (int64_t i = 0; i < kCount; ++i)
+    for (int64_t k = 0; k < 5; ++k)
+      expected[static_cast<size_t>(rows[static_cast<size_t>(i)] * 5 + k)] +=
+          values_of(dy)[static_cast<size_t>(i * 5 + k)];
+  expect_close(d, expected, "table gradient");
+}
+
 TEST(Embedding, WhatDoesNotFitIsRefusedByName) {
   const auto kernels = test::layers_under_test();
   const auto table = noise_tensor(Shape{5, 3}, 1);

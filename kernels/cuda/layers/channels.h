@@ -22,46 +22,83 @@ struct Channels {
   }
 };
 
-/// A block has a channel. Moments, f64[1 + 2 * channels]: how many values a channel has, then a sum
-/// and another sum for each channel: of the values and their squares, or with an output gradient of
-/// that and of it times the normalised input.
+/// A block has a part of a channel's values. Sums, f64[2, channels, parts]: of the values and their
+/// squares, or with an output gradient of that and of it times the input's distance from the mean.
 template <class T>
-struct BatchNormMoments {
+struct BatchNormSums {
   using Shared = TwoSums;
   static constexpr int kPhases = kHalves + 2;
   Channels shape;
+  int64_t parts;
   const T* input;
   const T* output_gradient;  // null: forward
   const float* mean;
-  const float* inverse_deviation;
-  double* moments;
-  int64_t blocks() const { return shape.channels; }
+  double* sums;
+  int64_t blocks() const { return shape.channels * parts; }
   TUTTI_DEVICE void run(int64_t block, int thread, int phase, Shared& shared) const {
     if (phase == 0) {
+      const int64_t channel = quotient(block, parts), part = block - channel * parts;
+      const bool is_packed = shape.positions % kWide == 0;
+      const int64_t each = is_packed ? kWide : 1, of_image = shape.positions / each;
+      const int64_t packs = shape.batch * of_image, of_part = blocks_for(packs, parts);
+      const int64_t end = (part + 1) * of_part < packs ? (part + 1) * of_part : packs;
+      const float middle = output_gradient == nullptr ? 0.0f : mean[channel];
       double first = 0, second = 0;
-      shape.each(block, thread, [&](int64_t at) {
-        const float x = value_at(input, at);
-        if (output_gradient == nullptr) {
-          first += static_cast<double>(x);
-          second += static_cast<double>(x) * static_cast<double>(x);
+      for (int64_t pack = part * of_part + thread; pack < end; pack += kThreads) {
+        const int64_t image = quotient(pack, of_image);
+        const int64_t at = (image * shape.channels + channel) * shape.positions +
+                           (pack - image * of_image) * each;
+        if (is_packed) {
+          float values[kWide], gradients[kWide];
+          load_wide(input + at, values);
+          if (output_gradient != nullptr) load_wide(output_gradient + at, gradients);
+          for (int k = 0; k < kWide; ++k)
+            add(values[k], output_gradient == nullptr ? 0.0f : gradients[k], middle, first, second);
         } else {
-          const auto gradient = static_cast<double>(value_at(output_gradient, at));
-          first += gradient;
-          second += gradient * static_cast<double>(x - mean[block]);
+          add(value_at(input, at),
+              output_gradient == nullptr ? 0.0f : value_at(output_gradient, at), middle, first,
+              second);
         }
-      });
+      }
       shared.first[thread] = first;
       shared.second[thread] = second;
     } else if (phase <= kHalves) {
       add_half(shared.first, thread, phase);
       add_half(shared.second, thread, phase);
     } else if (thread == 0) {
-      const double factor =
-          output_gradient == nullptr ? 1.0 : static_cast<double>(inverse_deviation[block]);
-      moments[1 + block] = shared.first[0];
-      moments[1 + shape.channels + block] = shared.second[0] * factor;
-      if (block == 0) moments[0] = static_cast<double>(shape.values());
+      sums[block] = shared.first[0];
+      sums[shape.channels * parts + block] = shared.second[0];
     }
+  }
+  TUTTI_DEVICE void add(float x, float gradient, float middle, double& first,
+                        double& second) const {
+    const auto wide = static_cast<double>(output_gradient == nullptr ? x : gradient);
+    first += wide;
+    second += wide * static_cast<double>(output_gradient == nullptr ? x : x - middle);
+  }
+};
+
+/// Moments, f64[1 + 2 * channels]: how many values a channel has, then the sums of each channel's
+/// parts, the second ones times its factor.
+struct BatchNormMoments : ElementKernel {
+  Channels shape;
+  int64_t parts;
+  const double* sums;
+  const float* inverse_deviation;  // null: 1
+  double* moments;
+  TUTTI_DEVICE void run(int64_t block, int thread, int, Shared&) const {
+    each(block, thread, [&](int64_t c) {
+      double first = 0, second = 0;
+      for (int64_t part = 0; part < parts; ++part) {
+        first += sums[c * parts + part];
+        second += sums[(shape.channels + c) * parts + part];
+      }
+      moments[1 + c] = first;
+      moments[1 + shape.channels + c] =
+          inverse_deviation == nullptr ? second
+                                       : second * static_cast<double>(inverse_deviation[c]);
+      if (c == 0) moments[0] = static_cast<double>(shape.values());
+    });
   }
 };
 
@@ -98,9 +135,25 @@ struct BatchNormStatistics : ElementKernel {
   }
 };
 
-template <class T>
-struct BatchNormForward : ElementKernel {
+/// A thread has kWide elements beside each other: `body(element, channel)` for each.
+struct ChannelElements : WideKernel {
   Channels shape;
+  template <class Body>
+  TUTTI_DEVICE void each(int64_t begin, int64_t elements, Body body) const {
+    const int64_t plane = quotient(begin, shape.positions);
+    int64_t at = begin - plane * shape.positions;
+    int64_t channel = plane - quotient(plane, shape.channels) * shape.channels;
+    for (int k = 0; k < kWide && k < elements; ++k) {
+      body(k, channel);
+      if (++at < shape.positions) continue;
+      at = 0;
+      if (++channel == shape.channels) channel = 0;
+    }
+  }
+};
+
+template <class T>
+struct BatchNormForward : ChannelElements {
   const T* input;
   const float* mean;
   const float* inverse_deviation;
@@ -108,18 +161,27 @@ struct BatchNormForward : ElementKernel {
   const float* bias;
   T* output;
   TUTTI_DEVICE void run(int64_t block, int thread, int, Shared&) const {
-    each(block, thread, [&](int64_t i) {
-      const int64_t c = i / shape.positions % shape.channels;
-      store_at(output, i,
-               (value_at(input, i) - mean[c]) * (inverse_deviation[c] * weight[c]) + bias[c]);
-    });
+    const int64_t begin = (block * kThreads + thread) * kWide, left = count - begin;
+    if (left <= 0) return;
+    const auto result = [&](float x, int64_t c) {
+      return (x - mean[c]) * (inverse_deviation[c] * weight[c]) + bias[c];
+    };
+    if (left < kWide) {
+      each(begin, left, [&](int k, int64_t c) {
+        store_at(output, begin + k, result(value_at(input, begin + k), c));
+      });
+      return;
+    }
+    float values[kWide];
+    load_wide(input + begin, values);
+    each(begin, kWide, [&](int k, int64_t c) { values[k] = result(values[k], c); });
+    store_wide(output + begin, values);
   }
 };
 
 /// Without moments (evaluation) mean and deviation do not depend on the input.
 template <class T>
-struct BatchNormBackward : ElementKernel {
-  Channels shape;
+struct BatchNormBackward : ChannelElements {
   const T* input;
   const float* mean;
   const float* inverse_deviation;
@@ -128,18 +190,29 @@ struct BatchNormBackward : ElementKernel {
   const double* moments;
   T* input_gradient;
   TUTTI_DEVICE void run(int64_t block, int thread, int, Shared&) const {
-    each(block, thread, [&](int64_t i) {
-      const int64_t c = i / shape.positions % shape.channels;
-      float base = 0, slope = 0;
-      if (moments != nullptr) {
-        base = static_cast<float>(moments[1 + c] / moments[0]);
-        slope = static_cast<float>(moments[1 + shape.channels + c] / moments[0] *
-                                   static_cast<double>(inverse_deviation[c]));
-      }
-      const float gradient =
-          value_at(output_gradient, i) - base - (value_at(input, i) - mean[c]) * slope;
-      store_at(input_gradient, i, weight[c] * inverse_deviation[c] * gradient);
-    });
+    const int64_t begin = (block * kThreads + thread) * kWide, left = count - begin;
+    if (left <= 0) return;
+    const float share = moments == nullptr ? 0 : 1 / static_cast<float>(moments[0]);
+    const auto result = [&](float x, float gradient, int64_t c) {
+      const float deviation = inverse_deviation[c];
+      if (moments != nullptr)
+        gradient -= share * (static_cast<float>(moments[1 + c]) +
+                             (x - mean[c]) * static_cast<float>(moments[1 + shape.channels + c]) *
+                                 deviation);
+      return weight[c] * deviation * gradient;
+    };
+    if (left < kWide) {
+      each(begin, left, [&](int k, int64_t c) {
+        const int64_t i = begin + k;
+        store_at(input_gradient, i, result(value_at(input, i), value_at(output_gradient, i), c));
+      });
+      return;
+    }
+    float values[kWide], gradients[kWide];
+    load_wide(input + begin, values);
+    load_wide(output_gradient + begin, gradients);
+    each(begin, kWide, [&](int k, int64_t c) { gradients[k] = result(values[k], gradients[k], c); });
+    store_wide(input_gradient + begin, gradients);
   }
 };
 

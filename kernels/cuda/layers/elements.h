@@ -1,13 +1,13 @@
 #pragma once
 
-// Kernels that treat each element alike, four a thread.
+// Kernels that treat each element alike.
 
 #include "tutti/kernels/cuda/layers/kernel.h"
 #include "tutti/kernels/layers/layer_shapes.h"
 
 namespace tutti::cuda {
 
-/// What kernels of elements share: `body(i)` for each element of a block.
+/// What kernels of elements share: `body(i)` for each element of a block, four a thread.
 struct ElementKernel {
   using Shared = NothingShared;
   static constexpr int kPhases = 1;
@@ -21,12 +21,44 @@ struct ElementKernel {
   }
 };
 
+/// The same for kernels whose results depend on nothing but the elements at their place: a thread has
+/// kWide beside each other.
+struct WideKernel {
+  using Shared = NothingShared;
+  static constexpr int kPhases = 1;
+  int64_t count;
+  int64_t blocks() const { return blocks_for(count, kWide * kThreads); }
+  /// to[i] = body(from[i]...)
+  template <class To, class Body, class... From>
+  TUTTI_DEVICE void map(int64_t block, int thread, To* to, Body body, const From*... from) const {
+    const int64_t begin = (block * kThreads + thread) * kWide;
+    if (begin + kWide > count) {
+      for (int64_t i = begin; i < count; ++i) store_at(to, i, body(value_at(from, i)...));
+      return;
+    }
+    map_wide(to + begin, body, Loaded<From>(from + begin)...);
+  }
+
+ private:
+  template <class From>
+  struct Loaded {
+    float values[kWide];
+    TUTTI_DEVICE explicit Loaded(const From* from) { load_wide(from, values); }
+  };
+  template <class To, class Body, class... From>
+  TUTTI_DEVICE static void map_wide(To* to, Body body, const Loaded<From>&... from) {
+    float results[kWide];
+    for (int k = 0; k < kWide; ++k) results[k] = body(from.values[k]...);
+    store_wide(to, results);
+  }
+};
+
 template <class From, class To>
-struct CastElements : ElementKernel {
+struct CastElements : WideKernel {
   const From* from;
   To* to;
   TUTTI_DEVICE void run(int64_t block, int thread, int, Shared&) const {
-    each(block, thread, [&](int64_t i) { store_at(to, i, value_at(from, i)); });
+    map(block, thread, to, [](float value) { return value; }, from);
   }
 };
 
@@ -39,11 +71,11 @@ struct ZeroElements : ElementKernel {
 
 /// to += from
 template <class From, class To>
-struct AddElements : ElementKernel {
+struct AddElements : WideKernel {
   const From* from;
   To* to;
   TUTTI_DEVICE void run(int64_t block, int thread, int, Shared&) const {
-    each(block, thread, [&](int64_t i) { store_at(to, i, value_at(to, i) + value_at(from, i)); });
+    map(block, thread, to, [](float sum, float value) { return sum + value; }, to, from);
   }
 };
 
@@ -64,12 +96,12 @@ struct AddBias : ElementKernel {
 inline constexpr float kGeluSlope = 0.7978845608028654f, kGeluCube = 0.044715f;
 
 template <class T>
-struct ActivationForward : ElementKernel {
+struct ActivationForward : WideKernel {
   Activation activation;
   const T* input;
   T* output;
   TUTTI_DEVICE void run(int64_t block, int thread, int, Shared&) const {
-    each(block, thread, [&](int64_t i) { store_at(output, i, of(value_at(input, i))); });
+    map(block, thread, output, [this](float x) { return of(x); }, input);
   }
   TUTTI_DEVICE float of(float x) const {
     switch (activation) {
@@ -85,15 +117,15 @@ struct ActivationForward : ElementKernel {
 };
 
 template <class T>
-struct ActivationBackward : ElementKernel {
+struct ActivationBackward : WideKernel {
   Activation activation;
   const T* kept;
   const T* output_gradient;
   T* input_gradient;
   TUTTI_DEVICE void run(int64_t block, int thread, int, Shared&) const {
-    each(block, thread, [&](int64_t i) {
-      store_at(input_gradient, i, value_at(output_gradient, i) * slope(value_at(kept, i)));
-    });
+    map(
+        block, thread, input_gradient,
+        [this](float gradient, float x) { return gradient * slope(x); }, output_gradient, kept);
   }
   TUTTI_DEVICE float slope(float x) const {
     switch (activation) {

@@ -38,6 +38,41 @@ TUTTI_DEVICE void store_at(T* to, int64_t i, float value) {
     to[i] = value;
 }
 
+/// Elements that a thread loads and stores at once, where memory is aligned.
+inline constexpr int kWide = 8;
+template <class T>
+struct alignas(16) WidePack {
+  T each[kWide];
+};
+TUTTI_DEVICE bool is_wide(const void* memory) {
+  return reinterpret_cast<uintptr_t>(memory) % 16 == 0;
+}
+template <class T>
+TUTTI_DEVICE void load_wide(const T* from, float (&values)[kWide]) {
+  if (is_wide(from)) {
+    const auto pack = *reinterpret_cast<const WidePack<T>*>(from);
+    for (int k = 0; k < kWide; ++k) values[k] = value_at(pack.each, k);
+  } else {
+    for (int k = 0; k < kWide; ++k) values[k] = value_at(from, k);
+  }
+}
+template <class T>
+TUTTI_DEVICE void store_wide(T* to, const float (&values)[kWide]) {
+  if (is_wide(to)) {
+    WidePack<T> pack;
+    for (int k = 0; k < kWide; ++k) store_at(pack.each, k, values[k]);
+    *reinterpret_cast<WidePack<T>*>(to) = pack;
+  } else {
+    for (int k = 0; k < kWide; ++k) store_at(to, k, values[k]);
+  }
+}
+
+/// a / b of numbers that are not negative: where both have 32 bits a few instructions, else a call.
+TUTTI_DEVICE int64_t quotient(int64_t a, int64_t b) {
+  if (((a | b) >> 32) == 0) return static_cast<uint32_t>(a) / static_cast<uint32_t>(b);
+  return a / b;
+}
+
 // --- sums of a block -----------------------------------------------------------------------------
 
 // Phases 1 to kHalves add up one number a thread by halves; what came before is phase 0, and the
@@ -62,6 +97,25 @@ TUTTI_DEVICE void greater_half(float* all, int thread, int half) {
   const int count = kThreads >> half;
   // NaN is larger than all, so that it is not lost.
   if (thread < count && !(all[thread + count] <= all[thread]) && all[thread] == all[thread])
+    all[thread] = all[thread + count];
+}
+
+// --- rows of which a warp has one --------------------------------------------------------------
+
+/// A block has so many rows, and a row so many threads. Phases 1 to kLaneHalves add up what the lanes
+/// of each row have; the first one then has the result.
+inline constexpr int kLanes = 32, kRowsOfBlock = kThreads / kLanes, kLaneHalves = 5;
+
+/// `half` counts from 1.
+template <class Number>
+TUTTI_DEVICE void add_lanes(Number* all, int thread, int half) {
+  const int count = kLanes >> half;
+  if (thread % kLanes < count) all[thread] += all[thread + count];
+}
+TUTTI_DEVICE void greater_lanes(float* all, int thread, int half) {
+  const int count = kLanes >> half;
+  // NaN is larger than all, so that it is not lost.
+  if (thread % kLanes < count && !(all[thread + count] <= all[thread]) && all[thread] == all[thread])
     all[thread] = all[thread + count];
 }
 

@@ -48,14 +48,14 @@ using KernelsOf =
             GlobalAverageBackward<T>, SoftmaxForward<T, T>, CrossEntropyBackward<T>,
             LogSoftmaxBackward<T>, LikelihoodForward<T>, LikelihoodBackward<T>, RowSums<T, T>,
             SquaredErrorBackward<T>, LayerNormForward<T>, LayerNormBackward<T>, ColumnSums<T>,
-            BatchNormMoments<T>, BatchNormForward<T>, BatchNormBackward<T>, ChannelSums<T>,
+            BatchNormSums<T>, BatchNormForward<T>, BatchNormBackward<T>, ChannelSums<T>,
             PoolingForward<T>, PoolingBackward<T>, EmbeddingForward<T>, EmbeddingBackward<T>,
             AttentionShares<T>, AttentionSlopes<T>>;
 
 using AllKernels =
     Joined<KernelsOf<float>, KernelsOf<BFloat16>, KernelsOf<Float16>,
            Kernels<SoftmaxForward<BFloat16, float>, SoftmaxForward<Float16, float>,
-                   RowSums<BFloat16, float>, RowSums<Float16, float>, BatchNormStatistics,
+                   RowSums<BFloat16, float>, RowSums<Float16, float>, BatchNormMoments, BatchNormStatistics, ColumnTotals,
                    BatchNormWeights, ZeroElements, GradientSquares, SettleStep, ScaleGradients,
                    StepParameters>>::List;
 

@@ -2,6 +2,7 @@
 
 // Kernels whose blocks have a row each: softmax, losses, layer norm, products.
 
+#include "tutti/kernels/cuda/layers/elements.h"
 #include "tutti/kernels/cuda/layers/kernel.h"
 
 namespace tutti::cuda {
@@ -204,46 +205,59 @@ struct SquaredErrorBackward {
   }
 };
 
-template <class T>
-struct LayerNormForward {
-  using Shared = TwoSums;
-  static constexpr int kPhases = 2 * (1 + kHalves) + 1;
+/// Rows of [rows, features], each of a warp's lanes.
+struct LaneRows {
   int64_t rows, features;
+  int64_t blocks() const { return blocks_for(rows, kRowsOfBlock); }
+  TUTTI_DEVICE int64_t row(int64_t block, int thread) const {
+    return block * kRowsOfBlock + thread / kLanes;
+  }
+  /// Calls body(i) for each of a lane's elements of a row.
+  template <class Body>
+  TUTTI_DEVICE void each(int thread, Body body) const {
+    for (int64_t i = thread % kLanes; i < features; i += kLanes) body(i);
+  }
+};
+
+template <class T>
+struct LayerNormForward : LaneRows {
+  using Shared = TwoSums;
+  static constexpr int kPhases = 2 * (1 + kLaneHalves) + 1;
   double epsilon;
   const T* input;
   const float* weight;
   const float* bias;
   T* output;
   float* statistics;  // [rows, 2]: mean, 1 / sqrt(variance + epsilon)
-  int64_t blocks() const { return rows; }
   TUTTI_DEVICE void run(int64_t block, int thread, int phase, Shared& shared) const {
-    const int64_t at = block * features;
+    if (phase > 0 && phase <= kLaneHalves) return add_lanes(shared.first, thread, phase);
+    if (phase > kLaneHalves + 1 && phase <= 2 * kLaneHalves + 1)
+      return add_lanes(shared.second, thread, phase - kLaneHalves - 1);
+    const int64_t row = this->row(block, thread), at = row * features;
+    if (row >= rows) return;
+    const int first = thread - thread % kLanes;
     const auto count = static_cast<double>(features);
     if (phase == 0) {
       double sum = 0;
-      each_of_row(features, thread,
-                  [&](int64_t i) { sum += static_cast<double>(value_at(input, at + i)); });
+      each(thread, [&](int64_t i) { sum += static_cast<double>(value_at(input, at + i)); });
       shared.first[thread] = sum;
-    } else if (phase <= kHalves) {
-      add_half(shared.first, thread, phase);
-    } else if (phase == kHalves + 1) {
-      const double average = shared.first[0] / count;
+    } else if (phase == kLaneHalves + 1) {
+      const double average = shared.first[first] / count;
       double squares = 0;
-      each_of_row(features, thread, [&](int64_t i) {
+      each(thread, [&](int64_t i) {
         const double difference = static_cast<double>(value_at(input, at + i)) - average;
         squares += difference * difference;
       });
       shared.second[thread] = squares;
-    } else if (phase <= 2 * kHalves + 1) {
-      add_half(shared.second, thread, phase - kHalves - 1);
     } else {
-      const auto mean = static_cast<float>(shared.first[0] / count);
-      const auto inverse = static_cast<float>(1 / std::sqrt(shared.second[0] / count + epsilon));
-      if (thread == 0) {
-        statistics[2 * block] = mean;
-        statistics[2 * block + 1] = inverse;
+      const auto mean = static_cast<float>(shared.first[first] / count);
+      const auto inverse =
+          static_cast<float>(1 / std::sqrt(shared.second[first] / count + epsilon));
+      if (thread == first) {
+        statistics[2 * row] = mean;
+        statistics[2 * row + 1] = inverse;
       }
-      each_of_row(features, thread, [&](int64_t i) {
+      each(thread, [&](int64_t i) {
         store_at(output, at + i, (value_at(input, at + i) - mean) * inverse * weight[i] + bias[i]);
       });
     }
@@ -251,38 +265,39 @@ struct LayerNormForward {
 };
 
 template <class T>
-struct LayerNormBackward {
+struct LayerNormBackward : LaneRows {
   using Shared = TwoSums;
-  static constexpr int kPhases = kHalves + 2;
-  int64_t rows, features;
+  static constexpr int kPhases = kLaneHalves + 2;
   const T* input;
   const float* statistics;
   const float* weight;
   const T* output_gradient;
   T* input_gradient;
-  int64_t blocks() const { return rows; }
   TUTTI_DEVICE void run(int64_t block, int thread, int phase, Shared& shared) const {
-    const int64_t at = block * features;
-    const float mean = statistics[2 * block], inverse = statistics[2 * block + 1];
+    if (phase > 0 && phase <= kLaneHalves) {
+      add_lanes(shared.first, thread, phase);
+      return add_lanes(shared.second, thread, phase);
+    }
+    const int64_t row = this->row(block, thread), at = row * features;
+    if (row >= rows) return;
+    const float mean = statistics[2 * row], inverse = statistics[2 * row + 1];
     const auto gradient = [&](int64_t i) { return value_at(output_gradient, at + i) * weight[i]; };
     if (phase == 0) {
       double sum = 0, products = 0;
-      each_of_row(features, thread, [&](int64_t i) {
+      each(thread, [&](int64_t i) {
         const auto wide = static_cast<double>(gradient(i));
         sum += wide;
         products += wide * static_cast<double>(value_at(input, at + i) - mean);
       });
       shared.first[thread] = sum;
       shared.second[thread] = products;
-    } else if (phase <= kHalves) {
-      add_half(shared.first, thread, phase);
-      add_half(shared.second, thread, phase);
     } else {
+      const int first = thread - thread % kLanes;
       const auto count = static_cast<double>(features);
-      const auto base = static_cast<float>(shared.first[0] / count);
+      const auto base = static_cast<float>(shared.first[first] / count);
       const auto wide = static_cast<double>(inverse);
-      const auto slope = static_cast<float>(shared.second[0] / count * wide * wide);
-      each_of_row(features, thread, [&](int64_t i) {
+      const auto slope = static_cast<float>(shared.second[first] / count * wide * wide);
+      each(thread, [&](int64_t i) {
         store_at(input_gradient, at + i,
                  inverse * (gradient(i) - base - (value_at(input, at + i) - mean) * slope));
       });
@@ -290,28 +305,31 @@ struct LayerNormBackward {
   }
 };
 
-/// A block has kColumns columns of [rows, columns] and as many threads for each as there are: the
-/// sums over the rows are added to the gradients. With statistics those of layer norm.
+/// A block has kColumns columns of a part of the rows of [rows, columns], and as many threads for each
+/// column as there are. Sums, f64[parts, 2, columns]: of the gradients, and with statistics those of
+/// the gradients times the normalised input of layer norm.
 template <class T>
 struct ColumnSums {
-  static constexpr int kColumns = 32, kLanes = kThreads / kColumns;
+  static constexpr int kColumns = 32, kOfColumn = kThreads / kColumns;
   struct Shared {
     double products[kThreads], sums[kThreads];
   };
   static constexpr int kPhases = 2;
-  int64_t rows, columns;
+  int64_t rows, columns, parts;
   const T* output_gradient;
   const T* input;           // null: no products
   const float* statistics;  // of layer norm, likewise
-  float* products;          // += sum of output_gradient * normalised input
-  float* sums;              // += sum of output_gradient
-  int64_t blocks() const { return blocks_for(columns, kColumns); }
+  double* sums;
+  int64_t blocks() const { return blocks_for(columns, kColumns) * parts; }
   TUTTI_DEVICE void run(int64_t block, int thread, int phase, Shared& shared) const {
-    const int64_t column = block * kColumns + thread % kColumns;
+    const int64_t stripes = blocks_for(columns, kColumns), part = quotient(block, stripes);
+    const int64_t column = (block - part * stripes) * kColumns + thread % kColumns;
     if (column >= columns) return;
     if (phase == 0) {
+      const int64_t of_part = blocks_for(rows, parts);
+      const int64_t end = (part + 1) * of_part < rows ? (part + 1) * of_part : rows;
       double product = 0, sum = 0;
-      for (int64_t row = thread / kColumns; row < rows; row += kLanes) {
+      for (int64_t row = part * of_part + thread / kColumns; row < end; row += kOfColumn) {
         const int64_t i = row * columns + column;
         const float gradient = value_at(output_gradient, i);
         sum += static_cast<double>(gradient);
@@ -323,13 +341,32 @@ struct ColumnSums {
       shared.sums[thread] = sum;
     } else if (thread < kColumns) {
       double product = 0, sum = 0;
-      for (int lane = 0; lane < kLanes; ++lane) {
-        product += shared.products[lane * kColumns + thread];
-        sum += shared.sums[lane * kColumns + thread];
+      for (int other = 0; other < kOfColumn; ++other) {
+        product += shared.products[other * kColumns + thread];
+        sum += shared.sums[other * kColumns + thread];
       }
-      if (input != nullptr) products[column] += static_cast<float>(product);
-      sums[column] += static_cast<float>(sum);
+      sums[2 * part * columns + column] = sum;
+      sums[(2 * part + 1) * columns + column] = product;
     }
+  }
+};
+
+/// Adds the sums of all parts, in their order, to the gradients.
+struct ColumnTotals : ElementKernel {
+  int64_t parts;
+  const double* sums;
+  float* products;  // null: none
+  float* totals;
+  TUTTI_DEVICE void run(int64_t block, int thread, int, Shared&) const {
+    each(block, thread, [&](int64_t column) {
+      double sum = 0, product = 0;
+      for (int64_t part = 0; part < parts; ++part) {
+        sum += sums[2 * part * count + column];
+        product += sums[(2 * part + 1) * count + column];
+      }
+      totals[column] += static_cast<float>(sum);
+      if (products != nullptr) products[column] += static_cast<float>(product);
+    });
   }
 };
 

@@ -24,49 +24,56 @@ struct EmbeddingForward : ElementKernel {
   }
 };
 
-/// A block has a row of the table. Its threads look for it in a part of the indices each; then what
-/// was found is added in the order of the indices.
+/// A block has an index. If no index before it is equal, it adds what belongs to all equal ones, in their
+/// order: a part of the indices is looked through by each thread.
 template <class T>
 struct EmbeddingBackward {
   struct Shared {
+    bool is_later[kThreads];
     int32_t found[kThreads];
   };
-  static constexpr int kPhases = 2;
+  static constexpr int kPhases = 3;
   int64_t rows, features, count;
   const int64_t* indices;
   const T* output_gradient;
   float* table_gradient;
-  int64_t blocks() const { return count == 0 ? 0 : rows; }
+  int64_t blocks() const { return count; }
   TUTTI_DEVICE void run(int64_t block, int thread, int phase, Shared& shared) const {
-    const int64_t part = blocks_for(count, kThreads);
+    const int64_t row = indices[block], part = blocks_for(count, kThreads);
+    if (row < 0 || row >= rows) return;
     if (phase == 0) {
+      bool is_later = false;
+      for (int64_t i = thread; i < block && !is_later; i += kThreads) is_later = indices[i] == row;
+      shared.is_later[thread] = is_later;
+    } else if (phase == 1) {
       int32_t found = 0;
-      for (int64_t i = thread * part; i < (thread + 1) * part && i < count; ++i)
-        found += indices[i] == block ? 1 : 0;
+      for (int other = 0; other < kThreads && found == 0; ++other)
+        found = shared.is_later[other] ? -1 : 0;
+      if (found == 0)
+        for (int64_t i = thread * part > block ? thread * part : block;
+             i < (thread + 1) * part && i < count; ++i)
+          found += indices[i] == row ? 1 : 0;
       shared.found[thread] = found;
-      return;
-    }
-    for (int64_t feature = thread; feature < features; feature += kThreads) {
-      float* to = table_gradient + block * features + feature;
-      float sum = *to;
-      for (int64_t other = 0; other < kThreads; ++other) {
-        if (shared.found[other] == 0) continue;
-        for (int64_t i = other * part; i < (other + 1) * part && i < count; ++i)
-          if (indices[i] == block) sum += value_at(output_gradient, i * features + feature);
+    } else if (shared.found[thread] >= 0) {
+      for (int64_t feature = thread; feature < features; feature += kThreads) {
+        float* to = table_gradient + row * features + feature;
+        float sum = *to;
+        for (int64_t other = 0; other < kThreads; ++other) {
+          if (shared.found[other] == 0) continue;
+          for (int64_t i = other * part > block ? other * part : block;
+               i < (other + 1) * part && i < count; ++i)
+            if (indices[i] == row) sum += value_at(output_gradient, i * features + feature);
+        }
+        *to = sum;
       }
-      *to = sum;
     }
   }
 };
 
 // --- attention: what stands between its products of matrices ---------------------------------------
 
-/// Scores of queries and keys, [matrices, length, pitch] of which a row has `length`. A block has some
-/// rows, and a row has the lanes of a warp.
+/// Scores of queries and keys, [matrices, length, pitch] of which a row has `length`.
 struct ScoreRows {
-  static constexpr int kLanes = 32, kOfBlock = kThreads / kLanes;
-  static constexpr int kHalvings = 5;  // of the lanes
-
   int64_t matrices, length, pitch;
   int64_t between;  // logarithms from one matrix to the next
   float scale;
@@ -78,10 +85,10 @@ struct ScoreRows {
     int64_t first, log;  // where the row begins in the scores, and its logarithm
     int64_t seen;        // keys
   };
-  int64_t blocks() const { return blocks_for(matrices * length, kOfBlock); }
+  int64_t blocks() const { return blocks_for(matrices * length, kRowsOfBlock); }
   TUTTI_DEVICE At at(int64_t block, int thread) const {
     // Of 32 bits, as a grid is: wider divisions are calls.
-    const auto row = static_cast<int32_t>(block * kOfBlock + thread / kLanes);
+    const auto row = static_cast<int32_t>(block * kRowsOfBlock + thread / kLanes);
     const auto rows = static_cast<int32_t>(length);
     const int32_t matrix = row / rows, query = row % rows;
     return {row < matrices * length, thread % kLanes, row * pitch, matrix * between + query,
@@ -89,43 +96,28 @@ struct ScoreRows {
   }
 };
 
-/// Adds, or finds the largest of, what the lanes of each row have; the first lane has the result.
-/// `halving` counts from 1.
-TUTTI_DEVICE void add_lanes(float* all, int thread, int halving) {
-  const int count = ScoreRows::kLanes >> halving;
-  if (thread % ScoreRows::kLanes < count) all[thread] += all[thread + count];
-}
-TUTTI_DEVICE void greater_lanes(float* all, int thread, int halving) {
-  const int count = ScoreRows::kLanes >> halving;
-  // NaN is larger than all, so that it is not lost.
-  if (thread % ScoreRows::kLanes < count && !(all[thread + count] <= all[thread]) &&
-      all[thread] == all[thread])
-    all[thread] = all[thread + count];
-}
-
 /// shares = softmax(scale * scores) of what each query sees, 0 elsewhere.
 template <class T>
 struct AttentionShares {
-  static constexpr int kHalvings = ScoreRows::kHalvings;
   struct Shared {
     float largest[kThreads], sums[kThreads];
   };
-  static constexpr int kPhases = 2 * (1 + kHalvings) + 1;
+  static constexpr int kPhases = 2 * (1 + kLaneHalves) + 1;
   ScoreRows rows;
   const float* scores;
   T* shares;
   float* logs;
   int64_t blocks() const { return rows.blocks(); }
   TUTTI_DEVICE void run(int64_t block, int thread, int phase, Shared& shared) const {
-    if (phase > 0 && phase <= kHalvings) return greater_lanes(shared.largest, thread, phase);
-    if (phase > kHalvings + 1 && phase <= 2 * kHalvings + 1)
-      return add_lanes(shared.sums, thread, phase - kHalvings - 1);
+    if (phase > 0 && phase <= kLaneHalves) return greater_lanes(shared.largest, thread, phase);
+    if (phase > kLaneHalves + 1 && phase <= 2 * kLaneHalves + 1)
+      return add_lanes(shared.sums, thread, phase - kLaneHalves - 1);
     const auto at = rows.at(block, thread);
     if (!at.is_there) return;
     const float* row = scores + at.first;
     if (phase == 0) {
       float most = -std::numeric_limits<float>::infinity();
-      for (int64_t key = at.lane; key < at.seen; key += ScoreRows::kLanes) {
+      for (int64_t key = at.lane; key < at.seen; key += kLanes) {
         const float score = rows.scale * row[key];
         if (score > most || score != score) most = score;
       }
@@ -133,16 +125,16 @@ struct AttentionShares {
       return;
     }
     const float most = shared.largest[thread - at.lane];
-    if (phase == kHalvings + 1) {
+    if (phase == kLaneHalves + 1) {
       float sum = 0;
-      for (int64_t key = at.lane; key < at.seen; key += ScoreRows::kLanes)
+      for (int64_t key = at.lane; key < at.seen; key += kLanes)
         sum += std::exp(rows.scale * row[key] - most);
       shared.sums[thread] = sum;
       return;
     }
     const float log = most + std::log(shared.sums[thread - at.lane]);
     if (at.lane == 0) logs[at.log] = log;
-    for (int64_t key = at.lane; key < rows.length; key += ScoreRows::kLanes)
+    for (int64_t key = at.lane; key < rows.length; key += kLanes)
       store_at(shares + at.first, key,
                key < at.seen ? std::exp(rows.scale * row[key] - log) : 0.0f);
   }
@@ -152,11 +144,10 @@ struct AttentionShares {
 /// Q K^T; and P once more, as `shares`.
 template <class T>
 struct AttentionSlopes {
-  static constexpr int kHalvings = ScoreRows::kHalvings;
   struct Shared {
     float sums[kThreads];
   };
-  static constexpr int kPhases = kHalvings + 2;
+  static constexpr int kPhases = kLaneHalves + 2;
   ScoreRows rows;
   const float* scores;
   const float* gradients;
@@ -165,7 +156,7 @@ struct AttentionSlopes {
   T* slopes;
   int64_t blocks() const { return rows.blocks(); }
   TUTTI_DEVICE void run(int64_t block, int thread, int phase, Shared& shared) const {
-    if (phase > 0 && phase <= kHalvings) return add_lanes(shared.sums, thread, phase);
+    if (phase > 0 && phase <= kLaneHalves) return add_lanes(shared.sums, thread, phase);
     const auto at = rows.at(block, thread);
     if (!at.is_there) return;
     const float* row = scores + at.first;
@@ -173,13 +164,13 @@ struct AttentionSlopes {
     const float log = logs[at.log];
     if (phase == 0) {
       float sum = 0;
-      for (int64_t key = at.lane; key < at.seen; key += ScoreRows::kLanes)
+      for (int64_t key = at.lane; key < at.seen; key += kLanes)
         sum += std::exp(rows.scale * row[key] - log) * gradient[key];
       shared.sums[thread] = sum;
       return;
     }
     const float base = shared.sums[thread - at.lane];
-    for (int64_t key = at.lane; key < rows.length; key += ScoreRows::kLanes) {
+    for (int64_t key = at.lane; key < rows.length; key += kLanes) {
       const float share = key < at.seen ? std::exp(rows.scale * row[key] - log) : 0.0f;
       store_at(shares + at.first, key, share);
       store_at(slopes + at.first, key,

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <type_traits>
 
 #include "tutti/kernels/cuda/pack/launch.h"
 #include "tutti/kernels/cuda/pack/pack_tile.h"
@@ -45,8 +46,14 @@ __device__ bool all_clean(const Lanes& lanes) {
   return __syncthreads_and(clean);
 }
 
-__global__ void __launch_bounds__(kThreads) pack_kernel(const __grid_constant__ PackTable table) {
-  run_tile(table, static_cast<int32_t>(blockIdx.x), static_cast<int>(threadIdx.x), kThreads);
+// Compiled once for all kernels: casts between all types are much code.
+__device__ __noinline__ void run_tile_of_block(const PackTile& tile) {
+  run_tile(tile, static_cast<int>(threadIdx.x), kThreads);
+}
+
+template <class Table>
+__global__ void __launch_bounds__(kThreads) pack_kernel(const __grid_constant__ Table table) {
+  run_tile_of_block(find_tile(table, static_cast<int32_t>(blockIdx.x)));
 }
 
 __global__ void lanes_kernel(Lanes lanes, bool veto) {
@@ -55,10 +62,10 @@ __global__ void lanes_kernel(Lanes lanes, bool veto) {
                (veto && i == lanes.own) != (lanes.clean == 1));
 }
 
+template <class Table>
 __global__ void __launch_bounds__(kThreads)
-    unpack_kernel(const __grid_constant__ PackTable table, const __grid_constant__ Lanes lanes) {
-  if (all_clean(lanes))
-    run_tile(table, static_cast<int32_t>(blockIdx.x), static_cast<int>(threadIdx.x), kThreads);
+    unpack_kernel(const __grid_constant__ Table table, const __grid_constant__ Lanes lanes) {
+  if (all_clean(lanes)) run_tile_of_block(find_tile(table, static_cast<int32_t>(blockIdx.x)));
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -94,8 +101,8 @@ Lanes lanes_of(const DeviceBucket& bucket) {
 
 cudaError_t launch_pack(const DeviceBucket& bucket, std::span<const Piece> pieces, Scale scale,
                         bool veto, cudaStream_t stream) {
-  for_each_table(bucket, pieces, scale, false, [&](const PackTable& table, int32_t tiles) {
-    pack_kernel<<<static_cast<unsigned>(tiles), kThreads, 0, stream>>>(table);
+  for_each_table(bucket, pieces, scale, false, [&](const auto& table, int32_t tiles) {
+    pack_kernel<std::decay_t<decltype(table)>><<<static_cast<unsigned>(tiles), kThreads, 0, stream>>>(table);
   });
   if (bucket.lanes > 0) lanes_kernel<<<1, 32, 0, stream>>>(lanes_of(bucket), veto);
   return cudaGetLastError();
@@ -104,8 +111,8 @@ cudaError_t launch_pack(const DeviceBucket& bucket, std::span<const Piece> piece
 cudaError_t launch_unpack(const DeviceBucket& bucket, std::span<const Piece> pieces, Scale scale,
                           const DeviceOutcome& outcome, cudaStream_t stream) {
   const Lanes lanes = lanes_of(bucket);
-  for_each_table(bucket, pieces, scale, true, [&](const PackTable& table, int32_t tiles) {
-    unpack_kernel<<<static_cast<unsigned>(tiles), kThreads, 0, stream>>>(table, lanes);
+  for_each_table(bucket, pieces, scale, true, [&](const auto& table, int32_t tiles) {
+    unpack_kernel<std::decay_t<decltype(table)>><<<static_cast<unsigned>(tiles), kThreads, 0, stream>>>(table, lanes);
   });
   auto gates = outcome.gates;
   do {
@@ -143,8 +150,11 @@ cudaError_t launch_wait_word(const uint64_t* word, uint64_t value, cudaStream_t 
 cudaError_t load_kernels() {
   cudaFuncAttributes attributes;
   for (const void* kernel :
-       {reinterpret_cast<const void*>(&pack_kernel), reinterpret_cast<const void*>(&lanes_kernel),
-        reinterpret_cast<const void*>(&unpack_kernel),
+       {reinterpret_cast<const void*>(&pack_kernel<SmallPackTable>),
+        reinterpret_cast<const void*>(&pack_kernel<LargePackTable>),
+        reinterpret_cast<const void*>(&lanes_kernel),
+        reinterpret_cast<const void*>(&unpack_kernel<SmallPackTable>),
+        reinterpret_cast<const void*>(&unpack_kernel<LargePackTable>),
         reinterpret_cast<const void*>(&reduce_kernel), reinterpret_cast<const void*>(&end_kernel),
         reinterpret_cast<const void*>(&write_word_kernel),
         reinterpret_cast<const void*>(&wait_word_kernel)})

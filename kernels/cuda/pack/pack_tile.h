@@ -16,17 +16,22 @@ struct Stretch {
 
 inline constexpr int kThreads = 256;
 inline constexpr int64_t kTileElements = 16 * kThreads;  // of one block
-inline constexpr int kMostStretches = 96;  // of one launch: its parameters are < 4 KiB
 
-/// A launch: which stretches, and which block does what of which.
-struct PackTable {
-  Stretch stretches[kMostStretches];
-  int32_t first_tile[kMostStretches + 1];  // ascending
+/// A launch: which stretches, at most so many, and which block does what of which. It travels with the
+/// launch, so buckets of few tensors have one of their own.
+template <int kMost>
+struct PackTableOf {
+  static constexpr int kMostStretches = kMost;
+  Stretch stretches[kMost];
+  int32_t first_tile[kMost + 1];  // ascending
   int32_t count;
   DataType bucket_dtype;
   bool unpacks;
   Scaling scaling;
 };
+using SmallPackTable = PackTableOf<96>;
+using LargePackTable = PackTableOf<880>;
+static_assert(sizeof(SmallPackTable) < 4096 && sizeof(LargePackTable) < 32'000);  // CUDA takes 32,764
 
 template <class T, int kCount>
 struct alignas(sizeof(T) * kCount) Pack {
@@ -141,8 +146,16 @@ TUTTI_DEVICE void cast_share(DataType from_type, const std::byte* from, DataType
     cast_any(from_type, from + i * from_size, to_type, to + i * to_size, scaling);
 }
 
-/// One thread's share of tile number `tile`.
-TUTTI_DEVICE void run_tile(const PackTable& table, int32_t tile, int thread, int threads) {
+/// A tile of a launch.
+struct PackTile {
+  Stretch stretch;
+  int64_t begin;  // of the stretch's elements
+  DataType bucket_dtype;
+  bool unpacks;
+  Scaling scaling;
+};
+template <class Table>
+TUTTI_DEVICE PackTile find_tile(const Table& table, int32_t tile) {
   int low = 0, high = table.count - 1;  // the last stretch that begins at this tile or before
   while (low < high) {
     const int middle = (low + high + 1) / 2;
@@ -151,19 +164,24 @@ TUTTI_DEVICE void run_tile(const PackTable& table, int32_t tile, int thread, int
     else
       high = middle - 1;
   }
-  const Stretch& stretch = table.stretches[low];
-  const int64_t begin = (tile - table.first_tile[low]) * kTileElements;
-  const int64_t left = stretch.count - begin;
+  return {table.stretches[low], (tile - table.first_tile[low]) * kTileElements, table.bucket_dtype,
+          table.unpacks, table.scaling};
+}
+
+/// One thread's share of a tile.
+TUTTI_DEVICE void run_tile(const PackTile& tile, int thread, int threads) {
+  const auto& stretch = tile.stretch;
+  const int64_t left = stretch.count - tile.begin;
   const int64_t count = left < kTileElements ? left : kTileElements;
-  auto* bucket = stretch.bucket + begin * bytes_of(table.bucket_dtype);
+  auto* bucket = stretch.bucket + tile.begin * bytes_of(tile.bucket_dtype);
   if (stretch.tensor == nullptr)
-    return zero_tile(bucket, count * bytes_of(table.bucket_dtype), thread, threads);
-  auto* tensor = stretch.tensor + begin * bytes_of(stretch.dtype);
-  if (table.unpacks)
-    cast_share(table.bucket_dtype, bucket, stretch.dtype, tensor, count, table.scaling, thread,
+    return zero_tile(bucket, count * bytes_of(tile.bucket_dtype), thread, threads);
+  auto* tensor = stretch.tensor + tile.begin * bytes_of(stretch.dtype);
+  if (tile.unpacks)
+    cast_share(tile.bucket_dtype, bucket, stretch.dtype, tensor, count, tile.scaling, thread,
                threads);
   else
-    cast_share(stretch.dtype, tensor, table.bucket_dtype, bucket, count, table.scaling, thread,
+    cast_share(stretch.dtype, tensor, tile.bucket_dtype, bucket, count, tile.scaling, thread,
                threads);
 }
 
@@ -177,10 +195,10 @@ TUTTI_DEVICE bool lane_is(DataType dtype, const std::byte* lane, int clean) {
 
 /// Cuts the pieces of a bucket into tables of launches and calls f(table, tiles) for each. With
 /// `unpacks`, what lies between pieces is left out.
-template <class Function>
-void for_each_table(const DeviceBucket& bucket, std::span<const Piece> pieces, Scale scale,
-                    bool unpacks, Function&& f) {
-  PackTable table;
+template <class Table, class Function>
+void fill_tables(const DeviceBucket& bucket, std::span<const Piece> pieces, Scale scale,
+                 bool unpacks, Function&& f) {
+  Table table;
   table.bucket_dtype = bucket.dtype;
   table.unpacks = unpacks;
   table.scaling = {scale.factor, scale.factor / static_cast<double>(scale.divisor), scale.divisor,
@@ -198,7 +216,7 @@ void for_each_table(const DeviceBucket& bucket, std::span<const Piece> pieces, S
                                ? count - done
                                : kMostTiles * kTileElements / 2;
       const int64_t tiles = (part + kTileElements - 1) / kTileElements;
-      if (table.count == kMostStretches || table.first_tile[table.count] + tiles > kMostTiles)
+      if (table.count == Table::kMostStretches || table.first_tile[table.count] + tiles > kMostTiles)
         flush();
       auto* from =
           tensor == nullptr ? nullptr : const_cast<std::byte*>(tensor) + done * bytes_of(dtype);
@@ -218,6 +236,14 @@ void for_each_table(const DeviceBucket& bucket, std::span<const Piece> pieces, S
   }
   if (!unpacks) add(nullptr, bucket.dtype, end, bucket.count - end);
   flush();
+}
+template <class Function>
+void for_each_table(const DeviceBucket& bucket, std::span<const Piece> pieces, Scale scale,
+                    bool unpacks, Function&& f) {
+  if (pieces.size() <= SmallPackTable::kMostStretches)
+    fill_tables<SmallPackTable>(bucket, pieces, scale, unpacks, f);
+  else
+    fill_tables<LargePackTable>(bucket, pieces, scale, unpacks, f);
 }
 
 }  // namespace tutti::cuda

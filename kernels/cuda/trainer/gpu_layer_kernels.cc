@@ -236,9 +236,8 @@ void GpuLayerKernels::linear_backward_weights(const ConstTensorView& input,
   if (!has_bias) return;
   by_type(dtype, [&](auto zero) {
     using T = decltype(zero);
-    launch(ColumnSums<T>{s.rows, s.outputs, output_gradient.view().as<T>(), nullptr, nullptr,
-                         nullptr, operands.of<float>(bias_gradient)},
-           stream);
+    sum_columns<T>(s.rows, s.outputs, output_gradient.view().as<T>(), nullptr, nullptr, nullptr,
+                   operands.of<float>(bias_gradient), stream);
   });
 }
 

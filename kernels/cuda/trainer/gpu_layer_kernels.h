@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
@@ -159,8 +160,8 @@ class GpuLayerKernels final : public LayerKernels {
     machine_.launcher->launch(kernel, stream);
   }
   /// Memory that the next call on that stream uses again, aligned to 256 bytes: one piece for
-  /// copies of operands, one for the workspaces of libraries.
-  enum class Use : uint8_t { copies, workspace };
+  /// copies of operands, one for the workspaces of libraries, one for sums of parts.
+  enum class Use : uint8_t { copies, workspace, sums };
   std::byte* scratch(Use use, size_t bytes, StreamRef stream);
   /// The elements of a tensor in that type, dense: its own memory, or a rounded copy at `*to`,
   /// which moves on. rounded_bytes() says how far.
@@ -169,6 +170,37 @@ class GpuLayerKernels final : public LayerKernels {
   void convolve(ConvolutionPass pass, const ConvolutionShape& shape, DataType dtype,
                 const void* image, const void* weight, const void* output, StreamRef stream);
   void multiply(const Product& product, StreamRef stream);
+  /// Adds sums over the rows of [rows, columns] to `totals`, and with an input and the statistics of
+  /// layer norm to `products`.
+  template <class T>
+  void sum_columns(int64_t rows, int64_t columns, const T* output_gradient, const T* input,
+                   const float* statistics, float* products, float* totals, StreamRef stream) {
+    const int64_t stripes = blocks_for(columns, ColumnSums<T>::kColumns);
+    const int64_t parts = parts_for(rows, 64, stripes);
+    auto* sums = reinterpret_cast<double*>(
+        scratch(Use::sums, static_cast<size_t>(2 * parts * columns) * sizeof(double), stream));
+    launch(ColumnSums<T>{rows, columns, parts, output_gradient, input, statistics, sums}, stream);
+    launch(ColumnTotals{{columns}, parts, sums, products, totals}, stream);
+  }
+  /// The moments of batch norm: of an input, or with an output gradient of that.
+  template <class T>
+  void sum_channels(const Channels& shape, const T* input, const T* output_gradient,
+                    const float* mean, const float* inverse_deviation, double* moments,
+                    StreamRef stream) {
+    const int64_t parts = parts_for(shape.values(), 4 * kWide * kThreads, shape.channels);
+    auto* sums = reinterpret_cast<double*>(scratch(
+        Use::sums, static_cast<size_t>(2 * parts * shape.channels) * sizeof(double), stream));
+    launch(BatchNormSums<T>{shape, parts, input, output_gradient, mean, sums}, stream);
+    launch(BatchNormMoments{{shape.channels}, shape, parts, sums, inverse_deviation, moments},
+           stream);
+  }
+  /// Into how many parts what each of `others` blocks does is cut, so that all of a GPU works, and
+  /// each part has `least` of `count`.
+  static int64_t parts_for(int64_t count, int64_t least, int64_t others) {
+    constexpr int64_t kWanted = 2048;  // blocks
+    const int64_t most = std::max<int64_t>(kWanted / std::max<int64_t>(others, 1), 1);
+    return std::clamp<int64_t>(count / least, 1, most);
+  }
   Products& products();
   Convolutions& convolutions();
 

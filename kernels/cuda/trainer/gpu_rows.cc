@@ -64,9 +64,8 @@ void GpuLayerKernels::batch_norm_moments(const ConstTensorView& input, const Ten
   auto* sums = moments_in(operands, moments, s.channels);
   by_type(operands.float_type(input), [&](auto zero) {
     using T = decltype(zero);
-    launch(
-        BatchNormMoments<T>{channels_of(s), input.view().as<T>(), nullptr, nullptr, nullptr, sums},
-        moments.stream());
+    sum_channels<T>(channels_of(s), input.view().as<T>(), nullptr, nullptr, nullptr, sums,
+                    moments.stream());
   });
 }
 
@@ -125,8 +124,7 @@ void GpuLayerKernels::batch_norm_forward(const ConstTensorView& input, const Con
   const GpuOperands operands("batch norm", device_);
   by_type(operands.float_type(input), [&](auto zero) {
     using T = decltype(zero);
-    launch(BatchNormForward<T>{{output.count()},
-                               channels_of(s),
+    launch(BatchNormForward<T>{{{output.count()}, channels_of(s)},
                                input.view().as<T>(),
                                operands.of<float>(mean),
                                operands.of<float>(inverse_deviation),
@@ -150,10 +148,9 @@ void GpuLayerKernels::batch_norm_backward_moments(const ConstTensorView& input,
   auto* sums = moments_in(operands, moments, s.channels);
   by_type(operands.float_type(input), [&](auto zero) {
     using T = decltype(zero);
-    launch(
-        BatchNormMoments<T>{channels_of(s), input.view().as<T>(), operands.of<T>(output_gradient),
-                            operands.of<float>(mean), operands.of<float>(inverse_deviation), sums},
-        moments.stream());
+    sum_channels<T>(channels_of(s), input.view().as<T>(), operands.of<T>(output_gradient),
+                    operands.of<float>(mean), operands.of<float>(inverse_deviation), sums,
+                    moments.stream());
   });
 }
 
@@ -176,8 +173,7 @@ void GpuLayerKernels::batch_norm_backward_input(const ConstTensorView& input,
       moments.view().count() > 0 ? moments_in(operands, moments.view(), s.channels) : nullptr;
   by_type(operands.float_type(input), [&](auto zero) {
     using T = decltype(zero);
-    launch(BatchNormBackward<T>{{input_gradient.count()},
-                                channels_of(s),
+    launch(BatchNormBackward<T>{{{input_gradient.count()}, channels_of(s)},
                                 input.view().as<T>(),
                                 operands.of<float>(mean),
                                 operands.of<float>(inverse_deviation),
@@ -215,7 +211,7 @@ void GpuLayerKernels::layer_norm_forward(double epsilon, const ConstTensorView& 
   const GpuOperands operands("layer norm", device_);
   by_type(operands.float_type(input), [&, r = rows, f = features](auto zero) {
     using T = decltype(zero);
-    launch(LayerNormForward<T>{r, f, epsilon, input.view().as<T>(), operands.of<float>(weight),
+    launch(LayerNormForward<T>{{r, f}, epsilon, input.view().as<T>(), operands.of<float>(weight),
                                operands.of<float>(bias), operands.of<T>(output),
                                operands.of<float>(statistics)},
            output.stream());
@@ -236,7 +232,7 @@ void GpuLayerKernels::layer_norm_backward_input(const ConstTensorView& input,
   const GpuOperands operands("layer norm", device_);
   by_type(operands.float_type(input), [&, r = rows, f = features](auto zero) {
     using T = decltype(zero);
-    launch(LayerNormBackward<T>{r, f, input.view().as<T>(), operands.of<float>(statistics),
+    launch(LayerNormBackward<T>{{r, f}, input.view().as<T>(), operands.of<float>(statistics),
                                 operands.of<float>(weight), operands.of<T>(output_gradient),
                                 operands.of<T>(input_gradient)},
            input_gradient.stream());
@@ -257,10 +253,9 @@ void GpuLayerKernels::layer_norm_backward_weights(const ConstTensorView& input,
   const GpuOperands operands("layer norm", device_);
   by_type(operands.float_type(input), [&, r = rows, f = features](auto zero) {
     using T = decltype(zero);
-    launch(ColumnSums<T>{r, f, operands.of<T>(output_gradient), input.view().as<T>(),
-                         operands.of<float>(statistics), operands.of<float>(weight_gradient),
-                         operands.of<float>(bias_gradient)},
-           weight_gradient.stream());
+    sum_columns<T>(r, f, operands.of<T>(output_gradient), input.view().as<T>(),
+                   operands.of<float>(statistics), operands.of<float>(weight_gradient),
+                   operands.of<float>(bias_gradient), weight_gradient.stream());
   });
 }
 

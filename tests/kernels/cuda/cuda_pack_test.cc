@@ -14,10 +14,10 @@ constexpr Scale kScales[] = {{}, {0.37, 3}, {-1.5, 1}, {1.0, 5}, {1e30, 1}};
 void run(const DeviceBucket& bucket, std::span<const Piece> pieces, Scale scale, bool unpacks) {
   constexpr int kThreads = 7;
   cuda::for_each_table(bucket, pieces, scale, unpacks,
-                       [](const cuda::PackTable& table, int32_t tiles) {
+                       [](const auto& table, int32_t tiles) {
                          for (int32_t tile = 0; tile < tiles; ++tile)
                            for (int thread = 0; thread < kThreads; ++thread)
-                             cuda::run_tile(table, tile, thread, kThreads);
+                             cuda::run_tile(cuda::find_tile(table, tile), thread, kThreads);
                        });
 }
 
@@ -81,13 +81,20 @@ TEST(CudaPack, EverySixteenBitsEqualReference) {
   }
 }
 
-// More tensors than one launch takes, with gaps, of lengths around a tile's.
-TEST(CudaPack, ManyPiecesWithGaps) {
+// More stretches than one launch takes, of its small table and of its large one, with gaps and lengths
+// around a tile's.
+class CudaPackPieces : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Launches, CudaPackPieces,
+                         testing::Values(cuda::SmallPackTable::kMostStretches,
+                                         cuda::SmallPackTable::kMostStretches + 1,
+                                         3 * cuda::LargePackTable::kMostStretches));
+
+TEST_P(CudaPackPieces, WithGaps) {
   std::mt19937_64 random(kSeed);
   std::vector<Buffer> tensors;
   std::vector<Piece> pieces;
   int64_t end = 0;
-  for (int i = 0; i < 3 * cuda::kMostStretches; ++i) {
+  for (int i = 0; i < GetParam(); ++i) {
     const auto dtype = kAllTypes[random() % 4];
     const int64_t count = random() % 8 == 0
                               ? cuda::kTileElements + static_cast<int64_t>(random() % 3) - 1

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <string>
 #include <thread>
 
 #include "tools/bench/cases/cases.h"
@@ -16,6 +18,7 @@ namespace tutti::bench {
 namespace {
 
 constexpr Device kDevice{DeviceKind::cuda, 0};
+constexpr int kAhead = 4;
 
 // A rank: what it reduces in place, on a stream of its own.
 struct ThreadRank {
@@ -60,9 +63,17 @@ class ThreadRanks {
     each([&](ThreadRank& own, int) {
       const TensorView view(own.tensor.data(), own.tensor.shape(), DataType::f32, kDevice,
                             own.stream);
-      for (int64_t i = 0; i < times; ++i)
-        own.comm->allreduce("gradient", view, ReduceOp::average).wait_on(own.stream);
+      std::array<Work, kAhead> works;  // the host is ahead of the GPU by so many
+      for (int64_t i = 0; i < times; ++i) {
+        auto& work = works[static_cast<size_t>(i) % kAhead];
+        if (i >= kAhead) work.wait();
+        work = own.comm->allreduce("gradient" + std::to_string(i % kAhead), view,
+                                   ReduceOp::average);
+        work.wait_on(own.stream);
+      }
       runtime_.synchronize(own.stream);
+      for (int64_t i = 0; i < std::min<int64_t>(times, kAhead); ++i)
+        works[static_cast<size_t>(i)].wait();
     });
   }
   // After any number of reductions, at least one.
