@@ -134,8 +134,10 @@ void train(const Settings& settings) {
     for (int step = 0; step < settings.steps; ++step) {
       comm->barrier_blocking();
       const auto held = std::exchange(share, agreement.begin());
-      if (step == 0 || share.first != held.first || share.count != held.count)
+      if (step == 0 || share.first != held.first || share.count != held.count) {
         batch = batch_of(settings, share.first, share.count);
+        batch.images = model.to_device(batch.images);
+      }
       meter.begin();
       zero_grad();
       const nn::CrossEntropy loss(model.forward(batch.images), batch.labels);

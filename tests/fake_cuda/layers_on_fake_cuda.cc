@@ -22,12 +22,12 @@ const bool kIsChosen = [] {
     return std::make_unique<test::HostedLayers>(Device{DeviceKind::fake, 0});
   };
   testing::UnitTest::GetInstance()->listeners().Append(new NoFaults);
-  return test::convolutions_round_twice = true;
+  return test::layers_round_twice = true;
 }();
 
 // Otherwise the suite would test the CPU, and pass.
 TEST(LayerKernels, AreTheFakes) {
-  EXPECT_TRUE(kIsChosen && test::convolutions_round_twice);
+  EXPECT_TRUE(kIsChosen && test::layers_round_twice);
   const auto before = test::fake_cuda().calls();
   const auto x = test::noise_tensor(Shape{4, 3}, 1), w = test::noise_tensor(Shape{2, 3}, 2);
   test::layers_under_test()->linear_forward(x, w, TensorView(), Tensor(Shape{4, 2}, DataType::f32));

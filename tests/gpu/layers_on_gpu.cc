@@ -21,12 +21,12 @@ const bool kIsChosen = [] {
   test::layers_under_test = [] {
     return std::make_unique<test::HostedLayers>(Device{DeviceKind::cuda, 0});
   };
-  return test::convolutions_round_twice = true;
+  return test::layers_round_twice = true;
 }();
 
 // Otherwise the suites would test the CPU, and pass.
 TEST(LayerKernels, AreTheGpus) {
-  EXPECT_TRUE(kIsChosen && test::convolutions_round_twice);
+  EXPECT_TRUE(kIsChosen && test::layers_round_twice);
   EXPECT_NE(dynamic_cast<test::HostedLayers*>(test::layers_under_test().get()), nullptr);
 }
 

@@ -63,7 +63,7 @@ TEST(LayerKernels, LinearEqualsItsReference) {
              db = zeros(b.shape());
         kernels->linear_forward(x, w, b, y);
         expect_close(y, reference::linear_forward(shape, values_of(x), values_of(w), values_of(b)),
-                     "output");
+                     "output", dtype, has_bias && test::layers_round_twice ? 2 : 1);
         const auto d = reference::linear_backward(shape, values_of(x), values_of(w), values_of(dy));
         kernels->linear_backward_input(w, dy, dx);
         kernels->linear_backward_weights(x, dy, dw, db);
@@ -101,14 +101,14 @@ TEST(LayerKernels, ConvolutionEqualsItsReference) {
         kernels->convolution_forward(options, x, w, b, y);
         expect_close(
             y, reference::convolution_forward(shape, values_of(x), values_of(w), values_of(b)),
-            "output", dtype, test::convolutions_round_twice ? 2 : 1);
+            "output", dtype, test::layers_round_twice ? 2 : 1);
         const auto d =
             reference::convolution_backward(shape, values_of(x), values_of(w), values_of(dy));
         kernels->convolution_backward_input(options, w, dy, dx);
         kernels->convolution_backward_weights(options, x, dy, dw, db);
         expect_close(dx, d.input, "input gradient");
         expect_close(dw, d.weight, "weight gradient",
-                     test::convolutions_round_twice ? dtype : DataType::f32);
+                     test::layers_round_twice ? dtype : DataType::f32);
         if (has_bias) expect_close(db, d.bias, "bias gradient");
       }
 }

@@ -46,14 +46,15 @@ __device__ bool all_clean(const Lanes& lanes) {
   return __syncthreads_and(clean);
 }
 
-// Compiled once for all kernels: casts between all types are much code.
-__device__ __noinline__ void run_tile_of_block(const PackTile& tile) {
-  run_tile(tile, static_cast<int>(threadIdx.x), kThreads);
+template <class Table>
+__device__ __forceinline__ void run_tile_of_block(const Table& table) {
+  run_tile(find_tile(table, static_cast<int32_t>(blockIdx.x)), static_cast<int>(threadIdx.x),
+           kThreads);
 }
 
 template <class Table>
 __global__ void __launch_bounds__(kThreads) pack_kernel(const __grid_constant__ Table table) {
-  run_tile_of_block(find_tile(table, static_cast<int32_t>(blockIdx.x)));
+  run_tile_of_block(table);
 }
 
 __global__ void lanes_kernel(Lanes lanes, bool veto) {
@@ -65,13 +66,34 @@ __global__ void lanes_kernel(Lanes lanes, bool veto) {
 template <class Table>
 __global__ void __launch_bounds__(kThreads)
     unpack_kernel(const __grid_constant__ Table table, const __grid_constant__ Lanes lanes) {
-  if (all_clean(lanes)) run_tile_of_block(find_tile(table, static_cast<int32_t>(blockIdx.x)));
+  if (all_clean(lanes)) run_tile_of_block(table);
 }
 
+// Of T, or void: of the table's type. What gradients are of has a kernel that takes the registers that
+// it needs, so that enough of its blocks are on a GPU to hide its loads.
+template <class T>
 __global__ void __launch_bounds__(kThreads)
     reduce_kernel(const __grid_constant__ ReduceTable table, int64_t tiles) {
-  for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x)
-    reduce_tile(table, tile, static_cast<int>(threadIdx.x), kThreads);
+  for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    const auto thread = static_cast<int>(threadIdx.x);
+    if constexpr (std::is_void_v<T>)
+      reduce_tile(table, tile, thread, kThreads);
+    else
+      reduce_part_of<T>(table, part_of_tile(table, tile), thread, kThreads);
+  }
+}
+
+auto* reduce_kernel_for(DataType dtype) {
+  switch (dtype) {
+    case DataType::f32:
+      return &reduce_kernel<float>;
+    case DataType::bf16:
+      return &reduce_kernel<BFloat16>;
+    case DataType::f16:
+      return &reduce_kernel<Float16>;
+    default:
+      return &reduce_kernel<void>;
+  }
 }
 
 // Runs after the unpacking kernels, whose stores it publishes.
@@ -133,7 +155,8 @@ cudaError_t launch_unpack(const DeviceBucket& bucket, std::span<const Piece> pie
 cudaError_t launch_reduce(const DeviceReduction& reduction, cudaStream_t stream) {
   const int64_t tiles = reduce_tiles(reduction.count);
   const auto blocks = static_cast<unsigned>(std::min<int64_t>(tiles, 1 << 30));
-  reduce_kernel<<<blocks, kThreads, 0, stream>>>(make_reduce_table(reduction), tiles);
+  reduce_kernel_for(reduction.dtype)<<<blocks, kThreads, 0, stream>>>(make_reduce_table(reduction),
+                                                                      tiles);
   return cudaGetLastError();
 }
 
@@ -155,7 +178,11 @@ cudaError_t load_kernels() {
         reinterpret_cast<const void*>(&lanes_kernel),
         reinterpret_cast<const void*>(&unpack_kernel<SmallPackTable>),
         reinterpret_cast<const void*>(&unpack_kernel<LargePackTable>),
-        reinterpret_cast<const void*>(&reduce_kernel), reinterpret_cast<const void*>(&end_kernel),
+        reinterpret_cast<const void*>(&reduce_kernel<float>),
+        reinterpret_cast<const void*>(&reduce_kernel<BFloat16>),
+        reinterpret_cast<const void*>(&reduce_kernel<Float16>),
+        reinterpret_cast<const void*>(&reduce_kernel<void>),
+        reinterpret_cast<const void*>(&end_kernel),
         reinterpret_cast<const void*>(&write_word_kernel),
         reinterpret_cast<const void*>(&wait_word_kernel)})
     if (const auto status = cudaFuncGetAttributes(&attributes, kernel); status != cudaSuccess)

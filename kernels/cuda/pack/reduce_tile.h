@@ -113,15 +113,20 @@ template <bool kSums, class T, int kLanes>
 TUTTI_DEVICE void reduce_packs(const ReduceTable& table, const ReducePart& part, int thread,
                                int threads) {
   using Wide = typename Reduced<T>::Type;
+  constexpr int kInputsAhead = kSums && kLanes > 1 ? 3 : 1;  // whose loads are under way at once
   for (int64_t i = thread; i < part.count / kLanes; i += threads) {
     const int64_t at = (part.begin + i * kLanes) * static_cast<int64_t>(sizeof(T));
     const auto first = *reinterpret_cast<const Pack<T, kLanes>*>(table.inputs[0] + at);
     Wide values[kLanes];
     for (int lane = 0; lane < kLanes; ++lane) values[lane] = open_element(first.values[lane]);
-    for (int input = 1; input < table.input_count; ++input) {
-      const auto next = *reinterpret_cast<const Pack<T, kLanes>*>(table.inputs[input] + at);
-      for (int lane = 0; lane < kLanes; ++lane)
-        values[lane] = combine<kSums>(table.op, values[lane], open_element(next.values[lane]));
+    for (int begin = 1; begin < table.input_count; begin += kInputsAhead) {
+      Pack<T, kLanes> next[kInputsAhead];
+      for (int k = 0; k < kInputsAhead; ++k)
+        if (begin + k < table.input_count)
+          next[k] = *reinterpret_cast<const Pack<T, kLanes>*>(table.inputs[begin + k] + at);
+      for (int k = 0; k < kInputsAhead; ++k)
+        for (int lane = 0; lane < kLanes && begin + k < table.input_count; ++lane)
+          values[lane] = combine<kSums>(table.op, values[lane], open_element(next[k].values[lane]));
     }
     Pack<T, kLanes> result;
     for (int lane = 0; lane < kLanes; ++lane)
@@ -193,12 +198,15 @@ TUTTI_DEVICE void reduce_part(const ReduceTable& table, const ReducePart& part, 
   }
 }
 
-/// One thread's share of tile number `tile`.
-TUTTI_DEVICE void reduce_tile(const ReduceTable& table, int64_t tile, int thread, int threads) {
+inline constexpr ReducePart part_of_tile(const ReduceTable& table, int64_t tile) {
   const int64_t begin = tile * kTileElements;
   const int64_t left = table.count - begin;
-  reduce_part(table, {begin, left < kTileElements ? left : kTileElements, 0, table.output_count},
-              thread, threads);
+  return {begin, left < kTileElements ? left : kTileElements, 0, table.output_count};
+}
+
+/// One thread's share of tile number `tile`.
+TUTTI_DEVICE void reduce_tile(const ReduceTable& table, int64_t tile, int thread, int threads) {
+  reduce_part(table, part_of_tile(table, tile), thread, threads);
 }
 
 /// The launch of a reduction. Bools are bytes of which the bits are taken, and never scaled.
