@@ -99,6 +99,12 @@ std::vector<double> adasum_factors(std::span<const double> products, int ranks) 
 Adasum::Adasum(Communicator& comm, std::string name, std::vector<TensorView> tensors)
     : comm_(comm), name_(std::move(name)), tensors_(std::move(tensors)), begins_(1, 0) {
   for (const auto& tensor : tensors_) {
+    if ((tensor.dtype() != DataType::f32 && tensor.dtype() != DataType::f64) ||
+        tensor.device().kind != DeviceKind::cpu)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("Adasum combines tensors of f32 or f64 in host memory, got {} on {}; "
+                              "average them instead",
+                              to_string(tensor.dtype()), to_string(tensor.device())));
     if (tensor.dtype() != tensors_.front().dtype())
       throw Error(
           ErrorCode::invalid_argument,

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <random>
 
+#include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
 
 namespace tutti::test {
@@ -153,6 +154,19 @@ TEST(Adasum, WantsOneType) {
           std::string(error.what()).find("Adasum combines tensors of one type, got f32 and f64"),
           std::string::npos);
     }
+  });
+}
+
+TEST(Adasum, WantsFloatsInHostMemory) {
+  run_threads(1, [](Communicator& comm) {
+    const Tensor halves(Shape{4}, DataType::f16);
+    float values[4] = {};
+    const TensorView elsewhere(values, Shape{4}, DataType::f32, Device{DeviceKind::fake, 0});
+    for (const auto& [tensor, text] : {std::pair{halves.view(), "f16 on cpu"},
+                                       {elsewhere, "f32 on fake:0"}})
+      test::expect_error(ErrorCode::invalid_argument,
+                         std::string("in host memory, got ") + text + "; average them instead",
+                         [&, view = tensor] { Adasum(comm, "a", {view}); });
   });
 }
 
