@@ -28,8 +28,8 @@ class Sequential {
   Tensor forward(const Tensor& input) { return forward(input, context_); }
   Device device() const { return kernels_->device(); }     // where the layers are computed
   StreamRef stream() const { return kernels_->stream(); }  // null on the CPU
-  /// A copy of a tensor of the host's where the layers are computed, in order of stream(), for what is used
-  /// more than once; on the CPU the tensor itself.
+  /// A copy of a tensor of the host's where the layers are computed, in order of stream(), for what
+  /// is used more than once; on the CPU the tensor itself.
   Tensor to_device(const Tensor& host) { return kernels_->upload(host); }
   /// From the loss back: adds to every gradient and announces each as soon as it is final.
   void backward(const Loss& loss);

@@ -301,10 +301,10 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   uint64_t pairs_run_ = 0;           // by run_pairs_now()
   std::string_view blocking_;        // what a thread in run_now() waits for; empty: nothing
   Clock::time_point blocking_since_;
-  bool is_dead_ = false;        // broken, and all is over: the backend is not touched any more
-  bool is_shut_ = false;        // all has ended because this rank closes
-  bool posted_ = false;         // this step posted a control message
-  bool some_wake_ = false;      // this step brought Works to what threads may wait for
+  bool is_dead_ = false;    // broken, and all is over: the backend is not touched any more
+  bool is_shut_ = false;    // all has ended because this rank closes
+  bool posted_ = false;     // this step posted a control message
+  bool some_wake_ = false;  // this step brought Works to what threads may wait for
 
   Poller poller_;
   Bell bell_;

@@ -50,8 +50,8 @@ std::string agreement(const Options& options) {
       "TUTTI_MIXED_DEVICES={}",
       options.backend, options.algorithms, static_cast<int>(options.determinism),
       options.segment_bytes, options.fusion_bytes, options.partition_bytes, options.cache_capacity,
-      options.replay, options.replay_after, options.probe, options.tcp_sockets,
-      options.nccl_config, options.mixed_devices);
+      options.replay, options.replay_after, options.probe, options.tcp_sockets, options.nccl_config,
+      options.mixed_devices);
 }
 
 // "rank 0 HAVE A, rank 1 HAVE B", the lower rank first, so that all ranks read one text.

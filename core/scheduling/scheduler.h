@@ -34,8 +34,8 @@ class Scheduler {
   struct Hooks {
     std::function<void(int rank, std::span<const std::byte>)> send;     // a control message
     std::function<void(std::span<Entry* const>, const Error*)> finish;  // entries are over
-    std::function<void()> on_its_way;  // streams may wait for Works that are not done
-    std::function<void(const std::string&)> broken;                     // an operation failed
+    std::function<void()> on_its_way;                // streams may wait for Works that are not done
+    std::function<void(const std::string&)> broken;  // an operation failed
     std::function<void(const std::string&)> log;
   };
   Scheduler(const Options& options, Backend& backend, int rank, int size, Statistics& statistics,

@@ -162,8 +162,8 @@ TEST(Adasum, WantsFloatsInHostMemory) {
     const Tensor halves(Shape{4}, DataType::f16);
     float values[4] = {};
     const TensorView elsewhere(values, Shape{4}, DataType::f32, Device{DeviceKind::fake, 0});
-    for (const auto& [tensor, text] : {std::pair{halves.view(), "f16 on cpu"},
-                                       {elsewhere, "f32 on fake:0"}})
+    for (const auto& [tensor, text] :
+         {std::pair{halves.view(), "f16 on cpu"}, {elsewhere, "f32 on fake:0"}})
       test::expect_error(ErrorCode::invalid_argument,
                          std::string("in host memory, got ") + text + "; average them instead",
                          [&, view = tensor] { Adasum(comm, "a", {view}); });

@@ -257,28 +257,29 @@ cublasStatus_t matmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void* a
     };
     const auto type = dtype_of_cuda(a_of.type), to = dtype_of_cuda(d_of.type);
     for (int32_t matrix = 0; matrix < d_of.matrices; ++matrix) {
-    const auto at = [matrix](const void* side, const FakeLayout& l) {
-      return static_cast<const std::byte*>(side) +
-             matrix * l.stride * size_of(dtype_of_cuda(l.type));
-    };
-    const auto left = floats_at(at(a, a_of), type, count(a_of)),
-               right = floats_at(at(b, b_of), type, count(b_of));
-    // What lies between its columns stays.
-    auto sums = floats_at(at(d, d_of), to, count(d_of));
-    const auto m = static_cast<dnnl_dim_t>(choice.m), n = static_cast<dnnl_dim_t>(choice.n),
-               k = static_cast<dnnl_dim_t>(choice.k);
-    // Columns beside each other are rows beside each other of the transposed product.
-    dnnl_sgemm(product.trans_b == CUBLAS_OP_T ? 'T' : 'N',
-               product.trans_a == CUBLAS_OP_T ? 'T' : 'N', n, m, k, one, right.data(), b_of.leading,
-               left.data(), a_of.leading, rest, sums.data(), d_of.leading);
-    if (has_bias) {
-      const auto bias = floats_at(product.bias, dtype_of_cuda(product.bias_type), m);
-      for (dnnl_dim_t column = 0; column < n; ++column)
-        for (dnnl_dim_t row = 0; row < m; ++row)
-          sums[static_cast<size_t>(column * d_of.leading + row)] += bias[static_cast<size_t>(row)];
-    }
-    cast(DataType::f32, reinterpret_cast<const std::byte*>(sums.data()), to,
-         const_cast<std::byte*>(at(d, d_of)), count(d_of));
+      const auto at = [matrix](const void* side, const FakeLayout& l) {
+        return static_cast<const std::byte*>(side) +
+               matrix * l.stride * size_of(dtype_of_cuda(l.type));
+      };
+      const auto left = floats_at(at(a, a_of), type, count(a_of)),
+                 right = floats_at(at(b, b_of), type, count(b_of));
+      // What lies between its columns stays.
+      auto sums = floats_at(at(d, d_of), to, count(d_of));
+      const auto m = static_cast<dnnl_dim_t>(choice.m), n = static_cast<dnnl_dim_t>(choice.n),
+                 k = static_cast<dnnl_dim_t>(choice.k);
+      // Columns beside each other are rows beside each other of the transposed product.
+      dnnl_sgemm(product.trans_b == CUBLAS_OP_T ? 'T' : 'N',
+                 product.trans_a == CUBLAS_OP_T ? 'T' : 'N', n, m, k, one, right.data(),
+                 b_of.leading, left.data(), a_of.leading, rest, sums.data(), d_of.leading);
+      if (has_bias) {
+        const auto bias = floats_at(product.bias, dtype_of_cuda(product.bias_type), m);
+        for (dnnl_dim_t column = 0; column < n; ++column)
+          for (dnnl_dim_t row = 0; row < m; ++row)
+            sums[static_cast<size_t>(column * d_of.leading + row)] +=
+                bias[static_cast<size_t>(row)];
+      }
+      cast(DataType::f32, reinterpret_cast<const std::byte*>(sums.data()), to,
+           const_cast<std::byte*>(at(d, d_of)), count(d_of));
     }
   });
   return CUBLAS_STATUS_SUCCESS;

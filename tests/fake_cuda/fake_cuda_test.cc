@@ -356,8 +356,8 @@ TEST_F(FakeCudaTest, AStickyErrorIsToldAndEndsNothing) {
   test::fake_cuda().fail_for_good(false);
 }
 
-// Longer than the scores of all heads together have room for, with more sequences than heads and fewer;
-// causal ones in halves.
+// Longer than the scores of all heads together have room for, with more sequences than heads and
+// fewer; causal ones in halves.
 TEST_F(FakeCudaTest, AttentionGoesGroupByGroup) {
   const auto cpu = make_layer_kernels({});
   for (const auto& [batch, heads] : {std::pair{1, 9}, {9, 2}}) {

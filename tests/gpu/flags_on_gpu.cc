@@ -1,5 +1,5 @@
-// The flag kernels as a GPU runs them: ranks are streams of one process, whose blocks fit on the GPU
-// together. Where there is none every test is skipped and says why.
+// The flag kernels as a GPU runs them: ranks are streams of one process, whose blocks fit on the
+// GPU together. Where there is none every test is skipped and says why.
 
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
@@ -114,7 +114,8 @@ class FlagRanks {
     for (auto& rank : ranks_) cudaStreamDestroy(rank.stream);
   }
 
-  // A round of one rank, in its stream; its result is kept as number `keep`, if that is not below 0.
+  // A round of one rank, in its stream; its result is kept as number `keep`, if that is not below
+  // 0.
   void enqueue(int rank, int round, int keep, uint64_t patience = kPatience) {
     auto& own = ranks_[static_cast<size_t>(rank)];
     const auto bytes = static_cast<size_t>(count_) * sizeof(float);
@@ -219,7 +220,8 @@ TEST_P(FlagsOnGpu, OneHundredThousandRoundsOfGraphsAdvanceByThemselves) {
   for (auto* graph : graphs) must(cudaGraphExecDestroy(graph));
 }
 
-// A rank whose kernel never comes: the others leave in time and name it, and later rounds end at once.
+// A rank whose kernel never comes: the others leave in time and name it, and later rounds end at
+// once.
 TEST_P(FlagsOnGpu, ARankThatDoesNotComeIsNamed) {
   constexpr int kSize = 3;
   FlagRanks ranks(GetParam(), kSize, 2, 101, 8);

@@ -1,5 +1,5 @@
-// LeNet learns its digits on a GPU: alone, beside the CPU's steps, and on ranks that share it, as threads
-// and as processes. Where there is no GPU every test is skipped and says why.
+// LeNet learns its digits on a GPU: alone, beside the CPU's steps, and on ranks that share it, as
+// threads and as processes. Where there is no GPU every test is skipped and says why.
 
 #include <gtest/gtest.h>
 
@@ -39,8 +39,8 @@ TEST_F(GpuTraining, TwoProcessesOfPeer) { run_processes(2, learn, through("peer"
 TEST_F(GpuTraining, TwoProcessesThroughTheHost) { run_processes(2, learn, through("shm"), 120); }
 
 TEST_F(GpuTraining, FiftyStepsAreTheCpus) {
-  // A pool whose largest two differ in the last bit gives its gradient to another place: the difference
-  // grows with the rate, and momentum keeps it.
+  // A pool whose largest two differ in the last bit gives its gradient to another place: the
+  // difference grows with the rate, and momentum keeps it.
   DigitsMethod method{.steps = 0, .learning_rate = 0.001, .momentum = 0};
   const auto begin = train_thread_ranks({}, 1, DataType::f32, "memory", method).parameters;
   method.steps = 50;
@@ -60,7 +60,8 @@ TEST_F(GpuTraining, HasTheSameBitsInEveryRunAndThroughEveryBackend) {
   for (const auto dtype : {DataType::f32, DataType::bf16, DataType::f16}) {
     const auto first = train_thread_ranks(kGpu, 2, dtype, "peer", {.steps = 20});
     for (const auto* backend : {"peer", "memory"})
-      EXPECT_EQ(first.parameters, train_thread_ranks(kGpu, 2, dtype, backend, {.steps = 20}).parameters)
+      EXPECT_EQ(first.parameters,
+                train_thread_ranks(kGpu, 2, dtype, backend, {.steps = 20}).parameters)
           << to_string(dtype) << " " << backend;
   }
 }
@@ -72,14 +73,14 @@ TEST_P(GpuThreads, To97Percent) {
   const auto [ranks, dtype] = GetParam();
   EXPECT_GE(train_thread_ranks(kGpu, ranks, dtype, "peer", kLong).right, 97);
 }
-INSTANTIATE_TEST_SUITE_P(
-    Peer, GpuThreads,
-    testing::Combine(testing::Values(1, 2, 4),
-                     testing::Values(DataType::f32, DataType::bf16, DataType::f16)),
-    [](const auto& info) {
-      return std::to_string(std::get<0>(info.param)) + "_" +
-             std::string(to_string(std::get<1>(info.param)));
-    });
+INSTANTIATE_TEST_SUITE_P(Peer, GpuThreads,
+                         testing::Combine(testing::Values(1, 2, 4),
+                                          testing::Values(DataType::f32, DataType::bf16,
+                                                          DataType::f16)),
+                         [](const auto& info) {
+                           return std::to_string(std::get<0>(info.param)) + "_" +
+                                  std::string(to_string(std::get<1>(info.param)));
+                         });
 
 }  // namespace
 }  // namespace tutti::test

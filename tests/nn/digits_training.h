@@ -59,7 +59,8 @@ inline Trained train_digits(Communicator& comm, Device device, DataType dtype,
                             const DigitsMethod& method = {}) {
   static const auto training = digits_of("train"), testing = digits_of("t10k");
   auto model = lenet(device, dtype);
-  nn::Sgd sgd(model.parameters(), {.learning_rate = method.learning_rate, .momentum = method.momentum});
+  nn::Sgd sgd(model.parameters(),
+              {.learning_rate = method.learning_rate, .momentum = method.momentum});
   auto optimizer = distributed(comm, sgd, {.op = ReduceOp::sum});
   nn::StepAgreement agreement(comm,
                               {.loss_scale = {.first = dtype == DataType::f16 ? 65536.0 : 1.0}});

@@ -56,8 +56,8 @@ inline Tensor parameter_tensor(const Shape& shape, unsigned seed, DataType dtype
   return tensor_of(shape, values_of(noise_tensor(shape, seed, dtype)));
 }
 
-/// Whether layers round twice, as a device's do: a linear one its bias, a convolution before the bias is
-/// added, and each batch's gradient of its weights to the type of the images.
+/// Whether layers round twice, as a device's do: a linear one its bias, a convolution before the
+/// bias is added, and each batch's gradient of its weights to the type of the images.
 inline bool layers_round_twice = false;
 
 /// Each value differs from the reference by at most 2e-5 of one and itself, and by what so many

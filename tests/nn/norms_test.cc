@@ -27,8 +27,8 @@ constexpr double kEpsilon = 1e-5;
 TEST(Norms, BatchNormEqualsItsReference) {
   const auto kernels = test::layers_under_test();
   for (const auto dtype : test::kLayerTypes)
-    for (const auto& extents : std::vector<Shape>{
-             {5, 3}, {1, 2, 3, 3}, {4, 3, 5, 7}, {3, 5, 14, 14}, {20, 2, 32, 32}}) {
+    for (const auto& extents :
+         std::vector<Shape>{{5, 3}, {1, 2, 3, 3}, {4, 3, 5, 7}, {3, 5, 14, 14}, {20, 2, 32, 32}}) {
       const auto s = channels_shape("batch norm", extents);
       const Shape channels{s.channels};
       const auto x = noise_tensor(extents, 1, dtype), w = noise_tensor(channels, 2),

@@ -36,8 +36,8 @@ void run_threads(int size, const RankFunction& body, const Tune& tune = {}, doub
 
 /// The same on ranks that are processes over a store of files. To be called before this process has
 /// started a thread. What a child throws, and its gtest failures, become failures here that name
-/// the rank; children that take more than `seconds` are killed and named. `dies`: a rank that must end
-/// by a signal.
+/// the rank; children that take more than `seconds` are killed and named. `dies`: a rank that must
+/// end by a signal.
 void run_processes(int size, const RankFunction& body, const Tune& tune = {}, double seconds = 60,
                    int dies = -1);
 

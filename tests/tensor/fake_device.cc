@@ -190,8 +190,8 @@ class FakeDevice::Implementation {
   }
   void* add_stream() {
     const std::lock_guard lock(mutex_);
-    auto* queue = options_.queues == 0 ? add_queue()
-                                       : queues_[places_.size() % queues_.size()].get();
+    auto* queue =
+        options_.queues == 0 ? add_queue() : queues_[places_.size() % queues_.size()].get();
     return &places_.emplace_back(queue);
   }
   void close(StreamRef reference) {
@@ -316,9 +316,7 @@ void FakeDevice::give_back_word(uint64_t* word) noexcept { implementation_->give
 
 StreamRef FakeDevice::create_stream(Device) { return {implementation_->add_stream()}; }
 
-void FakeDevice::destroy_stream(StreamRef stream) noexcept {
-  implementation_->close(stream);
-}
+void FakeDevice::destroy_stream(StreamRef stream) noexcept { implementation_->close(stream); }
 
 void* FakeDevice::create_event(Device) { return new Event; }
 

@@ -26,8 +26,8 @@ class FakeDevice : public DeviceRuntime {
     std::chrono::microseconds most_delay{200};
     /// How long finish_streams() waits, and the destructor before it drops what still waits.
     std::chrono::milliseconds farewell{5000};
-    /// Of the hardware, in which streams stand in turn: one that waits holds what other streams have
-    /// put into its queue since. 0: each stream has its own.
+    /// Of the hardware, in which streams stand in turn: one that waits holds what other streams
+    /// have put into its queue since. 0: each stream has its own.
     int queues = 0;
     /// Empty: `auto` does not see that ranks share it.
     std::string identity = {};

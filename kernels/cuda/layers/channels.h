@@ -46,8 +46,8 @@ struct BatchNormSums {
       double first = 0, second = 0;
       for (int64_t pack = part * of_part + thread; pack < end; pack += kThreads) {
         const int64_t image = quotient(pack, of_image);
-        const int64_t at = (image * shape.channels + channel) * shape.positions +
-                           (pack - image * of_image) * each;
+        const int64_t at =
+            (image * shape.channels + channel) * shape.positions + (pack - image * of_image) * each;
         if (is_packed) {
           float values[kWide], gradients[kWide];
           load_wide(input + at, values);
@@ -94,9 +94,9 @@ struct BatchNormMoments : ElementKernel {
         second += sums[(shape.channels + c) * parts + part];
       }
       moments[1 + c] = first;
-      moments[1 + shape.channels + c] =
-          inverse_deviation == nullptr ? second
-                                       : second * static_cast<double>(inverse_deviation[c]);
+      moments[1 + shape.channels + c] = inverse_deviation == nullptr
+                                            ? second
+                                            : second * static_cast<double>(inverse_deviation[c]);
       if (c == 0) moments[0] = static_cast<double>(shape.values());
     });
   }
@@ -211,7 +211,8 @@ struct BatchNormBackward : ChannelElements {
     float values[kWide], gradients[kWide];
     load_wide(input + begin, values);
     load_wide(output_gradient + begin, gradients);
-    each(begin, kWide, [&](int k, int64_t c) { gradients[k] = result(values[k], gradients[k], c); });
+    each(begin, kWide,
+         [&](int k, int64_t c) { gradients[k] = result(values[k], gradients[k], c); });
     store_wide(input_gradient + begin, gradients);
   }
 };

@@ -21,8 +21,8 @@ struct ElementKernel {
   }
 };
 
-/// The same for kernels whose results depend on nothing but the elements at their place: a thread has
-/// kWide beside each other.
+/// The same for kernels whose results depend on nothing but the elements at their place: a thread
+/// has kWide beside each other.
 struct WideKernel {
   using Shared = NothingShared;
   static constexpr int kPhases = 1;
@@ -58,7 +58,8 @@ struct CastElements : WideKernel {
   const From* from;
   To* to;
   TUTTI_DEVICE void run(int64_t block, int thread, int, Shared&) const {
-    map(block, thread, to, [](float value) { return value; }, from);
+    map(
+        block, thread, to, [](float value) { return value; }, from);
   }
 };
 
@@ -75,7 +76,8 @@ struct AddElements : WideKernel {
   const From* from;
   To* to;
   TUTTI_DEVICE void run(int64_t block, int thread, int, Shared&) const {
-    map(block, thread, to, [](float sum, float value) { return sum + value; }, to, from);
+    map(
+        block, thread, to, [](float sum, float value) { return sum + value; }, to, from);
   }
 };
 
@@ -101,7 +103,8 @@ struct ActivationForward : WideKernel {
   const T* input;
   T* output;
   TUTTI_DEVICE void run(int64_t block, int thread, int, Shared&) const {
-    map(block, thread, output, [this](float x) { return of(x); }, input);
+    map(
+        block, thread, output, [this](float x) { return of(x); }, input);
   }
   TUTTI_DEVICE float of(float x) const {
     switch (activation) {

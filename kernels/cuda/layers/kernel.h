@@ -102,8 +102,8 @@ TUTTI_DEVICE void greater_half(float* all, int thread, int half) {
 
 // --- rows of which a warp has one --------------------------------------------------------------
 
-/// A block has so many rows, and a row so many threads. Phases 1 to kLaneHalves add up what the lanes
-/// of each row have; the first one then has the result.
+/// A block has so many rows, and a row so many threads. Phases 1 to kLaneHalves add up what the
+/// lanes of each row have; the first one then has the result.
 inline constexpr int kLanes = 32, kRowsOfBlock = kThreads / kLanes, kLaneHalves = 5;
 
 /// `half` counts from 1.
@@ -115,7 +115,8 @@ TUTTI_DEVICE void add_lanes(Number* all, int thread, int half) {
 TUTTI_DEVICE void greater_lanes(float* all, int thread, int half) {
   const int count = kLanes >> half;
   // NaN is larger than all, so that it is not lost.
-  if (thread % kLanes < count && !(all[thread + count] <= all[thread]) && all[thread] == all[thread])
+  if (thread % kLanes < count && !(all[thread + count] <= all[thread]) &&
+      all[thread] == all[thread])
     all[thread] = all[thread + count];
 }
 

@@ -55,9 +55,9 @@ using KernelsOf =
 using AllKernels =
     Joined<KernelsOf<float>, KernelsOf<BFloat16>, KernelsOf<Float16>,
            Kernels<SoftmaxForward<BFloat16, float>, SoftmaxForward<Float16, float>,
-                   RowSums<BFloat16, float>, RowSums<Float16, float>, BatchNormMoments, BatchNormStatistics, ColumnTotals,
-                   BatchNormWeights, ZeroElements, GradientSquares, SettleStep, ScaleGradients,
-                   StepParameters>>::List;
+                   RowSums<BFloat16, float>, RowSums<Float16, float>, BatchNormMoments,
+                   BatchNormStatistics, ColumnTotals, BatchNormWeights, ZeroElements,
+                   GradientSquares, SettleStep, ScaleGradients, StepParameters>>::List;
 
 /// Puts kernels on streams of one device: a GPU's by CUDA, the tests' by functions of the host.
 class Launcher {

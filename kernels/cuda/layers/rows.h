@@ -305,9 +305,9 @@ struct LayerNormBackward : LaneRows {
   }
 };
 
-/// A block has kColumns columns of a part of the rows of [rows, columns], and as many threads for each
-/// column as there are. Sums, f64[parts, 2, columns]: of the gradients, and with statistics those of
-/// the gradients times the normalised input of layer norm.
+/// A block has kColumns columns of a part of the rows of [rows, columns], and as many threads for
+/// each column as there are. Sums, f64[parts, 2, columns]: of the gradients, and with statistics
+/// those of the gradients times the normalised input of layer norm.
 template <class T>
 struct ColumnSums {
   static constexpr int kColumns = 32, kOfColumn = kThreads / kColumns;

@@ -24,8 +24,8 @@ struct EmbeddingForward : ElementKernel {
   }
 };
 
-/// A block has an index. If no index before it is equal, it adds what belongs to all equal ones, in their
-/// order: a part of the indices is looked through by each thread.
+/// A block has an index. If no index before it is equal, it adds what belongs to all equal ones, in
+/// their order: a part of the indices is looked through by each thread.
 template <class T>
 struct EmbeddingBackward {
   struct Shared {
@@ -70,7 +70,8 @@ struct EmbeddingBackward {
   }
 };
 
-// --- attention: what stands between its products of matrices ---------------------------------------
+// --- attention: what stands between its products of matrices
+// ---------------------------------------
 
 /// Scores of queries and keys, [matrices, length, pitch] of which a row has `length`.
 struct ScoreRows {

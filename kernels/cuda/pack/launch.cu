@@ -69,8 +69,8 @@ __global__ void __launch_bounds__(kThreads)
   if (all_clean(lanes)) run_tile_of_block(table);
 }
 
-// Of T, or void: of the table's type. What gradients are of has a kernel that takes the registers that
-// it needs, so that enough of its blocks are on a GPU to hide its loads.
+// Of T, or void: of the table's type. What gradients are of has a kernel that takes the registers
+// that it needs, so that enough of its blocks are on a GPU to hide its loads.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     reduce_kernel(const __grid_constant__ ReduceTable table, int64_t tiles) {
@@ -124,7 +124,8 @@ Lanes lanes_of(const DeviceBucket& bucket) {
 cudaError_t launch_pack(const DeviceBucket& bucket, std::span<const Piece> pieces, Scale scale,
                         bool veto, cudaStream_t stream) {
   for_each_table(bucket, pieces, scale, false, [&](const auto& table, int32_t tiles) {
-    pack_kernel<std::decay_t<decltype(table)>><<<static_cast<unsigned>(tiles), kThreads, 0, stream>>>(table);
+    pack_kernel<std::decay_t<decltype(table)>>
+        <<<static_cast<unsigned>(tiles), kThreads, 0, stream>>>(table);
   });
   if (bucket.lanes > 0) lanes_kernel<<<1, 32, 0, stream>>>(lanes_of(bucket), veto);
   return cudaGetLastError();
@@ -134,7 +135,8 @@ cudaError_t launch_unpack(const DeviceBucket& bucket, std::span<const Piece> pie
                           const DeviceOutcome& outcome, cudaStream_t stream) {
   const Lanes lanes = lanes_of(bucket);
   for_each_table(bucket, pieces, scale, true, [&](const auto& table, int32_t tiles) {
-    unpack_kernel<std::decay_t<decltype(table)>><<<static_cast<unsigned>(tiles), kThreads, 0, stream>>>(table, lanes);
+    unpack_kernel<std::decay_t<decltype(table)>>
+        <<<static_cast<unsigned>(tiles), kThreads, 0, stream>>>(table, lanes);
   });
   auto gates = outcome.gates;
   do {
@@ -172,19 +174,18 @@ cudaError_t launch_wait_word(const uint64_t* word, uint64_t value, cudaStream_t 
 
 cudaError_t load_kernels() {
   cudaFuncAttributes attributes;
-  for (const void* kernel :
-       {reinterpret_cast<const void*>(&pack_kernel<SmallPackTable>),
-        reinterpret_cast<const void*>(&pack_kernel<LargePackTable>),
-        reinterpret_cast<const void*>(&lanes_kernel),
-        reinterpret_cast<const void*>(&unpack_kernel<SmallPackTable>),
-        reinterpret_cast<const void*>(&unpack_kernel<LargePackTable>),
-        reinterpret_cast<const void*>(&reduce_kernel<float>),
-        reinterpret_cast<const void*>(&reduce_kernel<BFloat16>),
-        reinterpret_cast<const void*>(&reduce_kernel<Float16>),
-        reinterpret_cast<const void*>(&reduce_kernel<void>),
-        reinterpret_cast<const void*>(&end_kernel),
-        reinterpret_cast<const void*>(&write_word_kernel),
-        reinterpret_cast<const void*>(&wait_word_kernel)})
+  for (const void* kernel : {reinterpret_cast<const void*>(&pack_kernel<SmallPackTable>),
+                             reinterpret_cast<const void*>(&pack_kernel<LargePackTable>),
+                             reinterpret_cast<const void*>(&lanes_kernel),
+                             reinterpret_cast<const void*>(&unpack_kernel<SmallPackTable>),
+                             reinterpret_cast<const void*>(&unpack_kernel<LargePackTable>),
+                             reinterpret_cast<const void*>(&reduce_kernel<float>),
+                             reinterpret_cast<const void*>(&reduce_kernel<BFloat16>),
+                             reinterpret_cast<const void*>(&reduce_kernel<Float16>),
+                             reinterpret_cast<const void*>(&reduce_kernel<void>),
+                             reinterpret_cast<const void*>(&end_kernel),
+                             reinterpret_cast<const void*>(&write_word_kernel),
+                             reinterpret_cast<const void*>(&wait_word_kernel)})
     if (const auto status = cudaFuncGetAttributes(&attributes, kernel); status != cudaSuccess)
       return status;
   return cudaSuccess;

@@ -17,8 +17,8 @@ struct Stretch {
 inline constexpr int kThreads = 256;
 inline constexpr int64_t kTileElements = 16 * kThreads;  // of one block
 
-/// A launch: which stretches, at most so many, and which block does what of which. It travels with the
-/// launch, so buckets of few tensors have one of their own.
+/// A launch: which stretches, at most so many, and which block does what of which. It travels with
+/// the launch, so buckets of few tensors have one of their own.
 template <int kMost>
 struct PackTableOf {
   static constexpr int kMostStretches = kMost;
@@ -31,7 +31,8 @@ struct PackTableOf {
 };
 using SmallPackTable = PackTableOf<96>;
 using LargePackTable = PackTableOf<880>;
-static_assert(sizeof(SmallPackTable) < 4096 && sizeof(LargePackTable) < 32'000);  // CUDA takes 32,764
+static_assert(sizeof(SmallPackTable) < 4096 &&
+              sizeof(LargePackTable) < 32'000);  // CUDA takes 32,764
 
 template <class T, int kCount>
 struct alignas(sizeof(T) * kCount) Pack {
@@ -216,7 +217,8 @@ void fill_tables(const DeviceBucket& bucket, std::span<const Piece> pieces, Scal
                                ? count - done
                                : kMostTiles * kTileElements / 2;
       const int64_t tiles = (part + kTileElements - 1) / kTileElements;
-      if (table.count == Table::kMostStretches || table.first_tile[table.count] + tiles > kMostTiles)
+      if (table.count == Table::kMostStretches ||
+          table.first_tile[table.count] + tiles > kMostTiles)
         flush();
       auto* from =
           tensor == nullptr ? nullptr : const_cast<std::byte*>(tensor) + done * bytes_of(dtype);

@@ -112,13 +112,13 @@ std::string text_of(ConvolutionPass pass, const ConvolutionShape& s, DataType dt
 
 // What an engine is good for.
 enum class Fitness : uint8_t {
-  unfit,       // breaks a promise
-  last_resort, // of 16 bits without tensor cores: says nothing of the type in which it sums
+  unfit,        // breaks a promise
+  last_resort,  // of 16 bits without tensor cores: says nothing of the type in which it sums
   fit
 };
 
 Fitness fitness(const Cudnn& library, const Descriptor& configuration, DataType dtype,
-               const ConvolutionPlanOptions& options) {
+                const ConvolutionPlanOptions& options) {
   std::vector<Descriptor> engines;
   engines.emplace_back(library, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
   configuration.get(CUDNN_ATTR_ENGINECFG_ENGINE, engines);
@@ -127,14 +127,12 @@ Fitness fitness(const Cudnn& library, const Descriptor& configuration, DataType 
   const auto has = [&](cudnnBackendNumericalNote_t note) {
     return std::find(notes.begin(), notes.end(), note) != notes.end();
   };
-  if (options.is_deterministic && has(CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC))
-    return Fitness::unfit;
+  if (options.is_deterministic && has(CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC)) return Fitness::unfit;
   if (has(CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION)) return Fitness::unfit;
   const bool by_tensor_cores = has(CUDNN_NUMERICAL_NOTE_TENSOR_CORE);
   if (dtype != DataType::f32) return by_tensor_cores ? Fitness::fit : Fitness::last_resort;
   // Tensor cores take f32 as TF32.
-  return options.allows_tf32 ||
-                 (!by_tensor_cores && !has(CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS))
+  return options.allows_tf32 || (!by_tensor_cores && !has(CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS))
              ? Fitness::fit
              : Fitness::unfit;
 }
@@ -234,8 +232,8 @@ std::unique_ptr<ConvolutionPlan> Convolutions::make(ConvolutionPass pass, const 
       const int64_t workspace =
           plan.get<int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, 1).front();
       if (workspace > options_.most_workspace) continue;
-      auto found = std::make_unique<ConvolutionPlan>(
-          ConvolutionPlan{std::move(plan), workspace, tried});
+      auto found =
+          std::make_unique<ConvolutionPlan>(ConvolutionPlan{std::move(plan), workspace, tried});
       if (fit == Fitness::fit) return found;
       last_resort = std::move(found);
     }

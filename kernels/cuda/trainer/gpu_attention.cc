@@ -1,5 +1,6 @@
-// Attention of GpuLayerKernels: products of matrices, of some heads at once, and kernels between them.
-// Scores are f32; they and what comes of them stay in the GPU's cache from one product to the next.
+// Attention of GpuLayerKernels: products of matrices, of some heads at once, and kernels between
+// them. Scores are f32; they and what comes of them stay in the GPU's cache from one product to the
+// next.
 
 #include <algorithm>
 #include <cmath>
@@ -12,9 +13,10 @@ namespace tutti::cuda {
 
 namespace {
 
-// Of the scores of one group of heads, which with what comes of them shall fit an H100's cache (50 MB).
+// Of the scores of one group of heads, which with what comes of them shall fit an H100's cache (50
+// MB).
 constexpr int64_t kMostScoreBytes = int64_t{32} << 20;
-constexpr int64_t kPitch = 8;  // elements: rows of scores begin at 16 bytes in every type
+constexpr int64_t kPitch = 8;        // elements: rows of scores begin at 16 bytes in every type
 constexpr int64_t kLeastStep = 128;  // tokens: smaller products gain nothing
 
 int64_t rounded_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
@@ -86,8 +88,8 @@ class AttentionParts {
   Matrix tokens(const void* data, int64_t part, int64_t parts, const Group& group,
                 const Tokens& which, bool is_transposed = false) const {
     const int64_t row = parts * features_;
-    const int64_t first = (group.batch * s_.length + which.begin) * row + part * features_ +
-                          group.head * s_.width;
+    const int64_t first =
+        (group.batch * s_.length + which.begin) * row + part * features_ + group.head * s_.width;
     return {static_cast<std::byte*>(const_cast<void*>(data)) + first * size_of(dtype_),
             dtype_,
             s_.width,
@@ -138,10 +140,10 @@ void GpuLayerKernels::attention_forward(const AttentionOptions& options,
   auto* shares = scores + parts.bytes(DataType::f32);
   parts.each_group([&](const Group& group) {
     parts.each_part([&](const Tokens& queries, const Tokens& keys, const Tokens&) {
-      multiply({parts.tokens(data, 1, 3, group, keys, true),
-                parts.tokens(data, 0, 3, group, queries),
-                parts.scores(scores, DataType::f32, queries, keys), group.count},
-               stream);
+      multiply(
+          {parts.tokens(data, 1, 3, group, keys, true), parts.tokens(data, 0, 3, group, queries),
+           parts.scores(scores, DataType::f32, queries, keys), group.count},
+          stream);
     });
     by_type(dtype, [&](auto zero) {
       using T = decltype(zero);
@@ -190,14 +192,14 @@ void GpuLayerKernels::attention_backward(const AttentionOptions& options,
   auto* slopes = shares + parts.bytes(dtype);
   parts.each_group([&](const Group& group) {
     parts.each_part([&](const Tokens& queries, const Tokens& keys, const Tokens&) {
-      multiply({parts.tokens(data, 1, 3, group, keys, true),
-                parts.tokens(data, 0, 3, group, queries),
-                parts.scores(scores, DataType::f32, queries, keys), group.count},
-               stream);
-      multiply({parts.tokens(data, 2, 3, group, keys, true),
-                parts.tokens(above, 0, 1, group, queries),
-                parts.scores(gradients, DataType::f32, queries, keys), group.count},
-               stream);
+      multiply(
+          {parts.tokens(data, 1, 3, group, keys, true), parts.tokens(data, 0, 3, group, queries),
+           parts.scores(scores, DataType::f32, queries, keys), group.count},
+          stream);
+      multiply(
+          {parts.tokens(data, 2, 3, group, keys, true), parts.tokens(above, 0, 1, group, queries),
+           parts.scores(gradients, DataType::f32, queries, keys), group.count},
+          stream);
     });
     by_type(dtype, [&](auto zero) {
       using T = decltype(zero);
@@ -212,12 +214,12 @@ void GpuLayerKernels::attention_backward(const AttentionOptions& options,
                 parts.tokens(to, 0, 3, group, own), group.count},
                stream);
       multiply({parts.tokens(data, 0, 3, group, queries),
-                parts.scores(slopes, dtype, queries, own, true),
-                parts.tokens(to, 1, 3, group, own), group.count},
+                parts.scores(slopes, dtype, queries, own, true), parts.tokens(to, 1, 3, group, own),
+                group.count},
                stream);
       multiply({parts.tokens(above, 0, 1, group, queries),
-                parts.scores(shares, dtype, queries, own, true),
-                parts.tokens(to, 2, 3, group, own), group.count},
+                parts.scores(shares, dtype, queries, own, true), parts.tokens(to, 2, 3, group, own),
+                group.count},
                stream);
     });
   });

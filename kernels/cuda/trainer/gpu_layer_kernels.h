@@ -170,8 +170,8 @@ class GpuLayerKernels final : public LayerKernels {
   void convolve(ConvolutionPass pass, const ConvolutionShape& shape, DataType dtype,
                 const void* image, const void* weight, const void* output, StreamRef stream);
   void multiply(const Product& product, StreamRef stream);
-  /// Adds sums over the rows of [rows, columns] to `totals`, and with an input and the statistics of
-  /// layer norm to `products`.
+  /// Adds sums over the rows of [rows, columns] to `totals`, and with an input and the statistics
+  /// of layer norm to `products`.
   template <class T>
   void sum_columns(int64_t rows, int64_t columns, const T* output_gradient, const T* input,
                    const float* statistics, float* products, float* totals, StreamRef stream) {

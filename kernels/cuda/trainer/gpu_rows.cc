@@ -211,8 +211,12 @@ void GpuLayerKernels::layer_norm_forward(double epsilon, const ConstTensorView& 
   const GpuOperands operands("layer norm", device_);
   by_type(operands.float_type(input), [&, r = rows, f = features](auto zero) {
     using T = decltype(zero);
-    launch(LayerNormForward<T>{{r, f}, epsilon, input.view().as<T>(), operands.of<float>(weight),
-                               operands.of<float>(bias), operands.of<T>(output),
+    launch(LayerNormForward<T>{{r, f},
+                               epsilon,
+                               input.view().as<T>(),
+                               operands.of<float>(weight),
+                               operands.of<float>(bias),
+                               operands.of<T>(output),
                                operands.of<float>(statistics)},
            output.stream());
   });
@@ -232,8 +236,11 @@ void GpuLayerKernels::layer_norm_backward_input(const ConstTensorView& input,
   const GpuOperands operands("layer norm", device_);
   by_type(operands.float_type(input), [&, r = rows, f = features](auto zero) {
     using T = decltype(zero);
-    launch(LayerNormBackward<T>{{r, f}, input.view().as<T>(), operands.of<float>(statistics),
-                                operands.of<float>(weight), operands.of<T>(output_gradient),
+    launch(LayerNormBackward<T>{{r, f},
+                                input.view().as<T>(),
+                                operands.of<float>(statistics),
+                                operands.of<float>(weight),
+                                operands.of<T>(output_gradient),
                                 operands.of<T>(input_gradient)},
            input_gradient.stream());
   });

@@ -35,9 +35,13 @@ uint32_t alignment_of(const Matrix& m) {
 std::vector<int64_t> key_of(const Product& p) {
   std::vector<int64_t> key;
   for (const auto* m : {&p.a, &p.b, &p.d}) {
-    const int64_t all[] = {
-        static_cast<int64_t>(m->dtype), m->rows, m->columns, m->leading, m->is_transposed,
-        m->stride, alignment_of(*m)};
+    const int64_t all[] = {static_cast<int64_t>(m->dtype),
+                           m->rows,
+                           m->columns,
+                           m->leading,
+                           m->is_transposed,
+                           m->stride,
+                           alignment_of(*m)};
     key.insert(key.end(), std::begin(all), std::end(all));
   }
   key.push_back(p.count);

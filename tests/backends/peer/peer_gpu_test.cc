@@ -117,7 +117,8 @@ TEST_F(PeerGpu, ProcessesShareAGpu) {
 }
 
 TEST_F(PeerGpu, ProcessesForTenThousandRounds) {
-  run_processes(2, [](Communicator& comm) { check_rounds(comm, 10'000); }, share_the_gpu, 120);
+  run_processes(
+      2, [](Communicator& comm) { check_rounds(comm, 10'000); }, share_the_gpu, 120);
 }
 
 TEST_F(PeerGpu, AKilledProcessIsNamedWithinThreeSeconds) {
@@ -136,7 +137,8 @@ TEST_F(PeerGpu, ThreadsShareAGpu) {
 }
 
 TEST_F(PeerGpu, ThreadsForAHundredThousandRounds) {
-  run_threads(4, [](Communicator& comm) { check_rounds(comm, 100'000); }, share_the_gpu, 170);
+  run_threads(
+      4, [](Communicator& comm) { check_rounds(comm, 100'000); }, share_the_gpu, 170);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Ranks that are threads share a device whose streams stand in one hardware queue: a stream that waited
-// for what is not on its way would hold all that could bring it.
+// Ranks that are threads share a device whose streams stand in one hardware queue: a stream that
+// waited for what is not on its way would hold all that could bring it.
 
 #include <gtest/gtest.h>
 
@@ -19,7 +19,8 @@ class OneQueue : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Backends, OneQueue, testing::Values("peer", "memory", "shm"),
                          [](const auto& info) { return info.param; });
 
-// Steps of some tensors each: made anew on the rank's stream, exchanged, awaited by the stream alone.
+// Steps of some tensors each: made anew on the rank's stream, exchanged, awaited by the stream
+// alone.
 void train(Communicator& comm) {
   auto& device = device_runtime(DeviceKind::fake);
   const auto stream = device.create_stream(kFake);

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+
 #include "tests/support/gpu.h"
 #include "tests/support/ranks.h"
 
@@ -100,6 +102,28 @@ TEST_F(GpuProcesses, OutputsAreMadeWhileTheCallerCopies) {
           EXPECT_EQ(all.back(), 1 + static_cast<float>((100 * (step + 1)) % 97));
           work.wait();
         }
+      },
+      in_pieces);
+}
+
+// Where ranks are threads that share the GPU, it does.
+TEST_F(GpuProcesses, TheHostDoesNotWait) {
+  run_processes(
+      2,
+      [](Communicator& comm) {
+        Gpu gpu;
+        auto& runtime = device_runtime(DeviceKind::cuda);
+        auto* gate = runtime.take_word();
+        const auto gradient = gpu.make(numbers(1 << 20, comm.rank()));
+        comm.allreduce("gradient", gpu.view(gradient)).wait();  // takes pinned memory
+        runtime.wait_word(gpu.stream(), gate, 1);  // nothing of what follows can happen
+        auto work = comm.allreduce("gradient", gpu.view(gradient));
+        work.wait_on(gpu.stream());
+        EXPECT_FALSE(work.done());
+        std::atomic_ref(*gate).store(1, std::memory_order_release);
+        work.wait();
+        runtime.synchronize(gpu.stream());
+        runtime.give_back_word(gate);
       },
       in_pieces);
 }

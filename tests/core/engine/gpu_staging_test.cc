@@ -86,27 +86,6 @@ TEST_F(GpuStaging, StepsInPiecesEqualThoseOfTheHost) {
       });
 }
 
-TEST_F(GpuStaging, TheHostDoesNotWait) {
-  run_threads(
-      2,
-      [&](Communicator& comm) {
-        const auto stream = runtime_->create_stream(kGpu);
-        auto* gate = runtime_->take_word();
-        const Tensor gradient(Shape{1 << 20}, DataType::f32, kGpu);
-        comm.allreduce("gradient", on_stream(gradient, stream)).wait();  // takes pinned memory
-        runtime_->wait_word(stream, gate, 1);  // nothing of what follows can happen
-        auto work = comm.allreduce("gradient", on_stream(gradient, stream));
-        work.wait_on(stream);
-        EXPECT_FALSE(work.done());
-        std::atomic_ref(*gate).store(1, std::memory_order_release);
-        work.wait();
-        runtime_->synchronize(stream);
-        runtime_->give_back_word(gate);
-        runtime_->destroy_stream(stream);
-      },
-      through_the_host);
-}
-
 TEST_F(GpuStaging, OutputsLiveOnTheDevice) {
   run_threads(
       2,

@@ -13,12 +13,11 @@ constexpr Scale kScales[] = {{}, {0.37, 3}, {-1.5, 1}, {1.0, 5}, {1e30, 1}};
 // As the kernel does it, with few threads a block.
 void run(const DeviceBucket& bucket, std::span<const Piece> pieces, Scale scale, bool unpacks) {
   constexpr int kThreads = 7;
-  cuda::for_each_table(bucket, pieces, scale, unpacks,
-                       [](const auto& table, int32_t tiles) {
-                         for (int32_t tile = 0; tile < tiles; ++tile)
-                           for (int thread = 0; thread < kThreads; ++thread)
-                             cuda::run_tile(cuda::find_tile(table, tile), thread, kThreads);
-                       });
+  cuda::for_each_table(bucket, pieces, scale, unpacks, [](const auto& table, int32_t tiles) {
+    for (int32_t tile = 0; tile < tiles; ++tile)
+      for (int thread = 0; thread < kThreads; ++thread)
+        cuda::run_tile(cuda::find_tile(table, tile), thread, kThreads);
+  });
 }
 
 TEST(CudaPack, EveryPairEqualsReference) {
@@ -81,8 +80,8 @@ TEST(CudaPack, EverySixteenBitsEqualReference) {
   }
 }
 
-// More stretches than one launch takes, of its small table and of its large one, with gaps and lengths
-// around a tile's.
+// More stretches than one launch takes, of its small table and of its large one, with gaps and
+// lengths around a tile's.
 class CudaPackPieces : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Launches, CudaPackPieces,
                          testing::Values(cuda::SmallPackTable::kMostStretches,

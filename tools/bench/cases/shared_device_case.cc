@@ -1,5 +1,5 @@
-// What an allreduce costs whose ranks are threads of this process and share a GPU (backend peer), beside
-// the GPU's own copy.
+// What an allreduce costs whose ranks are threads of this process and share a GPU (backend peer),
+// beside the GPU's own copy.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -67,8 +67,8 @@ class ThreadRanks {
       for (int64_t i = 0; i < times; ++i) {
         auto& work = works[static_cast<size_t>(i) % kAhead];
         if (i >= kAhead) work.wait();
-        work = own.comm->allreduce("gradient" + std::to_string(i % kAhead), view,
-                                   ReduceOp::average);
+        work =
+            own.comm->allreduce("gradient" + std::to_string(i % kAhead), view, ReduceOp::average);
         work.wait_on(own.stream);
       }
       runtime_.synchronize(own.stream);
@@ -135,14 +135,13 @@ bool run_shared_device(Session& session) {
       record.wrong = session.count(ranks.count_wrong());
       right &= record.wrong == 0;
       // Each rank loads its share of all ranks, and stores it into all of them.
-      const double speed =
-          2.0 * size * static_cast<double>(bytes) / record.time_us / 1000;
+      const double speed = 2.0 * size * static_cast<double>(bytes) / record.time_us / 1000;
       const double of_copy = speed / (2.0 * static_cast<double>(bytes) / copy.median_us / 1000);
       record.extra["moved_gb_per_s"] = speed;
       record.extra["share_of_copy"] = of_copy;
-      report.print(fmt::format(" {:>6} {:>12} {:>12.1f} {:>12.1f} {:>12.1f} {:>12.1f} {:>8.2f} {:>6}\n",
-                               size, bytes, record.time_us, record.min_us, record.max_us, speed,
-                               of_copy, record.wrong));
+      report.print(fmt::format(
+          " {:>6} {:>12} {:>12.1f} {:>12.1f} {:>12.1f} {:>12.1f} {:>8.2f} {:>6}\n", size, bytes,
+          record.time_us, record.min_us, record.max_us, speed, of_copy, record.wrong));
       report.add(record);
     }
   return right;
