@@ -357,7 +357,7 @@ TEST_F(FakeCudaTest, AStickyErrorIsToldAndEndsNothing) {
 }
 
 // Longer than the scores of all heads together have room for, with more sequences than heads and
-// fewer; causal ones in halves.
+// fewer.
 TEST_F(FakeCudaTest, AttentionGoesGroupByGroup) {
   const auto cpu = make_layer_kernels({});
   for (const auto& [batch, heads] : {std::pair{1, 9}, {9, 2}}) {
@@ -375,7 +375,7 @@ TEST_F(FakeCudaTest, AttentionGoesGroupByGroup) {
     const auto before = test::fake_cuda().calls()["cublasLtMatmul"];
     kernels_->attention_forward(options, there, output, log_sums);
     const int groups = 2 * std::min(batch, heads);
-    EXPECT_EQ(test::fake_cuda().calls()["cublasLtMatmul"] - before, 2 * 2 * groups);
+    EXPECT_EQ(test::fake_cuda().calls()["cublasLtMatmul"] - before, 2 * groups);
     kernels_->attention_backward(options, there, output, log_sums, above, gradient);
     test::expect_close(kernels_->download(output), test::values_of(y), "output");
     test::expect_close(kernels_->download(log_sums), test::values_of(logs), "logarithms");

@@ -76,7 +76,6 @@ struct EmbeddingBackward {
 /// Scores of queries and keys, [matrices, length, pitch] of which a row has `length`.
 struct ScoreRows {
   int64_t matrices, length, pitch;
-  int64_t step;     // of causal ones: so many queries have columns up to where the last one sees
   int64_t between;  // logarithms from one matrix to the next
   float scale;
   bool is_causal;
@@ -85,7 +84,7 @@ struct ScoreRows {
     bool is_there;
     int lane;
     int64_t first, log;  // where the row begins in the scores, and its logarithm
-    int64_t seen, end;   // keys, and columns
+    int64_t seen;        // keys
   };
   int64_t blocks() const { return blocks_for(matrices * length, kRowsOfBlock); }
   TUTTI_DEVICE At at(int64_t block, int thread) const {
@@ -93,13 +92,8 @@ struct ScoreRows {
     const auto row = static_cast<int32_t>(block * kRowsOfBlock + thread / kLanes);
     const auto rows = static_cast<int32_t>(length);
     const int32_t matrix = row / rows, query = row % rows;
-    const int64_t end = is_causal ? (query / static_cast<int32_t>(step) + 1) * step : length;
-    return {row < matrices * length,
-            thread % kLanes,
-            row * pitch,
-            matrix * between + query,
-            is_causal ? int64_t{query} + 1 : length,
-            end < length ? end : length};
+    return {row < matrices * length, thread % kLanes, row * pitch, matrix * between + query,
+            is_causal ? int64_t{query} + 1 : length};
   }
 };
 
@@ -141,7 +135,7 @@ struct AttentionShares {
     }
     const float log = most + std::log(shared.sums[thread - at.lane]);
     if (at.lane == 0) logs[at.log] = log;
-    for (int64_t key = at.lane; key < at.end; key += kLanes)
+    for (int64_t key = at.lane; key < rows.length; key += kLanes)
       store_at(shares + at.first, key,
                key < at.seen ? std::exp(rows.scale * row[key] - log) : 0.0f);
   }
@@ -177,7 +171,7 @@ struct AttentionSlopes {
       return;
     }
     const float base = shared.sums[thread - at.lane];
-    for (int64_t key = at.lane; key < at.end; key += kLanes) {
+    for (int64_t key = at.lane; key < rows.length; key += kLanes) {
       const float share = key < at.seen ? std::exp(rows.scale * row[key] - log) : 0.0f;
       store_at(shares + at.first, key, share);
       store_at(slopes + at.first, key,

@@ -16,18 +16,13 @@ namespace {
 // Of the scores of one group of heads, which with what comes of them shall fit an H100's cache (50
 // MB).
 constexpr int64_t kMostScoreBytes = int64_t{32} << 20;
-constexpr int64_t kPitch = 8;        // elements: rows of scores begin at 16 bytes in every type
-constexpr int64_t kLeastStep = 128;  // tokens: smaller products gain nothing
+constexpr int64_t kPitch = 8;  // elements: rows of scores begin at 16 bytes in every type
 
 int64_t rounded_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 
 // Heads whose products are made together: those of one sequence, or the same head of sequences.
 struct Group {
   int64_t batch, head, count;
-};
-// Tokens of a sequence.
-struct Tokens {
-  int64_t begin, end;
 };
 
 class AttentionParts {
@@ -37,8 +32,6 @@ class AttentionParts {
         dtype_(dtype),
         features_(s.options.heads * s.width),
         pitch_(rounded_up(s.length, kPitch)),
-        step_(s.options.causal ? std::max(rounded_up((s.length + 1) / 2, kLeastStep), kLeastStep)
-                               : s.length),
         is_over_batch_(s.batch > s.options.heads) {
     const int64_t all = is_over_batch_ ? s.batch : s.options.heads;
     const int64_t most =
@@ -66,7 +59,6 @@ class AttentionParts {
     return {group.count,
             s_.length,
             pitch_,
-            step_,
             (is_over_batch_ ? s_.options.heads : 1) * s_.length,
             static_cast<float>(1 / std::sqrt(static_cast<double>(s_.width))),
             s_.options.causal};
@@ -74,45 +66,27 @@ class AttentionParts {
   int64_t first_log(const Group& group) const {
     return (group.batch * s_.options.heads + group.head) * s_.length;
   }
-  /// Calls body(tokens, keys, queries) for the halves of causal sequences, or for whole ones: which
-  /// keys those tokens see as queries, and which queries see them as keys. What the first half's
-  /// queries do not see is left out of all products.
-  template <class Body>
-  void each_part(Body body) const {
-    for (int64_t begin = 0; begin < s_.length; begin += step_) {
-      const int64_t end = std::min(begin + step_, s_.length);
-      body(Tokens{begin, end}, Tokens{0, end}, Tokens{s_.options.causal ? begin : 0, s_.length});
-    }
-  }
   /// Number `part` of the `parts` that lie beside each other in each token: queries, keys, values.
   Matrix tokens(const void* data, int64_t part, int64_t parts, const Group& group,
-                const Tokens& which, bool is_transposed = false) const {
+                bool is_transposed = false) const {
     const int64_t row = parts * features_;
-    const int64_t first =
-        (group.batch * s_.length + which.begin) * row + part * features_ + group.head * s_.width;
+    const int64_t first = group.batch * s_.length * row + part * features_ + group.head * s_.width;
     return {static_cast<std::byte*>(const_cast<void*>(data)) + first * size_of(dtype_),
             dtype_,
             s_.width,
-            which.end - which.begin,
+            s_.length,
             row,
             is_transposed,
             is_over_batch_ ? s_.length * row : s_.width};
   }
-  Matrix scores(std::byte* data, DataType dtype, const Tokens& queries, const Tokens& keys,
-                bool is_transposed = false) const {
-    return {data + (queries.begin * pitch_ + keys.begin) * size_of(dtype),
-            dtype,
-            keys.end - keys.begin,
-            queries.end - queries.begin,
-            pitch_,
-            is_transposed,
-            s_.length * pitch_};
+  Matrix scores(std::byte* data, DataType dtype, bool is_transposed = false) const {
+    return {data, dtype, s_.length, s_.length, pitch_, is_transposed, s_.length * pitch_};
   }
 
  private:
   const AttentionShape s_;
   const DataType dtype_;
-  const int64_t features_, pitch_, step_;
+  const int64_t features_, pitch_;
   const bool is_over_batch_;
   int64_t each_ = 1;  // heads of a group
 };
@@ -139,23 +113,18 @@ void GpuLayerKernels::attention_forward(const AttentionOptions& options,
   auto* scores = scratch(Use::copies, parts.bytes(DataType::f32) + parts.bytes(dtype), stream);
   auto* shares = scores + parts.bytes(DataType::f32);
   parts.each_group([&](const Group& group) {
-    parts.each_part([&](const Tokens& queries, const Tokens& keys, const Tokens&) {
-      multiply(
-          {parts.tokens(data, 1, 3, group, keys, true), parts.tokens(data, 0, 3, group, queries),
-           parts.scores(scores, DataType::f32, queries, keys), group.count},
-          stream);
-    });
+    multiply({parts.tokens(data, 1, 3, group, true), parts.tokens(data, 0, 3, group),
+              parts.scores(scores, DataType::f32), group.count},
+             stream);
     by_type(dtype, [&](auto zero) {
       using T = decltype(zero);
       launch(AttentionShares<T>{parts.rows(group), reinterpret_cast<const float*>(scores),
                                 reinterpret_cast<T*>(shares), logs + parts.first_log(group)},
              stream);
     });
-    parts.each_part([&](const Tokens& queries, const Tokens& keys, const Tokens&) {
-      multiply({parts.tokens(data, 2, 3, group, keys), parts.scores(shares, dtype, queries, keys),
-                parts.tokens(output.data(), 0, 1, group, queries), group.count},
-               stream);
-    });
+    multiply({parts.tokens(data, 2, 3, group), parts.scores(shares, dtype),
+              parts.tokens(output.data(), 0, 1, group), group.count},
+             stream);
   });
 }
 
@@ -191,16 +160,14 @@ void GpuLayerKernels::attention_backward(const AttentionOptions& options,
   auto* shares = gradients + parts.bytes(DataType::f32);
   auto* slopes = shares + parts.bytes(dtype);
   parts.each_group([&](const Group& group) {
-    parts.each_part([&](const Tokens& queries, const Tokens& keys, const Tokens&) {
-      multiply(
-          {parts.tokens(data, 1, 3, group, keys, true), parts.tokens(data, 0, 3, group, queries),
-           parts.scores(scores, DataType::f32, queries, keys), group.count},
-          stream);
-      multiply(
-          {parts.tokens(data, 2, 3, group, keys, true), parts.tokens(above, 0, 1, group, queries),
-           parts.scores(gradients, DataType::f32, queries, keys), group.count},
-          stream);
-    });
+    const auto queries = parts.tokens(data, 0, 3, group), keys = parts.tokens(data, 1, 3, group);
+    const auto outputs = parts.tokens(above, 0, 1, group);
+    multiply({parts.tokens(data, 1, 3, group, true), queries, parts.scores(scores, DataType::f32),
+              group.count},
+             stream);
+    multiply({parts.tokens(data, 2, 3, group, true), outputs,
+              parts.scores(gradients, DataType::f32), group.count},
+             stream);
     by_type(dtype, [&](auto zero) {
       using T = decltype(zero);
       launch(AttentionSlopes<T>{parts.rows(group), reinterpret_cast<const float*>(scores),
@@ -209,19 +176,14 @@ void GpuLayerKernels::attention_backward(const AttentionOptions& options,
                                 reinterpret_cast<T*>(slopes)},
              stream);
     });
-    parts.each_part([&](const Tokens& own, const Tokens& keys, const Tokens& queries) {
-      multiply({parts.tokens(data, 1, 3, group, keys), parts.scores(slopes, dtype, own, keys),
-                parts.tokens(to, 0, 3, group, own), group.count},
-               stream);
-      multiply({parts.tokens(data, 0, 3, group, queries),
-                parts.scores(slopes, dtype, queries, own, true), parts.tokens(to, 1, 3, group, own),
-                group.count},
-               stream);
-      multiply({parts.tokens(above, 0, 1, group, queries),
-                parts.scores(shares, dtype, queries, own, true), parts.tokens(to, 2, 3, group, own),
-                group.count},
-               stream);
-    });
+    multiply({keys, parts.scores(slopes, dtype), parts.tokens(to, 0, 3, group), group.count},
+             stream);
+    multiply(
+        {queries, parts.scores(slopes, dtype, true), parts.tokens(to, 1, 3, group), group.count},
+        stream);
+    multiply(
+        {outputs, parts.scores(shares, dtype, true), parts.tokens(to, 2, 3, group), group.count},
+        stream);
   });
 }
 
