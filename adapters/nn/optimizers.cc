@@ -38,8 +38,8 @@ bool BaseOptimizer::is_on_device() const {
   return !parameters_.empty() && parameters_.front().value.device().kind != DeviceKind::cpu;
 }
 
-void BaseOptimizer::device_step(StepKind kind, const StepFactors& factors,
-                                std::optional<size_t> first, std::optional<size_t> second) {
+StepKernels& BaseOptimizer::device_steps(std::optional<size_t> first, std::optional<size_t> second,
+                                         const std::vector<bool>& is_adapted) {
   if (device_steps_ == nullptr) {
     std::vector<StepOperands> operands;
     for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -47,10 +47,11 @@ void BaseOptimizer::device_step(StepKind kind, const StepFactors& factors,
           operands.emplace_back(StepOperands{parameters_[i].value, parameters_[i].gradient});
       if (first) one.first = state_[*first + i].tensor;
       if (second) one.second = state_[*second + i].tensor;
+      one.is_adapted = is_adapted.empty() || is_adapted[i];
     }
     device_steps_ = make_step_kernels(operands);
   }
-  device_steps_->step(kind, factors);
+  return *device_steps_;
 }
 
 Sgd::Sgd(std::vector<Parameter> parameters, const SgdOptions& options)
@@ -129,12 +130,17 @@ void RmsProp::step() {
 LayerwiseOptimizer::LayerwiseOptimizer(std::vector<Parameter> parameters, double learning_rate,
                                        Wholes wholes)
     : BaseOptimizer(std::move(parameters), learning_rate), wholes_(std::move(wholes)) {
-  for (const auto& parameter : parameters_)
-    if (parameter.value.device().kind != DeviceKind::cpu)
-      throw Error(ErrorCode::unavailable,
-                  "LARS and LAMB take their steps on the cpu alone, but \"" + parameter.name +
-                      "\" is on " + to_string(parameter.value.device()) +
-                      "; use SGD, Adam, AdamW or RMSProp there");
+  if (is_on_device() && wholes_.add_up)
+    throw Error(ErrorCode::unavailable,
+                "LARS and LAMB step on parts of parameters on the cpu alone, but \"" +
+                    parameters_.front().name + "\" is on " +
+                    to_string(parameters_.front().value.device()) + "; keep whole ones there");
+}
+
+std::vector<bool> LayerwiseOptimizer::all_adapted() const {
+  std::vector<bool> all;
+  for (size_t i = 0; i < parameters_.size(); ++i) all.push_back(is_adapted(i));
+  return all;
 }
 
 bool LayerwiseOptimizer::is_adapted(size_t parameter) const {
@@ -153,6 +159,7 @@ void Lars::step() {
                               .momentum = options_.momentum,
                               .weight_decay = options_.weight_decay,
                               .trust = options_.trust};
+  if (is_on_device()) return device_steps(velocity_, {}, all_adapted()).step(settings);
   std::vector<double> squares;  // of each value and gradient
   for (const auto& parameter : parameters_) {
     squares.push_back(sum_squares(parameter.value.span<float>()));
@@ -181,6 +188,8 @@ void Lamb::step() {
                               .epsilon = options_.epsilon,
                               .weight_decay = options_.weight_decay,
                               .step = ++*state_[steps_].tensor.as<int64_t>()};
+  if (is_on_device())
+    return device_steps(first_moment_, second_moment_, all_adapted()).step(settings);
   for (size_t begin = 0; begin < parameters_.size(); begin += together()) {
     const size_t count = std::min(together(), parameters_.size() - begin);
     std::vector<std::vector<float>> updates(count);

@@ -36,7 +36,12 @@ class BaseOptimizer {
   bool is_on_device() const;
   /// A step by kernels of the parameters' device, whose state begins at these indices.
   void device_step(StepKind kind, const StepFactors& factors, std::optional<size_t> first,
-                   std::optional<size_t> second);
+                   std::optional<size_t> second) {
+    device_steps(first, second).step(kind, factors);
+  }
+  /// The kernels themselves. `is_adapted`: of each parameter, for steps that ask; empty: all are.
+  StepKernels& device_steps(std::optional<size_t> first, std::optional<size_t> second,
+                            const std::vector<bool>& is_adapted = {});
   std::span<float> state_of(size_t first, size_t parameter) const {
     return state_[first + parameter].tensor.span<float>();
   }
@@ -121,6 +126,7 @@ class LayerwiseOptimizer : public BaseOptimizer {
  protected:
   LayerwiseOptimizer(std::vector<Parameter> parameters, double learning_rate, Wholes wholes);
   bool is_adapted(size_t parameter) const;
+  std::vector<bool> all_adapted() const;
   /// How many parameters are stepped on together: all of them where numbers must be added up.
   size_t together() const { return wholes_.add_up ? parameters_.size() : 1; }
   void add_up(std::span<double> sums) const {

@@ -16,6 +16,7 @@ enum class StepKind : int32_t { sgd, adam, rms_prop };
 struct StepOperands {
   TensorView value, gradient;
   TensorView first = {}, second = {};
+  bool is_adapted = true;  // by LARS and LAMB
 };
 
 /// The steps of an optimizer over all of its parameters on a device, each a launch or two for any
@@ -36,6 +37,10 @@ class StepKernels {
   virtual Outcome outcome() = 0;
   /// A step of every parameter, with the gradients as they are.
   virtual void step(StepKind kind, const StepFactors& factors) = 0;
+  /// The same by the norms of each parameter, which are summed in f64, in an order that is always
+  /// the same. `first` is the velocity, or the first moment; `second` the second.
+  virtual void step(const LarsSettings& settings) = 0;
+  virtual void step(const LambSettings& settings) = 0;
 };
 
 /// For parameters on one device that is not the CPU, whose steps are optimizer_steps.h. Throws

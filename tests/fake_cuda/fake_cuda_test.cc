@@ -210,6 +210,67 @@ TEST_F(FakeCudaTest, StepsEqualTheCpusToTheBit) {
   }
 }
 
+// Norms are added up in another order, and parameters of all sizes are adapted or not.
+TEST_F(FakeCudaTest, LarsAndLambStepAsOnTheCpu) {
+  for (const bool is_lamb : {false, true}) {
+    StepSet set(*kernels_);
+    for (size_t i = 0; i < set.operands.size(); ++i) set.operands[i].is_adapted = i % 3 != 1;
+    const auto steps = make_step_kernels(set.operands);
+    const LarsSettings lars{.learning_rate = 0.1, .weight_decay = 0.1, .trust = 0.02};
+    LambSettings lamb{.learning_rate = 0.05, .weight_decay = 0.1};
+    for (lamb.step = 1; lamb.step < 4; ++lamb.step) {
+      is_lamb ? steps->step(lamb) : steps->step(lars);
+      for (size_t i = 0; i < set.values.size(); ++i) {
+        const auto value = set.values[i].span<float>(), gradient = set.gradients[i].span<float>(),
+                   first = set.first[i].span<float>(), second = set.second[i].span<float>();
+        const bool is_adapted = set.operands[i].is_adapted;
+        if (is_lamb) {
+          std::vector<float> update(value.size());
+          lamb_update(lamb, is_adapted, value, gradient, first, second, update);
+          lamb_step(lamb, is_adapted, sum_squares(value), sum_squares(update), value, update);
+        } else {
+          lars_step(lars, is_adapted, sum_squares(value), sum_squares(gradient), value, gradient,
+                    first);
+        }
+      }
+    }
+    for (size_t i = 0; i < set.values.size(); ++i) {
+      test::expect_close(kernels_->download(set.device_values[i]), test::values_of(set.values[i]),
+                         is_lamb ? "LAMB's value" : "LARS's value");
+      test::expect_close(kernels_->download(set.device_first[i]), test::values_of(set.first[i]),
+                         "first state");
+      if (is_lamb)
+        test::expect_close(kernels_->download(set.device_second[i]), test::values_of(set.second[i]),
+                           "second state");
+    }
+  }
+}
+
+TEST_F(FakeCudaTest, LarsAndLambLearnAsOnTheCpu) {
+  const auto learn = [](Device device, bool is_lamb) {
+    nn::Sequential model(3, 1, device);
+    model.add("fc1", nn::linear(5, 8)).add("relu", nn::relu()).add("fc2", nn::linear(8, 3));
+    const auto images = test::noise_tensor(Shape{16, 5}, 1);
+    const Tensor labels(Shape{16}, DataType::i64);
+    for (int64_t i = 0; i < 16; ++i) labels.as<int64_t>()[i] = i % 3;
+    const auto train = [&](auto optimizer) {
+      double sum = 0;
+      for (int step = 0; step < 5; ++step) {
+        model.zero_grad();
+        const nn::CrossEntropy loss(model.forward(images), labels);
+        model.backward(loss);
+        optimizer.step();
+        sum = loss.sum();
+      }
+      return sum;
+    };
+    return is_lamb ? train(nn::Lamb(model.parameters(), {.learning_rate = 0.05}))
+                   : train(nn::Lars(model.parameters(), {.learning_rate = 2, .trust = 0.1}));
+  };
+  for (const bool is_lamb : {false, true})
+    EXPECT_NEAR(learn({}, is_lamb), learn(kFake, is_lamb), 1e-3) << is_lamb;
+}
+
 TEST_F(FakeCudaTest, GradientsAreScaledAndClipped) {
   StepSet set(*kernels_);
   const auto steps = make_step_kernels(set.operands);
@@ -407,9 +468,11 @@ TEST_F(FakeCudaTest, WhatIsElsewhereOrOfAnotherTypeIsRefused) {
   model.add("fc", nn::linear(3, 2));
   test::expect_error(
       ErrorCode::unavailable,
-      "LARS and LAMB take their steps on the cpu alone, but \"fc.weight\" is on fake:0; use "
-      "SGD, Adam, AdamW or RMSProp there",
-      [&] { nn::Lars(model.parameters(), {}); });
+      "LARS and LAMB step on parts of parameters on the cpu alone, but \"fc.weight\" is on fake:0; "
+      "keep whole ones there",
+      [&] {
+        nn::Lars(model.parameters(), {}, {{}, [](std::span<double>) {}});
+      });
 }
 
 TEST_F(FakeCudaTest, RanksOnDifferentDevicesAreTold) {

@@ -11,6 +11,7 @@
 #include "tutti/kernels/cuda/layers/rows.h"
 #include "tutti/kernels/cuda/layers/sequences.h"
 #include "tutti/kernels/cuda/layers/windows.h"
+#include "tutti/kernels/cuda/steps/layer_step_tile.h"
 #include "tutti/kernels/cuda/steps/step_tile.h"
 #include "tutti/tensor/device.h"
 
@@ -57,7 +58,8 @@ using AllKernels =
            Kernels<SoftmaxForward<BFloat16, float>, SoftmaxForward<Float16, float>,
                    RowSums<BFloat16, float>, RowSums<Float16, float>, BatchNormMoments,
                    BatchNormStatistics, ColumnTotals, BatchNormWeights, ZeroElements,
-                   GradientSquares, SettleStep, ScaleGradients, StepParameters>>::List;
+                   GradientSquares, SettleStep, ScaleGradients, StepParameters, LayerSquares,
+                   LayerRates, LayerParameters>>::List;
 
 /// Puts kernels on streams of one device: a GPU's by CUDA, the tests' by functions of the host.
 class Launcher {

@@ -18,6 +18,7 @@ struct StepTensor {
   float* gradient;
   float *first, *second;
   int64_t count;
+  bool is_adapted;  // by layer_step_tile.h
 };
 
 /// The elements of one block: of which parameter, from which one on.

@@ -25,14 +25,16 @@ GpuSteps::GpuSteps(DeviceRuntime& runtime, std::shared_ptr<Launcher> launcher,
   std::vector<StepTensor> tensors;
   for (const auto& one : operands)
     tensors.push_back({floats_of(one.value), floats_of(one.gradient), floats_of(one.first),
-                       floats_of(one.second), one.value.count()});
+                       floats_of(one.second), one.value.count(), one.is_adapted});
   const auto tiles = step_tiles(tensors);
   const size_t tensor_bytes = rounded_up(tensors.size() * sizeof(StepTensor));
   const size_t tile_bytes = rounded_up(tiles.size() * sizeof(StepTile));
   const size_t square_bytes = rounded_up(tiles.size() * sizeof(double));
   const size_t control_bytes = rounded_up(sizeof(StepControl));
+  const size_t rate_bytes = rounded_up(tensors.size() * sizeof(double));
   memory_ = static_cast<std::byte*>(runtime_.allocate_on(
-      tensor_bytes + tile_bytes + square_bytes + 2 * control_bytes, device_, stream_));
+      tensor_bytes + tile_bytes + 3 * square_bytes + 2 * control_bytes + rate_bytes, device_,
+      stream_));
   auto* at = memory_;
   const auto take = [&](size_t bytes) { return std::exchange(at, at + bytes); };
   auto* const tensor_place = take(tensor_bytes);
@@ -42,6 +44,9 @@ GpuSteps::GpuSteps(DeviceRuntime& runtime, std::shared_ptr<Launcher> launcher,
             reinterpret_cast<double*>(take(square_bytes)), static_cast<int32_t>(tiles.size())};
   scaling_ = reinterpret_cast<StepControl*>(take(control_bytes));
   stepping_ = reinterpret_cast<StepControl*>(take(control_bytes));
+  tensor_count_ = static_cast<int32_t>(tensors.size());
+  layer_squares_ = reinterpret_cast<double*>(take(2 * square_bytes));
+  layer_rates_ = reinterpret_cast<double*>(take(rate_bytes));
   send(tensor_place, tensors.data(), tensors.size() * sizeof(StepTensor));
   send(tile_place, tiles.data(), tiles.size() * sizeof(StepTile));
 }
@@ -88,6 +93,17 @@ void GpuSteps::step(StepKind kind, const StepFactors& factors) {
   control.factors = factors;
   send(stepping_, &control, sizeof control);
   launcher_->launch(StepParameters{table_, stepping_}, stream_);
+}
+
+void GpuSteps::step(LayerStep step) {
+  const Range range("optimizer step");
+  step.table = table_;
+  step.tensor_count = tensor_count_;
+  step.squares = layer_squares_;
+  step.rates = layer_rates_;
+  launcher_->launch(LayerSquares{step}, stream_);
+  launcher_->launch(LayerRates{step}, stream_);
+  launcher_->launch(LayerParameters{step}, stream_);
 }
 
 }  // namespace tutti::cuda

@@ -21,8 +21,11 @@ class GpuSteps final : public StepKernels {
   void scale_gradients(double factor, double clip) override;
   Outcome outcome() override;
   void step(StepKind kind, const StepFactors& factors) override;
+  void step(const LarsSettings& settings) override { step(layer_step_of(settings)); }
+  void step(const LambSettings& settings) override { step(layer_step_of(settings)); }
 
  private:
+  void step(LayerStep step);
   /// A copy of these bytes for `stream_`, in pinned memory until it has been made.
   void send(void* to, const void* from, size_t bytes);
 
@@ -32,6 +35,9 @@ class GpuSteps final : public StepKernels {
   const StreamRef stream_;
   std::byte* memory_ = nullptr;  // tables, tiles, their sums, the controls
   StepTable table_ = {};
+  int32_t tensor_count_ = 0;
+  double* layer_squares_ = nullptr;
+  double* layer_rates_ = nullptr;
   StepControl* scaling_ = nullptr;  // of scale_gradients(), in the device's memory
   StepControl* stepping_ = nullptr;
 };

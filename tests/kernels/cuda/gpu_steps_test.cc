@@ -42,7 +42,7 @@ class Parameters {
       for (size_t i = shift; i < arrays[0].size(); ++i) arrays[0][i] = uniform_(random_);
       tensors_.push_back({arrays[0].data() + shift, arrays[1].data() + shift,
                           has_first ? arrays[2].data() + shift : nullptr,
-                          has_second ? arrays[3].data() + shift : nullptr, count});
+                          has_second ? arrays[3].data() + shift : nullptr, count, true});
     }
     tiles_ = cuda::step_tiles(tensors_);
     squares_.resize(tiles_.size());
