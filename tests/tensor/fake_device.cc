@@ -282,6 +282,8 @@ FakeDevice::FakeDevice(Options options)
 
 FakeDevice::~FakeDevice() { register_device_runtime(DeviceKind::fake, nullptr); }
 
+int FakeDevice::count() { return implementation_->options().devices; }
+
 int64_t FakeDevice::synchronize_count() const { return implementation_->synchronize_count.load(); }
 
 void* FakeDevice::allocate(size_t bytes, Device device) {

@@ -29,6 +29,9 @@ class FakeDevice : public DeviceRuntime {
     /// Of the hardware, in which streams stand in turn: one that waits holds what other streams
     /// have put into its queue since. 0: each stream has its own.
     int queues = 0;
+    /// How many it says there are. 1: ranks that are threads share it, so that wait_on() waits on
+    /// the host.
+    int devices = 1;
     /// Empty: `auto` does not see that ranks share it.
     std::string identity = {};
   };
@@ -48,8 +51,7 @@ class FakeDevice : public DeviceRuntime {
   void fail_for_good(bool failed = true);
 
   DeviceKind kind() const override { return DeviceKind::fake; }
-  /// The ranks of a test share it.
-  int count() override { return 1; }
+  int count() override;
   void make_current(Device) override {}
   void* allocate(size_t bytes, Device device) override;
   void* allocate_on(size_t bytes, Device device, StreamRef stream) override;

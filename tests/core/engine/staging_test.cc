@@ -37,7 +37,7 @@ TensorView on_stream(const Tensor& tensor, StreamRef stream) {
 
 // What a device loads or allocates for a first operation must not find a stream that is held.
 TEST(Staging, TheFirstOfANameIsWaitedForByTheHostToo) {
-  FakeDevice device;
+  FakeDevice device({.devices = 8});
   run_threads(2, [&](Communicator& comm) {
     const auto stream = device.create_stream(kFake), elsewhere = device.create_stream(kFake);
     auto* gate = device.take_word();
@@ -60,7 +60,7 @@ TEST(Staging, TheFirstOfANameIsWaitedForByTheHostToo) {
 }
 
 TEST(Staging, AFirstOperationThatFailsTellsItsErrorLater) {
-  FakeDevice device;
+  FakeDevice device({.devices = 8});
   run_threads(2, [&](Communicator& comm) {
     const auto stream = device.create_stream(kFake);
     const Tensor tensor(Shape{10 + comm.rank()}, DataType::f32, kFake);
@@ -73,7 +73,7 @@ TEST(Staging, AFirstOperationThatFailsTellsItsErrorLater) {
 }
 
 TEST(Staging, TheStreamWaitsAndTheHostDoesNot) {
-  FakeDevice device;
+  FakeDevice device({.devices = 8});
   run_threads(2, [&](Communicator& comm) {
     const auto stream = device.create_stream(kFake);
     const Tensor gradient(Shape{1000}, DataType::f32, kFake);
@@ -151,7 +151,7 @@ TEST(Staging, PiecesOverlap) {
 // Steps that repeat, so that they are replayed, then steps that lack a tensor, so that its bucket
 // is vetoed and asked for anew; each rank in an order of its own, with whole and cut tensors.
 TEST(Staging, PiecesAreReplayedAndVetoedBitForBit) {
-  FakeDevice device({.seed = 6, .most_delay = std::chrono::microseconds(50)});
+  FakeDevice device({.seed = 6, .most_delay = std::chrono::microseconds(50), .devices = 8});
   run_threads(
       3,
       [&](Communicator& comm) {
@@ -202,7 +202,7 @@ TEST(Staging, PiecesAreReplayedAndVetoedBitForBit) {
 }
 
 TEST(Staging, PiecesOfOtherShapesAreAMismatch) {
-  FakeDevice device;
+  FakeDevice device({.devices = 8});
   run_threads(
       2,
       [&](Communicator& comm) {
@@ -248,7 +248,7 @@ TEST(Staging, HostMemoryIsUsedAgain) {
 }
 
 TEST(Staging, OutputsLiveOnTheDevice) {
-  FakeDevice device;
+  FakeDevice device({.devices = 8});
   run_threads(2, [&](Communicator& comm) {
     const auto stream = device.create_stream(kFake);
     const Tensor mine(Shape{comm.rank() + 1}, DataType::f32, kFake);
@@ -300,7 +300,7 @@ TEST(HostPool, ALargeBlockIsKeptForWhatIsAsLarge) {
 }
 
 TEST(Staging, MemoryOfTwoKindsIsAMismatch) {
-  FakeDevice device;
+  FakeDevice device({.devices = 8});
   run_threads(2, [&](Communicator& comm) {
     const auto stream = device.create_stream(kFake);
     const Tensor there(Shape{4}, DataType::f32, kFake);
@@ -328,7 +328,7 @@ TEST(Staging, MemoryOfTwoKindsIsAMismatch) {
 
 // One rank may compute on several devices, as Horovod's ranks may on several GPUs.
 TEST(Staging, SeveralDevicesOfARank) {
-  FakeDevice device;
+  FakeDevice device({.devices = 8});
   run_threads(2, [&](Communicator& comm) {
     const Device both[] = {{DeviceKind::fake, 0}, {DeviceKind::fake, 1}};
     std::vector<StreamRef> streams;
@@ -358,7 +358,7 @@ TEST(Staging, SeveralDevicesOfARank) {
 // A rank in host memory beside one on a device, by every way that a tensor may go, until the plan
 // is replayed.
 TEST(Staging, RanksMixDevicesWhereTheOptionSaysSo) {
-  FakeDevice device;
+  FakeDevice device({.devices = 8});
   for (const std::string backend : {"memory", "tcp", "peer"}) {
     SCOPED_TRACE(backend);
     run_threads(
@@ -417,7 +417,7 @@ TEST(Staging, RanksMixDevicesWhereTheOptionSaysSo) {
 // Where only some of the ranks say so, all hear of it (settings_at_work_test); an arena on a device
 // would be nobody else's memory.
 TEST(Staging, WhoMixesDevicesHasNoArenaOnOne) {
-  FakeDevice device;
+  FakeDevice device({.devices = 8});
   run_threads(
       1,
       [](Communicator& comm) {
@@ -432,7 +432,7 @@ TEST(Staging, WhoMixesDevicesHasNoArenaOnOne) {
 }
 
 TEST(Staging, AGroupLivesOnOneDevice) {
-  FakeDevice device;
+  FakeDevice device({.devices = 8});
   run_threads(1, [&](Communicator& comm) {
     const Tensor there(Shape{4}, DataType::f32, kFake);
     std::vector<float> here(4, 1);
@@ -450,7 +450,7 @@ TEST(Staging, AGroupLivesOnOneDevice) {
 }
 
 TEST(Staging, ADeviceThatFailedDoesNotEndTheProcess) {
-  FakeDevice device;
+  FakeDevice device({.devices = 8});
   std::mutex mutex;
   std::string log;
   run_threads(
