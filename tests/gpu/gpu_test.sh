@@ -59,6 +59,12 @@ pack() {
   cp -rL "$source/examples/data/mnist" "$inside/share/" || fail "there are no digits to train with"
   cp "$source/LICENSE" "$inside/share/text"
   cp "$source/benchmarks/peers/gpu.py" "$inside/share/pytorch.py"
+  # The Python package, where it is built, and what it promises of torch's tensors.
+  if [[ -f $build/python/tutti/_native.abi3.so ]]; then
+    mkdir -p "$inside/python"
+    cp -rL "$build/python/tutti" "$inside/python/" && rm -rf "$inside"/python/tutti/{bin,__pycache__}
+    cp "$source"/tests/python/torch/{gpu,ranks,training}.py "$inside/python/"
+  fi
   git -C "$source" describe --always --dirty >"$inside/commit" 2>/dev/null || echo unknown >"$inside/commit"
   # The processor's layers are large (oneDNN), and shrink to a quarter.
   tar -C "$inside" -czf "$folder/programs.tar.gz" . || fail "cannot write $folder/programs.tar.gz"
@@ -83,6 +89,9 @@ unpack() {
   if [[ ! -f $root/commit ]]; then
     rm -rf "$root.new" && mkdir -p "$root.new"
     tar -C "$root.new" -xzf "$archive" || fail "cannot unpack $archive into $root"
+    # Python brings its own of what every program has.
+    cp -r "$root.new/lib" "$root.new/python-lib"
+    rm -f "$root.new"/python-lib/lib{stdc++,gcc_s,gomp,z,crypto,numa}.so*
     rm -rf "$root" && mv "$root.new" "$root"
   fi
   local nccl
@@ -228,6 +237,12 @@ right() {
       --data "$root/share/mnist"
   done
   step "flag kernels" 60 flags_gpu_test --gtest_color=no
+  if [[ ! -d $root/python ]]; then
+    note "torch's tensors" skipped 0 "the Python package is not packed"
+  elif have_torch "torch's tensors"; then
+    step "torch's tensors" 70 env PYTHONPATH="$root/python" tutti-run -np 2 \
+      env LD_LIBRARY_PATH="$root/python-lib" python3 "$root/python/gpu.py"
+  fi
   step "training" 120 env MNIST="$root/share/mnist" gpu_training_test --gtest_color=no
   step "mnist, 2 ranks on one GPU" 60 reaches_97 tutti-run -np 2 mnist --device cuda --quiet \
     --data "$root/share/mnist"
