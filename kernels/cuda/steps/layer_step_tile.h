@@ -50,11 +50,20 @@ TUTTI_DEVICE void each_of_tile(const StepTensor& tensor, int64_t begin, int thre
     body(i);
 }
 
-/// LAMB's update of an element, from moments m and v that are not rounded yet.
-TUTTI_DEVICE float lamb_update_of(const LayerStep& step, double m, double v, double decay,
-                                  double value) {
-  return static_cast<float>(
-      m / step.correction1 / (std::sqrt(v / step.correction2) + step.epsilon) + decay * value);
+/// What a step of LAMB makes of an element: its moments, not rounded yet, and its update.
+struct LambElement {
+  double first, second;
+  float update;
+};
+TUTTI_DEVICE LambElement lamb_element(const LayerStep& step, const StepTensor& tensor, int64_t i) {
+  const auto g = static_cast<double>(tensor.gradient[i]);
+  const double m = step.beta1 * static_cast<double>(tensor.first[i]) + (1 - step.beta1) * g;
+  const double v = step.beta2 * static_cast<double>(tensor.second[i]) + (1 - step.beta2) * g * g;
+  const double decay = tensor.is_adapted ? step.weight_decay : 0;
+  return {
+      m, v,
+      static_cast<float>(m / step.correction1 / (std::sqrt(v / step.correction2) + step.epsilon) +
+                         decay * static_cast<double>(tensor.value[i]))};
 }
 
 /// Of each tile the sums of two squares: of its values, and of LARS's gradients or LAMB's updates,
@@ -80,21 +89,14 @@ struct LayerSquares {
       double values = 0, others = 0;
       each_of_tile(tensor, begin, thread, [&](int64_t i) {
         const auto value = static_cast<double>(tensor.value[i]);
-        const auto other =
-            static_cast<double>(step.is_lamb ? update(tensor, i) : tensor.gradient[i]);
+        const auto other = static_cast<double>(step.is_lamb ? lamb_element(step, tensor, i).update
+                                                            : tensor.gradient[i]);
         values += value * value;
         others += other * other;
       });
       shared.values[thread] = values;
       shared.others[thread] = others;
     }
-  }
-  TUTTI_DEVICE float update(const StepTensor& tensor, int64_t i) const {
-    const auto g = static_cast<double>(tensor.gradient[i]);
-    const double m = step.beta1 * static_cast<double>(tensor.first[i]) + (1 - step.beta1) * g;
-    const double v = step.beta2 * static_cast<double>(tensor.second[i]) + (1 - step.beta2) * g * g;
-    return lamb_update_of(step, m, v, tensor.is_adapted ? step.weight_decay : 0,
-                          static_cast<double>(tensor.value[i]));
   }
 };
 
@@ -155,18 +157,14 @@ struct LayerParameters {
     const auto& tensor = step.table.tensors[index];
     const double rate = step.rates[index], decay = tensor.is_adapted ? step.weight_decay : 0;
     each_of_tile(tensor, begin, thread, [&](int64_t i) {
-      const auto g = static_cast<double>(tensor.gradient[i]);
       const auto value = static_cast<double>(tensor.value[i]);
       if (step.is_lamb) {
-        const double m = step.beta1 * static_cast<double>(tensor.first[i]) + (1 - step.beta1) * g;
-        const double v =
-            step.beta2 * static_cast<double>(tensor.second[i]) + (1 - step.beta2) * g * g;
-        tensor.first[i] = static_cast<float>(m);
-        tensor.second[i] = static_cast<float>(v);
-        const auto update = static_cast<double>(lamb_update_of(step, m, v, decay, value));
-        tensor.value[i] = static_cast<float>(value - rate * update);
+        const auto made = lamb_element(step, tensor, i);
+        tensor.first[i] = static_cast<float>(made.first);
+        tensor.second[i] = static_cast<float>(made.second);
+        tensor.value[i] = static_cast<float>(value - rate * static_cast<double>(made.update));
       } else {
-        const double change = g + decay * value;
+        const double change = static_cast<double>(tensor.gradient[i]) + decay * value;
         const auto velocity = static_cast<float>(
             step.momentum * static_cast<double>(tensor.first[i]) + rate * change);
         tensor.first[i] = velocity;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <exception>
 #include <string>
 #include <thread>
 
@@ -98,11 +99,23 @@ class ThreadRanks {
   }
 
  private:
+  // The first error of a thread's is thrown when all have ended.
   template <class Body>
   void each(Body&& body) {
-    std::vector<std::jthread> threads;
-    for (size_t rank = 0; rank < ranks_.size(); ++rank)
-      threads.emplace_back([&, rank] { body(ranks_[rank], static_cast<int>(rank)); });
+    std::vector<std::exception_ptr> errors(ranks_.size());
+    {
+      std::vector<std::jthread> threads;
+      for (size_t rank = 0; rank < ranks_.size(); ++rank)
+        threads.emplace_back([&, rank] {
+          try {
+            body(ranks_[rank], static_cast<int>(rank));
+          } catch (...) {
+            errors[rank] = std::current_exception();
+          }
+        });
+    }
+    for (const auto& error : errors)
+      if (error) std::rethrow_exception(error);
   }
 
   DeviceRuntime& runtime_;
