@@ -59,11 +59,12 @@ TEST(FakeCudaTraining, HasTheSameBitsInEveryRunAndThroughEveryBackend) {
 }
 
 TEST(FakeCudaTraining, FiftyStepsAreTheCpus) {
-  const test::DigitsMethod method{.steps = 50, .learning_rate = 0.001, .momentum = 0};
+  test::DigitsMethod method{.steps = 0, .learning_rate = 0.001, .momentum = 0};
+  const auto begin = test::train_thread_ranks({}, 1, DataType::f32, "memory", method);
+  method.steps = 50;
   const auto cpu = test::train_thread_ranks({}, 1, DataType::f32, "memory", method);
-  const auto gpu = train_on_fake(1, DataType::f32, "memory", method);
-  for (size_t i = 0; i < cpu.parameters.size(); ++i)
-    ASSERT_NEAR(cpu.parameters[i], gpu.parameters[i], 1e-4) << i;
+  EXPECT_GE(largest_difference(cpu, begin), 1e-3f);
+  EXPECT_LE(largest_difference(cpu, train_on_fake(1, DataType::f32, "memory", method)), 1e-4f);
 }
 
 }  // namespace

@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
@@ -96,6 +98,15 @@ inline Trained train_digits(Communicator& comm, Device device, DataType dtype,
     right += nn::count_correct(model.forward(images), labels);
   trained.right = 100 * static_cast<double>(right) / static_cast<double>(testing.count());
   return trained;
+}
+
+/// The largest difference of two parameters.
+inline float largest_difference(const Trained& a, const Trained& b) {
+  EXPECT_EQ(a.parameters.size(), b.parameters.size());
+  float largest = 0;
+  for (size_t i = 0; i < std::min(a.parameters.size(), b.parameters.size()); ++i)
+    largest = std::max(largest, std::abs(a.parameters[i] - b.parameters[i]));
+  return largest;
 }
 
 /// train_digits() on ranks that are threads; all must end with the same bits. Backend peer needs
