@@ -26,16 +26,21 @@ TEST(StepMeter, TellsEachStepAndTheRateOfAllButTheFirst) {
     StepMeter meter(comm);
     EXPECT_EQ(meter.rate(10, "tokens"), "");
     EXPECT_EQ(meter.seconds_per_step(), 0);
-    double waited = 0;
+    double waited = 0, took = 0;  // of all steps but the first
     for (int step = 0; step < 3; ++step) {
       comm.barrier_blocking();
       meter.begin();
-      // Rank 1 comes late, so rank 0 is exposed.
+      const auto begin = Clock::now();
+      // Rank 1 comes late, so rank 0 is exposed: for how long depends on when its own thread runs.
       if (comm.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(40));
       const double before = comm.statistics().exposed_seconds;
       std::vector<float> value = {1};
       comm.allreduce("step " + std::to_string(step), std::span(value)).wait();
-      if (step > 0) waited += comm.statistics().exposed_seconds - before;
+      const std::chrono::duration<double> elapsed = Clock::now() - begin;
+      if (step > 0) {
+        waited += comm.statistics().exposed_seconds - before;
+        took += elapsed.count();
+      }
       const auto line =
           meter.end(step, {.is_skipped = step == 1, .loss = 1.25, .samples = 4, .norm = 0.5});
       EXPECT_THAT(line, StartsWith("step " + std::to_string(step) + "  loss 1.250000  norm 0.5  "));
@@ -44,7 +49,10 @@ TEST(StepMeter, TellsEachStepAndTheRateOfAllButTheFirst) {
       ASSERT_EQ(std::sscanf(line.c_str(), "step %*d  loss %*f  norm %*f  %lf ms  %lld messages",
                             &milliseconds, &messages),
                 2);
-      EXPECT_GE(milliseconds, 39);
+      EXPECT_GE(milliseconds, 1e3 * elapsed.count() - 0.05);  // rounded
+      if (comm.rank() == 1) {
+        EXPECT_GE(milliseconds, 39);
+      }
       EXPECT_GT(messages, 0);  // a name that no step had before is negotiated
       EXPECT_THAT(line, EndsWith(step == 1 ? " messages  skipped" : " messages"));
       if (step == 0) {
@@ -55,7 +63,10 @@ TEST(StepMeter, TellsEachStepAndTheRateOfAllButTheFirst) {
     ASSERT_EQ(std::sscanf(meter.rate(10, "tokens").c_str(), "%lf tokens/s, exposed %lf %%", &rate,
                           &exposed),
               2);
-    EXPECT_GE(meter.seconds_per_step(), 0.039);
+    EXPECT_GE(meter.seconds_per_step(), took / 2);
+    if (comm.rank() == 1) {
+      EXPECT_GE(meter.seconds_per_step(), 0.039);
+    }
     EXPECT_NEAR(rate, 10 / meter.seconds_per_step(), 0.01);
     EXPECT_NEAR(exposed, 100 * waited / (2 * meter.seconds_per_step()), 0.06);
   });
