@@ -23,6 +23,8 @@ function(tutti_options target)
       "$<$<BOOL:${TUTTI_QUICK_BUILD}>:-DHWY_DISABLED_TARGETS=(HWY_SSSE3|HWY_SSE4|HWY_AVX3|HWY_AVX3_DL)>"
       # Instrumented, gcc 12 no longer sees what std::regex initializes (its bug 105562).
       $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
+    # The release build has the compiler check every format; these need not.
+    target_compile_definitions(${target} PRIVATE $<$<BOOL:${TUTTI_QUICK_BUILD}>:FMT_CONSTEVAL=>)
     if(TUTTI_QUICK_BUILD AND TUTTI_SANITIZE MATCHES "address,undefined")
       # Of ubsan's many checks those for what asan sees as well.
       target_compile_options(${target} PRIVATE -fno-sanitize=null,object-size)
