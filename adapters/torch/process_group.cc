@@ -54,9 +54,11 @@ ReduceOptions reduction(const GroupCall& call, const ::c10d::ReduceOp& op) {
   }
 }
 
-// How many elements of `rows` each rank has: of `splits`, or equal parts of the first dimension.
-std::vector<int64_t> split(const GroupCall& call, const char* what, const ::at::Tensor& tensor,
-                           const std::vector<int64_t>& splits, int ranks) {
+// How many elements of the tensor each rank has: rows of `splits`, or equal parts of the first
+// dimension.
+std::vector<int64_t> elements_for_each(const GroupCall& call, const char* what,
+                                       const ::at::Tensor& tensor,
+                                       const std::vector<int64_t>& splits, int ranks) {
   const int64_t rows = tensor.dim() > 0 ? tensor.size(0) : 1;
   const int64_t row = rows > 0 ? tensor.numel() / rows : 0;
   std::vector<int64_t> counts(static_cast<size_t>(ranks), rows / ranks * row);
@@ -378,8 +380,8 @@ ProcessGroup::StartedWork ProcessGroup::alltoall_base(::at::Tensor& output, ::at
   const GroupCall call{"alltoall_base", rank_};
   const auto own = as_input(call, input);
   auto [dense, back] = in_place(call, output);
-  const auto sent = split(call, "input", own, input_splits, size_);
-  const auto expected = split(call, "output", dense, output_splits, size_);
+  const auto sent = elements_for_each(call, "input", own, input_splits, size_);
+  const auto expected = elements_for_each(call, "output", dense, output_splits, size_);
   auto under_way = exchanged(call, own.view({-1}), sent, dense.view({-1}), expected, back);
   under_way.outputs = {output};
   return started(OpType::ALLTOALL_BASE, std::move(under_way));

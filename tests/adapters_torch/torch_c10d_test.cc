@@ -9,8 +9,11 @@
 #include <string>
 #include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
-#include <torch/csrc/distributed/c10d/Ops.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#if __has_include(<torch/csrc/distributed/c10d/Ops.hpp>)
+#include <torch/csrc/distributed/c10d/Ops.hpp>
+#define TUTTI_TEST_OPS 1
+#endif
 #include <vector>
 
 #include "tests/support/expect_error.h"
@@ -29,6 +32,12 @@ using Group = c10::intrusive_ptr<ProcessGroup>;
 using Tensors = std::vector<torch::Tensor>;
 using Lists = std::vector<Tensors>;
 using c10d::ReduceOp;
+
+#if TORCH_VERSION_MAJOR < 2
+ReduceOp pre_mul_sum(double factor) { return c10d::makeNCCLPreMulSum(factor); }
+#else
+ReduceOp pre_mul_sum(double factor) { return c10d::makePreMulSum(factor); }
+#endif
 
 // Over a communicator that somebody else owns.
 Group group_over(Communicator& comm) {
@@ -66,7 +75,7 @@ TEST(TorchC10d, AllreduceByEveryOperator) {
     expect_equal(reduced(group, of(3, 5), ReduceOp::BAND), torch::tensor({1, 6}, torch::kLong));
     expect_equal(reduced(group, of(3, 5), ReduceOp::BOR), torch::tensor({7, 6}, torch::kLong));
     expect_equal(reduced(group, of(3, 5), ReduceOp::BXOR), torch::tensor({6, 0}, torch::kLong));
-    expect_equal(reduced(group, torch::full({3}, rank + 1.0), c10d::makeNCCLPreMulSum(0.5)),
+    expect_equal(reduced(group, torch::full({3}, rank + 1.0), pre_mul_sum(0.5)),
                  torch::full({3}, 1.5));
   });
 }
@@ -204,19 +213,40 @@ TEST(TorchC10d, MessagesAreMatchedByPeerTagAndOrder) {
   });
 }
 
-// Through torch's dispatcher, with a Future that nobody drives, and Works that nobody keeps.
+// The way through torch's dispatcher: its ops, or from 2.0 on the methods of its process group.
+template <class Whole>
+auto dispatched_allreduce(const c10::intrusive_ptr<Whole>& whole, Tensors& tensors) {
+#ifdef TUTTI_TEST_OPS
+  return c10d::ops::allreduce(whole, tensors);
+#else
+  return whole->allreduce(tensors);
+#endif
+}
+template <class Whole>
+auto dispatched_barrier(const c10::intrusive_ptr<Whole>& whole) {
+#ifdef TUTTI_TEST_OPS
+  return c10d::ops::barrier(whole);
+#else
+  return whole->barrier();
+#endif
+}
+
+// With a Future that nobody drives, and Works that nobody keeps.
 TEST(TorchC10d, TorchsDispatcherAndFutures) {
   run_groups(2, [](const Group& group, int rank) {
     const auto whole = tutti::torch::process_group(group);
     Tensors tensors{torch::full({3}, rank + 1.0f)};
-    const auto future = c10d::ops::allreduce(whole, tensors)->getFuture();
+    const auto future = dispatched_allreduce(whole, tensors)->getFuture();
     const auto doubled = future->then(
         [](c10::ivalue::Future& done) { return c10::IValue(done.value().toTensorVector()[0] * 2); },
         c10::TensorType::get());
     doubled->wait();
     expect_equal(doubled->value().toTensor(), torch::full({3}, 6.0f));
-    for (int i = 0; i < 500; ++i) c10d::ops::allreduce(whole, Tensors{torch::ones({8})});
-    const auto work = c10d::ops::barrier(whole);
+    for (int i = 0; i < 500; ++i) {
+      Tensors dropped{torch::ones({8})};
+      dispatched_allreduce(whole, dropped);
+    }
+    const auto work = dispatched_barrier(whole);
     EXPECT_TRUE(work->wait());
     EXPECT_TRUE(work->isCompleted() && work->isSuccess());
   });
@@ -293,13 +323,13 @@ TEST(TorchC10dBadInput, IsRefusedInOneLine) {
                    [&] { group->allreduce(complex); });
     c10d::AllreduceOptions unknown, nothing;
     unknown.reduceOp = ReduceOp::UNUSED;
-    nothing.reduceOp = c10d::makeNCCLPreMulSum(0.0);
+    nothing.reduceOp = pre_mul_sum(0.0);
     expect_refused("is not served; allgather, and reduce the result",
                    [&] { group->allreduce(one, unknown); });
     expect_refused("PREMUL_SUM takes a number other than 0 for its factor",
                    [&] { group->allreduce(one, nothing); });
     c10d::ReduceOptions scaled;
-    scaled.reduceOp = c10d::makeNCCLPreMulSum(2.0);
+    scaled.reduceOp = pre_mul_sum(2.0);
     expect_refused("PREMUL_SUM is served by allreduce only", [&] { group->reduce(one, scaled); });
     c10d::BroadcastOptions from;
     from.rootRank = 2;
