@@ -82,6 +82,17 @@ std::vector<std::string> settings_of(const ::torch::optim::Optimizer& optimizer,
   return settings;
 }
 
+// That of all parameters; none where they are on several.
+::c10::optional<::c10::Device> device_of(const ::torch::optim::Optimizer& optimizer) {
+  ::c10::optional<::c10::Device> common;
+  for (const auto& group : optimizer.param_groups())
+    for (const auto& parameter : group.params()) {
+      if (common && *common != parameter.device()) return ::c10::nullopt;
+      common = parameter.device();
+    }
+  return common;
+}
+
 // The archive's parameters come in the order of the groups, whatever torch's keys are.
 void broadcast_state(Communicator& comm, ::torch::optim::Optimizer& optimizer) {
   std::string text;
@@ -103,7 +114,8 @@ void broadcast_state(Communicator& comm, ::torch::optim::Optimizer& optimizer) {
   optimizer.state().clear();
   std::istringstream stream(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
   ::torch::serialize::InputArchive archive;
-  archive.load_from(stream);
+  // Each rank's lies on a device of its own.
+  archive.load_from(stream, device_of(optimizer));
   optimizer.load(archive);
   // An optimizer without load() of its own keeps what it had.
   if (optimizer.state().empty()) optimizer.state() = std::move(own);

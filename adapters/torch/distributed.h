@@ -62,13 +62,14 @@ class Distributed {
 /// would bring two of them into one process.
 void check_version(int major, int minor);
 
-/// Makes a LibTorch optimizer step on the gradients of all ranks, for models in host memory. Every
-/// rank calls it at the same place, with the model made (and moved, cast and laid out) and before
-/// its first use. It compares the models (Error(mismatch) names the rank, the parameter, what was
-/// expected and what is there), then gives every rank rank 0's parameters, buffers and state of the
-/// optimizer (an optimizer of your own needs save() and load() for that), unless
-/// options.broadcast_first is off. `comm` and `optimizer` must outlive the result, the module need
-/// not. Backward needs nothing else; it throws what tutti::Distributed::gradient_ready throws.
+/// Makes a LibTorch optimizer step on the gradients of all ranks, for models in host memory or on
+/// GPUs of CUDA, whose current stream then waits in step() and not the host. Every rank calls it at
+/// the same place, with the model made (and moved, cast and laid out) and before its first use. It
+/// compares the models (Error(mismatch) names the rank, the parameter, what was expected and what
+/// is there), then gives every rank rank 0's parameters, buffers and state of the optimizer (an
+/// optimizer of your own needs save() and load() for that), unless options.broadcast_first is off.
+/// `comm` and `optimizer` must outlive the result, the module need not. Backward needs nothing
+/// else; it throws what tutti::Distributed::gradient_ready throws.
 ///
 ///   auto optimizer = tutti::torch::distributed(*comm, sgd, *model);
 ///   ...

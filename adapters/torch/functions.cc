@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <memory>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -38,6 +39,76 @@ std::vector<int64_t> rows_in(AutogradContext* context) {
   return context->saved_data["rows"].toIntVector();
 }
 
+// On a GPU torch's current stream waits, and not the host.
+void finish(Work work, const ::at::Tensor& output) {
+  work.wait_on(current_stream(output.device()));
+}
+
+// What comes in rows, and how many from each rank. Of a GPU it is in memory of torch's own, which
+// knows the streams that use it: so the ranks say first, in host memory, how many rows there are.
+struct Rows {
+  ::at::Tensor tensor;
+  std::vector<int64_t> counts;
+};
+
+::at::Tensor room_for(const ::at::Tensor& like, int64_t rows) {
+  auto sizes = like.sizes().vec();
+  sizes.at(0) = rows;
+  return ::at::empty(sizes, like.options().requires_grad(false));
+}
+
+int64_t sum(const std::vector<int64_t>& counts) {
+  return std::accumulate(counts.begin(), counts.end(), int64_t{0});
+}
+
+Rows gathered(Communicator& comm, const std::string& name, const ::at::Tensor& rows) {
+  const auto view = view_of(name, rows, comm.rank());
+  if (rows.is_cpu() || rows.dim() == 0) {
+    auto work = comm.allgather(name, view);
+    return {tensor_of(work.output()), work.received_counts()};
+  }
+  std::vector<int64_t> own = {rows.size(0)};
+  const auto all = comm.allgather(name + ".rows", own).output();
+  Rows result{{}, {all.as<int64_t>(), all.as<int64_t>() + comm.size()}};
+  result.tensor = room_for(rows, sum(result.counts));
+  finish(comm.allgather(name, view, view_of(name, result.tensor, comm.rank())), result.tensor);
+  return result;
+}
+
+// `shares`: the rows that each rank gets; empty: equal parts, the remainder to the lowest ranks.
+::at::Tensor scattered_sum(Communicator& comm, const std::string& name, const ::at::Tensor& rows,
+                           const std::vector<int64_t>& shares = {}) {
+  const auto view = view_of(name, rows, comm.rank());
+  const ReduceOptions sum_of_all{.op = ReduceOp::sum};
+  if (rows.is_cpu() || rows.dim() == 0)
+    return tensor_of(comm.reduce_scatter(name, view, sum_of_all, shares).output());
+  const auto rank = static_cast<size_t>(comm.rank());
+  const int64_t own = shares.empty() ? rows.size(0) / comm.size() +
+                                           (comm.rank() < rows.size(0) % comm.size() ? 1 : 0)
+                                     : shares.at(rank);
+  auto output = room_for(rows, own);
+  finish(comm.reduce_scatter(name, view, view_of(name, output, comm.rank()), sum_of_all, shares),
+         output);
+  return output;
+}
+
+Rows exchanged(Communicator& comm, const std::string& name, const ::at::Tensor& rows,
+               const std::vector<int64_t>& splits) {
+  const auto view = view_of(name, rows, comm.rank());
+  if (rows.is_cpu() || rows.dim() == 0) {
+    auto work = comm.alltoall(name, view, splits);
+    return {tensor_of(work.output()), work.received_counts()};
+  }
+  auto sent = splits;
+  if (sent.empty()) sent.assign(static_cast<size_t>(comm.size()), rows.size(0) / comm.size());
+  const auto all = comm.alltoall(name + ".rows", sent).output();
+  Rows result{{}, {all.as<int64_t>(), all.as<int64_t>() + comm.size()}};
+  result.tensor = room_for(rows, sum(result.counts));
+  finish(comm.alltoall(name, view, view_of(name, result.tensor, comm.rank()), splits),
+         result.tensor);
+  return result;
+}
+
 struct Allreduce : ::torch::autograd::Function<Allreduce> {
   static ::at::Tensor forward(AutogradContext* context, int64_t comm, const std::string& name,
                               const ::at::Tensor& input, int64_t op) {
@@ -55,7 +126,8 @@ struct Allreduce : ::torch::autograd::Function<Allreduce> {
   static ::at::Tensor reduced(Communicator& comm, const std::string& name,
                               const ::at::Tensor& input, int64_t op) {
     auto output = input.contiguous().clone();
-    comm.allreduce(name, view_of(name, output, comm.rank()), static_cast<ReduceOp>(op)).wait();
+    finish(comm.allreduce(name, view_of(name, output, comm.rank()), static_cast<ReduceOp>(op)),
+           output);
     return output;
   }
 };
@@ -64,21 +136,15 @@ struct Allgather : ::torch::autograd::Function<Allgather> {
   static ::at::Tensor forward(AutogradContext* context, int64_t comm, const std::string& name,
                               const ::at::Tensor& input) {
     save(context, comm, name);
-    const auto rows = input.contiguous();
-    auto work = communicator_in(context).allgather(
-        name, view_of(name, rows, communicator_in(context).rank()));
-    auto output = tensor_of(work.output());
-    context->saved_data["rows"] = work.received_counts();
-    return output;
+    auto all = gathered(communicator_in(context), name, input.contiguous());
+    context->saved_data["rows"] = std::move(all.counts);
+    return all.tensor;
   }
   static variable_list backward(AutogradContext* context, variable_list gradients) {
-    auto& comm = communicator_in(context);
-    const auto name = backward_name(context);
-    const auto gradient = gradient_in(gradients);
-    const auto rows = rows_in(context);
-    auto work = comm.reduce_scatter(name, view_of(name, gradient, comm.rank()),
-                                    {.op = ReduceOp::sum}, rows);
-    return {{}, {}, tensor_of(work.output())};
+    return {{},
+            {},
+            scattered_sum(communicator_in(context), backward_name(context), gradient_in(gradients),
+                          rows_in(context))};
   }
 };
 
@@ -89,8 +155,9 @@ struct Broadcast : ::torch::autograd::Function<Broadcast> {
     context->saved_data["root"] = root;
     auto output = input.contiguous().clone();
     auto& communicator = communicator_in(context);
-    communicator.broadcast(name, view_of(name, output, communicator.rank()), static_cast<int>(root))
-        .wait();
+    finish(communicator.broadcast(name, view_of(name, output, communicator.rank()),
+                                  static_cast<int>(root)),
+           output);
     return output;
   }
   static variable_list backward(AutogradContext* context, variable_list gradients) {
@@ -99,7 +166,7 @@ struct Broadcast : ::torch::autograd::Function<Broadcast> {
     const auto root = static_cast<int>(context->saved_data["root"].toInt());
     auto gradient = gradient_in(gradients).clone();
     const auto view = view_of(name, gradient, comm.rank());
-    comm.reduce(name, view, view, root).wait();
+    finish(comm.reduce(name, view, view, root), gradient);
     if (comm.rank() != root) gradient.zero_();
     return {{}, {}, gradient, {}};
   }
@@ -109,18 +176,13 @@ struct ReduceScatter : ::torch::autograd::Function<ReduceScatter> {
   static ::at::Tensor forward(AutogradContext* context, int64_t comm, const std::string& name,
                               const ::at::Tensor& input) {
     save(context, comm, name);
-    auto& communicator = communicator_in(context);
-    const auto rows = input.contiguous();
-    auto work = communicator.reduce_scatter(name, view_of(name, rows, communicator.rank()),
-                                            {.op = ReduceOp::sum});
-    return tensor_of(work.output());
+    return scattered_sum(communicator_in(context), name, input.contiguous());
   }
   static variable_list backward(AutogradContext* context, variable_list gradients) {
-    auto& comm = communicator_in(context);
-    const auto name = backward_name(context);
-    const auto gradient = gradient_in(gradients);
-    auto work = comm.allgather(name, view_of(name, gradient, comm.rank()));
-    return {{}, {}, tensor_of(work.output())};
+    return {
+        {},
+        {},
+        gathered(communicator_in(context), backward_name(context), gradient_in(gradients)).tensor};
   }
 };
 
@@ -128,20 +190,17 @@ struct Alltoall : ::torch::autograd::Function<Alltoall> {
   static ::at::Tensor forward(AutogradContext* context, int64_t comm, const std::string& name,
                               const ::at::Tensor& input, const std::vector<int64_t>& splits) {
     save(context, comm, name);
-    auto& communicator = communicator_in(context);
-    const auto rows = input.contiguous();
-    auto work = communicator.alltoall(name, view_of(name, rows, communicator.rank()), splits);
-    auto output = tensor_of(work.output());
-    context->saved_data["rows"] = work.received_counts();
-    return output;
+    auto all = exchanged(communicator_in(context), name, input.contiguous(), splits);
+    context->saved_data["rows"] = std::move(all.counts);
+    return all.tensor;
   }
   static variable_list backward(AutogradContext* context, variable_list gradients) {
-    auto& comm = communicator_in(context);
-    const auto name = backward_name(context);
-    const auto gradient = gradient_in(gradients);
-    const auto rows = rows_in(context);
-    auto work = comm.alltoall(name, view_of(name, gradient, comm.rank()), rows);
-    return {{}, {}, tensor_of(work.output()), {}};
+    return {{},
+            {},
+            exchanged(communicator_in(context), backward_name(context), gradient_in(gradients),
+                      rows_in(context))
+                .tensor,
+            {}};
   }
 };
 

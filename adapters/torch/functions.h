@@ -9,9 +9,10 @@
 
 /// Collectives of LibTorch tensors that a loss may go through: backward is a collective too, under
 /// the name with ".backward" behind it, so every rank that calls one forward calls backward, in the
-/// same order. Each blocks and returns a new tensor; the input may be laid out in any way. Of host
-/// memory, and once differentiable. They throw what the Communicator's own throw, and what
-/// view_of() throws. Each rank's gradient is that of the sum of all ranks' losses.
+/// same order. Each returns a new tensor; the input may be laid out in any way. Of host memory each
+/// blocks until the result is there; of a GPU torch's current stream waits for it, and an error
+/// comes with the next collective. Once differentiable. They throw what the Communicator's own
+/// throw, and what view_of() throws. Each rank's gradient is that of the sum of all ranks' losses.
 namespace tutti::torch {
 
 /// The sum or average of all ranks' tensors. Backward: the same of the gradients.

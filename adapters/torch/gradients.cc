@@ -20,6 +20,7 @@ namespace tutti::torch {
 namespace {
 
 bool is_zero(const ::at::Tensor& tensor) {
+  if (!tensor.is_cpu()) return !tensor.any().item<bool>();
   const auto* bytes = static_cast<const std::byte*>(tensor.data_ptr());
   return std::all_of(bytes, bytes + tensor.nbytes(), [](std::byte b) { return b == std::byte(); });
 }
@@ -57,7 +58,12 @@ Gradients::Gradients(Communicator& comm, ::torch::optim::Optimizer& optimizer,
                             comm.rank()))
         .with_rank(comm.rank());
   take_parameters(parameters, options);
-  make_arena(options);
+  if (std::all_of(slots_.begin(), slots_.end(),
+                  [](const Slot& slot) { return slot.parameter.is_cpu(); }))
+    make_arena(options);
+  else
+    through_arena_ = false;
+  make_gradients();
   for (size_t i = 0; i < slots_.size(); ++i) {
     auto& slot = slots_[i];
     index_[slot.name] = i;
@@ -83,7 +89,8 @@ void Gradients::take_parameters(const std::vector<ModuleTensor>& parameters,
     slot.name = at->name;
     slot.parameter = at->tensor;
     if (!at->sparse) continue;
-    if (!through_arena_ || !may_be_left_out_ || options.exchange.combination == Combination::adasum)
+    if (options.noise.batch > 0 || !may_be_left_out_ ||
+        options.exchange.combination == Combination::adasum)
       throw refused_tensor(at->name, comm_.rank(),
                            "has sparse gradients, which are averaged or summed and nothing else; "
                            "leave op, noise and exchange.combination as they are, or make the "
@@ -110,16 +117,22 @@ void Gradients::make_arena(const DistributedOptions& options) {
                       .may_be_left_out = may_be_left_out_});
   }
   arena_ = std::make_unique<GradientArena>(comm_, std::move(arrays), options.reduce());
+}
+
+void Gradients::make_gradients() {
   for (auto& slot : slots_) {
     const auto value = view_of(slot.name, slot.parameter, comm_.rank());
     if (slot.rows) {
       parameters_.push_back({slot.name, value, TensorView()});
       continue;
     }
-    const auto place = (*arena_)[slot.name];
-    slot.gradient = ::at::from_blob(place.data(), slot.parameter.sizes(), slot.parameter.strides(),
-                                    slot.parameter.options().requires_grad(false));
-    parameters_.push_back({slot.name, value, place});
+    if (arena_)
+      slot.gradient =
+          ::at::from_blob((*arena_)[slot.name].data(), slot.parameter.sizes(),
+                          slot.parameter.strides(), slot.parameter.options().requires_grad(false));
+    else
+      slot.gradient = ::at::zeros_like(slot.parameter.detach());
+    parameters_.push_back({slot.name, value, view_of(slot.name, slot.gradient, comm_.rank())});
   }
 }
 
@@ -128,11 +141,12 @@ Gradients::~Gradients() {
     slot.accumulator->del_post_hook(slot.hook);
     try {
       if (slot.work) slot.work.wait();
+      if (slot.earlier) slot.earlier.wait();
       if (slot.rows) slot.rows->wait();
     } catch (const Error&) {
       // The step that would have used the gradient is never taken.
     }
-    if (slot.rows) continue;
+    if (slot.rows || !arena_) continue;
     // Whoever holds the gradient goes on with it, in memory of its own.
     const ::c10::Storage storage = slot.gradient.storage();
     auto memory = ::c10::GetCPUAllocator()->allocate(storage.nbytes());
@@ -169,10 +183,18 @@ void Gradients::adopt(Slot& slot) {
   slot.parameter.mutable_grad() = slot.gradient;
 }
 
+// What travelled in the step before is over, whichever stream waited for it.
+void Gradients::arrive(Slot& slot) {
+  if (slot.earlier) std::exchange(slot.earlier, Work()).wait();
+}
+
 void Gradients::accumulated(size_t index) {
   auto& slot = slots_[index];
   if (!slot.parameter.grad().defined()) return;
-  if (!slot.sent) adopt(slot);
+  if (!slot.sent) {
+    arrive(slot);
+    adopt(slot);
+  }
   slot.reached = slot.present = true;
   if (ready_) ready_(slot.name);
 }
@@ -182,10 +204,10 @@ void Gradients::reduce_gradient(std::string_view name, const ReduceOptions& opti
   if (slot.rows) {
     slot.gradient = slot.parameter.grad();
     slot.rows->send(slot.gradient, options.op);
-  } else if (!through_arena_)
-    slot.work =
-        comm_.allreduce("gradient " + slot.name, parameters_[index_[slot.name]].gradient, options);
-  else if (slot.present || !may_be_left_out_)
+  } else if (!through_arena_) {
+    slot.work = comm_.allreduce("gradient " + slot.name,
+                                view_of(slot.name, slot.gradient, comm_.rank()), options);
+  } else if (slot.present || !may_be_left_out_)
     arena_->ready(name);
   else
     arena_->leave_out(name);
@@ -194,8 +216,9 @@ void Gradients::reduce_gradient(std::string_view name, const ReduceOptions& opti
 
 void Gradients::wait_for_gradients() {
   for (auto& slot : slots_) {
-    if (slot.work) slot.work.wait();
-    slot.work = Work();
+    if (!slot.work) continue;
+    slot.work.wait_on(current_stream(slot.gradient.device()));
+    slot.earlier = std::exchange(slot.work, Work());
   }
   if (through_arena_) arena_->wait();
   for (auto& slot : slots_) {
@@ -241,6 +264,7 @@ void Gradients::settle() {
                       slot.parameter.grad().defined() ? "another tensor" : "none"));
     slot.used = true;
     if (slot.sent || slot.rows) continue;
+    arrive(slot);
     slot.present = slot.parameter.grad().defined();
     if (slot.present)
       adopt(slot);
@@ -265,7 +289,27 @@ void Gradients::zero_grad() {
   for (auto& slot : slots_) slot.parameter.mutable_grad() = ::at::Tensor();
 }
 
+// By torch's arithmetic, for what the host does not read.
+double Gradients::clip_by_torch(double most) {
+  const ::c10::NoGradGuard no_history;
+  std::vector<::at::Tensor> gradients, norms;
+  for (const auto& slot : slots_) {
+    const auto& gradient = slot.parameter.grad();
+    if (!gradient.defined()) continue;
+    gradients.push_back(gradient.layout() == ::at::kStrided ? gradient : gradient.values());
+    norms.push_back(
+        ::at::linalg_vector_norm(gradients.back(), 2, ::c10::nullopt, false, ::at::kDouble)
+            .to(gradients[0].device()));
+  }
+  if (gradients.empty()) return 0;
+  const auto norm = ::at::stack(norms).norm().item<double>();
+  if (norm > most)
+    for (auto& gradient : gradients) gradient.mul_(most / norm);
+  return norm;
+}
+
 double Gradients::clip_by_global_norm(double most) {
+  if (!arena_) return clip_by_torch(most);
   std::vector<::at::Tensor> sparse;
   double squares = 0;
   for (const auto& slot : slots_)

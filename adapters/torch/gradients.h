@@ -22,6 +22,10 @@ namespace tutti::torch {
 /// The gradients of a LibTorch model, as tutti::Distributed wants an optimizer: in a GradientArena
 /// (sparse ones outside), announced by hooks of their AccumulateGrad nodes, which run in backward's
 /// threads. Everything else is called by the one thread that takes the steps.
+///
+/// Where a parameter is on a GPU they are in memory of torch's own. They travel when the stream
+/// that backward writes them on has come so far, and torch's current stream waits for them, not the
+/// host, which hears of an error when they travel again.
 class Gradients {
  public:
   /// Of those of `parameters` that the optimizer has and that require a gradient. The
@@ -68,23 +72,27 @@ class Gradients {
     bool present = false;  // this rank has one; known when it is sent
     bool used = true;      // any rank had one in the step before
     Work work;             // where it travels outside the arena
+    Work earlier;          // the same of the step before, which a stream waited for
   };
   void accumulated(size_t index);
   bool is_in_place(const Slot& slot) const;
   void adopt(Slot& slot);
+  static void arrive(Slot& slot);
   void take_parameters(const std::vector<ModuleTensor>& parameters,
                        const DistributedOptions& options);
   void make_arena(const DistributedOptions& options);
+  void make_gradients();
+  double clip_by_torch(double most);
 
   Communicator& comm_;
   ::torch::optim::Optimizer& optimizer_;
   const bool may_be_left_out_;
-  const bool through_arena_;  // else by allreduce, because the scale changes from step to step
+  bool through_arena_;  // else by allreduce: on a GPU, or where the scale changes between steps
   std::vector<Slot> slots_;
   std::vector<ModuleTensor> frozen_;  // the optimizer's others
   const bool exchanges_values_;       // which then must stay where they are
   std::map<std::string, size_t, std::less<>> index_;
-  std::unique_ptr<GradientArena> arena_;
+  std::unique_ptr<GradientArena> arena_;  // null where a parameter is on a GPU
   std::vector<NamedParameter> parameters_;
   std::function<void(std::string_view)> ready_;
 };

@@ -13,13 +13,14 @@ void SparseRows::send(const ::at::Tensor& gradient, ReduceOp op) {
     // Dense where the parameter is tied to a layer that has dense gradients.
     const auto rows =
         (gradient.layout() == ::at::kStrided ? gradient.to_sparse(1) : gradient).coalesce();
-    indices_ = rows.indices().select(0, 0).contiguous();
-    values_ = rows.values().contiguous();
+    // Rows travel through host memory.
+    indices_ = rows.indices().select(0, 0).contiguous().cpu();
+    values_ = rows.values().contiguous().cpu();
   } else {
     auto sizes = parameter_.sizes().vec();
     sizes[0] = 0;
     indices_ = ::at::empty({0}, ::at::kLong);
-    values_ = ::at::empty(sizes, parameter_.options().requires_grad(false));
+    values_ = ::at::empty(sizes, parameter_.options().device(::at::kCPU).requires_grad(false));
   }
   work_ = comm_.sparse_allreduce("gradient " + name_,
                                  {.indices = view_of(name_, indices_, comm_.rank()),
@@ -33,8 +34,9 @@ void SparseRows::send(const ::at::Tensor& gradient, ReduceOp op) {
   work.wait();
   const auto indices = tensor_of(work.output(0));
   if (indices.numel() == 0) return {};
-  return ::at::sparse_coo_tensor(indices.unsqueeze(0), tensor_of(work.output(1)),
-                                 parameter_.sizes())
+  const auto there = parameter_.device();
+  return ::at::sparse_coo_tensor(indices.unsqueeze(0).to(there),
+                                 tensor_of(work.output(1)).to(there), parameter_.sizes())
       .coalesce();
 }
 

@@ -1,8 +1,10 @@
 #include "tutti/adapters/torch/tensors.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <torch/version.h>
 
 #include <array>
 #include <optional>
@@ -26,6 +28,30 @@ constexpr std::array<std::pair<DataType, ::at::ScalarType>, 10> kTypes = {{
     {DataType::boolean, ::at::kBool},
 }};
 
+template <class Stream>
+constexpr bool kTellsHandle = requires(const Stream& stream) {
+  stream.native_handle();
+};
+
+// LibTorch's stream of any kind of device: nothing of CUDA's is included or linked for it.
+template <class Stream>
+void* handle_of(const Stream& stream) {
+  std::string why = "it is older";
+  if constexpr (kTellsHandle<Stream>) {
+    try {
+      return stream.native_handle();
+    } catch (const ::c10::Error& error) {
+      why = error.what_without_backtrace();
+    }
+  }
+  throw Error(
+      ErrorCode::unavailable,
+      fmt::format(
+          "LibTorch {} does not tell the streams of a GPU ({}), so tensors there cannot travel; "
+          "take 2.15 or later, or move the model to the CPU",
+          TORCH_VERSION, why));
+}
+
 }  // namespace
 
 std::optional<DataType> dtype_of_scalar(::at::ScalarType wanted) {
@@ -40,14 +66,20 @@ Error refused_tensor(const std::string& name, int rank, const std::string& why) 
       .with_tensor(name);
 }
 
+StreamRef current_stream(::c10::Device device) {
+  if (device.is_cpu()) return {};
+  return {handle_of(::c10::impl::VirtualGuardImpl(device.type()).getStream(device))};
+}
+
 TensorView view_of(const std::string& name, const ::at::Tensor& tensor, int rank) {
   const auto type = ::c10::toString(tensor.scalar_type());
-  if (!tensor.device().is_cpu() || tensor.layout() != ::at::kStrided)
+  const auto device = tensor.device();
+  if (!(device.is_cpu() || device.is_cuda()) || tensor.layout() != ::at::kStrided)
     throw refused_tensor(
         name, rank,
-        fmt::format("is a {} tensor on {}, want a dense one in host memory; move "
-                    "the model to the CPU before distributed()",
-                    tensor.layout() == ::at::kStrided ? "dense" : "sparse", tensor.device().str()));
+        fmt::format("is a {} tensor on {}, want a dense one in host memory or on a GPU of CUDA; "
+                    "move the model there before distributed()",
+                    tensor.layout() == ::at::kStrided ? "dense" : "sparse", device.str()));
   const auto dtype = dtype_of_scalar(tensor.scalar_type());
   if (!dtype)
     throw refused_tensor(name, rank,
@@ -61,7 +93,8 @@ TensorView view_of(const std::string& name, const ::at::Tensor& tensor, int rank
                          fmt::format("has shape {} and strides [{}], which leave gaps or overlap; "
                                      "give the module a contiguous tensor",
                                      shape.to_string(), fmt::join(strides, ",")));
-  const TensorView view(tensor.data_ptr(), shape, *dtype);
+  const Device place = device.is_cpu() ? Device{} : Device{DeviceKind::cuda, device.index()};
+  const TensorView view(tensor.data_ptr(), shape, *dtype, place, current_stream(device));
   return shape.is_row_major(strides) ? view : view.with_strides(strides.data());
 }
 

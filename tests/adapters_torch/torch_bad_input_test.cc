@@ -103,8 +103,8 @@ TEST(TorchBadInput, ParametersThatDoNotTravel) {
       "module a contiguous tensor",
       torch::ones({2, 4}).narrow(1, 0, 2));
   refused(
-      "\"a\" on rank 0 is a dense tensor on meta, want a dense one in host memory; move the "
-      "model to the CPU before distributed()",
+      "\"a\" on rank 0 is a dense tensor on meta, want a dense one in host memory or on a "
+      "GPU of CUDA; move the model there before distributed()",
       torch::empty({2}, torch::kMeta));
 }
 
