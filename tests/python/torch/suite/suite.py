@@ -1,6 +1,7 @@
 """Runs torch's own tests of process groups, which every torch carries, over one backend:
 
-    suite.py run --backend tutti --results FILE     goes on behind what FILE has already
+    suite.py run --backend tutti --results FILE     goes on behind what FILE has already; not 0 if a
+                                                    test failed that known_failures.csv does not have
     suite.py table OURS THEIRS                      what came of each, in Markdown
 
 They are torch.testing._internal.distributed.distributed_test, of the torch that runs this. They know
@@ -11,6 +12,7 @@ Ranks are forked: a new interpreter for each would take an hour.
 
 import argparse
 import collections
+import csv
 import importlib.metadata
 import json
 import logging
@@ -126,6 +128,12 @@ def run(settings):
         logging.disable(logging.CRITICAL)
         names = unittest.TestLoader().getTestCaseNames(suite)
         chosen = [name for name in names if re.search(settings.only, name)]
+        if settings.names:
+            wanted = pathlib.Path(settings.names).read_text().split()
+            if missing := sorted(set(wanted) - set(names)):
+                print(f"suite.py: torch {torchs_version()} has no {', '.join(missing)}")
+                return 1
+            chosen = [name for name in chosen if name in wanted]
         print(f"torch {torchs_version()}, {settings.backend}, {settings.ranks} ranks: "
               f"{len(chosen)} tests, {len(done & set(chosen))} done already", flush=True)  # fmt: skip
         counts = collections.Counter()
@@ -150,7 +158,22 @@ def run(settings):
                 if outcome.word != "passed" or settings.verbose:
                     print(f"{outcome.word:8} {name} {outcome.reason}", flush=True)
     print(", ".join(f"{count} {word}" for word, count in sorted(counts.items())))
-    return 0
+    failed = [row["test"] for row in read(results) if row["outcome"] == "failed"]
+    unknown = [name for name in failed if name not in known_failures()]
+    for name in unknown:
+        print(f"suite.py: {name} fails, and known_failures.csv does not say why")
+    return 1 if unknown or not read(results) else 0
+
+
+def known_failures():
+    """Why a test fails, by its name, with the torch that runs this."""
+    ours = torchs_version().split(".")
+    with (pathlib.Path(__file__).parent / "known_failures.csv").open(newline="") as file:
+        return {
+            row["test"]: row["why"]
+            for row in csv.DictReader(file)
+            if ours[: len(row["torch"].split("."))] == row["torch"].split(".")
+        }
 
 
 def read(path):
@@ -190,6 +213,7 @@ def main():
     one.add_argument("--ranks", type=int, default=4)
     one.add_argument("--results", required=True)
     one.add_argument("--only", default="", help="tests of this regular expression")
+    one.add_argument("--names", help="a file of tests, each of which torch must have")
     one.add_argument("--verbose", action="store_true")
     both = commands.add_parser("table")
     both.add_argument("results", nargs=2, metavar="FILE")
