@@ -117,6 +117,19 @@ class Group(Collectives, PointToPoint, _Base):  # type: ignore[misc]
     getBackendName = name
     _get_backend_name = name
 
+    # Torch's own name for the group. In 2.4 a ProcessGroup keeps it with the backends that it has in C++,
+    # and this one has none.
+    if issubclass(_Base, c10d.ProcessGroup):
+        _torchs_name = ""
+
+        def _set_group_name(self, name: str) -> None:
+            self._torchs_name = name
+            super()._set_group_name(name)
+
+        @property
+        def group_name(self) -> str:
+            return self._torchs_name
+
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
         """Rank 0 waits for each rank's word in the store, and tells all who did not come. Nothing
         is pending afterwards, so the group can go on."""
