@@ -117,8 +117,8 @@ class Group(Collectives, PointToPoint, _Base):  # type: ignore[misc]
     getBackendName = name
     _get_backend_name = name
 
-    # Torch's own name for the group. In 2.4 a ProcessGroup keeps it with the backends that it has in C++,
-    # and this one has none.
+    # What torch asks a ProcessGroup's backends in C++ for, and this one has none: its own name for the group
+    # (2.4), and where tensors may be (async_save of torch's checkpoints).
     if issubclass(_Base, c10d.ProcessGroup):
         _torchs_name = ""
 
@@ -129,6 +129,13 @@ class Group(Collectives, PointToPoint, _Base):  # type: ignore[misc]
         @property
         def group_name(self) -> str:
             return self._torchs_name
+
+        @property
+        def _device_types(self) -> list[torch.device]:
+            return [torch.device("cpu"), torch.device("cuda")]
+
+        def _get_backend(self, device: torch.device) -> Any:
+            return self
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
         """Rank 0 waits for each rank's word in the store, and tells all who did not come. Nothing
