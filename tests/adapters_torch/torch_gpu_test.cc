@@ -30,9 +30,9 @@ class TorchGpu : public testing::Test {
     // Asked in a process of its own: CUDA does not survive the fork into ranks.
     const auto why = tutti::test::why_no_gpu([] {
       if (!torch::cuda::is_available())
-        throw tutti::Error(tutti::ErrorCode::unavailable, "this LibTorch knows no CUDA");
+        throw tutti::Error(tutti::ErrorCode::unavailable, "no GPU: this LibTorch knows no CUDA");
     });
-    if (!why.empty()) GTEST_SKIP() << "no GPU: " << why;
+    if (!why.empty()) GTEST_SKIP() << why;
   }
 };
 
