@@ -123,6 +123,8 @@ const char* check_more_forms(tutti_comm_t comm) {
            TUTTI_INVALID_ARGUMENT);
     EXPECT(strstr(tutti_last_error(), "recv_name must not be NULL") != NULL);
   }
+  // None closes while two still talk.
+  EXPECT_OK(tutti_barrier_blocking(comm));
   EXPECT(tutti_hosts(comm) == 1 && strcmp(tutti_backend(comm), "memory") == 0);
   EXPECT(tutti_hosts(NULL) == -1 && tutti_backend(NULL) == NULL);
   return NULL;
