@@ -51,6 +51,9 @@ struct Rows {
   std::vector<int64_t> counts;
 };
 
+// What the collective itself refuses, for want of rows or for its splits, comes to it as it is.
+bool needs_room(const ::at::Tensor& rows) { return !rows.is_cpu() && rows.dim() > 0; }
+
 ::at::Tensor room_for(const ::at::Tensor& like, int64_t rows) {
   auto sizes = like.sizes().vec();
   sizes.at(0) = rows;
@@ -63,7 +66,7 @@ int64_t sum(const std::vector<int64_t>& counts) {
 
 Rows gathered(Communicator& comm, const std::string& name, const ::at::Tensor& rows) {
   const auto view = view_of(name, rows, comm.rank());
-  if (rows.is_cpu() || rows.dim() == 0) {
+  if (!needs_room(rows)) {
     auto work = comm.allgather(name, view);
     return {tensor_of(work.output()), work.received_counts()};
   }
@@ -80,7 +83,7 @@ Rows gathered(Communicator& comm, const std::string& name, const ::at::Tensor& r
                            const std::vector<int64_t>& shares = {}) {
   const auto view = view_of(name, rows, comm.rank());
   const ReduceOptions sum_of_all{.op = ReduceOp::sum};
-  if (rows.is_cpu() || rows.dim() == 0)
+  if (!needs_room(rows))
     return tensor_of(comm.reduce_scatter(name, view, sum_of_all, shares).output());
   const auto rank = static_cast<size_t>(comm.rank());
   const int64_t own = shares.empty() ? rows.size(0) / comm.size() +
@@ -95,12 +98,13 @@ Rows gathered(Communicator& comm, const std::string& name, const ::at::Tensor& r
 Rows exchanged(Communicator& comm, const std::string& name, const ::at::Tensor& rows,
                const std::vector<int64_t>& splits) {
   const auto view = view_of(name, rows, comm.rank());
-  if (rows.is_cpu() || rows.dim() == 0) {
+  const auto ranks = static_cast<size_t>(comm.size());
+  if (!needs_room(rows) || (!splits.empty() && splits.size() != ranks)) {
     auto work = comm.alltoall(name, view, splits);
     return {tensor_of(work.output()), work.received_counts()};
   }
   auto sent = splits;
-  if (sent.empty()) sent.assign(static_cast<size_t>(comm.size()), rows.size(0) / comm.size());
+  if (sent.empty()) sent.assign(ranks, rows.size(0) / comm.size());
   const auto all = comm.alltoall(name + ".rows", sent).output();
   Rows result{{}, {all.as<int64_t>(), all.as<int64_t>() + comm.size()}};
   result.tensor = room_for(rows, sum(result.counts));

@@ -159,7 +159,8 @@ def run(settings):
                     print(f"{outcome.word:8} {name} {outcome.reason}", flush=True)
     print(", ".join(f"{count} {word}" for word, count in sorted(counts.items())))
     failed = [row["test"] for row in read(results) if row["outcome"] == "failed"]
-    unknown = [name for name in failed if name not in known_failures()]
+    known = known_failures()
+    unknown = [name for name in failed if name not in known]
     for name in unknown:
         print(f"suite.py: {name} fails, and known_failures.csv does not say why")
     return 1 if unknown or not read(results) else 0
