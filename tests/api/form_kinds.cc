@@ -4,14 +4,16 @@
 #include <algorithm>
 
 #include "tests/api/forms.h"
+#include "tests/support/bulk.h"
 
 namespace tutti::test {
 namespace {
 
 constexpr int64_t kColumns = 3;
+constexpr int64_t kPeriod = 7;
 
 double element(int rank, int64_t part, int64_t i) {
-  return static_cast<double>((rank + 2 * part + i) % 7);
+  return static_cast<double>((rank + 2 * part + i) % kPeriod);
 }
 double sum_of(int size, int64_t part, int64_t i) {
   double sum = 0;
@@ -106,13 +108,6 @@ const KindForms kKinds[] = {
         const TensorView& out) { comm.alltoall_blocking(name, in, out); }},
 };
 
-void put(const TensorView& view, int64_t at, double value) {
-  reinterpret_cast<float*>(view.data())[at] = static_cast<float>(value);
-}
-double get(const TensorView& view, int64_t at) {
-  return reinterpret_cast<const float*>(view.data())[at];
-}
-
 }  // namespace
 
 std::span<const KindForms> all_kinds() { return kKinds; }
@@ -131,35 +126,39 @@ Shape Arrays::shape(int64_t parts) const {
   return {parts * rows_, kColumns * static_cast<int64_t>(sizeof(float)) / size_of(dtype_)};
 }
 
-template <class Body>
-void Arrays::each(int64_t parts, Body&& body) const {
+void Arrays::fill_parts(const TensorView& view, int64_t parts, const Element& element) const {
   const int64_t count = rows_ * kColumns;
-  for (int64_t part = 0; part < parts; ++part)
-    for (int64_t i = 0; i < count; ++i) body(part, i, part * count + i);
+  const std::span<float> all(reinterpret_cast<float*>(view.data()),
+                             static_cast<size_t>(parts * count));
+  for (int64_t part = 0; part < parts; ++part) {
+    std::vector<float> cycle;
+    for (int64_t i = 0; i < kPeriod; ++i) cycle.push_back(static_cast<float>(element(part, i)));
+    fill_cycle(all.subspan(static_cast<size_t>(part * count), static_cast<size_t>(count)), cycle);
+  }
+}
+
+void Arrays::expect_parts(const char* what, const TensorView& view, int64_t parts,
+                          const Element& element) const {
+  std::vector<std::byte> expected(static_cast<size_t>(bytes(parts)));
+  fill_parts(at(expected.data(), parts), parts, element);
+  EXPECT_TRUE(same({view.data(), expected.size()}, expected))
+      << what << " on rank " << comm_.rank() << ", " << sizeof(float) << " bytes an element";
 }
 
 void Arrays::fill(const TensorView& input) const {
-  each(given_, [&](int64_t part, int64_t i, int64_t at) {
-    put(input, at, kind_.input(comm_.rank(), part, i));
-  });
+  fill_parts(input, given_,
+             [&](int64_t part, int64_t i) { return kind_.input(comm_.rank(), part, i); });
 }
 
 void Arrays::expect_input(const TensorView& input) const {
-  each(given_, [&](int64_t part, int64_t i, int64_t at) {
-    compare("input", at, get(input, at), kind_.input(comm_.rank(), part, i));
-  });
+  expect_parts("input", input, given_,
+               [&](int64_t part, int64_t i) { return kind_.input(comm_.rank(), part, i); });
 }
 
 void Arrays::expect_output(const TensorView& output) const {
-  each(taken_, [&](int64_t part, int64_t i, int64_t at) {
-    compare("output", at, get(output, at), kind_.output(comm_.rank(), comm_.size(), part, i));
+  expect_parts("output", output, taken_, [&](int64_t part, int64_t i) {
+    return kind_.output(comm_.rank(), comm_.size(), part, i);
   });
-}
-
-void Arrays::compare(const char* what, int64_t at, double got, double expected) const {
-  if (got == expected || testing::Test::HasFailure()) return;
-  ADD_FAILURE() << what << ", element " << at << " on rank " << comm_.rank() << ": " << got
-                << " instead of " << expected;
 }
 
 std::byte* Heap::operator()(int64_t bytes) {

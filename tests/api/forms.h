@@ -19,8 +19,9 @@ struct KindForms {
   // Of input and output in parts; 0: this rank has none.
   int64_t (*given)(int rank, int size);
   int64_t (*taken)(int rank, int size);
-  double (*input)(int rank, int64_t part, int64_t i);             // element i of a part
-  double (*output)(int rank, int size, int64_t part, int64_t i);  // the same
+  // Element i of a part; what seven of them hold comes again in all others.
+  double (*input)(int rank, int64_t part, int64_t i);
+  double (*output)(int rank, int size, int64_t part, int64_t i);
   // Where the two may share memory: the output's beginning in the input in parts (negative: the
   // input's in the output).
   int64_t (*in_place)(int rank);
@@ -50,9 +51,10 @@ class Arrays {
   void expect_output(const TensorView& output) const;
 
  private:
-  template <class Body>
-  void each(int64_t parts, Body&& body) const;
-  void compare(const char* what, int64_t at, double got, double expected) const;
+  using Element = std::function<double(int64_t part, int64_t i)>;
+  void fill_parts(const TensorView& view, int64_t parts, const Element& element) const;
+  void expect_parts(const char* what, const TensorView& view, int64_t parts,
+                    const Element& element) const;
 
   Communicator& comm_;
   const KindForms& kind_;

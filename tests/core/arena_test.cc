@@ -11,6 +11,7 @@
 #include <random>
 #include <thread>
 
+#include "tests/support/bulk.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
 #include "tutti/kernels/convert.h"
@@ -28,23 +29,25 @@ std::vector<GradientArena::Array> mixed_arrays() {
   return arrays;
 }
 
+// value, value + 1 ... value + 4 over and over.
+std::vector<std::byte> filled(DataType dtype, int64_t count, double value) {
+  const std::vector<double> numbers{value, value + 1, value + 2, value + 3, value + 4};
+  const size_t size = static_cast<size_t>(size_of(dtype));
+  std::vector<std::byte> cycle(numbers.size() * size), all(static_cast<size_t>(count) * size);
+  cast(DataType::f64, reinterpret_cast<const std::byte*>(numbers.data()), dtype, cycle.data(), 5);
+  test::fill_cycle(all.data(), count, size, cycle);
+  return all;
+}
+
 void fill(const TensorView& view, double value) {
-  std::vector<double> numbers(static_cast<size_t>(view.count()));
-  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = value + static_cast<double>(i % 5);
-  cast(DataType::f64, reinterpret_cast<const std::byte*>(numbers.data()), view.dtype(), view.data(),
-       view.count());
+  const auto bytes = filled(view.dtype(), view.count(), value);
+  std::copy(bytes.begin(), bytes.end(), view.data());
 }
 
 void expect_filled(const TensorView& view, double value, const std::string& name) {
-  std::vector<double> numbers(static_cast<size_t>(view.count()));
-  cast(view.dtype(), view.data(), DataType::f64, reinterpret_cast<std::byte*>(numbers.data()),
-       view.count());
-  for (size_t i = 0; i < numbers.size(); ++i) {
-    const double expected = value + static_cast<double>(i % 5);
-    if (numbers[i] != expected) {
-      ASSERT_EQ(numbers[i], expected) << name << "[" << i << "]";
-    }
-  }
+  const std::span<const std::byte> bytes(view.data(), static_cast<size_t>(view.bytes()));
+  ASSERT_TRUE(test::same(bytes, filled(view.dtype(), view.count(), value)))
+      << name << ", not " << value << "...";
 }
 
 // Many steps in another order each, so that they are negotiated, replayed and vetoed.
@@ -183,23 +186,31 @@ void short_blocking_calls(Communicator& comm) {
   GradientArena arena(comm, {{"pad", {3}}, {"g", {kMost}}});
   auto* g = arena["g"].as<float>();
   std::mt19937 random(7);  // alike on all ranks
+  std::vector<float> own(100), expected(100), all(kMost);
+  const auto n = static_cast<float>(comm.size());
   for (const int64_t count : {1'024, 1'025, 4'096, 4'111, 70'000, 262'144, 262'145, 299'999})
     for (int call = 0; call < 8; ++call) {
-      const int64_t beyond = count + 64;
-      for (int64_t i = 0; i < beyond; ++i) g[i] = static_cast<float>(i % 100 + comm.rank());
       const bool averages = random() % 2 == 0;
+      for (size_t i = 0; i < own.size(); ++i) {
+        own[i] = static_cast<float>(i) + static_cast<float>(comm.rank());
+        const float sum = static_cast<float>(i) * n + n * (n - 1) / 2;
+        expected[i] = averages ? sum / n : sum;
+      }
+      const std::span<float> given(g, static_cast<size_t>(count) + 64);
+      test::fill_cycle(given, own);
       const auto late = static_cast<int>(random() % 8);
       if (late == comm.rank()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       comm.allreduce_blocking("g", TensorView(g, Shape{count}, DataType::f32),
                               averages ? ReduceOp::average : ReduceOp::sum);
-      const int n = comm.size();
-      const auto ranks = static_cast<float>(n * (n - 1)) / 2.0f;
-      for (int64_t i = 0; i < beyond; ++i) {
-        const auto sum = static_cast<float>(i % 100 * n) + ranks;
-        const auto own = static_cast<float>(i % 100 + comm.rank());
-        const float expected = i >= count ? own : averages ? sum / static_cast<float>(n) : sum;
-        ASSERT_FLOAT_EQ(g[i], expected) << i << " of " << count << ", call " << call;
+      for (size_t i = 0; i < expected.size(); ++i) {
+        ASSERT_FLOAT_EQ(g[i], expected[i]) << i << " of " << count << ", call " << call;
+        expected[i] = g[i];  // a mean as the library rounds it
       }
+      const auto wanted = std::span(all).first(given.size());
+      test::fill_cycle(wanted, expected);
+      test::fill_cycle(wanted.subspan(static_cast<size_t>(count)), own, count);
+      ASSERT_TRUE(test::same(std::as_bytes(given), std::as_bytes(wanted)))
+          << "of " << count << ", call " << call;
     }
 }
 

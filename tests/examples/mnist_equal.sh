@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains on 2 ranks over each backend and compares the models: with determinism=rank_order all are
+# Trains on 2 ranks over each backend, 25 steps, and compares the models: with determinism=rank_order all are
 # equal, with determinism=run a second run of the same backend is.
 set -euo pipefail
 run=$1 mnist=$2
@@ -8,7 +8,7 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
 train() { # backend determinism file
-  TUTTI_BACKEND=$1 TUTTI_DETERMINISM=$2 "$run" -np 2 "$mnist" --epochs 1 --quiet --save "$3"
+  TUTTI_BACKEND=$1 TUTTI_DETERMINISM=$2 "$run" -np 2 "$mnist" --epochs 1 --until=1 --quiet --save "$3"
   [[ -s $3 ]]
 }
 

@@ -79,8 +79,10 @@ for tool in tutti-run tutti-doctor tutti-bench; do
 done
 
 echo "--- purged"
+# What came with them goes too, though a package that was there before may suggest it (numpy python3-dev).
 # shellcheck disable=SC2086
-apt-get -qq purge -y --auto-remove $names >/tmp/apt.log 2>&1 || fail "$(tail -n 20 /tmp/apt.log)"
+apt-get -qq purge -y --auto-remove -o APT::AutoRemove::SuggestsImportant=false \
+  -o APT::AutoRemove::RecommendsImportant=false $names >/tmp/apt.log 2>&1 || fail "$(tail -n 20 /tmp/apt.log)"
 tree >/tmp/after
 comm -13 /tmp/before /tmp/after | grep -v '^/etc/ld.so.cache$' >/tmp/left || true
 [[ ! -s /tmp/left ]] || fail "purge leaves $(cat /tmp/left)"

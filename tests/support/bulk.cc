@@ -26,4 +26,25 @@ void fill_from_four(std::byte* elements, size_t count, size_t size, const std::b
   }
 }
 
+void fill_terms(std::span<float> terms, uint64_t seed) {
+  uint64_t state = begin_of(seed);
+  for (float& term : terms) {
+    state = next(state);
+    const auto fraction = static_cast<float>(static_cast<int32_t>(state >> 32)) / 0x1p31f;
+    term = fraction * static_cast<float>(1 << (state >> 20 & 0xfff) % 12);
+  }
+}
+
+void fill_cycle(void* elements, int64_t count, size_t size, std::span<const std::byte> cycle,
+                int64_t first) {
+  if (count == 0) return;  // of which there may be no cycle
+  auto* to = static_cast<std::byte*>(elements);
+  size_t left = static_cast<size_t>(count) * size;
+  size_t at = static_cast<size_t>(first) * size % cycle.size();
+  for (size_t bytes; left > 0; to += bytes, left -= bytes, at = 0) {
+    bytes = std::min(left, cycle.size() - at);
+    std::memcpy(to, cycle.data() + at, bytes);
+  }
+}
+
 }  // namespace tutti::test

@@ -24,6 +24,19 @@ void fill_pattern(std::byte* bytes, size_t count, uint64_t seed);
 void fill_from_four(std::byte* elements, size_t count, size_t size, const std::byte* four,
                     uint64_t seed);
 
+/// `count` elements of `size` bytes: those of `cycle` over and over, from its element `first` on.
+void fill_cycle(void* elements, int64_t count, size_t size, std::span<const std::byte> cycle,
+                int64_t first = 0);
+template <class T>
+requires std::is_trivially_copyable_v<T>
+void fill_cycle(std::span<T> elements, const std::vector<T>& cycle, int64_t first = 0) {
+  fill_cycle(elements.data(), static_cast<int64_t>(elements.size()), sizeof(T),
+             std::as_bytes(std::span(cycle)), first);
+}
+
+/// Terms of very different size: each order of adding them gives other bits.
+void fill_terms(std::span<float> terms, uint64_t seed);
+
 inline std::vector<std::byte> pattern(size_t bytes, uint64_t seed) {
   std::vector<std::byte> data(bytes);
   fill_pattern(data.data(), bytes, seed);

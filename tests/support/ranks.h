@@ -11,15 +11,16 @@ namespace tutti::test {
 using RankFunction = std::function<void(Communicator&)>;
 using Tune = std::function<void(Options&)>;
 
-/// How often to repeat what is drawn at random: `times`, and a quarter of it under tsan, which
-/// tells as much of fewer repetitions and takes many times as long for each.
-constexpr int repetitions(int times) {
-#ifdef __SANITIZE_THREAD__
-  return times / 4;
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+inline constexpr bool kIsSanitized = true;
 #else
-  return times;
+inline constexpr bool kIsSanitized = false;
 #endif
-}
+
+/// How often to repeat what is drawn at random, or differs by a count alone: `times`, and a quarter
+/// of it under a sanitizer, which tells as much of fewer repetitions and takes many times as long
+/// for each.
+constexpr int repetitions(int times) { return kIsSanitized ? times / 4 : times; }
 
 /// Options of ranks over this backend.
 Tune over(std::string backend);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -254,19 +255,20 @@ TEST_P(BackendConformance, LongAllreducesOfEveryForm) {
     std::vector<Outside> outsides(static_cast<size_t>(size));
     std::vector<Running> running;
     ++sequence;
+    std::vector<float> cycle(1021), expected(kCount);
     for (int rank = 0; rank < size; ++rank) {
       auto& outside = outsides[static_cast<size_t>(rank)];
       outside.input.resize(kCount);
-      for (size_t i = 0; i < kCount; ++i)
-        outside.input[i] = static_cast<float>(static_cast<int>(i % 1021) + rank);
+      std::iota(cycle.begin(), cycle.end(), static_cast<float>(rank));
+      fill_cycle(std::span(outside.input), cycle);
       outside.output.assign(kCount, -1);
       outside.bucket.assign(kCount, -2);
       running.push_back({rank, outside.start_sum(end(rank), launch(), counts)});
     }
     finish(running, OperationState::done);
-    std::vector<float> expected(kCount);
-    for (size_t i = 0; i < kCount; ++i)
-      expected[i] = static_cast<float>(size * static_cast<int>(i % 1021) + size * (size - 1) / 2);
+    for (size_t i = 0; i < cycle.size(); ++i)
+      cycle[i] = static_cast<float>(size * static_cast<int>(i) + size * (size - 1) / 2);
+    fill_cycle(std::span(expected), cycle);
     for (const auto& outside : outsides) EXPECT_TRUE(same(outside.output, expected));
   }
 }

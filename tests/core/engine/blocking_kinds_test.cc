@@ -9,6 +9,7 @@
 #include <numeric>
 #include <vector>
 
+#include "tests/support/bulk.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
 
@@ -17,8 +18,9 @@ namespace {
 
 using Values = std::vector<double>;
 
-// What rank `from` gives at `at`; sums of it are exact.
-double given(int from, int64_t at) { return static_cast<double>(from * 1000 + at % 997); }
+// What rank `from` gives at `at`, which comes again every kPeriod; sums of it are exact.
+constexpr int64_t kPeriod = 997;
+double given(int from, int64_t at) { return static_cast<double>(from * 1000 + at % kPeriod); }
 
 TensorView view(Values& values) {
   return {values.data(), Shape{static_cast<int64_t>(values.size())}, DataType::f64};
@@ -29,9 +31,19 @@ struct Problem {
   Values input, output, expected;
 };
 
-Values numbers(int64_t count, const std::function<double(int64_t)>& at) {
-  Values values(static_cast<size_t>(count));
-  for (int64_t i = 0; i < count; ++i) values[static_cast<size_t>(i)] = at(i);
+// `count` values of that period, of which each is at(i).
+template <class At>
+void append(Values& values, int64_t count, At&& at) {
+  Values cycle;
+  for (int64_t i = 0; i < std::min(count, kPeriod); ++i) cycle.push_back(at(i));
+  const size_t before = values.size();
+  values.resize(before + static_cast<size_t>(count));
+  test::fill_cycle(std::span(values).subspan(before), cycle);
+}
+template <class At>
+Values numbers(int64_t count, At&& at) {
+  Values values;
+  append(values, count, at);
   return values;
 }
 
@@ -60,13 +72,12 @@ void every_kind(Communicator& comm, Way way) {
       const int root = static_cast<int>(count) % size;
       const bool is_root = rank == root;
       const auto check = [&](const char* what, const Values& got, const Values& wanted) {
-        EXPECT_TRUE(got == wanted) << what << " of " << count << " on rank " << rank;
+        EXPECT_TRUE(test::same(got, wanted)) << what << " of " << count << " on rank " << rank;
       };
       auto mine = numbers(own, [&](int64_t i) { return given(rank, i); });
       Values joined, part(static_cast<size_t>(own), -1.0), whole(static_cast<size_t>(all), -1.0);
       for (int from = 0; from < size; ++from)
-        for (int64_t i = 0; i < rows[static_cast<size_t>(from)]; ++i)
-          joined.push_back(given(from, i));
+        append(joined, rows[static_cast<size_t>(from)], [&](int64_t i) { return given(from, i); });
 
       if (blocks)
         comm.allgather_blocking("allgather", view(mine), view(whole), told);
@@ -119,10 +130,10 @@ void every_kind(Communicator& comm, Way way) {
         comm.alltoall_blocking("alltoall", view(sent), view(came));
       else
         comm.alltoall("alltoall", view(sent), view(came), {}).wait();
-      check("alltoall", came, numbers(count * size, [&](int64_t i) {
-              const auto from = static_cast<int>(i / count);
-              return given(from, rank * count + i % count);
-            }));
+      Values dealt_to_me;
+      for (int from = 0; from < size; ++from)
+        append(dealt_to_me, count, [&](int64_t i) { return given(from, rank * count + i); });
+      check("alltoall", came, dealt_to_me);
       if (!blocks) continue;
 
       Values sum(static_cast<size_t>(count), -1.0);

@@ -9,6 +9,7 @@
 #include <set>
 #include <thread>
 
+#include "tests/support/ranks.h"
 #include "tests/support/scratch_folder.h"
 #include "tutti/core/communicator.h"
 #include "tutti/core/watch/death.h"
@@ -125,7 +126,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST_P(StoreKeys, OfSplitsGo) {
   run([](auto comm) {
-    for (int i = 0; i < 200; ++i) {
+    for (int i = 0; i < test::repetitions(200); ++i) {
       // One rank takes part and is in none, in turn.
       const int color = i % 5 == comm->rank() ? -1 : i % 2 == 0 ? 0 : comm->rank() % 2;
       const auto part = comm->split(color);
@@ -138,7 +139,7 @@ TEST_P(StoreKeys, OfSplitsGo) {
 // Each is split off the one before; a key that named them all would become too long.
 TEST_P(StoreKeys, OfSplitsOfSplitsGo) {
   run([](auto comm) {
-    for (int i = 0; i < 100; ++i) comm = comm->split(0);
+    for (int i = 0; i < test::repetitions(100); ++i) comm = comm->split(0);
     float one = 1;
     comm->allreduce_blocking("sum", TensorView(&one, Shape{1}, DataType::f32), ReduceOp::sum);
     EXPECT_EQ(one, kRanks);

@@ -107,12 +107,9 @@ class DeterminismOver : public testing::TestWithParam<std::string> {
     if (GetParam() == "ucx") GTEST_SKIP() << "its order of memory accesses is not seen by tsan";
 #endif
   }
-  // Terms of very different size: each order of adding them gives other bits.
   static std::vector<float> terms(int rank, size_t count) {
-    std::mt19937 random(static_cast<unsigned>(rank));
-    std::normal_distribution<float> normal;
     std::vector<float> values(count);
-    for (auto& value : values) value = normal(random) * static_cast<float>(1 << (random() % 12));
+    test::fill_terms(values, static_cast<uint64_t>(rank));
     return values;
   }
   // Calls `check` with what every rank got in each call: in place of the terms, blocking and in an

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/bulk.h"
 #include "tests/support/ranks.h"
 #include "tutti/core/communicator.h"
 #include "tutti/kernels/destination_choice.h"
@@ -40,13 +41,19 @@ INSTANTIATE_TEST_SUITE_P(Backends, LeftForOthers, testing::Values("memory", "shm
 
 int32_t first(int rank, int call) { return 1000 * call + 100'000 * rank; }
 
-void fill(std::span<int32_t> values, int from) { std::iota(values.begin(), values.end(), from); }
+// Numbers from `from` on, which come again after a prime number of them: no border of what is left
+// lies so. Of a longer array those from `begin` on.
+void fill(std::span<int32_t> values, int from, size_t begin = 0) {
+  std::vector<int32_t> cycle(1'009);
+  std::iota(cycle.begin(), cycle.end(), from);
+  test::fill_cycle(values, cycle, static_cast<int64_t>(begin));
+}
 
-void expect_from(std::span<const int32_t> values, int from, int call) {
-  for (size_t i = 0; i < values.size(); ++i)
-    if (values[i] != from + static_cast<int>(i)) {
-      ASSERT_EQ(values[i], from + static_cast<int>(i)) << "element " << i << " of call " << call;
-    }
+void expect_from(std::span<const int32_t> values, int from, int call, size_t begin = 0) {
+  std::vector<int32_t> expected(values.size());
+  fill(expected, from, begin);
+  ASSERT_TRUE(test::same(std::as_bytes(values), std::as_bytes(std::span(expected))))
+      << "call " << call;
 }
 
 TEST_P(LeftForOthers, GathersAreTheSame) {
@@ -78,14 +85,14 @@ TEST_P(LeftForOthers, WhatEachGetsIsTheSame) {
       std::vector<int32_t> from_all(whole.size());
       fill(whole, first(comm.rank(), call));
       comm.alltoall_blocking("x", whole, from_all);
-      const int begin = comm.rank() * static_cast<int>(size);
+      const size_t begin = static_cast<size_t>(comm.rank()) * size;
       for (int rank = 0; rank < comm.size(); ++rank)
         expect_from(std::span(from_all).subspan(static_cast<size_t>(rank) * size, size),
-                    first(rank, call) + begin, call);
+                    first(rank, call), call, begin);
       comm.scatter("y", whole, part, 1).wait();
-      expect_from(part, first(1, call) + begin, call);
+      expect_from(part, first(1, call), call, begin);
       comm.reduce_scatter("z", whole, part, {.op = ReduceOp::min}).wait();
-      expect_from(part, first(0, call) + begin, call);
+      expect_from(part, first(0, call), call, begin);
     });
 }
 

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <initializer_list>
 #include <memory>
 #include <string>
 #include <vector>
@@ -260,7 +259,7 @@ TEST_P(MixedPlan, SendsNoControlMessageFromTheFourthStepOn) {
 }
 
 // One rank hands in another shape for one call of a step that is replayed: each `stride`th in turn.
-void veto_anywhere(const std::string& backend, std::initializer_list<int> sizes, size_t stride) {
+void veto_anywhere(const std::string& backend, const std::vector<int>& sizes, size_t stride) {
   const auto calls = of_all_kinds();
   for (const int size : sizes)
     for (size_t odd = 0; odd < calls.size(); odd += stride)
@@ -290,7 +289,9 @@ void veto_anywhere(const std::string& backend, std::initializer_list<int> sizes,
           });
 }
 
-TEST_P(MixedPlan, AVetoAnywhereLeavesMemoryAsItWas) { veto_anywhere(GetParam(), {2, 3, 5}, 1); }
+TEST_P(MixedPlan, AVetoAnywhereLeavesMemoryAsItWas) {
+  veto_anywhere(GetParam(), test::kIsSanitized ? std::vector{3} : std::vector{2, 3, 5}, 1);
+}
 
 // Libraries settle verdicts in ways of their own.
 TEST(MixedPlanOverLibraries, AVetoLeavesMemoryAsItWas) {

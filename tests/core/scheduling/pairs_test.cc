@@ -181,7 +181,7 @@ TEST_P(Pairs, AChangeOnBothIsNone) {
 // Large ones wait until they are called, small ones are with their receiver before it comes.
 TEST_P(Pairs, OfAnySize) {
   run(2, [](Communicator& comm) {
-    for (const size_t count : {0, 1, 1000, 100'000, 3'000'000})
+    for (const size_t count : {0, 1, 1000, 100'000, 1'000'000})
       for (int step = 0; step < 8; ++step) {
         Values values(count, comm.rank() == 0 ? static_cast<float>(step) : -1.0f);
         const auto name = fmt::format("x{}", count);

@@ -1,15 +1,27 @@
 """Tensors on a GPU: torch's calls on its current stream, with the host not waiting. Two ranks may share
 one device."""
 
+import ctypes
 import sys
 
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 
-import training
-import tutti.torch
-from ranks import equal, run
+def skip():
+    print("gpu.py: Skipped\nno GPU: torch sees none")
+    sys.exit(0)
+
+
+try:
+    ctypes.CDLL("libcuda.so.1")
+except OSError:  # before torch is imported, which takes each rank two seconds
+    skip()
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+
+import training  # noqa: E402
+import tutti.torch  # noqa: E402
+from ranks import equal, run  # noqa: E402
 
 BACKENDS = ("tutti", "cpu:tutti,cuda:tutti", "cpu:gloo,cuda:tutti")
 
@@ -79,7 +91,6 @@ def a_cpu_tensor_beside(rank, size):
 
 if __name__ == "__main__":
     if not torch.cuda.is_available():
-        print("gpu.py: Skipped\nno GPU: torch sees none")
-        sys.exit(0)
+        skip()
     for backend in BACKENDS if hasattr(dist, "all_gather_into_tensor") else BACKENDS[:1]:
         run(on_the_current_stream, every_kind, ddp, a_cpu_tensor_beside, backend=backend)
