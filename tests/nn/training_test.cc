@@ -80,7 +80,7 @@ std::vector<float> train_threads(int size, uint64_t seed, int steps, double rate
 }
 
 TEST(Training, RankOrderEndsWithEqualBitsOverBackends) {
-  for (uint64_t seed = 1; seed <= 5; ++seed) {
+  for (uint64_t seed = 1; seed <= test::repetitions(5); ++seed) {
     const auto memory = train_threads(2, seed, 20, 0.05, Determinism::rank_order, "memory");
     for (const char* backend : {"shm", "tcp"}) {
       const auto other = train_threads(2, seed, 20, 0.05, Determinism::rank_order, backend);
@@ -103,7 +103,7 @@ TEST(Training, RankOrderEndsWithEqualBitsInEveryMode) {
     results.emplace_back(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
     std::filesystem::remove(file);
   };
-  for (uint64_t seed = 1; seed <= 5; ++seed) {
+  for (uint64_t seed = 1; seed <= test::repetitions(5); ++seed) {
     const auto body = [&](Communicator& comm) {
       const auto all = train(comm, seed, 20, 0.05);
       if (comm.rank() == 0)
@@ -116,7 +116,7 @@ TEST(Training, RankOrderEndsWithEqualBitsInEveryMode) {
     test::run_hosts({0, 1}, body, tune, 120);
     collect();
   }
-  for (uint64_t seed = 1; seed <= 5; ++seed) {
+  for (uint64_t seed = 1; seed <= test::repetitions(5); ++seed) {
     const auto threads = train_threads(2, seed, 20, 0.05, Determinism::rank_order);
     const std::string_view expected(reinterpret_cast<const char*>(threads.data()),
                                     threads.size() * sizeof(float));
@@ -172,7 +172,7 @@ TEST(Training, TheLossFalls) {
 }
 
 TEST(Training, OneTwoAndFourRanksAgree) {
-  for (uint64_t seed = 1; seed <= 5; ++seed) {
+  for (uint64_t seed = 1; seed <= test::repetitions(5); ++seed) {
     const auto one = train_threads(1, seed, 50, 0.01, Determinism::fastest);
     for (const int size : {2, 4}) {
       const auto more = train_threads(size, seed, 50, 0.01, Determinism::fastest);
