@@ -5,6 +5,13 @@ if(TUTTI_QUICK_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   set(TUTTI_O1 -Og)
 endif()
 
+# gold links a test in a third of the default linker's time.
+find_program(TUTTI_QUICK_LINKER ld.gold)
+if(TUTTI_QUICK_BUILD AND TUTTI_QUICK_LINKER AND NOT CMAKE_CROSSCOMPILING)
+  add_link_options(
+    $<$<AND:$<LINK_LANGUAGE:C,CXX>,$<STREQUAL:$<TARGET_PROPERTY:TYPE>,EXECUTABLE>>:-fuse-ld=gold>)
+endif()
+
 # Compile options of our own code.
 function(tutti_options target)
   # Of the widths that Highway compiles its loops for, a sanitizer sees the narrowest and the usual one;
@@ -38,6 +45,13 @@ function(tutti_options target)
         # words is a third of all code, and nearly all data.
         target_compile_options(${target} PRIVATE -fno-sanitize=vptr
           $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fsanitize-undefined-trap-on-error>)
+        # What the library's own variables are used for after their block is seen in --full: a quarter of the
+        # compiler's time, and two thirds of it where Highway's loops are inlined. Tests have it every day.
+        get_target_property(type ${target} TYPE)
+        if(type MATCHES "^(SHARED|MODULE)_LIBRARY$")
+          target_compile_options(${target} PRIVATE
+            $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fno-sanitize-address-use-after-scope>)
+        endif()
       endif()
     endif()
     target_link_options(${target} PRIVATE -fsanitize=${TUTTI_SANITIZE})

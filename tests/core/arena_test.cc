@@ -84,7 +84,8 @@ void several_buckets(Options& options) {
 
 TEST(Arena, ThreadsInAnyOrder) {
   test::run_threads(2, reduce_in_any_order);
-  for (const int size : {1, 2, 3, 4}) test::run_threads(size, reduce_in_any_order, several_buckets);
+  for (const int size : test::rank_counts({1, 2, 3, 4}))
+    test::run_threads(size, reduce_in_any_order, several_buckets);
 }
 
 TEST(Arena, ProcessesInAnyOrder) { test::run_processes(3, reduce_in_any_order, several_buckets); }

@@ -137,7 +137,8 @@ TEST(ShardedAdam, StateGoesOnOnAnyNumberOfRanks) {
 }
 
 TEST(ShardedAdam, EqualsAllreduceAndStepToTheBit) {
-  for (const int size : {1, 2, 3}) test::run_threads(size, nine_short_steps, in_rank_order);
+  for (const int size : test::rank_counts({1, 2, 3}))
+    test::run_threads(size, nine_short_steps, in_rank_order);
 }
 
 TEST(ShardedAdam, WithDecoupledDecayFromAnyRanksParameters) {

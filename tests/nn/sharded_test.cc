@@ -147,7 +147,7 @@ TEST(Sharded, OverEveryBackendOfProcesses) {
 }
 
 TEST(Sharded, NormsCountEveryElementOnce) {
-  for (const int size : {1, 2, 4})
+  for (const int size : test::rank_counts({1, 2, 4}))
     for (int stage = 1; stage <= 3; ++stage)
       test::run_threads(
           size, [&](Communicator& comm) { equals_plain_adam(comm, {.stage = stage, .clip = 0.5}); },
@@ -188,7 +188,7 @@ void layerwise_equals_whole(Communicator& comm, const Options& options, int stag
 }
 
 TEST(Sharded, LayerwiseRatesGoByTheNormsOfWholeTensors) {
-  for (const int size : {1, 2, 3, 5})
+  for (const int size : test::rank_counts({1, 2, 3, 5}))
     for (int stage = 1; stage <= 3; ++stage)
       test::run_threads(
           size,

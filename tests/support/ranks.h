@@ -22,6 +22,12 @@ inline constexpr bool kIsSanitized = false;
 /// for each.
 constexpr int repetitions(int times) { return kIsSanitized ? times / 4 : times; }
 
+/// Numbers of ranks to try one after another: all of them, but under a sanitizer three alone, of
+/// which each has a rank before it and another one after.
+inline std::vector<int> rank_counts(std::vector<int> all) {
+  return kIsSanitized ? std::vector{3} : all;
+}
+
 /// Options of ranks over this backend.
 Tune over(std::string backend);
 

@@ -7,6 +7,8 @@
 #include <random>
 #include <vector>
 
+#include "tests/support/ranks.h"
+
 namespace tutti::test {
 
 TEST_P(BackendConformance, EveryKindAtEveryCount) {
@@ -183,7 +185,7 @@ struct Outside {
 };
 
 TEST_P(BackendConformance, AVetoOfOneRankIsEverybodys) {
-  for (const int size : {2, 3, 5}) {
+  for (const int size : rank_counts({2, 3, 5})) {
     open(size);
     for (const int64_t count : {0, 1, 1000, 20'000, 600'000})
       for (const uint32_t verdict : {0u, 4u}) {
@@ -229,7 +231,7 @@ TEST_P(BackendConformance, AVetoOfOneRankIsEverybodys) {
 // Longer than what a backend may try out on its first elements before it goes another way.
 TEST_P(BackendConformance, LongAllreducesOfEveryForm) {
   constexpr int64_t kCount = 1'600'001;
-  for (const int size : {2, 3}) {
+  for (const int size : rank_counts({2, 3})) {
     open(size);
     CaseMaker maker(size, 11);
     uint64_t sequence = 0;
@@ -279,7 +281,7 @@ TEST_P(BackendConformance, QueuedOperationsInOneOrder) {
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937_64 random(seed);
-  for (const int size : {2, 3, 4}) {
+  for (const int size : rank_counts({2, 3, 4})) {
     open(size);
     struct One {
       int64_t count;

@@ -14,7 +14,7 @@ TEST_P(BackendConformance, EveryKindInAQueue) {
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937_64 random(seed);
-  for (const int size : {1, 2, 3, 4}) {
+  for (const int size : rank_counts({1, 2, 3, 4})) {
     open(size);
     CaseMaker maker(size, seed);
     uint64_t sequence = 0;
@@ -84,7 +84,7 @@ TEST_P(BackendConformance, MixedKindsInOneOrder) {
   std::mt19937_64 random(seed);
   constexpr size_t kOperations = 60;
   const auto kinds = kinds_of_all_ranks();
-  for (const int size : {2, 3, 5}) {
+  for (const int size : rank_counts({2, 3, 5})) {
     open(size);
     CaseMaker maker(size, random());
     struct One {

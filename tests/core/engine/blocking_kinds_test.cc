@@ -156,13 +156,15 @@ void every_kind_by_name(Communicator& comm) { every_kind(comm, Way::named); }
 void over_tcp(Options& options) { options.backend = "tcp"; }
 
 TEST(BlockingKinds, OverThreads) {
-  for (const int size : {1, 2, 3, 4}) test::run_threads(size, every_kind_blocking);
+  for (const int size : test::rank_counts({1, 2, 3, 4}))
+    test::run_threads(size, every_kind_blocking);
 }
 TEST(BlockingKinds, OverProcesses) { test::run_processes(3, every_kind_blocking); }
 TEST(BlockingKinds, OverTcp) { test::run_threads(3, every_kind_blocking, over_tcp); }
 
 TEST(OutputsOfTheCaller, OverThreads) {
-  for (const int size : {1, 2, 3, 4}) test::run_threads(size, every_kind_by_name);
+  for (const int size : test::rank_counts({1, 2, 3, 4}))
+    test::run_threads(size, every_kind_by_name);
 }
 TEST(OutputsOfTheCaller, OverProcesses) { test::run_processes(3, every_kind_by_name); }
 TEST(OutputsOfTheCaller, OverTcp) { test::run_threads(3, every_kind_by_name, over_tcp); }

@@ -63,7 +63,7 @@ void pairs_of_all_sizes(Communicator& comm) {
 }
 
 TEST(BlockingPairs, OverThreads) {
-  for (const int size : {2, 3, 5}) test::run_threads(size, pairs_of_all_sizes);
+  for (const int size : test::rank_counts({2, 3, 5})) test::run_threads(size, pairs_of_all_sizes);
 }
 TEST(BlockingPairs, OverProcesses) {
   test::run_processes(3, pairs_of_all_sizes, test::over("shm"));

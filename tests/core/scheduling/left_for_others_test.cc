@@ -25,7 +25,7 @@ class LeftForOthers : public testing::TestWithParam<const char*> {
   static void run(int64_t count,
                   const std::function<void(Communicator&, std::vector<int32_t>& part,
                                            std::vector<int32_t>& whole, int call)>& one) {
-    for (const int size : {2, 3})
+    for (const int size : test::rank_counts({2, 3}))
       test::run_threads(
           size,
           [&](Communicator& comm) {
