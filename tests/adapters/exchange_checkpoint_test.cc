@@ -55,7 +55,7 @@ using Ends = std::map<int, std::vector<float>>;
 TEST(ExchangeCheckpoint, GoesOnToTheBitFromAnyStep) {
   for (const auto& [name, policy] : policies())
     for (const int size : {2, 3})
-      for (int stop = 1; stop < 11; stop += size == 2 && !kIsSanitized ? 1 : 4) {
+      for (int stop = 1; stop < 11; stop += size == 2 && !kIsBrief ? 1 : 4) {
         SCOPED_TRACE(std::string(name) + " on " + std::to_string(size) + ", stopped after " +
                      std::to_string(stop));
         const ScratchFolder scratch;

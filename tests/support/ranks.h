@@ -11,21 +11,27 @@ namespace tutti::test {
 using RankFunction = std::function<void(Communicator&)>;
 using Tune = std::function<void(Options&)>;
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-inline constexpr bool kIsSanitized = true;
+/// Whether to be brief: under a sanitizer in `./dev test`, but not in `--full` and `./dev check`.
+#if defined(TUTTI_EVERY_DAY) && (defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__))
+inline constexpr bool kIsBrief = true;
 #else
-inline constexpr bool kIsSanitized = false;
+inline constexpr bool kIsBrief = false;
+#endif
+#ifdef __SANITIZE_THREAD__
+inline constexpr bool kIsSlow = true;
+#else
+inline constexpr bool kIsSlow = kIsBrief;
 #endif
 
 /// How often to repeat what is drawn at random, or differs by a count alone: `times`, and a quarter
-/// of it under a sanitizer, which tells as much of fewer repetitions and takes many times as long
-/// for each.
-constexpr int repetitions(int times) { return kIsSanitized ? times / 4 : times; }
+/// of it where to be brief and under tsan, which tells as much of fewer repetitions and takes many
+/// times as long for each.
+constexpr int repetitions(int times) { return kIsSlow ? times / 4 : times; }
 
-/// Numbers of ranks to try one after another: all of them, but under a sanitizer three alone, of
+/// Numbers of ranks to try one after another: all of them, or where to be brief three alone, of
 /// which each has a rank before it and another one after.
 inline std::vector<int> rank_counts(std::vector<int> all) {
-  return kIsSanitized ? std::vector{3} : all;
+  return kIsBrief ? std::vector{3} : all;
 }
 
 /// Options of ranks over this backend.
