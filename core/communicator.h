@@ -265,7 +265,8 @@ class Communicator {
   void send_blocking(std::string_view name, const ConstTensorView& tensor, int to);
   void recv_blocking(std::string_view name, const TensorView& tensor, int from);  // see there
   /// Both ways at once, as MPI_Sendrecv, so that ranks in a ring do not wait for each other. The
-  /// two share no memory. If either fails, the error comes when both are over.
+  /// two have names of their own ("from 0" and "from 3", say) and share no memory. If either fails,
+  /// the error comes when both are over.
   void sendrecv_blocking(std::string_view send_name, const ConstTensorView& input, int to,
                          std::string_view recv_name, const TensorView& output, int from);
   /// Bytes of rank `root`, of whatever length, on every rank. Matched by name, as allgather_bytes.

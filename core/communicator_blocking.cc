@@ -268,6 +268,10 @@ void Communicator::sendrecv_blocking(std::string_view send_name, const ConstTens
   const TensorView& sent = input.view();
   check_pair(send_name, to);
   check_pair(recv_name, from);
+  if (send_name == recv_name)
+    throw refused(send_name,
+                  "both ways have this name; give each one of its own, on which its "
+                  "sender and its receiver agree, such as the sender's rank");
   state_->check_tensor(send_name, sent);
   state_->check_tensor(recv_name, output);
   check_disjoint(send_name, sent, output);

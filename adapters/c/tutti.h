@@ -280,8 +280,8 @@ int tutti_send_blocking(tutti_comm_t comm, const char* name, const tutti_tensor_
  */
 int tutti_recv_blocking(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor,
                         int from);
-/* Both at the same time, as MPI_Sendrecv. The two share no memory. If either fails, the error comes
- * when both are over. */
+/* Both at the same time, as MPI_Sendrecv. The two have names of their own and share no memory. If
+ * either fails, the error comes when both are over. */
 int tutti_sendrecv_blocking(tutti_comm_t comm, const char* send_name, const tutti_tensor_t* input,
                             int to, const char* recv_name, const tutti_tensor_t* output, int from);
 

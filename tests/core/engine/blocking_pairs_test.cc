@@ -212,6 +212,9 @@ TEST(BlockingPairs, BadInputIsRefusedBeforeAnythingIsSent) {
     test::expect_refused("what is sent and what is received share memory", [&] {
       comm.sendrecv_blocking("x", numbers, other, "y", std::span(numbers).subspan(1), other);
     });
+    Numbers apart(4);
+    test::expect_refused("both ways have this name; give each one of its own",
+                         [&] { comm.sendrecv_blocking("x", numbers, other, "x", apart, other); });
     test::expect_refused("of rank " + std::to_string(comm.rank()) + " has no memory", [&] {
       comm.recv_blocking("x", TensorView(nullptr, Shape{4}, DataType::i64), other);
     });
