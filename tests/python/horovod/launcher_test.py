@@ -14,10 +14,10 @@ def translated(*words):
     return horovodrun.arguments_of(made.parse_args(words), made)
 
 
-def ran(*words):
+def ran(*words, **environment):
     return subprocess.run(
         [sys.executable, "-m", "tutti.horovodrun", *words], capture_output=True, text=True,
-        timeout=60, check=False,
+        timeout=60, check=False, env={**os.environ, **environment},
     )  # fmt: skip
 
 
@@ -94,11 +94,14 @@ class Flags(unittest.TestCase):
 
     def test_it_runs_the_ranks(self):
         got = ran("-np", "2", "--verbose", "--cycle-time-ms", "1", sys.executable, "-c",
-                  "import tutti.torch as hvd; hvd.init(); print('rank', hvd.rank(), hvd.size())")  # fmt: skip
+                  "import tutti.torch as hvd; hvd.init(); print('rank', hvd.rank(), hvd.size())",
+                  HOROVOD_TIMELINE="t.json", HOROVOD_CYCLE_TIME="1")  # fmt: skip
         self.assertEqual(got.returncode, 0, got.stderr)
         self.assertIn("rank 1 2", got.stdout)
         self.assertIn("tutti-run -np 2", got.stderr)
         self.assertIn("nothing is done in cycles", got.stderr)
+        strangers = "HOROVOD_CYCLE_TIME, HOROVOD_TIMELINE: set, but not read; what takes their place"
+        self.assertEqual((got.stdout + got.stderr).count(strangers), 1)  # by rank 0
         self.assertIn("tutti-doctor", ran("--check-build").stdout)
         self.assertRegex(ran("--version").stdout, r"^tutti \d")
 

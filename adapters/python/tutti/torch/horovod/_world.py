@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import os
 import threading
+import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Callable, Optional, TypeVar, Union
@@ -116,6 +118,13 @@ def init(
             _keep_until_shutdown.append(found)
             found = part
     enter(found)
+    strangers = sorted(name for name in os.environ if name.startswith("HOROVOD_"))
+    if strangers and found.rank == 0:
+        warnings.warn(
+            f"{', '.join(strangers)}: set, but not read; what takes their place is in the table "
+            "of docs/coming-from.md, and `tutti-run --options` lists all settings",
+            stacklevel=2,
+        )
     if process_sets is not None and not isinstance(process_sets, str):
         for one in process_sets:
             _add(one, may_be_known=True)
