@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+#include <torch/version.h>
 
 #include <atomic>
 #include <functional>
@@ -10,7 +11,8 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
-#if __has_include(<torch/csrc/distributed/c10d/Ops.hpp>)
+// Another LibTorch's may be where the compiler looks last.
+#if TORCH_VERSION_MAJOR < 2 && __has_include(<torch/csrc/distributed/c10d/Ops.hpp>)
 #include <torch/csrc/distributed/c10d/Ops.hpp>
 #define TUTTI_TEST_OPS 1
 #endif
