@@ -276,8 +276,7 @@ int tutti_barrier_blocking(tutti_comm_t comm);
 /* Point to point: the n-th of these sends from one rank to another meets the n-th of these receives
  * there, by the same name. A send may last until the other rank receives. */
 int tutti_send_blocking(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor, int to);
-/* The other side: fills the tensor, of the dtype and the number of elements that rank `from` sends.
- */
+/* The other side: fills the tensor, of the dtype and as many elements as rank `from` sends. */
 int tutti_recv_blocking(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor,
                         int from);
 /* Both at the same time, as MPI_Sendrecv. The two have names of their own and share no memory. If
