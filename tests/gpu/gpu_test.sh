@@ -217,7 +217,7 @@ right() {
   step "reduce, as the host computes it" 60 cuda_reduce_test --gtest_color=no
   have "layers, as the host computes them" gpu_layers_test &&
     step "layers, as the host computes them" 120 gpu_layers_test --gtest_color=no \
-      --gtest_filter='LayerKernels.*:Attention.E*:Attention.C*:Embedding.T*:Norms.B*:Norms.L*'
+      --gtest_filter='LayerKernels.*:GpuSteps.*:Attention.E*:Attention.C*:Embedding.T*:Norms.B*:Norms.L*'
   step "flag protocol on threads" 60 flag_test --gtest_color=no --gtest_filter=-Full/*
   step "peer" 120 peer_gpu_test --gtest_color=no
   step "staging: threads" 60 core_gpu_staging_test --gtest_color=no

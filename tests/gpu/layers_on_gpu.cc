@@ -1,10 +1,11 @@
-// The suites of the CPU's layers run on a GPU; where there is none all cases are skipped and say
-// why.
+// The suites of the CPU's layers, and steps of optimizers, run on a GPU; where there is none all
+// cases are skipped and say why.
 
 #include <gtest/gtest.h>
 
 #include "tests/nn/hosted_layers.h"
 #include "tests/nn/layer_check.h"
+#include "tests/nn/step_check.h"
 #include "tests/support/gpu.h"
 
 namespace tutti {
@@ -28,6 +29,14 @@ const bool kIsChosen = [] {
 TEST(LayerKernels, AreTheGpus) {
   EXPECT_TRUE(kIsChosen && test::layers_round_twice);
   EXPECT_NE(dynamic_cast<test::HostedLayers*>(test::layers_under_test().get()), nullptr);
+}
+
+TEST(GpuSteps, AdamEqualsTheCpusToTheBit) {
+  test::expect_adam_steps_as_on_the_cpu_to_the_bit(
+      *make_layer_kernels(Device{DeviceKind::cuda, 0}));
+}
+TEST(GpuSteps, LarsAndLambAreTheCpus) {
+  test::expect_lars_and_lamb_step_as_on_the_cpu(*make_layer_kernels(Device{DeviceKind::cuda, 0}));
 }
 
 }  // namespace
