@@ -67,12 +67,13 @@ class CpuRuntime final : public DeviceRuntime {
   void write_word(StreamRef, uint64_t* word, uint64_t value) override {
     std::atomic_ref(*word).store(value, std::memory_order_release);
   }
-  void wait_word(StreamRef, const uint64_t* word, uint64_t value) override {
-    auto& mutable_word = const_cast<uint64_t&>(*word);
-    const std::atomic_ref reference(mutable_word);
-    for (uint64_t seen = reference.load(std::memory_order_acquire); seen < value;
-         seen = reference.load(std::memory_order_acquire))
-      reference.wait(seen, std::memory_order_acquire);
+  void wait_words(StreamRef, std::span<const AwaitedWord> words) override {
+    for (const auto& [word, value] : words) {
+      const std::atomic_ref reference(const_cast<uint64_t&>(*word));
+      for (uint64_t seen = reference.load(std::memory_order_acquire); seen < value;
+           seen = reference.load(std::memory_order_acquire))
+        reference.wait(seen, std::memory_order_acquire);
+    }
   }
   void synchronize(StreamRef) override {}
 

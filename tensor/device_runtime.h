@@ -25,6 +25,12 @@ struct DeviceReduction {
   Scale scale = {};
 };
 
+/// A word of host-visible memory, and the least value that a stream waits for.
+struct AwaitedWord {
+  const uint64_t* word;
+  uint64_t value;
+};
+
 /// By which another process of this host maps memory of a device: plain bytes, good for as long as
 /// the process lives that made them.
 using DeviceHandle = std::array<std::byte, 64>;
@@ -107,8 +113,12 @@ class DeviceRuntime {
   virtual void host_function(StreamRef stream, std::function<void()> function) = 0;
   /// Stores a word of host-visible memory in stream order (release).
   virtual void write_word(StreamRef stream, uint64_t* word, uint64_t value) = 0;
-  /// Holds the stream until the word is at least `value` (acquire).
-  virtual void wait_word(StreamRef stream, const uint64_t* word, uint64_t value) = 0;
+  /// Holds the stream until each word is at least its value (acquire), by one command.
+  virtual void wait_words(StreamRef stream, std::span<const AwaitedWord> words) = 0;
+  void wait_word(StreamRef stream, const uint64_t* word, uint64_t value) {
+    const AwaitedWord one{word, value};
+    wait_words(stream, {&one, 1});
+  }
   /// Blocks the caller until everything submitted to the stream has happened.
   virtual void synchronize(StreamRef stream) = 0;
 };

@@ -167,16 +167,24 @@ void PeerExchange::end_turn(uint64_t turn) {
   runtime_.write_word(reducing_, &own_->words().reduced, turn);
 }
 
-void PeerExchange::wait_packed(StreamRef stream, int rank, uint64_t mark) {
+void PeerExchange::await_packed(int rank, uint64_t mark) {
   auto& highest = awaited_packed_[static_cast<size_t>(rank)];
   highest = std::max(highest, mark);
-  if (mark != 0) runtime_.wait_word(stream, &words_of(rank).packed, mark);
+  awaited_.push_back({&words_of(rank).packed, mark});
 }
 
-void PeerExchange::wait_reduced(StreamRef stream, int rank, uint64_t mark) {
+void PeerExchange::await_reduced(int rank, uint64_t mark) {
   auto& highest = awaited_reduced_[static_cast<size_t>(rank)];
   highest = std::max(highest, mark);
-  runtime_.wait_word(stream, &words_of(rank).reduced, mark);
+  awaited_.push_back({&words_of(rank).reduced, mark});
+}
+
+// A command costs the host more than a load, and ranks of one process wait for each other's.
+void PeerExchange::hold(StreamRef stream) {
+  std::erase_if(awaited_,
+                [](const auto& awaited) { return load_word(*awaited.word) >= awaited.value; });
+  if (!awaited_.empty()) runtime_.wait_words(stream, awaited_);
+  awaited_.clear();
 }
 
 void PeerExchange::ring_after(StreamRef stream) {

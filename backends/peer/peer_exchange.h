@@ -53,8 +53,10 @@ class PeerExchange {
   uint64_t pack_turn();
   uint64_t begin_turn(const Collective& collective);
   void end_turn(uint64_t turn);
-  void wait_packed(StreamRef stream, int rank, uint64_t mark);
-  void wait_reduced(StreamRef stream, int rank, uint64_t mark);
+  /// What the next hold() waits for: that a rank has packed, or reduced, what `mark` says.
+  void await_packed(int rank, uint64_t mark);
+  void await_reduced(int rank, uint64_t mark);
+  void hold(StreamRef stream);
   void ring_after(StreamRef stream);
 
   /// Ends what does not end by itself, on this rank; false if some of it is still on a stream.
@@ -81,6 +83,7 @@ class PeerExchange {
   void* const event_;
   uint64_t packed_turn_, begun_turn_;
   std::vector<uint64_t> awaited_packed_, awaited_reduced_;  // the highest marks, by rank
+  std::vector<AwaitedWord> awaited_;                        // by the next hold()
   std::unordered_map<uint64_t, PeerOperation*> known_;      // by tag, started or heard of
   std::vector<std::unique_ptr<PeerOperation>> operations_;
   std::vector<PeerOperation*> free_;

@@ -272,10 +272,11 @@ void PeerOperation::begin() {
 
 void PeerOperation::wait_for_inputs() {
   const int own = exchange_.rank_;
-  exchange_.wait_packed(exchange_.reducing_, own, packed_);
+  exchange_.await_packed(own, packed_);
   for (int peer = 0; peer < exchange_.size_; ++peer)
     if (peer != own && reads_from(collective_, own, peer))
-      exchange_.wait_packed(exchange_.reducing_, peer, heard(peer).packed);
+      exchange_.await_packed(peer, heard(peer).packed);
+  exchange_.hold(exchange_.reducing_);
 }
 
 void PeerOperation::move() {
@@ -337,11 +338,11 @@ void PeerOperation::finish() {
   is_finishing_ = true;
   auto& runtime = exchange_.runtime_;
   const int own = exchange_.rank_;
-  if (packed_ != 0) exchange_.wait_packed(exchange_.ending_, own, packed_);
-  if (reduced_ != 0) exchange_.wait_reduced(exchange_.ending_, own, reduced_);
+  exchange_.await_packed(own, packed_);
+  exchange_.await_reduced(own, reduced_);
   for (int peer = 0; peer < exchange_.size_; ++peer)
-    if (peer != own && heard(peer).is_done && heard(peer).reduced != 0)
-      exchange_.wait_reduced(exchange_.ending_, peer, heard(peer).reduced);
+    if (peer != own && heard(peer).is_done) exchange_.await_reduced(peer, heard(peer).reduced);
+  exchange_.hold(exchange_.ending_);
   const bool is_good = !is_cancelled_ && !is_hopeless_;
   const DeviceOutcome outcome{word_, 2 * turn_, 2 * turn_ + 1,
                               is_good ? device_.gates : std::span<uint64_t* const>()};

@@ -418,12 +418,13 @@ void FakeDevice::write_word(StreamRef stream, uint64_t* word, uint64_t value) {
       [=] { std::atomic_ref(*word).store(value, std::memory_order_release); });
 }
 
-void FakeDevice::wait_word(StreamRef stream, const uint64_t* word, uint64_t value) {
+void FakeDevice::wait_words(StreamRef stream, std::span<const AwaitedWord> words) {
   auto& waiting = implementation_->stream(stream);
-  waiting.submit([&waiting, word, value] {
-    const std::atomic_ref reference(const_cast<uint64_t&>(*word));
-    waiting.hold_until([&] { return reference.load(std::memory_order_acquire) >= value; });
-  });
+  for (const auto& [word, value] : words)
+    waiting.submit([&waiting, word = word, value = value] {
+      const std::atomic_ref reference(const_cast<uint64_t&>(*word));
+      waiting.hold_until([&] { return reference.load(std::memory_order_acquire) >= value; });
+    });
 }
 
 void FakeDevice::synchronize(StreamRef stream) {

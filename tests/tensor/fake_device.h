@@ -83,7 +83,7 @@ class FakeDevice : public DeviceRuntime {
   void forget_host(void*) noexcept override {}
   void host_function(StreamRef stream, std::function<void()> function) override;
   void write_word(StreamRef stream, uint64_t* word, uint64_t value) override;
-  void wait_word(StreamRef stream, const uint64_t* word, uint64_t value) override;
+  void wait_words(StreamRef stream, std::span<const AwaitedWord> words) override;
   void synchronize(StreamRef stream) override;
 
  private:

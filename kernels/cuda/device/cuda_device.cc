@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <bit>
 #include <cstdlib>
@@ -22,7 +23,8 @@ namespace {
 
 constexpr size_t kSlabBytes = 16384;
 constexpr size_t kLeastHostBytes = 4096;
-constexpr size_t kWordBytes = 64;  // a cache line each: host and device poll them
+constexpr size_t kWordBytes = 64;    // a cache line each: host and device poll them
+constexpr size_t kMostAwaited = 64;  // by one command; CUDA takes 256
 
 struct Event {
   cudaEvent_t event;
@@ -398,15 +400,27 @@ void CudaDevice::write_word(StreamRef stream, uint64_t* word, uint64_t value) {
   check(launch_write_word(word, value, native(stream)), "write a word", device);
 }
 
-void CudaDevice::wait_word(StreamRef stream, const uint64_t* word, uint64_t value) {
+void CudaDevice::wait_words(StreamRef stream, std::span<const AwaitedWord> words) {
   const int device = device_of(stream);
   const auto& its = state(device);
   const auto current = scope(device);
-  if (its.has_word_commands &&
-      driver_.wait_value(native(stream), reinterpret_cast<CUdeviceptr>(word), value,
-                         CU_STREAM_WAIT_VALUE_GEQ) == CUDA_SUCCESS)
-    return;
-  check(launch_wait_word(word, value, native(stream)), "wait for a word", device);
+  while (its.has_word_commands && !words.empty()) {
+    std::array<CUstreamBatchMemOpParams, kMostAwaited> commands{};
+    const auto some = words.first(std::min(words.size(), commands.size()));
+    for (size_t i = 0; i < some.size(); ++i) {
+      auto& command = commands[i].waitValue;
+      command.operation = CU_STREAM_MEM_OP_WAIT_VALUE_64;
+      command.address = reinterpret_cast<CUdeviceptr>(some[i].word);
+      command.value64 = some[i].value;
+      command.flags = CU_STREAM_WAIT_VALUE_GEQ;
+    }
+    if (driver_.batch_words(native(stream), static_cast<unsigned>(some.size()), commands.data(),
+                            0) != CUDA_SUCCESS)
+      break;
+    words = words.subspan(some.size());
+  }
+  for (const auto& [word, value] : words)
+    check(launch_wait_word(word, value, native(stream)), "wait for a word", device);
 }
 
 }  // namespace tutti::cuda

@@ -71,7 +71,7 @@ class CudaDevice final : public DeviceRuntime {
   /// On a thread of this object (see host_functions.h). A device that failed calls nobody.
   void host_function(StreamRef stream, std::function<void()> function) override;
   void write_word(StreamRef stream, uint64_t* word, uint64_t value) override;
-  void wait_word(StreamRef stream, const uint64_t* word, uint64_t value) override;
+  void wait_words(StreamRef stream, std::span<const AwaitedWord> words) override;
   void synchronize(StreamRef stream) override;
 
   DeviceDescription describe(int device);

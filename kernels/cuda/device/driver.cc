@@ -33,7 +33,7 @@ Driver::Driver() {
       !find(device_attribute, "cuDeviceGetAttribute") || !find(error_name, "cuGetErrorName"))
     throw Error(ErrorCode::unavailable,
                 "no GPU: the driver lacks functions of CUDA 12.0; install a newer driver");
-  if (!find(write_value, "cuStreamWriteValue64") || !find(wait_value, "cuStreamWaitValue64"))
+  if (!find(write_value, "cuStreamWriteValue64") || !find(batch_words, "cuStreamBatchMemOp"))
     write_value = nullptr;
 }
 

@@ -17,7 +17,7 @@ struct Driver {
   decltype(&cuGetErrorName) error_name = nullptr;
   // Null where the driver is too old for them.
   decltype(&cuStreamWriteValue64) write_value = nullptr;
-  decltype(&cuStreamWaitValue64) wait_value = nullptr;
+  decltype(&cuStreamBatchMemOp) batch_words = nullptr;
 
   /// Throws Error(unavailable) if the driver lacks any of the first.
   Driver();

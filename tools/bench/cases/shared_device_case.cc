@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "tools/bench/cases/cases.h"
+#include "tutti/backends/plugins.h"
 #include "tutti/backends/store.h"
 #include "tutti/base/text.h"
 #include "tutti/tensor/device_runtime.h"
@@ -30,16 +31,17 @@ struct ThreadRank {
 
 class ThreadRanks {
  public:
-  ThreadRanks(DeviceRuntime& runtime, int size, int64_t bytes)
+  ThreadRanks(DeviceRuntime& runtime, const std::string& backend, int size, int64_t bytes)
       : runtime_(runtime), ranks_(static_cast<size_t>(size)) {
     const auto store = make_memory_store();
     each([&](ThreadRank& own, int rank) {
       auto options = Options::thread_rank(rank, size, store);
-      options.backend = "peer";
+      options.backend = backend;
       own.comm = Communicator::create(std::move(options));
       own.stream = runtime_.create_stream(kDevice);
       own.tensor = Tensor(Shape{bytes / size_of(DataType::f32)}, DataType::f32, kDevice);
     });
+    copied_ = Tensor(ranks_[0].tensor.shape(), DataType::f32, kDevice);
     write();
   }
   ~ThreadRanks() {
@@ -94,7 +96,7 @@ class ThreadRanks {
     auto& own = ranks_[0];
     const auto bytes = static_cast<size_t>(own.tensor.bytes());
     for (int64_t i = 0; i < times; ++i)
-      runtime_.copy(ranks_[1].tensor.data(), own.tensor.data(), bytes, own.stream);
+      runtime_.copy(copied_.data(), own.tensor.data(), bytes, own.stream);
     runtime_.synchronize(own.stream);
   }
 
@@ -120,6 +122,7 @@ class ThreadRanks {
 
   DeviceRuntime& runtime_;
   std::vector<ThreadRank> ranks_;
+  Tensor copied_;
 };
 
 }  // namespace
@@ -129,17 +132,25 @@ bool run_shared_device(Session& session) {
   auto& report = session.report();
   report.print(fmt::format(
       "# tutti-bench shared_device: allreduce of f32 in place, ranks are threads on {}\n"
-      "#{:>6} {:>12} {:>12} {:>12} {:>12} {:>12} {:>8} {:>6}\n",
-      to_string(kDevice), "ranks", "bytes", "time (us)", "min", "max", "moved (GB/s)", "of copy",
-      "#wrong"));
+      "#{:>8} {:>6} {:>12} {:>12} {:>12} {:>12} {:>12} {:>8} {:>6}\n",
+      to_string(kDevice), "backend", "ranks", "bytes", "time (us)", "min", "max", "moved (GB/s)",
+      "of copy", "#wrong"));
   bool right = true;
-  for (const int size : {2, 4, 8})
+  struct Form {
+    const char* backend;
+    int size;
+  };
+  std::vector<Form> forms;
+  for (const auto& listed : list_backends({}))
+    if (listed.name == "nccl" && listed.plugin != nullptr) forms.push_back({"nccl", 1});
+  for (const int size : {1, 2, 4, 8}) forms.push_back({"peer", size});
+  for (const auto& [backend, size] : forms)
     for (const int64_t bytes : {int64_t{4} << 10, int64_t{1} << 20, int64_t{64} << 20}) {
-      ThreadRanks ranks(runtime, size, bytes);
+      ThreadRanks ranks(runtime, backend, size, bytes);
       const auto copy = session.measure({nullptr, [&](int64_t times) { ranks.copy(times); }});
       ranks.write();
       auto record = session.record(Way::named);
-      record.way = fmt::format("{} threads", size);
+      record.way = fmt::format("{} {}", backend, format_count(size, "thread"));
       record.dtype = to_string(DataType::f32);
       record.op = "average";
       record.bytes = bytes;
@@ -153,8 +164,8 @@ bool run_shared_device(Session& session) {
       record.extra["moved_gb_per_s"] = speed;
       record.extra["share_of_copy"] = of_copy;
       report.print(fmt::format(
-          " {:>6} {:>12} {:>12.1f} {:>12.1f} {:>12.1f} {:>12.1f} {:>8.2f} {:>6}\n", size, bytes,
-          record.time_us, record.min_us, record.max_us, speed, of_copy, record.wrong));
+          " {:>8} {:>6} {:>12} {:>12.1f} {:>12.1f} {:>12.1f} {:>12.1f} {:>8.2f} {:>6}\n", backend,
+          size, bytes, record.time_us, record.min_us, record.max_us, speed, of_copy, record.wrong));
       report.add(record);
     }
   return right;
