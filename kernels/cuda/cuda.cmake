@@ -59,7 +59,7 @@ foreach(target tutti_cuda_kernels tutti_cuda_layer_kernels)
   # A kernel whose registers do not suffice is an error, too.
   target_compile_options(${target} PRIVATE -fmad=false --expt-relaxed-constexpr
     -Xptxas=--warn-on-spills -Xcompiler=-Wall,-Wextra $<$<BOOL:${TUTTI_WERROR}>:-Werror=all-warnings>)
-  if(TUTTI_SLOW_KERNELS AND CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
+  if(TUTTI_LESS_OPTIMIZED AND CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
     target_compile_options(${target} PRIVATE --Ofast-compile=min)
   endif()
 endforeach()
