@@ -23,6 +23,7 @@ namespace tutti {
 
 class CommunicatorState;
 class GradientArena;
+class PersistentAllreduce;
 struct DeclaredTensor;
 struct OperationCall;
 
@@ -307,6 +308,7 @@ class Communicator {
 
  private:
   friend class GradientArena;
+  friend class PersistentAllreduce;
   std::string_view text_of(const OperationName& name) const;
   Work start(const OperationName& name, OperationCall call, bool ring = true);
   void check_pair(std::string_view name, int peer) const;

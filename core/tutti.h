@@ -8,6 +8,7 @@
 #include "tutti/base/error.h"
 #include "tutti/core/arena.h"
 #include "tutti/core/communicator.h"
+#include "tutti/core/persistent_allreduce.h"
 #include "tutti/core/settings/options.h"
 #include "tutti/core/settings/statistics.h"
 #include "tutti/core/work.h"

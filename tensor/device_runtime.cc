@@ -55,6 +55,7 @@ class CpuRuntime final : public DeviceRuntime {
     throw Error(ErrorCode::internal, "buckets of host memory are not unpacked by the device");
   }
   void reduce(const DeviceReduction&, StreamRef) override { throw not_of_devices(); }
+  void reduce_by_flags(const DeviceFlags&, StreamRef) override { throw not_of_devices(); }
   std::string identity(Device) override { return "cpu"; }
   void reach(Device, Device) override {}
   void* allocate_shared(size_t, Device, DeviceHandle&) override { throw not_of_devices(); }

@@ -94,6 +94,9 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   /// Frees memory of the program's when no operation of this rank uses it any more; those that do
   /// end with Error(invalid_argument). Any thread; never blocks.
   void retire(std::unique_ptr<Region> region) noexcept;
+  /// Stores 1 in the word when this communicator is over, for whoever waits outside of it; at once
+  /// if it is. Any thread; held until then.
+  void raise_when_over(std::shared_ptr<uint32_t> word);
   /// Lets the engine look again at what waits. Any thread; never blocks.
   void wake();
   /// Runs `function` as a callback: on the callbacks' thread, or, if the engine is closed, at once.
@@ -133,6 +136,8 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   [[noreturn]] void refuse_in_fork(std::string_view name) const;
   /// Throws what ended the communicator, if anything did. With submit_mutex_ held.
   void check_usable(std::string_view name) const;
+  /// With submit_mutex_ held.
+  void raise_all();
   void find_waits(Entry& entry);
   bool may_be_quiet();
   bool step();
@@ -339,7 +344,8 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   uint32_t quiet_plan_ = 0;
   int64_t submitted_bytes_ = 0;  // since the engine took submissions last
   std::optional<Error> broken_;
-  std::optional<Error> departed_;  // the first rank that left
+  std::vector<std::shared_ptr<uint32_t>> raised_when_over_;  // each by raise_when_over()
+  std::optional<Error> departed_;                            // the first rank that left
   bool closed_ = false;
 
   std::mutex token_mutex_;  // guards the following

@@ -203,6 +203,20 @@ void Engine::fault(const Error& error, bool tell_others) {
   end(error);
 }
 
+void Engine::raise_when_over(std::shared_ptr<uint32_t> word) {
+  const std::lock_guard lock(submit_mutex_);
+  // What the engine alone holds nobody looks at.
+  std::erase_if(raised_when_over_, [](const auto& one) { return one.use_count() == 1; });
+  raised_when_over_.push_back(std::move(word));
+  if (!usable_) raise_all();
+}
+
+void Engine::raise_all() {
+  for (const auto& word : raised_when_over_)
+    std::atomic_ref(*word).store(1, std::memory_order_release);
+  raised_when_over_.clear();
+}
+
 // This rank sends nothing after it and reads nothing, so the poller forgets the backend.
 void Engine::end(const Error& error) {
   left_ = error;
@@ -217,6 +231,7 @@ void Engine::end(const Error& error) {
     // before may have worked on these until here.
     const std::lock_guard lock(submit_mutex_);
     usable_ = false;
+    raise_all();
   }
   take_submissions();
 }

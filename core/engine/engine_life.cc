@@ -264,6 +264,7 @@ void Engine::close() noexcept {
       if (closed_) return;
       closed_ = true;
       usable_ = false;
+      raise_all();
     }
     closing_ = true;
     bell_.ring();

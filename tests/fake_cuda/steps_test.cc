@@ -5,8 +5,8 @@
 #include <limits>
 
 #include "tests/fake_cuda/fake_cuda_fixture.h"
+#include "tests/fake_cuda/step_check.h"
 #include "tests/nn/layer_check.h"
-#include "tests/nn/step_check.h"
 #include "tests/support/expect_error.h"
 #include "tutti/kernels/layers/optimizer_steps.h"
 #include "tutti/nn.h"

@@ -20,9 +20,7 @@ namespace {
 using cuda::FlagBoard;
 using cuda::FlagCall;
 using cuda::FlagPacket;
-using cuda::FlagRecord;
 using cuda::FlagState;
-using cuda::FlagVariant;
 
 constexpr int kKinds = 4;  // of inputs, which rounds take in turn
 constexpr uint64_t kPatience = 20'000'000'000, kSoon = 200'000'000;  // ns

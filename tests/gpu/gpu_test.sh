@@ -237,6 +237,8 @@ right() {
       --data "$root/share/mnist"
   done
   step "flag kernels" 60 flags_gpu_test --gtest_color=no
+  step "persistent allreduces, graphs" 90 persistent_gpu_test --gtest_color=no
+  have "a trainer as one graph" graph_trainer && step "a trainer as one graph" 60 graph_trainer 4
   if [[ ! -d $root/python ]]; then
     note "torch's tensors" skipped 0 "the Python package is not packed"
   elif have_torch "torch's tensors"; then

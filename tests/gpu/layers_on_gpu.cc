@@ -3,9 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/fake_cuda/step_check.h"
 #include "tests/nn/hosted_layers.h"
 #include "tests/nn/layer_check.h"
-#include "tests/nn/step_check.h"
 #include "tests/support/gpu.h"
 
 namespace tutti {

@@ -13,6 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "tests/tensor/fake_flags.h"
 #include "tests/tensor/fake_shared_memory.h"
 #include "tutti/base/check.h"
 #include "tutti/base/deadline.h"
@@ -380,8 +381,9 @@ void FakeDevice::unpack(const DeviceBucket& bucket, std::span<const Piece> piece
       tutti::unpack(pieces, bucket.dtype, bucket.data, 0, bucket.count, scale);
       for (auto* gate : gates) std::atomic_ref(*gate).store(1, std::memory_order_release);
     }
-    std::atomic_ref(*outcome.word)
-        .store(clean ? outcome.clean : outcome.vetoed, std::memory_order_release);
+    if (outcome.word != nullptr)
+      std::atomic_ref(*outcome.word)
+          .store(clean ? outcome.clean : outcome.vetoed, std::memory_order_release);
   });
 }
 
@@ -408,6 +410,10 @@ void* FakeDevice::map_shared(const DeviceHandle& handle, Device) {
 }
 
 void FakeDevice::unmap_shared(void* memory) noexcept { implementation_->shared.unmap(memory); }
+
+void FakeDevice::reduce_by_flags(const DeviceFlags& flags, StreamRef stream) {
+  host_function(stream, fake_flags(flags, implementation_->options().seed));
+}
 
 void FakeDevice::host_function(StreamRef stream, std::function<void()> function) {
   implementation_->stream(stream).submit(std::move(function));

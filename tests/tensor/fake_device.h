@@ -73,6 +73,7 @@ class FakeDevice : public DeviceRuntime {
   void unpack(const DeviceBucket& bucket, std::span<const Piece> pieces, Scale scale,
               const DeviceOutcome& outcome, StreamRef stream) override;
   void reduce(const DeviceReduction& reduction, StreamRef stream) override;
+  void reduce_by_flags(const DeviceFlags& flags, StreamRef stream) override;
   std::string identity(Device) override;
   void reach(Device, Device) override {}
   void* allocate_shared(size_t bytes, Device device, DeviceHandle& handle) override;

@@ -370,6 +370,16 @@ void CudaDevice::reduce(const DeviceReduction& reduction, StreamRef stream) {
   check(launch_reduce(reduction, native(stream)), "reduce", device);
 }
 
+void CudaDevice::reduce_by_flags(const DeviceFlags& flags, StreamRef stream) {
+  TUTTI_CHECK(flags.boards.size() <= kMostFlagRanks && flags.blocks <= kMostFlagBlocks &&
+              flags.op != ReduceOp::average && flags.scale.divisor > 0);
+  const int device = device_of(stream, flags.state);
+  const auto current = scope(device);
+  check(launch_flags(make_flag_call(flags), static_cast<uint64_t>(flags.patience.count()),
+                     native(stream)),
+        "reduce by flags", device);
+}
+
 void CudaDevice::host_function(StreamRef stream, std::function<void()> function) {
   // CUDA, which begins before this, takes the words' memory away when the process ends.
   std::call_once(ended_with_process_, [] { std::atexit([] { cuda_device().functions_.end(); }); });

@@ -60,6 +60,7 @@ class CudaDevice final : public DeviceRuntime {
   void unpack(const DeviceBucket& bucket, std::span<const Piece> pieces, Scale scale,
               const DeviceOutcome& outcome, StreamRef stream) override;
   void reduce(const DeviceReduction& reduction, StreamRef stream) override;
+  void reduce_by_flags(const DeviceFlags& flags, StreamRef stream) override;
   std::string identity(Device device) override;
   void reach(Device from, Device to) override;
   void* allocate_shared(size_t bytes, Device device, DeviceHandle& handle) override;

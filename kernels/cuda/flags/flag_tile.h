@@ -15,12 +15,11 @@
 //   the rounds after that return at once.
 
 #include "tutti/kernels/cuda/pack/reduce_tile.h"
+#include "tutti/tensor/device_flags.h"
 
 namespace tutti::cuda {
 
-inline constexpr int kMostFlagRanks = 8;    // the GPUs of one host
-inline constexpr int kMostFlagBlocks = 36;  // fit on any GPU beside the rank's own work
-inline constexpr int kFlagLine = 32;        // words: 128 bytes, which no other block writes
+inline constexpr int kFlagLine = 32;  // words: 128 bytes, which no other block writes
 
 /// What a rank's peers write into: words of one rank each, and room for packets.
 struct FlagBoard {
@@ -34,20 +33,11 @@ struct FlagState {
   uint32_t is_poisoned;             // a round was left: none after it runs
 };
 
-/// What is told of a wait that was left, in memory of the host.
-struct FlagRecord {
-  uint32_t is_set;
-  int32_t rank, peer, block;
-  uint32_t expected, seen;
-};
-
 /// Two numbers with the number of their round beside each: 16 bytes, of which each half is stored
 /// whole, so that no reader sees a number of another round.
 struct alignas(16) FlagPacket {
   uint32_t first, first_round, second, second_round;
 };
-
-enum class FlagVariant : uint8_t { one_shot, two_shot, packets };
 
 /// One allreduce. Grid, variant and count are equal on all ranks: they come from the plan.
 struct FlagCall {
@@ -100,11 +90,6 @@ TUTTI_DEVICE bool hear(const FlagCall& call, bool is_end, uint32_t round, int pe
                     block, atomics);
 }
 
-/// Elements of each of some parts of a whole: whole packs, so that all parts are aligned alike.
-inline constexpr int64_t flag_part(int64_t count, int parts) {
-  const int64_t each = (count + parts - 1) / parts;
-  return (each + 15) / 16 * 16;
-}
 /// How much ranks and blocks have to do, from the table's count and the call's variant, size and
 /// blocks.
 inline void cut_flags(FlagCall& call) {
@@ -112,6 +97,28 @@ inline void cut_flags(FlagCall& call) {
   call.share = call.variant == FlagVariant::two_shot ? flag_part(count, call.size) : count;
   call.part = flag_part(call.share, call.blocks);
   call.packets_of_block = (call.part + 1) / 2;
+}
+
+/// As the kernel takes it.
+inline FlagCall make_flag_call(const DeviceFlags& flags) {
+  static_assert(sizeof(FlagState) <= DeviceFlags::kStateBytes &&
+                sizeof(FlagBoard) == DeviceFlags::kWordBytes);
+  FlagCall call = {};
+  call.table = make_reduce_table(
+      {flags.inputs, flags.outputs, flags.count, flags.dtype, flags.op, flags.scale});
+  call.rank = flags.rank;
+  call.size = static_cast<int32_t>(flags.boards.size());
+  call.blocks = flags.blocks;
+  call.variant = flags.variant;
+  for (size_t rank = 0; rank < flags.boards.size(); ++rank) {
+    call.boards[rank] = reinterpret_cast<FlagBoard*>(flags.boards[rank]);
+    call.packets[rank] = reinterpret_cast<FlagPacket*>(flags.boards[rank] + sizeof(FlagBoard));
+  }
+  call.state = reinterpret_cast<FlagState*>(flags.state);
+  call.record = flags.record;
+  call.abort = flags.abort;
+  cut_flags(call);
+  return call;
 }
 
 /// The stretch of elements [begin, begin + count) that is part number `part` of a whole.

@@ -139,6 +139,7 @@ cudaError_t launch_unpack(const DeviceBucket& bucket, std::span<const Piece> pie
         <<<static_cast<unsigned>(tiles), kThreads, 0, stream>>>(table, lanes);
   });
   auto gates = outcome.gates;
+  if (gates.empty() && outcome.word == nullptr) return cudaGetLastError();
   do {
     Ending ending{};
     ending.gate_count = static_cast<int>(std::min<size_t>(gates.size(), kMostGates));

@@ -13,6 +13,7 @@
 #include <tuple>
 #include <vector>
 
+#include "tests/kernels/cuda/host_atomics.h"
 #include "tests/support/ranks.h"
 #include "tutti/base/deadline.h"
 #include "tutti/kernels/cuda/flags/flag_tile.h"
@@ -23,60 +24,7 @@ namespace {
 using cuda::FlagBoard;
 using cuda::FlagCall;
 using cuda::FlagPacket;
-using cuda::FlagRecord;
 using cuda::FlagState;
-using cuda::FlagVariant;
-
-// Words as threads store and await them. Delays come at random before each store.
-struct HostAtomics {
-  std::minstd_rand random;
-  Clock::time_point deadline;
-
-  void delay() {
-    const auto what = random() % 1024;
-    if (what == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 200));
-    if (what < 60) std::this_thread::yield();
-  }
-  void store_release(uint32_t* word, uint32_t value) {
-    delay();
-    std::atomic_ref(*word).store(value, std::memory_order_release);
-  }
-  uint32_t load_acquire(const uint32_t* word) const {
-    return std::atomic_ref(const_cast<uint32_t&>(*word)).load(std::memory_order_acquire);
-  }
-  // Halves are whole, but come in any order.
-  static uint64_t& half(const FlagPacket* place, int which) {
-    return reinterpret_cast<uint64_t*>(const_cast<FlagPacket*>(place))[which];
-  }
-  void store_packet(FlagPacket* place, const FlagPacket& packet) {
-    const uint64_t halves[] = {packet.first | uint64_t{packet.first_round} << 32,
-                               packet.second | uint64_t{packet.second_round} << 32};
-    const int first = static_cast<int>(random() % 2);
-    for (const int which : {first, 1 - first}) {
-      delay();
-      std::atomic_ref(half(place, which)).store(halves[which], std::memory_order_relaxed);
-    }
-  }
-  FlagPacket load_packet(const FlagPacket* place) const {
-    const auto first = std::atomic_ref(half(place, 0)).load(std::memory_order_relaxed);
-    const auto second = std::atomic_ref(half(place, 1)).load(std::memory_order_relaxed);
-    return {static_cast<uint32_t>(first), static_cast<uint32_t>(first >> 32),
-            static_cast<uint32_t>(second), static_cast<uint32_t>(second >> 32)};
-  }
-  // Who has polled for a while sleeps: on a machine that is busy a thread that yields comes back
-  // late, one that wakes soon.
-  bool may_go_on(uint32_t polls, const uint32_t* abort) const {
-    if (polls < 8)
-      std::this_thread::yield();
-    else
-      std::this_thread::sleep_for(std::chrono::microseconds(20));
-    return load_acquire(abort) == 0 && Clock::now() < deadline;
-  }
-  void leave(FlagRecord& record, FlagState& state, const FlagRecord& what) {
-    if (std::atomic_ref(state.is_poisoned).exchange(1) != 0) return;
-    record = what;
-  }
-};
 
 // All ranks' memory, and what goes wrong.
 class FlagRanks {
@@ -163,7 +111,7 @@ class FlagRanks {
     call.record = &own.record;
     // Of one round: what runs beside the tests makes a run of them slow.
     const auto bound = std::chrono::milliseconds(static_cast<int64_t>(patience * 1000));
-    HostAtomics atomics{
+    test::HostAtomics atomics{
         std::minstd_rand(static_cast<unsigned>(seed_ + static_cast<uint64_t>(rank * 64 + block))),
         Clock::now() + bound};
     const auto parts = parts_of(block);

@@ -142,9 +142,10 @@ std::span<const Case> all_cases() {
        kTiming,
        {named},
        run_shared_device,
-       "Ranks are threads of this process (backend peer, 1 to 8; a rank of nccl beside them), each "
-       "of which\n"
-       "waits on its stream alone. With -n 1. Bandwidths count every byte loaded and stored."},
+       "Ranks are threads of this process: named allreduces of backend peer, and "
+       "PersistentAllreduce\n"
+       "(way persistent); a rank of nccl beside them. Each waits on its stream alone. With -n 1.\n"
+       "Bandwidths count every byte loaded and stored."},
       {"create",
        "Communicator::create and a first 4-byte allreduce, in fresh processes",
        kFresh,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <exception>
 #include <string>
 #include <thread>
@@ -12,6 +13,7 @@
 #include "tutti/backends/plugins.h"
 #include "tutti/backends/store.h"
 #include "tutti/base/text.h"
+#include "tutti/core/persistent_allreduce.h"
 #include "tutti/tensor/device_runtime.h"
 #include "tutti/tensor/tensor.h"
 
@@ -27,25 +29,32 @@ struct ThreadRank {
   std::unique_ptr<Communicator> comm;
   StreamRef stream;
   Tensor tensor;
+  std::unique_ptr<PersistentAllreduce> persistent;  // null: by the engine
 };
+
+constexpr std::string_view kPersistent = "persistent";
 
 class ThreadRanks {
  public:
-  ThreadRanks(DeviceRuntime& runtime, const std::string& backend, int size, int64_t bytes)
+  // `way`: a backend, or kPersistent.
+  ThreadRanks(DeviceRuntime& runtime, std::string_view way, int size, int64_t bytes)
       : runtime_(runtime), ranks_(static_cast<size_t>(size)) {
     const auto store = make_memory_store();
     each([&](ThreadRank& own, int rank) {
       auto options = Options::thread_rank(rank, size, store);
-      options.backend = backend;
+      options.backend = way == kPersistent ? "memory" : way;
       own.comm = Communicator::create(std::move(options));
       own.stream = runtime_.create_stream(kDevice);
       own.tensor = Tensor(Shape{bytes / size_of(DataType::f32)}, DataType::f32, kDevice);
+      if (way == kPersistent)
+        own.persistent = std::make_unique<PersistentAllreduce>(*own.comm, "gradient", own.tensor);
     });
     copied_ = Tensor(ranks_[0].tensor.shape(), DataType::f32, kDevice);
     write();
   }
   ~ThreadRanks() {
     each([&](ThreadRank& own, int) {
+      own.persistent.reset();
       own.comm.reset();
       runtime_.destroy_stream(own.stream);
     });
@@ -64,6 +73,11 @@ class ThreadRanks {
   }
   void reduce(int64_t times) {
     each([&](ThreadRank& own, int) {
+      if (own.persistent) {
+        for (int64_t i = 0; i < times; ++i) own.persistent->launch(own.stream);
+        runtime_.synchronize(own.stream);
+        return own.persistent->check();
+      }
       const TensorView view(own.tensor.data(), own.tensor.shape(), DataType::f32, kDevice,
                             own.stream);
       std::array<Work, kAhead> works;  // the host is ahead of the GPU by so many
@@ -128,29 +142,32 @@ class ThreadRanks {
 }  // namespace
 
 bool run_shared_device(Session& session) {
+  // Streams whose kernels wait for each other stand in hardware queues of their own.
+  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   auto& runtime = device_runtime(DeviceKind::cuda);
   auto& report = session.report();
   report.print(fmt::format(
       "# tutti-bench shared_device: allreduce of f32 in place, ranks are threads on {}\n"
-      "#{:>8} {:>6} {:>12} {:>12} {:>12} {:>12} {:>12} {:>8} {:>6}\n",
-      to_string(kDevice), "backend", "ranks", "bytes", "time (us)", "min", "max", "moved (GB/s)",
+      "#{:>11} {:>6} {:>12} {:>12} {:>12} {:>12} {:>12} {:>8} {:>6}\n",
+      to_string(kDevice), "way", "ranks", "bytes", "time (us)", "min", "max", "moved (GB/s)",
       "of copy", "#wrong"));
   bool right = true;
   struct Form {
-    const char* backend;
+    std::string_view way;
     int size;
   };
   std::vector<Form> forms;
   for (const auto& listed : list_backends({}))
     if (listed.name == "nccl" && listed.plugin != nullptr) forms.push_back({"nccl", 1});
-  for (const int size : {1, 2, 4, 8}) forms.push_back({"peer", size});
-  for (const auto& [backend, size] : forms)
+  for (const auto way : {std::string_view("peer"), kPersistent})
+    for (const int size : {1, 2, 4, 8}) forms.push_back({way, size});
+  for (const auto& [way, size] : forms)
     for (const int64_t bytes : {int64_t{4} << 10, int64_t{1} << 20, int64_t{64} << 20}) {
-      ThreadRanks ranks(runtime, backend, size, bytes);
+      ThreadRanks ranks(runtime, way, size, bytes);
       const auto copy = session.measure({nullptr, [&](int64_t times) { ranks.copy(times); }});
       ranks.write();
       auto record = session.record(Way::named);
-      record.way = fmt::format("{} {}", backend, format_count(size, "thread"));
+      record.way = fmt::format("{} {}", way, format_count(size, "thread"));
       record.dtype = to_string(DataType::f32);
       record.op = "average";
       record.bytes = bytes;
@@ -164,7 +181,7 @@ bool run_shared_device(Session& session) {
       record.extra["moved_gb_per_s"] = speed;
       record.extra["share_of_copy"] = of_copy;
       report.print(fmt::format(
-          " {:>8} {:>6} {:>12} {:>12.1f} {:>12.1f} {:>12.1f} {:>12.1f} {:>8.2f} {:>6}\n", backend,
+          " {:>11} {:>6} {:>12} {:>12.1f} {:>12.1f} {:>12.1f} {:>12.1f} {:>8.2f} {:>6}\n", way,
           size, bytes, record.time_us, record.min_us, record.max_us, speed, of_copy, record.wrong));
       report.add(record);
     }

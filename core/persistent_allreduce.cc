@@ -1,0 +1,428 @@
+#include "tutti/core/persistent_allreduce.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "tutti/base/process/fork_guard.h"
+#include "tutti/base/text.h"
+#include "tutti/core/life/communicator_state.h"
+#include "tutti/kernels/reduce.h"
+#include "tutti/tensor/device_flags.h"
+
+namespace tutti {
+
+namespace {
+
+// Up to here latency counts more than how often a byte is loaded.
+constexpr int64_t kSmallBytes = 32 << 10;
+constexpr int64_t kBytesOfBlock = 16 << 10;
+constexpr double kPatience = 60;
+constexpr size_t kAlignment = 256;
+
+size_t rounded_up(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+// What a rank tells the others of its memory.
+struct Offer {
+  int32_t device;        // its number in this rank's process
+  uint64_t board, data;  // addresses, for ranks of the same process
+  DeviceHandle handle;   // for others: of memory that begins with the board,
+  uint64_t offset;       // and from there on has the data
+  char identity[64];     // of its GPU
+};
+
+std::vector<std::byte> encode(const std::string& failure, const std::string& what,
+                              const Offer& offer) {
+  const auto text = failure + '\n' + what + '\n';
+  std::vector<std::byte> bytes(text.size() + sizeof(Offer));
+  std::memcpy(bytes.data(), text.data(), text.size());
+  std::memcpy(bytes.data() + text.size(), &offer, sizeof(Offer));
+  return bytes;
+}
+
+struct Heard {
+  ErrorCode code = ErrorCode::unavailable;  // of the failure
+  std::string failure, what;
+  Offer offer = {};
+};
+
+Heard decode(std::span<const std::byte> bytes) {
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const auto first = text.find('\n');
+  const auto second = first == text.npos ? first : text.find('\n', first + 1);
+  if (second == text.npos || bytes.size() - second - 1 != sizeof(Offer))
+    throw Error(ErrorCode::corrupt_data, "a rank's offer of a persistent allreduce is damaged");
+  Heard heard;
+  heard.what = text.substr(first + 1, second - first - 1);
+  heard.failure = text.substr(0, first);
+  if (const auto space = heard.failure.find(' '); space != text.npos) {
+    if (const auto code = parse_integer(heard.failure.substr(0, space), 1, 16))
+      heard.code = static_cast<ErrorCode>(*code);
+    heard.failure.erase(0, space + 1);
+  }
+  std::memcpy(&heard.offer, bytes.data() + second + 1, sizeof(Offer));
+  return heard;
+}
+
+}  // namespace
+
+class PersistentAllreduce::Plan {
+ public:
+  Plan(Communicator& communicator, std::shared_ptr<Engine> engine, std::string name,
+       std::span<const TensorView> tensors, const ReduceOptions& options);
+  ~Plan();
+
+  void launch(StreamRef stream);
+  void check() const;
+  FlagVariant variant() const { return flags_.variant; }
+
+ private:
+  void describe(std::span<const TensorView> tensors, const ReduceOptions& options);
+  void require_one_host() const;
+  Offer allocate(bool is_shared);
+  void agree(std::span<const Heard> heard) const;
+  void reach(std::span<const Heard> heard);
+  template <class T>
+  std::shared_ptr<T> host_memory();
+  void free() noexcept;
+  bool is_near(int rank) const;
+
+  const std::shared_ptr<Engine> engine_;
+  const std::string name_;
+  const int rank_, size_;
+  DeviceRuntime* runtime_ = nullptr;
+  Device device_;
+  std::string what_;
+  std::vector<Piece> pieces_;
+  Scale prescale_;
+  bool packs_ = true;
+  std::byte* memory_ = nullptr;  // the board, then what is packed, then what comes of it
+  bool is_shared_ = false;       // with other processes
+  std::byte* data_ = nullptr;    // what this rank's peers load
+  std::byte* result_ = nullptr;
+  std::byte* state_ = nullptr;
+  std::shared_ptr<FlagRecord> record_;
+  std::shared_ptr<uint32_t> abort_;
+  std::array<const std::byte*, kMostFlagRanks> inputs_{};
+  std::array<std::byte*, kMostFlagRanks> outputs_{}, boards_{};
+  std::vector<void*> mapped_;
+  DeviceFlags flags_;
+};
+
+// --- what this rank wants -----------------------------------------------------------------------
+
+void PersistentAllreduce::Plan::describe(std::span<const TensorView> tensors,
+                                         const ReduceOptions& options) {
+  if (tensors.empty()) throw refused(name_, "a persistent allreduce wants a tensor");
+  device_ = tensors[0].device();
+  flags_.dtype = options.wire.value_or(tensors[0].dtype());
+  what_ = fmt::format("{} as {}, prescale {}, postscale {}:", to_string(options.op),
+                      to_string(flags_.dtype), options.prescale, options.postscale);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const auto& tensor = tensors[i];
+    const auto shown = fmt::format("{}{}", to_string(tensor.dtype()), tensor.shape().to_string());
+    if (tensor.device().kind == DeviceKind::cpu || tensor.device() != device_)
+      throw refused(name_, fmt::format("tensor {} of a persistent allreduce lives on {}, expected "
+                                       "all of them on one GPU; allreduce() takes any",
+                                       i, to_string(tensor.device())));
+    if (!tensor.is_row_major() || tensor.count() == 0)
+      throw refused(name_,
+                    fmt::format("tensor {} of a persistent allreduce is {}, expected elements "
+                                "in row-major order",
+                                i, tensor.count() == 0 ? shown : shown + " with strides"));
+    const bool is_cast = tensor.dtype() != flags_.dtype;
+    const bool may_be_cast = options.wire.has_value() &&
+                             (flags_.dtype == DataType::f16 || flags_.dtype == DataType::bf16) &&
+                             (tensor.dtype() == DataType::f32 || tensor.dtype() == DataType::f64);
+    if (is_cast && !may_be_cast)
+      throw refused(name_, fmt::format("tensor {} of a persistent allreduce is {}, and {} is what "
+                                       "is reduced; make one for each dtype, or give a wire type "
+                                       "of f16 or bf16",
+                                       i, shown, to_string(flags_.dtype)));
+    if (!can_reduce(tensor.dtype(), options.op))
+      throw op_means_nothing(name_, tensor.dtype(), options.op);
+    pieces_.push_back({tensor.data(), tensor.dtype(), flags_.count, tensor.count()});
+    flags_.count += tensor.count();
+    what_ += ' ' + shown;
+  }
+  prescale_.factor = options.prescale;
+  flags_.op = options.op == ReduceOp::average ? ReduceOp::sum : options.op;
+  flags_.scale.factor = options.postscale;
+  if (options.op == ReduceOp::average) flags_.scale.divisor = size_;
+  const int64_t bytes = flags_.count * size_of(flags_.dtype);
+  flags_.variant = bytes > kSmallBytes             ? FlagVariant::two_shot
+                   : flags_.dtype == DataType::f32 ? FlagVariant::packets
+                                                   : FlagVariant::one_shot;
+  flags_.blocks = static_cast<int>(
+      std::clamp<int64_t>((bytes + kBytesOfBlock - 1) / kBytesOfBlock, 1, kMostFlagBlocks));
+  const double patience = engine_->options().operation_timeout;
+  flags_.patience = std::chrono::duration_cast<std::chrono::nanoseconds>(
+      std::chrono::duration<double>(patience > 0 ? patience : kPatience));
+}
+
+bool PersistentAllreduce::Plan::is_near(int rank) const {
+  const auto& places = engine_->context().places;
+  const auto &own = places[static_cast<size_t>(rank_)], &its = places[static_cast<size_t>(rank)];
+  return own.host == its.host && own.shares_pids(its) && own.pid == its.pid;
+}
+
+// --- memory -------------------------------------------------------------------------------------
+
+// Zeroed before any peer hears of it.
+Offer PersistentAllreduce::Plan::allocate(bool is_shared) {
+  Offer offer = {};
+  is_shared_ = is_shared;
+  // What lies in one piece that all ranks reach, being threads of this process, stays where it is.
+  packs_ = is_shared || pieces_.size() > 1 || pieces_[0].dtype != flags_.dtype ||
+           !prescale_.is_one() || flags_.variant == FlagVariant::one_shot;
+  flags_.inputs = std::span(inputs_).first(static_cast<size_t>(size_));
+  const auto bytes = rounded_up(static_cast<size_t>(flags_.count * size_of(flags_.dtype)));
+  const auto board = rounded_up(flags_.board_bytes());
+  const bool is_apart = flags_.variant == FlagVariant::one_shot;
+  const auto all = board + (packs_ ? bytes : 0) + (is_apart ? bytes : 0);
+  memory_ =
+      static_cast<std::byte*>(is_shared ? runtime_->allocate_shared(all, device_, offer.handle)
+                                        : runtime_->allocate(all, device_));
+  state_ = static_cast<std::byte*>(runtime_->allocate(DeviceFlags::kStateBytes, device_));
+  const auto stream = runtime_->create_stream(device_);
+  const auto clear = [&](std::byte* data, size_t count) {
+    runtime_->pack({data, DataType::u8, static_cast<int64_t>(count), 0, 0, false}, {}, {}, false,
+                   stream);
+  };
+  clear(memory_, all);
+  clear(state_, DeviceFlags::kStateBytes);
+  runtime_->synchronize(stream);
+  runtime_->destroy_stream(stream);
+  data_ = packs_ ? memory_ + board : pieces_[0].data;
+  result_ = is_apart ? data_ + bytes : data_;
+  offer.device = device_.index;
+  offer.board = reinterpret_cast<uintptr_t>(memory_);
+  offer.data = reinterpret_cast<uintptr_t>(data_);
+  offer.offset = board;
+  const auto identity = runtime_->identity(device_);
+  identity.copy(offer.identity, sizeof(offer.identity) - 1);
+  return offer;
+}
+
+template <class T>
+std::shared_ptr<T> PersistentAllreduce::Plan::host_memory() {
+  auto* const memory = new (runtime_->allocate_host(sizeof(T))) T{};
+  return {memory, [runtime = runtime_](T* word) { runtime->free_host(word); }};
+}
+
+void PersistentAllreduce::Plan::reach(std::span<const Heard> heard) {
+  for (int rank = 0; rank < size_; ++rank) {
+    const auto at = static_cast<size_t>(rank);
+    const auto& offer = heard[at].offer;
+    auto* board = reinterpret_cast<std::byte*>(offer.board);
+    auto* data = reinterpret_cast<std::byte*>(offer.data);
+    if (!is_near(rank)) {
+      board = static_cast<std::byte*>(runtime_->map_shared(offer.handle, device_));
+      mapped_.push_back(board);
+      data = board + offer.offset;
+    } else if (rank != rank_) {
+      runtime_->reach(device_, {device_.kind, offer.device});
+    }
+    boards_[at] = board;
+    inputs_[at] = data;
+    outputs_[at] = rank == rank_ ? result_ : data;
+  }
+  const auto size = static_cast<size_t>(size_);
+  flags_.outputs = std::span(outputs_).first(size);
+  flags_.boards = std::span(boards_).first(size);
+  flags_.rank = rank_;
+  flags_.state = state_;
+  record_ = host_memory<FlagRecord>();
+  abort_ = host_memory<uint32_t>();
+  flags_.record = record_.get();
+  flags_.abort = abort_.get();
+  engine_->raise_when_over(abort_);
+}
+
+// --- together -----------------------------------------------------------------------------------
+
+// The places of all ranks are known to all, so all throw alike.
+void PersistentAllreduce::Plan::require_one_host() const {
+  if (size_ > kMostFlagRanks)
+    throw Error(ErrorCode::unavailable,
+                fmt::format("persistent allreduce {}: it takes {} ranks at most, and there are {}; "
+                            "use allreduce()",
+                            shown_name(name_), kMostFlagRanks, size_));
+  const auto& places = engine_->context().places;
+  for (int rank = 1; rank < size_; ++rank) {
+    const auto& its = places[static_cast<size_t>(rank)];
+    if (its.host == places[0].host && its.shares_pids(places[0])) continue;
+    throw Error(
+        ErrorCode::unavailable,
+        fmt::format("persistent allreduce {}: rank 0 runs on {} and rank {} on {}, which is "
+                    "another host or PID namespace; use allreduce()",
+                    shown_name(name_), places[0].host_name, rank, its.host_name))
+        .with_rank(rank);
+  }
+}
+
+void PersistentAllreduce::Plan::agree(std::span<const Heard> heard) const {
+  for (int rank = 0; rank < size_; ++rank) {
+    const auto& its = heard[static_cast<size_t>(rank)];
+    if (!its.failure.empty())
+      throw Error(its.code, fmt::format("persistent allreduce {}: rank {}: {}", shown_name(name_),
+                                        rank, its.failure))
+          .with_rank(rank)
+          .with_tensor(name_);
+    if (its.what != heard[0].what)
+      throw Error(ErrorCode::mismatch,
+                  fmt::format("persistent allreduce {}: rank 0 gave {}; rank {} gave {}; all ranks "
+                              "give equal tensors and options in one order",
+                              shown_name(name_), heard[0].what, rank, its.what))
+          .with_rank(rank)
+          .with_tensor(name_);
+  }
+  // Kernels of processes that share a GPU take turns there, so none could wait for another.
+  for (int rank = 0; rank < size_; ++rank)
+    for (int other = 0; other < rank; ++other) {
+      const auto& places = engine_->context().places;
+      const std::string_view identity = heard[static_cast<size_t>(rank)].offer.identity;
+      if (identity.empty() || identity != heard[static_cast<size_t>(other)].offer.identity ||
+          places[static_cast<size_t>(rank)].pid == places[static_cast<size_t>(other)].pid)
+        continue;
+      throw Error(
+          ErrorCode::unavailable,
+          fmt::format("persistent allreduce {}: ranks {} and {} are processes that share the "
+                      "GPU at {}, whose kernels cannot wait for each other; give each a GPU, "
+                      "make the ranks threads, or use allreduce() with backend peer",
+                      shown_name(name_), other, rank, identity))
+          .with_rank(rank)
+          .with_tensor(name_);
+    }
+}
+
+PersistentAllreduce::Plan::Plan(Communicator& communicator, std::shared_ptr<Engine> engine,
+                                std::string name, std::span<const TensorView> tensors,
+                                const ReduceOptions& options)
+    : engine_(std::move(engine)),
+      name_(std::move(name)),
+      rank_(communicator.rank()),
+      size_(communicator.size()) {
+  engine_->check_not_forked(name_);
+  describe(tensors, options);
+  require_one_host();
+  // What one rank lacks all hear of, before any waits for it.
+  const auto tell = [&](std::string_view step, auto&& body) {
+    std::string failure;
+    Offer offer = {};
+    try {
+      offer = body();
+    } catch (const Error& error) {
+      failure = fmt::format("{} {}", static_cast<int>(error.code()), error.what());
+    }
+    std::vector<Heard> heard;
+    for (const auto& bytes : communicator.allgather_bytes(fmt::format("{} {}", name_, step),
+                                                          encode(failure, what_, offer)))
+      heard.push_back(decode(bytes));
+    agree(heard);
+    return heard;
+  };
+  try {
+    const auto heard = tell("prepares", [&] {
+      runtime_ = &device_runtime(device_.kind);
+      bool all_near = true;
+      for (int rank = 0; rank < size_; ++rank) all_near &= is_near(rank);
+      return allocate(!all_near);
+    });
+    tell("reaches", [&] {
+      reach(heard);
+      return Offer{};
+    });
+  } catch (...) {
+    free();
+    throw;
+  }
+}
+
+PersistentAllreduce::Plan::~Plan() {
+  // In a fork all of it is the parent's.
+  if (!engine_->forked()) free();
+}
+
+void PersistentAllreduce::Plan::free() noexcept {
+  for (void* const memory : mapped_) runtime_->unmap_shared(memory);
+  if (memory_ == nullptr) return;
+  // A peer's kernel may come to what this rank has left.
+  if (record_ && std::atomic_ref(record_->is_set).load(std::memory_order_acquire) != 0)
+    return keep_for_good(memory_);
+  if (is_shared_)
+    runtime_->free_shared(memory_);
+  else
+    runtime_->free(memory_, device_);
+  if (state_ != nullptr) runtime_->free(state_, device_);
+}
+
+// --- rounds -------------------------------------------------------------------------------------
+
+void PersistentAllreduce::Plan::launch(StreamRef stream) {
+  check();
+  if (packs_)
+    runtime_->pack({data_, flags_.dtype, flags_.count, 0, 0, false}, pieces_, prescale_, false,
+                   stream);
+  runtime_->reduce_by_flags(flags_, stream);
+  if (packs_)
+    runtime_->unpack({result_, flags_.dtype, flags_.count, 0, 0, false}, pieces_, {}, {}, stream);
+}
+
+void PersistentAllreduce::Plan::check() const {
+  engine_->check_not_forked(name_);
+  if (const auto error = engine_->broken()) throw *error;
+  if (std::atomic_ref(*abort_).load(std::memory_order_acquire) != 0)
+    throw Error(
+        ErrorCode::closed,
+        fmt::format("persistent allreduce {}: its Communicator is closed", shown_name(name_)))
+        .with_tensor(name_);
+  if (std::atomic_ref(record_->is_set).load(std::memory_order_acquire) == 0) return;
+  throw Error(
+      ErrorCode::timeout,
+      fmt::format("persistent allreduce {}: in round {} a kernel of rank {} waited {:.1f} s "
+                  "for rank {}, which had come to round {}; nothing is reduced any more: make "
+                  "a new one on all ranks",
+                  shown_name(name_), record_->expected, record_->rank,
+                  std::chrono::duration<double>(flags_.patience).count(), record_->peer,
+                  record_->seen))
+      .with_rank(record_->peer)
+      .with_tensor(name_);
+}
+
+PersistentAllreduce::PersistentAllreduce(Communicator& communicator, std::string name,
+                                         std::span<const TensorView> tensors,
+                                         const ReduceOptions& options)
+    : plan_(std::make_unique<Plan>(communicator, communicator.state_->engine, std::move(name),
+                                   tensors, options)) {}
+
+PersistentAllreduce::PersistentAllreduce(Communicator& communicator, std::string name,
+                                         const TensorView& tensor, const ReduceOptions& options)
+    : PersistentAllreduce(communicator, std::move(name), {&tensor, 1}, options) {}
+
+PersistentAllreduce::~PersistentAllreduce() = default;
+
+void PersistentAllreduce::launch(StreamRef stream) { plan_->launch(stream); }
+
+void PersistentAllreduce::check() const { plan_->check(); }
+
+std::string_view PersistentAllreduce::variant() const {
+  switch (plan_->variant()) {
+    case FlagVariant::packets:
+      return "packets";
+    case FlagVariant::one_shot:
+      return "one_shot";
+    case FlagVariant::two_shot:
+      break;
+  }
+  return "two_shot";
+}
+
+}  // namespace tutti

@@ -1,0 +1,371 @@
+// Allreduces that are launched without the engine, on the tests' device: ranks are threads that
+// share it, or processes that have one each.
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/backends/conformance/user_stream.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/ranks.h"
+#include "tutti/base/deadline.h"
+#include "tutti/core/persistent_allreduce.h"
+#include "tutti/kernels/convert.h"
+
+namespace tutti::test {
+namespace {
+
+// Gaps between tensors: nothing outside of them may be written.
+std::vector<Tensor> tensors_of(DataType dtype, const std::vector<int64_t>& counts) {
+  std::vector<Tensor> all;
+  all.reserve(counts.size());
+  for (const auto count : counts) all.emplace_back(Shape{count}, dtype, kFake);
+  return all;
+}
+
+std::vector<TensorView> views(const std::vector<Tensor>& tensors) {
+  return {tensors.begin(), tensors.end()};
+}
+
+// Small whole numbers, which every dtype has, and which every order sums alike; a byte holds the
+// sum of 8 ranks.
+double value_of(int rank, int round, int64_t i) {
+  return static_cast<double>((i + 3 * rank + round) % 7);
+}
+
+void fill(const Tensor& tensor, int rank, int round) {
+  std::vector<double> values(static_cast<size_t>(tensor.count()));
+  for (size_t i = 0; i < values.size(); ++i)
+    values[i] = value_of(rank, round, static_cast<int64_t>(i));
+  cast(DataType::f64, reinterpret_cast<const std::byte*>(values.data()), tensor.dtype(),
+       tensor.data(), tensor.count());
+}
+
+void expect_sums(const Tensor& tensor, int size, int round, double factor = 1) {
+  std::vector<double> got(static_cast<size_t>(tensor.count()));
+  cast(tensor.dtype(), tensor.data(), DataType::f64, reinterpret_cast<std::byte*>(got.data()),
+       tensor.count());
+  int64_t wrong = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    double sum = 0;
+    for (int rank = 0; rank < size; ++rank) sum += value_of(rank, round, static_cast<int64_t>(i));
+    wrong += got[i] != sum * factor;
+  }
+  EXPECT_EQ(wrong, 0) << to_string(tensor.dtype()) << " of " << tensor.count() << " in round "
+                      << round;
+}
+
+// Rounds one behind the other on a stream that the host does not wait for.
+void reduce(Communicator& comm, DataType dtype, const std::vector<int64_t>& counts,
+            std::string_view variant, int rounds) {
+  const auto name = std::string(to_string(dtype)) + " " + std::to_string(counts[0]);
+  const auto tensors = tensors_of(dtype, counts);
+  UserStream user;
+  {
+    PersistentAllreduce allreduce(comm, name, views(tensors), {.op = ReduceOp::sum});
+    EXPECT_EQ(allreduce.variant(), variant) << name;
+    for (int round = 0; round < rounds; ++round) {
+      device().host_function(user.get(), [&, round] {
+        for (const auto& tensor : tensors) fill(tensor, comm.rank(), round);
+      });
+      allreduce.launch(user.get());
+      device().host_function(user.get(), [&, round] {
+        for (const auto& tensor : tensors) expect_sums(tensor, comm.size(), round);
+      });
+    }
+    device().synchronize(user.get());
+    allreduce.check();
+  }
+}
+
+void every_kind(Communicator& comm) {
+  reduce(comm, DataType::f32, {1}, "packets", 9);
+  reduce(comm, DataType::f32, {1001, 3}, "packets", 9);
+  reduce(comm, DataType::f32, {20'001, 1, 77}, "two_shot", 5);
+  reduce(comm, DataType::f32, {70'001}, "two_shot", 5);
+  for (const auto dtype :
+       {DataType::f64, DataType::f16, DataType::bf16, DataType::i8, DataType::u8, DataType::i16,
+        DataType::u16, DataType::i32, DataType::u32, DataType::i64, DataType::u64})
+    reduce(comm, dtype, {333}, "one_shot", 3);
+  reduce(comm, DataType::bf16, {17'001, 5}, "two_shot", 3);
+  reduce(comm, DataType::i64, {5'001}, "two_shot", 3);
+}
+
+void on_their_own_devices(Options& options) {
+  static FakeDevice own({.identity = "bus " + std::to_string(options.rank)});
+  options.backend = "shm";
+}
+
+// Processes first: they are forks, which want no threads before them.
+TEST(Persistent, SumsOfProcessesWithADeviceEach) {
+  run_processes(3, every_kind, on_their_own_devices);
+}
+
+TEST(Persistent, ProcessesThatShareADeviceAreToldWhatToDo) {
+  run_processes(
+      2,
+      [](Communicator& comm) {
+        const Tensor tensor(Shape{3}, DataType::f32, kFake);
+        expect_error(ErrorCode::unavailable, "processes that share the GPU at bus 1",
+                     [&] { PersistentAllreduce(comm, "shared", tensor); });
+        comm.barrier("and go on").wait();
+      },
+      [](Options& options) {
+        static FakeDevice one({.identity = "bus 1"});
+        options.backend = "shm";
+      });
+}
+
+// A process that dies says nothing; the others' kernels must not wait for it for a minute.
+TEST(Persistent, ARankThatDiesEndsTheRoundAndIsNamed) {
+  run_processes(
+      3,
+      [](Communicator& comm) {
+        const Tensor tensor(Shape{100}, DataType::f32, kFake);
+        UserStream user;
+        PersistentAllreduce allreduce(comm, "dies", tensor);
+        allreduce.launch(user.get());
+        device().synchronize(user.get());
+        comm.barrier("one round").wait();
+        if (comm.rank() == 1) ::raise(SIGKILL);
+        const auto begin = Clock::now();
+        allreduce.launch(user.get());
+        device().synchronize(user.get());
+        EXPECT_LT(Clock::now() - begin, std::chrono::seconds(20));
+        expect_error(ErrorCode::peer_lost, "rank 1", [&] {
+          const auto until = Deadline::after(10);
+          while (!until.passed()) allreduce.check();
+        });
+      },
+      on_their_own_devices, 60, 1);
+}
+
+TEST(Persistent, SumsOfThreadsThatShareADevice) {
+  FakeDevice fake;
+  for (const int size : {1, 2, 5, 8})
+    run_threads(size, every_kind, [](Options& options) { options.backend = "memory"; });
+}
+
+TEST(Persistent, OptionsAreThoseOfAnAllreduce) {
+  FakeDevice fake;
+  run_threads(
+      4,
+      [](Communicator& comm) {
+        UserStream user;
+        const Tensor tensor(Shape{50'000}, DataType::f32, kFake);
+        for (const auto& [options, factor] :
+             {std::pair{ReduceOptions{}, 0.25},
+              {{.op = ReduceOp::sum, .prescale = 0.5, .postscale = 4}, 2.0},
+              {{.op = ReduceOp::average, .wire = DataType::bf16}, 0.25},
+              {{.op = ReduceOp::average, .postscale = 2}, 0.5}}) {
+          fill(tensor, comm.rank(), 4);
+          PersistentAllreduce allreduce(comm, "scaled", tensor, options);
+          allreduce.launch(user.get());
+          device().synchronize(user.get());
+          expect_sums(tensor, comm.size(), 4, factor);
+        }
+        fill(tensor, comm.rank(), 0);
+        PersistentAllreduce largest(comm, "largest", tensor, {.op = ReduceOp::max});
+        largest.launch(user.get());
+        device().synchronize(user.get());
+        for (int64_t i = 0; i < tensor.count(); ++i) {
+          double expected = 0;
+          for (int rank = 0; rank < 4; ++rank) expected = std::max(expected, value_of(rank, 0, i));
+          ASSERT_EQ(tensor.as<float>()[i], expected) << i;
+        }
+      },
+      [](Options& options) { options.backend = "memory"; });
+}
+
+// Not whole numbers: what it sums is what backend peer sums, to the bit.
+TEST(Persistent, SumsAreThoseOfPeerToTheBit) {
+  FakeDevice fake;
+  run_threads(
+      4,
+      [](Communicator& comm) {
+        UserStream user;
+        for (const int64_t count : {1'000, 60'000}) {
+          const Tensor one(Shape{count}, DataType::f32, kFake),
+              other(Shape{count}, DataType::f32, kFake);
+          std::mt19937 random(static_cast<unsigned>(comm.rank()));
+          for (int64_t i = 0; i < count; ++i)
+            one.as<float>()[i] = other.as<float>()[i] = std::normal_distribution<float>()(random);
+          PersistentAllreduce allreduce(comm, "bits", one);
+          allreduce.launch(user.get());
+          device().synchronize(user.get());
+          comm.allreduce("by the engine", other).wait();
+          EXPECT_EQ(std::memcmp(one.data(), other.data(), static_cast<size_t>(one.bytes())), 0)
+              << count;
+        }
+      },
+      [](Options& options) {
+        options.backend = "peer";
+        options.determinism = Determinism::rank_order;
+      });
+}
+
+TEST(Persistent, WhatRanksDisagreeOnAllHear) {
+  FakeDevice fake;
+  run_threads(
+      3,
+      [](Communicator& comm) {
+        const Tensor tensor(Shape{comm.rank() == 2 ? 4 : 3}, DataType::f32, kFake);
+        expect_error(
+            ErrorCode::mismatch,
+            "rank 0 gave average as f32, prescale 1, postscale 1: f32[3]; rank 2 gave average "
+            "as f32, prescale 1, postscale 1: f32[4]",
+            [&] { PersistentAllreduce(comm, "shapes", tensor); });
+        const Tensor same(Shape{3}, DataType::f32, kFake);
+        expect_error(ErrorCode::mismatch, "rank 1 gave sum as f32", [&] {
+          PersistentAllreduce(comm, "ops", same,
+                              {.op = comm.rank() == 1 ? ReduceOp::sum : ReduceOp::average});
+        });
+        UserStream user;
+        PersistentAllreduce good(comm, "goes on", same);
+        good.launch(user.get());
+        device().synchronize(user.get());
+      },
+      [](Options& options) { options.backend = "memory"; });
+}
+
+// A rank without memory: its peers must not wait for it.
+class SmallDevice final : public FakeDevice {
+ public:
+  void* allocate(size_t bytes, Device device) override {
+    if (bytes > (size_t{1} << 20) && taken_.fetch_add(1) == 0)
+      throw Error(ErrorCode::out_of_memory, "there is no such piece of memory");
+    return FakeDevice::allocate(bytes, device);
+  }
+
+ private:
+  std::atomic<int> taken_{0};
+};
+
+TEST(Persistent, WhatOneRankLacksAllHear) {
+  SmallDevice small;
+  std::atomic<int> told{0};
+  run_threads(
+      2,
+      [&](Communicator& comm) {
+        // Two tensors are packed, which takes memory.
+        const auto tensors = tensors_of(DataType::f32, {200'000, 200'000});
+        expect_error(ErrorCode::out_of_memory, "there is no such piece of memory",
+                     [&] { PersistentAllreduce(comm, "large", views(tensors)); });
+        ++told;
+      },
+      [](Options& options) { options.backend = "memory"; });
+  EXPECT_EQ(told, 2);
+}
+
+TEST(Persistent, WhatItCannotReduceIsRefusedHere) {
+  FakeDevice fake;
+  run_threads(
+      1,
+      [](Communicator& comm) {
+        const Tensor host(Shape{3}, DataType::f32), one(Shape{3}, DataType::f32, kFake),
+            narrow(Shape{3}, DataType::f16, kFake), none(Shape{0}, DataType::f32, kFake),
+            raw(Shape{3}, DataType::raw, kFake);
+        const auto make = [&](std::vector<TensorView> tensors, const ReduceOptions& options = {}) {
+          return [&comm, tensors, options] { PersistentAllreduce(comm, "bad", tensors, options); };
+        };
+        expect_refused("wants a tensor", make({}));
+        expect_refused("tensor 0 of a persistent allreduce lives on cpu", make({host}));
+        expect_refused("tensor 1 of a persistent allreduce lives on cpu", make({one, host}));
+        expect_refused("tensor 1 of a persistent allreduce is f16[3], and f32 is what is reduced",
+                       make({one, narrow}));
+        expect_refused("tensor 0 of a persistent allreduce is f32[0]", make({none}));
+        expect_refused("sum", make({raw}, {.op = ReduceOp::sum}));
+        const int64_t strides[] = {1, 3};
+        expect_refused(
+            "f32[3,3] with strides",
+            make(
+                {TensorView(one.data(), Shape{3, 3}, DataType::f32, kFake).with_strides(strides)}));
+      },
+      [](Options& options) { options.backend = "memory"; });
+}
+
+TEST(Persistent, MoreRanksThanAHostHasGpusAreRefused) {
+  FakeDevice fake;
+  run_threads(
+      9,
+      [](Communicator& comm) {
+        const Tensor tensor(Shape{3}, DataType::f32, kFake);
+        expect_error(ErrorCode::unavailable, "it takes 8 ranks at most, and there are 9",
+                     [&] { PersistentAllreduce(comm, "many", tensor); });
+      },
+      [](Options& options) { options.backend = "memory"; });
+}
+
+TEST(Persistent, RanksOfTwoHostsAreRefused) {
+  FakeDevice fake;
+  run_threads(
+      2,
+      [](Communicator& comm) {
+        const Tensor tensor(Shape{3}, DataType::f32, kFake);
+        expect_error(ErrorCode::unavailable, "another host or PID namespace",
+                     [&] { PersistentAllreduce(comm, "apart", tensor); });
+      },
+      [](Options& options) {
+        options.backend = "tcp";
+        options.host = "host " + std::to_string(options.rank);
+      });
+}
+
+TEST(Persistent, ARankThatDoesNotComeIsNamed) {
+  FakeDevice fake;
+  std::atomic<int> told{0};
+  run_threads(
+      3,
+      [&](Communicator& comm) {
+        UserStream user;
+        const Tensor tensor(Shape{100}, DataType::f32, kFake);
+        PersistentAllreduce allreduce(comm, "late", tensor);
+        for (int round = 0; round < (comm.rank() == 1 ? 3 : 4); ++round)
+          allreduce.launch(user.get());
+        device().synchronize(user.get());
+        if (comm.rank() != 1) {
+          expect_error(ErrorCode::timeout, "in round 4 a kernel of rank",
+                       [&] { allreduce.check(); });
+          expect_error(ErrorCode::timeout, "nothing is reduced any more",
+                       [&] { allreduce.launch(user.get()); });
+        }
+        ++told;
+        for (const auto until = Deadline::after(30); told < 3 && !until.passed();)
+          std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      },
+      [](Options& options) {
+        options.backend = "memory";
+        options.operation_timeout = 1;
+        options.stall_warning = 30;
+      });
+}
+
+TEST(Persistent, AfterCloseItSaysSo) {
+  FakeDevice fake;
+  run_threads(
+      2,
+      [](Communicator& comm) {
+        UserStream user;
+        const Tensor tensor(Shape{100}, DataType::f32, kFake);
+        PersistentAllreduce allreduce(comm, "closed", tensor);
+        allreduce.launch(user.get());
+        device().synchronize(user.get());
+        comm.barrier("both have").wait();
+        comm.close();
+        expect_error(ErrorCode::closed, "its Communicator is closed",
+                     [&] { allreduce.launch(user.get()); });
+      },
+      [](Options& options) { options.backend = "memory"; });
+}
+
+}  // namespace
+}  // namespace tutti::test

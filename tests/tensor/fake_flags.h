@@ -1,0 +1,13 @@
+#pragma once
+
+#include <functional>
+
+#include "tutti/tensor/device_flags.h"
+
+namespace tutti {
+
+/// One rank's part of an allreduce by flags, as a thread runs it: block after block, which every
+/// rank does in one order.
+std::function<void()> fake_flags(const DeviceFlags& flags, uint64_t seed);
+
+}  // namespace tutti
