@@ -14,6 +14,7 @@
 #include "tutti/base/process/fork_guard.h"
 #include "tutti/base/text.h"
 #include "tutti/core/life/communicator_state.h"
+#include "tutti/core/life/persistent_offer.h"
 #include "tutti/kernels/reduce.h"
 #include "tutti/tensor/device_flags.h"
 
@@ -28,48 +29,6 @@ constexpr double kPatience = 60;
 constexpr size_t kAlignment = 256;
 
 size_t rounded_up(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
-// What a rank tells the others of its memory.
-struct Offer {
-  int32_t device;        // its number in this rank's process
-  uint64_t board, data;  // addresses, for ranks of the same process
-  DeviceHandle handle;   // for others: of memory that begins with the board,
-  uint64_t offset;       // and from there on has the data
-  char identity[64];     // of its GPU
-};
-
-std::vector<std::byte> encode(const std::string& failure, const std::string& what,
-                              const Offer& offer) {
-  const auto text = failure + '\n' + what + '\n';
-  std::vector<std::byte> bytes(text.size() + sizeof(Offer));
-  std::memcpy(bytes.data(), text.data(), text.size());
-  std::memcpy(bytes.data() + text.size(), &offer, sizeof(Offer));
-  return bytes;
-}
-
-struct Heard {
-  ErrorCode code = ErrorCode::unavailable;  // of the failure
-  std::string failure, what;
-  Offer offer = {};
-};
-
-Heard decode(std::span<const std::byte> bytes) {
-  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  const auto first = text.find('\n');
-  const auto second = first == text.npos ? first : text.find('\n', first + 1);
-  if (second == text.npos || bytes.size() - second - 1 != sizeof(Offer))
-    throw Error(ErrorCode::corrupt_data, "a rank's offer of a persistent allreduce is damaged");
-  Heard heard;
-  heard.what = text.substr(first + 1, second - first - 1);
-  heard.failure = text.substr(0, first);
-  if (const auto space = heard.failure.find(' '); space != text.npos) {
-    if (const auto code = parse_integer(heard.failure.substr(0, space), 1, 16))
-      heard.code = static_cast<ErrorCode>(*code);
-    heard.failure.erase(0, space + 1);
-  }
-  std::memcpy(&heard.offer, bytes.data() + second + 1, sizeof(Offer));
-  return heard;
-}
 
 }  // namespace
 
@@ -86,9 +45,10 @@ class PersistentAllreduce::Plan {
  private:
   void describe(std::span<const TensorView> tensors, const ReduceOptions& options);
   void require_one_host() const;
-  Offer allocate(bool is_shared);
-  void agree(std::span<const Heard> heard) const;
-  void reach(std::span<const Heard> heard);
+  int sharers() const;
+  void allocate(bool is_shared, PersistentOffer& offer);
+  void agree(std::span<const PersistentOffer> heard) const;
+  void reach(std::span<const PersistentOffer> heard);
   template <class T>
   std::shared_ptr<T> host_memory();
   void free() noexcept;
@@ -175,9 +135,16 @@ bool PersistentAllreduce::Plan::is_near(int rank) const {
 
 // --- memory -------------------------------------------------------------------------------------
 
+// How many ranks of this process share a GPU, at most.
+int PersistentAllreduce::Plan::sharers() const {
+  int near = 0;
+  for (int rank = 0; rank < size_; ++rank) near += is_near(rank);
+  const int devices = std::max(runtime_->count(), 1);
+  return (near + devices - 1) / devices;
+}
+
 // Zeroed before any peer hears of it.
-Offer PersistentAllreduce::Plan::allocate(bool is_shared) {
-  Offer offer = {};
+void PersistentAllreduce::Plan::allocate(bool is_shared, PersistentOffer& offer) {
   is_shared_ = is_shared;
   // What lies in one piece that all ranks reach, being threads of this process, stays where it is.
   packs_ = is_shared || pieces_.size() > 1 || pieces_[0].dtype != flags_.dtype ||
@@ -206,9 +173,7 @@ Offer PersistentAllreduce::Plan::allocate(bool is_shared) {
   offer.board = reinterpret_cast<uintptr_t>(memory_);
   offer.data = reinterpret_cast<uintptr_t>(data_);
   offer.offset = board;
-  const auto identity = runtime_->identity(device_);
-  identity.copy(offer.identity, sizeof(offer.identity) - 1);
-  return offer;
+  offer.identity = runtime_->identity(device_);
 }
 
 template <class T>
@@ -217,10 +182,14 @@ std::shared_ptr<T> PersistentAllreduce::Plan::host_memory() {
   return {memory, [runtime = runtime_](T* word) { runtime->free_host(word); }};
 }
 
-void PersistentAllreduce::Plan::reach(std::span<const Heard> heard) {
+void PersistentAllreduce::Plan::reach(std::span<const PersistentOffer> heard) {
+  // All blocks of the ranks that share a GPU must run there together.
+  if (flags_.variant == FlagVariant::two_shot)
+    for (const auto& offer : heard)
+      flags_.blocks = std::min(flags_.blocks, std::max(kMostFlagBlocks / offer.sharers, 1));
   for (int rank = 0; rank < size_; ++rank) {
     const auto at = static_cast<size_t>(rank);
-    const auto& offer = heard[at].offer;
+    const auto& offer = heard[at];
     auto* board = reinterpret_cast<std::byte*>(offer.board);
     auto* data = reinterpret_cast<std::byte*>(offer.data);
     if (!is_near(rank)) {
@@ -268,7 +237,7 @@ void PersistentAllreduce::Plan::require_one_host() const {
   }
 }
 
-void PersistentAllreduce::Plan::agree(std::span<const Heard> heard) const {
+void PersistentAllreduce::Plan::agree(std::span<const PersistentOffer> heard) const {
   for (int rank = 0; rank < size_; ++rank) {
     const auto& its = heard[static_cast<size_t>(rank)];
     if (!its.failure.empty())
@@ -288,8 +257,8 @@ void PersistentAllreduce::Plan::agree(std::span<const Heard> heard) const {
   for (int rank = 0; rank < size_; ++rank)
     for (int other = 0; other < rank; ++other) {
       const auto& places = engine_->context().places;
-      const std::string_view identity = heard[static_cast<size_t>(rank)].offer.identity;
-      if (identity.empty() || identity != heard[static_cast<size_t>(other)].offer.identity ||
+      const auto& identity = heard[static_cast<size_t>(rank)].identity;
+      if (identity.empty() || identity != heard[static_cast<size_t>(other)].identity ||
           places[static_cast<size_t>(rank)].pid == places[static_cast<size_t>(other)].pid)
         continue;
       throw Error(
@@ -315,31 +284,30 @@ PersistentAllreduce::Plan::Plan(Communicator& communicator, std::shared_ptr<Engi
   require_one_host();
   // What one rank lacks all hear of, before any waits for it.
   const auto tell = [&](std::string_view step, auto&& body) {
-    std::string failure;
-    Offer offer = {};
+    PersistentOffer offer;
+    offer.what = what_;
     try {
-      offer = body();
+      body(offer);
     } catch (const Error& error) {
-      failure = fmt::format("{} {}", static_cast<int>(error.code()), error.what());
+      offer.failure = error.what();
+      offer.code = error.code();
     }
-    std::vector<Heard> heard;
-    for (const auto& bytes : communicator.allgather_bytes(fmt::format("{} {}", name_, step),
-                                                          encode(failure, what_, offer)))
-      heard.push_back(decode(bytes));
+    std::vector<PersistentOffer> heard;
+    for (const auto& bytes :
+         communicator.allgather_bytes(fmt::format("{} {}", name_, step), encode_offer(offer)))
+      heard.push_back(decode_offer(bytes));
     agree(heard);
     return heard;
   };
   try {
-    const auto heard = tell("prepares", [&] {
+    const auto heard = tell("prepares", [&](PersistentOffer& offer) {
       runtime_ = &device_runtime(device_.kind);
+      offer.sharers = sharers();
       bool all_near = true;
       for (int rank = 0; rank < size_; ++rank) all_near &= is_near(rank);
-      return allocate(!all_near);
+      allocate(!all_near, offer);
     });
-    tell("reaches", [&] {
-      reach(heard);
-      return Offer{};
-    });
+    tell("reaches", [&](PersistentOffer&) { reach(heard); });
   } catch (...) {
     free();
     throw;

@@ -17,8 +17,9 @@ namespace tutti {
 /// Sums are those of backend peer to the bit, in the order of ranks.
 ///
 /// For at most 8 ranks on one host with a GPU each whose memory the others reach, or ranks that are
-/// threads and share one. Rounds are matched by their number alone: all ranks launch equally often,
-/// and the rounds of one object in one order.
+/// threads and share one: there CUDA allocates and uploads nothing while a kernel waits, so all of
+/// them are ready before the first launches. Rounds are matched by their number alone: all ranks
+/// launch equally often, and the rounds of one object in one order.
 ///
 /// A rank whose kernel has waited for another's for Options::operation_timeout (60 s if that is 0),
 /// or whose Communicator is over, leaves the round; check() says so, and nothing is reduced after

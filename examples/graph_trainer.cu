@@ -82,6 +82,9 @@ void train(tutti::Communicator& comm, int gpu) {
   must(cudaStreamEndCapture(stream, &graph));
   cudaGraphExec_t replay = nullptr;
   must(cudaGraphInstantiate(&replay, graph, 0));
+  must(cudaGraphUpload(replay, stream));
+  must(cudaStreamSynchronize(stream));
+  comm.barrier().wait();  // CUDA prepares nothing on a GPU where another rank's kernel waits
 
   for (int i = 0; i < kSteps; ++i) must(cudaGraphLaunch(replay, stream));
   must(cudaStreamSynchronize(stream));

@@ -57,11 +57,13 @@ TEST_F(PersistentOnGpu, SumsOfEverySize) {
             const std::vector<TensorView> both{gpu.view(one), gpu.view(other)};
             PersistentAllreduce alone(comm, "alone", both[0], {.op = ReduceOp::sum});
             PersistentAllreduce together(comm, "together", both, {.op = ReduceOp::max});
+            comm.barrier("all are ready").wait();
             alone.launch(gpu.stream());
             together.launch(gpu.stream());
             const auto sums = gpu.read<float>(one), largest = gpu.read<float>(other);
             alone.check();
             together.check();
+            comm.barrier("none waits").wait();
             int64_t wrong = 0;
             for (size_t i = 0; i < sums.size(); ++i) {
               float sum = 0;
@@ -118,6 +120,9 @@ TEST_F(PersistentOnGpu, AWholeStepReplaysAsOneGraph) {
           cudaGraphExec_t executable;
           must(cudaGraphInstantiate(&executable, graph, 0));
           must(cudaGraphDestroy(graph));
+          must(cudaGraphUpload(executable, stream));
+          must(cudaStreamSynchronize(stream));
+          comm.barrier("all are ready").wait();
           for (int i = 0; i < kSteps; ++i) {
             must(cudaGraphLaunch(executable, stream));
             if (i % kAhead == kAhead - 1) must(cudaStreamSynchronize(stream));
