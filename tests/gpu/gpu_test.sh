@@ -237,7 +237,9 @@ right() {
       --data "$root/share/mnist"
   done
   step "flag kernels" 60 flags_gpu_test --gtest_color=no
-  step "persistent allreduces, graphs" 90 persistent_gpu_test --gtest_color=no
+  # A process each: streams of many communicators may come to stand in one hardware queue.
+  step "persistent allreduces, graphs" 90 persistent_gpu_test --gtest_color=no --gtest_filter=-*NotCome
+  step "a rank that does not come" 60 persistent_gpu_test --gtest_color=no --gtest_filter=*NotCome
   have "a trainer as one graph" graph_trainer && step "a trainer as one graph" 60 graph_trainer 4
   if [[ ! -d $root/python ]]; then
     note "torch's tensors" skipped 0 "the Python package is not packed"
