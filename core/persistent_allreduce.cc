@@ -322,6 +322,7 @@ PersistentAllreduce::Plan::~Plan() {
 void PersistentAllreduce::Plan::free() noexcept {
   for (void* const memory : mapped_) runtime_->unmap_shared(memory);
   if (memory_ == nullptr) return;
+  if (state_ != nullptr) runtime_->free(state_, device_);
   // A peer's kernel may come to what this rank has left.
   if (record_ && std::atomic_ref(record_->is_set).load(std::memory_order_acquire) != 0)
     return keep_for_good(memory_);
@@ -329,7 +330,6 @@ void PersistentAllreduce::Plan::free() noexcept {
     runtime_->free_shared(memory_);
   else
     runtime_->free(memory_, device_);
-  if (state_ != nullptr) runtime_->free(state_, device_);
 }
 
 // --- rounds -------------------------------------------------------------------------------------

@@ -163,7 +163,7 @@ TEST_F(PersistentOnGpu, ARankThatDoesNotComeIsNamed) {
       },
       [](Options& options) {
         options.backend = "memory";
-        options.operation_timeout = 1;
+        options.operation_timeout = 5;
         options.stall_warning = 30;
       });
 }

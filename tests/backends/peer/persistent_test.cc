@@ -344,7 +344,7 @@ TEST(Persistent, ARankThatDoesNotComeIsNamed) {
       },
       [](Options& options) {
         options.backend = "memory";
-        options.operation_timeout = 1;
+        options.operation_timeout = 5;
         options.stall_warning = 30;
       });
 }
