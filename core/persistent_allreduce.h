@@ -35,6 +35,7 @@ class PersistentAllreduce {
   /// ones, or an op that their dtype does not know.
   PersistentAllreduce(Communicator& communicator, std::string name,
                       std::span<const TensorView> tensors, const ReduceOptions& options = {});
+  /// The same of one tensor.
   PersistentAllreduce(Communicator& communicator, std::string name, const TensorView& tensor,
                       const ReduceOptions& options = {});
   /// No round may be running, or be launched later by a graph.
