@@ -86,8 +86,9 @@ class DeviceRuntime {
   static constexpr size_t kMostReduced = 64;
   /// In stream order, by one pass over all inputs.
   virtual void reduce(const DeviceReduction& reduction, StreamRef stream) = 0;
-  /// In stream order, this rank's part of an allreduce whose ranks wait for each other on the device.
-  /// All that it needs to know of rounds is on the device, so that a captured graph may hold it.
+  /// In stream order, this rank's part of an allreduce whose ranks wait for each other on the
+  /// device. All that it needs to know of rounds is on the device, so that a captured graph may
+  /// hold it.
   virtual void reduce_by_flags(const DeviceFlags& flags, StreamRef stream) = 0;
 
   // Memory that other ranks work on.

@@ -43,7 +43,8 @@ struct DeviceBucket {
 
 /// What unpacking tells, in words that DeviceRuntime::take_word() made.
 struct DeviceOutcome {
-  uint64_t* word = nullptr;  // stored last (release), always: `clean` or `vetoed`; null: nobody asks
+  uint64_t* word =
+      nullptr;  // stored last (release), always: `clean` or `vetoed`; null: nobody asks
   uint64_t clean = 0;
   uint64_t vetoed = 0;
   std::span<uint64_t* const> gates;  // set to 1 after the pieces are written, if clean
