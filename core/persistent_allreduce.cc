@@ -172,7 +172,6 @@ void PersistentAllreduce::Plan::allocate(bool is_shared, PersistentOffer& offer)
   offer.device = device_.index;
   offer.board = reinterpret_cast<uintptr_t>(memory_);
   offer.data = reinterpret_cast<uintptr_t>(data_);
-  offer.offset = board;
   offer.identity = runtime_->identity(device_);
 }
 
@@ -195,7 +194,7 @@ void PersistentAllreduce::Plan::reach(std::span<const PersistentOffer> heard) {
     if (!is_near(rank)) {
       board = static_cast<std::byte*>(runtime_->map_shared(offer.handle, device_));
       mapped_.push_back(board);
-      data = board + offer.offset;
+      data = board + rounded_up(flags_.board_bytes());  // as all ranks lay it out
     } else if (rank != rank_) {
       runtime_->reach(device_, {device_.kind, offer.device});
     }
@@ -295,7 +294,7 @@ PersistentAllreduce::Plan::Plan(Communicator& communicator, std::shared_ptr<Engi
     std::vector<PersistentOffer> heard;
     for (const auto& bytes :
          communicator.allgather_bytes(fmt::format("{} {}", name_, step), encode_offer(offer)))
-      heard.push_back(decode_offer(bytes));
+      heard.push_back(decode_offer(static_cast<int>(heard.size()), bytes));
     agree(heard);
     return heard;
   };

@@ -1,5 +1,7 @@
 #include "tutti/core/life/persistent_offer.h"
 
+#include <fmt/format.h>
+
 #include <cstring>
 #include <string_view>
 
@@ -9,7 +11,7 @@ namespace {
 
 // Before the three texts, whose lengths it says.
 struct Head {
-  uint64_t board, data, offset;
+  uint64_t board, data;
   DeviceHandle handle;
   int32_t device, sharers, code;
   uint32_t what, failure, identity;
@@ -24,7 +26,6 @@ std::vector<std::byte> encode_offer(const PersistentOffer& offer) {
   std::memset(&head, 0, sizeof(head));
   head.board = offer.board;
   head.data = offer.data;
-  head.offset = offer.offset;
   head.handle = offer.handle;
   head.device = offer.device;
   head.sharers = offer.sharers;
@@ -43,10 +44,12 @@ std::vector<std::byte> encode_offer(const PersistentOffer& offer) {
   return bytes;
 }
 
-PersistentOffer decode_offer(std::span<const std::byte> bytes) {
+PersistentOffer decode_offer(int from, std::span<const std::byte> bytes) {
   Head head;
-  const auto damaged = [] {
-    return Error(ErrorCode::corrupt_data, "a rank's offer of a persistent allreduce is damaged");
+  const auto damaged = [&] {
+    return Error(ErrorCode::corrupt_data,
+                 fmt::format("what rank {} offered for a persistent allreduce is damaged", from))
+        .with_rank(from);
   };
   if (bytes.size() < sizeof(head)) throw damaged();
   std::memcpy(&head, bytes.data(), sizeof(head));
@@ -71,7 +74,6 @@ PersistentOffer decode_offer(std::span<const std::byte> bytes) {
   offer.board = head.board;
   offer.data = head.data;
   offer.handle = head.handle;
-  offer.offset = head.offset;
   return offer;
 }
 

@@ -21,12 +21,11 @@ struct PersistentOffer {
   int32_t device = 0;            // the GPU's number in its process
   int32_t sharers = 1;           // ranks of its process that share a GPU, at most
   uint64_t board = 0, data = 0;  // addresses, for ranks of the same process
-  DeviceHandle handle = {};      // for others: of memory that begins with the board,
-  uint64_t offset = 0;           // and from there on has the data
+  DeviceHandle handle = {};      // for others: of memory that begins with the board
 };
 
 std::vector<std::byte> encode_offer(const PersistentOffer& offer);
-/// Throws Error(corrupt_data).
-PersistentOffer decode_offer(std::span<const std::byte> bytes);
+/// What rank `from` has encoded. Throws Error(corrupt_data).
+PersistentOffer decode_offer(int from, std::span<const std::byte> bytes);
 
 }  // namespace tutti

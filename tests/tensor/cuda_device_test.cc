@@ -196,6 +196,30 @@ TEST_P(DeviceRuntimeConformance, WordsPassBetweenStreamsAndTheHost) {
   runtime_->destroy_stream(other);
 }
 
+// More than one command of CUDA's holds.
+TEST_P(DeviceRuntimeConformance, AStreamWaitsForEachOfManyWords) {
+  constexpr size_t kWords = 100;
+  for (const size_t last : {size_t{0}, size_t{63}, size_t{64}, kWords - 1}) {
+    std::vector<uint64_t*> words;
+    std::vector<AwaitedWord> awaited;
+    for (size_t i = 0; i < kWords; ++i) {
+      words.push_back(word());
+      awaited.push_back({words.back(), i + 1});
+    }
+    auto* done = word();
+    runtime_->wait_words(stream_, awaited);
+    runtime_->write_word(stream_, done, 1);
+    for (size_t i = 0; i < kWords; ++i)
+      if (i != last) store(words[i], i + 1);
+    store(words[last], last);  // one too few
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    EXPECT_EQ(load(done), 0u) << "without word " << last;
+    store(words[last], last + 1);
+    EXPECT_TRUE(comes(done, 1));
+    runtime_->synchronize(stream_);
+  }
+}
+
 TEST_P(DeviceRuntimeConformance, WordsAreZeroWhoeverHadThemBefore) {
   for (int round = 0; round < 3; ++round) {
     std::vector<uint64_t*> many(600);
