@@ -18,6 +18,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
 #include "tutti/base/deadline.h"
+#include "tutti/core/life/persistent_offer.h"
 #include "tutti/core/persistent_allreduce.h"
 #include "tutti/kernels/convert.h"
 
@@ -291,6 +292,28 @@ TEST(Persistent, WhatItCannotReduceIsRefusedHere) {
                 {TensorView(one.data(), Shape{3, 3}, DataType::f32, kFake).with_strides(strides)}));
       },
       [](Options& options) { options.backend = "memory"; });
+}
+
+TEST(Persistent, ADamagedOfferNamesItsRank) {
+  PersistentOffer offer;
+  offer.what = "f32[3]";
+  const auto whole = encode_offer(offer);
+  EXPECT_EQ(decode_offer(3, whole).what, "f32[3]");
+  const auto expect_damaged = [](const std::vector<std::byte>& bytes) {
+    expect_error(ErrorCode::corrupt_data,
+                 "what rank 3 offered for a persistent allreduce is damaged",
+                 [&] { decode_offer(3, bytes); });
+  };
+  expect_damaged({});
+  expect_damaged({whole.begin(), whole.end() - 1});
+  auto longer = whole;
+  longer.push_back({});
+  expect_damaged(longer);
+  offer.sharers = 0;
+  expect_damaged(encode_offer(offer));
+  offer.sharers = 1;
+  offer.device = -1;
+  expect_damaged(encode_offer(offer));
 }
 
 TEST(Persistent, MoreRanksThanAHostHasGpusAreRefused) {
