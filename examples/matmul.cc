@@ -10,6 +10,7 @@
 
 #include "tutti/kernels/layers/layer_kernels.h"
 #include "tutti/tensor/device_runtime.h"
+#include "tutti/tensor/host_copy.h"
 #include "tutti/tutti.h"
 
 namespace {
@@ -76,7 +77,7 @@ void run(const Settings& s) {
   comm->allreduce_blocking("rate", rates, tutti::ReduceOp::sum);
   if (rank == 0) {
     const auto [whole, alone] = multiply(*kernels, s, drawn(*kernels, s, "A", 0, s.size), columns);
-    const auto one = kernels->download(whole), all = kernels->download(gathered);
+    const auto one = tutti::on_host(whole), all = tutti::on_host(gathered);
     const bool is_equal =
         std::memcmp(one.data(), all.data(), static_cast<size_t>(one.bytes())) == 0;
     std::printf(

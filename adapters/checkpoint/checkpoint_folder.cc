@@ -17,6 +17,7 @@
 #include "tutti/adapters/checkpoint/stored.h"
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
+#include "tutti/tensor/host_copy.h"
 
 namespace tutti {
 
@@ -192,11 +193,34 @@ CheckpointFolder::Saving CheckpointFolder::prepare(
     const int64_t first =
         tensor.placement.held == Held::own ? part.range.begin : tensor.placement.here().begin;
     const int64_t from = part.range.begin - first;
-    const auto* data = tensor.here.data() + from * size_of(part.dtype);
-    statistics_.bytes += part.range.count() * size_of(part.dtype);
-    saving.pieces.push_back({std::move(part), data});
+    TensorView here(tensor.here.data() + from * size_of(part.dtype), Shape{part.range.count()},
+                    part.dtype, tensor.here.device(), tensor.here.stream());
+    statistics_.bytes += here.bytes();
+    saving.pieces.push_back({std::move(part), std::move(here)});
   }
   return saving;
+}
+
+// Puts copies in this rank's own memory in the place of pieces: of all, or of what a device holds.
+// Where that fails the other ranks hear of it from agree_on_plan().
+void CheckpointFolder::take_snapshot(Saving& saving, bool of_all) try {
+  const auto is_copied = [&](const Piece& piece) {
+    return of_all || piece.here.device().kind != DeviceKind::cpu;
+  };
+  int64_t bytes = 0;
+  for (const auto& piece : saving.pieces)
+    if (is_copied(piece)) bytes += piece.here.bytes();
+  if (bytes == 0) return;
+  snapshot_.resize(static_cast<size_t>(bytes));  // no thread writes from it after wait()
+  auto* to = snapshot_.data();
+  for (auto& piece : saving.pieces) {
+    if (!is_copied(piece)) continue;
+    copy_to_host(to, piece.here);
+    piece.here = TensorView(to, piece.here.shape(), piece.here.dtype());
+    to += piece.here.bytes();
+  }
+} catch (const std::exception&) {
+  saving.refused = std::current_exception();
 }
 
 void CheckpointFolder::agree_on_plan(const Saving& saving) {
@@ -222,7 +246,9 @@ void CheckpointFolder::save(int64_t step, const std::vector<PlacedTensor>& tenso
                             const std::map<std::string, std::string>& words) {
   const auto begin = Clock::now();
   wait();
-  write(prepare(step, tensors, words));
+  auto saving = prepare(step, tensors, words);
+  take_snapshot(saving, false);
+  write(saving);
   note_saved(begin);
 }
 
@@ -231,18 +257,7 @@ void CheckpointFolder::save_in_background(int64_t step, const std::vector<Placed
   const auto begin = Clock::now();
   wait();
   auto saving = prepare(step, tensors, words);
-  const auto bytes_of = [](const Piece& piece) {
-    return static_cast<size_t>(piece.part.range.count() * size_of(piece.part.dtype));
-  };
-  size_t bytes = 0;
-  for (const auto& piece : saving.pieces) bytes += bytes_of(piece);
-  snapshot_.resize(bytes);  // no thread writes from it after wait()
-  auto* to = snapshot_.data();
-  for (auto& piece : saving.pieces) {
-    std::memcpy(to, piece.data, bytes_of(piece));
-    piece.data = to;
-    to += bytes_of(piece);
-  }
+  take_snapshot(saving, true);
   background_ =
       std::async(std::launch::async, [this, saving = std::move(saving)] { write(saving); });
   note_saved(begin);
@@ -283,13 +298,13 @@ std::string CheckpointFolder::write_pieces(const Saving& saving, const std::stri
   out.write(header.data(), header.size());
   std::vector<uint64_t> report = {0};
   for (const auto& piece : saving.pieces) {
-    const auto bytes = static_cast<size_t>(piece.part.range.count() * size_of(piece.part.dtype));
+    const auto bytes = static_cast<size_t>(piece.here.bytes());
     try {
-      out.write(piece.data, bytes);
+      out.write(piece.here.data(), bytes);
     } catch (const Error& error) {
       throw Error(error.code(), fmt::format("\"{}\": {}", piece.part.name, error.what()));
     }
-    report.push_back(XXH3_64bits(piece.data, bytes));
+    report.push_back(XXH3_64bits(piece.here.data(), bytes));
   }
   out.finish();
   report[0] = out.bytes();

@@ -62,7 +62,8 @@ class CheckpointFolder {
   CheckpointFolder(const CheckpointFolder&) = delete;
   CheckpointFolder& operator=(const CheckpointFolder&) = delete;
 
-  /// `words`: whatever else is to come back, UTF-8 and equal on all ranks: positions of samplers,
+  /// Tensors may live on devices; those are copied into the memory of snapshots first. `words`:
+  /// whatever else is to come back, UTF-8 and equal on all ranks: positions of samplers,
   /// states of random generators. Throws Error(invalid_argument | mismatch) where ranks name other
   /// tensors, Error(io) where a rank could not write, or another process writes there.
   void save(int64_t step, const std::vector<PlacedTensor>& tensors,
@@ -91,7 +92,7 @@ class CheckpointFolder {
   // Some elements of a tensor that this rank will write.
   struct Piece {
     FilePart part;
-    const std::byte* data = nullptr;
+    TensorView here;
   };
   struct Saving {
     int64_t step = 0;
@@ -109,6 +110,7 @@ class CheckpointFolder {
                       const std::map<std::string, std::string>& words) const;
   Saving prepare(int64_t step, const std::vector<PlacedTensor>& tensors,
                  const std::map<std::string, std::string>& words);
+  void take_snapshot(Saving& saving, bool of_all);
   void agree_on_plan(const Saving& saving);
   void write(const Saving& saving);
   void note_saved(Clock::time_point begin) {

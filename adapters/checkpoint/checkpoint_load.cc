@@ -3,7 +3,6 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <cstring>
 #include <set>
 
 #include "tutti/adapters/checkpoint/checkpoint_folder.h"
@@ -11,6 +10,7 @@
 #include "tutti/adapters/checkpoint/stored.h"
 #include "tutti/base/error.h"
 #include "tutti/kernels/convert.h"
+#include "tutti/tensor/host_copy.h"
 
 namespace tutti {
 
@@ -107,8 +107,8 @@ void check_placed(const Communicator& comm, const PlacedTensor& tensor) {
       (placement.axis_size != comm.size() || placement.axis_index != comm.rank()))
     throw refuse(fmt::format("is placed as part {} of {}, expected {} of {}, as the communicator",
                              placement.axis_index, placement.axis_size, comm.rank(), comm.size()));
-  if (tensor.here.device().kind != DeviceKind::cpu || !tensor.here.is_row_major())
-    throw refuse("is not row-major in host memory; copy it there");
+  if (!tensor.here.is_row_major())
+    throw refuse("is not row-major, and only such tensors can be saved and loaded; copy it");
   if (tensor.here.count() != placement.here().count())
     throw refuse(fmt::format("has {} elements here, expected {} by its placement",
                              tensor.here.count(), placement.here().count()));
@@ -155,8 +155,7 @@ std::optional<LoadedCheckpoint> CheckpointFolder::load(const std::vector<PlacedT
                          : files.read(tensor.name, tensor.placement.here()));
     return "";
   });
-  for (size_t i = 0; i < tensors.size(); ++i)
-    if (!read[i].empty()) std::memcpy(tensors[i].here.data(), read[i].data(), read[i].size());
+  for (size_t i = 0; i < tensors.size(); ++i) copy_from_host(tensors[i].here, read[i].data());
   return LoadedCheckpoint{manifest.step, static_cast<int>(manifest.files.size()), manifest.words};
 }
 

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 
 #include "tutti/adapters/checkpoint/durable_file.h"
@@ -14,6 +13,7 @@
 #include "tutti/adapters/checkpoint/part_reader.h"
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
+#include "tutti/tensor/host_copy.h"
 
 namespace tutti::nn {
 
@@ -70,8 +70,10 @@ void Checkpoint::write(const std::string& file) const {
   const std::string header = header_of(file, *this);
   Draft draft(file);
   draft.write(header.data(), header.size());
-  for (const auto& [name, tensor] : tensors)
-    draft.write(tensor.data(), static_cast<uint64_t>(tensor.bytes()));
+  for (const auto& [name, tensor] : tensors) {
+    const auto host = on_host(tensor);
+    draft.write(host.data(), static_cast<uint64_t>(host.bytes()));
+  }
   draft.finish();
 }
 
@@ -133,8 +135,7 @@ LoaderPosition load_training(const std::string& file, const std::vector<Paramete
   if (checkpoint.words.contains("consumed")) position.consumed = number("consumed");
   // The first version did not tell it.
   position.order = checkpoint.words.contains("order") ? number("order") : 1;
-  for (const auto& [from, to] : copies)
-    if (from.bytes() > 0) std::memcpy(to.data(), from.data(), static_cast<size_t>(from.bytes()));
+  for (const auto& [from, to] : copies) copy_from_host(to, from.data());
   return position;
 }
 

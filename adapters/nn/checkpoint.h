@@ -10,9 +10,10 @@
 
 namespace tutti::nn {
 
-/// Tensors by name and words by name in one file, in the safetensors layout: 8 bytes of length, a
-/// JSON header, raw data. Of any size that memory and disk hold. A draft beside it takes the file's
-/// place once it is whole on the disk, so a crash or an error while writing leaves the old file.
+/// Tensors by name, of any device, and words by name in one file, in the safetensors layout: 8
+/// bytes of length, a JSON header, raw data. Of any size that memory and disk hold. A draft beside
+/// it takes the file's place once it is whole on the disk, so a crash or an error while writing
+/// leaves the old file.
 struct Checkpoint {
   std::map<std::string, Tensor> tensors;
   std::map<std::string, std::string> words;
@@ -20,7 +21,8 @@ struct Checkpoint {
   /// Throws Error(io) that names the file, and Error(invalid_argument) for a name that the layout
   /// cannot hold.
   void write(const std::string& file) const;
-  /// Throws Error(io | corrupt_data) that names the file and what is wrong with it.
+  /// Into the host's memory. Throws Error(io | corrupt_data) that names the file and what is wrong
+  /// with it.
   static Checkpoint read(const std::string& file);
 };
 

@@ -9,6 +9,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/kernels/convert.h"
+#include "tutti/tensor/host_copy.h"
 
 namespace tutti::nn {
 
@@ -68,7 +69,7 @@ void Loss::set_losses(const Tensor& losses) {
 
 double Loss::sum() const {
   if (!losses_) return sum_;
-  const auto host = loss_kernels(losses_).download(losses_);
+  const auto host = on_host(losses_);
   for (const float loss : host.span<float>()) sum_ += static_cast<double>(loss);
   losses_ = {};
   return sum_;
@@ -128,7 +129,7 @@ Tensor MeanSquaredError::gradient(LayerKernels& kernels, double divisor) const {
 }
 
 int64_t count_correct(const Tensor& logits, const Tensor& labels) {
-  auto host = loss_kernels(logits).download(logits);
+  auto host = on_host(logits);
   if (host.dtype() != DataType::f32) {
     const Tensor narrow = host;
     host = Tensor(narrow.shape(), DataType::f32);

@@ -9,7 +9,7 @@
 namespace tutti {
 
 /// A tensor of a training's state, by a name that is equal on all ranks: `here` are the elements
-/// that this rank holds, placement.here() of the whole, in host memory and row-major.
+/// that this rank holds, placement.here() of the whole, row-major.
 struct PlacedTensor {
   std::string name;
   TensorView here;

@@ -42,11 +42,9 @@ class LayerKernels {
   }
   virtual Tensor make_tensor(const Shape& shape, DataType dtype, StreamRef stream) = 0;
   /// What is in the host's memory, on this device in the order of a stream. On the CPU the tensor
-  /// itself.
+  /// itself. The way back is on_host().
   Tensor upload(const Tensor& host) { return upload(host, stream()); }
   virtual Tensor upload(const Tensor& host, StreamRef) { return host; }
-  /// The way back. Waits for the stream of the tensor, and is the one call that does.
-  virtual Tensor download(const ConstTensorView& tensor);
   /// f32; every element becomes zero.
   virtual void fill_zero(const TensorView& tensor) = 0;
 

@@ -11,7 +11,7 @@
 namespace tutti {
 
 /// Grows whenever this header, or one that it includes, changes what a plugin was compiled for.
-inline constexpr uint32_t kLayerAbi = 2;
+inline constexpr uint32_t kLayerAbi = 3;
 
 /// What a plugin exports that computes layers on a kind of device: libtutti_layers_cuda.so for
 /// GPUs, the tests' libtutti_device_fake.so for the fake one.

@@ -166,7 +166,8 @@ TEST_F(CheckpointBadInput, TensorsThatCannotBeSaved) {
                   [](int, auto& placed) { placed[0].name = "__metadata__"; });
   const int64_t strides[] = {1, 7};
   refuses_to_save(
-      ErrorCode::invalid_argument, "\"w\" is not row-major in host memory; copy it",
+      ErrorCode::invalid_argument,
+      "\"w\" is not row-major, and only such tensors can be saved and loaded; copy it",
       [&](int, auto& placed) { placed[0].here = placed[0].here.with_strides(strides); });
   refuses_to_save(ErrorCode::invalid_argument, "a step below 0", {}, -2);
   refuses_to_save(ErrorCode::invalid_argument, "a checkpoint's names and words must be UTF-8",

@@ -16,6 +16,7 @@
 #include "tutti/kernels/cuda/trainer/products.h"
 #include "tutti/kernels/layers/optimizer_steps.h"
 #include "tutti/nn.h"
+#include "tutti/tensor/host_copy.h"
 
 namespace tutti {
 namespace {
@@ -103,7 +104,7 @@ TEST_F(FakeCudaTest, AFaultIsThrownAtWhoWaits) {
   test::fake_cuda().add_fault("planted");
   const auto tensor = kernels_->make_tensor(Shape{1}, DataType::f32);
   test::expect_error(ErrorCode::internal, "fake cuda: planted",
-                     [&] { static_cast<void>(kernels_->download(tensor)); });
+                     [&] { static_cast<void>(on_host(tensor)); });
 }
 
 // --- streams and captures ------------------------------------------------------------------------
@@ -148,7 +149,7 @@ TEST_F(FakeCudaTest, UploadsLeaveTheHostsMemoryAtOnce) {
   const auto before = test::values_of(host);
   const auto there = kernels_->upload(host);
   std::memset(host.data(), 0, static_cast<size_t>(host.bytes()));
-  EXPECT_EQ(test::values_of(kernels_->download(there)), before);
+  EXPECT_EQ(test::values_of(on_host(there)), before);
 }
 
 // No row of other memory is read for it, and the loss says so.
@@ -161,13 +162,13 @@ TEST_F(FakeCudaTest, ALabelThatIsNoClassMakesItsLossNaN) {
     kernels_->softmax_cross_entropy_forward(logits, kernels_->upload(labels),
                                             kernels_->make_tensor(Shape{3, 4}, DataType::f32),
                                             losses);
-    const auto host = test::values_of(kernels_->download(losses));
+    const auto host = test::values_of(on_host(losses));
     EXPECT_TRUE(std::isfinite(host[0]) && std::isfinite(host[2]));
     EXPECT_TRUE(std::isnan(host[1])) << label;
     const auto rows = kernels_->make_tensor(Shape{3, 2}, DataType::f32);
     kernels_->embedding_forward(kernels_->upload(labels),
                                 kernels_->upload(test::noise_tensor(Shape{4, 2}, 1)), rows);
-    const auto taken = test::values_of(kernels_->download(rows));
+    const auto taken = test::values_of(on_host(rows));
     EXPECT_TRUE(std::isfinite(taken[0]) && std::isnan(taken[2]) && std::isnan(taken[3]));
   }
 }
@@ -241,10 +242,10 @@ TEST_F(FakeCudaTest, OutOfMemoryNamesWhatIsWhose) {
 
 TEST_F(FakeCudaTest, AStickyErrorIsToldAndEndsNothing) {
   const auto tensor = kernels_->upload(test::noise_tensor(Shape{4}, 1));
-  static_cast<void>(kernels_->download(tensor));
+  static_cast<void>(on_host(tensor));
   test::fake_cuda().fail_for_good();
   test::expect_error(ErrorCode::unavailable, "an illegal memory access was met",
-                     [&] { static_cast<void>(kernels_->download(tensor)); });
+                     [&] { static_cast<void>(on_host(tensor)); });
   {
     const auto more = kernels_->make_tensor(Shape{4}, DataType::f32);  // and is given back
   }
@@ -272,9 +273,9 @@ TEST_F(FakeCudaTest, AttentionGoesGroupByGroup) {
     const int groups = 2 * std::min(batch, heads);
     EXPECT_EQ(test::fake_cuda().calls()["cublasLtMatmul"] - before, 2 * groups);
     kernels_->attention_backward(options, there, output, log_sums, above, gradient);
-    test::expect_close(kernels_->download(output), test::values_of(y), "output");
-    test::expect_close(kernels_->download(log_sums), test::values_of(logs), "logarithms");
-    test::expect_close(kernels_->download(gradient), test::values_of(dx), "input gradient");
+    test::expect_close(on_host(output), test::values_of(y), "output");
+    test::expect_close(on_host(log_sums), test::values_of(logs), "logarithms");
+    test::expect_close(on_host(gradient), test::values_of(dx), "input gradient");
   }
 }
 
@@ -345,8 +346,7 @@ TEST_F(FakeCudaTest, ACpuAndAGpuTrainTogether) {
         EXPECT_LT(last, first);
         EXPECT_GT(comm.statistics().replayed_buckets, 0u);
         for (const auto& parameter : model.parameters()) {
-          const auto mine = comm.rank() == 0 ? parameter.value.clone()
-                                             : make_layer_kernels(kFake)->download(parameter.value);
+          const auto mine = on_host(parameter.value);
           const auto all = mine.clone();
           comm.broadcast(parameter.name, all, 0).wait();
           EXPECT_EQ(test::values_of(all), test::values_of(mine)) << parameter.name;
@@ -369,7 +369,7 @@ TEST_F(FakeCudaTest, RanksOfDifferentTypesTrainTogether) {
       model.backward(loss);
       optimizer.step();
     }
-    const auto weight = make_layer_kernels(kFake)->download(model.parameters()[0].value);
+    const auto weight = on_host(model.parameters()[0].value);
     const auto all = weight.clone();
     comm.broadcast("weight", all, 0).wait();
     EXPECT_EQ(test::values_of(all), test::values_of(weight));

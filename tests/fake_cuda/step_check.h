@@ -13,6 +13,7 @@
 #include "tutti/kernels/layers/layer_kernels.h"
 #include "tutti/kernels/layers/optimizer_steps.h"
 #include "tutti/kernels/layers/step_kernels.h"
+#include "tutti/tensor/host_copy.h"
 
 namespace tutti::test {
 
@@ -51,7 +52,7 @@ inline void expect_adam_steps_as_on_the_cpu_to_the_bit(LayerKernels& kernels) {
                 set.first[i].span<float>(), set.second[i].span<float>());
   }
   for (size_t i = 0; i < set.values.size(); ++i) {
-    const auto value = kernels.download(set.device_values[i]);
+    const auto value = on_host(set.device_values[i]);
     EXPECT_EQ(std::memcmp(value.data(), set.values[i].data(), static_cast<size_t>(value.bytes())),
               0)
         << i << ": " << value.as<float>()[0] << " and " << set.values[i].as<float>()[0];
@@ -83,12 +84,11 @@ inline void expect_lars_and_lamb_step_as_on_the_cpu(LayerKernels& kernels) {
       }
     }
     for (size_t i = 0; i < set.values.size(); ++i) {
-      expect_close(kernels.download(set.device_values[i]), values_of(set.values[i]),
+      expect_close(on_host(set.device_values[i]), values_of(set.values[i]),
                    is_lamb ? "LAMB's value" : "LARS's value");
-      expect_close(kernels.download(set.device_first[i]), values_of(set.first[i]), "first state");
+      expect_close(on_host(set.device_first[i]), values_of(set.first[i]), "first state");
       if (is_lamb)
-        expect_close(kernels.download(set.device_second[i]), values_of(set.second[i]),
-                     "second state");
+        expect_close(on_host(set.device_second[i]), values_of(set.second[i]), "second state");
     }
   }
 }

@@ -10,6 +10,7 @@
 #include "tests/support/expect_error.h"
 #include "tutti/kernels/layers/optimizer_steps.h"
 #include "tutti/nn.h"
+#include "tutti/tensor/host_copy.h"
 
 namespace tutti {
 namespace {
@@ -61,7 +62,7 @@ TEST_F(FakeCudaTest, GradientsAreScaledAndClipped) {
   EXPECT_NEAR(outcome.norm, norm, 1e-9 * norm);
   EXPECT_FALSE(outcome.is_skipped);
   for (size_t i = 0; i < set.gradients.size(); ++i) {
-    const auto scaled = test::values_of(kernels_->download(set.device_gradients[i]));
+    const auto scaled = test::values_of(on_host(set.device_gradients[i]));
     const auto before = test::values_of(set.gradients[i]);
     for (size_t k = 0; k < before.size(); ++k)
       EXPECT_NEAR(scaled[k], before[k] * 0.5 * 2 / norm, 1e-6 * std::abs(before[k]));
@@ -78,8 +79,7 @@ TEST_F(FakeCudaTest, AGradientThatIsNoNumberIsLeftAsItWas) {
     const auto steps = make_step_kernels(set.operands);
     steps->scale_gradients(0.5, 0);
     EXPECT_TRUE(steps->outcome().is_skipped);
-    EXPECT_EQ(test::values_of(kernels_->download(set.device_gradients[3])),
-              test::values_of(set.gradients[3]));
+    EXPECT_EQ(test::values_of(on_host(set.device_gradients[3])), test::values_of(set.gradients[3]));
   }
 }
 

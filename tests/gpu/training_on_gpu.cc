@@ -7,6 +7,7 @@
 #include <string>
 #include <tuple>
 
+#include "tests/fake_cuda/state_check.h"
 #include "tests/nn/digits_training.h"
 #include "tests/support/gpu.h"
 
@@ -58,6 +59,9 @@ TEST_F(GpuTraining, HasTheSameBitsInEveryRunAndThroughEveryBackend) {
           << to_string(dtype) << " " << backend;
   }
 }
+
+TEST_F(GpuTraining, GoesOnFromACheckpointToTheBit) { expect_to_go_on(kGpu); }
+TEST_F(GpuTraining, ASentinelSeesAFlippedBit) { expect_a_sentinel_to_see(kGpu); }
 
 class GpuThreads : public testing::WithParamInterface<std::tuple<int, DataType>>,
                    public GpuTraining {};

@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "tests/support/ranks.h"
-#include "tutti/kernels/layers/layer_kernels.h"
 #include "tutti/nn.h"
 #include "tutti/tensor/device_runtime.h"
+#include "tutti/tensor/host_copy.h"
 
 namespace tutti::test {
 
@@ -85,9 +85,8 @@ inline Trained train_digits(Communicator& comm, Device device, DataType dtype,
       optimizer.step();
   }
   Trained trained;
-  const auto kernels = make_layer_kernels(device);
   for (const auto& parameter : model.parameters()) {
-    const auto host = kernels->download(parameter.value);
+    const auto host = on_host(parameter.value);
     trained.parameters.insert(trained.parameters.end(), host.span<float>().begin(),
                               host.span<float>().end());
   }

@@ -1,11 +1,11 @@
 #pragma once
 
-#include <cstring>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "tutti/kernels/layers/layer_kernels.h"
+#include "tutti/tensor/host_copy.h"
 
 namespace tutti::test {
 
@@ -20,10 +20,7 @@ class HostedCall {
     return view;
   }
   void finish() {
-    for (const auto& [host, view] : outputs_) {
-      const auto back = device_.download(view);
-      std::memcpy(host.data(), back.data(), static_cast<size_t>(back.bytes()));
-    }
+    for (const auto& [host, view] : outputs_) copy_to_host(host.data(), view);
   }
 
  private:

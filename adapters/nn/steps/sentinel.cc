@@ -8,6 +8,7 @@
 
 #include "tutti/adapters/nn/steps/step_agreement.h"
 #include "tutti/base/error.h"
+#include "tutti/tensor/host_copy.h"
 
 namespace tutti::nn {
 
@@ -21,9 +22,10 @@ Sentinel::Sentinel(Communicator& comm, std::vector<Parameter> parameters, int64_
 void Sentinel::look(int64_t step) {
   if (step % every_ != 0) return;
   std::vector<uint64_t> hashes;
-  for (const auto& parameter : parameters_)
-    hashes.push_back(
-        XXH3_64bits(parameter.value.data(), static_cast<size_t>(parameter.value.bytes())));
+  for (const auto& parameter : parameters_) {
+    const auto value = on_host(parameter.value);
+    hashes.push_back(XXH3_64bits(value.data(), static_cast<size_t>(value.bytes())));
+  }
   const size_t bytes = hashes.size() * sizeof(uint64_t);
   // The largest of the hash and of its complement: alike if the one is the other's complement.
   const uint64_t whole = XXH3_64bits(hashes.data(), bytes);

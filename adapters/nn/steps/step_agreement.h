@@ -118,7 +118,8 @@ class StepAgreement {
 };
 
 /// Finds replicas that have come to differ, as by a bit that flipped in memory: every so many steps
-/// the ranks compare a hash of their parameters. One thread.
+/// the ranks compare a hash of their parameters, whose bytes a device copies to the host for that.
+/// One thread.
 class Sentinel {
  public:
   /// `every`: steps from one look to the next. Throws Error(invalid_argument) below 1. The

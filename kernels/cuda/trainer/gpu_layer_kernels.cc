@@ -104,25 +104,6 @@ Tensor GpuLayerKernels::upload(const Tensor& host, StreamRef stream) {
   return tensor;
 }
 
-Tensor GpuLayerKernels::download(const ConstTensorView& tensor) {
-  auto& runtime = *machine_.runtime;
-  const auto& view = tensor.view();
-  Tensor host(view.shape(), view.dtype());
-  if (view.bytes() == 0) return host;
-  const auto bytes = static_cast<size_t>(view.bytes());
-  void* pinned = runtime.allocate_host(bytes);
-  try {
-    runtime.copy(pinned, view.data(), bytes, view.stream());
-    runtime.synchronize(view.stream());
-  } catch (...) {
-    runtime.free_host(pinned);
-    throw;
-  }
-  std::memcpy(host.data(), pinned, bytes);
-  runtime.free_host(pinned);
-  return host;
-}
-
 void GpuLayerKernels::fill_zero(const TensorView& tensor) {
   const GpuOperands operands("zero", device_);
   launch(ZeroElements{{tensor.count()}, operands.of<float>(tensor)}, tensor.stream());

@@ -37,7 +37,6 @@ class GpuLayerKernels final : public LayerKernels {
   using LayerKernels::make_tensor, LayerKernels::upload;
   Tensor make_tensor(const Shape& shape, DataType dtype, StreamRef stream) override;
   Tensor upload(const Tensor& host, StreamRef stream) override;
-  Tensor download(const ConstTensorView& tensor) override;
   void fill_zero(const TensorView& tensor) override;
 
   void linear_forward(const ConstTensorView& input, const ConstTensorView& weight,

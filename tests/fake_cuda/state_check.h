@@ -1,0 +1,138 @@
+#pragma once
+
+// What a training on a device keeps: it comes back from checkpoints to the bit, and a sentinel sees
+// what flips in it. For the fake GPU and for one that is there.
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tests/nn/layer_check.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/ranks.h"
+#include "tests/support/scratch_folder.h"
+#include "tutti/adapters/checkpoint/checkpoint_folder.h"
+#include "tutti/nn.h"
+#include "tutti/tensor/host_copy.h"
+
+namespace tutti::test {
+
+/// A model with running values and an optimizer with moments, which differ by the seed.
+class DeviceTrainer {
+ public:
+  DeviceTrainer(Communicator& comm, Device device, uint64_t seed)
+      : model_(made(device, seed)),
+        adam_(model_.parameters(), {.learning_rate = 0.01}),
+        optimizer_(distributed(comm, adam_)) {}
+
+  void train(int first_step, int steps) {
+    const Tensor labels(Shape{6}, DataType::i64);
+    for (int step = first_step; step < first_step + steps; ++step) {
+      model_.zero_grad();
+      const nn::CrossEntropy loss(
+          model_.forward(noise_tensor(Shape{6, 3, 4, 4}, static_cast<uint64_t>(step))), labels);
+      model_.backward(loss);
+      optimizer_.step();
+    }
+  }
+  /// The bits of all that it has learned.
+  std::vector<reference::Values> values() const {
+    std::vector<reference::Values> all;
+    for (const auto& parameter : model_.parameters())
+      all.push_back(values_of(on_host(parameter.value)));
+    for (const auto& state : buffers_and_moments())
+      if (state.tensor.dtype() == DataType::f32) all.push_back(values_of(on_host(state.tensor)));
+    return all;
+  }
+  std::vector<nn::Parameter> parameters() const { return model_.parameters(); }
+  std::vector<nn::NamedState> buffers_and_moments() const {
+    auto all = adam_.state();
+    for (const auto& buffer : model_.buffers()) all.push_back(buffer);
+    return all;
+  }
+  std::vector<PlacedTensor> placed() const {
+    auto all = placed_parameters(model_.parameters());
+    for (auto& state : placed_state(buffers_and_moments())) all.push_back(state);
+    return all;
+  }
+
+ private:
+  static nn::Sequential made(Device device, uint64_t seed) {
+    nn::Sequential model(seed, 1, device);
+    model.add("norm", nn::batch_norm(3))
+        .add("flatten", nn::flatten())
+        .add("fc1", nn::linear(48, 9))
+        .add("relu", nn::relu())
+        .add("fc2", nn::linear(9, 2));
+    return model;
+  }
+
+  nn::Sequential model_;
+  nn::Adam adam_;
+  decltype(distributed(std::declval<Communicator&>(), std::declval<nn::Adam&>())) optimizer_;
+};
+
+/// Saved after three steps, each way; the three that follow are the same to the bit.
+inline void expect_to_go_on(Device device) {
+  for (const std::string way : {"one file", "folder", "folder, in the background"}) {
+    SCOPED_TRACE(way);
+    const ScratchFolder scratch;
+    run_threads(2, [&](Communicator& comm) {
+      const std::string file = scratch.path() + "/" + std::to_string(comm.rank()) + ".safetensors";
+      DeviceTrainer before(comm, device, 1);
+      before.train(0, 3);
+      const auto then = before.values();
+      CheckpointFolder folder(comm, scratch.path() + "/steps");
+      if (way == "one file")
+        nn::save_training(file, before.parameters(), before.buffers_and_moments(), {.step = 3});
+      else if (way == "folder")
+        folder.save(3, before.placed());
+      else
+        folder.save_in_background(3, before.placed());
+      before.train(3, 3);  // and no step of these is in what was saved
+      folder.wait();
+
+      const auto load = [&](const DeviceTrainer& into) {
+        if (way == "one file") {
+          EXPECT_EQ(nn::load_training(file, into.parameters(), into.buffers_and_moments()).step, 3);
+        } else {
+          EXPECT_EQ(folder.load(into.placed())->step, 3);
+        }
+      };
+      DeviceTrainer after(comm, device, 2), on_cpu(comm, {}, 3);
+      EXPECT_NE(after.values(), then);
+      load(after);
+      load(on_cpu);
+      EXPECT_EQ(after.values(), then);
+      EXPECT_EQ(on_cpu.values(), then);
+      after.train(3, 3);
+      EXPECT_EQ(after.values(), before.values());
+    });
+  }
+}
+
+/// A bit of one rank's parameter flips on the device.
+inline void expect_a_sentinel_to_see(Device device) {
+  run_threads(3, [&](Communicator& comm) {
+    DeviceTrainer trainer(comm, device, 1);
+    nn::Sentinel sentinel(comm, trainer.parameters(), 2);
+    trainer.train(0, 2);
+    sentinel.look(2);
+    const auto weight = trainer.parameters()[2];
+    ASSERT_EQ(weight.name, "fc1.weight");
+    std::vector<uint32_t> bits(static_cast<size_t>(weight.value.count()));
+    auto* bytes = reinterpret_cast<std::byte*>(bits.data());
+    copy_to_host(bytes, weight.value);
+    if (comm.rank() == 1) bits[100] ^= 1;
+    copy_from_host(weight.value, bytes);
+    sentinel.look(3);  // not yet
+    expect_error(ErrorCode::mismatch,
+                 "sentinel: at step 4 parameter \"fc1.weight\" differs on rank 1, while the others "
+                 "are alike",
+                 [&] { sentinel.look(4); });
+  });
+}
+
+}  // namespace tutti::test
