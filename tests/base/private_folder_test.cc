@@ -143,11 +143,11 @@ TEST_F(PrivateFolderTest, StaysWithTheFolderThatWasLookedAt) {
 
 TEST_F(PrivateFolderTest, LocksOneAtATime) {
   const PrivateFolder folder(path_);
-  auto held = folder.lock("lock", Deadline::after(1));
+  auto held = folder.lock("lock", Deadline::after(30));
   EXPECT_THAT(refused([&] { folder.lock("lock", Deadline::after(0.05)); }),
               HasSubstr("another process holds the lock"));
   held.reset();
-  folder.lock("lock", Deadline::after(1));
+  folder.lock("lock", Deadline::after(30));
 }
 
 }  // namespace

@@ -219,7 +219,7 @@ TEST_F(HierarchicalFallbackTest, RanksThatCannotShareMemoryAgreeOnTcp) {
   NetworkNamespaces hosts(3);
   RankProcesses(hosts, {0, 1, 2}).with(builtin_backends()).run([&](Context& context) {
     context.places[0].host = context.places[1].host = "one host";
-    context.deadline = Deadline::after(8);
+    context.deadline = Deadline::after(60);
     std::vector<std::string> log;
     context.log = [&](LogLevel, std::string_view line) { log.emplace_back(line); };
     const auto backend = find_backend("hierarchical").connect(context);

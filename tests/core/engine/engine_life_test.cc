@@ -120,7 +120,7 @@ TEST(Destroyed, InsideACallback) {
     EXPECT_EQ(error_of([&] { never.wait(); }).code(), ErrorCode::closed);
     peer.join();
     never = Work();
-    const auto gone = Deadline::after(5);
+    const auto gone = Deadline::after(30);
     while (seen.use_count() > 1 && !gone.passed()) std::this_thread::yield();
     EXPECT_EQ(seen.use_count(), 1) << "its end was not seen through: the engine lives on";
   }
@@ -137,7 +137,7 @@ TEST(Destroyed, WhileACallbackRuns) {
     float value = 1;
     comm->allreduce("x", std::span(&value, 1)).then([&](std::exception_ptr) {
       runs = true;
-      const auto deadline = Deadline::after(5);
+      const auto deadline = Deadline::after(60);
       while (!may_end && !deadline.passed()) std::this_thread::yield();
       has_ended = true;
     });
@@ -171,7 +171,7 @@ TEST(Destroyed, WhileTheBackgroundThreadIsStuck) {
   options.log = [](LogLevel, std::string_view) {};
   options.observer = [gate](std::string_view point) {
     if (point != "transfer" || gate->is_reached.exchange(true)) return;
-    const auto deadline = Deadline::after(5);
+    const auto deadline = Deadline::after(60);
     while (!gate->may_end && !deadline.passed()) std::this_thread::yield();
     gate->has_ended = true;
   };
@@ -311,7 +311,7 @@ TEST(Waiting, TheTokenIsHandedOn) {
       if (comm.rank() == 0) {
         Work two = comm.allreduce("second", second, ReduceOp::sum);
         one.wait();
-        const auto deadline = Deadline::after(5);
+        const auto deadline = Deadline::after(30);
         while (!is_done && !deadline.passed()) std::this_thread::yield();  // it computes
         EXPECT_TRUE(is_done) << "rank 1's second Work waited for rank 0's next call";
         two.wait();

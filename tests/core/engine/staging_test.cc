@@ -487,7 +487,7 @@ TEST(Staging, WhatIsRefusedIsNotKept) {
   std::atomic_ref(*gate).store(1, std::memory_order_release);
   EXPECT_THROW(work.wait(), Error);
   work = Work();
-  const auto deadline = Deadline::after(5);
+  const auto deadline = Deadline::after(60);
   while (seen.use_count() > 1 && !deadline.passed())
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   EXPECT_EQ(seen.use_count(), 1) << "the engine lives on";

@@ -141,7 +141,7 @@ class PrivateFileTest : public testing::Test {
 TEST_F(PrivateFileTest, IsReadByOneUserOnlyAndRemoved) {
   {
     const PrivateFile file(folder_, "a", "text");
-    EXPECT_EQ(read_private_file(folder_, "a", Deadline::after(1)), "text");
+    EXPECT_EQ(read_private_file(folder_, "a", Deadline::after(30)), "text");
     struct stat status {};
     ASSERT_EQ(::stat((folder_ + "/a").c_str(), &status), 0);
     EXPECT_EQ(status.st_mode & 0777, 0600u);
@@ -155,7 +155,7 @@ TEST_F(PrivateFileTest, ReplacesALeftover) {
   std::filesystem::create_directory(folder_);
   std::ofstream(folder_ + "/a") << "old";
   const PrivateFile file(folder_, "a", "new");
-  EXPECT_EQ(read_private_file(folder_, "a", Deadline::after(1)), "new");
+  EXPECT_EQ(read_private_file(folder_, "a", Deadline::after(30)), "new");
 }
 
 TEST_F(PrivateFileTest, IsWaitedFor) {

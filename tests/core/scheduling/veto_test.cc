@@ -135,7 +135,7 @@ TEST(Veto, InsideAGroup) {
                 "group", std::vector<NamedTensor>{{"large", large}, {"small", small}},
                 {.op = ReduceOp::sum});
             if (step % 6 != 5) comm.allreduce("alone", alone, ReduceOp::sum).wait();
-            group.wait(Deadline::after(5));
+            group.wait(Deadline::after(60));
             for (const float value : large) ASSERT_EQ(value, static_cast<float>(size));
             for (const float value : small) ASSERT_EQ(value, static_cast<float>(2 * size));
           }
