@@ -77,13 +77,10 @@ class Distributed {
             .with_tensor(slot.name);
     }
     std::vector<NamedTensor> values;
-    bool is_on_host = true;
-    for (const auto& parameter : optimizer.parameters()) {
+    for (const auto& parameter : optimizer.parameters())
       values.push_back({std::string(parameter.name), parameter.value});
-      is_on_host = is_on_host && values.back().tensor.device().kind == DeviceKind::cpu;
-    }
     check_tensors_alike(comm, values);
-    if (!options.broadcast_first && is_on_host) check_values_alike(comm, values);
+    if (!options.broadcast_first) check_values_alike(comm, values);
     if (options.broadcast_first) {
       broadcast_parameters(comm, optimizer.parameters());
       if constexpr (HasState<O>) broadcast_optimizer_state(comm, optimizer);

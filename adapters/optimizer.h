@@ -103,6 +103,12 @@ double clip_by_global_norm(Parameters&& parameters, double most) {
   };
   for (const auto& parameter : parameters) {
     const TensorView gradient = parameter.gradient;
+    if (gradient.device().kind != DeviceKind::cpu)
+      throw Error(ErrorCode::invalid_argument,
+                  "clip_by_global_norm takes gradients in host memory, \"" +
+                      std::string(parameter.name) + "\" is on " + to_string(gradient.device()) +
+                      "; StepAgreement clips there")
+          .with_tensor(parameter.name);
     if (gradient.dtype() == DataType::f32)
       add(gradient, float{});
     else if (gradient.dtype() == DataType::f64)

@@ -2,12 +2,19 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "tutti/core/scheduling/work_state.h"
 #include "tutti/tensor/device_runtime.h"
 
 namespace tutti {
+
+namespace {
+// Seconds until a thread that waits asks its device first, and at most from one time to the next: a
+// destructor may wait for hundreds of operations of a device that has failed.
+constexpr double kFirstLook = 0.01, kMostBetweenLooks = 1;
+}  // namespace
 
 WorkState::WorkState(std::shared_ptr<Driver> driver, std::string name, int parts)
     : driver_(std::move(driver)), name_(std::move(name)), parts_(parts), parts_left_(parts) {}
@@ -77,6 +84,24 @@ thread_local bool has_waited = false;
 
 bool WorkState::take_waited() { return std::exchange(has_waited, false); }
 
+// A device that has failed calls nobody back, so a thread that waits for one asks it now and then.
+void WorkState::drive(Milestone milestone, Deadline deadline) {
+  if (runtime_ == nullptr) return driver_->drive(*this, milestone, deadline);
+  for (double seconds = kFirstLook; !has_come_to(milestone) && !deadline.passed();
+       seconds = std::min(2 * seconds, kMostBetweenLooks)) {
+    const auto next = Deadline::after(seconds);
+    driver_->drive(*this, milestone, next.when() < deadline.when() ? next : deadline);
+    if (has_come_to(milestone)) return;
+    try {
+      runtime_->require_alive(device_);
+    } catch (const Error& error) {
+      throw Error(error.code(),
+                  fmt::format("\"{}\" waits for a device that has failed: {}", name_, error.what()))
+          .with_tensor(name_);
+    }
+  }
+}
+
 void WorkState::wait(Deadline deadline) {
   if (!done()) {
     if (driver_->in_callback())
@@ -85,7 +110,7 @@ void WorkState::wait(Deadline deadline) {
                               "then() to go on when it is done",
                               name_))
           .with_tensor(name_);
-    driver_->drive(*this, Milestone::done, deadline);
+    drive(Milestone::done, deadline);
   }
   if (!done())
     throw Error(ErrorCode::timeout,
@@ -134,10 +159,10 @@ void WorkState::wait_on(const std::shared_ptr<WorkState>& state, StreamRef strea
   }
   if (!driver.in_callback()) {
     if (driver.is_first_on_device(state->name_)) {
-      driver.drive(*state, Milestone::done, Deadline::never());
+      state->drive(Milestone::done, Deadline::never());
       driver.was_on_device(state->name_);
     } else if (driver.ranks_share_device(*state->runtime_)) {
-      driver.drive(*state, Milestone::on_its_way, Deadline::never());
+      state->drive(Milestone::on_its_way, Deadline::never());
     }
   }
   driver.stream_waits(state, stream);

@@ -14,6 +14,7 @@
 
 #include "tutti/adapters/checkpoint/checkpoint_folder.h"
 #include "tutti/nn.h"
+#include "tutti/tensor/device_runtime.h"
 #include "tutti/tutti.h"
 
 namespace nn = tutti::nn;
@@ -81,6 +82,8 @@ nn::Sequential gpt2(const Settings& s, const std::shared_ptr<nn::Gatherer>& gath
 template <class O, class Options>
 void train_with(const Settings& s, const Options& options) {
   const nn::TextDataset text(s.text, s.length);
+  // Before ranks meet, so that those that share a GPU know it.
+  tutti::device_runtime(tutti::device_of(s.device).kind);
   const auto comm = tutti::Communicator::create();
   const int64_t rank = comm->rank(), size = comm->size();
   const auto gatherer = std::make_shared<nn::Gatherer>();

@@ -59,6 +59,8 @@ std::pair<tutti::Tensor, double> multiply(tutti::LayerKernels& kernels, const Se
 }
 
 void run(const Settings& s) {
+  // Before ranks meet, so that those that share a GPU know it.
+  tutti::device_runtime(tutti::device_of(s.device).kind);
   const auto comm = tutti::Communicator::create();
   const int64_t rank = comm->rank(), size = comm->size();
   if (s.size % size != 0)

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "tutti/nn.h"
+#include "tutti/tensor/device_runtime.h"
 #include "tutti/tutti.h"
 
 namespace nn = tutti::nn;
@@ -181,7 +182,10 @@ template <class MakeInner>
 void train(const Settings& settings, const Method& method, const MakeInner& make_inner) {
   auto options = tutti::Options::from_environment();
   if (!settings.timeline.empty()) options.timeline = settings.timeline;
-  if (settings.device.find(',') != settings.device.npos) options.mixed_devices = true;
+  if (settings.device.find(',') != settings.device.npos)
+    options.mixed_devices = true;
+  else  // before ranks meet, so that those that share a GPU know it
+    tutti::device_runtime(device_of(settings, 0).kind);
   const std::string timeline = options.timeline;
   const auto comm = tutti::Communicator::create(std::move(options));
   const bool talks = comm->rank() == 0 && !settings.quiet;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tutti/nn.h"
+#include "tutti/tensor/device_runtime.h"
 #include "tutti/tutti.h"
 
 namespace nn = tutti::nn;
@@ -111,6 +112,8 @@ nn::Batch batch_of(const Settings& settings, int64_t first, int64_t count) {
 }
 
 void train(const Settings& settings) {
+  // Before ranks meet, so that those that share a GPU know it.
+  tutti::device_runtime(tutti::device_of(settings.device).kind);
   const auto comm = tutti::Communicator::create();
   const int64_t rank = comm->rank(), size = comm->size();
 

@@ -18,7 +18,7 @@ struct DeviceDescription {
 };
 
 /// Grows whenever this header, or one that it includes, changes what a plugin was compiled for.
-inline constexpr uint32_t kDeviceAbi = 3;
+inline constexpr uint32_t kDeviceAbi = 4;
 
 /// What libtutti_device_<name>.so exports: one record. `versions` and `devices` may be called
 /// whether there is a device or not.

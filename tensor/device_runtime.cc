@@ -77,6 +77,7 @@ class CpuRuntime final : public DeviceRuntime {
     }
   }
   void synchronize(StreamRef) override {}
+  void require_alive(Device) override {}
 
  private:
   static Error not_of_devices() {
@@ -100,6 +101,12 @@ DeviceRuntime& device_runtime(DeviceKind kind) {
     place.store(runtime);
   }
   return *runtime;
+}
+
+void finish_stream(Device device, StreamRef stream) {
+  auto& runtime = device_runtime(device.kind);
+  if (stream.native == nullptr) runtime.make_current(device);
+  runtime.synchronize(stream);
 }
 
 bool has_device_runtime(DeviceKind kind) noexcept {

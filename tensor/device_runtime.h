@@ -126,6 +126,9 @@ class DeviceRuntime {
   }
   /// Blocks the caller until everything submitted to the stream has happened.
   virtual void synchronize(StreamRef stream) = 0;
+  /// Throws if a kernel has failed in a way that leaves the device of no use to this process: what
+  /// is on its streams never happens. Waits for nothing.
+  virtual void require_alive(Device device) = 0;
 };
 
 /// The runtime for a kind of device; the CPU's is always there, another's plugin is loaded at the
@@ -133,6 +136,9 @@ class DeviceRuntime {
 /// to do.
 DeviceRuntime& device_runtime(DeviceKind kind);
 bool has_device_runtime(DeviceKind kind) noexcept;
+/// Blocks until everything on that stream of a device has happened. A null stream is that device's
+/// default one, for which the device becomes the calling thread's current one.
+void finish_stream(Device device, StreamRef stream);
 /// The identity of the device that this process uses, if it uses one already and sees no other;
 /// else empty. Loads nothing that the program has not loaded by itself.
 std::string only_device_in_use();

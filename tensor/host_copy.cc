@@ -14,8 +14,9 @@ constexpr size_t kPieceBytes = size_t{4} << 20;
 // Pinned memory, through which a device's tensor goes piece by piece.
 class PinnedPiece {
  public:
-  PinnedPiece(const TensorView& tensor)
-      : runtime_(device_runtime(tensor.device().kind)),
+  explicit PinnedPiece(const TensorView& tensor)
+      : device_(tensor.device()),
+        runtime_(device_runtime(device_.kind)),
         stream_(tensor.stream()),
         bytes_(static_cast<size_t>(tensor.bytes())),
         memory_(runtime_.allocate_host(std::min(bytes_, kPieceBytes))) {}
@@ -32,11 +33,12 @@ class PinnedPiece {
   // On the device, and done when it returns.
   void copy(void* target, const void* source, size_t bytes) const {
     runtime_.copy(target, source, bytes, stream_);
-    runtime_.synchronize(stream_);
+    finish_stream(device_, stream_);
   }
   std::byte* memory() const { return static_cast<std::byte*>(memory_); }
 
  private:
+  const Device device_;
   DeviceRuntime& runtime_;
   const StreamRef stream_;
   const size_t bytes_;

@@ -58,7 +58,7 @@ Tensor Tensor::clone() const {
   Tensor copy(shape(), dtype(), device());
   auto& runtime = device_runtime(device().kind);
   runtime.copy(copy.data(), data(), static_cast<size_t>(bytes()), view_.stream());
-  runtime.synchronize(view_.stream());
+  finish_stream(device(), view_.stream());
   return copy;
 }
 

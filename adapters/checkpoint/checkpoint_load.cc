@@ -155,7 +155,10 @@ std::optional<LoadedCheckpoint> CheckpointFolder::load(const std::vector<PlacedT
                          : files.read(tensor.name, tensor.placement.here()));
     return "";
   });
-  for (size_t i = 0; i < tensors.size(); ++i) copy_from_host(tensors[i].here, read[i].data());
+  agree("end of load", [&]() -> std::string {
+    for (size_t i = 0; i < tensors.size(); ++i) copy_from_host(tensors[i].here, read[i].data());
+    return "";
+  });
   return LoadedCheckpoint{manifest.step, static_cast<int>(manifest.files.size()), manifest.words};
 }
 

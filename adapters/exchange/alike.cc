@@ -6,6 +6,8 @@
 
 #include <cstring>
 
+#include "tutti/tensor/host_copy.h"
+
 namespace tutti {
 
 namespace {
@@ -94,9 +96,15 @@ void check_tensors_alike(Communicator& comm, std::span<const NamedTensor> tensor
 
 void check_values_alike(Communicator& comm, std::span<const NamedTensor> tensors) {
   std::vector<uint64_t> digests;
-  for (const auto& tensor : tensors)
-    digests.push_back(
-        XXH3_64bits(tensor.tensor.data(), static_cast<size_t>(tensor.tensor.bytes())));
+  for (const auto& tensor : tensors) {
+    const auto bytes = static_cast<size_t>(tensor.tensor.bytes());
+    std::vector<std::byte> copy;
+    if (tensor.tensor.device().kind != DeviceKind::cpu) {
+      copy.resize(bytes);
+      copy_to_host(copy.data(), tensor.tensor);
+    }
+    digests.push_back(XXH3_64bits(copy.empty() ? tensor.tensor.data() : copy.data(), bytes));
+  }
   const auto all =
       comm.allgather_bytes("parameters of distributed()", std::as_bytes(std::span(digests)));
   for (size_t rank = 1; rank < all.size(); ++rank)

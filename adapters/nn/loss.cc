@@ -42,6 +42,13 @@ Tensor as_rows(const Tensor& logits) {
   return logits.reshaped({classes == 0 ? 0 : logits.count() / classes, classes});
 }
 
+void require_on_host(const char* caller, const Tensor& labels) {
+  if (labels.device().kind == DeviceKind::cpu) return;
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("{} got labels on {}, want them in host memory, where they are checked",
+                          caller, to_string(labels.device())));
+}
+
 void check(const char* loss, const Tensor& logits, const Tensor& labels) {
   const auto& shape = logits.shape();
   const auto dtype = logits.dtype();
@@ -53,6 +60,7 @@ void check(const char* loss, const Tensor& logits, const Tensor& labels) {
         fmt::format("{} got logits {}{} and labels {}{}, want f32[batch,classes] and i64[batch]",
                     loss, to_string(dtype), shape.to_string(), to_string(labels.dtype()),
                     labels.shape().to_string()));
+  require_on_host(loss, labels);
   const int64_t classes = shape[shape.rank() - 1];
   for (const int64_t label : labels.span<int64_t>())
     if (label < 0 || label >= classes)
@@ -129,6 +137,7 @@ Tensor MeanSquaredError::gradient(LayerKernels& kernels, double divisor) const {
 }
 
 int64_t count_correct(const Tensor& logits, const Tensor& labels) {
+  require_on_host("count_correct", labels);
   auto host = on_host(logits);
   if (host.dtype() != DataType::f32) {
     const Tensor narrow = host;

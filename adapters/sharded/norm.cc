@@ -26,14 +26,14 @@ double global_norm(Communicator& comm, const std::vector<PlacedTensor>& tensors)
   double sum = 0;
   for (const auto& tensor : tensors) {
     const auto dtype = tensor.here.dtype();
-    if (tensor.placement.held == Held::partial_sum ||
+    const auto device = tensor.here.device();
+    if (tensor.placement.held == Held::partial_sum || device.kind != DeviceKind::cpu ||
         (dtype != DataType::f32 && dtype != DataType::f64))
-      throw Error(
-          ErrorCode::invalid_argument,
-          fmt::format("global_norm takes f32 and f64 that are divided or replicated, \"{}\" "
-                      "is {}{}",
-                      tensor.name, to_string(dtype),
-                      tensor.placement.held == Held::partial_sum ? ", a partial sum" : ""))
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("global_norm takes f32 and f64 in host memory that are divided or "
+                              "replicated, \"{}\" is {} on {}{}",
+                              tensor.name, to_string(dtype), to_string(device),
+                              tensor.placement.held == Held::partial_sum ? ", a partial sum" : ""))
           .with_rank(comm.rank())
           .with_tensor(tensor.name);
     if (tensor.placement.held == Held::replicated && comm.rank() != 0) continue;

@@ -154,7 +154,7 @@ std::shared_ptr<WorkState> Staging::submit(std::string name,
   auto job = std::make_shared<Job>();
   job->engine = engine_;
   job->outer = std::make_shared<WorkState>(engine_, name, 1);
-  job->outer->gate_streams(runtime_);
+  job->outer->gate_streams(runtime_, device_);
   job->inner = std::make_shared<WorkState>(engine_, name, static_cast<int>(entries.size()));
   for (auto& entry : entries) prepare(*entry, job);
   job->inner->then([staging = shared_from_this(), job](std::exception_ptr error) {

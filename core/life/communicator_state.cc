@@ -181,7 +181,7 @@ std::shared_ptr<WorkState> CommunicatorState::submit_there(
       std::make_shared<WorkState>(engine, std::move(name), static_cast<int>(entries.size()));
   const Device device = entries.front()->input.device();
   auto& runtime = device_runtime(device.kind);
-  work->gate_streams(runtime);
+  work->gate_streams(runtime, device);
   for (auto& entry : entries) {
     entry->work = work;
     entry->ready = std::make_unique<StreamPoint>(runtime, device, entry->input.stream());

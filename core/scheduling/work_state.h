@@ -75,9 +75,11 @@ class WorkState {
   void set_output(size_t index, Tensor output);
   void set_received(std::vector<int64_t> received);
   void set_source(int rank) { source_.store(rank, std::memory_order_relaxed); }
-  /// Streams of this runtime can wait for it; before it is handed out.
-  void gate_streams(DeviceRuntime& runtime) {
+  /// Streams of this runtime can wait for it, and its tensors live on that device; before it is
+  /// handed out.
+  void gate_streams(DeviceRuntime& runtime, Device device) {
     runtime_ = &runtime;
+    device_ = device;
     gate_ = runtime.take_word();
   }
   bool gates_streams() const { return runtime_ != nullptr; }
@@ -106,6 +108,7 @@ class WorkState {
   std::atomic<Clock::time_point::rep> waiting_since{0};
 
  private:
+  void drive(Milestone milestone, Deadline deadline);
   void throw_if_failed();
   void report_unseen();
 
@@ -118,6 +121,7 @@ class WorkState {
   std::atomic<bool> seen_{false};
   std::atomic<int> source_{-1};       // of a receive
   DeviceRuntime* runtime_ = nullptr;  // constant once handed out; null: host memory
+  Device device_;                     // likewise; on which its tensors live
   uint64_t* gate_ = nullptr;    // set to 1 when streams may go on: here, or earlier in stream order
   mutable std::mutex mutex_;    // guards all below
   std::optional<Error> error_;  // constant once done

@@ -1,7 +1,10 @@
 // Checkpoints and sentinels of what lives on a GPU, on the one that is none.
 
+#include <atomic>
+
 #include "tests/fake_cuda/fake_cuda_fixture.h"
 #include "tests/fake_cuda/state_check.h"
+#include "tutti/core/persistent_allreduce.h"
 
 namespace tutti {
 namespace {
@@ -51,6 +54,52 @@ TEST_F(DeviceState, ADeviceThatFailedCannotBeSaved) {
       EXPECT_TRUE(folder.steps().empty());
     });
   }
+}
+
+// And half loaded is what only that device holds.
+TEST_F(DeviceState, ADeviceThatFailsInALoadIsToldToAll) {
+  const test::ScratchFolder scratch;
+  test::run_threads(2, [&](Communicator& comm) {
+    const Tensor host = test::noise_tensor(Shape{10}, 1);
+    const std::vector<PlacedTensor> state = {
+        {"w", comm.rank() == 1 ? kernels_->upload(host) : host, {Shape{10}}}};
+    CheckpointFolder folder(comm, scratch.path());
+    folder.save(1, state);
+    if (comm.rank() == 1) test::fake_cuda().fail_for_good();
+    test::expect_error(ErrorCode::unavailable, "rank 1: ", [&] { folder.load(state); });
+    comm.barrier_blocking();
+    if (comm.rank() == 1) test::fake_cuda().fail_for_good(false);
+  });
+}
+
+// Whatever has memory, streams or kernels there.
+TEST_F(DeviceState, NothingOfATrainingThrowsWhileItGoesAfterAStickyError) {
+  uint64_t gate = 0;
+  test::run_threads(1, [&](Communicator& comm) {
+    const nn::Dataset data{Tensor(Shape{12, 2, 4, 4}, DataType::u8),
+                           Tensor(Shape{12}, DataType::u8), 2};
+    nn::Sequential model(1, 1, test::kFake);
+    model.add("flatten", nn::flatten()).add("fc", nn::linear(32, 2));
+    nn::Adam adam(model.parameters(), {.learning_rate = 0.1});
+    auto optimizer = distributed(comm, adam);
+    nn::DataLoader loader(data, {.batch = 4, .device = model.device(), .stream = model.stream()});
+    PersistentAllreduce allreduce(comm, "norm", model.parameters()[0].gradient);
+    const auto batch = loader.next();
+    test::fake_cuda().wait_word(model.stream(), &gate,
+                                1);  // gradients do not come before the error
+    const nn::CrossEntropy loss(model.forward(batch->images), batch->labels);
+    model.backward(loss);
+    allreduce.launch(model.stream());
+    test::fake_cuda().fail_for_good();
+    test::expect_error(ErrorCode::unavailable,
+                       "\"gradient fc.weight\" waits for a device that has failed: an illegal "
+                       "memory access was met",
+                       [&] { optimizer.synchronize(); });
+    test::expect_error(ErrorCode::unavailable, "an illegal memory access was met",
+                       [&] { static_cast<void>(loss.value()); });
+  });
+  test::fake_cuda().fail_for_good(false);
+  std::atomic_ref(gate).store(1);
 }
 
 }  // namespace

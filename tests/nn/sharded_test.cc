@@ -473,10 +473,12 @@ TEST(Sharded, BadInput) {
     sharded.step();
     std::vector<int32_t> counts(2);
     test::expect_refused(
-        "global_norm takes f32 and f64 that are divided or replicated, \"n\" is i32", [&] {
+        "global_norm takes f32 and f64 in host memory that are divided or replicated, \"n\" is i32 "
+        "on cpu",
+        [&] {
           global_norm(comm, {{"n", counts, {Shape{2}}}});
         });
-    test::expect_refused("\"g\" is f32, a partial sum", [&] {
+    test::expect_refused("\"g\" is f32 on cpu, a partial sum", [&] {
       std::vector<float> sum(2);
       global_norm(comm, {{"g", sum, {Shape{2}, Held::partial_sum, 2, comm.rank()}}});
     });

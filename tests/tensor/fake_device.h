@@ -45,9 +45,9 @@ class FakeDevice : public DeviceRuntime {
   /// Waits for all that is on any stream, destroyed ones too. A program must not return from main()
   /// before: what they compute with (oneDNN) may be gone then.
   void finish_streams();
-  /// From now on what asks a stream (record, reached, synchronize) throws Error(unavailable), as a
-  /// GPU does after a sticky error; until `failed` is false. What the streams have not begun never
-  /// happens.
+  /// From now on what asks a stream (record, reached, synchronize, require_alive) throws
+  /// Error(unavailable), as a GPU does after a sticky error; until `failed` is false. What the
+  /// streams have not begun never happens.
   void fail_for_good(bool failed = true);
 
   DeviceKind kind() const override { return DeviceKind::fake; }
@@ -86,6 +86,7 @@ class FakeDevice : public DeviceRuntime {
   void write_word(StreamRef stream, uint64_t* word, uint64_t value) override;
   void wait_words(StreamRef stream, std::span<const AwaitedWord> words) override;
   void synchronize(StreamRef stream) override;
+  void require_alive(Device) override { check_alive(); }
 
  private:
   class Implementation;

@@ -10,6 +10,7 @@
 
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
+#include "tutti/tensor/host_copy.h"
 #include "tutti/tensor/tensor.h"
 
 namespace tutti {
@@ -44,6 +45,24 @@ TEST(FakeDevice, WhoReadsTooEarlySeesOldBytes) {
   device.synchronize(stream);
   EXPECT_THAT(target, testing::Each(7));
   EXPECT_EQ(device.synchronize_count(), 1);
+  device.destroy_stream(stream);
+}
+
+// A null stream means another one on each device.
+TEST(FakeDevice, ATensorWithoutAStreamIsWaitedForOnItsOwnDevice) {
+  struct Recorder : FakeDevice {
+    using FakeDevice::FakeDevice;
+    void make_current(Device device) override { current.push_back(device); }
+    std::vector<Device> current;
+  } device({.devices = 2});
+  const Device second{DeviceKind::fake, 1};
+  const Tensor tensor(Shape{10}, DataType::f32, second);
+  on_host(tensor);
+  tensor.clone();
+  EXPECT_THAT(device.current, testing::ElementsAre(second, second));
+  const StreamRef stream = device.create_stream(second);
+  on_host(Tensor(TensorView(tensor.data(), Shape{10}, DataType::f32, second, stream), nullptr));
+  EXPECT_EQ(device.current.size(), 2u);
   device.destroy_stream(stream);
 }
 

@@ -8,6 +8,7 @@
 #include "tutti/adapters/nn/layers.h"
 #include "tutti/adapters/nn/layers/weighted.h"
 #include "tutti/base/error.h"
+#include "tutti/tensor/host_copy.h"
 
 namespace tutti::nn {
 
@@ -126,13 +127,15 @@ class MatrixFactorization final : public Layer {
                   fmt::format("layer {}: {} got {}{}, want i64[batch, 2]: a row and a column",
                               path(), kind(), to_string(input.dtype()), shape.to_string()));
     const int64_t batch = shape[0];
-    const Tensor row_of(Shape{batch}, DataType::i64), column_of(Shape{batch}, DataType::i64);
+    const Tensor both = on_host(input), rows(Shape{batch}, DataType::i64),
+                 columns(Shape{batch}, DataType::i64);
     for (int64_t n = 0; n < batch; ++n) {
-      row_of.as<int64_t>()[n] = input.as<int64_t>()[2 * n];
-      column_of.as<int64_t>()[n] = input.as<int64_t>()[2 * n + 1];
+      rows.as<int64_t>()[n] = both.as<int64_t>()[2 * n];
+      columns.as<int64_t>()[n] = both.as<int64_t>()[2 * n + 1];
     }
+    const Tensor row_of = pass.kernels.upload(rows), column_of = pass.kernels.upload(columns);
     const auto take = [&](const Tensor& indices, const Parameter& table) {
-      Tensor taken(Shape{batch, table.value.shape()[1]}, DataType::f32);
+      Tensor taken = pass.kernels.make_tensor(Shape{batch, table.value.shape()[1]}, DataType::f32);
       pass.kernels.embedding_forward(indices, table.value, taken);
       return taken;
     };
@@ -150,7 +153,7 @@ class MatrixFactorization final : public Layer {
     if (!wanted.weights) return {};
     const auto &row_of = context.kept[0], &column_of = context.kept[1];
     const auto give = [&](const Tensor& indices, const Tensor& other, Parameter& table) {
-      const Tensor taken(other.shape(), DataType::f32);
+      const Tensor taken = pass.kernels.make_tensor(other.shape(), DataType::f32);
       pass.kernels.row_products_backward(other, gradient, taken);
       pass.kernels.embedding_backward(indices, taken, table.gradient);
     };

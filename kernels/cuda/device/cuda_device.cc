@@ -333,6 +333,19 @@ void CudaDevice::synchronize(StreamRef stream) {
   check(cudaStreamSynchronize(native(stream)), "finish a stream", device);
 }
 
+// A stream on which nothing is ever for long tells what any kernel of the context has left behind.
+// Another thread's capture must not mind.
+void CudaDevice::require_alive(Device device) {
+  auto& its = state(device.index);
+  const auto current = scope(device.index);
+  auto mode = cudaStreamCaptureModeRelaxed;
+  const bool is_relaxed = cudaThreadExchangeStreamCaptureMode(&mode) == cudaSuccess;
+  const auto status = cudaStreamQuery(its.memory_stream);
+  if (is_relaxed) cudaThreadExchangeStreamCaptureMode(&mode);
+  if (status == cudaErrorNotReady) return forget_error();
+  check(status, "go on", device.index);
+}
+
 // --- in stream order ----------------------------------------------------------------------------
 
 void CudaDevice::copy(void* target, const void* source, size_t bytes, StreamRef stream) {

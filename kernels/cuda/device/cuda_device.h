@@ -74,6 +74,7 @@ class CudaDevice final : public DeviceRuntime {
   void write_word(StreamRef stream, uint64_t* word, uint64_t value) override;
   void wait_words(StreamRef stream, std::span<const AwaitedWord> words) override;
   void synchronize(StreamRef stream) override;
+  void require_alive(Device device) override;
 
   DeviceDescription describe(int device);
 

@@ -1,10 +1,13 @@
 #include "tutti/kernels/cuda/trainer/gpu_layer_kernels.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <mutex>
 #include <vector>
 
+#include "tutti/base/error.h"
 #include "tutti/kernels/cuda/libraries/range.h"
 #include "tutti/kernels/cuda/trainer/gpu_operands.h"
 
@@ -92,6 +95,10 @@ Tensor GpuLayerKernels::make_tensor(const Shape& shape, DataType dtype, StreamRe
 }
 
 Tensor GpuLayerKernels::upload(const Tensor& host, StreamRef stream) {
+  if (host.device().kind != DeviceKind::cpu)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("a tensor on {} is copied to {} by way of the host: give its on_host()",
+                            to_string(host.device()), to_string(device_)));
   auto& runtime = *machine_.runtime;
   auto tensor = make_tensor(host.shape(), host.dtype(), stream);
   const auto bytes = static_cast<size_t>(host.bytes());

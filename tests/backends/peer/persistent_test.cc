@@ -8,6 +8,8 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <random>
 #include <string>
 #include <thread>
@@ -370,6 +372,49 @@ TEST(Persistent, ARankThatDoesNotComeIsNamed) {
         options.operation_timeout = 5;
         options.stall_warning = 30;
       });
+}
+
+// A graph that holds a launch knows nothing of Communicators: it puts the same kernels on a stream
+// again.
+class ReplayingDevice : public FakeDevice {
+ public:
+  void reduce_by_flags(const DeviceFlags& flags, StreamRef stream) override {
+    {
+      const std::lock_guard lock(mutex_);
+      captured_[flags.rank] = flags;
+    }
+    FakeDevice::reduce_by_flags(flags, stream);
+  }
+  void replay(int rank, StreamRef stream) {
+    const std::lock_guard lock(mutex_);
+    FakeDevice::reduce_by_flags(captured_.at(rank), stream);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<int, DeviceFlags> captured_;
+};
+
+TEST(Persistent, AGraphThatIsReplayedAfterCloseEndsAtOnce) {
+  ReplayingDevice fake;
+  run_threads(
+      2,
+      [&](Communicator& comm) {
+        UserStream user;
+        const Tensor tensor(Shape{100}, DataType::f32, kFake);
+        PersistentAllreduce allreduce(comm, "replayed", tensor);
+        allreduce.launch(user.get());
+        device().synchronize(user.get());
+        comm.barrier("both have").wait();
+        comm.close();
+        // Neither waits for the other, which may replay it later or never.
+        const auto begin = Clock::now();
+        if (comm.rank() == 0) fake.replay(0, user.get());
+        device().synchronize(user.get());
+        EXPECT_LT(std::chrono::duration<double>(Clock::now() - begin).count(), 10);
+        expect_error(ErrorCode::closed, "its Communicator is closed", [&] { allreduce.check(); });
+      },
+      [](Options& options) { options.backend = "memory"; });
 }
 
 TEST(Persistent, AfterCloseItSaysSo) {
