@@ -33,6 +33,8 @@ class CpuRuntime final : public DeviceRuntime {
     return allocate(bytes, device);
   }
   void free(void* memory, Device) noexcept override { std::free(memory); }
+  DeviceMemoryStatistics memory_statistics(Device) override { return {}; }
+  void limit_memory(Device, size_t) override {}
   void* allocate_host(size_t bytes) override { return allocate(bytes, {}); }
   void free_host(void* memory) noexcept override { std::free(memory); }
   uint64_t* take_word() override { return new uint64_t(0); }

@@ -36,6 +36,15 @@ struct AwaitedWord {
 /// the process lives that made them.
 using DeviceHandle = std::array<std::byte, 64>;
 
+/// Of the memory that this process has from a device.
+struct DeviceMemoryStatistics {
+  size_t allocated_bytes = 0;       // handed out, rounded up to blocks
+  size_t most_allocated_bytes = 0;  // at any time
+  size_t reserved_bytes = 0;        // taken from the device, and kept for who asks next
+  size_t largest_free_bytes = 0;    // the largest block that nobody has
+  uint64_t device_waits = 0;        // streams that were made to wait for another's memory
+};
+
 /// What the library needs of a device. The CPU's is built in; CUDA's is a plugin; the tests bring a
 /// fake one whose streams run late. All calls may come from any thread; none blocks but
 /// synchronize(). Stream-ordered calls return at once and take effect in stream order.
@@ -54,6 +63,11 @@ class DeviceRuntime {
   virtual void* allocate_on(size_t bytes, Device device, StreamRef stream) = 0;
   /// What was allocated on a stream may still be used by what was put there until now.
   virtual void free(void* memory, Device device) noexcept = 0;
+  /// But for what other processes may map. All zero on the CPU.
+  virtual DeviceMemoryStatistics memory_statistics(Device device) = 0;
+  /// From now on at most so many bytes are taken from the device, so that others find some, too;
+  /// more is Error(out_of_memory). What other processes may map does not count. Nothing on the CPU.
+  virtual void limit_memory(Device device, size_t bytes) = 0;
   /// Memory of the host that streams reach, too (pinned).
   virtual void* allocate_host(size_t bytes) = 0;
   virtual void free_host(void* memory) noexcept = 0;

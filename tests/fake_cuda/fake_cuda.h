@@ -28,6 +28,8 @@ class FakeCuda final : public FakeDevice {
   void free(void* memory, Device device) noexcept override;
   void* allocate_shared(size_t bytes, Device device, DeviceHandle& handle) override;
   void free_shared(void* memory) noexcept override;
+  DeviceMemoryStatistics memory_statistics(Device) override { return pool_->statistics(); }
+  void limit_memory(Device, size_t bytes) override { pool_->limit(bytes); }
   bool reached(void* event) override;
   void synchronize(StreamRef stream) override;
 

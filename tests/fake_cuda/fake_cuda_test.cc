@@ -233,6 +233,25 @@ TEST_F(FakeCudaTest, WhatALibraryRefusesIsInItsWords) {
       });
 }
 
+TEST_F(FakeCudaTest, AProcessMayTakeLessThanThereIs) {
+  auto& device = device_runtime(DeviceKind::fake);
+  const auto before = device.memory_statistics(kFake);
+  const auto tensor = kernels_->make_tensor(Shape{1000}, DataType::f32);
+  const auto now = device.memory_statistics(kFake);
+  EXPECT_EQ(now.allocated_bytes - before.allocated_bytes, 4096u);
+  EXPECT_GE(now.most_allocated_bytes, now.allocated_bytes);
+  EXPECT_GE(now.reserved_bytes, now.allocated_bytes);
+  const size_t most = now.reserved_bytes + (size_t{64} << 20);
+  device.limit_memory(kFake, most);
+  const Shape large{(int64_t{200} << 20) / 4};
+  test::expect_error(ErrorCode::out_of_memory,
+                     "reserved (at most " + std::to_string(most) + "), and the largest",
+                     [&] { static_cast<void>(kernels_->make_tensor(large, DataType::f32)); });
+  device.limit_memory(kFake, size_t{1} << 40);
+  static_cast<void>(kernels_->make_tensor(large, DataType::f32));
+  EXPECT_GT(device.memory_statistics(kFake).reserved_bytes, most);
+}
+
 TEST_F(FakeCudaTest, OutOfMemoryNamesWhatIsWhose) {
   test::fake_cuda().set_memory_limit(64 << 20);
   test::expect_error(ErrorCode::out_of_memory, "cannot allocate 268435456 bytes on fake:0: ", [&] {

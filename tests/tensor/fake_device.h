@@ -56,6 +56,8 @@ class FakeDevice : public DeviceRuntime {
   void* allocate(size_t bytes, Device device) override;
   void* allocate_on(size_t bytes, Device device, StreamRef stream) override;
   void free(void* memory, Device device) noexcept override;
+  DeviceMemoryStatistics memory_statistics(Device) override { return {}; }
+  void limit_memory(Device, size_t) override {}
   void* allocate_host(size_t bytes) override;
   void free_host(void* memory) noexcept override;
   uint64_t* take_word() override;

@@ -375,6 +375,7 @@ void CudaDevice::unpack(const DeviceBucket& bucket, std::span<const Piece> piece
 }
 
 void CudaDevice::reduce(const DeviceReduction& reduction, StreamRef stream) {
+  const Range range("reduce");
   TUTTI_CHECK(reduction.scale.divisor > 0 && !reduction.inputs.empty() &&
               reduction.inputs.size() <= kMostReduced && reduction.outputs.size() <= kMostReduced);
   if (reduction.count == 0 || reduction.outputs.empty()) return;
@@ -384,6 +385,7 @@ void CudaDevice::reduce(const DeviceReduction& reduction, StreamRef stream) {
 }
 
 void CudaDevice::reduce_by_flags(const DeviceFlags& flags, StreamRef stream) {
+  const Range range("reduce by flags");
   TUTTI_CHECK(flags.boards.size() <= kMostFlagRanks && flags.blocks <= kMostFlagBlocks &&
               flags.op != ReduceOp::average && flags.scale.divisor > 0);
   const int device = device_of(stream, flags.state);

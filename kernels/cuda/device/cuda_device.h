@@ -42,6 +42,12 @@ class CudaDevice final : public DeviceRuntime {
   /// Sizes are rounded up to powers of two. What is given back is kept for the next one: to free
   /// pinned memory CUDA waits for the whole device, on which a stream may be held by a word that
   /// this process is to store.
+  DeviceMemoryStatistics memory_statistics(Device device) override {
+    return state(device.index).pool->statistics();
+  }
+  void limit_memory(Device device, size_t bytes) override {
+    state(device.index).pool->limit(bytes);
+  }
   void* allocate_host(size_t bytes) override;
   void free_host(void* memory) noexcept override;
   uint64_t* take_word() override;

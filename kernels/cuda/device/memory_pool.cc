@@ -115,7 +115,12 @@ size_t MemoryPool::release_free() {
   return release_free(lock);
 }
 
-MemoryPoolStatistics MemoryPool::statistics() const {
+void MemoryPool::limit(size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  limit_ = bytes;
+}
+
+DeviceMemoryStatistics MemoryPool::statistics() const {
   const std::lock_guard lock(mutex_);
   auto statistics = statistics_;
   statistics.largest_free_bytes = largest_free();

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/tensor/device.h"
+#include "tutti/tensor/device_runtime.h"
 
 namespace tutti::cuda {
 
@@ -32,14 +32,6 @@ class MemorySource {
   virtual bool reached(void* event) noexcept = 0;
   /// The stream waits on the device for the last point recorded. Throws Error.
   virtual void wait(StreamRef stream, void* event) = 0;
-};
-
-struct MemoryPoolStatistics {
-  size_t allocated_bytes = 0;       // handed out, rounded up to blocks
-  size_t most_allocated_bytes = 0;  // at any time
-  size_t reserved_bytes = 0;        // taken from the driver
-  size_t largest_free_bytes = 0;    // the largest block that nobody has
-  uint64_t device_waits = 0;        // streams that were made to wait for another's memory
 };
 
 /// Memory of one device, kept for the next who asks. The driver is asked for segments (2 MiB for
@@ -78,9 +70,11 @@ class MemoryPool {
   /// allocated or used for it is freed.
   void free(void* memory);
 
+  /// More than so many bytes are not reserved from now on; what is reserved stays.
+  void limit(size_t bytes);
   /// Gives free segments that no stream uses any more back to the driver. Returns their bytes.
   size_t release_free();
-  MemoryPoolStatistics statistics() const;
+  DeviceMemoryStatistics statistics() const;
 
  private:
   struct Use {
@@ -121,14 +115,14 @@ class MemoryPool {
 
   MemorySource& source_;
   const std::string name_;
-  const size_t limit_;
 
   mutable std::mutex mutex_;  // guards the following
-  Blocks blocks_;             // by address
+  size_t limit_;
+  Blocks blocks_;  // by address
   std::map<ListKey, FreeList> free_;
   std::vector<void*> spare_events_;
   uint64_t recorded_ = 0;
-  MemoryPoolStatistics statistics_;
+  DeviceMemoryStatistics statistics_;
 };
 
 }  // namespace tutti::cuda

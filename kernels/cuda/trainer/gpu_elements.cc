@@ -1,5 +1,6 @@
 // Windows, elements and losses of GpuLayerKernels.
 
+#include "tutti/kernels/cuda/libraries/range.h"
 #include "tutti/kernels/cuda/trainer/gpu_layer_kernels.h"
 #include "tutti/kernels/cuda/trainer/gpu_operands.h"
 
@@ -58,6 +59,7 @@ int64_t GpuLayerKernels::pooling_workspace_bytes(const PoolingOptions& options,
 
 void GpuLayerKernels::pooling_forward(const PoolingOptions& options, const ConstTensorView& input,
                                       const TensorView& output, const TensorView& workspace) {
+  const Range range("pooling forward");
   const auto s = pooling_shape(options, input.view().shape());
   require_shape("pooling", "output", output, pooling_output(s));
   require_shape("pooling", "workspace", workspace,
@@ -78,6 +80,7 @@ void GpuLayerKernels::pooling_backward(const PoolingOptions& options,
                                        const ConstTensorView& output_gradient,
                                        const ConstTensorView& workspace,
                                        const TensorView& input_gradient) {
+  const Range range("pooling backward");
   const auto s = pooling_shape(options, input_gradient.shape());
   require_shape("pooling", "gradient of the output", output_gradient.view(), pooling_output(s));
   require_shape("pooling", "workspace", workspace.view(),
@@ -98,6 +101,7 @@ void GpuLayerKernels::pooling_backward(const PoolingOptions& options,
 
 void GpuLayerKernels::global_average_forward(const ConstTensorView& input,
                                              const TensorView& output) {
+  const Range range("global average forward");
   const auto s = channels_shape("global average", input.view().shape());
   require_shape("global average", "output", output, Shape{s.batch, s.channels});
   const GpuOperands operands("global average", device_);
@@ -111,6 +115,7 @@ void GpuLayerKernels::global_average_forward(const ConstTensorView& input,
 
 void GpuLayerKernels::global_average_backward(const ConstTensorView& output_gradient,
                                               const TensorView& input_gradient) {
+  const Range range("global average backward");
   const auto s = channels_shape("global average", input_gradient.shape());
   require_shape("global average", "gradient of the output", output_gradient.view(),
                 Shape{s.batch, s.channels});
@@ -129,6 +134,7 @@ void GpuLayerKernels::global_average_backward(const ConstTensorView& output_grad
 
 void GpuLayerKernels::activation_forward(Activation activation, const ConstTensorView& input,
                                          const TensorView& output) {
+  const Range range("activation forward");
   require_shape("activation", "output", output, input.view().shape());
   const GpuOperands operands("activation", device_);
   by_type(operands.float_type(input), [&](auto zero) {
@@ -143,6 +149,7 @@ void GpuLayerKernels::activation_forward(Activation activation, const ConstTenso
 void GpuLayerKernels::activation_backward(Activation activation, const ConstTensorView& kept,
                                           const ConstTensorView& output_gradient,
                                           const TensorView& input_gradient) {
+  const Range range("activation backward");
   require_shape("activation", "gradient of the output", output_gradient.view(),
                 kept.view().shape());
   require_shape("activation", "gradient of the input", input_gradient, kept.view().shape());
@@ -160,6 +167,7 @@ void GpuLayerKernels::activation_backward(Activation activation, const ConstTens
 
 void GpuLayerKernels::dropout(const RandomKey& key, uint64_t first, double probability,
                               const ConstTensorView& input, const TensorView& output) {
+  const Range range("dropout");
   require_shape("dropout", "output", output, input.view().shape());
   if (!(probability >= 0 && probability < 1))
     throw Error(ErrorCode::invalid_argument,
@@ -176,6 +184,7 @@ void GpuLayerKernels::dropout(const RandomKey& key, uint64_t first, double proba
 }
 
 void GpuLayerKernels::cast_to(const ConstTensorView& input, const TensorView& output) {
+  const Range range("cast");
   require_shape("cast", "output", output, input.view().shape());
   const GpuOperands operands("cast", device_);
   const auto to = operands.float_type(output);
@@ -190,6 +199,7 @@ void GpuLayerKernels::cast_to(const ConstTensorView& input, const TensorView& ou
 }
 
 void GpuLayerKernels::add(const ConstTensorView& source, const TensorView& target) {
+  const Range range("add");
   require_shape("add", "source", source.view(), target.shape());
   const GpuOperands operands("add", device_);
   const auto to = operands.float_type(target);
@@ -205,6 +215,7 @@ void GpuLayerKernels::add(const ConstTensorView& source, const TensorView& targe
 
 void GpuLayerKernels::row_products_forward(const ConstTensorView& a, const ConstTensorView& b,
                                            const TensorView& output) {
+  const Range range("row products forward");
   const auto rows = flat_rows("row products", a);
   require_shape("row products", "second factor", b.view(), a.view().shape());
   require_shape("row products", "output", output, Shape{rows.batch, 1});
@@ -220,6 +231,7 @@ void GpuLayerKernels::row_products_forward(const ConstTensorView& a, const Const
 void GpuLayerKernels::row_products_backward(const ConstTensorView& b,
                                             const ConstTensorView& output_gradient,
                                             const TensorView& a_gradient) {
+  const Range range("row products backward");
   const auto rows = flat_rows("row products", b);
   require_shape("row products", "gradient of the output", output_gradient.view(),
                 Shape{rows.batch, 1});
@@ -242,6 +254,7 @@ void GpuLayerKernels::softmax_cross_entropy_forward(const ConstTensorView& logit
                                                     const ConstTensorView& labels,
                                                     const TensorView& log_probabilities,
                                                     const TensorView& losses) {
+  const Range range("cross entropy forward");
   const auto rows = labelled_rows("softmax cross-entropy", device_, logits, labels);
   require_shape("softmax cross-entropy", "result", log_probabilities, logits.view().shape());
   require_shape("softmax cross-entropy", "loss", losses, Shape{rows.batch});
@@ -258,6 +271,7 @@ void GpuLayerKernels::softmax_cross_entropy_forward(const ConstTensorView& logit
 void GpuLayerKernels::softmax_cross_entropy_backward(const ConstTensorView& log_probabilities,
                                                      const ConstTensorView& labels, float scale,
                                                      const TensorView& logit_gradient) {
+  const Range range("cross entropy backward");
   const auto rows = labelled_rows("softmax cross-entropy", device_, log_probabilities, labels);
   require_shape("softmax cross-entropy", "gradient of the logits", logit_gradient,
                 log_probabilities.view().shape());
@@ -273,6 +287,7 @@ void GpuLayerKernels::softmax_cross_entropy_backward(const ConstTensorView& log_
 void GpuLayerKernels::negative_log_likelihood_forward(const ConstTensorView& input,
                                                       const ConstTensorView& labels,
                                                       const TensorView& losses) {
+  const Range range("negative log likelihood forward");
   const auto rows = labelled_rows("negative log likelihood", device_, input, labels);
   require_shape("negative log likelihood", "loss", losses, Shape{rows.batch});
   const GpuOperands operands("negative log likelihood", device_);
@@ -286,6 +301,7 @@ void GpuLayerKernels::negative_log_likelihood_forward(const ConstTensorView& inp
 
 void GpuLayerKernels::negative_log_likelihood_backward(const ConstTensorView& labels, float scale,
                                                        const TensorView& input_gradient) {
+  const Range range("negative log likelihood backward");
   const auto rows = labelled_rows("negative log likelihood", device_, input_gradient, labels);
   const GpuOperands operands("negative log likelihood", device_);
   by_type(operands.float_type(input_gradient), [&](auto zero) {
@@ -299,6 +315,7 @@ void GpuLayerKernels::negative_log_likelihood_backward(const ConstTensorView& la
 void GpuLayerKernels::squared_error_forward(const ConstTensorView& input,
                                             const ConstTensorView& target,
                                             const TensorView& losses) {
+  const Range range("squared error forward");
   require_shape("squared error", "target", target.view(), input.view().shape());
   const auto rows = flat_rows("squared error", input);
   require_shape("squared error", "loss", losses, Shape{rows.batch});
@@ -315,6 +332,7 @@ void GpuLayerKernels::squared_error_forward(const ConstTensorView& input,
 void GpuLayerKernels::squared_error_backward(const ConstTensorView& input,
                                              const ConstTensorView& target, float scale,
                                              const TensorView& input_gradient) {
+  const Range range("squared error backward");
   require_shape("squared error", "target", target.view(), input.view().shape());
   const auto rows = flat_rows("squared error", input);
   require_shape("squared error", "gradient of the input", input_gradient, input.view().shape());

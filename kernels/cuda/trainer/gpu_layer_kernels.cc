@@ -95,6 +95,7 @@ Tensor GpuLayerKernels::make_tensor(const Shape& shape, DataType dtype, StreamRe
 }
 
 Tensor GpuLayerKernels::upload(const Tensor& host, StreamRef stream) {
+  const Range range("upload");
   if (host.device().kind != DeviceKind::cpu)
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("a tensor on {} is copied to {} by way of the host: give its on_host()",

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "tutti/kernels/cuda/libraries/range.h"
 #include "tutti/kernels/cuda/trainer/gpu_layer_kernels.h"
 #include "tutti/kernels/cuda/trainer/gpu_operands.h"
 
@@ -59,6 +60,7 @@ EmbeddingRows embedding_rows(const GpuOperands& operands, const TensorView& indi
 // --- batch norm ----------------------------------------------------------------------------------
 
 void GpuLayerKernels::batch_norm_moments(const ConstTensorView& input, const TensorView& moments) {
+  const Range range("batch norm moments");
   const auto s = channels_shape("batch norm", input.view().shape());
   const GpuOperands operands("batch norm", device_);
   auto* sums = moments_in(operands, moments, s.channels);
@@ -115,6 +117,7 @@ void GpuLayerKernels::batch_norm_forward(const ConstTensorView& input, const Con
                                          const ConstTensorView& inverse_deviation,
                                          const ConstTensorView& weight, const ConstTensorView& bias,
                                          const TensorView& output) {
+  const Range range("batch norm forward");
   const auto s = channels_shape("batch norm", input.view().shape());
   require_shape("batch norm", "output", output, input.view().shape());
   require_each(s, {{"mean", &mean.view()},
@@ -140,6 +143,7 @@ void GpuLayerKernels::batch_norm_backward_moments(const ConstTensorView& input,
                                                   const ConstTensorView& inverse_deviation,
                                                   const ConstTensorView& output_gradient,
                                                   const TensorView& moments) {
+  const Range range("batch norm backward moments");
   const auto s = channels_shape("batch norm", input.view().shape());
   require_shape("batch norm", "gradient of the output", output_gradient.view(),
                 input.view().shape());
@@ -161,6 +165,7 @@ void GpuLayerKernels::batch_norm_backward_input(const ConstTensorView& input,
                                                 const ConstTensorView& output_gradient,
                                                 const ConstTensorView& moments,
                                                 const TensorView& input_gradient) {
+  const Range range("batch norm input gradient");
   const auto s = channels_shape("batch norm", input.view().shape());
   require_shape("batch norm", "gradient of the output", output_gradient.view(),
                 input.view().shape());
@@ -203,6 +208,7 @@ void GpuLayerKernels::batch_norm_backward_weights(const ConstTensorView& moments
 void GpuLayerKernels::layer_norm_forward(double epsilon, const ConstTensorView& input,
                                          const ConstTensorView& weight, const ConstTensorView& bias,
                                          const TensorView& output, const TensorView& statistics) {
+  const Range range("layer norm forward");
   const auto [rows, features] = rows_of("layer norm", kFeatures, input.view());
   require_shape("layer norm", "statistics", statistics, Shape{rows, 2});
   require_shape("layer norm", "output", output, input.view().shape());
@@ -227,6 +233,7 @@ void GpuLayerKernels::layer_norm_backward_input(const ConstTensorView& input,
                                                 const ConstTensorView& weight,
                                                 const ConstTensorView& output_gradient,
                                                 const TensorView& input_gradient) {
+  const Range range("layer norm input gradient");
   const auto [rows, features] = rows_of("layer norm", kFeatures, input.view());
   require_shape("layer norm", "statistics", statistics.view(), Shape{rows, 2});
   require_shape("layer norm", "gradient of the output", output_gradient.view(),
@@ -251,6 +258,7 @@ void GpuLayerKernels::layer_norm_backward_weights(const ConstTensorView& input,
                                                   const ConstTensorView& output_gradient,
                                                   const TensorView& weight_gradient,
                                                   const TensorView& bias_gradient) {
+  const Range range("layer norm weight gradient");
   const auto [rows, features] = rows_of("layer norm", kFeatures, input.view());
   require_shape("layer norm", "statistics", statistics.view(), Shape{rows, 2});
   require_shape("layer norm", "gradient of the output", output_gradient.view(),
@@ -267,6 +275,7 @@ void GpuLayerKernels::layer_norm_backward_weights(const ConstTensorView& input,
 }
 
 void GpuLayerKernels::log_softmax_forward(const ConstTensorView& input, const TensorView& output) {
+  const Range range("log softmax forward");
   const auto [rows, classes] = rows_of("log softmax", kClasses, input.view());
   require_shape("log softmax", "output", output, input.view().shape());
   const GpuOperands operands("log softmax", device_);
@@ -281,6 +290,7 @@ void GpuLayerKernels::log_softmax_forward(const ConstTensorView& input, const Te
 void GpuLayerKernels::log_softmax_backward(const ConstTensorView& output,
                                            const ConstTensorView& output_gradient,
                                            const TensorView& input_gradient) {
+  const Range range("log softmax backward");
   const auto [rows, classes] = rows_of("log softmax", kClasses, output.view());
   require_shape("log softmax", "gradient of the output", output_gradient.view(),
                 output.view().shape());
@@ -298,6 +308,7 @@ void GpuLayerKernels::log_softmax_backward(const ConstTensorView& output,
 
 void GpuLayerKernels::embedding_forward(const ConstTensorView& indices,
                                         const ConstTensorView& table, const TensorView& output) {
+  const Range range("embedding forward");
   const GpuOperands operands("embedding", device_);
   const auto rows = embedding_rows(operands, indices.view(), table.view().shape(), output);
   by_type(operands.float_type(output), [&](auto zero) {
@@ -315,6 +326,7 @@ void GpuLayerKernels::embedding_forward(const ConstTensorView& indices,
 void GpuLayerKernels::embedding_backward(const ConstTensorView& indices,
                                          const ConstTensorView& output_gradient,
                                          const TensorView& table_gradient) {
+  const Range range("embedding backward");
   const GpuOperands operands("embedding", device_);
   const auto rows =
       embedding_rows(operands, indices.view(), table_gradient.shape(), output_gradient.view());

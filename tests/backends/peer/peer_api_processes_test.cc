@@ -10,10 +10,11 @@ namespace tutti::test {
 namespace {
 
 class WholeSuiteOver : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Backends, WholeSuiteOver, testing::Values("peer", "peer+tcp"),
+INSTANTIATE_TEST_SUITE_P(Backends, WholeSuiteOver, testing::Values("peer", "peer+tcp", "peer+ucx"),
                          name_of_backend);
 
 TEST_P(WholeSuiteOver, Processes) {
+  if (GetParam() == "peer+ucx" && !TUTTI_HAS_UCX) GTEST_SKIP() << "backend ucx is not built here";
   run_processes(
       has_levels(GetParam()) ? 4 : 3, kEveryCase,
       [](Options& options) {

@@ -210,6 +210,18 @@ TEST_F(MemoryPoolTest, NearTheEndSegmentsAreNoLargerThanTheRequest) {
   EXPECT_EQ(pool.statistics().reserved_bytes, 64 * kMiB);
 }
 
+TEST_F(MemoryPoolTest, ALimitHoldsFromNowOn) {
+  pool.allocate_idle(20 * kMiB);
+  pool.limit(24 * kMiB);
+  EXPECT_THROW(pool.allocate_idle(5 * kMiB), Error);
+  EXPECT_NE(pool.allocate_idle(4 * kMiB), nullptr);
+  pool.limit(4 * kMiB);  // below what there is
+  EXPECT_THROW(pool.allocate_idle(1), Error);
+  EXPECT_EQ(pool.statistics().reserved_bytes, 24 * kMiB);
+  pool.limit(40 * kMiB);
+  EXPECT_NE(pool.allocate_idle(16 * kMiB), nullptr);
+}
+
 TEST_F(MemoryPoolTest, TheErrorSaysWhereTheMemoryIs) {
   MemoryPool small(driver, "cuda:3", 22 * kMiB);
   small.allocate(7 * kMiB, a);
