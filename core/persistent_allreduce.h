@@ -38,7 +38,8 @@ class PersistentAllreduce {
   /// The same of one tensor.
   PersistentAllreduce(Communicator& communicator, std::string name, const TensorView& tensor,
                       const ReduceOptions& options = {});
-  /// No round may be running, or be launched later by a graph.
+  /// No round may be running on any rank, or be launched later by a graph: ranks write into each
+  /// other's memory.
   ~PersistentAllreduce();
   PersistentAllreduce(const PersistentAllreduce&) = delete;
   PersistentAllreduce& operator=(const PersistentAllreduce&) = delete;

@@ -397,6 +397,7 @@ class ReplayingDevice : public FakeDevice {
 
 TEST(Persistent, AGraphThatIsReplayedAfterCloseEndsAtOnce) {
   ReplayingDevice fake;
+  std::atomic<int> over{0};
   run_threads(
       2,
       [&](Communicator& comm) {
@@ -413,6 +414,10 @@ TEST(Persistent, AGraphThatIsReplayedAfterCloseEndsAtOnce) {
         device().synchronize(user.get());
         EXPECT_LT(std::chrono::duration<double>(Clock::now() - begin).count(), 10);
         expect_error(ErrorCode::closed, "its Communicator is closed", [&] { allreduce.check(); });
+        // What it sends goes into memory of the other rank's object.
+        ++over;
+        for (const auto until = Deadline::after(30); over < 2 && !until.passed();)
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
       },
       [](Options& options) { options.backend = "memory"; });
 }
