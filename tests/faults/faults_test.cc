@@ -161,6 +161,18 @@ TEST_F(Faults, StoppedOverNcclTcp) {
           on_fakes("nccl+tcp") + " TUTTI_PEER_TIMEOUT=1.5", 2500, 0, true);
 }
 
+TEST_F(Faults, KilledInTheFirstStepOverNccl) {
+  if (!TUTTI_HAS_NCCL) GTEST_SKIP() << "backend nccl is not built here";
+  in_first_step_ = true;
+  for (int i = 0; i < runs(); ++i)
+    check((i + 1) % kRanks, fmt::format("kill-at transfer {}", 1 + i % 3), on_fakes("nccl"), 3000,
+          137, true);
+  program_ = kOnTwoHosts;
+  for (int i = 0; i < runs(); ++i)
+    check((i + 2) % kRanks, fmt::format("kill-at transfer {}", 3 - i % 3), on_fakes("nccl+tcp"),
+          3000, 137, true);
+}
+
 TEST_F(Faults, StoppedOverTcp) {
   for (int i = 0; i < runs(); ++i)
     check((i + 2) % kRanks, "stop-after 400000 0", "TUTTI_BACKEND=tcp TUTTI_PEER_TIMEOUT=1.5", 2500,
