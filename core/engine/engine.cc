@@ -79,6 +79,7 @@ bool Engine::take_submissions() {
 
 bool Engine::step() {
   posted_ = false;
+  const bool was_dead = is_dead_;
   if (closing_ && !is_shut_) shut();
   // The time is read first: what a thread submitted before it began to wait is taken by then.
   const auto now = Clock::now();
@@ -96,6 +97,7 @@ bool Engine::step() {
     if (!is_dead_) backend_->progress();
     moved = true;
   }
+  moved |= is_dead_ != was_dead;
   if (some_may_be_free_) free_retired();
   if (some_wake_) {
     some_wake_ = false;

@@ -140,6 +140,9 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   void raise_all();
   void find_waits(Entry& entry);
   bool may_be_quiet();
+  /// False: nothing changed, so the thread that has the token may rest. That this step ended the
+  /// communicator is a change: what it waits for must be looked at once more, and then nothing
+  /// wakes it.
   bool step();
   bool take_submissions();
   bool hand_over_deferred();

@@ -6,6 +6,7 @@
 
 #include "tests/backends/conformance/backend_conformance.h"
 #include "tutti/backends/gloo/worker.h"
+#include "tutti/core/tutti.h"
 
 namespace tutti::test {
 namespace {
@@ -146,6 +147,31 @@ TEST(Gloo, TheWorkerTellsOfACallThatFails) {
   EXPECT_EQ(good.failure, "");
   EXPECT_EQ(bad.failure, "the connection is gone");
   EXPECT_THAT(heard, testing::ElementsAre("bad"));
+}
+
+// Beside a backend that works in threads of its own a blocking call sleeps between two looks. The
+// step in which rank 0's thread finds the fault by itself must be followed by a look at the call:
+// nothing wakes that thread later.
+TEST(Gloo, ABlockingCallBesideItEndsByTheFaultThatItsOwnThreadFinds) {
+  const auto store = make_memory_store();
+  run_ranks(2, [&](int rank) {
+    auto options = Options::thread_rank(rank, 2, store);
+    options.algorithms = "broadcast:0-inf=gloo/auto";
+    options.network_interface = "127.0.0.1";
+    const auto comm = Communicator::create(options);
+    std::vector<float> values(10, 1.0f);
+    comm->allreduce_blocking("together", values);
+    try {
+      if (rank == 1)
+        comm->join().wait();
+      else
+        comm->allreduce_blocking("alone", values);
+      ADD_FAILURE() << "nothing was thrown on rank " << rank;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::mismatch) << error.what();
+      EXPECT_THAT(error.what(), testing::HasSubstr("rank 1 has joined (is out of data)"));
+    }
+  });
 }
 
 TEST(Gloo, RankOrderGoesElsewhereAndSaysSoOnce) {
