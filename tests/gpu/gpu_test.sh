@@ -199,6 +199,7 @@ runs() {
   have "GPU, driver, topology" nvidia-smi && step "GPU, driver, topology" 20 gpu_facts
   step "tutti-doctor" 30 tutti-doctor --no-measure
   step "device runtime" 60 cuda_device_test --gtest_color=no
+  step "launch, hand-over, host copy" 40 tutti-bench bare_device -n 1
   step "copy, pack, unpack of resnet50" 60 tutti-bench device -n 1 --set resnet50
   step "peer: threads share the GPU" 90 peer_gpu_test --gtest_color=no --gtest_filter='*Threads*'
   step "staging: threads" 60 core_gpu_staging_test --gtest_color=no
@@ -211,13 +212,13 @@ runs() {
 }
 
 right() {
-  local tool
+  local tool layers='LayerKernels.*:GpuSteps.*:Attention.E*:Attention.C*:Embedding.T*:Norms.B*:Norms.L*'
   step "device runtime" 60 cuda_device_test --gtest_color=no
   step "pack, as the host computes it" 60 cuda_pack_test --gtest_color=no
   step "reduce, as the host computes it" 60 cuda_reduce_test --gtest_color=no
   have "layers, as the host computes them" gpu_layers_test &&
     step "layers, as the host computes them" 120 gpu_layers_test --gtest_color=no \
-      --gtest_filter='LayerKernels.*:GpuSteps.*:Attention.E*:Attention.C*:Embedding.T*:Norms.B*:Norms.L*'
+      --gtest_filter="$layers"
   step "flag protocol on threads" 60 flag_test --gtest_color=no --gtest_filter=-Full/*
   step "peer" 120 peer_gpu_test --gtest_color=no
   step "staging: threads" 60 core_gpu_staging_test --gtest_color=no
@@ -250,6 +251,9 @@ right() {
   step "training" 120 env MNIST="$root/share/mnist" gpu_training_test --gtest_color=no
   step "mnist, 2 ranks on one GPU" 60 reaches_97 tutti-run -np 2 mnist --device cuda --quiet \
     --data "$root/share/mnist"
+  have "memcheck: layers" compute-sanitizer && have "memcheck: layers" gpu_layers_test &&
+    step "memcheck: layers" 120 compute-sanitizer --tool memcheck --error-exitcode 1 \
+      --report-api-errors no gpu_layers_test --gtest_color=no --gtest_filter="$layers"
 }
 
 fast() {

@@ -130,6 +130,15 @@ std::span<const Case> all_cases() {
        run_kernels,
        "f32, f16 and bf16. Bandwidths count every byte loaded and stored, on all ranks together.\n"
        "The plain loop and averages are measured up to 1 MiB; large results pass the caches."},
+      {"bare_device",
+       "What a GPU itself takes for a launch, a hand-over and a copy over the bus",
+       kTiming,
+       {blocking},
+       run_bare_device,
+       "Each rank by itself on the GPU of its number. A launch is the smallest kernel of the "
+       "library,\n"
+       "many of them in a row, or each waited for. Events and words go from one stream to another\n"
+       "and back. Copies are of pinned memory; what came back is compared byte by byte."},
       {"device",
        "Packing and unpacking a bucket on a GPU, beside the GPU's own copy",
        kSet | kTiming,

@@ -48,6 +48,7 @@ bool run_create(Session& session);
 bool run_fused_optimizer(Session& session);
 bool run_sharded(Session& session);
 bool run_kernels(Session& session);
+bool run_bare_device(Session& session);
 bool run_device(Session& session);
 bool run_shared_device(Session& session);
 
