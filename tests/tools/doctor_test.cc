@@ -175,6 +175,33 @@ TEST(Doctor, KnowsUcxAndWhatItReallyUses) {
   EXPECT_THAT(nowhere.output, HasSubstr("lo 127.0.0.1"));
 }
 
+// A driver that is of no use is told in a line of what to do.
+TEST(Doctor, KnowsADriverThatIsTooOldSeesNothingOrDoesNotStart) {
+  if (std::string(TUTTI_OTHER_DRIVER).empty()) GTEST_SKIP() << "device cuda is not built here";
+  const auto failure = [](const char* version, const char* starts) {
+    const auto said =
+        doctor({"--json", "--no-measure"}, {std::string("LD_LIBRARY_PATH=") + TUTTI_OTHER_DRIVER,
+                                            std::string("OTHER_DRIVER_VERSION=") + version,
+                                            std::string("OTHER_DRIVER_STARTS=") + starts});
+    EXPECT_EQ(said.code, 0) << said.errors;
+    const auto cuda = json::parse(said.output)["cuda"];
+    EXPECT_FALSE(cuda["available"]);
+    EXPECT_TRUE(cuda["devices"].empty());
+    return cuda["failure"].get<std::string>();
+  };
+  EXPECT_THAT(
+      failure("11080", "0"),
+      testing::AllOf(HasSubstr("no GPU: the driver serves CUDA 11.8, this plugin was built"),
+                     HasSubstr("build Tutti with an older CUDA")));
+  EXPECT_THAT(failure("99000", "100"),
+              HasSubstr("no GPU: the driver is here but sees none; see nvidia-smi"));
+  EXPECT_EQ(failure("0", "0"),
+            "no GPU: there is no NVIDIA driver (libcuda.so.1); install one, or pass the GPU into "
+            "this container, or keep tensors in host memory");
+  EXPECT_EQ(failure("99000", "802"),
+            "no GPU: system not yet initialized (cudaErrorSystemNotReady); see nvidia-smi");
+}
+
 TEST(Doctor, BadInputIsOneLine) {
   const auto wrong = doctor({"--backend", "smh"});
   EXPECT_EQ(wrong.code, 1);
