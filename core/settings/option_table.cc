@@ -226,7 +226,7 @@ std::vector<Setting> all_settings() {
       flag("TUTTI_MIXED_DEVICES", &Options::mixed_devices,
            "ranks' tensors of one name may live on different devices: all go by host memory"),
       flag("TUTTI_CHECK_MEMORY", &Options::check_memory,
-           "for debugging: memory freed before its Work was done is an error"),
+           "for debugging: host memory freed before its Work was done is an error"),
       seconds("TUTTI_CONNECT_TIMEOUT", &Options::connect_timeout, 0.001,
               "until all ranks must have met"),
       seconds("TUTTI_PEER_TIMEOUT", &Options::peer_timeout, 0.001,
