@@ -299,7 +299,8 @@ class Communicator {
   /// throws, has a deadline.
   void close() noexcept;
 
-  Statistics statistics() const;  // since it was made; any thread
+  /// Since it was made. A Work that a thread has seen done is counted. Any thread.
+  Statistics statistics() const;
   /// Starts and stops the timeline at run time; the file is whole after stop.
   void start_timeline(const std::string& file);
   void stop_timeline();  // see start_timeline

@@ -101,7 +101,6 @@ bool Engine::step() {
   if (some_may_be_free_) free_retired();
   if (some_wake_) {
     some_wake_ = false;
-    publish_statistics();
     const std::lock_guard lock(token_mutex_);
     if (token_.waiting_drivers() > 0) drivers_.notify_all();
   }
@@ -130,6 +129,8 @@ bool Engine::may_be_quiet() {
 
 void Engine::finish(std::span<Entry* const> entries, const Error* error) {
   counting_.operations += entries.size();
+  // Before any thread sees that a Work is done: it finds that Work counted.
+  publish_statistics();
   some_wake_ = true;
   finishing_.clear();
   finishing_.reserve(entries.size());  // once they are moved, nothing may be thrown

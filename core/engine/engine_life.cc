@@ -78,7 +78,10 @@ Engine::Engine(Options options, Context context, std::unique_ptr<Backend> backen
   hooks.finish = [this](std::span<Entry* const> entries, const Error* error) {
     finish(entries, error);
   };
-  hooks.on_its_way = [this] { some_wake_ = true; };
+  hooks.on_its_way = [this] {
+    publish_statistics();
+    some_wake_ = true;
+  };
   hooks.broken = [this](const std::string& what) {
     fault(left_ ? *left_
                 : Error(ErrorCode::internal,

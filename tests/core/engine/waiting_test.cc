@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "tests/support/ranks.h"
+#include "tutti/core/arena.h"
 #include "tutti/core/communicator.h"
 
 namespace tutti {
@@ -311,6 +312,50 @@ TEST_P(Waiting, ReportsSayWhereTheLateRankIs) {
           EXPECT_EQ(rank, 0);
         };
       });
+}
+
+// --- what is counted when a Work is done --------------------------------------------------------
+
+// The background thread ends "x", and then stands still in the update of an arena, within one step:
+// this thread sees "x" done, and counted.
+TEST(Statistics, CountAWorkBeforeAnyThreadSeesItDone) {
+  struct Gate {
+    std::atomic<bool> is_reached{false}, may_end{false};
+    void stand_still() {
+      is_reached = true;
+      const auto deadline = Deadline::after(60);
+      while (!may_end && !deadline.passed()) std::this_thread::yield();
+    }
+    bool await() const {
+      const auto deadline = Deadline::after(60);
+      while (!is_reached && !deadline.passed()) std::this_thread::yield();
+      return is_reached;
+    }
+  };
+  Gate first, update;
+  auto options = Options::thread_rank(0, 1, make_memory_store());
+  options.observer = [&](std::string_view point) {
+    if (point == "transfer" && !first.is_reached) first.stand_still();
+  };
+  const auto comm = Communicator::create(options);
+  GradientArena arena(
+      *comm, {{"array", Shape{100}}}, {},
+      [](void* gate, int64_t, int64_t, const std::byte*) {
+        static_cast<Gate*>(gate)->stand_still();
+      },
+      &update);
+  std::vector<float> values(100, 1.0f), others(100, 1.0f);
+  Work before = comm->allreduce("before", others);
+  ASSERT_TRUE(first.await());
+  Work work = comm->allreduce("x", values);
+  arena.ready("array");
+  first.may_end = true;
+  ASSERT_TRUE(update.await());
+  EXPECT_TRUE(before.done());
+  EXPECT_TRUE(work.done());
+  EXPECT_EQ(comm->statistics().operations, 2u);
+  update.may_end = true;
+  arena.wait();
 }
 
 // --- where the time went ------------------------------------------------------------------------
