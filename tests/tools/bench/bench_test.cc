@@ -65,7 +65,9 @@ TEST_P(BenchCase, TwoRanksOverShmAreRight) {
     } catch (const Error& error) {
       EXPECT_NE(code, 0);
       EXPECT_EQ(program.output(), "");
-      EXPECT_NE(program.errors().find(error.what()), std::string::npos) << program.errors();
+      // Where there is no plugin, the path before the colon is that of the library of each.
+      const std::string why = error.what();
+      EXPECT_THAT(program.errors(), HasSubstr(why.substr(why.find(':'))));
       GTEST_SKIP() << error.what();
     }
   }
