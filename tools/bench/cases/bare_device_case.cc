@@ -38,6 +38,7 @@ class Bare {
     runtime_.synchronize(one_);
     runtime_.synchronize(other_);
     runtime_.free_host(host_);
+    for (auto* word : {word_, reply_}) runtime_.give_back_word(word);
     for (auto* event : {event_, answer_}) runtime_.destroy_event(event);
     for (const auto stream : {one_, other_}) runtime_.destroy_stream(stream);
   }
