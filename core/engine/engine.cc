@@ -46,7 +46,7 @@ bool Engine::take_submissions() {
   std::vector<Entry*> joins;
   auto& submitted = taken_;
   submitted.clear();
-  if (bell_rung_.exchange(false)) bell_.silence();
+  bell_.silence();
   {
     const std::lock_guard lock(submit_mutex_);
     submitted.swap(submitted_);

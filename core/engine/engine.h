@@ -17,6 +17,7 @@
 #include "tutti/core/engine/callback_queue.h"
 #include "tutti/core/engine/entry_table.h"
 #include "tutti/core/engine/token.h"
+#include "tutti/core/engine/wake_bell.h"
 #include "tutti/core/scheduling/scheduler.h"
 #include "tutti/core/settings/options.h"
 #include "tutti/core/settings/statistics.h"
@@ -98,7 +99,7 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   /// if it is. Any thread; held until then.
   void raise_when_over(std::shared_ptr<uint32_t> word);
   /// Lets the engine look again at what waits. Any thread; never blocks.
-  void wake();
+  void wake() { bell_.ring(); }
   /// Runs `function` as a callback: on the callbacks' thread, or, if the engine is closed, at once.
   /// Any thread; never blocks.
   void post(std::function<void()> function) { callbacks_.push(std::move(function)); }
@@ -176,6 +177,8 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   bool pending() const;
   /// Spins, then sleeps until something can move or the deadline passed.
   void rest(Deadline deadline, int& idle_rounds);
+  /// In the poller, until a peer or bell_ wakes this thread, or the time is over; -1: never.
+  void sleep(int milliseconds);
   static void spin(int round, int looks_between_yields);
   void drive_until(const WorkState& work, Milestone milestone, Deadline deadline);
   /// Where the time of a thread that waits goes.
@@ -315,8 +318,7 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   bool some_wake_ = false;  // this step brought Works to what threads may wait for
 
   Poller poller_;
-  Bell bell_;
-  std::atomic<bool> bell_rung_{false};
+  WakeBell bell_;
   std::atomic<bool> start_{false};
   std::atomic<bool> closing_{false};
   std::atomic<bool> usable_{true};      // neither closed nor broken

@@ -154,7 +154,7 @@ void Engine::collect_timelines(double seconds) {
     }
     while (timelines_missing_ > 0 && !deadline.passed()) {
       if (step()) continue;
-      if (arm()) poller_.wait(std::min(deadline.poll_milliseconds(), 100));
+      if (arm()) sleep(std::min(deadline.poll_milliseconds(), 100));
     }
     timelines_[0] = own;
     write_timeline(options_.timeline, timelines_);

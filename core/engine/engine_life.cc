@@ -270,7 +270,7 @@ void Engine::close() noexcept {
       raise_all();
     }
     closing_ = true;
-    bell_.ring();
+    wake();
     const auto deadline = Deadline::after(options_.close_timeout);
     const bool has_ended = background_ends(deadline);
     if (!has_ended || !take_token_to_close(deadline)) {

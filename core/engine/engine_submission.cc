@@ -66,9 +66,7 @@ void Engine::Submission::commit(bool ring) {
     engine_.submitted_bytes_ += entry.input.bytes();
     if (entry.plan_id != engine_.quiet_plan_ || !entry.fits_plan) engine_.quiet_bytes_ = 0;
   }
-  if (ring && engine_.submitted_bytes_ >= engine_.quiet_bytes_ &&
-      !engine_.bell_rung_.exchange(true))
-    engine_.bell_.ring();
+  if (ring && engine_.submitted_bytes_ >= engine_.quiet_bytes_) engine_.wake();
 }
 
 void Engine::submit(std::vector<std::unique_ptr<Entry>> entries, bool ring) {
@@ -94,7 +92,7 @@ void Engine::submit_join(std::unique_ptr<Entry> entry) {
   slot.pending = true;
   slot.submitted = Clock::now();
   joins_.push_back(&slot);
-  if (!bell_rung_.exchange(true)) bell_.ring();
+  wake();
 }
 
 // --- memory that the program frees ------------------------------------------------------------
@@ -141,10 +139,6 @@ void Engine::free_retired() {
   });
   unused.assign(std::move_iterator(rest.begin()), std::move_iterator(rest.end()));
   retiring_.erase(rest.begin(), rest.end());
-}
-
-void Engine::wake() {
-  if (!bell_rung_.exchange(true)) bell_.ring();
 }
 
 // --- tensors behind a stream that waits ---------------------------------------------------------

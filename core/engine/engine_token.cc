@@ -27,7 +27,7 @@ void Engine::drive(WorkState& work, Milestone milestone, Deadline deadline) {
         continue;
       }
       // The holder may sleep in the poller, and not know of what this thread submitted quietly.
-      if (!bell_rung_.exchange(true)) bell_.ring();
+      wake();
       if (deadline.is_never())
         drivers_.wait(lock);
       else
@@ -64,7 +64,7 @@ std::shared_ptr<Engine> Engine::take_token() {
   ++claims_;
   while (!token_.take_or_sleep()) {
     // The holder may sleep in the poller.
-    if (!bell_rung_.exchange(true)) bell_.ring();
+    wake();
     drivers_.wait(lock);
     token_.driver_wakes();
   }
@@ -105,7 +105,8 @@ void Engine::drive_until(const WorkState& work, Milestone milestone, Deadline de
       idle_rounds = 0;
       continue;
     }
-    if (work.has_come_to(milestone)) break;  // by another thread's callback
+    // By another thread's callback; or a thread claims the token, and its ring was silenced here.
+    if (work.has_come_to(milestone) || claims_.load(std::memory_order_relaxed) > 0) break;
     rest(deadline, idle_rounds);
   }
   publish_statistics();
@@ -125,8 +126,8 @@ void Engine::leave_to_background() {
   const bool armed = arm();
   const auto due = next_deadline();
   const std::lock_guard lock(token_mutex_);
-  const bool must_look = !armed || posted_ || due < sleeping_until_ || (naps_ && !idle);
-  if (must_look && !bell_rung_.exchange(true)) bell_.ring();
+  // A step of this thread may have silenced the bell that close() rang.
+  if (!armed || posted_ || closing_ || due < sleeping_until_ || (naps_ && !idle)) wake();
 }
 
 // The system may have put the rank that is waited for on the same core, and leaves it there while
@@ -136,6 +137,11 @@ void Engine::spin(int round, int looks_between_yields) {
     ::sched_yield();
   else
     pause_core();
+}
+
+void Engine::sleep(int milliseconds) {
+  poller_.wait(milliseconds);
+  bell_.slept();
 }
 
 void Engine::rest(Deadline deadline, int& idle_rounds) {
@@ -152,7 +158,7 @@ void Engine::rest(Deadline deadline, int& idle_rounds) {
   }
   const auto due = std::min({next_deadline(), scheduler_->next_look(), deadline.when()});
   if (!arm() || (closing_ && !is_shut_)) return;
-  poller_.wait(Deadline::at(due).poll_milliseconds());
+  sleep(Deadline::at(due).poll_milliseconds());
   idle_rounds = spin_rounds_ / 2;
 }
 
@@ -193,8 +199,8 @@ void Engine::background() {
     if (!armed || closing_) continue;
     sleeping_until_ = due;
     lock.unlock();
-    poller_.wait(Deadline::at(due).poll_milliseconds());
-    woken_by_peers_ = !bell_rung_;
+    sleep(Deadline::at(due).poll_milliseconds());
+    woken_by_peers_ = !bell_.is_rung();
     lock.lock();
     ++wakeups_;
   }
