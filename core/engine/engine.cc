@@ -89,7 +89,8 @@ bool Engine::step() {
     moved |= handle_messages();
   }
   if (!is_dead_) handle_peer_events();
-  if (!is_dead_) moved |= scheduler_->advance(now);
+  // After its farewell this rank takes part in nothing.
+  if (!is_dead_ && !is_shut_) moved |= scheduler_->advance(now);
   if (!deferred_.empty()) moved |= hand_over_deferred();
   if (!is_dead_) watch_peers(now);
   if (posted_ && !is_dead_) {

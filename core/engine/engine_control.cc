@@ -7,6 +7,33 @@
 
 namespace tutti {
 
+namespace {
+
+// A rank that has said its farewell takes part in no operation: what its peers say of one comes too
+// late for it.
+bool is_about_operations(MessageType type) {
+  switch (type) {
+    case MessageType::requests:
+    case MessageType::answers:
+    case MessageType::resend:
+    case MessageType::veto:
+    case MessageType::plan_joined:
+    case MessageType::plan_failed:
+    case MessageType::plan_left:
+    case MessageType::pair_left:
+      return true;
+    case MessageType::ping:
+    case MessageType::pong:
+    case MessageType::fault:
+    case MessageType::leaving:
+    case MessageType::timeline:
+      break;
+  }
+  return false;
+}
+
+}  // namespace
+
 void Engine::send(int rank, std::span<const std::byte> message) {
   posted_ = true;
   if (rank == context_.rank) {
@@ -29,7 +56,7 @@ bool Engine::handle_messages() {
       handle(context_.rank, message);
     } else if (transport_.take(from, message_)) {
       handle(from, message_);
-    } else if (coordinator_) {
+    } else if (coordinator_ && !is_shut_) {
       coordinator_->answer();
       if (loopback_.empty()) return moved;
     } else {
@@ -50,6 +77,7 @@ void Engine::handle(int from, std::span<const std::byte> message) {
                     "only rank 0 answers");
     need_of_message(context_.rank == 0 || type != MessageType::timeline,
                     "only rank 0 gathers timelines");
+    if (is_shut_ && is_about_operations(type)) return;
     switch (type) {
       case MessageType::requests:
         if (coordinator_) coordinator_->on_requests(from, reader, now);
