@@ -45,7 +45,7 @@ class PersistentAllreduce::Plan {
  private:
   void describe(std::span<const TensorView> tensors, const ReduceOptions& options);
   void require_one_host() const;
-  int sharers() const;
+  int sharers(std::span<const PersistentOffer> heard) const;
   void allocate(bool is_shared, PersistentOffer& offer);
   void agree(std::span<const PersistentOffer> heard) const;
   void reach(std::span<const PersistentOffer> heard);
@@ -135,12 +135,17 @@ bool PersistentAllreduce::Plan::is_near(int rank) const {
 
 // --- memory -------------------------------------------------------------------------------------
 
-// How many ranks of this process share a GPU, at most.
-int PersistentAllreduce::Plan::sharers() const {
-  int near = 0;
-  for (int rank = 0; rank < size_; ++rank) near += is_near(rank);
-  const int devices = std::max(runtime_->count(), 1);
-  return (near + devices - 1) / devices;
+// How many ranks, threads of one process, gave tensors on one GPU, at most: equal on all ranks.
+int PersistentAllreduce::Plan::sharers(std::span<const PersistentOffer> heard) const {
+  const auto& places = engine_->context().places;
+  int most = 1;
+  for (size_t rank = 0; rank < heard.size(); ++rank) {
+    int here = 0;
+    for (size_t other = 0; other < heard.size(); ++other)
+      here += places[rank].pid == places[other].pid && heard[rank].device == heard[other].device;
+    most = std::max(most, here);
+  }
+  return most;
 }
 
 // Zeroed before any peer hears of it.
@@ -184,8 +189,7 @@ std::shared_ptr<T> PersistentAllreduce::Plan::host_memory() {
 void PersistentAllreduce::Plan::reach(std::span<const PersistentOffer> heard) {
   // All blocks of the ranks that share a GPU must run there together.
   if (flags_.variant == FlagVariant::two_shot)
-    for (const auto& offer : heard)
-      flags_.blocks = std::min(flags_.blocks, std::max(kMostFlagBlocks / offer.sharers, 1));
+    flags_.blocks = std::min(flags_.blocks, std::max(kMostFlagBlocks / sharers(heard), 1));
   for (int rank = 0; rank < size_; ++rank) {
     const auto at = static_cast<size_t>(rank);
     const auto& offer = heard[at];
@@ -301,7 +305,6 @@ PersistentAllreduce::Plan::Plan(Communicator& communicator, std::shared_ptr<Engi
   try {
     const auto heard = tell("prepares", [&](PersistentOffer& offer) {
       runtime_ = &device_runtime(device_.kind);
-      offer.sharers = sharers();
       bool all_near = true;
       for (int rank = 0; rank < size_; ++rank) all_near &= is_near(rank);
       allocate(!all_near, offer);

@@ -13,7 +13,7 @@ namespace {
 struct Head {
   uint64_t board, data;
   DeviceHandle handle;
-  int32_t device, sharers, code;
+  int32_t device, code;
   uint32_t what, failure, identity;
 };
 
@@ -28,7 +28,6 @@ std::vector<std::byte> encode_offer(const PersistentOffer& offer) {
   head.data = offer.data;
   head.handle = offer.handle;
   head.device = offer.device;
-  head.sharers = offer.sharers;
   head.code = static_cast<int32_t>(offer.code);
   const auto identity = offer.identity.substr(0, kLongestIdentity);
   head.what = static_cast<uint32_t>(offer.what.size());
@@ -54,7 +53,7 @@ PersistentOffer decode_offer(int from, std::span<const std::byte> bytes) {
   if (bytes.size() < sizeof(head)) throw damaged();
   std::memcpy(&head, bytes.data(), sizeof(head));
   if (bytes.size() - sizeof(head) != uint64_t{head.what} + head.failure + head.identity ||
-      head.identity > kLongestIdentity || head.device < 0 || head.sharers < 1 || head.code < 1 ||
+      head.identity > kLongestIdentity || head.device < 0 || head.code < 1 ||
       head.code > static_cast<int32_t>(ErrorCode::internal))
     throw damaged();
   std::string_view texts(reinterpret_cast<const char*>(bytes.data()) + sizeof(head),
@@ -70,7 +69,6 @@ PersistentOffer decode_offer(int from, std::span<const std::byte> bytes) {
   offer.identity = take(head.identity);
   offer.code = static_cast<ErrorCode>(head.code);
   offer.device = head.device;
-  offer.sharers = head.sharers;
   offer.board = head.board;
   offer.data = head.data;
   offer.handle = head.handle;

@@ -19,7 +19,6 @@ struct PersistentOffer {
   ErrorCode code = ErrorCode::unavailable;  // of the failure
   std::string identity;          // of its GPU (DeviceRuntime::identity), 63 bytes at most
   int32_t device = 0;            // the GPU's number in its process
-  int32_t sharers = 1;           // ranks of its process that share a GPU, at most
   uint64_t board = 0, data = 0;  // addresses, for ranks of the same process
   DeviceHandle handle = {};      // for others: of memory that begins with the board
 };

@@ -1,5 +1,7 @@
 #include "tests/tensor/fake_flags.h"
 
+#include <atomic>
+
 #include "tests/kernels/cuda/host_atomics.h"
 
 namespace tutti {
@@ -7,9 +9,11 @@ namespace tutti {
 namespace {
 
 constexpr int kThreads = kMostFlagRanks;  // of a block: one for each peer at least
+std::atomic<int> last_blocks{0};
 
 template <class T, bool kPackets>
 void run(const cuda::FlagCall& call, test::HostAtomics atomics) {
+  last_blocks = call.blocks;
   for (int block = 0; block < call.blocks; ++block)
     for (int phase = 0; phase < cuda::kFlagPhases; ++phase)
       for (int thread = 0; thread < kThreads; ++thread)
@@ -60,5 +64,7 @@ std::function<void()> fake_flags(const DeviceFlags& flags, uint64_t seed) {
     run_it(call, {random, Clock::now() + std::chrono::duration_cast<Clock::duration>(patience)});
   };
 }
+
+int last_fake_flag_blocks() { return last_blocks; }
 
 }  // namespace tutti

@@ -10,4 +10,7 @@ namespace tutti {
 /// rank does in one order.
 std::function<void()> fake_flags(const DeviceFlags& flags, uint64_t seed);
 
+/// The blocks of the last one that any rank began.
+int last_fake_flag_blocks();
+
 }  // namespace tutti

@@ -19,6 +19,7 @@
 #include "tests/backends/conformance/user_stream.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
+#include "tests/tensor/fake_flags.h"
 #include "tutti/base/deadline.h"
 #include "tutti/core/life/persistent_offer.h"
 #include "tutti/core/persistent_allreduce.h"
@@ -156,6 +157,16 @@ TEST(Persistent, SumsOfThreadsThatShareADevice) {
   FakeDevice fake;
   for (const int size : {1, 2, 5, 8})
     run_threads(size, every_kind, [](Options& options) { options.backend = "memory"; });
+}
+
+// All blocks of the ranks that share a GPU run there together, whatever else the process sees.
+TEST(Persistent, RanksThatShareOneOfSeveralDevicesShareItsBlocks) {
+  FakeDevice fake({.devices = 4});
+  run_threads(
+      4, [](Communicator& comm) { reduce(comm, DataType::f32, {500'001}, "two_shot", 2); },
+      [](Options& options) { options.backend = "memory"; });
+  EXPECT_GT(last_fake_flag_blocks(), 1);
+  EXPECT_LE(last_fake_flag_blocks(), kMostFlagBlocks / 4);
 }
 
 TEST(Persistent, OptionsAreThoseOfAnAllreduce) {
@@ -311,9 +322,6 @@ TEST(Persistent, ADamagedOfferNamesItsRank) {
   auto longer = whole;
   longer.push_back({});
   expect_damaged(longer);
-  offer.sharers = 0;
-  expect_damaged(encode_offer(offer));
-  offer.sharers = 1;
   offer.device = -1;
   expect_damaged(encode_offer(offer));
 }
