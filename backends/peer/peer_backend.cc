@@ -190,14 +190,14 @@ std::unique_ptr<Backend> connect(const Context& context) {
   try {
     for (int peer = 0; peer < context.size; ++peer) {
       const auto record = decode(peer, records[static_cast<size_t>(peer)]);
-      PeerSeen seen{is_near(context, peer), nullptr, record.generation};
-      if (peer != context.rank && seen.is_near) {
+      const int pid = context.places[static_cast<size_t>(peer)].pid;
+      PeerSeen seen{is_near(context, peer) ? 0 : pid, nullptr, record.generation};
+      if (peer != context.rank && seen.is_near()) {
         runtime.reach(device, {device.kind, record.device});
         seen.words =
             std::make_unique<TheirWords>(runtime, reinterpret_cast<PeerWords*>(record.address));
       } else if (peer != context.rank) {
-        seen.words = std::make_unique<TheirWords>(
-            runtime, context.places[static_cast<size_t>(peer)].pid, record.file, record.token);
+        seen.words = std::make_unique<TheirWords>(runtime, pid, record.file, record.token);
       }
       peers.push_back(std::move(seen));
     }

@@ -6,6 +6,7 @@
 
 #include "tutti/backends/peer/peer_kinds.h"
 #include "tutti/base/process/fork_guard.h"
+#include "tutti/base/process/process_state.h"
 
 namespace tutti {
 
@@ -32,7 +33,7 @@ PeerExchange::PeerExchange(DeviceRuntime& runtime, Device device, std::shared_pt
       size_(transport.size()),
       memory_(runtime, device,
               std::any_of(peers_.begin(), peers_.end(),
-                          [](const auto& peer) { return !peer.is_near; })),
+                          [](const auto& peer) { return !peer.is_near(); })),
       links_(transport, kPeerTag),
       packing_(runtime.create_stream(device)),
       reducing_(runtime.create_stream(device)),
@@ -42,7 +43,7 @@ PeerExchange::PeerExchange(DeviceRuntime& runtime, Device device, std::shared_pt
       begun_turn_(std::max(load_word(own_->words().begun), load_word(own_->words().reduced))),
       awaited_packed_(static_cast<size_t>(size_)),
       awaited_reduced_(static_cast<size_t>(size_)),
-      is_lost_(static_cast<size_t>(size_)) {
+      is_gone_(static_cast<size_t>(size_)) {
   for (int peer = 0; peer < size_; ++peer)
     if (peer != rank_) links_.open(peer);
 }
@@ -135,9 +136,9 @@ bool PeerExchange::progress() {
   });
   if (!moved || !links_.has_lost_peer()) return moved;
   for (int peer = 0; peer < size_; ++peer) {
-    if (is_lost_[static_cast<size_t>(peer)] || !links_.is_gone(peer)) continue;
-    is_lost_[static_cast<size_t>(peer)] = true;
-    for (const auto& [tag, operation] : known_) operation->on_lost(peer);
+    if (is_gone_[static_cast<size_t>(peer)] || !links_.is_gone(peer)) continue;
+    is_gone_[static_cast<size_t>(peer)] = true;
+    for (const auto& [tag, operation] : known_) operation->on_gone(peer);
   }
   return moved;
 }
@@ -204,12 +205,18 @@ bool PeerExchange::is_poisoned() const {
   return false;
 }
 
-// A process that died stores no more words. Whoever goes on says first that it does, so that no
-// rank takes what it computes then for a result.
-void PeerExchange::free_streams_of_the_dead() noexcept {
+bool PeerExchange::has_died(int peer) const {
+  const auto& seen = peers_[static_cast<size_t>(peer)];
+  return !seen.is_near() && process_state(seen.pid) == ProcessState::ended;
+}
+
+// A process that died stores no more words. A rank that stores them in its place says first that it
+// does, so that no rank takes what it computes then for a result. Nothing is stored into the words
+// of a process that lives: it uses them for its next Communicator.
+void PeerExchange::free_streams_of_the_dead() {
   for (int peer = 0; peer < size_; ++peer) {
     const auto at = static_cast<size_t>(peer);
-    if (!is_lost_[at] || peers_[at].is_near) continue;
+    if (peer == rank_ || !has_died(peer)) continue;
     auto& words = words_of(peer);
     store_word(words.poisoned, 1);
     if (load_word(words.packed) < awaited_packed_[at])
@@ -227,20 +234,27 @@ bool PeerExchange::break_off() {
   }
   // What runs may wait for a stream of the user that waits for an operation before it.
   for (const auto& operation : operations_) operation->open_gates();
-  free_streams_of_the_dead();
   // One deadline for all that is left.
   if (!breaking_off_) breaking_off_ = Deadline::after(kPeerDrainSeconds);
   return drain(*breaking_off_) && await_peers(*breaking_off_);
+}
+
+template <class Condition>
+bool PeerExchange::wait_until(const Condition& condition, Deadline deadline) {
+  while (!condition()) {
+    if (deadline.passed()) return false;
+    // A peer may die meanwhile, or be about to end when its connection does.
+    free_streams_of_the_dead();
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  return true;
 }
 
 bool PeerExchange::drain(Deadline deadline) noexcept {
   try {
     for (const auto stream : {packing_, reducing_, ending_}) {
       runtime_.record(event_, stream);
-      while (!runtime_.reached(event_)) {
-        if (deadline.passed()) return false;
-        std::this_thread::sleep_for(std::chrono::microseconds(100));
-      }
+      if (!wait_until([&] { return runtime_.reached(event_); }, deadline)) return false;
     }
     return true;
   } catch (const std::exception&) {
@@ -252,13 +266,11 @@ bool PeerExchange::drain(Deadline deadline) noexcept {
 
 bool PeerExchange::await_peers(Deadline deadline) noexcept {
   for (int peer = 0; peer < size_; ++peer) {
-    if (peer == rank_ || is_lost_[static_cast<size_t>(peer)]) continue;
+    if (peer == rank_) continue;
     const auto& words = words_of(peer);
     const auto begun = load_word(words.begun);
-    while (load_word(words.reduced) < begun) {
-      if (deadline.passed()) return false;
-      std::this_thread::sleep_for(std::chrono::microseconds(100));
-    }
+    const auto is_over = [&] { return load_word(words.reduced) >= begun || has_died(peer); };
+    if (!wait_until(is_over, deadline)) return false;
   }
   return true;
 }

@@ -17,9 +17,11 @@ namespace tutti {
 
 /// A peer as this rank met it.
 struct PeerSeen {
-  bool is_near = true;                // a thread of this process
+  int pid = 0;                        // 0: a thread of this process
   std::unique_ptr<TheirWords> words;  // null at the own rank
   uint64_t generation = 0;            // of `closed` when they met
+
+  bool is_near() const { return pid == 0; }
 };
 
 /// What all operations of one rank share: streams, words, memory, and who said what. The holder of
@@ -64,7 +66,13 @@ class PeerExchange {
   bool drain(Deadline deadline) noexcept;
   /// What peers have begun on this rank's memory is over.
   bool await_peers(Deadline deadline) noexcept;
-  void free_streams_of_the_dead() noexcept;
+  /// False: not before the deadline.
+  template <class Condition>
+  bool wait_until(const Condition& condition, Deadline deadline);
+  /// Its process has ended, and with it all that its streams did. That a peer says nothing any more
+  /// means less: its Communicator is over, or this rank's, and its streams work on.
+  bool has_died(int peer) const;
+  void free_streams_of_the_dead();
   bool is_poisoned() const;
 
   PeerWords& words_of(int rank) const {
@@ -89,7 +97,7 @@ class PeerExchange {
   std::vector<PeerOperation*> free_;
   std::vector<std::unique_ptr<Region>> free_scratch_;
   std::deque<uint64_t> dropped_;  // the last ones: this rank may still start them
-  std::vector<bool> is_lost_;     // by rank
+  std::vector<bool> is_gone_;     // by rank: nothing is heard of it any more
   std::atomic<bool> is_aborted_{false};
   bool is_closed_ = false;
   std::optional<Deadline> breaking_off_;  // until when

@@ -82,7 +82,7 @@ void PeerOperation::start(const Collective& collective, const Launch& launch, bo
   heard(exchange_.rank_).verdict = launch.verdict;
   // Some may have gone before it began.
   for (int peer = 0; peer < exchange_.size_; ++peer)
-    if (exchange_.is_lost_[static_cast<size_t>(peer)]) on_lost(peer);
+    if (exchange_.is_gone_[static_cast<size_t>(peer)]) on_gone(peer);
   try_begin();
 }
 
@@ -150,7 +150,7 @@ void PeerOperation::tell_ready(uint32_t verdict) {
     const auto* input = from_ == nullptr
                             ? nullptr
                             : from_ + bytes(input_offset(collective_, exchange_.rank_, peer));
-    if (exchange_.peers_[static_cast<size_t>(peer)].is_near) {
+    if (exchange_.peers_[static_cast<size_t>(peer)].is_near()) {
       message.input = reinterpret_cast<uintptr_t>(input);
       message.output = reinterpret_cast<uintptr_t>(to_);
     } else if (input != nullptr && packed_ != 0) {
@@ -171,7 +171,7 @@ void PeerOperation::on_message(int from, const PeerMessage& message) {
       its.is_ready = true;
       its.verdict = message.verdict;
       its.packed = message.mark;
-      if (exchange_.peers_[static_cast<size_t>(from)].is_near) {
+      if (exchange_.peers_[static_cast<size_t>(from)].is_near()) {
         its.input = reinterpret_cast<std::byte*>(message.input);
         its.output = reinterpret_cast<std::byte*>(message.output);
       } else if (message.handle != DeviceHandle{}) {
@@ -207,7 +207,7 @@ void PeerOperation::tell_drop(int peer, PeerMessage::Kind kind) {
 }
 
 // What has been heard of it stays true; what has not never comes.
-void PeerOperation::on_lost(int peer) {
+void PeerOperation::on_gone(int peer) {
   if (!has_started_ || peer == exchange_.rank_ || is_finishing_) return;
   auto& its = heard(peer);
   const bool needs_ready = !has_begun_ && !is_dropped_ && !is_vetoed_ && !its.is_ready &&
@@ -375,7 +375,8 @@ OperationState PeerOperation::advance() {
     const bool is_good = !is_cancelled_ && !is_hopeless_ && !exchange_.is_poisoned();
     return is_good ? OperationState::done : OperationState::failed;
   }
-  if (exchange_.is_aborted_ || is_hopeless_) return OperationState::failed;
+  // What its streams do still is waited for here, and not in release(), which would end all others.
+  if (exchange_.is_aborted_ || (is_hopeless_ && !is_finishing_)) return OperationState::failed;
   return OperationState::pending;
 }
 

@@ -50,7 +50,7 @@ class PeerOperation final : public Operation {
   void start(const Collective& collective, const Launch& launch, bool was_dropped);
   void on_message(int from, const PeerMessage& message);
   /// Nothing comes from this peer any more.
-  void on_lost(int peer);
+  void on_gone(int peer);
   /// Lets go of streams of the user that wait for it.
   void open_gates() noexcept;
 

@@ -5,6 +5,7 @@
 
 #include <thread>
 
+#include "tutti/base/process/process_state.h"
 #include "tutti/core/engine/engine.h"
 #include "tutti/core/watch/death.h"
 

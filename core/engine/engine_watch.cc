@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "tutti/base/process/process_state.h"
 #include "tutti/base/text.h"
 #include "tutti/core/engine/engine.h"
-#include "tutti/core/watch/death.h"
 
 namespace tutti {
 

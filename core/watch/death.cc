@@ -1,12 +1,9 @@
 #include "tutti/core/watch/death.h"
 
 #include <fmt/format.h>
-#include <signal.h>
 #include <string.h>
 
-#include <cerrno>
 #include <cstdint>
-#include <fstream>
 
 #include "tutti/base/text.h"
 
@@ -74,18 +71,6 @@ std::string describe_death(const Death& death) {
   return death.signal != 0
              ? fmt::format("was killed by signal {} ({})", death.signal, ::strsignal(death.signal))
              : fmt::format("exited with code {}", death.code);
-}
-
-ProcessState process_state(int pid) {
-  if (::kill(pid, 0) != 0 && errno == ESRCH) return ProcessState::ended;
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  std::string line;
-  std::getline(file, line);
-  // The state is the letter after the name, which may hold anything and stands in parentheses.
-  const auto state = line.find_first_not_of(") ", line.rfind(')'));
-  if (state == line.npos) return ProcessState::runs;
-  if (line[state] == 'T' || line[state] == 't') return ProcessState::stopped;
-  return line[state] == 'Z' || line[state] == 'X' ? ProcessState::ended : ProcessState::runs;
 }
 
 }  // namespace tutti

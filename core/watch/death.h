@@ -53,9 +53,4 @@ std::optional<Death> decode_death(const std::string& text);
 /// "was killed by signal 9 (Killed)", "exited with code 1".
 std::string describe_death(const Death& death);
 
-/// What the system shows of a process of this host: it runs, it stands still (SIGSTOP, a debugger),
-/// or it has ended.
-enum class ProcessState { runs, stopped, ended };
-ProcessState process_state(int pid);
-
 }  // namespace tutti

@@ -231,6 +231,39 @@ TEST(Peer, MemoryOfARankThatGivesUpIsTouchedNoMore) {
   }
 }
 
+// An error ends a rank as the engine ends it: it hears of no peer any more, and the peers' streams
+// work on. What they still store in its memory is there before its operations are over.
+TEST(Peer, MemoryOfARankThatEndedIsWrittenNoMore) {
+  const uint64_t seed = std::random_device{}();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937_64 random(seed);
+  constexpr int64_t kCount = 100'000;
+  for (int round = 0; round < 20; ++round) {
+    auto ends = peer_backends(3);
+    Buckets own, theirs;
+    for (uint64_t tag = 1; tag <= 4; ++tag) {
+      own.push_back(std::make_unique<Bucket>(*ends[0], tag, kCount));
+      for (const size_t rank : {1u, 2u})
+        theirs.push_back(std::make_unique<Bucket>(*ends[rank], tag, kCount));
+    }
+    for (uint64_t i = 0, rounds = random() % 20; i < rounds; ++i) ends[random() % 3]->progress();
+    ends[0]->abort(Error(ErrorCode::closed, "enough"));
+    ends[0]->progress();
+    for (auto& bucket : own) bucket->operation.reset();
+    for (auto& bucket : own)
+      std::fill_n(reinterpret_cast<float*>(bucket->region->data()), kCount, -7.0f);
+    for (int i = 0; i < 20; ++i)
+      for (auto& end : ends) end->progress();
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    for (auto& bucket : own)
+      EXPECT_THAT(std::span(reinterpret_cast<const float*>(bucket->region->data()), kCount),
+                  testing::Each(-7.0f));
+    for (auto& bucket : theirs) bucket->is_over();
+    for (const size_t rank : {1u, 2u}) ends[rank]->abort(Error(ErrorCode::closed, "enough"));
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
 // A device that failed for good says so to every call, those of destructors too.
 TEST(Peer, ADeviceThatFailedDoesNotEndTheProcess) {
   auto& device = static_cast<FakeDevice&>(device_runtime(DeviceKind::fake));

@@ -9,7 +9,7 @@
 #include <csignal>
 #include <limits>
 
-#include "tutti/core/watch/death.h"
+#include "tutti/base/process/process_state.h"
 #include "tutti/core/watch/stall.h"
 
 namespace tutti {
