@@ -397,8 +397,9 @@ class Distributed {
 /// DistributedOptions::op where the trainer sums over its batch) under the names of their
 /// parameters, while backward still runs if the optimizer announces them. Every rank calls it at
 /// the same place, with its parameters made and before their first use: it blocks until all have
-/// rank 0's. Both must outlive the result. Throws what broadcasting throws, and
-/// Error(duplicate_name) for two parameters of one name.
+/// rank 0's, or, without options.broadcast_first, until it is known that all have the same ones.
+/// Both must outlive the result. Throws Error(mismatch) where ranks' models, settings or values
+/// differ, what broadcasting throws, and Error(duplicate_name) for two parameters of one name.
 ///
 ///   auto optimizer = tutti::distributed(*comm, sgd);
 ///   ...

@@ -129,7 +129,7 @@ int64_t tutti_tensor_bytes(const tutti_tensor_t* tensor);
 typedef struct tutti_reduce_options {
   size_t struct_size; /* of this program's headers */
   int32_t op;         /* enum tutti_op */
-  int32_t wire;       /* TUTTI_F16 or TUTTI_BF16: how wider floats travel; -1: as they are */
+  int32_t wire;       /* a float dtype, as TUTTI_F16: how floats travel; -1: as they are */
   double prescale;    /* applied before the reduction */
   double postscale;   /* applied after it */
   int32_t priority;   /* higher goes first among what is ready at once */
@@ -506,7 +506,7 @@ typedef struct tutti_array {
   int32_t dimensions;                  /* 0 to TUTTI_MAX_DIMENSIONS */
   int64_t shape[TUTTI_MAX_DIMENSIONS]; /* extents, of which `dimensions` count */
   const int64_t* strides;  /* in elements, one a dimension, of a dense layout; NULL: row-major */
-  int32_t device;          /* enum tutti_device: TUTTI_CPU, others are refused so far */
+  int32_t device;          /* enum tutti_device, one for all; TUTTI_CUDA: peer or nccl only */
   int32_t device_index;    /* from 0, among the device's kind */
   int32_t may_be_left_out; /* 1: see tutti_arena_leave_out */
   int32_t reserved;        /* 0 */
@@ -526,8 +526,8 @@ void tutti_arena_destroy(tutti_arena_t arena);
 /* An array's memory, 64-byte aligned, good until the arena is destroyed. Its strides are those that
  * it was described with. */
 int tutti_arena_array(tutti_arena_t arena, const char* name, tutti_tensor_t* array);
-/* This rank's gradient is complete: starts its reduction; not to be written before
- * tutti_arena_wait. Any order, any thread. */
+/* This rank's gradient is complete, on a device once its default stream comes to where it is now:
+ * starts its reduction; not to be written before tutti_arena_wait. Any order, any thread. */
 int tutti_arena_ready(tutti_arena_t arena, const char* name);
 /* This rank has no gradient of this array in this step: instead of tutti_arena_ready. The array
  * takes part with zeros, and averages still divide by all ranks. Only for one that
@@ -547,8 +547,8 @@ int tutti_arena_used(tutti_arena_t arena, const char* name, int* used);
 /* Since the communicator was made. Set struct_size first: the library fills as much as fits. */
 typedef struct tutti_statistics {
   size_t struct_size;            /* of this program's headers */
-  uint64_t operations;           /* works that ended */
-  uint64_t tensors;              /* that went through allreduce */
+  uint64_t operations;           /* works and blocking calls that ended */
+  uint64_t tensors;              /* of allreduces; a blocking call in shared memory is one */
   uint64_t buckets;              /* fused buckets, and other replayed operations, launched */
   uint64_t replayed_buckets;     /* of these, without negotiation */
   uint64_t vetoed_buckets;       /* replayed ones that were dropped and renegotiated */

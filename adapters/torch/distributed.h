@@ -20,6 +20,10 @@ namespace tutti::torch {
 /// makes it. Gradients lie in a GradientArena, each with its parameter's strides: p.grad() is a
 /// view of it. They are reduced while backward still runs. Used by one thread; backward may have
 /// its own.
+///
+/// Of a model on a GPU gradients lie in memory of torch's own; torch's current stream waits for
+/// them, not the host, which hears of an error when they travel again; and what no rank reached
+/// counts as zeros.
 class Distributed {
  public:
   /// See distributed().

@@ -197,7 +197,8 @@ std::vector<Setting> all_settings() {
       text("TUTTI_HOST", &Options::host,
            "ranks with one name here count as one host; empty: found out"),
       text("TUTTI_BACKEND", &Options::backend,
-           "auto, or a backend: memory, shm, tcp, hierarchical, a plugin, or two levels (shm+ucx)"),
+           "auto, or a backend: memory, shm, tcp, hierarchical, peer, a plugin, or two levels "
+           "(shm+ucx)"),
       text("TUTTI_BACKEND_PATH", &Options::backend_path,
            "folders with plugins, a:b, before that of the library",
            "is not a list of folders (want absolute ones, separated by colons)", is_path_list),

@@ -7,12 +7,12 @@
 
 namespace tutti {
 
-/// Settings of one allreduce or reduce_scatter beside its op.
+/// Settings of one allreduce or reduce_scatter. What ranks give must be equal.
 struct ReduceOptions {
   ReduceOp op = ReduceOp::average;              // average: the mean over the ranks
   double prescale = 1.0;                        // applied before the reduction
   double postscale = 1.0;                       // applied after it (after the division of average)
-  std::optional<DataType> wire = std::nullopt;  // f16 or bf16: the type in which f32 and f64 travel
+  std::optional<DataType> wire = std::nullopt;  // a float type, as bf16, in which floats travel
   int priority = 0;  // higher goes first among what is ready at once; equal on all ranks
 };
 

@@ -8,7 +8,7 @@ namespace tutti {
 /// What a Communicator has done since it was made. Counters only grow.
 struct Statistics {
   uint64_t operations = 0;          // Works and blocking calls that ended, well or not
-  uint64_t tensors = 0;             // tensors that went through allreduce
+  uint64_t tensors = 0;             // of allreduces; a blocking call in shared memory is one
   uint64_t buckets = 0;             // fused buckets, and other kinds' replayed operations, launched
   uint64_t replayed_buckets = 0;    // of these, without negotiation
   uint64_t vetoed_buckets = 0;      // replayed buckets that were dropped and renegotiated
@@ -31,7 +31,7 @@ struct Statistics {
   double wait_seconds = 0;              // in all
   double exposed_seconds = 0;           // of it, data moved
   double skew_seconds = 0;              // of it, others were late
-  std::vector<uint64_t> bytes_to_peer;  // data, one number a rank
+  std::vector<uint64_t> bytes_to_peer;  // sent, control and framing included, one number a rank
 };
 
 }  // namespace tutti

@@ -21,7 +21,8 @@ DType: TypeAlias = Literal[
 ]
 Op: TypeAlias = Literal["sum", "average", "min", "max", "product", "band", "bor", "bxor"]
 Wire: TypeAlias = Literal["f16", "bf16"]
-# Bytes that are said as the variable TUTTI_... would say them: {"fusion_bytes": "1M"}.
+# Settings by their variables' names, in small letters and without TUTTI_; values as the variables take
+# them: {"fusion_bytes": "1M"}.
 Settings: TypeAlias = Mapping[str, str | int | float | bool]
 
 # --- errors: one class a code, each with the library's one line ---------------------------------
@@ -116,7 +117,7 @@ class Work:
     def source(self) -> int:
         """Waits. Of a receive: the rank that sent; -1 of anything else."""
     def received_counts(self) -> tuple[int, ...]:
-        """Waits. Rows that came from each rank (allgather, gather, alltoall)."""
+        """Waits. Rows that came from each rank (allgather, alltoall); of anything else none."""
     def add_done_callback(self, callback: Callable[[Work], object]) -> None:
         """Calls `callback(work)` once when the operation is over: at once and here if it is, else on
         the library's callback thread. What it raises is printed as unraisable. It must not wait for
@@ -451,7 +452,8 @@ class Arena:
 
 @final
 class Statistics:
-    """Since the communicator was made; the fields of tutti_statistics_t (<tutti.h>)."""
+    """Since the communicator was made; fields of tutti_statistics_t (<tutti.h>). Of these Python has
+    not: plans_locked, predicted_messages, predicted_bytes, negotiation_messages, caller_runs."""
 
     operations: int
     tensors: int

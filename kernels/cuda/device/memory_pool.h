@@ -35,8 +35,8 @@ class MemorySource {
 };
 
 /// Memory of one device, kept for the next who asks. The driver is asked for segments (2 MiB for
-/// requests up to 1 MiB, 20 MiB up to 10 MiB, else whole MiB), which are split into blocks of
-/// multiples of 512 bytes; neighbours that are free alike become one block again.
+/// requests up to 1 MiB, 20 MiB up to 10 MiB, else multiples of 2 MiB), which are split into blocks
+/// of multiples of 512 bytes; neighbours that are free alike become one block again.
 ///
 /// Streams run late, so a free block remembers the streams that may still use it, each with an
 /// event. Its own stream has it again at once. Any other stream gets it when the events are
