@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # debian_test.sh SOURCE PACKAGES: installs the Debian packages of a folder (`./dev package` makes them)
 # into a fresh Debian, builds and runs outsiders there as an ordinary user, upgrades and purges them.
-# Needs root, debootstrap and Debian's mirror; TUTTI_DEBIAN_MIRROR names another one.
+# Needs root, debootstrap and Debian's mirror; TUTTI_DEBIAN_MIRROR names another one, which `./dev`
+# hands on as DEBIAN_MIRROR.
 set -euo pipefail
 source=$1 packages=$2
-mirror=${TUTTI_DEBIAN_MIRROR-http://deb.debian.org/debian}
+mirror=${DEBIAN_MIRROR-${TUTTI_DEBIAN_MIRROR-http://deb.debian.org/debian}}
+unset TUTTI_DEBIAN_MIRROR
 inside=$source/tests/package/debian_inside.sh
 
 skip() {
