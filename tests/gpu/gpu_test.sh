@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What a machine with a GPU shows in ten minutes, where there is none of what Tutti is built with.
+# What a machine with a GPU shows of Tutti, where there is none of what Tutti is built with.
 # `pack` collects the programs, plugins and shared libraries where they were built; the windows run
 # there, each within nine minutes: every step under a time limit of its own, its result appended at
 # once to one file of JSON lines, a table last.
