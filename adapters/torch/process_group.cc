@@ -153,6 +153,20 @@ ProcessGroup::StartedWork ProcessGroup::started(OpType type, CallUnderWay call) 
   return ::c10::make_intrusive<GroupWork>(rank_, type, std::move(call), timeout_);
 }
 
+template <class Start>
+ProcessGroup::StartedWork ProcessGroup::started_together(OpType type, size_t count,
+                                                         const Start& start) const {
+  std::vector<CallUnderWay> calls;
+  try {
+    for (size_t i = 0; i < count; ++i) calls.push_back(start(i));
+  } catch (...) {
+    // Those before it go on, in memory that their GroupWork keeps until they are over.
+    started(type, together(std::move(calls)));
+    throw;
+  }
+  return started(type, together(std::move(calls)));
+}
+
 // --- reductions ---
 
 ProcessGroup::StartedWork ProcessGroup::allreduce(Tensors& tensors,
@@ -232,14 +246,12 @@ ProcessGroup::StartedWork ProcessGroup::reduce_scatter_tensor_coalesced(
   const GroupCall call{"_reduce_scatter_base", rank_};
   if (outputs.size() != inputs.size())
     throw call.refused(fmt::format("got {} inputs for {} outputs", inputs.size(), outputs.size()));
-  std::vector<CallUnderWay> calls;
-  for (size_t i = 0; i < outputs.size(); ++i) {
+  return started_together(OpType::_REDUCE_SCATTER_BASE, outputs.size(), [&](size_t i) {
     const auto flat = as_input(call, inputs[i]).view({-1});
     check_alike(call, flat, outputs[i], outputs[i].numel() * size_);
     const std::vector<int64_t> counts(static_cast<size_t>(size_), outputs[i].numel());
-    calls.push_back(scattered(call, outputs[i], flat, counts, options.reduceOp));
-  }
-  return started(OpType::_REDUCE_SCATTER_BASE, together(std::move(calls)));
+    return scattered(call, outputs[i], flat, counts, options.reduceOp);
+  });
 }
 
 // --- moves ---
@@ -283,10 +295,8 @@ ProcessGroup::StartedWork ProcessGroup::allgather_into_tensor_coalesced(
   const GroupCall call{"allgather_into_tensor_coalesced", rank_};
   if (outputs.size() != inputs.size())
     throw call.refused(fmt::format("got {} inputs for {} outputs", inputs.size(), outputs.size()));
-  std::vector<CallUnderWay> calls;
-  for (size_t i = 0; i < outputs.size(); ++i)
-    calls.push_back(gathered(call, outputs[i], inputs[i]));
-  return started(OpType::ALLGATHER_COALESCED, together(std::move(calls)));
+  return started_together(OpType::ALLGATHER_COALESCED, outputs.size(),
+                          [&](size_t i) { return gathered(call, outputs[i], inputs[i]); });
 }
 
 ProcessGroup::StartedWork ProcessGroup::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
@@ -295,8 +305,7 @@ ProcessGroup::StartedWork ProcessGroup::allgather_coalesced(TensorLists& outputs
   if (outputs.size() != static_cast<size_t>(size_))
     throw call.refused(fmt::format("got {} lists of outputs, want one for each of {} ranks",
                                    outputs.size(), size_));
-  std::vector<CallUnderWay> calls;
-  for (size_t i = 0; i < inputs.size(); ++i) {
+  return started_together(OpType::ALLGATHER_COALESCED, inputs.size(), [&](size_t i) {
     Tensors column;
     for (const auto& row : outputs) {
       if (row.size() != inputs.size())
@@ -308,9 +317,8 @@ ProcessGroup::StartedWork ProcessGroup::allgather_coalesced(TensorLists& outputs
     const auto own = as_input(call, inputs[i]);
     check_alike(call, own, parts.flat(), parts.counts()[static_cast<size_t>(rank_)]);
     auto work = comm_->allgather(next_name(), raw_memory(own), raw_memory(parts.flat()));
-    calls.push_back({{work}, column, {own}, [parts] { parts.hand_out(); }});
-  }
-  return started(OpType::ALLGATHER_COALESCED, together(std::move(calls)));
+    return CallUnderWay{{work}, column, {own}, [parts] { parts.hand_out(); }};
+  });
 }
 
 ProcessGroup::StartedWork ProcessGroup::gather(TensorLists& outputs, Tensors& inputs,

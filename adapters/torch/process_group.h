@@ -127,6 +127,9 @@ class ProcessGroup final : public C10dBase {
   int peer(const GroupCall& call, int rank) const;
   int root(const GroupCall& call, int64_t rank) const;
   StartedWork started(::c10d::OpType type, CallUnderWay call) const;
+  /// Several calls as one: `start` starts the one of a number.
+  template <class Start>
+  StartedWork started_together(::c10d::OpType type, size_t count, const Start& start) const;
   CallUnderWay gathered(const GroupCall& call, ::at::Tensor& output, const ::at::Tensor& input);
   CallUnderWay scattered(const GroupCall& call, ::at::Tensor& output, const ::at::Tensor& flat,
                          const std::vector<int64_t>& counts, const ::c10d::ReduceOp& op);

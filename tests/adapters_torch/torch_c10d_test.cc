@@ -376,6 +376,25 @@ TEST(TorchC10dBadInput, ShapesThatDoNotFitAreRefused) {
   });
 }
 
+// The calls before the one that is refused go on, in memory that nobody else holds.
+TEST(TorchC10dBadInput, OfSeveralCallsTheLastIsRefused) {
+  run_groups(2, [](const Group& group, int) {
+    const auto strided = [](int64_t rows) { return torch::zeros({4, rows}).t(); };
+    for (int i = 0; i < 5; ++i) {
+      Tensors inputs{torch::ones({3, 4}), torch::ones(3)};
+      Tensors outputs{strided(6), torch::zeros(8)};
+      expect_refused("its input has 3 elements where its output has room for 4",
+                     [&] { group->allgather_into_tensor_coalesced(outputs, inputs); });
+      Lists lists{{strided(3), torch::zeros(4)}, {strided(3), torch::zeros(4)}};
+      expect_refused("its input has 3 elements where its output has room for 4",
+                     [&] { group->allgather_coalesced(lists, inputs); });
+    }
+    Tensors tensors{torch::ones(3)};
+    group->allreduce(tensors)->wait();
+    EXPECT_TRUE(torch::equal(tensors[0], torch::full(3, 2.0)));
+  });
+}
+
 TEST(TorchC10dBadInput, WhatRanksDisagreeOnIsToldByWait) {
   run_groups(2, [](const Group& group, int rank) {
     Tensors tensors{torch::ones(rank + 3)};
