@@ -142,6 +142,11 @@ const Algorithm* read_algorithm(std::string_view part, CollectiveKind kind, std:
   refuse_name(part, "algorithm", name, fmt::format(" for {}", to_string(kind)), names);
 }
 
+// A send and the recv that meets it run the same way, so what is said of one is said of both.
+std::vector<CollectiveKind> sides_of(CollectiveKind kind) {
+  return kind == send || kind == recv ? std::vector{send, recv} : std::vector{kind};
+}
+
 int64_t read_size(std::string_view part, std::string_view text) {
   if (text == "inf") return kNoLimit;
   const auto size = parse_size(text);
@@ -177,12 +182,14 @@ Chooser::Chooser(std::string_view scores, Determinism determinism, Thresholds th
       const auto slash = chosen.find('/');
       if (slash == 0) refuse(part, "want a backend before the slash");
       const auto backend = slash == chosen.npos ? "" : chosen.substr(0, slash);
-      const auto* algorithm =
-          read_algorithm(part, kind, chosen.substr(slash == chosen.npos ? 0 : slash + 1));
-      if (determinism == Determinism::rank_order && algorithm != nullptr)
-        require_rank_order(*algorithm);
-      scores_.push_back({kind, low, high, std::string(backend), algorithm,
-                         fmt::format("{}:{}", to_string(kind), range)});
+      for (const auto side : sides_of(kind)) {
+        const auto* algorithm =
+            read_algorithm(part, side, chosen.substr(slash == chosen.npos ? 0 : slash + 1));
+        if (determinism == Determinism::rank_order && algorithm != nullptr)
+          require_rank_order(*algorithm);
+        scores_.push_back({side, low, high, std::string(backend), algorithm,
+                           fmt::format("{}:{}", to_string(side), range)});
+      }
     }
   }
 }

@@ -44,9 +44,10 @@ struct Score {
 /// One table from {kind, bytes, ranks, hosts} to an algorithm, with overrides by a score string:
 ///   allreduce:0-32k=one_shot,32k-inf=ring;broadcast:0-inf=binomial_tree
 /// Sizes take K, M, G or inf; the low end belongs to the range, the high end does not. A
-/// later score wins. Parts that no score names keep the built-in choice; under
-/// determinism=rank_order an override that does not keep the promise is refused. A score may name a
-/// backend too (ucx/ring, ucx/auto); here that decides nothing, see backends/choice.
+/// later score wins; one for send is one for recv too, and the other way round. Parts that no score
+/// names keep the built-in choice; under determinism=rank_order an override that does not keep the
+/// promise is refused. A score may name a backend too (ucx/ring, ucx/auto); here that decides
+/// nothing, see backends/choice.
 class Chooser {
  public:
   Chooser() = default;

@@ -37,10 +37,7 @@ class ChoiceBackend final : public Backend {
       : chooser_(context.algorithms, context.determinism),
         backends_(std::move(backends)),
         transport_(parts_of(backends_)) {
-    for (const auto& backend : backends_) {
-      served_.push_back(backend->capabilities());
-      poller_.watch(backend->descriptor(), EPOLLIN);
-    }
+    for (const auto& backend : backends_) poller_.watch(backend->descriptor(), EPOLLIN);
     for (const auto& score : chooser_.scores()) {
       const auto found = std::find(names.begin(), names.end(), score.backend);
       chosen_.push_back(score.backend.empty() ? 0 : static_cast<size_t>(found - names.begin()));
@@ -69,7 +66,7 @@ class ChoiceBackend final : public Backend {
   }
 
   Capabilities capabilities() const override {
-    auto own = served_.front();
+    auto own = backends_.front()->capabilities();
     own.name = name_;
     return own;
   }
@@ -118,13 +115,7 @@ class ChoiceBackend final : public Backend {
   }
 
  private:
-  // Both sides of a send ask for their own kind, and must hear the same.
-  bool is_divided(CollectiveKind kind) const {
-    using enum CollectiveKind;
-    if (kind == send || kind == recv)
-      return is_divided_[static_cast<size_t>(send)] || is_divided_[static_cast<size_t>(recv)];
-    return is_divided_[static_cast<size_t>(kind)];
-  }
+  bool is_divided(CollectiveKind kind) const { return is_divided_[static_cast<size_t>(kind)]; }
   // What lives on a device runs where capabilities() says that it may.
   Backend& choose(const Collective& collective, const Launch& launch) const {
     return launch.device != nullptr ? *backends_.front() : choose(collective);
@@ -132,16 +123,13 @@ class ChoiceBackend final : public Backend {
   Backend& choose(const Collective& collective) const {
     const auto* score = chooser_.find(collective.kind, agreed_bytes(collective));
     if (score == nullptr) return *backends_.front();
-    const size_t chosen = chosen_[static_cast<size_t>(score - chooser_.scores().data())];
-    const bool serves = served_[chosen].serves(collective.kind, collective.dtype, collective.op);
-    return *backends_[serves ? chosen : 0];
+    return *backends_[chosen_[static_cast<size_t>(score - chooser_.scores().data())]];
   }
 
   const Chooser chooser_;
   const Backends backends_;
   JointTransport transport_;
-  std::vector<Capabilities> served_;  // by each backend
-  std::vector<size_t> chosen_;        // the backend of each score
+  std::vector<size_t> chosen_;  // the backend of each score
   // By kind: some go to another backend than the first, depending on their size.
   std::array<bool, kCollectiveKindCount> is_divided_{};
   std::string name_;

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "tests/backends/conformance/backend_conformance.h"
+#include "tests/support/ranks.h"
 #include "tutti/core/tutti.h"
 
 namespace tutti::test {
@@ -73,6 +74,101 @@ TEST(Choice, OfOneBackendIsThatBackend) {
     EXPECT_EQ(ends[0]->capabilities().name, "shm") << scores;
     EXPECT_EQ(chosen(*ends[0], CollectiveKind::allreduce, 100), "shm/one_shot") << scores;
   }
+}
+
+// Scores may name one side of a send alone: it stands for both.
+TEST(Choice, BothSidesOfASendHearTheSame) {
+  for (const auto* scores : {"send:0-inf=tcp/auto", "recv:0-inf=tcp/auto"}) {
+    auto ends = make_choice("shm", scores, 2);
+    const int64_t counts[] = {100};
+    Collective collective;
+    collective.dtype = DataType::u8;
+    collective.send_counts = counts;
+    Launch launch = launch_of(1);
+    launch.queue = 0;
+    launch.name = "x";
+    using enum CollectiveKind;
+    for (const auto kind : {send, recv, allreduce}) {
+      collective.kind = kind;
+      EXPECT_EQ(ends[0]->packs_itself(collective, launch), kind == allreduce)
+          << scores << " " << to_string(kind);
+    }
+  }
+}
+
+TEST(Choice, ASendMeetsItsReceiveIfOnlyOneOfThemIsNamed) {
+  for (const auto* scores : {"send:0-inf=tcp/auto", "recv:0-64=tcp/auto,64-inf=shm/auto"})
+    run_threads(
+        2,
+        [](Communicator& comm) {
+          for (const size_t count : {10u, 1000u}) {
+            std::vector<float> values(count, static_cast<float>(comm.rank() + 1));
+            if (comm.rank() == 0) {
+              comm.send("x", values, 1).wait(Deadline::after(20));
+              comm.send_blocking("y", values, 1);
+            } else {
+              comm.recv("x", values, 0).wait(Deadline::after(20));
+              EXPECT_THAT(values, testing::Each(1.0f));
+              values.assign(count, 2);
+              comm.recv_blocking("y", values, 0);
+              EXPECT_THAT(values, testing::Each(1.0f));
+            }
+          }
+        },
+        [&](Options& options) {
+          options.backend = "memory";
+          options.algorithms = scores;
+          options.network_interface = "lo";
+        },
+        60);
+}
+
+// Whose split must find no key of another backend's in its store.
+class SplittingBackend final : public Backend {
+ public:
+  SplittingBackend(const Context& context, std::string name)
+      : rest_(find_backend("memory").connect(context)), name_(std::move(name)) {}
+  std::shared_ptr<Inheritance> split(const Context& context, int, int) override {
+    EXPECT_EQ(context.store->set_once("key", name_), name_);
+    return nullptr;
+  }
+  bool progress() override { return rest_->progress(); }
+  bool arm() override { return rest_->arm(); }
+  int descriptor() const override { return rest_->descriptor(); }
+  void abort(const Error& error) noexcept override { rest_->abort(error); }
+  Capabilities capabilities() const override { return rest_->capabilities(); }
+  std::unique_ptr<Region> allocate(size_t bytes, Device device) override {
+    return rest_->allocate(bytes, device);
+  }
+  OperationPtr start(const Collective& collective, const Launch& launch) override {
+    return rest_->start(collective, launch);
+  }
+  std::string_view algorithm(const Collective& collective) const override {
+    return rest_->algorithm(collective);
+  }
+  Transport* transport() override { return rest_->transport(); }
+
+ private:
+  const std::unique_ptr<Backend> rest_;
+  const std::string name_;
+};
+
+template <char kName>
+std::unique_ptr<Backend> connect_splitting(const Context& context) {
+  return std::make_unique<SplittingBackend>(context, std::string(1, kName));
+}
+
+TEST(Choice, EachBackendSplitsInAStoreOfItsOwn) {
+  const BackendPlugin one{.name = "one", .summary = "", .connect = connect_splitting<'1'>};
+  const BackendPlugin other{.name = "other", .summary = "", .connect = connect_splitting<'2'>};
+  const BackendPlugin* const plugins[] = {&one, &other};
+  auto context = thread_context(0, 1, make_memory_store());
+  context.plugins = plugins;
+  context.name = "one";
+  context.algorithms = "allreduce:0-inf=other/auto";
+  const auto backend = connect_choice(context);
+  EXPECT_EQ(backend->capabilities().name, "one,other");
+  EXPECT_NE(backend->split(context, 0, 0), nullptr);
 }
 
 // What a rank sends in its operations is counted wherever they run.
