@@ -321,8 +321,9 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   WakeBell bell_;
   std::atomic<bool> start_{false};
   std::atomic<bool> closing_{false};
-  std::atomic<bool> usable_{true};      // neither closed nor broken
-  std::atomic<bool> is_broken_{false};  // broken_ is set
+  std::atomic<bool> usable_{true};            // neither closed nor broken
+  std::atomic<bool> is_broken_{false};        // broken_ is set
+  std::atomic<bool> told_of_pending_{false};  // report() has told of one that close() ended
   std::atomic<uint64_t> wakeups_{0};
   std::atomic<int> claims_{0};   // threads that sleep in take_token()
   std::thread thread_;           // runs background()

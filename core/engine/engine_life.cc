@@ -140,10 +140,14 @@ std::optional<Error> Engine::broken() const {
 }
 
 // An error that ended the whole communicator is thrown by the next call of the program; it is not
-// logged for each Work as well. This takes no lock but that of the log: the last handle of a Work
-// may be given up by a thread that holds submit_mutex_.
+// logged for each Work as well. Where the program closed it with Works pending, as an exception on
+// its way to main() does, the first stands for all. This takes no lock but that of the log: the
+// last handle of a Work may be given up by a thread that holds submit_mutex_.
 void Engine::report(const std::string& line) {
-  if (!is_broken_) log(LogLevel::warning, line);
+  if (is_broken_) return;
+  if (usable_) return log(LogLevel::warning, line);
+  if (!told_of_pending_.exchange(true))
+    log(LogLevel::warning, line + "; others that nobody waited for are not listed");
 }
 
 // Every pending entry is in the table, whichever list of the engine or of its scheduler has it; so
