@@ -16,6 +16,7 @@
 #include "tests/support/ranks.h"
 #include "tutti/backends/store.h"
 #include "tutti/core/arena.h"
+#include "tutti/core/engine/callback_queue.h"
 
 namespace tutti {
 namespace {
@@ -158,6 +159,19 @@ TEST(Destroyed, WhileACallbackRuns) {
     while (!has_ended && !end.passed()) std::this_thread::yield();
     EXPECT_TRUE(has_ended);
   }
+}
+
+// What waits behind it for its turn is called too.
+TEST(Destroyed, CallbacksThatWaitForTheirTurnAreCalled) {
+  CallbackQueue queue([](const std::string& line) { ADD_FAILURE() << line; });
+  std::string calls;
+  for (const char name : {'a', 'b', 'c'}) queue.push([&calls, name] { calls += name; });
+  queue.end();
+  queue.run();
+  EXPECT_EQ(calls, "abc");
+  EXPECT_TRUE(queue.wait_for_end(Deadline::after(0)));
+  queue.push([&calls] { calls += 'd'; });
+  EXPECT_EQ(calls, "abcd");
 }
 
 // The background thread is in an observer, as it would be in an update, and does not come back.

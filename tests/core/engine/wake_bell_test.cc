@@ -3,6 +3,7 @@
 #include "tutti/core/engine/wake_bell.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
@@ -24,6 +25,19 @@ TEST(WakeBell, ManyRingsAreOne) {
   bell.silence();
   EXPECT_FALSE(bell.is_rung());
   EXPECT_FALSE(bell.wait(std::chrono::microseconds(0)));
+}
+
+// As one is that its thread rings after silence() has taken down the flag that it had put up.
+TEST(WakeBell, ARingWithoutAFlagEndsOneSleep) {
+  WakeBell bell;
+  const uint64_t one = 1;
+  ASSERT_EQ(::write(bell.descriptor(), &one, sizeof one), static_cast<ssize_t>(sizeof one));
+  EXPECT_TRUE(bell.wait(kLong));
+  bell.slept();
+  bell.silence();
+  EXPECT_FALSE(bell.wait(std::chrono::microseconds(0)));
+  bell.ring();
+  EXPECT_TRUE(bell.wait(kLong));
 }
 
 // The engine's part, and threads that put something down and ring: none of it is slept over, and
