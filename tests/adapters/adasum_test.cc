@@ -126,6 +126,32 @@ TEST(Adasum, IsWhatTheDefinitionSays) {
     });
 }
 
+// Nothing, and vectors whose squares are too small for a double.
+TEST(Adasum, AddsUpWhatIsTooShortToDivideBy) {
+  run_threads(2, [](Communicator& comm) {
+    Vector none(3, comm.rank() == 0 ? 0.0 : 2.5), tiny(3, 1e-170), short_ones(1, 1e-80);
+    Adasum adasum(comm, "test", {TensorView(none), TensorView(tiny), TensorView(short_ones)});
+    adasum.combine();
+    EXPECT_EQ(none, Vector(3, 2.5));
+    EXPECT_EQ(tiny, Vector(3, 2e-170));
+    EXPECT_EQ(short_ones, Vector(1, 2e-80));
+  });
+}
+
+// A square beyond the largest double is in no product of the others.
+TEST(Adasum, AnInfiniteSquareStaysOnItsSide) {
+  for (int size = 2; size <= 5; ++size)
+    run_threads(size, [](Communicator& comm) {
+      Vector own(static_cast<size_t>(comm.size()), 0.0);
+      const auto length_of = [&](int rank) { return rank == comm.size() - 1 ? 1e200 : rank + 1.0; };
+      own[static_cast<size_t>(comm.rank())] = length_of(comm.rank());
+      Adasum adasum(comm, "test", {TensorView(own)});
+      adasum.combine();
+      for (int rank = 0; rank < comm.size(); ++rank)
+        EXPECT_EQ(own[static_cast<size_t>(rank)], length_of(rank));
+    });
+}
+
 // As many as an allreduce sends, 2 (n - 1) / n of the elements, and 8 n (n + 1) / 2 of products a
 // tensor that are themselves reduced.
 TEST(Adasum, SendsWhatTheFormulaSays) {

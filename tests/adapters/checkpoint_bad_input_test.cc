@@ -1,6 +1,7 @@
 // Checkpoints that cannot be written, or are not what they should be: one line that names rank,
 // tensor, what was expected and what is there, and nothing has changed.
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/file.h>
@@ -143,6 +144,40 @@ TEST_F(CheckpointBadInput, RanksThatSaveDifferentThings) {
                   [](int rank, auto& placed) {
                     if (rank == 2) placed[1].name = "w";
                   });
+  test::run_threads(2, [&](Communicator& comm) {
+    CheckpointState state(comm);
+    CheckpointFolder checkpoints(comm, folder());
+    const bool is_odd = comm.rank() == 1;
+    expect_error(ErrorCode::mismatch,
+                 "expected word \"sampler\"=\"3 of 9\" as rank 0, got word "
+                 "\"sampler\"=\"4 of 9\" on rank 1",
+                 [&] {
+                   checkpoints.save(2, state.placed(), {{"sampler", is_odd ? "4 of 9" : "3 of 9"}});
+                 });
+  });
+  loads(1);
+}
+
+// Rank 1 is played: it says what a rank says whose host has a folder of that name for itself.
+TEST_F(CheckpointBadInput, AFolderThatIsAnotherOneOnAnotherHost) {
+  test::run_threads(2, [&](Communicator& comm) {
+    std::vector<float> values(4);
+    if (comm.rank() == 0) {
+      CheckpointFolder checkpoints(comm, folder());
+      expect_error(ErrorCode::io,
+                   "rank 0: the part of rank 1 is not in \"" + folder() + "/.step-2.", [&] {
+                     checkpoints.save(2, {{"w", values, {Shape{4}}}});
+                   });
+      return;
+    }
+    const std::string plan = "+step 2\n\"w\" f32[4]", report(2 * sizeof(uint64_t), '\0');
+    int number = 0;
+    for (const auto& [phase, text] :
+         {std::pair{"plan", plan}, {"begin", "+"}, {"parts", "+" + report}, {"end", "+"}})
+      comm.allgather_bytes(fmt::format("checkpoint {} {} {}", folder(), phase, ++number),
+                           std::as_bytes(std::span<const char>(text)));
+  });
+  loads(1);
 }
 
 TEST_F(CheckpointBadInput, TensorsThatCannotBeSaved) {

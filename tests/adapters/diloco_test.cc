@@ -58,8 +58,11 @@ class PlainDiloco {
 };
 
 // The trainer's parameters have 2, 5, 8 and 11 elements; two fragments are the first three and the
-// last, which is how the elements come closest to halves.
-int fragment_of(size_t element, int fragments) { return fragments == 2 && element >= 15 ? 1 : 0; }
+// last, which is how the elements come closest to halves, and four are one each.
+int fragment_of(size_t element, int fragments) {
+  if (fragments == 4) return element < 2 ? 0 : element < 7 ? 1 : element < 15 ? 2 : 3;
+  return fragments == 2 && element >= 15 ? 1 : 0;
+}
 
 void equals_its_recurrence(Communicator& comm, const ExchangePolicy& policy) {
   constexpr int kSteps = 50;
@@ -83,8 +86,8 @@ void equals_its_recurrence(Communicator& comm, const ExchangePolicy& policy) {
 }
 
 TEST(Diloco, IsItsRecurrence) {
-  for (const auto& policy :
-       {diloco(8), diloco(5, 0.4, 0.5), streaming_diloco(8, 2), streaming_diloco(8, 2, 2, 0.5)})
+  for (const auto& policy : {diloco(8), diloco(5, 0.4, 0.5), streaming_diloco(8, 2),
+                             streaming_diloco(8, 2, 2, 0.5), streaming_diloco(8, 4)})
     for (const int size : {1, 3})
       run_threads(size, [&](Communicator& comm) { equals_its_recurrence(comm, policy); });
 }

@@ -187,6 +187,23 @@ TEST(Exchange, TheNextRoundBeginsWhereConsolidatingEnded) {
   });
 }
 
+TEST(Exchange, TheFirstRoundBeginsWhereSynchronousStepsEnded) {
+  run_threads(2, [](Communicator& comm) {
+    ExchangeTrainer trainer(comm.rank());
+    auto policy = diloco(3);
+    policy.synchronous_steps = 2;
+    auto optimizer = distributed(comm, trainer, {.exchange = policy});
+    for (int step = 0; step < 2; ++step) {
+      trainer.set_gradients();
+      optimizer.step();
+    }
+    const auto equal = trainer.values();
+    trainer.set_learning_rate(0);
+    for (int step = 0; step < 6; ++step) optimizer.step();
+    EXPECT_EQ(trainer.values(), equal);
+  });
+}
+
 // A run that is stopped after a round and goes on from its tensors ends where the whole one does.
 TEST(Exchange, GoesOnFromItsState) {
   run_threads(2, [](Communicator& comm) {

@@ -353,6 +353,75 @@ TEST(Communicator, AGroupThatFailedUnseenIsLoggedOnce) {
       });
 }
 
+// As when an exception leaves the scope of the communicator in the middle of backward.
+TEST(Communicator, OfManyWorksThatClosingEndsOneIsLogged) {
+  std::mutex mutex;
+  std::vector<std::string> lines;
+  run_threads(
+      2,
+      [&](Communicator& comm) {
+        std::vector<float> values(30, 1.0f);
+        comm.barrier_blocking();
+        if (comm.rank() == 1) return;
+        for (size_t i = 0; i < 30; ++i)
+          comm.allreduce(fmt::format("gradient {}", i), std::span(values).subspan(i, 1));
+        comm.close();
+      },
+      [&](Options& options) {
+        options.log = [&](LogLevel, std::string_view line) {
+          const std::lock_guard lock(mutex);
+          lines.emplace_back(line);
+        };
+      });
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_NE(lines[0].find("failed and nobody waited for it"), lines[0].npos) << lines[0];
+  EXPECT_NE(lines[0].find("others that nobody waited for are not listed"), lines[0].npos)
+      << lines[0];
+}
+
+// Whoever has registered a callback hears of an error there.
+TEST(Communicator, AFailureThatACallbackSeesIsNotLogged) {
+  std::atomic<int> lines{0};
+  run_threads(
+      2,
+      [&](Communicator& comm) {
+        const auto run = [&](int64_t count) {
+          const Tensor values(Shape{count}, DataType::f32);
+          comm.allreduce("x", values).then([](std::exception_ptr error) { EXPECT_TRUE(error); });
+        };
+        // Rank 0's callback is there before rank 1 has submitted what does not fit.
+        if (comm.rank() == 0) run(3);
+        comm.barrier_blocking();
+        if (comm.rank() == 1) run(4);
+        for (int i = 0; i < 3; ++i) comm.barrier("behind it").wait();
+        const Tensor same(Shape{4}, DataType::f32);
+        comm.allreduce("x", same).wait();
+      },
+      [&](Options& options) {
+        options.log = [&](LogLevel, std::string_view line) {
+          lines += line.find("nobody waited for it") != line.npos;
+        };
+      });
+  EXPECT_EQ(lines, 0);
+}
+
+// Ranks that disagree about the group itself have an error for each of its tensors.
+TEST(Communicator, OfSeveralErrorsInAGroupTheFirstIsTold) {
+  run_threads(2, [](Communicator& comm) {
+    const Tensor x(Shape{3}, DataType::f32), y(Shape{3}, DataType::f32);
+    auto group = comm.grouped_allreduce(comm.rank() == 0 ? "group" : "another",
+                                        std::vector<NamedTensor>{{"x", x}, {"y", y}});
+    try {
+      group.wait();
+      ADD_FAILURE() << "the groups differ";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::mismatch);
+      EXPECT_EQ(error.tensor(), "x") << error.what();
+    }
+    test::still_works(comm);
+  });
+}
+
 TEST(Communicator, ManyThreadsSubmitAndWait) {
   run_threads(2, [](Communicator& comm) {
     constexpr int kThreads = 4, kCalls = 100;

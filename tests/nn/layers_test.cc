@@ -176,10 +176,12 @@ TEST(Sequential, BadShapesAndNamesAreRefused) {
         CrossEntropy(Tensor(Shape{2, 4}, DataType::f32), Tensor(Shape{3}, DataType::i64));
       });
   Tensor labels(Shape{2}, DataType::i64);
-  labels.as<int64_t>()[1] = 4;
-  test::expect_refused("label 4 is no class of 4", [&] {
-    CrossEntropy(Tensor(Shape{2, 4}, DataType::f32), labels);
-  });
+  for (const int64_t label : {int64_t{4}, int64_t{-1}}) {
+    labels.as<int64_t>()[1] = label;
+    test::expect_refused("label " + std::to_string(label) + " is no class of 4", [&] {
+      CrossEntropy(Tensor(Shape{2, 4}, DataType::f32), labels);
+    });
+  }
 }
 
 }  // namespace

@@ -96,6 +96,11 @@ TEST(Schedules, WarmUpCosineAndSteps) {
   const StepSchedule steps{.base = 1.0, .every = 10, .factor = 0.5, .warmup = 0};
   EXPECT_EQ(steps(9), 1.0);
   EXPECT_EQ(steps(25), 0.25);
+  // Drops are counted from where the warm-up ended.
+  const StepSchedule warmed{.base = 1.0, .every = 10, .factor = 0.5, .warmup = 4};
+  EXPECT_EQ(warmed(1), (ConstantSchedule{1.0, 4})(1));
+  EXPECT_EQ(warmed(13), 1.0);
+  EXPECT_EQ(warmed(14), 0.5);
   EXPECT_EQ((ConstantSchedule{0.3, 0})(1000), 0.3);
 }
 

@@ -369,6 +369,16 @@ TEST(Losses, PartsAddUpToTheJoinedBatch) {
   EXPECT_EQ(none.gradient(*kernels).count(), 0);
 }
 
+// The second row's largest is not at its label.
+TEST(Losses, WhatIsRightIsCountedInEveryType) {
+  const auto labels = indices_of(Shape{3}, {0, 2, 3});
+  for (const auto dtype : test::kLayerTypes) {
+    const auto logits =
+        test::tensor_of(Shape{3, 4}, {9, 1, 2, 3, 0, 5, -1, 4, -4, -3, -2, -1}, dtype);
+    EXPECT_EQ(nn::count_correct(logits, labels), 2) << to_string(dtype);
+  }
+}
+
 TEST(Pooling, GlobalAveragesAreThoseOfEachChannel) {
   nn::Sequential model(1);
   model.add("pool", nn::global_average_pool());

@@ -399,6 +399,52 @@ TEST(Sharded, GathersAheadOfUse) {
   });
 }
 
+// Where a step goes another way than the one before, nothing is known of what follows.
+TEST(Sharded, AnotherOrderGathersNothingAhead) {
+  test::run_threads(2, [](Communicator& comm) {
+    auto parameters = made(1);
+    ShardedOptimizer<Adam> sharded(comm, parameters, AdamOptions{}, {.stage = 3, .ahead = 2});
+    const auto use = [&](const Parameter& parameter) {
+      sharded.need(parameter.name);
+      sharded.done(parameter.name);
+    };
+    for (const auto& parameter : parameters) use(parameter);
+    sharded.step();
+    const int64_t before = sharded.memory().values;
+    sharded.need(parameters.back().name);
+    EXPECT_EQ(sharded.memory().values - before, parameters.back().value.bytes());
+    sharded.done(parameters.back().name);
+    for (size_t i = 0; i + 1 < parameters.size(); ++i) use(parameters[i]);
+    sharded.step();
+    EXPECT_EQ(sharded.memory().values, before);
+  });
+}
+
+// The last layer goes forward and backward at once, and is gathered once for both.
+TEST(Sharded, WhatIsNeededAgainSoonIsKept) {
+  test::run_threads(2, [](Communicator& comm) {
+    for (int ahead = 0; ahead <= 1; ++ahead) {
+      auto parameters = made(1);
+      ShardedOptimizer<Adam> sharded(comm, parameters, AdamOptions{}, {.stage = 3, .ahead = ahead});
+      const int64_t before = sharded.memory().values, last = parameters.back().value.bytes();
+      for (int step = 0; step < 3; ++step) {
+        for (const auto& parameter : parameters) {
+          sharded.need(parameter.name);
+          sharded.done(parameter.name);
+        }
+        EXPECT_EQ(sharded.memory().values - before, step == 0 ? 0 : last)
+            << ahead << " ahead, step " << step;
+        for (size_t i = parameters.size(); i-- > 0;) {
+          sharded.need(parameters[i].name);
+          sharded.done(parameters[i].name);
+        }
+        sharded.step();
+        EXPECT_EQ(sharded.memory().values, before);
+      }
+    }
+  });
+}
+
 // Several needs in a row gather no further ahead than was asked for.
 TEST(Sharded, ManyLayersAreGatheredNoFurtherAhead) {
   test::run_threads(2, [](Communicator& comm) {

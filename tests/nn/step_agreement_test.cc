@@ -151,6 +151,19 @@ TEST(StepAgreement, ScalesGrowAfterCleanSteps) {
   });
 }
 
+TEST(StepAgreement, ScalesGrowNoFurtherThanALossCanBearThem) {
+  test::run_threads(1, [](Communicator& comm) {
+    auto model = small_model();
+    StepAgreement agreement(comm, {.loss_scale = {.first = 0x1p99, .growth = 4, .clean = 1}});
+    for (int step = 0; step < 3; ++step) {
+      agreement.send(
+          CrossEntropy(model.forward(test::noise_tensor(Shape{2, 4}, 1)), labels_of({0, 2})));
+      agreement.finish(model.parameters());
+      EXPECT_EQ(agreement.scale(), 0x1p100) << step;
+    }
+  });
+}
+
 TEST(StepAgreement, AfterASkipTheCleanStepsAreCountedAnew) {
   test::run_threads(1, [](Communicator& comm) {
     auto model = small_model();

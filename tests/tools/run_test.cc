@@ -348,6 +348,11 @@ TEST(TuttiRun, GivesOpenMpItsShareAndSaysSoOnce) {
   EXPECT_EQ(unset.errors(),
             "tutti-run: OMP_NUM_THREADS=1 for each of the 3 ranks on this host, its share of the "
             "cores; set it to choose\n");
+  // One rank has all cores, and OpenMP finds them by itself.
+  Program alone(with({"env", "-u", "OMP_NUM_THREADS"}, {"-np", "1"}));
+  EXPECT_EQ(alone.finish(), 0);
+  EXPECT_EQ(alone.output(), "[0] \n");
+  EXPECT_EQ(alone.errors(), "");
   for (const auto& options : {std::vector<std::string>{"-np", "2"},
                               std::vector<std::string>{"-np", "2", "--env", "OMP_NUM_THREADS=7"}}) {
     Program given(with({"env", "OMP_NUM_THREADS=7"}, options));
@@ -367,6 +372,19 @@ TEST(TuttiRun, BindsRanksToCores) {
     EXPECT_NE(lines[0].substr(4), lines[1].substr(4));
   }
   EXPECT_THAT(lines[0], testing::StartsWith(fmt::format("[0] {}", cores.front())));
+}
+
+TEST(TuttiRun, MoreRanksThanCoresTakeThemInTurn) {
+  const auto cores = usable_cores();
+  std::vector<std::string> words = {"taskset", "-c",
+                                    fmt::format("{},{}", cores.front(), cores.back())};
+  for (const auto& word : run({"-np", "3", "--bind-to", "core"}, "taskset -pc $$ | sed 's/.*: //'"))
+    words.push_back(word);
+  Program program(words);
+  EXPECT_EQ(program.finish(), 0);
+  EXPECT_THAT(sorted_lines(program.output()),
+              ElementsAre(fmt::format("[0] {}", cores.front()), fmt::format("[1] {}", cores.back()),
+                          fmt::format("[2] {}", cores.front())));
 }
 
 TEST(TuttiRun, WritesIntoFilesOrWithoutNumbers) {

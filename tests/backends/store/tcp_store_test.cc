@@ -15,6 +15,7 @@
 #include "tests/backends/support/tcp_raw_socket.h"
 #include "tests/support/seconds_since.h"
 #include "tutti/backends/store.h"
+#include "tutti/backends/store/tcp_store_table.h"
 #include "tutti/base/error.h"
 
 namespace tutti {
@@ -132,6 +133,31 @@ TEST(TcpStoreTest, GetTimesOutAndNamesTheKey) {
     EXPECT_EQ(store->get("ranks/3", Deadline::after(60)), "late");
     store->erase("ranks/3");
   }
+}
+
+TEST(TcpStoreTest, AConnectionThatIsForgottenGetsNoAnswer) {
+  asio::io_context io;
+  StoreTable table(io);
+  const int gone = 0, stays = 0;
+  std::vector<StoreReply> gone_got, stays_got;
+  const auto get = [&](const int& client, const char* key, std::vector<StoreReply>& got) {
+    table.handle(&client,
+                 {.id = 1,
+                  .op = StoreOp::get,
+                  .argument = StoreRequest::kNoTimeout,
+                  .key = key,
+                  .value = {}},
+                 [&got](StoreReply reply) { got.push_back(std::move(reply)); });
+  };
+  for (const char* key : {"a", "b"}) get(gone, key, gone_got);
+  get(stays, "a", stays_got);
+  table.forget(&gone);
+  for (const char* key : {"a", "b"})
+    table.handle(&stays, {.id = 2, .op = StoreOp::set, .key = key, .value = "1"},
+                 [](const StoreReply&) {});
+  EXPECT_TRUE(gone_got.empty());
+  ASSERT_EQ(stays_got.size(), 1u);
+  EXPECT_EQ(stays_got[0].value, "1");
 }
 
 // Every thread waits for its neighbour's key through one client while others count.

@@ -56,6 +56,15 @@ TEST(PairLearner, MemoryOfADeviceIsAskedFor) {
   EXPECT_EQ(learner.observe(answer("x", 0, 1)), 0);
 }
 
+// The next one may be another's.
+TEST(PairLearner, AReceiveFromAnyRankMakesNoPair) {
+  PairLearner learner(1);
+  auto response = answer("x", 0, 1);
+  response.signature.root = kFromAnyRank;
+  for (int use = 0; use < 3; ++use) EXPECT_EQ(learner.observe(response), -1);
+  EXPECT_EQ(learner.observe(answer("x", 0, 1)), 0);
+}
+
 TEST(PairLearner, NamesThatNeverComeAgainAreForgotten) {
   PairLearner learner(2);
   learner.observe(answer("pair", 0, 1));

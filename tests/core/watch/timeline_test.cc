@@ -167,6 +167,19 @@ TEST_F(TimelineFile, TimesAreExactToTheNanosecond) {
   }
 }
 
+TEST_F(TimelineFile, WhatIsDroppedIsCountedAnewFromEachStart) {
+  Timeline timeline(0);
+  timeline.start();
+  const auto now = Clock::now();
+  for (int i = 0; i < 1'000'003; ++i) timeline.span("row", "x", now, now);
+  if (!test::kIsSlow) {
+    EXPECT_NE(timeline.stop().find("\"3 later events dropped\""), std::string::npos);
+  }
+  timeline.start();
+  timeline.span("row", "x", now, now);
+  EXPECT_EQ(timeline.stop().find("dropped"), std::string::npos);
+}
+
 TEST_F(TimelineFile, BucketsOfTwoRanksDoNotOverlapOnARow) {
   test::run_threads(
       2,
