@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <memory>
 
@@ -20,6 +21,30 @@ inline void drive(Backends& ends, const std::function<bool()>& over, double seco
     for (auto& end : ends) end->progress();
   ASSERT_TRUE(over());
 }
+
+/// A stream of the user that stands still until it is let go, and what it comes to then.
+class HeldStream {
+ public:
+  HeldStream() {
+    device().wait_word(stream_, go_, 1);
+    device().record(ready_, stream_);
+  }
+  HeldStream(const HeldStream&) = delete;
+  ~HeldStream() {
+    device().destroy_event(ready_);
+    device().destroy_stream(stream_);
+    device().give_back_word(go_);
+  }
+  void* ready() const { return ready_; }
+  /// Any thread.
+  void let_go() { std::atomic_ref(*go_).store(1, std::memory_order_release); }
+  void synchronize() { device().synchronize(stream_); }
+
+ private:
+  const StreamRef stream_ = device().create_stream(kFake);
+  uint64_t* const go_ = device().take_word();
+  void* const ready_ = device().create_event(kFake);
+};
 
 /// One allreduce of device memory a rank, started in a queue. One that is `ready` at an event does
 /// not live in the backend's memory, and may outlive it.

@@ -192,13 +192,9 @@ TEST(Nccl, OperationsOnADeviceThatFailedAreLetGoOf) {
 // then the word is of no other operation, which would be over too early.
 TEST(Nccl, AnOperationThatTheDeviceHoldsKeepsItsWord) {
   auto& device = device_runtime(DeviceKind::fake);
-  const auto user = device.create_stream(kFake);
-  uint64_t* const go = device.take_word();
-  void* const ready = device.create_event(kFake);
-  device.wait_word(user, go, 1);
-  device.record(ready, user);
+  HeldStream user;
   auto ends = nccl_backends(2);
-  Bucket held(*ends[0], 1, 1000, 0, ready);
+  Bucket held(*ends[0], 1, 1000, 0, user.ready());
   const auto until = Deadline::after(0.1);
   while (!until.passed()) ends[0]->progress();
   const auto begin = Clock::now();
@@ -210,7 +206,7 @@ TEST(Nccl, AnOperationThatTheDeviceHoldsKeepsItsWord) {
   std::vector<uint64_t*> words(20);
   for (auto& word : words) word = device.take_word();
   std::atomic_ref(*held.gate).store(0);
-  std::atomic_ref(*go).store(1, std::memory_order_release);
+  user.let_go();
   const auto patience = Deadline::after(10);
   while (std::atomic_ref(*held.gate).load(std::memory_order_acquire) == 0 && !patience.passed())
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -218,9 +214,6 @@ TEST(Nccl, AnOperationThatTheDeviceHoldsKeepsItsWord) {
   std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the word comes after the gate
   for (auto* word : words) EXPECT_EQ(std::atomic_ref(*word).load(std::memory_order_acquire), 0u);
   for (auto* word : words) device.give_back_word(word);
-  device.destroy_event(ready);
-  device.destroy_stream(user);
-  device.give_back_word(go);
 }
 
 TEST(Nccl, AnAsynchronousErrorIsFoundAndSaysWhatNcclSaid) {

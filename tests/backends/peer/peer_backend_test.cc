@@ -121,26 +121,16 @@ TEST(Peer, NoOrderOfOperationsMakesRanksWaitForEachOther) {
 
 // What is packed last on the user's stream holds no bucket before it.
 TEST(Peer, ABucketThatIsNotReadyHoldsNoOther) {
-  auto& device = device_runtime(DeviceKind::fake);
-  const auto user = device.create_stream(kFake);
-  uint64_t* const go = device.take_word();
-  void* const ready = device.create_event(kFake);
-  device.wait_word(user, go, 1);
-  device.record(ready, user);
-  {
-    auto ends = peer_backends(2);
-    Bucket early(*ends[0], 1), late(*ends[0], 2, 1000, 0, ready);
-    Bucket early_there(*ends[1], 1), late_there(*ends[1], 2);
-    drive(ends, [&] { return early.is_over() && early_there.is_over(); });
-    EXPECT_FALSE(late.is_over());
-    EXPECT_FALSE(late_there.is_over());
-    std::atomic_ref(*go).store(1, std::memory_order_release);
-    drive(ends, [&] { return late.is_over() && late_there.is_over(); });
-    EXPECT_THAT(late_there.tensor.span<float>(), testing::Each(2.0f));
-  }
-  device.destroy_event(ready);
-  device.destroy_stream(user);
-  device.give_back_word(go);
+  HeldStream user;
+  auto ends = peer_backends(2);
+  Bucket early(*ends[0], 1), late(*ends[0], 2, 1000, 0, user.ready());
+  Bucket early_there(*ends[1], 1), late_there(*ends[1], 2);
+  drive(ends, [&] { return early.is_over() && early_there.is_over(); });
+  EXPECT_FALSE(late.is_over());
+  EXPECT_FALSE(late_there.is_over());
+  user.let_go();
+  drive(ends, [&] { return late.is_over() && late_there.is_over(); });
+  EXPECT_THAT(late_there.tensor.span<float>(), testing::Each(2.0f));
 }
 
 TEST(Peer, AnOperationKnowsThatARankHasNotStartedIt) {
@@ -235,39 +225,29 @@ TEST(Peer, MemoryOfARankThatGivesUpIsTouchedNoMore) {
 // work on. What they still store in its memory is there before its operations are over.
 TEST(Peer, MemoryOfARankThatEndedIsWrittenNoMore) {
   constexpr int64_t kCount = 100'000;  // of which each rank reduces a part
-  auto& device = device_runtime(DeviceKind::fake);
-  const auto user = device.create_stream(kFake);
-  uint64_t* const go = device.take_word();
-  void* const ready = device.create_event(kFake);
-  device.wait_word(user, go, 1);
-  device.record(ready, user);
-  {
-    auto ends = peer_backends(2);
-    Bucket own(*ends[0], 1, kCount);
-    ends[0]->progress();
-    // Its stream waits for the user's, and then reduces into the memory of both.
-    Bucket theirs(*ends[1], 1, kCount, 0, ready);
-    for (const auto until = Deadline::after(10); theirs.operation->lacks_ranks();) {
-      ASSERT_FALSE(until.passed());
-      ends[1]->progress();
-    }
-    ends[0]->abort(Error(ErrorCode::closed, "enough"));
-    ends[0]->progress();
-    std::thread later([&] {
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));
-      std::atomic_ref(*go).store(1);
-    });
-    own.operation.reset();
-    std::fill_n(own.tensor.as<float>(), kCount, -7.0f);
-    later.join();
-    device.synchronize(user);
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    EXPECT_THAT(own.tensor.span<float>(), testing::Each(-7.0f));
-    ends[1]->abort(Error(ErrorCode::closed, "enough"));
+  HeldStream user;
+  auto ends = peer_backends(2);
+  Bucket own(*ends[0], 1, kCount);
+  ends[0]->progress();
+  // Its stream waits for the user's, and then reduces into the memory of both.
+  Bucket theirs(*ends[1], 1, kCount, 0, user.ready());
+  for (const auto until = Deadline::after(10); theirs.operation->lacks_ranks();) {
+    ASSERT_FALSE(until.passed());
+    ends[1]->progress();
   }
-  device.destroy_event(ready);
-  device.destroy_stream(user);
-  device.give_back_word(go);
+  ends[0]->abort(Error(ErrorCode::closed, "enough"));
+  ends[0]->progress();
+  std::thread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    user.let_go();
+  });
+  own.operation.reset();
+  std::fill_n(own.tensor.as<float>(), kCount, -7.0f);
+  later.join();
+  user.synchronize();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_THAT(own.tensor.span<float>(), testing::Each(-7.0f));
+  ends[1]->abort(Error(ErrorCode::closed, "enough"));
 }
 
 // A device that failed for good says so to every call, those of destructors too.
