@@ -11,7 +11,7 @@
 #include <cstring>
 #include <random>
 
-#include "tests/nn/sharded_parameters.h"
+#include "tests/nn/sharded/sharded_parameters.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
 #include "tests/support/scratch_folder.h"

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "tests/nn/sharded_parameters.h"
+#include "tests/nn/sharded/sharded_parameters.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
 #include "tutti/adapters/distributed.h"
