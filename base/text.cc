@@ -177,6 +177,20 @@ std::string shown_name(std::string_view name) {
   return fmt::format("{}... ({} bytes)", json_string(name.substr(0, kShown)), name.size());
 }
 
+std::string one_line(std::string_view text, size_t longest) {
+  std::string out;
+  while (!text.empty()) {
+    const size_t length = utf8_length(text);
+    const auto c = static_cast<unsigned char>(text.front());
+    const bool is_shown = length != 0 && c >= 0x20 && c != 0x7f;
+    const auto next = is_shown ? text.substr(0, length) : std::string_view(" ");
+    if (out.size() + next.size() > longest) break;
+    out += next;
+    text.remove_prefix(std::max<size_t>(length, 1));
+  }
+  return out;
+}
+
 std::vector<std::string> split_text(std::string_view text, char separator) {
   std::vector<std::string> parts;
   while (true) {

@@ -41,6 +41,10 @@ bool is_operation_name(std::string_view text);
 /// A name for a message: as json_string(), and only its beginning if it is longer than any name.
 std::string shown_name(std::string_view name);
 
+/// What stands in a sentence: the beginning of `text`, of at most `longest` bytes, on one line;
+/// control characters, and what is no UTF-8, become blanks.
+std::string one_line(std::string_view text, size_t longest);
+
 std::vector<std::string> split_text(std::string_view text, char separator);
 
 /// XXH3, 64 bits.

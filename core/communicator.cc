@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 
 #include "tutti/base/text.h"
 #include "tutti/core/life/communicator_state.h"
@@ -11,9 +12,12 @@
 
 namespace tutti {
 
-Communicator::Communicator(std::shared_ptr<CommunicatorState> state) : state_(std::move(state)) {}
+Communicator::Communicator(std::shared_ptr<CommunicatorState> state)
+    : state_(std::move(state)), exceptions_(std::uncaught_exceptions()) {}
 
-Communicator::~Communicator() = default;
+Communicator::~Communicator() {
+  if (std::uncaught_exceptions() > exceptions_) close("an exception; its own output says which");
+}
 
 std::unique_ptr<Communicator> Communicator::create(Options options) {
   return std::unique_ptr<Communicator>(new Communicator(tutti::create(std::move(options))));
@@ -75,7 +79,7 @@ SharedRegion Communicator::allocate(int64_t bytes) {
   return region;
 }
 
-void Communicator::close() noexcept { state_->engine->close(); }
+void Communicator::close(std::string_view error) noexcept { state_->engine->close(error); }
 
 Statistics Communicator::statistics() const { return state_->engine->statistics(); }
 

@@ -296,8 +296,11 @@ class Communicator {
 
   /// What the destructor does, before it: says goodbye; threads that wait, what is pending and all
   /// later calls get Error(closed). Any thread, also while others use this. Idempotent; never
-  /// throws, has a deadline.
-  void close() noexcept;
+  /// throws, has a deadline. `error`: because of which the program closes, in its words (one line,
+  /// of which 400 bytes count): the other ranks' errors tell it, and tutti-run names this rank as
+  /// the one that failed first. The destructor says so by itself while an exception unwinds the
+  /// stack.
+  void close(std::string_view error = {}) noexcept;
 
   /// Since it was made. A Work that a thread has seen done is counted. Any thread.
   Statistics statistics() const;
@@ -317,6 +320,7 @@ class Communicator {
                   int peer, bool ring = true);
   explicit Communicator(std::shared_ptr<CommunicatorState> state);
   std::shared_ptr<CommunicatorState> state_;
+  const int exceptions_;  // under way in the thread that made this
 };
 
 }  // namespace tutti

@@ -212,7 +212,11 @@ int tutti_value_set(tutti_value_t value, const void* bytes, size_t size);
  * others use the communicator or wait, which is what other libraries call abort; again is fine. The
  * other ranks get TUTTI_PEER_LEFT where they need this one. It is still to be destroyed. */
 int tutti_close(tutti_comm_t comm);
-/* The same, and gives the handle back. NULL is fine. */
+/* The same, because of an error, which `error` tells in the program's words (one line, of which 400
+ * bytes count): the other ranks' error texts show it, and tutti-run names this rank as the one that
+ * failed first. NULL or "": tutti_close(). */
+int tutti_close_because(tutti_comm_t comm, const char* error);
+/* tutti_close(), and gives the handle back. NULL is fine. */
 void tutti_destroy(tutti_comm_t comm);
 
 /* -1 and an error text if comm is NULL. */

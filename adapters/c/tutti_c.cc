@@ -115,6 +115,10 @@ int tutti_close(tutti_comm_t comm) {
   return guarded([&] { communicator_of(comm).close(); });
 }
 
+int tutti_close_because(tutti_comm_t comm, const char* error) {
+  return guarded([&] { communicator_of(comm).close(error == nullptr ? "" : error); });
+}
+
 void tutti_destroy(tutti_comm_t comm) { delete comm; }
 
 int tutti_rank(tutti_comm_t comm) { return number_of(comm, &Communicator::rank); }

@@ -34,7 +34,7 @@ void encode(WireWriter& writer, const Farewell& farewell) {
   writer.put(farewell.plan).put(farewell.next_sequence).numbers(farewell.unfinished_buckets);
   writer.numbers(farewell.pairs);
   writer.put(farewell.blocking_done).put(farewell.joins);
-  writer.put(static_cast<int32_t>(farewell.cause));
+  writer.put(static_cast<int32_t>(farewell.cause)).text(farewell.error);
 }
 
 Farewell decode_farewell(WireReader& reader) {
@@ -48,6 +48,7 @@ Farewell decode_farewell(WireReader& reader) {
   farewell.blocking_done = reader.get<uint64_t>();
   farewell.joins = reader.get<uint64_t>();
   farewell.cause = reader.get<int32_t>();
+  farewell.error = reader.text();
   return farewell;
 }
 

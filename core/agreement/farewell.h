@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "tutti/core/agreement/wire.h"
@@ -28,6 +29,10 @@ struct Farewell {
   uint64_t joins = 0;
   /// The rank because of whose end it closes, as far as it knows; -1: of its own accord.
   int cause = -1;
+  /// The error because of which that rank closes, or this one if it closes of its own accord, as
+  /// the program says it (a line of at most kLongestError bytes); empty: no error is known.
+  std::string error;
+  static constexpr size_t kLongestError = 400;
 
   bool has_finished(uint64_t tag) const;
   bool has_finished_bucket(uint32_t of_plan, uint64_t sequence) const;

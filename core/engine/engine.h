@@ -48,7 +48,8 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   /// Fails what is pending, says goodbye, ends the two threads. Threads that wait hear
   /// Error(closed) at once. Any thread, callbacks too. Idempotent. Each of these waits for at most
   /// close_timeout: an update or an observer that runs, the goodbye, a callback that runs.
-  void close() noexcept;
+  /// `error`: because of which the program closes, for the peers and tutti-run; empty: none.
+  void close(std::string_view error = {}) noexcept;
 
   /// Hands operations over, all or none: claim their entries, fill them in, commit. It holds
   /// submit_mutex_ until it is destroyed; what is not committed never was.
@@ -241,7 +242,9 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   // --- token holder only: how ranks end (engine_leaving.cc) ---
   RankStatus status() const;
   Farewell farewell() const;
+  void tell_launcher_of_error();
   void say_farewell(const Farewell& farewell);
+  Error left_error(int rank, const std::string& why) const;
   void on_farewell(int from, Farewell farewell);
   void handle_peer_events();
   Error peer_lost_error(int peer, const std::string& detail);
@@ -352,6 +355,8 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   std::optional<Error> broken_;
   std::vector<std::shared_ptr<uint32_t>> raised_when_over_;  // each by raise_when_over()
   std::optional<Error> departed_;                            // the first rank that left
+  std::string departed_error_;                               // because of which it did; empty: none
+  std::string closing_error_;                                // of close()
   bool closed_ = false;
 
   std::mutex token_mutex_;  // guards the following

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "tutti/base/process/process_state.h"
+#include "tutti/base/text.h"
 #include "tutti/core/engine/engine.h"
 #include "tutti/core/watch/death.h"
 
@@ -56,7 +57,19 @@ Farewell Engine::farewell() const {
   farewell.blocking_done = blocking_failed_ > 0 ? blocking_failed_ - 1 : blocking_calls_done();
   const std::lock_guard lock(submit_mutex_);
   if (departed_) farewell.cause = departed_->rank();
+  farewell.error = departed_ ? departed_error_ : closing_error_;
   return farewell;
+}
+
+// tutti-run then tells this rank from those that end because it left, whichever process is faster.
+void Engine::tell_launcher_of_error() {
+  if (options_.launcher != "tutti-run") return;
+  const auto& own = context_.places[static_cast<size_t>(context_.rank)];
+  try {
+    write_first_error(*bounded(deaths_, Deadline::after(0.3)), {own.world_rank, own.incarnation});
+  } catch (const Error&) {
+    // The launcher is gone, and needs no verdict.
+  }
 }
 
 void Engine::say_farewell(const Farewell& farewell) {
@@ -64,6 +77,23 @@ void Engine::say_farewell(const Farewell& farewell) {
   encode(message, farewell);
   for (int peer = 0; peer < context_.size; ++peer)
     if (peer != context_.rank) send(peer, message.bytes());
+}
+
+// `why`: the error because of which that rank closed; empty: none is known.
+Error Engine::left_error(int rank, const std::string& why) const {
+  std::string text;
+  if (why.empty())
+    text = fmt::format(
+        "{} closed its Communicator, so nothing that needs all ranks can be done any more. Where "
+        "ranks have uneven numbers of steps, those that are out of data call join() before they "
+        "close; {}",
+        describe_rank(rank), how_to_go_on());
+  else
+    text = fmt::format(
+        "{} closed its Communicator because of an error ({}), so nothing that needs all ranks can "
+        "be done any more; {}",
+        describe_rank(rank), why, how_to_go_on());
+  return Error(ErrorCode::peer_left, text).with_rank(rank);
 }
 
 // Operations that rank `from` has finished end here too. All others that need it fail now, and not
@@ -74,18 +104,16 @@ void Engine::on_farewell(int from, Farewell farewell) {
   said_farewell_[index] = true;
   liveness_.left(from);
   const int cause = farewell.first_to_leave(from, context_.rank, context_.size);
-  const auto error =
-      Error(ErrorCode::peer_left,
-            fmt::format("{} closed its Communicator, so nothing that needs all ranks can be done "
-                        "any more. Where ranks have uneven numbers of steps, those that are out of "
-                        "data call join() before they close; {}",
-                        describe_rank(cause), how_to_go_on()))
-          .with_rank(cause);
+  const auto why = one_line(farewell.error, Farewell::kLongestError);
+  const auto error = left_error(cause, why);
   scheduler_->on_farewell(from, std::move(farewell), error);
   if (coordinator_) coordinator_->on_left(from, error);
   {
     const std::lock_guard lock(submit_mutex_);
-    if (!departed_) departed_ = error;
+    if (!departed_) {
+      departed_ = error;
+      departed_error_ = why;
+    }
   }
   if (!left_) left_ = error;
 }

@@ -213,7 +213,11 @@ void Engine::shut() {
                   fmt::format("rank {} closed this Communicator while the operation was pending",
                               context_.rank));
   fail_all(*left_);
-  if (healthy) say_farewell(last);
+  if (healthy) {
+    // Before the peers hear of it, and may end because of it.
+    if (last.cause < 0 && !last.error.empty()) tell_launcher_of_error();
+    say_farewell(last);
+  }
   const std::lock_guard lock(token_mutex_);
   drivers_.notify_all();
 }
@@ -262,13 +266,14 @@ void Engine::end_callbacks() {
   }
 }
 
-void Engine::close() noexcept {
+void Engine::close(std::string_view error) noexcept {
   // In a fork the threads, the token and what is on its way are the parent's.
   if (forked()) return;
   try {
     {
       const std::lock_guard lock(submit_mutex_);
       if (closed_) return;
+      closing_error_ = one_line(error, Farewell::kLongestError);
       closed_ = true;
       usable_ = false;
       raise_all();

@@ -14,6 +14,7 @@ namespace {
 // Taken by those that write a death, and counting those that are written.
 constexpr auto* kNextKey = "deaths/next";
 constexpr auto* kCountKey = "deaths/count";
+constexpr auto* kFirstErrorKey = "deaths/first_error";
 
 std::string death_key(int64_t number) { return fmt::format("deaths/{}", number); }
 
@@ -34,6 +35,16 @@ const std::vector<Death>& DeathLog::look() {
     if (auto death = decode_death(*text)) deaths_.push_back(std::move(*death));
   }
   return deaths_;
+}
+
+void write_first_error(Store& store, LaunchedRank who) {
+  store.set_once(kFirstErrorKey, encode_death({.who = who, .host = {}}));
+}
+
+std::optional<LaunchedRank> read_first_error(Store& store) {
+  const auto text = store.try_get(kFirstErrorKey);
+  const auto record = text ? decode_death(*text) : std::nullopt;
+  return record ? std::optional(record->who) : std::nullopt;
 }
 
 std::string encode_death(const Death& death) {

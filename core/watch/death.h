@@ -44,6 +44,13 @@ class DeathLog {
   std::vector<Death> deaths_;
 };
 
+/// A rank that closes because of an error of its own writes that into the job's store before its
+/// peers hear of it; the first one stays. A launcher that sees many ranks fail knows by it where it
+/// began. Any process.
+void write_first_error(Store& store, LaunchedRank who);
+/// Nothing if no rank wrote one, or what is there is no such record.
+std::optional<LaunchedRank> read_first_error(Store& store);
+
 /// Words of the form name=value, separated by blanks: "rank=3 incarnation=0 pid=4711 signal=9
 /// host=b" or "... code=1 host=b".
 std::string encode_death(const Death& death);

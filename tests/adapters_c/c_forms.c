@@ -177,6 +177,8 @@ const char* check_callbacks(tutti_comm_t comm) {
   EXPECT(tutti_barrier(comm, "too late", NULL) == TUTTI_CLOSED);
   EXPECT(tutti_rank(comm) >= 0 && tutti_size(comm) == size);
   EXPECT(tutti_close(NULL) == TUTTI_INVALID_ARGUMENT);
+  EXPECT_OK(tutti_close_because(comm, NULL));
+  EXPECT(tutti_close_because(NULL, "of nothing") == TUTTI_INVALID_ARGUMENT);
   return NULL;
 }
 
@@ -187,12 +189,13 @@ const char* check_closing_ends_a_wait(tutti_comm_t comm) {
   if (tutti_rank(comm) == 0) {
     EXPECT_OK(tutti_barrier(comm, "nobody else comes", &work));
     EXPECT_OK(tutti_work_then(work, keep_outcome, &outcome));
-    EXPECT_OK(tutti_close(comm));
+    EXPECT_OK(tutti_close_because(comm, "sample 17 is damaged"));
     EXPECT(tutti_work_wait_for(work, 20) == TUTTI_CLOSED);
     EXPECT(outcome.calls == 1 && outcome.status == TUTTI_CLOSED);
     tutti_work_release(work);
   } else {
     EXPECT(tutti_barrier(comm, "rank 0 has left", NULL) == TUTTI_PEER_LEFT);
+    EXPECT(strstr(tutti_last_error(), "because of an error (sample 17 is damaged)") != NULL);
     EXPECT(tutti_last_error_rank() == 0);
   }
   return NULL;

@@ -106,6 +106,19 @@ TEST(IsOperationName, RefusesAControlCharacterWhereverItStands) {
   EXPECT_FALSE(is_operation_name(std::string(kLongestName + 1, 'n')));
 }
 
+TEST(OneLine, CutsBetweenCharactersAndShowsNoControlOnes) {
+  EXPECT_EQ(one_line("", 10), "");
+  EXPECT_EQ(one_line("sample 17", 9), "sample 17");
+  EXPECT_EQ(one_line("sample 17", 8), "sample 1");
+  EXPECT_EQ(one_line("a\nb\tc\x7f"
+                     "d\x1b",
+                     20),
+            "a b c d ");
+  EXPECT_EQ(one_line("\xc3\xa4\xe2\x82\xac", 5), "\xc3\xa4\xe2\x82\xac");
+  EXPECT_EQ(one_line("\xc3\xa4\xe2\x82\xac", 4), "\xc3\xa4");
+  EXPECT_EQ(one_line("a\xff\xc3", 5), "a  ");
+}
+
 TEST(SplitText, KeepsEmptyParts) {
   EXPECT_THAT(split_text("a,b,c", ','), ElementsAre("a", "b", "c"));
   EXPECT_THAT(split_text("", ','), ElementsAre(""));

@@ -3,8 +3,9 @@
 //
 //   leaving_rank VICTIM ENDING WAY STAMP
 //
-// ENDING: close, return, exit, kill, stop, late; WAY: negotiated, replayed, blocking. STAMP is a
-// file into which the victim writes its pid and the time just before it happens.
+// ENDING: close, return, throw, exit, kill, stop, late; WAY: negotiated, replayed, blocking. STAMP
+// is a file into which the victim writes its pid and the time just before it happens. Where it
+// throws, the others end with code 4 at once, the victim half a second later with code 3.
 
 #include <fmt/format.h>
 #include <signal.h>
@@ -13,6 +14,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <fstream>
 #include <memory>
 #include <string>
@@ -42,6 +44,8 @@ void say(const std::string& line) {
   std::fflush(stdout);
 }
 
+struct OnPurpose : std::exception {};
+
 class Rank {
  public:
   Rank(std::string ending, std::string way, std::string stamp)
@@ -70,7 +74,7 @@ class Rank {
       std::this_thread::sleep_for(std::chrono::milliseconds(500));
       ::kill(pid, SIGCONT);
     }
-    return 0;
+    return ending_ == "throw" ? 4 : 0;
   }
 
  private:
@@ -97,6 +101,8 @@ class Rank {
     if (ending_ == "close") {
       comm_.reset();
       std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    } else if (ending_ == "throw") {
+      throw OnPurpose();
     } else if (ending_ == "exit") {
       std::exit(0);  // destroys nothing of main()'s
     } else if (ending_ == "kill") {
@@ -132,6 +138,9 @@ int main(int count, char** arguments) {
   try {
     Rank rank(arguments[2], arguments[3], arguments[4]);
     return rank.run(std::atoi(arguments[1]));
+  } catch (const OnPurpose&) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    return 3;
   } catch (const std::exception& error) {
     say(fmt::format("unexpected: {}", error.what()));
     return 1;

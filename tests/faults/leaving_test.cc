@@ -1,6 +1,6 @@
 // The leaving table: how each kind of end of a rank reads on the others, and how soon. A rank that
-// closes, returns, exits or is killed is told so by evidence and not by a timeout; one that is
-// stopped is silent after the peer timeout; one that is late never is.
+// closes, returns, throws, exits or is killed is told so by evidence and not by a timeout; one that
+// is stopped is silent after the peer timeout; one that is late never is.
 //
 // LEAVING_TABLE=1 runs all of it (6 backends, 2 to 4 ranks, every way; some five minutes) and
 // prints it; else a part.
@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -50,8 +51,13 @@ struct Promise {
 };
 const std::map<std::string, Promise>& promises() {
   static const std::map<std::string, Promise> table = {
-      {"close", {"peer left", "closed its Communicator", 1000}},
-      {"return", {"peer left", "closed its Communicator", 1000}},
+      {"close", {"peer left", "closed its Communicator, so nothing that needs all", 1000}},
+      {"return", {"peer left", "closed its Communicator, so nothing that needs all", 1000}},
+      {"throw",
+       {"peer left",
+        "closed its Communicator because of an error (an exception; its own output says which), so "
+        "nothing that needs all ranks can be done any more; shrink() gives",
+        1000}},
       {"exit", {"peer lost", "exited with code 0 without closing its Communicator", 1000}},
       {"kill", {"peer lost", "was killed by signal 9", 1000}},
       {"stop", {"peer silent", "is silent: no answer for ", kPeerTimeout * 1000 + 1000}},
@@ -84,7 +90,12 @@ void judge_late(Row& row, const std::string& output) {
 
 void judge(Row& row, const std::string& output, int code) {
   if (output.find("unexpected") != output.npos) row.problem = "unexpected";
-  if (code != (row.ending == "kill" ? 137 : 0)) row.problem = fmt::format("ended with {}", code);
+  // tutti-run names the victim also where the others' processes end before it.
+  const bool fails = row.ending == "throw" && row.backend != "memory";
+  if (code != (row.ending == "kill" ? 137 : fails ? 3 : 0))
+    row.problem = fmt::format("ended with {}", code);
+  if (fails && output.find(fmt::format("tutti-run: rank {} (", row.victim)) == output.npos)
+    row.problem = "the verdict names another";
   if (row.ending == "late") return judge_late(row, output);
   const auto& promise = promises().at(row.ending);
   const std::regex heard(
@@ -162,6 +173,12 @@ Row run_threads_row(int ranks, const std::string& way, const std::string& ending
         if (ending == "close") {
           comm.reset();
           std::this_thread::sleep_for(std::chrono::milliseconds(500));
+        } else if (ending == "throw") {
+          try {
+            const auto unwound = std::move(comm);
+            throw std::exception();
+          } catch (const std::exception&) {
+          }
         } else if (ending == "late") {
           std::this_thread::sleep_for(std::chrono::milliseconds(2500));
           step();
@@ -222,8 +239,8 @@ TEST_P(LeavingTable, NamesEachEndByItsEvidence) {
   const auto backend = GetParam();
   if (backend == "gloo" && !TUTTI_HAS_GLOO) GTEST_SKIP() << "backend gloo is not built here";
   if (backend == "ucx" && !TUTTI_HAS_UCX) GTEST_SKIP() << "backend ucx is not built here";
-  std::vector<std::string> endings = {"close", "return", "late"};
-  if (backend != "memory") endings = {"close", "return", "exit", "kill", "stop", "late"};
+  std::vector<std::string> endings = {"close", "return", "late", "throw"};
+  if (backend != "memory") endings = {"close", "return", "exit", "kill", "stop", "late", "throw"};
   const char* ways[] = {"replayed", "negotiated", "blocking"};
   std::vector<Row> rows;
   for (const int ranks : {2, 3, 4})

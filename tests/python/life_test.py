@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import signal
 import tempfile
 import threading
@@ -298,18 +299,70 @@ except tutti.PeerLeftError as error:
         self.assertIn("left", run_script(program, ranks=2).stdout)
 
     def test_an_exception_ends_the_ranks_with_it(self):
+        # The process of rank 1 ends after that of rank 0, and is still the one that is named.
         program = """
+import atexit, os, time
+if os.environ["TUTTI_RANK"] == "1":
+    atexit.register(time.sleep, 1)
 import tutti
 comm = tutti.Communicator.create()
 comm.barrier().wait(30)
 if comm.rank == 1:
-    raise ValueError("of the program")
+    raise ValueError("of the\\n program")
 comm.barrier("alone").wait(30)
 """
         ran = run_script(program, ranks=2, check=False)
-        self.assertNotEqual(ran.returncode, 0)
-        self.assertIn("ValueError: of the program", ran.stdout + ran.stderr)
-        self.assertRegex(ran.stdout + ran.stderr, "tutti.*PeerLeftError: .*rank 1")
+        self.assertEqual(ran.returncode, 1)
+        self.assertIn("ValueError: of the\n", ran.stderr)
+        self.assertRegex(
+            ran.stderr,
+            r"PeerLeftError: .*rank 1 .*closed its Communicator because of an error "
+            r"\(ValueError: of the  program\), so nothing that needs all ranks",
+        )
+        self.assertRegex(ran.stderr, r"tutti-run: rank 1 \(.*ended with code 1, the first of 2")
+
+    def test_why_a_rank_closed_is_told_to_the_others(self):
+        def leave(comm, reason):
+            if reason is None:
+                comm.close()
+            elif isinstance(reason, str):
+                comm.close(reason)
+            else:
+                try:
+                    with comm:
+                        raise reason
+                except BaseException as error:  # SystemExit too
+                    assert error is reason
+
+        class NoWords(Exception):
+            def __str__(self):
+                raise TypeError("of __str__")
+
+        reasons = {
+            "KeyError: 'weight'": KeyError("weight"),
+            "a text \udce4": "a \0text \udce4",
+            "SystemExit: 3": SystemExit(3),
+            "NoWords: <exception str() failed>": NoWords(),
+            "KeyboardInterrupt": KeyboardInterrupt(),
+        }
+        nothing = [None, "", SystemExit(), SystemExit(0), GeneratorExit()]
+        for expected, reason in [*reasons.items(), *((None, each) for each in nothing)]:
+            heard = []
+
+            def run(comm, reason=reason, heard=heard):
+                if comm.rank == 1:
+                    leave(comm, reason)
+                else:
+                    with self.assertRaises(tutti.PeerLeftError) as raised:
+                        comm.barrier("alone").wait(DEADLINE)
+                    heard.append(str(raised.exception))
+
+            on_threads(2, run)
+            if expected is None:
+                self.assertIn("closed its Communicator, so nothing", heard[0])
+            else:
+                expected = expected.replace("\udce4", "?").replace("a text", "a  text")
+                self.assertRegex(heard[0], rf"because of an error \(.*{re.escape(expected)}\), so")
 
     def test_a_killed_rank_is_named_and_the_survivors_go_on(self):
         program = """

@@ -55,6 +55,48 @@ TEST(Deaths, TheFirstFailureCounts) {
   EXPECT_EQ(deaths.exit_code(), 137);
 }
 
+TEST(Deaths, TheRankThatSaidThatItErredFailedFirst) {
+  Deaths deaths(4, false, 10);
+  deaths.erred_first(1);
+  deaths.ended(3, kKilled, at(0));
+  deaths.ended(2, kKilled, at(10));
+  EXPECT_EQ(deaths.first_failure(), 3);  // rank 1 has not failed yet, and may go on
+  EXPECT_EQ(deaths.exit_code(), 137);
+  deaths.ended(1, kFailed, at(20));
+  EXPECT_EQ(deaths.first_failure(), 1);
+  EXPECT_EQ(deaths.failures(), 3);
+  EXPECT_EQ(deaths.exit_code(), 7);
+  EXPECT_EQ(deaths.next().when(), at(3000));  // counted from the first end
+}
+
+TEST(Deaths, ARankThatErredAndEndsWellOrIsEndedIsNotTheFirstFailure) {
+  Deaths well(2, false, 10);
+  well.erred_first(0);
+  well.ended(1, kFailed, at(0));
+  well.ended(0, kDone, at(10));
+  EXPECT_EQ(well.first_failure(), 1);
+  Deaths ended(2, false, 10);
+  ended.erred_first(0);
+  ended.ended(1, kFailed, at(0));
+  EXPECT_EQ(ended.due(at(3000)), SIGTERM);
+  ended.ended(0, {.code = 0, .signal = SIGTERM}, at(3010));
+  EXPECT_EQ(ended.first_failure(), 1);
+  Deaths foreign(2, false, 10);
+  foreign.erred_first(17);  // no rank of this job
+  foreign.ended(1, kFailed, at(0));
+  EXPECT_EQ(foreign.first_failure(), 1);
+}
+
+// A rank that is killed takes another one along, in which not every communicator knows it yet.
+TEST(Deaths, AnErrorThatIsToldAfterAFailureComesOfIt) {
+  Deaths deaths(2, false, 10);
+  deaths.ended(1, kKilled, at(0));
+  deaths.erred_first(0);
+  deaths.ended(0, kFailed, at(10));
+  EXPECT_EQ(deaths.first_failure(), 1);
+  EXPECT_EQ(deaths.exit_code(), 137);
+}
+
 TEST(Deaths, AnEndIsCountedOnce) {
   Deaths deaths(2, false, 10);
   deaths.ended(0, kFailed, at(0));

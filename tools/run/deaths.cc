@@ -34,7 +34,7 @@ void Deaths::ended(int rank, End end, Clock::time_point now) {
     if (!first_) ended_well_.push_back(rank);
     return;
   }
-  if (!ending_) ++failures_;
+  if (!ending_) failed_.push_back(rank);
   if (first_) return;
   first_ = rank;
   if (!keep_going_ && !ending_) term_at_ = now + seconds(kReportSeconds);
@@ -45,6 +45,15 @@ void Deaths::left_out(int rank) {
   if (entry) return;
   entry = End{};
   --left_;
+}
+
+void Deaths::erred_first(int rank) {
+  if (!first_) erred_ = rank;
+}
+
+std::optional<int> Deaths::first_failure() const {
+  const bool erred = erred_ && std::find(failed_.begin(), failed_.end(), *erred_) != failed_.end();
+  return erred ? erred_ : first_;
 }
 
 std::vector<int> Deaths::ended_before_failure() const {
@@ -88,7 +97,7 @@ Deadline Deaths::next() const {
 int Deaths::exit_code() const {
   if (asked_ != 0 && first_) return 128 + asked_;
   if (!first_) return 0;
-  return keep_going_ ? last_.exit_code() : ends_[static_cast<size_t>(*first_)]->exit_code();
+  return keep_going_ ? last_.exit_code() : end_of(*first_failure())->exit_code();
 }
 
 }  // namespace tutti::run

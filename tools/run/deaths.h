@@ -50,11 +50,15 @@ class Deaths {
   bool all_ended() const { return left_ == 0; }
   bool has_ended(int rank) const { return ends_[static_cast<size_t>(rank)].has_value(); }
   const std::optional<End>& end_of(int rank) const { return ends_[static_cast<size_t>(rank)]; }
-  std::optional<int> first_failure() const { return first_; }
+  /// A rank said that it closes because of an error of its own, which it does before the others
+  /// hear of it and end: if it fails, that was the first failure, whichever process ends first.
+  /// What is said after a failure is about that one's consequences, and ignored.
+  void erred_first(int rank);
+  std::optional<int> first_failure() const;
   /// Ranks that ended well before the first failure, while others still ran; ascending.
   std::vector<int> ended_before_failure() const;
   /// How many failed before any was told to end.
-  int failures() const { return failures_; }
+  int failures() const { return static_cast<int>(failed_.size()); }
   /// What the launcher itself ends with.
   int exit_code() const;
   /// The signal that asked the job to end, or 0.
@@ -65,8 +69,9 @@ class Deaths {
   const double grace_;
   std::vector<std::optional<End>> ends_;
   int left_;
-  int failures_ = 0;
-  std::optional<int> first_;
+  std::vector<int> failed_;   // before any was told to end
+  std::optional<int> first_;  // that ended and failed
+  std::optional<int> erred_;
   std::vector<int> ended_well_;  // until the first failure
   End last_;
   bool ending_ = false;

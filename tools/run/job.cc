@@ -306,6 +306,8 @@ void Job::take_end(Rank& rank) {
                          .signal = end.signal,
                          .code = end.code,
                          .host = rank.host()});
+  if (const auto erred = end.failed() ? read_first_error(*store_) : std::nullopt)
+    deaths_->erred_first(erred->rank);
   deaths_->ended(rank.number(), end, Clock::now());
 }
 

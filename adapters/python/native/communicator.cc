@@ -81,11 +81,14 @@ PyObject* shrink(PyObject* self, PyObject* arguments) {
   });
 }
 
-PyObject* close(PyObject* self, PyObject*) {
+// close(error): a text, or None
+PyObject* close(PyObject* self, PyObject* arguments) {
+  const char* error = nullptr;
+  if (!PyArg_ParseTuple(arguments, "z:close", &error)) return nullptr;
   const auto shared = shared_of(self);
   int status = TUTTI_OK;
   Py_BEGIN_ALLOW_THREADS;
-  status = tutti_close(shared->comm);
+  status = tutti_close_because(shared->comm, error);
   Py_END_ALLOW_THREADS;
   return check(status) ? Py_NewRef(Py_None) : nullptr;
 }
@@ -208,7 +211,10 @@ void give_up(SharedComm comm) {
   Py_END_ALLOW_THREADS;
 }
 
-PyObject* close_all(PyObject*, PyObject*) {
+// close_all(error), as close()
+PyObject* close_all(PyObject*, PyObject* arguments) {
+  const char* error = nullptr;
+  if (!PyArg_ParseTuple(arguments, "z:close_all", &error)) return nullptr;
   close_entrance();
   std::vector<SharedComm> still_open;
   {
@@ -220,7 +226,7 @@ PyObject* close_all(PyObject*, PyObject*) {
   // Ranks that are threads of this process may wait for each other's goodbye.
   std::vector<std::thread> closing;
   for (const auto& shared : still_open)
-    closing.emplace_back([comm = shared->comm] { tutti_close(comm); });
+    closing.emplace_back([comm = shared->comm, error] { tutti_close_because(comm, error); });
   for (auto& thread : closing) thread.join();
   Py_END_ALLOW_THREADS;
   for (auto& shared : still_open) give_up(std::move(shared));
@@ -230,7 +236,7 @@ PyObject* close_all(PyObject*, PyObject*) {
 bool add_communicator_type(PyObject* module) {
   static PyMethodDef methods[] = {{"split", split, METH_VARARGS, nullptr},
                                   {"shrink", shrink, METH_VARARGS, nullptr},
-                                  {"close", close, METH_NOARGS, nullptr},
+                                  {"close", close, METH_VARARGS, nullptr},
                                   {"start", start_operation, METH_VARARGS, nullptr},
                                   {"start_group", start_group, METH_VARARGS, nullptr},
                                   {"declare", declare, METH_VARARGS, nullptr},
@@ -259,7 +265,7 @@ bool add_communicator_type(PyObject* module) {
   static PyType_Spec declared_spec = {"tutti.Declared", sizeof(DeclaredObject), 0,
                                       Py_TPFLAGS_DEFAULT, declared_slots};
   static PyMethodDef functions[] = {{"create", create, METH_VARARGS, nullptr},
-                                    {"close_all", close_all, METH_NOARGS, nullptr},
+                                    {"close_all", close_all, METH_VARARGS, nullptr},
                                     {nullptr, nullptr, 0, nullptr}};
   comm_type = add_type(module, "Native", spec);
   declared_type = add_type(module, "Declared", declared_spec);

@@ -53,7 +53,7 @@ __version__ = _native.version
 
 _native.prepare(_errors.make, _await.wait_for, _threading.main_thread().ident)
 # What the program registers later ends before: it may still use its communicators.
-_atexit.register(_native.close_all)
+_atexit.register(lambda: _native.close_all(_errors.described(_errors.ending())))
 _os.register_at_fork(after_in_child=_native.after_fork)
 
 __all__ = [

@@ -178,9 +178,12 @@ class Communicator:
         """Finds the other ranks by what the launcher says; alone it is one rank. With a store, rank
         and size are needed too: ranks as processes meet in one of their own, ranks as threads share
         a MemoryStore."""
-    def close(self) -> None:
-        """Says goodbye; what is pending fails with ClosedError. Twice is fine. Any thread."""
-    def abort(self) -> None:
+    def close(self, error: BaseException | str | None = None) -> None:
+        """Says goodbye; what is pending fails with ClosedError. Twice is fine. Any thread. `error`:
+        because of which the program closes: the other ranks' errors tell it (one line, of which 400
+        bytes count), and tutti-run names this rank as the one that failed first. A `with` statement
+        that an exception leaves, and an exception that ends the program, say so by themselves."""
+    def abort(self, error: BaseException | str | None = None) -> None:
         """close() by the name that it has in torch.distributed: the other ranks hear that this one
         left, those that wait here get ClosedError."""
     closed: bool

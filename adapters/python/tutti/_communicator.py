@@ -3,7 +3,7 @@
 import pickle
 
 from . import _native
-from ._errors import ClosedError, refused
+from ._errors import ClosedError, described, refused
 from ._store import Store
 
 _OPS = {"sum": 0, "average": 1, "min": 2, "max": 3, "product": 4, "band": 5, "bor": 6, "bxor": 7}
@@ -123,9 +123,9 @@ class Communicator:
             )
         return Communicator(_native.create(lines, store, rank, size, is_thread))
 
-    def close(self):
+    def close(self, error=None):
         self.closed = True
-        self._native.close()
+        self._native.close(described(error))
 
     abort = close
 
@@ -133,7 +133,7 @@ class Communicator:
         return self
 
     def __exit__(self, kind, error, trace):
-        self.close()
+        self.close(error)
 
     def __repr__(self):
         state = "closed" if self.closed else self.backend

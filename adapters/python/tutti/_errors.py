@@ -1,4 +1,8 @@
-"""An exception class for each status of the library, with its one line."""
+"""An exception class for each status of the library, with its one line; and how an exception of the
+program reads on the other ranks."""
+
+import sys
+import traceback
 
 
 class Error(RuntimeError):
@@ -95,3 +99,21 @@ def make(code, text, rank, tensor):
 
 def refused(text):
     return InvalidArgumentError(text)
+
+
+def described(error):
+    """What the other ranks read of the error because of which this one closes; None: of none."""
+    if error is None or isinstance(error, GeneratorExit):
+        return None
+    if isinstance(error, SystemExit) and not error.code:
+        return None
+    if isinstance(error, BaseException):
+        error = "".join(traceback.format_exception_only(error)).strip()
+    return str(error).replace("\0", " ").encode(errors="replace").decode()
+
+
+def ending():
+    """At the program's end: the exception that ended it, or None."""
+    if hasattr(sys, "ps1"):
+        return None  # after a prompt's last exception the user went on
+    return getattr(sys, "last_value", None)

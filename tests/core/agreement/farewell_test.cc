@@ -18,6 +18,7 @@ Farewell a_farewell() {
   farewell.joins = 2;
   farewell.pairs = {4, 10, 6, 0};
   farewell.cause = 1;
+  farewell.error = "ValueError: sample 17";
   return farewell;
 }
 
@@ -77,6 +78,7 @@ TEST(Farewell, ComesAsItWasSent) {
   EXPECT_FALSE(farewell.has_finished_bucket(3, 98));
   EXPECT_EQ(farewell.blocking_done, 5u);
   EXPECT_EQ(farewell.joins, 2u);
+  EXPECT_EQ(farewell.error, "ValueError: sample 17");
   EXPECT_TRUE(farewell.has_finished_use(4, 9));
   EXPECT_EQ(farewell.cause, 1);
   WireReader cut(writer.bytes().first(writer.size() - 1));

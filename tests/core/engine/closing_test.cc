@@ -1,9 +1,13 @@
 // A rank that closes in the middle of what its peers do.
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
+#include <stdexcept>
+#include <string>
 #include <string_view>
 #include <thread>
 #include <vector>
@@ -120,6 +124,59 @@ TEST_P(Closing, ARankTakesPartInNothingAfterItsFarewell) {
   for (auto* thread : {&waits, &drives, &drives_too, &closes}) thread->join();
   EXPECT_EQ(error_of(first).code(), ErrorCode::closed);
   EXPECT_EQ(error_of(second).code(), ErrorCode::closed);
+}
+
+// What rank 0 hears of rank 1, which lives in the thread of the caller.
+std::string heard_of(const std::function<void(const Options&)>& live) {
+  const auto store = make_memory_store();
+  const auto options = [&](int rank) {
+    auto made = Options::thread_rank(rank, 2, store);
+    made.backend = "memory";
+    return made;
+  };
+  std::string text;
+  std::thread other([&] {
+    const auto comm = Communicator::create(options(0));
+    std::vector<float> values(10);
+    try {
+      comm->allreduce("x", values).wait();
+    } catch (const Error& error) {
+      text = error.what();
+    }
+  });
+  live(options(1));
+  other.join();
+  return text;
+}
+
+TEST(Unwinding, ACommunicatorThatAnExceptionDestroysClosesBecauseOfAnError) {
+  const auto text = heard_of([](const Options& options) {
+    try {
+      const auto comm = Communicator::create(options);
+      throw std::runtime_error("of the program");
+    } catch (const std::runtime_error&) {
+    }
+  });
+  EXPECT_THAT(text, testing::HasSubstr("rank 1 ("));
+  EXPECT_THAT(text, testing::HasSubstr("closed its Communicator because of an error (an exception; "
+                                       "its own output says which), so nothing that needs all "
+                                       "ranks can be done any more; shrink() gives"));
+}
+
+// Of a program that tidies up with a Communicator of its own.
+TEST(Unwinding, AnExceptionThatWasThereBeforeTheCommunicatorIsNoReason) {
+  const auto text = heard_of([](const Options& options) {
+    struct TidiesUp {
+      ~TidiesUp() { Communicator::create(options); }
+      const Options& options;
+    };
+    try {
+      const TidiesUp at_the_end{options};
+      throw std::runtime_error("of the program");
+    } catch (const std::runtime_error&) {
+    }
+  });
+  EXPECT_THAT(text, testing::HasSubstr("closed its Communicator, so nothing"));
 }
 
 }  // namespace

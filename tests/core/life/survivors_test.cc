@@ -175,6 +175,19 @@ TEST(DeathLog, ADeathThatIsCountedBeforeItIsWrittenIsReadLater) {
   EXPECT_EQ(log.look().size(), 1u);
 }
 
+TEST(FirstError, StaysTheOneThatWasWrittenFirst) {
+  const auto store = make_memory_store();
+  EXPECT_FALSE(read_first_error(*store));
+  write_first_error(*store, {.rank = 2, .incarnation = 1});
+  write_first_error(*store, {.rank = 0});
+  EXPECT_EQ(read_first_error(*store), (LaunchedRank{.rank = 2, .incarnation = 1}));
+  const auto foreign = make_memory_store();
+  foreign->set("deaths/first_error", "a rank, they say");
+  EXPECT_FALSE(read_first_error(*foreign));
+  DeathLog deaths(store);
+  EXPECT_TRUE(deaths.look().empty());  // it has not died of it
+}
+
 TEST(DeathLog, KeepsTheOrderAndTellsIncarnationsApart) {
   const auto store = make_memory_store();
   DeathLog log(store);

@@ -63,6 +63,7 @@ std::vector<std::string> seeds_of_control() {
   farewell.unfinished_buckets = {3};
   farewell.pairs = {4, 10};
   farewell.cause = 2;
+  farewell.error = "ValueError: sample 17";
   encode(leaving, farewell);
   return {text_of(pong.bytes()), text_of(fault.bytes()), text_of(leaving.bytes())};
 }

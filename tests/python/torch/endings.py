@@ -25,13 +25,15 @@ begin = time.monotonic()
 try:
     dist.all_reduce(torch.ones(3))
 except tutti.PeerError as error:
-    print(f"error names rank {error.rank} after {time.monotonic() - begin:.0f} s", flush=True)
+    print(f"error names rank {error.rank} after {time.monotonic() - begin:.0f} s: {error}", flush=True)
 """
         begin = time.monotonic()
         ran = run_script(program, ranks=2, timeout=120, check=False)
         self.assertNotEqual(ran.returncode, 0)
         self.assertIn("ArithmeticError: rank 1 cannot go on", ran.stdout + ran.stderr)
         self.assertIn("error names rank 1", ran.stdout + ran.stderr)
+        because = "because of an error (ArithmeticError: rank 1 cannot go on)"
+        self.assertIn(because, ran.stdout + ran.stderr)
         self.assertLess(time.monotonic() - begin, 50)  # before the group's timeout
 
     def test_work_that_nobody_waited_for_ends_with_the_program(self):

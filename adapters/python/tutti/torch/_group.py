@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 import tutti
 from torch._C import _distributed_c10d as c10d
+from tutti._errors import ending
 
 from ._collectives import Collectives
 from ._point_to_point import PointToPoint
@@ -209,14 +210,14 @@ class Group(Collectives, PointToPoint, _Base):  # type: ignore[misc]
 
     # --- the end ---
 
-    def close(self) -> None:
-        """Twice is fine. Any thread."""
+    def close(self, error: Optional[BaseException] = None) -> None:
+        """Twice is fine. Any thread. `error`: see tutti.Communicator.close()."""
         _held.discard(self)
         self._is_closed = True
         named, self._named = self._named, None
         if named is not None:
-            named.close()
-        self._comm.close()
+            named.close(error)
+        self._comm.close(error)
 
     shutdown = close
     abort = close
@@ -282,6 +283,7 @@ def group_of(group: Any = None) -> Group:
 @atexit.register
 def _close_all() -> None:
     """Before the interpreter takes the library's callbacks away."""
+    error = ending()
     for group in list(_live):
-        group.close()
+        group.close(error)
     wait_for_helpers(5)
