@@ -8,6 +8,7 @@
 #include "tutti/base/process/process_state.h"
 #include "tutti/base/text.h"
 #include "tutti/core/engine/engine.h"
+#include "tutti/core/launch/meeting.h"
 #include "tutti/core/watch/death.h"
 
 namespace tutti {
@@ -63,12 +64,15 @@ Farewell Engine::farewell() const {
 
 // tutti-run then tells this rank from those that end because it left, whichever process is faster.
 void Engine::tell_launcher_of_error() {
-  if (options_.launcher != "tutti-run") return;
-  const auto& own = context_.places[static_cast<size_t>(context_.rank)];
+  const auto& [url, secret, rank] = options_.launcher_store;
+  if (url.empty()) return;
+  const auto deadline = Deadline::after(0.5);
   try {
-    write_first_error(*bounded(deaths_, Deadline::after(0.3)), {own.world_rank, own.incarnation});
-  } catch (const Error&) {
-    // The launcher is gone, and needs no verdict.
+    const auto [host, port] = parse_store_url(url);
+    const auto store = bounded(connect_tcp_store(host, port, secret, deadline), deadline);
+    write_first_error(*store, {rank, options_.incarnation});
+  } catch (const std::exception&) {
+    // The launcher is gone and needs no verdict, or names the process that ends first.
   }
 }
 

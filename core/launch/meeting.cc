@@ -37,6 +37,22 @@ std::string store_url(const std::string& host, int port) {
                                      : fmt::format("tcp://[{}]:{}", host, port);
 }
 
+StoreAddress parse_store_url(const std::string& url) {
+  constexpr std::string_view kScheme = "tcp://";
+  const auto colon = url.rfind(':');
+  const auto port =
+      colon == url.npos ? std::nullopt : parse_integer(url.substr(colon + 1), 1, 65535);
+  if (!url.starts_with(kScheme) || colon <= kScheme.size() || !port)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("TUTTI_STORE={} is not the address of a store (want tcp://host:port or "
+                            "file:///folder)",
+                            url));
+  std::string host = url.substr(kScheme.size(), colon - kScheme.size());
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']')
+    host = host.substr(1, host.size() - 2);
+  return {host, static_cast<int>(*port)};
+}
+
 std::string serving_address(const std::string& network_interface, bool one_host) {
   Context context;
   context.network_interface = network_interface;

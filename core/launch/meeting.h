@@ -18,7 +18,14 @@ MeetingPlace decode_meeting_place(const std::string& text);
 /// 32 random bytes in hexadecimal.
 std::string random_secret();
 
+struct StoreAddress {
+  std::string host;
+  int port = 0;
+};
+/// "tcp://host:port", "tcp://[::1]:port".
 std::string store_url(const std::string& host, int port);
+/// The way back. Throws Error(invalid_argument) for text that is no such URL.
+StoreAddress parse_store_url(const std::string& url);
 
 /// The address on which to serve a store where one is free to choose: what `network_interface` says
 /// (a name or an address, as in TUTTI_INTERFACE), else loopback if all ranks are on this host, else

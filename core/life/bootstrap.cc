@@ -13,34 +13,13 @@
 #include "tutti/backends/plugins.h"
 #include "tutti/base/process/limits.h"
 #include "tutti/base/text.h"
+#include "tutti/core/launch/meeting.h"
 #include "tutti/core/life/rounds.h"
 #include "tutti/core/life/served_store.h"
 
 namespace tutti {
 
 namespace {
-
-struct Address {
-  std::string host;
-  int port = 0;
-};
-
-// "tcp://host:port", "tcp://[::1]:port"
-Address parse_address(const std::string& url) {
-  constexpr std::string_view kScheme = "tcp://";
-  const auto colon = url.rfind(':');
-  const auto port =
-      colon == url.npos ? std::nullopt : parse_integer(url.substr(colon + 1), 1, 65535);
-  if (!url.starts_with(kScheme) || colon <= kScheme.size() || !port)
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("TUTTI_STORE={} is not the address of a store (want tcp://host:port or "
-                            "file:///folder)",
-                            url));
-  std::string host = url.substr(kScheme.size(), colon - kScheme.size());
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']')
-    host = host.substr(1, host.size() - 2);
-  return {host, static_cast<int>(*port)};
-}
 
 void open_store(const Options& options, Membership& membership) {
   if (options.store_object) {
@@ -50,7 +29,7 @@ void open_store(const Options& options, Membership& membership) {
   } else if (options.store.starts_with("file://")) {
     membership.root = make_file_store(options.store.substr(7));
   } else {
-    const auto address = parse_address(options.store);
+    const auto address = parse_store_url(options.store);
     if (options.serve_store && options.rank == 0) {
       auto served = serve_store(options, address.host, address.port);
       membership.root = std::move(served.store);

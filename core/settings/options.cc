@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
@@ -200,6 +201,17 @@ MeetingPlace meet(const Options& options, const LauncherInfo& launch,
   return {options.store, options.secret};
 }
 
+// Of all launchers only tutti-run holds the store itself.
+void find_launcher_store(const Environment& environment, const LearntOnce& learnt,
+                         Options& options) {
+  const auto url = environment.find("TUTTI_STORE"), rank = environment.find("TUTTI_RANK");
+  if (!learnt.secret || url == environment.end() || rank == environment.end() ||
+      !url->second.starts_with("tcp://") || environment.contains("TUTTI_SERVE_STORE"))
+    return;
+  if (const auto number = parse_integer(rank->second, 0, INT_MAX))
+    options.launcher_store = {url->second, learnt.secret->first, static_cast<int>(*number)};
+}
+
 // TUTTI_STORE was given, so the secret must be too; in a folder that only one user can read, ranks
 // may leave it for each other.
 void need_secret(Options& options) {
@@ -245,6 +257,7 @@ Options Options::from_environment() {
     options.secret = learnt.secret->first;
     options.sources[learnt.secret->second] = "environment";
   }
+  find_launcher_store(environment, learnt, options);
 
   if (launch.meeting == Meeting::given) {
     // Of all launchers only tutti-run holds the store itself.
@@ -278,6 +291,7 @@ Options options_in_store(int rank, int size, std::shared_ptr<Store> store) {
   auto& learnt = learnt_once();
   const std::lock_guard lock(learnt.mutex);
   take_secret(environment, learnt);
+  find_launcher_store(environment, learnt, options);
   // A launcher's store is another one.
   for (const auto* name : {"TUTTI_STORE", "TUTTI_SERVE_STORE"}) environment.erase(name);
   read_settings(environment, options);

@@ -93,6 +93,15 @@ struct Options {
     if (observer) observer(point);
   }
 
+  /// In code only: the store in which tutti-run, if it started this process, reads which rank left
+  /// because of an error, and the rank that this process is to it; also where the ranks of this
+  /// communicator meet in another store. Without a url: there is none.
+  struct LauncherStore {
+    std::string url, secret;
+    int rank = -1;
+  };
+  LauncherStore launcher_store;  // by what reads the environment
+
   /// Which variable set a field: "TUTTI_RANK" -> "OMPI_COMM_WORLD_RANK". Filled by
   /// from_environment, read by describe_options.
   std::map<std::string, std::string> sources;
