@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
 #include <thread>
 
 #include "tutti/base/process/process_state.h"
@@ -12,6 +13,14 @@
 #include "tutti/core/watch/death.h"
 
 namespace tutti {
+
+namespace {
+
+// Of this process: false once another rank's end has failed an operation here, because what fails
+// later, in another communicator too, may come of that one; and once it has told.
+std::atomic<bool> may_tell_launcher_of_error{true};
+
+}  // namespace
 
 // --- what is said -------------------------------------------------------------------------------
 
@@ -35,6 +44,9 @@ std::string Engine::how_to_go_on() const {
 // An error that ended more than one operation, as the Work called `name` throws it.
 Error Engine::about(const Error& error, std::string_view name) {
   name = name.substr(0, name.find('\n'));  // send and recv: the peer is behind it, see entry_key()
+  if (error.code() == ErrorCode::peer_left || error.code() == ErrorCode::peer_lost ||
+      error.code() == ErrorCode::peer_silent)
+    may_tell_launcher_of_error = false;
   if (!error.tensor().empty() || name.empty()) return error;
   const bool is_prefixed =
       error.code() == ErrorCode::peer_left || error.code() == ErrorCode::closed;
@@ -63,9 +75,14 @@ Farewell Engine::farewell() const {
 }
 
 // tutti-run then tells this rank from those that end because it left, whichever process is faster.
+// Takes a second at most, for its store may stand still.
 void Engine::tell_launcher_of_error() {
   const auto& [url, secret, rank] = options_.launcher_store;
-  if (url.empty()) return;
+  {
+    const std::lock_guard lock(submit_mutex_);
+    if (url.empty() || closing_error_.empty()) return;
+  }
+  if (!may_tell_launcher_of_error.exchange(false)) return;
   const auto deadline = Deadline::after(0.5);
   try {
     const auto [host, port] = parse_store_url(url);

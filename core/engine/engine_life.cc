@@ -213,13 +213,14 @@ void Engine::shut() {
                   fmt::format("rank {} closed this Communicator while the operation was pending",
                               context_.rank));
   fail_all(*left_);
-  if (healthy) {
-    // Before the peers hear of it, and may end because of it.
-    if (last.cause < 0 && !last.error.empty()) tell_launcher_of_error();
-    say_farewell(last);
+  {
+    const std::lock_guard lock(token_mutex_);
+    drivers_.notify_all();
   }
-  const std::lock_guard lock(token_mutex_);
-  drivers_.notify_all();
+  if (!healthy) return;
+  // Before the peers hear of it, and may end because of it.
+  tell_launcher_of_error();
+  say_farewell(last);
 }
 
 // False: it does not end in time, because it runs an update or an observer.

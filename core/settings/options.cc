@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <openssl/crypto.h>
 #include <poll.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -36,6 +37,7 @@ constexpr size_t kLongestSecret = 4096;
 struct LearntOnce {
   std::mutex mutex;
   std::optional<std::pair<std::string, std::string>> secret;  // and the variable it came by
+  pid_t secret_taker = 0;                                     // the process that took it
   std::optional<MeetingPlace> place;
   std::shared_ptr<TcpStoreServer> server;  // rank 0's, for all communicators of the process
   OwnedWhereMade<PrivateFile> file;
@@ -108,6 +110,8 @@ void take_secret(const Environment& environment, LearntOnce& learnt) {
     throw Error(ErrorCode::invalid_argument, "TUTTI_SECRET= is no secret (want any text)");
   else if (value != environment.end())
     learnt.secret.emplace(value->second, value->first);
+  if (descriptor != environment.end() || value != environment.end())
+    learnt.secret_taker = ::getpid();
   forget_variable("TUTTI_SECRET_FD");
   forget_variable("TUTTI_SECRET");
 }
@@ -205,8 +209,10 @@ MeetingPlace meet(const Options& options, const LauncherInfo& launch,
 void find_launcher_store(const Environment& environment, const LearntOnce& learnt,
                          Options& options) {
   const auto url = environment.find("TUTTI_STORE"), rank = environment.find("TUTTI_RANK");
-  if (!learnt.secret || url == environment.end() || rank == environment.end() ||
-      !url->second.starts_with("tcp://") || environment.contains("TUTTI_SERVE_STORE"))
+  // A fork is no rank of tutti-run's.
+  if (!learnt.secret || learnt.secret_taker != ::getpid() || url == environment.end() ||
+      rank == environment.end() || !url->second.starts_with("tcp://") ||
+      environment.contains("TUTTI_SERVE_STORE"))
     return;
   if (const auto number = parse_integer(rank->second, 0, INT_MAX))
     options.launcher_store = {url->second, learnt.secret->first, static_cast<int>(*number)};

@@ -3,9 +3,11 @@
 //
 //   leaving_rank VICTIM ENDING WAY STAMP
 //
-// ENDING: close, return, throw, exit, kill, stop, late; WAY: negotiated, replayed, blocking. STAMP
-// is a file into which the victim writes its pid and the time just before it happens. Where it
-// throws, the others end with code 4 at once, the victim half a second later with code 3.
+// ENDING: close, return, throw, fail, exit, kill, stop, late; WAY: negotiated, replayed, blocking.
+// STAMP is a file into which the victim writes its pid and the time just before it happens. Where
+// it throws, the others end with code 4 at once, the victim half a second later with code 3. Where
+// it fails, it closes and ends with code 3; an exception that comes of it unwinds the others' two
+// Communicators before that, and they end with code 4 a second later.
 
 #include <fmt/format.h>
 #include <signal.h>
@@ -45,6 +47,7 @@ void say(const std::string& line) {
 }
 
 struct OnPurpose : std::exception {};
+struct BecauseOfIt : std::exception {};
 
 class Rank {
  public:
@@ -54,6 +57,7 @@ class Rank {
     options.probe_folder.clear();  // the user's is no place for what tests measure
     options.replay = way_ == "replayed";
     comm_ = Communicator::create(std::move(options));
+    if (ending_ == "fail") others_ = comm_->split(comm_->rank());  // knows of no other rank's end
   }
 
   int run(int victim) {
@@ -74,6 +78,7 @@ class Rank {
       std::this_thread::sleep_for(std::chrono::milliseconds(500));
       ::kill(pid, SIGCONT);
     }
+    if (ending_ == "fail") throw BecauseOfIt();
     return ending_ == "throw" ? 4 : 0;
   }
 
@@ -101,6 +106,10 @@ class Rank {
     if (ending_ == "close") {
       comm_.reset();
       std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    } else if (ending_ == "fail") {
+      comm_.reset();
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      return 3;
     } else if (ending_ == "throw") {
       throw OnPurpose();
     } else if (ending_ == "exit") {
@@ -125,7 +134,7 @@ class Rank {
 
   const std::string ending_, way_, stamp_;
   std::vector<float> values_ = std::vector<float>(5000);
-  std::unique_ptr<Communicator> comm_;
+  std::unique_ptr<Communicator> comm_, others_;
 };
 
 }  // namespace
@@ -138,6 +147,9 @@ int main(int count, char** arguments) {
   try {
     Rank rank(arguments[2], arguments[3], arguments[4]);
     return rank.run(std::atoi(arguments[1]));
+  } catch (const BecauseOfIt&) {
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    return 4;
   } catch (const OnPurpose&) {
     std::this_thread::sleep_for(std::chrono::milliseconds(500));
     return 3;

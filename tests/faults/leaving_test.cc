@@ -53,6 +53,7 @@ const std::map<std::string, Promise>& promises() {
   static const std::map<std::string, Promise> table = {
       {"close", {"peer left", "closed its Communicator, so nothing that needs all", 1000}},
       {"return", {"peer left", "closed its Communicator, so nothing that needs all", 1000}},
+      {"fail", {"peer left", "closed its Communicator, so nothing that needs all", 1000}},
       {"throw",
        {"peer left",
         "closed its Communicator because of an error (an exception; its own output says which), so "
@@ -90,8 +91,9 @@ void judge_late(Row& row, const std::string& output) {
 
 void judge(Row& row, const std::string& output, int code) {
   if (output.find("unexpected") != output.npos) row.problem = "unexpected";
-  // tutti-run names the victim also where the others' processes end before it.
-  const bool fails = row.ending == "throw" && row.backend != "memory";
+  // tutti-run names the victim also where the others' processes end before it, or where an error
+  // that comes of it has been told before it fails.
+  const bool fails = row.backend != "memory" && (row.ending == "throw" || row.ending == "fail");
   if (code != (row.ending == "kill" ? 137 : fails ? 3 : 0))
     row.problem = fmt::format("ended with {}", code);
   if (fails && output.find(fmt::format("tutti-run: rank {} (", row.victim)) == output.npos)
@@ -240,7 +242,8 @@ TEST_P(LeavingTable, NamesEachEndByItsEvidence) {
   if (backend == "gloo" && !TUTTI_HAS_GLOO) GTEST_SKIP() << "backend gloo is not built here";
   if (backend == "ucx" && !TUTTI_HAS_UCX) GTEST_SKIP() << "backend ucx is not built here";
   std::vector<std::string> endings = {"close", "return", "late", "throw"};
-  if (backend != "memory") endings = {"close", "return", "exit", "kill", "stop", "late", "throw"};
+  if (backend != "memory")
+    endings = {"close", "return", "exit", "kill", "stop", "late", "throw", "fail"};
   const char* ways[] = {"replayed", "negotiated", "blocking"};
   std::vector<Row> rows;
   for (const int ranks : {2, 3, 4})

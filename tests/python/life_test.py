@@ -325,7 +325,7 @@ comm.barrier("alone").wait(30)
         def leave(comm, reason):
             if reason is None:
                 comm.close()
-            elif isinstance(reason, str):
+            elif isinstance(reason, (str, NoText)):
                 comm.close(reason)
             else:
                 try:
@@ -338,11 +338,16 @@ comm.barrier("alone").wait(30)
             def __str__(self):
                 raise TypeError("of __str__")
 
+        class NoText:
+            def __str__(self):
+                raise TypeError("of __str__")
+
         reasons = {
             "KeyError: 'weight'": KeyError("weight"),
             "a text \udce4": "a \0text \udce4",
             "SystemExit: 3": SystemExit(3),
             "NoWords: <exception str() failed>": NoWords(),
+            "NoText": NoText(),
             "KeyboardInterrupt": KeyboardInterrupt(),
         }
         nothing = [None, "", SystemExit(), SystemExit(0), GeneratorExit()]

@@ -300,14 +300,15 @@ void Job::reap_adopted() {
 
 void Job::take_end(Rank& rank) {
   const auto end = rank.finish();
+  // Before the others hear of this end, and may write errors that come of it.
+  if (const auto erred = end.failed() ? read_first_error(*store_) : std::nullopt)
+    deaths_->erred_first(erred->rank);
   // Also of a rank that ended with 0: others may still need it, and wonder where it is.
   append_death(*store_, {.who = {.rank = rank.number()},
                          .pid = rank.pid(),
                          .signal = end.signal,
                          .code = end.code,
                          .host = rank.host()});
-  if (const auto erred = end.failed() ? read_first_error(*store_) : std::nullopt)
-    deaths_->erred_first(erred->rank);
   deaths_->ended(rank.number(), end, Clock::now());
 }
 

@@ -182,7 +182,8 @@ class Communicator:
         """Says goodbye; what is pending fails with ClosedError. Twice is fine. Any thread. `error`:
         because of which the program closes: the other ranks' errors tell it (one line, of which 400
         bytes count), and tutti-run names this rank as the one that failed first. A `with` statement
-        that an exception leaves, and an exception that ends the program, say so by themselves."""
+        that an exception leaves, and one that ends the program and is no SystemExit, say so by
+        themselves."""
     def abort(self, error: BaseException | str | None = None) -> None:
         """close() by the name that it has in torch.distributed: the other ranks hear that this one
         left, those that wait here get ClosedError."""

@@ -107,9 +107,14 @@ def described(error):
         return None
     if isinstance(error, SystemExit) and not error.code:
         return None
-    if isinstance(error, BaseException):
-        error = "".join(traceback.format_exception_only(error)).strip()
-    return str(error).replace("\0", " ").encode(errors="replace").decode()
+    try:
+        if isinstance(error, BaseException):
+            text = "".join(traceback.format_exception_only(error)).strip()
+        else:
+            text = str(error)
+    except Exception:  # of memory that is used up, or a __str__ of the program: closing goes on
+        text = type(error).__name__
+    return text.replace("\0", " ").encode(errors="replace").decode()
 
 
 def ending():
