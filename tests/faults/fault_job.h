@@ -79,7 +79,7 @@ inline std::set<std::string> left_behind(const std::set<std::string>& before) {
 
 class FaultJob : public testing::Test {
  protected:
-  FaultJob() : stamp_(fmt::format("{}fault_stamp_{}", testing::TempDir(), ::getpid())) {}
+  FaultJob() : stamp_(fmt::format("{}fault_stamp_{}_", testing::TempDir(), ::getpid())) {}
   ~FaultJob() override {
     std::filesystem::remove(stamp_);
     std::filesystem::remove_all(folder_);
@@ -113,7 +113,7 @@ class FaultJob : public testing::Test {
     }
     if (settings.find(folder_) != std::string::npos) expect_nccl(result.output, victim);
     EXPECT_THAT(left_behind(before), testing::IsEmpty());
-    EXPECT_FALSE(is_running(fmt::format("fault_stamp_{}", ::getpid()))) << "a process is left";
+    EXPECT_FALSE(is_running(fmt::format("fault_stamp_{}_", ::getpid()))) << "a process is left";
   }
 
   // Every survivor's data went through NCCL, which it then aborted; within the victim's first step
