@@ -11,6 +11,7 @@
 
 #include "tests/support/network_namespaces.h"
 #include "tests/support/ranks.h"
+#include "tests/support/scratch_folder.h"
 #include "tutti/nn.h"
 
 namespace tutti::nn {
@@ -188,7 +189,8 @@ TEST(Training, OneTwoAndFourRanksAgree) {
 }
 
 TEST(Training, ResumesToTheBit) {
-  const auto file = testing::TempDir() + "training_checkpoint";
+  const test::ScratchFolder folder;  // of this process: a second build may run its tests meanwhile
+  const auto file = folder.path() + "/checkpoint";
   auto run = [&](int from, int to, bool load) {
     auto model = small_lenet(7);
     AdamW optimizer(model.parameters(), {.learning_rate = 0.002});
