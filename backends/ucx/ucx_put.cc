@@ -76,7 +76,7 @@ void UcxTransport::hello_came(Peer& peer, const UcxHeader& message, const std::b
 // UCX 1.13 ends the process where the memory of a key is gone: it undoes what it has not done. So
 // memory stays until its peers have attached it, and what may be gone is left alone.
 ucs_status_t UcxTransport::attach(Peer& peer, uint32_t region, const std::byte* key) {
-  if (peer.keys.size() > kMostAttached || peer.keys.count(region) != 0)
+  if (!peer.endpoint || peer.keys.size() > kMostAttached || peer.keys.count(region) != 0)
     return UCS_ERR_INVALID_PARAM;
   pollfd process{.fd = peer.process.get(), .events = POLLIN, .revents = 0};
   if (peer.process && ::poll(&process, 1, 0) != 0) return UCS_ERR_CONNECTION_RESET;
@@ -87,9 +87,10 @@ ucs_status_t UcxTransport::attach(Peer& peer, uint32_t region, const std::byte* 
 }
 
 // The remote key that came along with a message, if any. Memory of a peer that has given up may be
-// gone, and nothing is done with it any more.
+// gone, and nothing is done with it any more; nor once this rank has aborted and closed the
+// endpoint, while the peer, which has not heard of that yet, still sends.
 bool UcxTransport::take_key(Peer& peer, uint32_t region, const std::byte* key, size_t bytes) {
-  if (bytes == 0 || (peer.sign && peer.sign->has_given_up.load())) return true;
+  if (bytes == 0 || !peer.endpoint || (peer.sign && peer.sign->has_given_up.load())) return true;
   const auto status = attach(peer, region, key);
   if (status == UCS_OK) return true;
   peer.broken = fmt::format("UCX cannot attach its memory: {}", ucs_status_string(status));

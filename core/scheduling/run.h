@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "tutti/backends/backend.h"
@@ -95,6 +96,7 @@ class Run {
   std::shared_ptr<const DeviceSpans> spans;  // null: nobody asks when a device did what
   int doomed_by = -1;  // the rank that left before it finished this Run, which thus never ends
   Clock::time_point started;
+  std::optional<Clock::time_point> failed_since;  // when it was first seen to fail unexpectedly
 
  private:
   void take_single(const Response& response, const std::vector<int64_t>& given, Entry* entry,

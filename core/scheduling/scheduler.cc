@@ -279,6 +279,17 @@ bool Scheduler::advance(Clock::time_point now) {
       ++i;
       continue;
     }
+    if (state == OperationState::failed && is_unexpected(run)) {
+      if (awaits_cause(run, now)) {
+        ++i;
+        continue;
+      }
+      const auto* why = run.operation()->failure();
+      // Fails all pending entries, this Run's too.
+      hooks_.broken(fmt::format("{} failed in flight{}{}", describe(run), why ? ": " : "",
+                                why ? why->what() : ""));
+      return true;
+    }
     moved = true;
     auto over = std::move(runs_[i]);
     runs_.erase(runs_.begin() + static_cast<std::ptrdiff_t>(i));
@@ -297,15 +308,6 @@ bool Scheduler::advance(Clock::time_point now) {
       continue;
     }
     if (state == OperationState::vetoed) collapse(over->sequence);
-    if (state == OperationState::failed) {
-      // Back into runs_: broken() fails all pending entries, this Run's too, and describes them.
-      const auto* why = over->operation()->failure();
-      const auto what = fmt::format("{} failed in flight{}{}", describe(*over), why ? ": " : "",
-                                    why ? why->what() : "");
-      runs_.push_back(std::move(over));
-      hooks_.broken(what);
-      return true;
-    }
   }
   if (collapsed_ && running_[1] == 0) {
     renegotiate();

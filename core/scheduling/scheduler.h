@@ -131,6 +131,8 @@ class Scheduler {
   void doom(std::span<Entry* const> entries, int rank);
   bool end_what_is_doomed();
   bool break_what_cannot_be_cancelled(Clock::time_point now);
+  bool is_unexpected(const Run& failed) const;
+  bool awaits_cause(Run& failed, Clock::time_point now);
 
   const Options& options_;
   Backend& backend_;

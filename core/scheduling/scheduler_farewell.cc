@@ -1,5 +1,5 @@
 // What becomes of operations when a rank leaves: those that it has finished end on all ranks; none
-// that still needs it ever does.
+// that still needs it ever does. And of those that fail because a rank is gone.
 
 #include <fmt/format.h>
 
@@ -128,6 +128,24 @@ bool Scheduler::break_what_cannot_be_cancelled(Clock::time_point now) {
     return false;
   }
   hooks_.broken(fmt::format("{} cannot be taken back", describe(**stuck)));
+  return true;
+}
+
+bool Scheduler::is_unexpected(const Run& failed) const {
+  const bool is_given_up = failed.cancelled || failed.doomed_by >= 0;
+  const bool is_refused = failed.pair != nullptr && failed.sequence >= failed.pair->over_from;
+  return !is_given_up && !is_refused;
+}
+
+// A peer that ends because of a third rank takes its memory back and refuses messages at once. This
+// rank may see that before it has read the fault, of either, that names the third.
+bool Scheduler::awaits_cause(Run& failed, Clock::time_point now) {
+  constexpr auto kGrace = std::chrono::seconds(1);
+  if (!departures_.empty() || failed.operation()->failure() != nullptr) return false;
+  if (!failed.failed_since) failed.failed_since = now;
+  const auto due = *failed.failed_since + kGrace;
+  if (now >= due) return false;
+  next_deadline_ = std::min(next_deadline_, due);
   return true;
 }
 

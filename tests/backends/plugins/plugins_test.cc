@@ -5,9 +5,11 @@
 
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "tests/backends/conformance/backend_conformance.h"
 #include "tests/backends/conformance/transport_conformance.h"
+#include "tests/support/ranks.h"
 #include "tutti/core/tutti.h"
 
 namespace tutti::test {
@@ -148,6 +150,47 @@ TEST(Plugins, ServeACommunicator) {
     EXPECT_EQ(values, std::vector<float>(1000, 3.0f));
     EXPECT_EQ(comm->backend(), "unix_socket");
   });
+}
+
+// What three ranks hear of an operation that fails on rank 0. `tune` may give a rank an observer.
+std::vector<std::string> heard_of_failure(const Tune& tune) {
+  std::vector<std::string> heard(3);
+  run_threads(
+      3,
+      [&](Communicator& comm) {
+        std::vector<float> values(1000, 1.0f);
+        try {
+          comm.allreduce("values", values).wait(Deadline::after(60));
+        } catch (const Error& error) {
+          heard[static_cast<size_t>(comm.rank())] = error.what();
+        }
+      },
+      [&](Options& options) {
+        options.backend = "fails_first";
+        options.backend_path = TUTTI_TEST_PLUGINS;
+        options.log = [](LogLevel, std::string_view) {};
+        tune(options);
+      });
+  return heard;
+}
+
+// Rank 2 fails behind rank 0's operation, which failed because of it: all name rank 2.
+TEST(Plugins, AFailureIsExplainedByTheFaultThatComesBehindIt) {
+  const auto heard = heard_of_failure([](Options& options) {
+    if (options.rank != 2) return;
+    options.observer = [](std::string_view point) {
+      if (point != "transfer") return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      throw std::runtime_error("no card");
+    };
+  });
+  EXPECT_THAT(heard, testing::Each(HasSubstr("rank 2 cannot go on")));
+}
+
+TEST(Plugins, AFailureWithoutACauseIsAMistake) {
+  EXPECT_THAT(heard_of_failure([](Options&) {}),
+              testing::Each(AllOf(HasSubstr("rank 0: "), HasSubstr("failed in flight although no "
+                                                                   "rank was lost"))));
 }
 
 }  // namespace

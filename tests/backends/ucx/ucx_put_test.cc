@@ -216,6 +216,35 @@ TEST_P(UcxPut, AbortEndsWhatHasPlaces) {
   for (const auto send : sends) EXPECT_NE(finish(end(0), send), TransferState::pending);
 }
 
+// A peer that has not heard of the abort announces messages in memory that is new to this rank,
+// which by then has closed the endpoint and waits for that peer to be done with its places.
+TEST_P(UcxPut, MemoryThatIsAnnouncedDuringAnAbortIsLeftAlone) {
+  open(2);
+  constexpr int kMany = 20;
+  const auto memory = end(1).allocate(3 * kPartBytes);
+  std::vector<std::byte> from(3 * kPartBytes);
+  const Ticket recv = end(1).irecv(0, 1, 0, {memory->data(), from.size()});
+  std::vector<Ticket> sends{end(0).isend(1, {.tag = 1, .key = 0}, from)};
+  for (int i = 0; i < 1000; ++i) end(1).progress();
+  ASSERT_EQ(end(1).test(recv), TransferState::pending);
+  std::thread aborting([&] {
+    end(1).abort(Error(ErrorCode::peer_lost, "test"));
+    end(1).progress();
+  });
+  std::vector<std::unique_ptr<Region>> regions;
+  for (int i = 1; i <= kMany; ++i) {
+    regions.push_back(end(0).allocate(kPartBytes));
+    sends.push_back(end(0).isend(1, {.tag = 1, .key = static_cast<uint32_t>(i)},
+                                 {regions.back()->data(), kPartBytes}));
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  aborting.join();
+  EXPECT_EQ(end(1).test(recv), TransferState::failed);
+  EXPECT_FALSE(end(1).take_event());  // rank 0 is as well as before
+  close(1);
+  for (const auto send : sends) EXPECT_NE(finish(end(0), send), TransferState::pending);
+}
+
 class UcxView : public TransportConformance {
  protected:
   // Rank 1 views a message of rank 0, which is in the region.
