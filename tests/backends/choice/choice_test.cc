@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "tests/backends/conformance/backend_conformance.h"
+#include "tests/backends/support/forwarding_backend.h"
 #include "tests/support/ranks.h"
 #include "tutti/core/tutti.h"
 
@@ -124,32 +125,16 @@ TEST(Choice, ASendMeetsItsReceiveIfOnlyOneOfThemIsNamed) {
 }
 
 // Whose split must find no key of another backend's in its store.
-class SplittingBackend final : public Backend {
+class SplittingBackend final : public ForwardingBackend {
  public:
   SplittingBackend(const Context& context, std::string name)
-      : rest_(find_backend("memory").connect(context)), name_(std::move(name)) {}
+      : ForwardingBackend(find_backend("memory").connect(context)), name_(std::move(name)) {}
   std::shared_ptr<Inheritance> split(const Context& context, int, int) override {
     EXPECT_EQ(context.store->set_once("key", name_), name_);
     return nullptr;
   }
-  bool progress() override { return rest_->progress(); }
-  bool arm() override { return rest_->arm(); }
-  int descriptor() const override { return rest_->descriptor(); }
-  void abort(const Error& error) noexcept override { rest_->abort(error); }
-  Capabilities capabilities() const override { return rest_->capabilities(); }
-  std::unique_ptr<Region> allocate(size_t bytes, Device device) override {
-    return rest_->allocate(bytes, device);
-  }
-  OperationPtr start(const Collective& collective, const Launch& launch) override {
-    return rest_->start(collective, launch);
-  }
-  std::string_view algorithm(const Collective& collective) const override {
-    return rest_->algorithm(collective);
-  }
-  Transport* transport() override { return rest_->transport(); }
 
  private:
-  const std::unique_ptr<Backend> rest_;
   const std::string name_;
 };
 

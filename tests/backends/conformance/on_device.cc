@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "tests/backends/support/forwarding_backend.h"
+
 namespace tutti::test {
 
 namespace {
@@ -130,31 +132,19 @@ class OnDeviceOperation final : public Operation {
   OperationPtr inner_;
 };
 
-class OnDevice final : public Backend {
+class OnDevice final : public ForwardingBackend {
  public:
   explicit OnDevice(std::unique_ptr<Backend> inner)
-      : inner_(std::move(inner)), capabilities_(inner_->capabilities()) {}
+      : ForwardingBackend(std::move(inner)), capabilities_(rest().capabilities()) {}
 
-  bool progress() override { return inner_->progress(); }
-  bool arm() override { return inner_->arm(); }
-  int descriptor() const override { return inner_->descriptor(); }
-  void abort(const Error& error) noexcept override { inner_->abort(error); }
   Capabilities capabilities() const override { return capabilities_; }
-  std::unique_ptr<Region> allocate(size_t bytes, Device device) override {
-    return inner_->allocate(bytes, device);
-  }
   OperationPtr start(const Collective& collective, const Launch& launch) override {
     if (!capabilities_.serves_on(kFake, collective.kind, collective.dtype, collective.op))
-      return inner_->start(collective, launch);
-    return OperationPtr(new OnDeviceOperation(*inner_, collective, launch));
+      return ForwardingBackend::start(collective, launch);
+    return OperationPtr(new OnDeviceOperation(rest(), collective, launch));
   }
-  std::string_view algorithm(const Collective& collective) const override {
-    return inner_->algorithm(collective);
-  }
-  Transport* transport() override { return inner_->transport(); }
 
  private:
-  const std::unique_ptr<Backend> inner_;
   const Capabilities capabilities_;
 };
 
