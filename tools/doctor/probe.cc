@@ -156,6 +156,10 @@ json run_rank(const Options& options, bool measures) {
     context.plugins = plugins;
     auto backend = connect_choice(context);
     told = describe(*backend, options.rank);
+    // A rank that leaves while the other still connects would be taken for one that cannot.
+    const auto key = [](int rank) { return fmt::format("connected/{}", rank); };
+    context.store->set(key(options.rank), "yes");
+    for (int rank = 0; rank < kRanks; ++rank) context.store->get(key(rank), context.deadline);
     backend->transport()->goodbye(2);
   }
   if (!measures) return told;
