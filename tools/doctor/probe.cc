@@ -10,6 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -145,6 +146,23 @@ double median_us(Communicator& comm, std::vector<float>& values, int calls) {
   return times[static_cast<size_t>(calls / 2)];
 }
 
+// Returns when both ranks have tried: one that leaves while the other still connects would be taken
+// for one that cannot be reached.
+std::unique_ptr<Backend> connect(const Context& context) {
+  const auto key = [](int rank) { return fmt::format("tried/{}", rank); };
+  const auto tell = [&] { context.store->set(key(context.rank), "yes"); };
+  std::unique_ptr<Backend> backend;
+  try {
+    backend = connect_choice(context);
+  } catch (const Error&) {
+    tell();
+    throw;
+  }
+  tell();
+  for (int rank = 0; rank < kRanks; ++rank) context.store->get(key(rank), context.deadline);
+  return backend;
+}
+
 // What one rank sees; rank 0's counts.
 json run_rank(const Options& options, bool measures) {
   json told;
@@ -154,12 +172,8 @@ json run_rank(const Options& options, bool measures) {
                       backend_folders(options));
     auto context = rank_context(options);
     context.plugins = plugins;
-    auto backend = connect_choice(context);
+    const auto backend = connect(context);
     told = describe(*backend, options.rank);
-    // A rank that leaves while the other still connects would be taken for one that cannot.
-    const auto key = [](int rank) { return fmt::format("connected/{}", rank); };
-    context.store->set(key(options.rank), "yes");
-    for (int rank = 0; rank < kRanks; ++rank) context.store->get(key(rank), context.deadline);
     backend->transport()->goodbye(2);
   }
   if (!measures) return told;

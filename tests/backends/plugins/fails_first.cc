@@ -1,4 +1,4 @@
-// Over memory, but what rank 0 takes part in fails there at once, as where a peer takes back what
+// Over tcp, but what rank 0 takes part in fails there at once, as where a peer takes back what
 // rank 0 reads: the cause, which another rank tells, comes later or never.
 
 #include "tests/backends/support/forwarding_backend.h"
@@ -15,7 +15,7 @@ class Failed final : public Operation {
 class FailsFirst final : public test::ForwardingBackend {
  public:
   explicit FailsFirst(const Context& context)
-      : ForwardingBackend(find_backend("memory").connect(context)), rank_(context.rank) {}
+      : ForwardingBackend(find_backend("tcp").connect(context)), rank_(context.rank) {}
   OperationPtr start(const Collective& collective, const Launch& launch) override {
     if (rank_ == 0) return OperationPtr(new Failed);
     return ForwardingBackend::start(collective, launch);
