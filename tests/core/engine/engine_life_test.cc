@@ -130,11 +130,21 @@ TEST(Destroyed, InsideACallback) {
 // A callback that runs is waited for, for as long as close_timeout says.
 TEST(Destroyed, WhileACallbackRuns) {
   for (const bool ends : {true, false}) {
-    auto options = Options::thread_rank(0, 1, make_memory_store());
-    options.close_timeout = 0.5;
-    options.log = [](LogLevel, std::string_view) {};
-    auto comm = Communicator::create(options);
-    std::atomic<bool> runs{false}, may_end{false}, has_ended{false};
+    const auto store = make_memory_store();
+    // Rank 1 submits "x" only when rank 0's callback is attached to it, which else would run within
+    // then().
+    std::atomic<bool> attached{false}, runs{false}, may_end{false}, has_ended{false};
+    std::thread peer([&] {
+      const auto comm = make_rank(1, 2, store);
+      const auto deadline = Deadline::after(60);
+      while (!attached && !deadline.passed()) std::this_thread::yield();
+      float value = 1;
+      comm->allreduce("x", std::span(&value, 1)).wait();
+    });
+    auto comm = make_rank(0, 2, store, [](Options& options) {
+      quiet(options);
+      options.close_timeout = 0.5;
+    });
     float value = 1;
     comm->allreduce("x", std::span(&value, 1)).then([&](std::exception_ptr) {
       runs = true;
@@ -142,6 +152,7 @@ TEST(Destroyed, WhileACallbackRuns) {
       while (!may_end && !deadline.passed()) std::this_thread::yield();
       has_ended = true;
     });
+    attached = true;
     const auto start = Deadline::after(kAtOnce);
     while (!runs && !start.passed()) std::this_thread::yield();
     EXPECT_TRUE(runs);
@@ -155,6 +166,7 @@ TEST(Destroyed, WhileACallbackRuns) {
     EXPECT_EQ(has_ended, ends);
     may_end = true;
     later.join();
+    peer.join();
     const auto end = Deadline::after(kAtOnce);
     while (!has_ended && !end.passed()) std::this_thread::yield();
     EXPECT_TRUE(has_ended);

@@ -157,13 +157,21 @@ TEST(Thrown, AgainAndAgain) {
 }
 
 TEST(Thrown, InALogSink) {
+  // Rank 1 submits "a" only when rank 0's callback is attached to it, which else would run within
+  // then() and throw there.
+  std::atomic<bool> attached{false};
   run_threads(
       2,
       [&](Communicator& comm) {
-        std::vector<float> a(100, 1.0f);
-        comm.allreduce("a", a).then([](std::exception_ptr) { throw std::runtime_error("oops"); });
-        comm.allreduce("b", a, ReduceOp::sum).wait();
-        EXPECT_EQ(a[0], 2.0f);
+        std::vector<float> a(100, 1.0f), b(100, 1.0f);
+        const auto deadline = Deadline::after(30);
+        while (comm.rank() == 1 && !attached && !deadline.passed()) std::this_thread::yield();
+        auto work = comm.allreduce("a", a);
+        if (comm.rank() == 0)
+          work.then([](std::exception_ptr) { throw std::runtime_error("oops"); });
+        attached = true;
+        comm.allreduce("b", b, ReduceOp::sum).wait();
+        EXPECT_EQ(b[0], 2.0f);
         comm.barrier_blocking();
       },
       [](Options& options) {
