@@ -43,6 +43,12 @@ void expect_on_every_rank(int size, ErrorCode code, const std::string& line,
   });
 }
 
+void until(const std::atomic<bool>& flag) {
+  const auto deadline = Deadline::after(30);
+  while (!flag && !deadline.passed()) std::this_thread::yield();
+  EXPECT_TRUE(flag);
+}
+
 // Memory that outlives the call it is given to.
 struct Memory {
   std::vector<float> floats = std::vector<float>(64, 1.0f);
@@ -340,11 +346,6 @@ TEST_F(BadInput, AnExceptionInACallback) {
   // Rank 1 submits "x" only when rank 0's callback is attached to it, which else would run within
   // then() and throw there.
   std::atomic<bool> attached{false}, called{false};
-  const auto until = [](const std::atomic<bool>& flag) {
-    const auto deadline = Deadline::after(30);
-    while (!flag && !deadline.passed()) std::this_thread::yield();
-    EXPECT_TRUE(flag);
-  };
   run_threads(
       2,
       [&](Communicator& comm) {
@@ -377,11 +378,6 @@ TEST_F(BadInput, WaitingInsideACallback) {
   // Rank 1 submits "x" only when rank 0's callback is attached to it, which else would run within
   // then() and might wait, and "y" only when that callback was refused to wait for it.
   std::atomic<bool> attached{false}, refused{false}, ended{false};
-  const auto until = [](const std::atomic<bool>& flag) {
-    const auto deadline = Deadline::after(30);
-    while (!flag && !deadline.passed()) std::this_thread::yield();
-    EXPECT_TRUE(flag);
-  };
   run_threads(2, [&](Communicator& comm) {
     std::vector<float> other(4, 1.0f);
     if (comm.rank() == 0) {

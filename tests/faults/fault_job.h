@@ -113,7 +113,7 @@ class FaultJob : public testing::Test {
     }
     if (settings.find(folder_) != std::string::npos) expect_nccl(result.output, victim);
     EXPECT_THAT(left_behind(before), testing::IsEmpty());
-    EXPECT_FALSE(is_running(fmt::format("fault_stamp_{}_", ::getpid()))) << "a process is left";
+    EXPECT_FALSE(is_running(stamp_)) << "a process is left";
   }
 
   // Every survivor's data went through NCCL, which it then aborted; within the victim's first step

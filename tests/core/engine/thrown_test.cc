@@ -172,6 +172,7 @@ TEST(Thrown, InALogSink) {
         attached = true;
         comm.allreduce("b", b, ReduceOp::sum).wait();
         EXPECT_EQ(b[0], 2.0f);
+        work.wait();
         comm.barrier_blocking();
       },
       [](Options& options) {
