@@ -1,11 +1,51 @@
 #include "tutti/backends/ucx/ucx_memory.h"
 
+#include <sys/shm.h>
+
+#include <cerrno>
+#include <cinttypes>
 #include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
 #include <utility>
 
 #include "tutti/backends/ucx/limits.h"
 
 namespace tutti {
+
+namespace {
+
+// The number of the System V segment that begins here, which Linux shows as its inode; -1: none
+// does. UCX does not tell.
+int segment_at(const std::byte* data) {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    uintptr_t begin = 0;
+    int segment = -1;
+    if (std::sscanf(line.c_str(), "%" SCNxPTR "-%*s %*s %*s %*s %d /SYSV", &begin, &segment) == 2 &&
+        begin == reinterpret_cast<uintptr_t>(data))
+      return line.find(" /SYSV") == line.npos ? -1 : segment;
+  }
+  return -1;
+}
+
+// Keeps a segment from going while it lives, whatever becomes of the process that made it.
+class SegmentHold {
+ public:
+  explicit SegmentHold(int segment) : here_(::shmat(segment, nullptr, SHM_RDONLY)) {}
+  ~SegmentHold() {
+    if (*this) ::shmdt(here_);
+  }
+  SegmentHold(const SegmentHold&) = delete;
+  SegmentHold& operator=(const SegmentHold&) = delete;
+  explicit operator bool() const { return reinterpret_cast<intptr_t>(here_) != -1; }
+
+ private:
+  const void* const here_;
+};
+
+}  // namespace
 
 class UcxMemory::MappedRegion final : public Region {
  public:
@@ -50,7 +90,8 @@ std::unique_ptr<Region> UcxMemory::allocate(size_t bytes) {
     return make_heap_region(bytes);
   }
   auto* data = static_cast<std::byte*>(attributes.address);
-  mapped.number = ++last_number_;
+  mapped.segment = segment_at(data);
+  if (mapped.segment >= 0) mapped.number = ++last_number_;
   regions_.emplace(data, mapped);
   return std::make_unique<MappedRegion>(shared_from_this(), data, bytes);
 }
@@ -72,10 +113,23 @@ std::string UcxMemory::key(uint32_t region) const {
     size_t bytes = 0;
     if (ucp_rkey_pack(context_->get(), mapped.memory, &key, &bytes) != UCS_OK) return {};
     std::string packed(static_cast<const char*>(key), bytes);
+    packed.append(reinterpret_cast<const char*>(&mapped.segment), sizeof mapped.segment);
     ucp_rkey_buffer_release(key);
     return packed;
   }
   return {};
+}
+
+// UCX 1.13 ends the process where the memory of a key is gone (it undoes what it has not done), and
+// that of a process that is killed goes before anyone can see that it was. So this rank holds the
+// memory while UCX attaches it; what cannot be held so has no number, and is never told.
+ucs_status_t UcxMemory::attach(ucp_ep_h endpoint, std::string_view key, ucp_rkey_h& remote) {
+  int segment = -1;
+  if (key.size() <= sizeof segment) return UCS_ERR_INVALID_PARAM;
+  std::memcpy(&segment, key.data() + key.size() - sizeof segment, sizeof segment);
+  const SegmentHold hold(segment);
+  if (!hold) return errno == ENOMEM ? UCS_ERR_NO_MEMORY : UCS_ERR_CONNECTION_RESET;
+  return ucp_ep_rkey_unpack(endpoint, key.data(), &remote);
 }
 
 std::vector<uint32_t> UcxMemory::take_freed() {

@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <poll.h>
 
 #include <algorithm>
 #include <atomic>
@@ -63,7 +62,7 @@ void UcxTransport::offer_memory(Peer& peer) {
 void UcxTransport::hello_came(Peer& peer, const UcxHeader& message, const std::byte* key,
                               size_t bytes) {
   peer.said_hello = true;
-  if (bytes > 0 && attach(peer, message.key, key) == UCS_OK) {
+  if (bytes > 0 && attach(peer, message.key, key, bytes) == UCS_OK) {
     void* here = nullptr;
     if (ucp_rkey_ptr(peer.keys.at(message.key), message.address, &here) == UCS_OK)
       peer.sign = static_cast<const UcxSign*>(here);
@@ -73,15 +72,12 @@ void UcxTransport::hello_came(Peer& peer, const UcxHeader& message, const std::b
   tell(peer, {.type = Type::attached});
 }
 
-// UCX 1.13 ends the process where the memory of a key is gone: it undoes what it has not done. So
-// memory stays until its peers have attached it, and what may be gone is left alone.
-ucs_status_t UcxTransport::attach(Peer& peer, uint32_t region, const std::byte* key) {
+ucs_status_t UcxTransport::attach(Peer& peer, uint32_t region, const std::byte* key, size_t bytes) {
   if (!peer.endpoint || peer.keys.size() > kMostAttached || peer.keys.count(region) != 0)
     return UCS_ERR_INVALID_PARAM;
-  pollfd process{.fd = peer.process.get(), .events = POLLIN, .revents = 0};
-  if (peer.process && ::poll(&process, 1, 0) != 0) return UCS_ERR_CONNECTION_RESET;
   ucp_rkey_h remote = nullptr;
-  const auto status = ucp_ep_rkey_unpack(peer.endpoint, key, &remote);
+  const std::string_view text(reinterpret_cast<const char*>(key), bytes);
+  const auto status = UcxMemory::attach(peer.endpoint, text, remote);
   if (status == UCS_OK) peer.keys.emplace(region, remote);
   return status;
 }
@@ -91,7 +87,7 @@ ucs_status_t UcxTransport::attach(Peer& peer, uint32_t region, const std::byte* 
 // endpoint, while the peer, which has not heard of that yet, still sends.
 bool UcxTransport::take_key(Peer& peer, uint32_t region, const std::byte* key, size_t bytes) {
   if (bytes == 0 || !peer.endpoint || (peer.sign && peer.sign->has_given_up.load())) return true;
-  const auto status = attach(peer, region, key);
+  const auto status = attach(peer, region, key, bytes);
   if (status == UCS_OK) return true;
   peer.broken = fmt::format("UCX cannot attach its memory: {}", ucs_status_string(status));
   has_ends_ = true;

@@ -151,7 +151,7 @@ class UcxTransport final : public Transport {
   void give_up_all();
   void offer_memory(Peer& peer);
   void hello_came(Peer& peer, const UcxHeader& header, const std::byte* key, size_t bytes);
-  ucs_status_t attach(Peer& peer, uint32_t region, const std::byte* key);
+  ucs_status_t attach(Peer& peer, uint32_t region, const std::byte* key, size_t bytes);
   bool take_key(Peer& peer, uint32_t region, const std::byte* key, size_t bytes);
   void detach(Peer& peer, uint32_t region);
   void detach_all(Peer& peer);

@@ -245,6 +245,36 @@ TEST_P(UcxPut, MemoryThatIsAnnouncedDuringAnAbortIsLeftAlone) {
   for (const auto send : sends) EXPECT_NE(finish(end(0), send), TransferState::pending);
 }
 
+// A rank that is killed loses its memory before its peers can see that it was, and they find a key
+// of it among what it sent.
+TEST_P(UcxPut, AKeyWhoseMemoryIsGoneIsALostPeer) {
+  open(2);
+  std::vector<std::byte> to(kPartBytes);
+  auto memory = end(0).allocate(kPartBytes);
+  const Ticket recv = end(1).irecv(0, 1, 0, to);
+  const Ticket send = end(0).isend(1, {.tag = 1, .key = 0}, {memory->data(), kPartBytes});
+  memory.reset();
+  EXPECT_EQ(finish(end(1), recv), TransferState::failed);
+  const auto event = end(1).take_event();
+  ASSERT_TRUE(event);
+  EXPECT_EQ(event->peer, 0);
+  EXPECT_EQ(event->kind, PeerEvent::Kind::lost);
+  EXPECT_EQ(event->detail, "UCX cannot attach its memory: Connection reset by remote peer");
+  end(0).abort(Error(ErrorCode::peer_lost, "test"));
+  EXPECT_EQ(finish(end(0), send), TransferState::failed);
+}
+
+// What a peer could not hold while UCX attaches it is not told at all; messages go without.
+class UcxUnmapped : public UcxPut {};
+
+TEST_P(UcxUnmapped, NothingIsAttached) {
+  open(2);
+  const int before = attached();
+  const auto from = end(0).allocate(kRoom), to = end(1).allocate(kRoom);
+  exchange(kSizes, from->data(), to->data());
+  EXPECT_EQ(attached(), before + 2);  // their owners' alone
+}
+
 class UcxView : public TransportConformance {
  protected:
   // Rank 1 views a message of rank 0, which is in the region.
@@ -395,10 +425,12 @@ TEST_P(UcxView, TakesRegionsThatComeAndGo) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ucx, UcxView,
-                         testing::Values(ucx_ends("Sysv", "sysv"), ucx_ends("Posix", "posix")),
+                         testing::Values(ucx_ends("Default", ""), ucx_ends("Sysv", "sysv")),
                          [](const auto& info) { return info.param.name; });
 INSTANTIATE_TEST_SUITE_P(Ucx, UcxPut,
-                         testing::Values(ucx_ends("Sysv", "sysv"), ucx_ends("Posix", "posix")),
+                         testing::Values(ucx_ends("Default", ""), ucx_ends("Sysv", "sysv")),
+                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Ucx, UcxUnmapped, testing::Values(ucx_ends("Posix", "posix")),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace
