@@ -7,9 +7,11 @@
 #include <gloo/transport/context.h>
 #include <gloo/transport/pair.h>
 #include <gloo/transport/tcp/device.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
@@ -59,22 +61,33 @@ Bytes address_for(const std::string& text, int rank) {
   throw Error(ErrorCode::corrupt_data, "a rank left no address of Gloo in the store");
 }
 
-using NameCall = int (*)(int, sockaddr*, socklen_t*);
-
-// Whether an end of this socket has that address, which Gloo gives as a sockaddr_storage and more.
-bool has_address(int socket, NameCall name, const Bytes& address) {
-  sockaddr_storage own{};
-  socklen_t length = sizeof own;
-  return name(socket, reinterpret_cast<sockaddr*>(&own), &length) == 0 &&
-         length <= address.size() && (own.ss_family == AF_INET || own.ss_family == AF_INET6) &&
-         std::memcmp(&own, address.data(),
-                     own.ss_family == AF_INET ? offsetof(sockaddr_in, sin_zero) : length) == 0;
+// The address and port in a sockaddr_storage, and more, of which the rest means nothing from host
+// to host; empty if it is no internet address.
+std::string place_in(const void* bytes, size_t size) {
+  sockaddr_storage storage{};
+  std::memcpy(&storage, bytes, std::min(size, sizeof storage));
+  const auto place = [&](size_t port, size_t address, size_t length) {
+    const auto* begin = reinterpret_cast<const char*>(&storage);
+    return std::string(begin + port, sizeof(in_port_t)) + std::string(begin + address, length);
+  };
+  if (storage.ss_family == AF_INET)
+    return place(offsetof(sockaddr_in, sin_port), offsetof(sockaddr_in, sin_addr), sizeof(in_addr));
+  if (storage.ss_family == AF_INET6)
+    return place(offsetof(sockaddr_in6, sin6_port), offsetof(sockaddr_in6, sin6_addr),
+                 sizeof(in6_addr));
+  return {};
 }
 
-bool is_connected(int socket) {
-  sockaddr_storage peer{};
-  socklen_t length = sizeof peer;
-  return ::getpeername(socket, reinterpret_cast<sockaddr*>(&peer), &length) == 0;
+std::string place_in(const Bytes& address) { return place_in(address.data(), address.size()); }
+
+using NameCall = int (*)(int, sockaddr*, socklen_t*);
+
+// Where an end of this descriptor's connection is; empty if it has none.
+std::string end_of(int descriptor, NameCall name) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof address;
+  if (name(descriptor, reinterpret_cast<sockaddr*>(&address), &length) != 0) return {};
+  return place_in(&address, length);
 }
 
 }  // namespace
@@ -164,15 +177,15 @@ void GlooMesh::connect_all(const tutti::Context& context) {
       told.look();
     }
     connecting.get();
-    find_sockets(theirs);
+    find_sockets(own, theirs);
     for (const auto& socket : sockets_)
       if (socket) choose_congestion(socket.get(), context.tcp_congestion);
   } catch (const gloo::Exception& error) {
-    const auto own = Error(
+    const auto failure = Error(
         ErrorCode::unavailable,
         fmt::format("rank {} cannot reach another rank through Gloo: {}", rank, error.what()));
-    told.fail(own);
-    throw Error(own);
+    told.fail(failure);
+    throw Error(failure);
   } catch (...) {
     // Wakes the thread.
     for (int peer = 0; peer < size; ++peer)
@@ -181,16 +194,21 @@ void GlooMesh::connect_all(const tutti::Context& context) {
   }
 }
 
-// Of the two ends of a connection one still has the address on which it was awaited.
-void GlooMesh::find_sockets(const std::vector<Bytes>& theirs) {
+// Of the two ends of a connection one still has the address on which it was awaited, which no other
+// connection of this host has. The other one, which called it, has a port that connections to other
+// places may have too, the store's among them: it is known by both its ends.
+void GlooMesh::find_sockets(const std::vector<Bytes>& own, const std::vector<Bytes>& theirs) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     const auto number = parse_integer(entry.path().filename().string(), 0, 1 << 30);
     const int fd = static_cast<int>(number.value_or(-1));
+    const auto here = end_of(fd, ::getsockname), there = end_of(fd, ::getpeername);
+    if (here.empty() || there.empty()) continue;
     for (int peer = 0; peer < size; ++peer) {
       auto& socket = sockets_[static_cast<size_t>(peer)];
       if (peer == rank || socket) continue;
-      if (has_address(fd, ::getpeername, theirs[static_cast<size_t>(peer)]) ||
-          (has_address(fd, ::getsockname, getPair(peer)->address().bytes()) && is_connected(fd)))
+      const auto place = place_in(getPair(peer)->address().bytes());
+      const bool was_called = place == place_in(own[static_cast<size_t>(peer)]);
+      if (here == place && (was_called || there == place_in(theirs[static_cast<size_t>(peer)])))
         socket.reset(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
     }
   }

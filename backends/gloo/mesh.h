@@ -31,7 +31,8 @@ class GlooMesh final : public gloo::Context {
   GlooMesh(int rank, int size);
   void listen(const tutti::Context& context);
   void connect_all(const tutti::Context& context);
-  void find_sockets(const std::vector<std::vector<char>>& theirs);
+  void find_sockets(const std::vector<std::vector<char>>& own,
+                    const std::vector<std::vector<char>>& theirs);
 
   std::string address_;
   std::shared_ptr<WatchedTransport> watched_;

@@ -1,11 +1,16 @@
 #include <gmock/gmock.h>
 #include <netinet/in.h>
+#include <sys/socket.h>
 
 #include <cstddef>
 #include <cstring>
+#include <fstream>
+#include <set>
 
 #include "tests/backends/conformance/backend_conformance.h"
+#include "tests/support/network_namespaces.h"
 #include "tutti/backends/gloo/worker.h"
+#include "tutti/base/descriptor.h"
 #include "tutti/core/tutti.h"
 
 namespace tutti::test {
@@ -266,6 +271,54 @@ TEST(Gloo, AnInterfaceThatOneRankLacksIsOneErrorOnAll) {
         testing::AllOf(testing::HasSubstr("rank 1: TUTTI_INTERFACE=eth99 names no interface"),
                        testing::HasSubstr("lo 127.0.0.1"), testing::HasSubstr("TUTTI_INTERFACE")));
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10));
+}
+
+Descriptor tcp_socket() { return Descriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)); }
+
+sockaddr_in on_loopback(uint16_t port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return address;
+}
+
+// The kernel gives one port of this host to several connections that go to different places, and
+// Gloo's may have that of the job's store. In a network whose few even ports, which the kernel
+// prefers for those that call, all have a connection of the program's, Gloo's have one of these.
+TEST(Gloo, EndsNoConnectionThatHasThePortOfOneOfItsOwn) {
+  if (const auto why = NetworkNamespaces::unavailable(); !why.empty()) GTEST_SKIP() << why;
+  constexpr uint16_t kPort = 30'000;
+  constexpr int kFirst = 40'000, kPorts = 64;
+  NetworkNamespaces(1).within(0, [&] {
+    std::ofstream("/proc/sys/net/ipv4/ip_local_port_range")
+        << kFirst << ' ' << kFirst + kPorts - 1 << std::endl;
+    const auto server = tcp_socket();
+    const auto place = on_loopback(kPort);
+    const auto* address = reinterpret_cast<const sockaddr*>(&place);
+    ASSERT_EQ(::bind(server.get(), address, sizeof place), 0);
+    ASSERT_EQ(::listen(server.get(), kPorts), 0);
+    std::vector<Descriptor> callers, called;
+    std::set<int> ports;
+    while (callers.size() < kPorts / 2) {
+      callers.push_back(tcp_socket());
+      ASSERT_EQ(::connect(callers.back().get(), address, sizeof place), 0);
+      sockaddr_in own{};
+      socklen_t length = sizeof own;
+      called.emplace_back(::accept4(server.get(), reinterpret_cast<sockaddr*>(&own), &length, 0));
+      ports.insert(ntohs(own.sin_port));
+    }
+    for (const int port : ports) EXPECT_EQ(port % 2, 0);
+    auto ends = make_backends(find_backend("gloo"), 3,
+                              [](Context& context) { context.network_interface = "127.0.0.1"; });
+    for (auto& end : ends) end->abort(Error(ErrorCode::peer_lost, "test"));
+    ends.clear();
+    for (size_t i = 0; i < callers.size(); ++i) {
+      char byte = 'a';
+      EXPECT_EQ(::send(callers[i].get(), &byte, 1, MSG_NOSIGNAL), 1);
+      EXPECT_EQ(::recv(called[i].get(), &byte, 1, 0), 1);
+    }
+  });
 }
 
 }  // namespace
