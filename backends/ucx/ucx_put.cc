@@ -83,12 +83,13 @@ ucs_status_t UcxTransport::attach(Peer& peer, uint32_t region, const std::byte* 
 }
 
 // The remote key that came along with a message, if any. Memory of a peer that has given up may be
-// gone, and nothing is done with it any more; nor once this rank has aborted and closed the
-// endpoint, while the peer, which has not heard of that yet, still sends.
+// gone, also since this rank looked, and nothing is done with it any more; nor once this rank has
+// aborted and closed the endpoint, while the peer, which has not heard of that yet, still sends.
 bool UcxTransport::take_key(Peer& peer, uint32_t region, const std::byte* key, size_t bytes) {
-  if (bytes == 0 || !peer.endpoint || (peer.sign && peer.sign->has_given_up.load())) return true;
+  const auto has_given_up = [&] { return peer.sign && peer.sign->has_given_up.load(); };
+  if (bytes == 0 || !peer.endpoint || has_given_up()) return true;
   const auto status = attach(peer, region, key, bytes);
-  if (status == UCS_OK) return true;
+  if (status == UCS_OK || has_given_up()) return true;
   peer.broken = fmt::format("UCX cannot attach its memory: {}", ucs_status_string(status));
   has_ends_ = true;
   return false;
