@@ -22,10 +22,10 @@ int segment_at(const std::byte* data) {
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
     uintptr_t begin = 0;
-    int segment = -1;
-    if (std::sscanf(line.c_str(), "%" SCNxPTR "-%*s %*s %*s %*s %d /SYSV", &begin, &segment) == 2 &&
+    uint64_t inode = 0;
+    if (std::sscanf(line.c_str(), "%" SCNxPTR "-%*s %*s %*s %*s %" SCNu64, &begin, &inode) == 2 &&
         begin == reinterpret_cast<uintptr_t>(data))
-      return line.find(" /SYSV") == line.npos ? -1 : segment;
+      return line.find(" /SYSV") == line.npos ? -1 : static_cast<int>(inode);
   }
   return -1;
 }
@@ -121,8 +121,8 @@ std::string UcxMemory::key(uint32_t region) const {
 }
 
 // UCX 1.13 ends the process where the memory of a key is gone (it undoes what it has not done), and
-// that of a process that is killed goes before anyone can see that it was. So this rank holds the
-// memory while UCX attaches it; what cannot be held so has no number, and is never told.
+// that of a process that is killed goes before its peers can see that it was. So this rank holds
+// the memory while UCX attaches it; what cannot be held so has no number, and is never told.
 ucs_status_t UcxMemory::attach(ucp_ep_h endpoint, std::string_view key, ucp_rkey_h& remote) {
   int segment = -1;
   if (key.size() <= sizeof segment) return UCS_ERR_INVALID_PARAM;
