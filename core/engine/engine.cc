@@ -3,6 +3,7 @@
 #include "tutti/core/engine/engine.h"
 
 #include <fmt/format.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <utility>
@@ -78,6 +79,8 @@ bool Engine::take_submissions() {
 // --- one step -----------------------------------------------------------------------------------
 
 bool Engine::step() {
+  // What blocking calls have counted: this thread may hold the token long, and statistics() waits.
+  if (published_ends_ != blocking_ends_.load(std::memory_order_relaxed)) publish_statistics();
   posted_ = false;
   const bool was_dead = is_dead_;
   if (closing_ && !is_shut_) shut();
@@ -186,6 +189,7 @@ void Engine::publish_statistics() {
     submitting = submission_allocations_ + entries_.allocations();
   }
   const std::lock_guard lock(statistics_mutex_);
+  published_ends_ = blocking_ends_.load(std::memory_order_relaxed);
   const auto waits = published_.wait_seconds;
   published_ = counting_;
   published_.operations += blocking_calls_done() + pairs_run_;
@@ -204,15 +208,20 @@ void Engine::publish_statistics() {
 
 Statistics Engine::statistics() {
   check_not_forked("statistics");
-  // Where no thread drives, the numbers are brought up to date.
-  if (token_.take()) {
-    guarded([&] { publish_statistics(); });
-    put_token_back();
+  const auto ended = blocking_ends_.load(std::memory_order_relaxed);
+  for (const auto patience = Deadline::after(0.1);; ::sched_yield()) {
+    // Where no thread drives, the numbers are brought up to date.
+    if (token_.take()) {
+      guarded([&] { publish_statistics(); });
+      put_token_back();
+    }
+    // A thread that drives does so before each of its steps.
+    const std::lock_guard lock(statistics_mutex_);
+    if (published_ends_ < ended && !patience.passed()) continue;
+    auto statistics = published_;
+    statistics.wakeups = wakeups_;
+    return statistics;
   }
-  const std::lock_guard lock(statistics_mutex_);
-  auto statistics = published_;
-  statistics.wakeups = wakeups_;
-  return statistics;
 }
 
 void Engine::log(LogLevel level, const std::string& line) noexcept {

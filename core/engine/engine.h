@@ -328,7 +328,9 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   std::atomic<bool> is_broken_{false};        // broken_ is set
   std::atomic<bool> told_of_pending_{false};  // report() has told of one that close() ended
   std::atomic<uint64_t> wakeups_{0};
-  std::atomic<int> claims_{0};   // threads that sleep in take_token()
+  std::atomic<int> claims_{0};  // threads that sleep in take_token()
+  /// Blocking calls that are over, well or not. The holder of the token alone writes it.
+  std::atomic<uint64_t> blocking_ends_{0};
   std::thread thread_;           // runs background()
   bool woken_by_peers_ = false;  // thread_ alone: the last time, not by bell_
   CallbackQueue callbacks_;
@@ -370,7 +372,8 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
 
   std::mutex statistics_mutex_;  // guards the following
   Statistics published_;
-  std::mutex log_mutex_;  // held while the log sink runs
+  uint64_t published_ends_ = 0;  // blocking_ends_ at that time; the holder of the token reads it so
+  std::mutex log_mutex_;         // held while the log sink runs
 };
 
 }  // namespace tutti

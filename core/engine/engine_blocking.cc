@@ -89,6 +89,8 @@ void Engine::block(std::string_view name, const Start& start) {
   // peers wait for its part of this call.
   if (error && error->code() != ErrorCode::mismatch && blocking_failed_ == 0)
     blocking_failed_ = blocking_number_;
+  blocking_ends_.store(blocking_ends_.load(std::memory_order_relaxed) + 1,
+                       std::memory_order_relaxed);
   if (drove)
     guarded([&] {
       count_wait(blocking_since_);

@@ -407,5 +407,34 @@ TEST_P(Waiting, BlockingCallsAreCounted) {
   });
 }
 
+// Also where another thread has begun a long step since.
+TEST(BlockingCalls, AreCountedWhileAnotherThreadDrives) {
+  std::atomic<bool> holds{false}, drives{false};
+  const auto tune = [&](Options& options) {
+    if (options.rank != 0) return;
+    options.observer = [&](std::string_view) {
+      for (; holds; std::this_thread::sleep_for(milliseconds(1))) drives = true;
+    };
+  };
+  const auto body = [&](Communicator& comm) {
+    std::vector<float> values(2000, 1.0f), more(2000, 1.0f);
+    comm.allreduce("y", more).wait();
+    const auto before = comm.statistics();
+    for (int i = 0; i < 10; ++i) comm.allreduce_blocking("x", values);
+    if (comm.rank() == 0) holds = true;
+    auto work = comm.allreduce("y", more);
+    std::thread driver([&] { work.wait(); });
+    if (comm.rank() == 0) {
+      const auto limit = Deadline::after(20);
+      while (!drives && !limit.passed()) std::this_thread::sleep_for(milliseconds(1));
+      EXPECT_TRUE(drives);
+      EXPECT_EQ(comm.statistics().operations - before.operations, 10u);
+      holds = false;
+    }
+    driver.join();
+  };
+  test::run_threads(2, body, tune);
+}
+
 }  // namespace
 }  // namespace tutti
