@@ -302,7 +302,8 @@ class Communicator {
   /// stack.
   void close(std::string_view error = {}) noexcept;
 
-  /// Since it was made. A Work that a thread has seen done is counted. Any thread.
+  /// Since it was made. A Work that a thread has seen done is counted, and its blocking calls are.
+  /// Any thread.
   Statistics statistics() const;
   /// Starts and stops the timeline at run time; the file is whole after stop.
   void start_timeline(const std::string& file);

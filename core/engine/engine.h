@@ -372,8 +372,10 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
 
   std::mutex statistics_mutex_;  // guards the following
   Statistics published_;
-  uint64_t published_ends_ = 0;  // blocking_ends_ at that time; the holder of the token reads it so
-  std::mutex log_mutex_;         // held while the log sink runs
+  /// blocking_ends_ at that time. The holder of the token alone writes it, and reads it without the
+  /// mutex.
+  uint64_t published_ends_ = 0;
+  std::mutex log_mutex_;  // held while the log sink runs
 };
 
 }  // namespace tutti

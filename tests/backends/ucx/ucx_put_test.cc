@@ -107,8 +107,7 @@ TEST_P(UcxPut, ARegionOutlivesItsTransport) {
   EXPECT_EQ(attached(), before + 1);
 }
 
-// What a rank offers it leaves there until its peers have attached it: UCX does not bear a key
-// whose memory is gone.
+// What a rank offers it leaves there until its peers have attached it, or for 0.2 s.
 TEST_P(UcxPut, ARankMayLeaveAtOnce) {
   for (int round = 0; round < 20; ++round) {
     const auto store = make_memory_store();
