@@ -1,5 +1,5 @@
-// Linear regression on GPUs whose whole step (gradient, allreduce, update) is recorded once as a CUDA
-// graph and then replayed: the host launches one thing a step.
+// Linear regression on GPUs whose whole step (gradient, allreduce, update) is recorded once as a
+// CUDA graph and then replayed: the host launches one thing a step.
 //   tutti-run -np 2 graph_trainer    ranks with a GPU each
 //   graph_trainer 4                  four ranks that are threads and share the first GPU
 
@@ -71,8 +71,8 @@ void train(tutti::Communicator& comm, int gpu) {
   cudaStream_t stream = nullptr;
   must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
 
-  tutti::PersistentAllreduce allreduce(
-      comm, "gradient", tutti::TensorView::cuda(gradient, kFeatures, stream, gpu));
+  tutti::PersistentAllreduce allreduce(comm, "gradient",
+                                       tutti::TensorView::cuda(gradient, kFeatures, stream, gpu));
   must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
   residuals<<<1, kSamples, 0, stream>>>(weights, samples, answers, off);
   gradients<<<1, kFeatures, 0, stream>>>(samples, off, gradient);
