@@ -105,6 +105,10 @@ constexpr Rule kRules[] = {
                             signature.layout);
        return std::string("memory of its own");
      }},
+    {"use of the result", reducing,
+     [](const Request& r) {
+       return std::string(r.signature.updates ? "a GradientArena that updates" : "gradients alone");
+     }},
 };
 
 // What must be equal for a rule; mostly the text itself, but dtype and row shapes look at less

@@ -22,13 +22,27 @@ std::string table_key(int rank, const Request& request) {
   return pair_key(request.name, rank, request.signature.root);
 }
 
-Error joined_without(const std::string& name, CollectiveKind kind, const std::vector<int>& joined) {
-  return Error(ErrorCode::mismatch,
-               fmt::format("\"{}\": {} cannot run while {} has joined (is out of data); only "
-                           "allreduce can. Nothing was changed.",
-                           name, to_string(kind), format_rank_set(joined)))
-      .with_rank(joined.front())
-      .with_tensor(name);
+// A rank that has joined gives zeros to a sum. It has nothing to give to other kinds, and it would
+// miss the update of an optimizer's arrays.
+bool can_miss_ranks(const Signature& signature) {
+  return signature.kind == CollectiveKind::allreduce && !signature.updates;
+}
+
+Error joined_without(const std::string& name, const Signature& signature,
+                     const std::vector<int>& joined) {
+  const auto ranks = format_rank_set(joined);
+  const auto text =
+      signature.updates
+          ? fmt::format(
+                "\"{}\": the optimizer's step that is fused with this allreduce cannot run "
+                "while {} has joined (is out of data), which would miss the update; give "
+                "every rank as many steps. Nothing was changed.",
+                name, ranks)
+          : fmt::format(
+                "\"{}\": {} cannot run while {} has joined (is out of data); only "
+                "allreduce can. Nothing was changed.",
+                name, to_string(signature.kind), ranks);
+  return Error(ErrorCode::mismatch, text).with_rank(joined.front()).with_tensor(name);
 }
 
 }  // namespace
@@ -137,7 +151,7 @@ void Negotiator::release_from_any() {
     response.signature = asked.request.signature;
     response.rows = {asked.rank, asked.rank};
     response.error =
-        joined.empty() ? left_ : joined_without(response.name, CollectiveKind::recv, joined);
+        joined.empty() ? left_ : joined_without(response.name, response.signature, joined);
     ready_.push_back(std::move(response));
     return true;
   });
@@ -244,16 +258,16 @@ Response Negotiator::answer(const std::string& name, const Pending& pending) con
     response.signature.kind = CollectiveKind::send;
     if (pending.from_any) response.signature.root = kFromAnyRank;
     if (voices.size() < 2 && !hopeless(pending)) {
-      response.error = joined_without(name, kind, {other});
+      response.error = joined_without(name, first.signature, {other});
       return response;
     }
   }
   if (hopeless(pending)) {
     response.error = left_;
-  } else if (!response.joined.empty() && kind != CollectiveKind::allreduce) {
+  } else if (!response.joined.empty() && !can_miss_ranks(first.signature)) {
     // What the others gave cannot add up without it.
     std::vector<int> joined(response.joined.begin(), response.joined.end());
-    response.error = joined_without(name, kind, joined);
+    response.error = joined_without(name, first.signature, joined);
   } else {
     response.error = find_disagreement(name, voices, size_);
   }

@@ -27,7 +27,7 @@ void encode(WireWriter& writer, const Signature& signature) {
   writer.put(signature.kind).put(signature.dtype).put(signature.wire).put(signature.op);
   writer.put(signature.placement).put(signature.root).put(signature.priority);
   writer.put(signature.prescale).put(signature.postscale).put(signature.begin);
-  writer.put(signature.place).put(signature.layout);
+  writer.put(signature.place).put(signature.layout).put(static_cast<uint8_t>(signature.updates));
   writer.text(signature.group).put(signature.group_size).numbers(signature.shape.extents());
 }
 
@@ -45,6 +45,7 @@ Signature decode_signature(WireReader& reader) {
   signature.begin = reader.get<int64_t>();
   signature.place = reader.get<int64_t>();
   signature.layout = reader.get<uint64_t>();
+  signature.updates = reader.get<uint8_t>() != 0;
   signature.group = reader.text();
   signature.group_size = reader.get<int32_t>();
   const auto extents = reader.numbers();

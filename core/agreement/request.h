@@ -38,7 +38,8 @@ struct Signature {
   int64_t place = -1;   // in the ranks' GradientArena: its number and the offset; -1: in none
   int64_t begin = 0;    // elements before this one are done already (after a veto)
   uint64_t layout = 0;  // digest of its strides, or of the arrays in the arena; 0: row-major memory
-  std::string group;    // empty: alone
+  bool updates = false;  // every rank updates an optimizer's arrays from the result, or its share
+  std::string group;     // empty: alone
   int32_t group_size = 0;
   Shape shape;
 

@@ -84,6 +84,7 @@ const std::shared_ptr<WorkState>& CommunicatorState::Batch::fill(Entry& entry,
     made.signature.group_size = group_size_;
     made.signature.place = place;
     made.signature.layout = layout;
+    made.signature.updates = declared != nullptr && declared->update != nullptr;
     request = std::move(made);
     entry.plan_id = 0;
   } else if (call.input->data() == nullptr || call.output->data() == nullptr) {

@@ -109,6 +109,8 @@ TEST(Negotiator, EveryDisagreementIsAnError) {
       {"device", CollectiveKind::allreduce,
        [](Request& r) { r.signature.placement = DeviceKind::cuda; }},
       {"priority", CollectiveKind::allreduce, [](Request& r) { r.signature.priority = 1; }},
+      {"use of the result", CollectiveKind::allreduce,
+       [](Request& r) { r.signature.updates = true; }},
       {"place and layout of memory", CollectiveKind::allreduce,
        [](Request& r) { r.signature.layout = 7; }},
       {"place and layout of memory", CollectiveKind::reduce,

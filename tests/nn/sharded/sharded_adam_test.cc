@@ -162,6 +162,35 @@ TEST(ShardedAdam, WithoutSharedMemory) {
   });
 }
 
+// Moments belong to the rank that owns a share, so no other rank can step in its place.
+void is_refused_beside_a_rank_that_has_joined(Communicator& comm) {
+  ShardedAdam sharded(comm, {{"a", {50'000}}}, {.learning_rate = 0.1});
+  const auto step = [&] {
+    std::ranges::fill(sharded.gradient("a"), static_cast<float>(1 + comm.rank()));
+    sharded.ready("a");
+    sharded.step();
+  };
+  step();
+  const std::vector<float> before(sharded.value("a").begin(), sharded.value("a").end());
+  auto joined = comm.rank() == 2 ? comm.join() : Work();
+  if (comm.rank() != 2) {
+    test::expect_error(ErrorCode::mismatch,
+                       "the optimizer's step that is fused with this allreduce cannot run while "
+                       "rank 2 has joined (is out of data), which would miss the update; give "
+                       "every rank as many steps. Nothing was changed.",
+                       step);
+    joined = comm.join();
+  }
+  joined.wait();
+  EXPECT_TRUE(std::ranges::equal(before, sharded.value("a")));
+}
+TEST(ShardedAdam, IsRefusedBesideARankThatHasJoined) {
+  test::run_threads(3, is_refused_beside_a_rank_that_has_joined);
+  test::run_processes(3, is_refused_beside_a_rank_that_has_joined);
+  test::run_processes(3, is_refused_beside_a_rank_that_has_joined,
+                      [](Options& options) { options.backend = "tcp"; });
+}
+
 TEST(ShardedAdam, WrongUseIsRefused) {
   test::run_threads(2, [](Communicator& comm) {
     using test::expect_refused;
