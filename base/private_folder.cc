@@ -7,7 +7,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -15,6 +14,7 @@
 #include <thread>
 
 #include "tutti/base/error.h"
+#include "tutti/base/temporary_file.h"
 
 namespace tutti {
 
@@ -152,13 +152,8 @@ Descriptor PrivateFolder::open_file(const std::string& name, int flags) const {
 }
 
 std::string PrivateFolder::write_aside(std::string_view text) const {
-  static std::atomic<uint64_t> serial{0};
-  char host[64] = "";
-  ::gethostname(host, sizeof host - 1);
-  auto name = fmt::format(".{}.{}.{}", host, ::getpid(), serial.fetch_add(1));
-  const Descriptor file(
-      ::openat(folder_.get(), name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!file) fail("write into it", errno);
+  auto [name, file, refused] = make_temporary_file(folder_.get(), ".", "", 0600);
+  if (!file) fail("write into it", refused);
   while (!text.empty()) {
     const auto count = ::write(file.get(), text.data(), text.size());
     if (count < 0 && errno == EINTR) continue;

@@ -10,12 +10,12 @@
 #include <cstring>
 #include <filesystem>
 #include <limits>
-#include <random>
 
 #include "tutti/adapters/checkpoint/durable_file.h"
 #include "tutti/adapters/checkpoint/part_reader.h"
 #include "tutti/adapters/checkpoint/stored.h"
 #include "tutti/base/error.h"
+#include "tutti/base/temporary_file.h"
 #include "tutti/base/text.h"
 #include "tutti/tensor/host_copy.h"
 
@@ -85,8 +85,8 @@ bool is_draft(const std::string& name) {
 struct CheckpointFolder::Draft {
   explicit Draft(const std::string& folder, int64_t step)
       : lock(folder),
-        path(fmt::format("{}/.{}{}.{:08x}{}", folder, kStepPrefix, step, std::random_device{}(),
-                         kDraftSuffix)) {}
+        path(fmt::format("{}/.{}{}.{}{}", folder, kStepPrefix, step, random_name(), kDraftSuffix)) {
+  }
   ~Draft() {
     std::error_code left;  // the next save removes what this could not
     fs::remove_all(path, left);

@@ -1,5 +1,6 @@
 #include "tutti/adapters/nn/checkpoint.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 #include "tutti/adapters/checkpoint/manifest.h"
 #include "tutti/adapters/checkpoint/part_reader.h"
 #include "tutti/base/error.h"
+#include "tutti/base/temporary_file.h"
 #include "tutti/base/text.h"
 #include "tutti/tensor/host_copy.h"
 
@@ -41,7 +43,7 @@ std::string header_of(const std::string& file, const Checkpoint& checkpoint) {
 class Draft {
  public:
   explicit Draft(std::string file)
-      : file_(std::move(file)), name_(fmt::format("{}.{}.draft", file_, ::getpid())), out_(name_) {}
+      : file_(std::move(file)), name_(make_draft(file_)), out_(name_) {}
   ~Draft() {
     if (!finished_) ::unlink(name_.c_str());
   }
@@ -59,6 +61,12 @@ class Draft {
   }
 
  private:
+  static std::string make_draft(const std::string& file) {
+    auto made = make_temporary_file(AT_FDCWD, file + ".", ".draft", 0644);
+    if (!made.file) throw system_error(fmt::format("cannot write \"{}\"", made.name), made.error);
+    return std::move(made.name);
+  }
+
   const std::string file_, name_;
   DurableFile out_;
   bool finished_ = false;

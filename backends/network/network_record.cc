@@ -1,5 +1,6 @@
 #include "tutti/backends/network/network_record.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -14,6 +15,7 @@
 
 #include "tutti/base/descriptor.h"
 #include "tutti/base/error.h"
+#include "tutti/base/temporary_file.h"
 #include "tutti/base/text.h"
 
 namespace tutti {
@@ -33,9 +35,9 @@ std::optional<LinkFigures> decode_link(std::string_view text) {
   return LinkFigures{*latency, *bandwidth};
 }
 
-Error failure(const std::string& file, std::string_view what) {
+Error failure(const std::string& file, std::string_view what, int error = errno) {
   return {ErrorCode::io, fmt::format("the file of measured networks {} {} ({})", file, what,
-                                     std::strerror(errno))};
+                                     std::strerror(error))};
 }
 
 std::string read_file(const std::string& file) {
@@ -126,9 +128,9 @@ void NetworkRecord::save(const std::string& key, const NetworkFigures& figures) 
   const auto folder = std::filesystem::path(file_).parent_path();
   std::error_code status;
   std::filesystem::create_directories(folder, status);
-  auto temporary = file_ + ".XXXXXX";
-  const Descriptor descriptor(::mkstemp(temporary.data()));  // mode 0600
-  if (!descriptor) throw failure(file_, "cannot be written");
+  const auto [temporary, descriptor, refused] =
+      make_temporary_file(AT_FDCWD, file_ + ".", "", 0600);
+  if (!descriptor) throw failure(file_, "cannot be written", refused);
   try {
     write_all(descriptor.get(), text, file_);
     if (::rename(temporary.c_str(), file_.c_str()) != 0) throw failure(file_, "cannot be written");

@@ -3,12 +3,10 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/random.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <list>
 #include <set>
@@ -19,6 +17,7 @@
 #include "tutti/backends/shm/unix_socket.h"
 #include "tutti/backends/store/told_failure.h"
 #include "tutti/base/little_endian.h"
+#include "tutti/base/temporary_file.h"
 #include "tutti/base/text.h"
 
 namespace tutti {
@@ -30,15 +29,6 @@ constexpr size_t kTokenBytes = 16;
 // How many connections are taken up before the strangers that are here are heard again.
 constexpr int kMostTaken = 256;
 constexpr std::string_view kWelcome = "welcome!";
-
-std::string random_hex(size_t bytes) {
-  std::array<unsigned char, 32> random;
-  if (::getrandom(random.data(), bytes, 0) != static_cast<ssize_t>(bytes))
-    throw system_error("cannot draw a random number", errno);
-  std::string text;
-  for (size_t i = 0; i < bytes; ++i) text += fmt::format("{:02x}", random[i]);
-  return text;
-}
 
 std::span<const std::byte> as_bytes(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));

@@ -1,12 +1,10 @@
 #include "tutti/core/launch/meeting.h"
 
 #include <fmt/format.h>
-#include <sys/random.h>
-
-#include <cerrno>
 
 #include "tutti/backends/network/network_interface.h"
 #include "tutti/base/error.h"
+#include "tutti/base/temporary_file.h"
 #include "tutti/base/text.h"
 
 namespace tutti {
@@ -23,14 +21,7 @@ MeetingPlace decode_meeting_place(const std::string& text) {
   return {parts[0], parts[1]};
 }
 
-std::string random_secret() {
-  unsigned char bytes[32];
-  if (::getrandom(bytes, sizeof bytes, 0) != static_cast<ssize_t>(sizeof bytes))
-    throw system_error("cannot make a secret", errno);
-  std::string hex;
-  for (const auto byte : bytes) hex += fmt::format("{:02x}", byte);
-  return hex;
-}
+std::string random_secret() { return random_hex(32); }
 
 std::string store_url(const std::string& host, int port) {
   return host.find(':') == host.npos ? fmt::format("tcp://{}:{}", host, port)

@@ -1,11 +1,16 @@
 #include "tutti/base/private_folder.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -13,6 +18,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/scratch_folder.h"
 #include "tutti/base/error.h"
+#include "tutti/base/temporary_file.h"
 
 namespace tutti {
 namespace {
@@ -148,6 +154,73 @@ TEST_F(PrivateFolderTest, LocksOneAtATime) {
               HasSubstr("another process holds the lock"));
   held.reset();
   folder.lock("lock", Deadline::after(30));
+}
+
+// Of any host and process, as a crash leaves it: the folder may be on a file system of many hosts.
+TEST_F(PrivateFolderTest, WhatACrashLeftUnderAnyNameHarmsNobody) {
+  const PrivateFolder folder(path_);
+  char host[64] = "";
+  ::gethostname(host, sizeof host - 1);
+  for (int serial = 0; serial < 10'000; ++serial)
+    make_file(fmt::format(".{}.{}.{}", host, ::getpid(), serial), 0600);
+  folder.put("a", "1");
+  EXPECT_EQ(folder.read("a", 10), "1");
+  EXPECT_TRUE(folder.put_once("b", "2"));
+}
+
+TEST_F(PrivateFolderTest, ATemporaryNameThatIsTakenIsPassedOver) {
+  make(0700);
+  make_file("aside.1", 0600);
+  make_file("aside.2", 0600);
+  int drawn = 0;
+  const auto draw = [&] { return std::to_string(++drawn); };
+  const auto made = make_temporary_file(AT_FDCWD, path_ + "/aside.", "", 0600, draw);
+  EXPECT_EQ(made.name, path_ + "/aside.3");
+  EXPECT_TRUE(made.file);
+  const auto full =
+      make_temporary_file(AT_FDCWD, path_ + "/aside.", "", 0600, [] { return std::string("1"); });
+  EXPECT_FALSE(full.file);
+  EXPECT_EQ(full.error, EEXIST);
+}
+
+// As containers of one host are that share its name: in each of them the first process is 1.
+TEST_F(PrivateFolderTest, ProcessesOfOneHostNameAndOneNumberWriteAtOnce) {
+  const PrivateFolder folder(path_);
+  constexpr int kProcesses = 4, kTimes = 300;
+  const auto write = [&](int own) {
+    try {
+      for (int i = 0; i < kTimes; ++i) folder.put(fmt::format("of {}", own), std::to_string(i));
+      return ::getpid() == 1 ? 0 : 2;
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "%s\n", error.what());
+      return 1;
+    }
+  };
+  std::vector<pid_t> outer;
+  for (int own = 0; own < kProcesses; ++own) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      if (::unshare(CLONE_NEWPID) != 0) ::_exit(3);
+      const pid_t first = ::fork();
+      if (first == 0) ::_exit(write(own));
+      int status = 0;
+      ::waitpid(first, &status, 0);
+      ::_exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
+    }
+    outer.push_back(child);
+  }
+  int refused = 0;
+  for (const pid_t child : outer) {
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 3)
+      ++refused;
+    else
+      EXPECT_EQ(status, 0);
+  }
+  if (refused > 0) GTEST_SKIP() << "this process may not make PID namespaces";
+  for (int own = 0; own < kProcesses; ++own)
+    EXPECT_EQ(folder.read(fmt::format("of {}", own), 10), std::to_string(kTimes - 1));
 }
 
 }  // namespace

@@ -19,6 +19,7 @@
 #include "tools/run/output.h"
 #include "tutti/base/error.h"
 #include "tutti/base/process/cores.h"
+#include "tutti/base/temporary_file.h"
 #include "tutti/core/launch/launch.h"
 
 namespace tutti::bench {
@@ -68,9 +69,10 @@ run::Request own_job(const std::vector<std::string>& arguments, int ranks) {
 class SampleFile {
  public:
   SampleFile() {
-    path_ = (std::filesystem::temp_directory_path() / "tutti-bench-XXXXXX").string();
-    const Descriptor file(::mkostemp(path_.data(), O_CLOEXEC));
-    if (!file) throw system_error("cannot make a file for samples", errno);
+    const auto before = (std::filesystem::temp_directory_path() / "tutti-bench-").string();
+    auto made = make_temporary_file(AT_FDCWD, before, "", 0600);
+    if (!made.file) throw system_error("cannot make a file for samples", made.error);
+    path_ = std::move(made.name);
   }
   ~SampleFile() { ::unlink(path_.c_str()); }
   SampleFile(const SampleFile&) = delete;
