@@ -21,7 +21,7 @@
 #include "tutti/core/scheduling/scheduler.h"
 #include "tutti/core/settings/options.h"
 #include "tutti/core/settings/statistics.h"
-#include "tutti/core/watch/death.h"
+#include "tutti/core/watch/death_reader.h"
 #include "tutti/core/watch/liveness.h"
 #include "tutti/core/watch/stall.h"
 #include "tutti/core/watch/timeline.h"
@@ -34,9 +34,10 @@ namespace tutti {
 /// a thread of their own, which never holds the token.
 class Engine final : public Driver, public std::enable_shared_from_this<Engine> {
  public:
-  /// `deaths`: the store in which a launcher writes them (see core/watch/death.h); may be null.
+  /// The engine asks no store itself, for nothing says when one answers: `context` has none any
+  /// more, and of the job's store it has its `deaths`.
   Engine(Options options, Context context, std::unique_ptr<Backend> backend,
-         std::shared_ptr<Store> deaths);
+         std::unique_ptr<DeathReader> deaths);
   ~Engine() override;
 
   /// Makes the background thread, which sleeps until start(), and the callbacks' thread. Throws
@@ -276,7 +277,7 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   const int ranks_here_;  // threads of this process
   const std::unique_ptr<Backend> backend_;
   Transport& transport_;
-  const std::shared_ptr<Store> deaths_;
+  const std::unique_ptr<DeathReader> deaths_;
   const std::shared_ptr<Timeline> shared_timeline_;  // devices may tell it of spans later
   Timeline& timeline_ = *shared_timeline_;
 

@@ -4,13 +4,12 @@
 #include <fmt/format.h>
 
 #include <atomic>
-#include <thread>
+#include <chrono>
 
 #include "tutti/base/process/process_state.h"
 #include "tutti/base/text.h"
 #include "tutti/core/engine/engine.h"
 #include "tutti/core/launch/meeting.h"
-#include "tutti/core/watch/death.h"
 
 namespace tutti {
 
@@ -184,7 +183,8 @@ Error Engine::blame_for(const Error& lost) {
   return scheduler_->idle() ? *before : lost;
 }
 
-// The launcher knows best how a rank ended; it gets a moment to write that down. The peer may also
+// The launcher knows best how a rank ended; it gets a moment to write that down, and the store as
+// long to tell, whether it answers or not. The peer may also
 // have ended because of another rank: then the launcher saw that one fail first, or a third rank
 // tells of it in a fault, perhaps after this rank saw the peer's end.
 Error Engine::peer_lost_error(int peer, const std::string& detail) {
@@ -192,21 +192,23 @@ Error Engine::peer_lost_error(int peer, const std::string& detail) {
   const bool is_here = sees_process_of(peer);
   std::string how = fmt::format("was lost ({})", detail);
   int lost = -1;
-  DeathLog log(deaths_);
-  const auto deadline = Deadline::after(deaths_ ? 0.3 : 0.02);
+  const auto deadline = Deadline::after(DeathReader::kLongestWait);
   try {
-    do {
-      if (deaths_) lost = first_to_fail(log.look(), peer, how);
+    while (!broken() && !deadline.passed()) {
+      const auto known = deaths_->read(deadline, std::chrono::milliseconds(5));
+      lost = first_to_fail(known.deaths, peer, how);
       if (lost >= 0) break;
       backend_->progress();
       handle_messages();
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
       if (is_here && process_state(place.pid) == ProcessState::ended)
         how = "ended without closing its Communicator (its process exited or was killed)";
-    } while (!broken() && !deadline.passed());
+      // The store died with that rank; what was seen on the wire is all there is to tell.
+      if (known.is_all) break;
+    }
   } catch (const Error&) {
-    // The store died with that rank; what was seen on the wire is all there is to tell.
+    // Comes of that rank's end, too.
   }
+  deaths_->stop();
   if (lost < 0) lost = peer;
   return Error(ErrorCode::peer_lost,
                fmt::format("{} {}{}; {}", describe_rank(lost), how, in_flight(), how_to_go_on()))

@@ -47,7 +47,7 @@ double probe_interval(const Options& options) {
 }  // namespace
 
 Engine::Engine(Options options, Context context, std::unique_ptr<Backend> backend,
-               std::shared_ptr<Store> deaths)
+               std::unique_ptr<DeathReader> deaths)
     : options_(std::move(options)),
       context_(std::move(context)),
       spin_rounds_(spin_rounds(context_)),

@@ -150,8 +150,10 @@ std::shared_ptr<Engine> make_engine(const Options& options, const Membership& me
     auto backend = connect_choice(context);
     context.plugins = {};
     context.inheritance = nullptr;
+    context.store = nullptr;
     // A fork that destroys its last handle leaves the thread, the sockets and the rings alone.
-    engine = {new Engine(options, std::move(context), std::move(backend), membership.root),
+    engine = {new Engine(options, std::move(context), std::move(backend),
+                         std::make_unique<DeathReader>(membership.root)),
               DeleteWhereMade<Engine>()};
     engine->prepare();
     options.observe("connected");

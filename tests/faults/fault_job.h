@@ -85,10 +85,16 @@ class FaultJob : public testing::Test {
     std::filesystem::remove_all(folder_);
   }
 
-  // Runs one job and checks what every survivor must say and what must not be left.
-  void check(int victim, const std::string& how, const std::string& settings, double limit_ms,
+  // Runs one job and checks what every survivor must say and what must not be left. Of the victims
+  // that are killed when all are connected, every second one takes the job's store with it, which
+  // stands still from then on until all have heard of the loss.
+  void check(int victim, const std::string& how, std::string settings, double limit_ms,
              int expected_code, bool must_shrink) {
-    SCOPED_TRACE(fmt::format("victim {} {}", victim, how));
+    const bool all_are_connected =
+        how.starts_with("kill-at transfer") || how.starts_with("kill-after");
+    if (must_shrink && all_are_connected && ++losses_ % 2 == 0)
+      settings += " FAULT_STORE_STANDS_STILL=1";
+    SCOPED_TRACE(fmt::format("victim {} {} {}", victim, how, settings));
     std::filesystem::remove(stamp_);
     const auto before = abandoned();
     const auto result = run_job(fmt::format("env {} {} -np {} {} {} {} {}", settings, TUTTI_RUN,
@@ -140,6 +146,7 @@ class FaultJob : public testing::Test {
   std::string program_ = FAULT_RANK;
   int ranks_ = kRanks;
   bool in_first_step_ = false;  // the victim ends there
+  int losses_ = 0;
 };
 
 }  // namespace tutti::test

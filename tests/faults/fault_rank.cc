@@ -7,7 +7,9 @@
 //
 // STAMP is a file into which the victim writes its pid and the time just before it happens. With
 // FAKE_NCCL_FOLDER, a folder of this job, the tensors live on the tests' device, and NCCL is the
-// tests' (see tests/backends/fake_nccl). With FAULT_KIND ("allgather", "allgather_blocking") the
+// tests' (see tests/backends/fake_nccl). With FAULT_STORE_STANDS_STILL, tutti-run's keeper, which
+// serves the job's store, is stopped with the victim, and goes on when the survivors have heard of
+// it. With FAULT_KIND ("allgather", "allgather_blocking") the
 // steps are calls of that kind instead of allreduces.
 
 #include <fmt/format.h>
@@ -52,7 +54,10 @@ Stamp read_stamp(const std::string& file) {
   return stamp;
 }
 
+bool store_stands_still() { return std::getenv("FAULT_STORE_STANDS_STILL") != nullptr; }
+
 void end_myself(const std::string& file, int signal) {
+  if (store_stands_still()) ::kill(::getppid(), SIGSTOP);
   std::ofstream(file) << ::getpid() << ' ' << fmt::format("{:.6f}", seconds_now()) << std::endl;
   ::kill(::getpid(), signal);
 }
@@ -92,6 +97,11 @@ int survive(Communicator& comm, const Error& error, const std::string& stamp_fil
   fmt::print("rank {} names {} after {:.0f} ms: {}\n", comm.rank(), error.rank(),
              (now - stamp.when) * 1000, error.what());
   std::fflush(stdout);
+  if (store_stands_still()) {
+    // Not at once: the others are to hear of the loss while it stands still.
+    std::this_thread::sleep_for(std::chrono::milliseconds(1000));
+    ::kill(::getppid(), SIGCONT);
+  }
   const auto survivors = comm.shrink(Deadline::after(20));
   std::vector<float> ones(100, 1.0f);
   survivors->allreduce("after", view(ones), ReduceOp::sum).wait();

@@ -16,6 +16,52 @@ from support import DEADLINE, on_threads, run_script
 import tutti
 
 
+# Ranks as forks of one process, and a store of the program's in a file.
+FILE_STORE = """
+import fcntl, json, os, sys
+import tutti
+
+class FileStore(tutti.Store):
+    def __init__(self, path):
+        self.path = path
+
+    def change(self, function):
+        with open(self.path, "a+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            values = json.loads(file.read() or "{}")
+            result = function(values)
+            file.truncate(0)
+            json.dump(values, file)
+            return result
+
+    def get(self, key):
+        found = self.change(lambda values: values.get(key))
+        return None if found is None else bytes.fromhex(found)
+
+    def compare_set(self, key, expected, desired):
+        def change(values):
+            if values.get(key) == (None if expected is None else expected.hex()):
+                values[key] = desired.hex()
+            return bytes.fromhex(values.get(key, ""))
+        return self.change(change)
+
+    def add(self, key, amount):
+        def change(values):
+            value = int(bytes.fromhex(values.get(key, "30"))) + amount
+            values[key] = str(value).encode().hex()
+            return value
+        return self.change(change)
+
+path, size = sys.argv[1], 3
+rank = 0
+for other in range(1, size):
+    if os.fork() == 0:
+        rank = other
+        break
+"""
+
+
 class TableStore(tutti.Store):
     """The fewest methods."""
 
@@ -174,49 +220,7 @@ class Stores(unittest.TestCase):
         self.assertIsNone(alive())
 
     def test_ranks_as_processes_meet_in_a_store_of_the_program(self):
-        program = """
-import fcntl, json, os, sys
-import tutti
-
-class FileStore(tutti.Store):
-    def __init__(self, path):
-        self.path = path
-
-    def change(self, function):
-        with open(self.path, "a+") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            file.seek(0)
-            values = json.loads(file.read() or "{}")
-            result = function(values)
-            file.truncate(0)
-            json.dump(values, file)
-            return result
-
-    def get(self, key):
-        found = self.change(lambda values: values.get(key))
-        return None if found is None else bytes.fromhex(found)
-
-    def compare_set(self, key, expected, desired):
-        def change(values):
-            if values.get(key) == (None if expected is None else expected.hex()):
-                values[key] = desired.hex()
-            return bytes.fromhex(values.get(key, ""))
-        return self.change(change)
-
-    def add(self, key, amount):
-        def change(values):
-            value = int(bytes.fromhex(values.get(key, "30"))) + amount
-            values[key] = str(value).encode().hex()
-            return value
-        return self.change(change)
-
-children = []
-path, size = sys.argv[1], 3
-rank = 0
-for other in range(1, size):
-    if os.fork() == 0:
-        rank = other
-        break
+        program = FILE_STORE + """
 with tutti.Communicator.create({}, FileStore(path), rank=rank, size=size) as comm:
     assert comm.backend == "shm", comm.backend
     assert comm.allreduce_value("v", float(rank), "sum") == 3
@@ -228,6 +232,41 @@ if rank == 0:
         with tempfile.TemporaryDirectory() as folder:
             ran = run_script(program, arguments=[os.path.join(folder, "store")])
         self.assertEqual(ran.stdout, "met\n")
+
+    def test_a_loss_is_heard_though_a_store_of_the_program_answers_nobody(self):
+        program = FILE_STORE + """
+import signal, threading, time
+class Silent(FileStore):
+    speaks = threading.Event()
+    speaks.set()
+
+    def change(self, function):
+        self.speaks.wait()
+        return super().change(function)
+
+comm = tutti.Communicator.create({}, Silent(path), rank=rank, size=size)
+comm.barrier().wait(30)
+Silent.speaks.clear()
+if rank == 2:
+    time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGKILL)
+begin = time.monotonic()
+try:
+    comm.allreduce_value("v", 1.0)
+    raise AssertionError("nobody was lost")
+except tutti.PeerLostError as error:
+    assert error.rank == 2, error
+comm.close()
+assert time.monotonic() - begin < 2.5, time.monotonic() - begin
+Silent.speaks.set()
+if rank == 0:
+    codes = sorted(os.wait()[1] for _ in range(1, size))
+    assert codes == [0, signal.SIGKILL], codes
+    print("heard")
+"""
+        with tempfile.TemporaryDirectory() as folder:
+            ran = run_script(program, arguments=[os.path.join(folder, "store")])
+        self.assertEqual(ran.stdout, "heard\n")
 
 
 class Ends(unittest.TestCase):

@@ -7,15 +7,21 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "tests/backends/support/tcp_raw_socket.h"
 #include "tests/support/network_namespaces.h"
 #include "tests/support/ports.h"
+#include "tests/support/scratch_folder.h"
 #include "tests/support/seconds_since.h"
 #include "tutti/core/communicator.h"
 #include "tutti/core/life/served_store.h"
@@ -85,6 +91,94 @@ class Child {
  private:
   pid_t pid_;
 };
+
+// A program's own store that from some moment on answers nobody, as one whose server stands still
+// and that has no limit: each call waits until it may go on.
+class SilentStore final : public Store {
+ public:
+  explicit SilentStore(std::shared_ptr<Store> store) : store_(std::move(store)) {}
+  void fall_silent() {
+    const std::lock_guard lock(mutex_);
+    is_silent_ = true;
+  }
+  void speak() {
+    const std::lock_guard lock(mutex_);
+    is_silent_ = false;
+    changed_.notify_all();
+  }
+
+  void set(const std::string& key, std::string_view value) override { asked().set(key, value); }
+  std::string set_once(const std::string& key, std::string_view value) override {
+    return asked().set_once(key, value);
+  }
+  std::optional<std::string> try_get(const std::string& key) override {
+    return asked().try_get(key);
+  }
+  std::string get(const std::string& key, Deadline deadline) override {
+    return asked().get(key, deadline);
+  }
+  int64_t add(const std::string& key, int64_t amount) override { return asked().add(key, amount); }
+  int64_t raise(const std::string& key, int64_t least) override {
+    return asked().raise(key, least);
+  }
+  void erase(const std::string& key) override { asked().erase(key); }
+  void erase_all(const std::string& prefix) override { asked().erase_all(prefix); }
+
+ private:
+  Store& asked() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return !is_silent_; });
+    return *store_;
+  }
+
+  const std::shared_ptr<Store> store_;
+  std::mutex mutex_;  // guards the following
+  std::condition_variable changed_;
+  bool is_silent_ = false;
+};
+
+class SilentStoreTest : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Of, SilentStoreTest, testing::Values("shm", "tcp"),
+                         [](const auto& info) { return info.param; });
+
+// A rank is lost meanwhile: the others hear it all the same, and close without waiting for it.
+TEST_P(SilentStoreTest, ALossIsHeardAtOnce) {
+  const test::ScratchFolder folder;
+  const auto options_of = [&](int rank) {
+    auto options = rank_at("1", rank, 3);
+    options.store = "file://" + folder.path() + "/store";
+    options.backend = GetParam();
+    return options;
+  };
+  Child two([&] {
+    static const auto comm = Communicator::create(options_of(2));
+    comm->barrier_blocking();
+  });
+  std::vector<std::shared_ptr<SilentStore>> stores;
+  for (int rank = 0; rank < 2; ++rank)
+    stores.push_back(std::make_shared<SilentStore>(make_file_store(folder.path() + "/store")));
+  std::atomic<int> through = 0;
+  on_ranks(0, 2, [&](int rank) {
+    auto options = options_of(rank);
+    const auto& store = stores[static_cast<size_t>(rank)];
+    options.store_object = store;
+    auto comm = Communicator::create(options);
+    comm->barrier_blocking();
+    store->fall_silent();
+    for (++through; through < 2;) std::this_thread::yield();
+    if (rank == 0) two.kill();
+    const auto begin = Clock::now();
+    std::vector<float> ones(10, 1.0f);
+    const auto error = error_of([&] { comm->allreduce("ones", ones).wait(); });
+    EXPECT_EQ(error.code(), ErrorCode::peer_lost) << error.what();
+    EXPECT_EQ(error.rank(), 2);
+    EXPECT_LT(seconds_since(begin), 1);
+    const auto closing = Clock::now();
+    comm.reset();
+    EXPECT_LT(seconds_since(closing), 1);
+    store->speak();
+  });
+}
 
 TEST(StoreGone, WhatHeldItHasEnded) {
   const auto port = test::own_port();
