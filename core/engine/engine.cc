@@ -112,7 +112,7 @@ bool Engine::step() {
 }
 
 bool Engine::pending() const {
-  return !blocking_.empty() || !scheduler_->idle() || !deferred_.empty() ||
+  return watches_ > 0 || !blocking_.empty() || !scheduler_->idle() || !deferred_.empty() ||
          (coordinator_ && !coordinator_->idle());
 }
 

@@ -102,6 +102,20 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   void raise_when_over(std::shared_ptr<uint32_t> word);
   /// Lets the engine look again at what waits. Any thread; never blocks.
   void wake() { bell_.ring(); }
+  /// While it lives the peers are watched as they are while an operation is pending: for a thread
+  /// that waits for them outside of any, as split() does. Any thread.
+  class WatchOverPeers {
+   public:
+    explicit WatchOverPeers(std::shared_ptr<Engine> engine) : engine_(std::move(engine)) {
+      ++engine_->watches_;
+      engine_->wake();
+    }
+    ~WatchOverPeers() { --engine_->watches_; }
+    WatchOverPeers(const WatchOverPeers&) = delete;
+
+   private:
+    const std::shared_ptr<Engine> engine_;
+  };
   /// Runs `function` as a callback: on the callbacks' thread, or, if the engine is closed, at once.
   /// Any thread; never blocks.
   void post(std::function<void()> function) { callbacks_.push(std::move(function)); }
@@ -329,7 +343,8 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   std::atomic<bool> is_broken_{false};        // broken_ is set
   std::atomic<bool> told_of_pending_{false};  // report() has told of one that close() ended
   std::atomic<uint64_t> wakeups_{0};
-  std::atomic<int> claims_{0};  // threads that sleep in take_token()
+  std::atomic<int> claims_{0};   // threads that sleep in take_token()
+  std::atomic<int> watches_{0};  // WatchOverPeers that live
   /// Blocking calls that are over, well or not. The holder of the token alone writes it.
   std::atomic<uint64_t> blocking_ends_{0};
   std::thread thread_;           // runs background()

@@ -152,6 +152,8 @@ void Attempt::fail(const Error& error) {
 void Attempt::look() {
   if (failure_.look()) return;
   throw_first_death();
+  if (membership_.parents_end)
+    if (const auto end = membership_.parents_end()) failure_.fail(*end);
   report();
 }
 

@@ -57,6 +57,7 @@ CommunicatorState::CommunicatorState(Options given, Membership member)
     : options(std::move(given)), membership(std::move(member)) {
   engine = make_engine(options, membership);
   membership.inheritance = nullptr;
+  membership.parents_end = nullptr;
   capabilities = engine->backend().capabilities();
   if (options.mixed_devices) capabilities.devices.clear();
   const auto host = engine->context().hosts();

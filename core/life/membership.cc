@@ -4,12 +4,15 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <functional>
+#include <optional>
 #include <string_view>
 
 #include "tutti/base/text.h"
 #include "tutti/core/life/communicator_state.h"
 #include "tutti/core/life/rounds.h"
 #include "tutti/core/life/survivors.h"
+#include "tutti/core/watch/watched_store.h"
 
 namespace tutti {
 
@@ -48,11 +51,33 @@ std::string splits_path(const CommunicatorState& parent) {
   return fmt::format("{}/e{}", parent.path, parent.epoch);
 }
 
+// What ended the parent, in its own numbers.
+using ParentsEnd = std::function<std::optional<Error>()>;
+ParentsEnd end_of(const CommunicatorState& parent) {
+  return [weak = std::weak_ptr(parent.engine)]() -> std::optional<Error> {
+    const auto engine = weak.lock();
+    return engine ? engine->broken() : std::nullopt;
+  };
+}
+
+// The same, in the numbers of these members; -1: another rank did.
+ParentsEnd in_numbers_of(const std::vector<int>& members, ParentsEnd end) {
+  return [members, end = std::move(end)] {
+    auto error = end();
+    if (error) {
+      const auto member = std::find(members.begin(), members.end(), error->rank());
+      error->with_rank(member == members.end() ? -1 : static_cast<int>(member - members.begin()));
+    }
+    return error;
+  };
+}
+
 // A communicator of some members of another one: ranks are their places in `members`.
 std::shared_ptr<CommunicatorState> make_child(const CommunicatorState& parent,
                                               const std::vector<int>& members,
                                               const std::string& path, Deadline deadline,
-                                              std::shared_ptr<Inheritance> inheritance) {
+                                              std::shared_ptr<Inheritance> inheritance,
+                                              ParentsEnd end) {
   Options options = parent.options;
   const auto own = std::find(members.begin(), members.end(), parent.options.rank);
   options.rank = static_cast<int>(own - members.begin());
@@ -70,15 +95,25 @@ std::shared_ptr<CommunicatorState> make_child(const CommunicatorState& parent,
   }
   membership.own.place = own_place(options, membership.members[static_cast<size_t>(options.rank)]);
   membership.inheritance = std::move(inheritance);
+  membership.parents_end = std::move(end);
   return std::make_shared<CommunicatorState>(std::move(options), std::move(membership));
+}
+
+// The parent's end, as the split that it ended throws it.
+Error split_with(const Error& end) {
+  return Error(end.code(), fmt::format("split: {}", end.what())).with_rank(end.rank());
 }
 
 // What the backend leaves to the one of the members of a color; a color < 0 has none.
 std::shared_ptr<Inheritance> inherit(const CommunicatorState& parent, int color,
                                      const std::vector<int>& members, const std::string& path) {
   Context context = parent.engine->context();
-  context.store = make_prefix_store(parent.membership.root, path + "/inheritance/");
   context.deadline = Deadline::after(parent.options.connect_timeout);
+  context.store = make_watched_store(
+      make_prefix_store(bounded(parent.membership.root, context.deadline), path + "/inheritance/"),
+      [end = end_of(parent)] {
+        if (const auto error = end()) throw split_with(*error);
+      });
   const auto own = std::find(members.begin(), members.end(), context.rank);
   return parent.engine->backend().split(context, color, static_cast<int>(own - members.begin()));
 }
@@ -119,16 +154,22 @@ std::shared_ptr<CommunicatorState> split(const CommunicatorState& parent, int nu
   std::sort(order.begin(), order.end());
   std::vector<int> members;
   for (const auto& [key, rank] : order) members.push_back(rank);
+  // A member that stands still is seen although nothing is pending.
+  const Engine::WatchOverPeers watch(parent.engine);
   auto inheritance = inherit(parent, color, members, path);
   if (color < 0) return nullptr;
   try {
-    auto state =
-        make_child(parent, members, fmt::format("{}/{}", path, color),
-                   Deadline::after(parent.options.connect_timeout), std::move(inheritance));
+    auto state = make_child(parent, members, fmt::format("{}/{}", path, color),
+                            Deadline::after(parent.options.connect_timeout), std::move(inheritance),
+                            in_numbers_of(members, end_of(parent)));
     state->path = path_of(state->options, state->membership.path);
     return state;
   } catch (const Error& error) {
-    throw as_seen_from(members, "split", error);
+    const auto seen = as_seen_from(members, "split", error);
+    // The parent knows best which of its ranks is gone; what is this rank's own it says itself.
+    const auto end = parent.engine->broken();
+    if (end && (error.rank() < 0 || seen.rank() != parent.options.rank)) throw split_with(*end);
+    throw Error(seen);
   }
 }
 
@@ -156,6 +197,15 @@ Error store_is_gone(const CommunicatorState& parent, const Error& error) {
       .with_rank(options.serve_store ? -1 : options.rank);
 }
 
+// A parent that has ended is why its ranks shrink. One that has not may yet tell of a member.
+ParentsEnd end_during_shrink(const CommunicatorState& parent, const std::vector<int>& members) {
+  if (parent.engine->broken()) return nullptr;
+  return [end = in_numbers_of(members, end_of(parent))] {
+    auto error = end();
+    return error && error->rank() >= 0 ? error : std::nullopt;
+  };
+}
+
 bool is_store_gone(const CommunicatorState& parent, Deadline deadline) {
   try {
     bounded(parent.membership.root, deadline)->try_get(parent.path);
@@ -175,6 +225,7 @@ std::shared_ptr<CommunicatorState> shrink(const CommunicatorState& parent, Deadl
   if (const int gone = parent.engine->gone_rank(); gone >= 0 && gone != own)
     terms.given_up.insert(gone);
   parent.options.observe("shrink");
+  const Engine::WatchOverPeers watch(parent.engine);
   try {
     Survivors survivors(bounded(parent.membership.root, deadline), parent.path, parent.epoch,
                         std::move(terms));
@@ -183,7 +234,8 @@ std::shared_ptr<CommunicatorState> shrink(const CommunicatorState& parent, Deadl
       const auto attempt = Deadline::after(seconds);
       try {
         auto state = make_child(parent, members, survivors.epoch_path(),
-                                attempt.when() < deadline.when() ? attempt : deadline, nullptr);
+                                attempt.when() < deadline.when() ? attempt : deadline, nullptr,
+                                end_during_shrink(parent, members));
         state->path = parent.path;
         state->epoch = survivors.epoch();
         // What was under way on the parent has ended for all that are left.
