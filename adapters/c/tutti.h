@@ -200,7 +200,9 @@ typedef struct tutti_store_functions {
   int (*wait)(void* context, const char* key, double seconds, tutti_value_t value);
   int (*erase)(void* context, const char* key);        /* NULL: keys stay */
   int (*erase_all)(void* context, const char* prefix); /* NULL: keys stay */
-  void (*destroy)(void* context); /* nothing uses the store any more; may be NULL */
+  /* Nothing uses the store any more; may be NULL. A call that takes longer than 0.3 s may outlast
+   * the communicator that made it, but not this. */
+  void (*destroy)(void* context);
 } tutti_store_functions_t;
 
 /* Copies the functions; `store` is for tutti_create_in_store(). */

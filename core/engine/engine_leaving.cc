@@ -183,10 +183,10 @@ Error Engine::blame_for(const Error& lost) {
   return scheduler_->idle() ? *before : lost;
 }
 
-// The launcher knows best how a rank ended; it gets a moment to write that down, and the store as
-// long to tell, whether it answers or not. The peer may also
-// have ended because of another rank: then the launcher saw that one fail first, or a third rank
-// tells of it in a fault, perhaps after this rank saw the peer's end.
+// The launcher knows best how a rank ended; it gets a moment to write that down, and so long the
+// store is waited for, whether it answers or not. The peer may also have ended because of another
+// rank: then the launcher saw that one fail first, or a third rank tells of it in a fault, perhaps
+// after this rank saw the peer's end.
 Error Engine::peer_lost_error(int peer, const std::string& detail) {
   const auto& place = context_.places[static_cast<size_t>(peer)];
   const bool is_here = sees_process_of(peer);

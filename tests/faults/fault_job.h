@@ -92,8 +92,10 @@ class FaultJob : public testing::Test {
              int expected_code, bool must_shrink) {
     const bool all_are_connected =
         how.starts_with("kill-at transfer") || how.starts_with("kill-after");
-    if (must_shrink && all_are_connected && ++losses_ % 2 == 0)
+    if (must_shrink && all_are_connected && ++losses_ % 2 == 0) {
       settings += " FAULT_STORE_STANDS_STILL=1";
+      limit_ms += 500;  // each survivor waits for it for 300 ms
+    }
     SCOPED_TRACE(fmt::format("victim {} {} {}", victim, how, settings));
     std::filesystem::remove(stamp_);
     const auto before = abandoned();
