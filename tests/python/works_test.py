@@ -359,7 +359,7 @@ class Arrays(unittest.TestCase):
                 comm.grouped_allreduce("group", [])
             with self.assertRaisesRegex(tutti.InvalidArgumentError, "2 row counts.*1 ranks"):
                 comm.alltoall("rows", numpy.zeros(3), [1, 2])
-            with self.assertRaisesRegex(tutti.InvalidArgumentError, "whole numbers"):
+            with self.assertRaisesRegex(tutti.InvalidArgumentError, "a whole number"):
                 comm.alltoall("rows", numpy.zeros(3), [1.5])
             with self.assertRaisesRegex(tutti.InvalidArgumentError, "no dtype"):
                 tutti.Memory(0, (1,), "f31")

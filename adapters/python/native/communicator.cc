@@ -49,7 +49,8 @@ PyObject* made_by(Make&& make) {
 PyObject* create(PyObject*, PyObject* arguments) {
   PyObject *lines = nullptr, *store = nullptr;
   int rank = 0, size = 0, is_thread = 0;
-  if (!PyArg_ParseTuple(arguments, "OOiip:create", &lines, &store, &rank, &size, &is_thread))
+  if (!PyArg_ParseTuple(arguments, "OOO&O&p:create", &lines, &store, as_rank, &rank, as_size, &size,
+                        &is_thread))
     return nullptr;
   std::vector<std::string> settings;
   if (!read_texts(lines, "the settings", settings)) return nullptr;
@@ -67,7 +68,7 @@ PyObject* create(PyObject*, PyObject* arguments) {
 
 PyObject* split(PyObject* self, PyObject* arguments) {
   int color = 0, key = 0;
-  if (!PyArg_ParseTuple(arguments, "ii:split", &color, &key)) return nullptr;
+  if (!PyArg_ParseTuple(arguments, "O&O&:split", as_color, &color, as_color, &key)) return nullptr;
   return made_by([shared = shared_of(self), color, key](tutti_comm_t* part) {
     return tutti_split(shared->comm, color, key, part);
   });
@@ -178,8 +179,11 @@ PyObject* statistics(PyObject* self, PyObject*) {
 }
 
 PyObject* allocate_memory(PyObject* self, PyObject* arguments) {
-  long long bytes = 0;
-  if (!PyArg_ParseTuple(arguments, "L:allocate", &bytes)) return nullptr;
+  PyObject* given = nullptr;
+  int64_t bytes = 0;
+  if (!PyArg_ParseTuple(arguments, "O:allocate", &given) ||
+      !read_whole(given, "a number of bytes", INT64_MIN, INT64_MAX, bytes))
+    return nullptr;
   return make_region(shared_of(self), bytes);
 }
 

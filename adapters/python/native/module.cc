@@ -52,23 +52,62 @@ bool read_texts(PyObject* sequence, const char* what, std::vector<std::string>& 
   return true;
 }
 
+namespace {
+
+/// A truth value of Python, NumPy or torch: they have an __index__, or had one.
+bool is_truth(PyObject* object) {
+  if (PyBool_Check(object) != 0) return true;
+  if (PyLong_CheckExact(object) != 0) return false;
+  const Reference dtype(PyObject_GetAttrString(object, "dtype"));
+  const Reference text(dtype ? PyObject_Str(dtype.get()) : nullptr);
+  PyErr_Clear();
+  return text && text_of(text.get()).find("bool") != std::string::npos;
+}
+
+}  // namespace
+
+bool read_whole(PyObject* object, const std::string& what, int64_t least, int64_t most,
+                int64_t& number) {
+  const Reference index(is_truth(object) ? nullptr : PyNumber_Index(object));
+  const long long value = index ? PyLong_AsLongLong(index.get()) : -1;
+  if (index && PyErr_Occurred() == nullptr && value >= least && value <= most) {
+    number = value;
+    return true;
+  }
+  PyErr_Clear();
+  const Reference given(PyObject_Repr(object));
+  std::string text = given ? text_of(given.get()) : "";
+  PyErr_Clear();
+  if (text.empty() || text.size() > 60 || text.find('\n') != std::string::npos)
+    text = "such an object";
+  refuse(what + " must be a whole number" +
+         (index ? " between " + std::to_string(least) + " and " + std::to_string(most) : "") +
+         ", not " + text);
+  return false;
+}
+
 bool read_numbers(PyObject* sequence, const char* what, std::vector<int64_t>& numbers) {
   const Reference elements = elements_of(sequence, what);
   if (!elements) return false;
-  for (Py_ssize_t i = 0; i < PyList_Size(elements.get()); ++i) {
-    const Reference index(PyNumber_Index(PyList_GetItem(elements.get(), i)));
-    const long long number = index ? PyLong_AsLongLong(index.get()) : -1;
-    if (number == -1 && PyErr_Occurred() != nullptr) {
-      PyErr_Clear();
-      refuse(std::string(what) + " must be whole numbers");
+  for (Py_ssize_t i = 0; i < PyList_Size(elements.get()); ++i)
+    if (!read_whole(PyList_GetItem(elements.get(), i), std::string("each of ") + what, INT64_MIN,
+                    INT64_MAX, numbers.emplace_back()))
       return false;
-    }
-    numbers.push_back(number);
-  }
   return true;
 }
 
 namespace {
+
+// whole(value, what): what the parts in Python read whole numbers by.
+PyObject* whole(PyObject*, PyObject* arguments) {
+  PyObject* value = nullptr;
+  const char* what = nullptr;
+  int64_t number = 0;
+  if (!PyArg_ParseTuple(arguments, "Os:whole", &value, &what) ||
+      !read_whole(value, what, INT64_MIN, INT64_MAX, number))
+    return nullptr;
+  return PyLong_FromLongLong(number);
+}
 
 // prepare(error_maker, awaiter, main_thread)
 PyObject* prepare(PyObject*, PyObject* arguments) {
@@ -89,6 +128,7 @@ PyObject* after_fork(PyObject*, PyObject*) {
 
 PyMethodDef functions[] = {{"prepare", prepare, METH_VARARGS, nullptr},
                            {"after_fork", after_fork, METH_NOARGS, nullptr},
+                           {"whole", whole, METH_VARARGS, nullptr},
                            {nullptr, nullptr, 0, nullptr}};
 
 PyModuleDef definition = {PyModuleDef_HEAD_INIT,

@@ -200,7 +200,27 @@ inline void free_object(PyObject* self) {
 }
 /// The settings of create: a sequence of "name=value".
 bool read_texts(PyObject* sequence, const char* what, std::vector<std::string>& texts);
+/// A whole number of the program's. Nothing is converted to one: a float, a text or a truth value
+/// is refused.
+bool read_whole(PyObject* object, const std::string& what, int64_t least, int64_t most,
+                int64_t& number);
 bool read_numbers(PyObject* sequence, const char* what, std::vector<int64_t>& numbers);
+/// The same as converters of PyArg_ParseTuple ("O&" into an int).
+inline int read_int(PyObject* object, const char* what, void* place) {
+  int64_t number = 0;
+  if (!read_whole(object, what, INT32_MIN, INT32_MAX, number)) return 0;
+  *static_cast<int*>(place) = static_cast<int>(number);
+  return 1;
+}
+inline int as_rank(PyObject* object, void* place) { return read_int(object, "a rank", place); }
+inline int as_size(PyObject* object, void* place) { return read_int(object, "a size", place); }
+inline int as_priority(PyObject* object, void* place) {
+  return read_int(object, "a priority", place);
+}
+inline int as_color(PyObject* object, void* place) {
+  return read_int(object, "a color or key of split()", place);
+}
+inline int as_index(PyObject* object, void* place) { return read_int(object, "an index", place); }
 std::string text_of(PyObject* unicode);
 
 }  // namespace tutti::python

@@ -164,9 +164,10 @@ tutti_tensor_t with_rows_of(const tutti_tensor_t& output, const tutti_tensor_t& 
 PyObject* start_operation(PyObject* self, PyObject* arguments) {
   Call call;
   PyObject *name = nullptr, *first = nullptr, *second = nullptr, *rows = nullptr;
-  if (!PyArg_ParseTuple(arguments, "iOOOiiddiiO:start", &call.kind, &name, &first, &second,
-                        &call.peer, &call.options.op, &call.options.prescale,
-                        &call.options.postscale, &call.options.wire, &call.options.priority, &rows))
+  if (!PyArg_ParseTuple(arguments, "iOOOO&iddiO&O:start", &call.kind, &name, &first, &second,
+                        as_rank, &call.peer, &call.options.op, &call.options.prescale,
+                        &call.options.postscale, &call.options.wire, as_priority,
+                        &call.options.priority, &rows))
     return nullptr;
   auto body = std::make_unique<WorkBody>();
   body->comm = shared_of(self);
@@ -241,9 +242,9 @@ PyObject* start_group(PyObject* self, PyObject* arguments) {
   const char* group = nullptr;
   PyObject *names = nullptr, *arrays = nullptr, *outputs = nullptr;
   tutti_reduce_options_t options = TUTTI_REDUCE_OPTIONS;
-  if (!PyArg_ParseTuple(arguments, "isOO!Oiddii:start_group", &kind, &group, &names, &PyList_Type,
+  if (!PyArg_ParseTuple(arguments, "isOO!OiddiO&:start_group", &kind, &group, &names, &PyList_Type,
                         &arrays, &outputs, &options.op, &options.prescale, &options.postscale,
-                        &options.wire, &options.priority))
+                        &options.wire, as_priority, &options.priority))
     return nullptr;
   std::vector<std::string> texts;
   if (!read_texts(names, "the names", texts)) return nullptr;
@@ -340,8 +341,8 @@ int block(const Call& call) {
 PyObject* run_blocking(PyObject* self, PyObject* arguments) {
   Call call;
   PyObject *first = nullptr, *second = nullptr, *rows = nullptr;
-  if (!PyArg_ParseTuple(arguments, "isOOiiO:blocking", &call.kind, &call.name, &first, &second,
-                        &call.peer, &call.options.op, &rows))
+  if (!PyArg_ParseTuple(arguments, "isOOO&iO:blocking", &call.kind, &call.name, &first, &second,
+                        as_rank, &call.peer, &call.options.op, &rows))
     return nullptr;
   const auto shared = shared_of(self);
   call.comm = shared->comm;
@@ -381,8 +382,8 @@ PyObject* run_sendrecv(PyObject* self, PyObject* arguments) {
   const char *send_name = nullptr, *recv_name = nullptr;
   PyObject *first = nullptr, *second = nullptr;
   int to = 0, from = 0;
-  if (!PyArg_ParseTuple(arguments, "sOisOi:sendrecv_blocking", &send_name, &first, &to, &recv_name,
-                        &second, &from))
+  if (!PyArg_ParseTuple(arguments, "sOO&sOO&:sendrecv_blocking", &send_name, &first, as_rank, &to,
+                        &recv_name, &second, as_rank, &from))
     return nullptr;
   const auto shared = shared_of(self);
   Given input, output;

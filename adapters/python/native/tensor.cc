@@ -44,9 +44,9 @@ PyObject* make_memory(PyTypeObject* type, PyObject* arguments, PyObject* keyword
   PyObject *shape = nullptr, *owner = Py_None;
   const char *dtype = nullptr, *device = "cpu";
   int index = 0;
-  if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "KOs|$siKO:Memory",
+  if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "KOs|$sO&KO:Memory",
                                    const_cast<char**>(names), &pointer, &shape, &dtype, &device,
-                                   &index, &stream, &owner))
+                                   as_index, &index, &stream, &owner))
     return nullptr;
   std::vector<int64_t> extents;
   if (!read_numbers(shape, "the shape of a Memory", extents)) return nullptr;
