@@ -321,6 +321,7 @@ class Sets(RankCase):
             hvd.allreduce(torch.ones(1), process_set=other)
         self.assertFalse(other.included())
         self.assertIsNone(other.rank())
+        self.assertEqual(other.size(), len(other.ranks))  # outside of it too
         self.assertTrue(mine.included())
         self.assertEqual(mine.rank(), self.rank // 2)
         self.assertEqual(mine.size(), len(mine.ranks))

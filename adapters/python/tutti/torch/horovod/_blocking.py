@@ -12,7 +12,7 @@ from torch import Tensor
 from . import _operations as start
 from ._compression import Compression
 from ._handles import synchronize
-from ._operations import Average, Sum, operator_of
+from ._operations import Average, Sum
 from ._world import ProcessSet, global_process_set, members, place_of
 
 
@@ -23,10 +23,12 @@ def _of_gradient(name: Optional[str]) -> Optional[str]:
 class _Allreduce(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, name: Any, how: Any, *tensors: Any) -> Any:
+        # What is refused is refused where the operation has its number.
+        average, *rest = how
         ctx.name, ctx.how = name, how
         if len(tensors) == 1:
-            return synchronize(start.allreduce_async(tensors[0], None, name, *how))
-        return tuple(synchronize(start.grouped_allreduce_async(tensors, None, name, *how)))
+            return synchronize(start.allreduce_async(tensors[0], average, name, *rest))
+        return tuple(synchronize(start.grouped_allreduce_async(tensors, average, name, *rest)))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
@@ -102,7 +104,7 @@ def allreduce(
     compression: Any = Compression.none, op: Optional[int] = None, prescale_factor: float = 1.0,
     postscale_factor: float = 1.0, process_set: ProcessSet = global_process_set,
 ) -> Tensor:  # fmt: skip
-    how = (operator_of(op, average), prescale_factor, postscale_factor, process_set)
+    how = (average, op, prescale_factor, postscale_factor, process_set)
     small, context = compression.compress(tensor)
     return compression.decompress(_Allreduce.apply(name, how, small), context)  # type: ignore
 
@@ -112,10 +114,9 @@ def allreduce_(
     op: Optional[int] = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:  # fmt: skip
-    op = operator_of(op, average)
     return synchronize(  # type: ignore[no-any-return]
         start.allreduce_async_(
-            tensor, None, name, op, prescale_factor, postscale_factor, process_set
+            tensor, average, name, op, prescale_factor, postscale_factor, process_set
         )
     )
 
@@ -134,7 +135,7 @@ def grouped_allreduce(
         ]
     if not tensors:
         return []
-    how = (operator_of(op, average), prescale_factor, postscale_factor, process_set)
+    how = (average, op, prescale_factor, postscale_factor, process_set)
     small, contexts = zip(*(compression.compress(tensor) for tensor in tensors))
     reduced = _Allreduce.apply(name, how, *small)
     return [compression.decompress(*pair) for pair in zip(reduced, contexts)]
@@ -145,10 +146,9 @@ def grouped_allreduce_(
     op: Optional[int] = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[Tensor]:  # fmt: skip
-    op = operator_of(op, average)
     return synchronize(  # type: ignore[no-any-return]
         start.grouped_allreduce_async_(
-            tensors, None, name, op, prescale_factor, postscale_factor, process_set
+            tensors, average, name, op, prescale_factor, postscale_factor, process_set
         )
     )
 
@@ -164,7 +164,7 @@ def grouped_allgather(
     name: Optional[str] = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[Tensor]:
-    if any(tensor.requires_grad for tensor in tensors):  # each then has a gradient of its own
+    if any(getattr(tensor, "requires_grad", False) for tensor in tensors):  # each then has a gradient of its own
         names = (name and f"{name}.{index}" for index in range(len(tensors)))
         return [allgather(tensor, one, process_set) for tensor, one in zip(tensors, names)]
     return synchronize(  # type: ignore[no-any-return]
@@ -218,7 +218,7 @@ def grouped_reducescatter(
     op: int = Average, process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0, postscale_factor: float = 1.0,
 ) -> list[Tensor]:  # fmt: skip
-    if any(tensor.requires_grad for tensor in tensors):
+    if any(getattr(tensor, "requires_grad", False) for tensor in tensors):
         names = (name and f"{name}.{index}" for index in range(len(tensors)))
         return [
             reducescatter(

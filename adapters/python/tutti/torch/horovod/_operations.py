@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Callable, Optional
 
 import torch
 import tutti
 from torch import Tensor
 
+from .._calls import told, whole, whole_numbers
 from .._memory import check, fetch, memory, memory_of_rows, rows_from
 from . import _world
 from ._adasum import combine
@@ -27,13 +29,32 @@ def operator_of(op: Optional[int], average: Optional[bool]) -> int:
             raise ValueError("op and average say the same: give op only")
         warnings.warn("average is deprecated; give op=Average or op=Sum", DeprecationWarning, 3)
         return Average if average else Sum
-    op = Average if op is None else op
+    op = Average if op is None else whole(op, "op")
     if op not in (Average, Sum, Adasum, Min, Max, Product):
         raise ValueError(f"op is {op!r}, none of Average, Sum, Adasum, Min, Max and Product")
     return op
 
 
+@contextlib.contextmanager
+def _call(
+    kind: str, name: Optional[str], process_set: ProcessSet, parts: Sequence[Any] = ("",)
+) -> Iterator[tuple[tutti.Communicator, str]]:
+    """A call that a member of the set makes: its name, or its number, is taken before anything is
+    looked at, and the other ranks hear if it is refused. `parts`: how the names of its operations
+    end."""
+    comm, known = members(process_set)
+    full = known.name(kind, name)
+    with told(comm, [f"{full}{part}" for part in parts]):
+        yield comm, full
+
+
+def _numbered(tensors: Sequence[Any]) -> list[str]:
+    return [f".{index}" for index in range(len(tensors))]
+
+
 def contiguous(call: str, tensor: Tensor) -> Tensor:
+    if not isinstance(tensor, Tensor):
+        raise ValueError(f"{call}: a tensor is wanted, not {type(tensor).__name__}")
     check(call, tensor)
     if not tensor.is_contiguous():
         raise ValueError(f"{call}: the tensor must be contiguous, so pass tensor.contiguous()")
@@ -68,13 +89,12 @@ def _factor(op: int, tensor: Tensor, postscale: float, ranks: int) -> float:
 
 
 def _allreduce(
-    tensor: Tensor, output: Tensor, name: Optional[str], op: int, prescale: float,
-    postscale: float, process_set: ProcessSet,
+    comm: tutti.Communicator, full: str, tensor: Tensor, output: Tensor, op: int, prescale: float,
+    postscale: float,
 ) -> int:  # fmt: skip
-    comm, known = members(process_set)
     if op == Adasum:
-        return _adasum_allreduce([tensor], [output], name, prescale, postscale, process_set, False)
-    full = known.name("allreduce", name)
+        works, finish_all = _adasum(comm, [full], [tensor], [output], prescale, postscale)
+        return handle_of(works, lambda: finish_all()[0])
     scale = _factor(op, tensor, postscale, comm.size)
     into = None if output is tensor else _numbers(output)
     work = guarded(
@@ -91,33 +111,31 @@ def _allreduce(
     return handle_of([work], finish)
 
 
-def _adasum_allreduce(
-    tensors: Sequence[Tensor], outputs: Sequence[Tensor], name: Optional[str], prescale: float,
-    postscale: float, process_set: ProcessSet, is_group: bool,
-) -> int:  # fmt: skip
+def _adasum(
+    comm: tutti.Communicator, names: Sequence[str], tensors: Sequence[Tensor],
+    outputs: Sequence[Tensor], prescale: float, postscale: float,
+) -> tuple[list[tutti.Work], Callable[[], list[Tensor]]]:  # fmt: skip
     """Every rank gathers all vectors and combines them itself, each tensor by its own angles."""
-    comm, known = members(process_set)
     for tensor in tensors:
         if not tensor.is_floating_point():
             raise ValueError(f"allreduce: Adasum of {tensor.dtype}; it takes floating-point numbers")
-    full = known.name("adasum", name)
     gathered = [t.new_empty((comm.size, t.numel())) for t in tensors]
     works = [
         guarded(
             lambda: comm.allgather(
-                f"{full}/{index}", _numbers(tensor.reshape(-1)), output=_numbers(into.view(-1))
+                name, _numbers(tensor.reshape(-1)), output=_numbers(into.view(-1))
             )
         )
-        for index, (tensor, into) in enumerate(zip(tensors, gathered))
+        for name, tensor, into in zip(names, tensors, gathered)
     ]
 
-    def finish() -> Any:
+    def finish() -> list[Tensor]:
         for output, everyone in zip(outputs, gathered):
-            whole = combine([part.double() * prescale for part in everyone]) * postscale
-            output.copy_(whole.view(output.shape))
-        return list(outputs) if is_group else outputs[0]
+            combined = combine([part.double() * prescale for part in everyone]) * postscale
+            output.copy_(combined.view(output.shape))
+        return list(outputs)
 
-    return handle_of(works, finish)
+    return works, finish
 
 
 def allreduce_async(
@@ -126,10 +144,11 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:  # fmt: skip
     """Into a new tensor, which synchronize() gives."""
-    op = operator_of(op, average)
-    tensor = contiguous("allreduce", tensor)
-    output = torch.empty_like(tensor)
-    return _allreduce(tensor, output, name, op, prescale_factor, postscale_factor, process_set)
+    with _call("allreduce", name, process_set) as (comm, full):
+        op = operator_of(op, average)
+        tensor = contiguous("allreduce", tensor)
+        output = torch.empty_like(tensor)
+        return _allreduce(comm, full, tensor, output, op, prescale_factor, postscale_factor)
 
 
 def allreduce_async_(
@@ -138,27 +157,25 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:  # fmt: skip
     """In place."""
-    op = operator_of(op, average)
-    given = contiguous("allreduce", tensor)
-    handle = _allreduce(given, given, name, op, prescale_factor, postscale_factor, process_set)
+    with _call("allreduce", name, process_set) as (comm, full):
+        op = operator_of(op, average)
+        given = contiguous("allreduce", tensor)
+        handle = _allreduce(comm, full, given, given, op, prescale_factor, postscale_factor)
     return giving(handle, tensor)
 
 
 def _grouped_allreduce(
-    tensors: Sequence[Tensor], outputs: Sequence[Tensor], name: Optional[str], op: int,
-    prescale: float, postscale: float, process_set: ProcessSet,
+    comm: tutti.Communicator, full: str, outputs: list[Tensor], op: int, prescale: float,
+    postscale: float,
 ) -> int:  # fmt: skip
     """In place in `outputs`, which hold the inputs."""
-    comm, known = members(process_set)
-    if not outputs:
-        return handle_of([], list)
+    names = [f"{full}{part}" for part in _numbered(outputs)]
     if op == Adasum:
-        return _adasum_allreduce(outputs, outputs, name, prescale, postscale, process_set, True)
+        return handle_of(*_adasum(comm, names, outputs, outputs, prescale, postscale))
     kinds = {output.is_floating_point() for output in outputs}
     if op == Average and len(kinds) > 1:
         raise ValueError("grouped_allreduce: averages of integers and of others in one group")
-    full = known.name("grouped_allreduce", name)
-    pairs = [(f"{full}.{index}", _numbers(output)) for index, output in enumerate(outputs)]
+    pairs = [(one, _numbers(output)) for one, output in zip(names, outputs)]
     scale = _factor(op, outputs[0], postscale, comm.size)
     work = guarded(
         lambda: comm.grouped_allreduce(full, pairs, _WORDS[op], prescale=prescale, postscale=scale)
@@ -178,12 +195,13 @@ def grouped_allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:  # fmt: skip
     """All of them or none, under one handle; a list of new tensors."""
-    op = operator_of(op, average)
-    given = [contiguous("grouped_allreduce", tensor) for tensor in tensors]
-    outputs = [tensor.clone() for tensor in given]
-    return _grouped_allreduce(
-        given, outputs, name, op, prescale_factor, postscale_factor, process_set
-    )
+    tensors = list(tensors)
+    if not tensors:
+        return handle_of([], list)
+    with _call("grouped_allreduce", name, process_set, _numbered(tensors)) as (comm, full):
+        op = operator_of(op, average)
+        outputs = [contiguous("grouped_allreduce", tensor).clone() for tensor in tensors]
+        return _grouped_allreduce(comm, full, outputs, op, prescale_factor, postscale_factor)
 
 
 def grouped_allreduce_async_(
@@ -192,36 +210,41 @@ def grouped_allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:  # fmt: skip
     """In place."""
-    op = operator_of(op, average)
-    given = [contiguous("grouped_allreduce", tensor) for tensor in tensors]
-    handle = _grouped_allreduce(
-        given, given, name, op, prescale_factor, postscale_factor, process_set
-    )
-    return giving(handle, list(tensors))
+    tensors = list(tensors)
+    if not tensors:
+        return handle_of([], list)
+    with _call("grouped_allreduce", name, process_set, _numbered(tensors)) as (comm, full):
+        op = operator_of(op, average)
+        given = [contiguous("grouped_allreduce", tensor) for tensor in tensors]
+        handle = _grouped_allreduce(comm, full, given, op, prescale_factor, postscale_factor)
+    return giving(handle, tensors)
 
 
 def sparse_allreduce_async(
     tensor: Tensor, name: Optional[str], op: int, process_set: ProcessSet = global_process_set
 ) -> Callable[[], Tensor]:
     """Of a sparse tensor. What it gives is called instead of synchronize()."""
-    if op not in (Average, Sum):
-        raise ValueError("sparse_allreduce_async: op must be Average or Sum")
-    own = tensor.detach().coalesce()
-    indices, values = own.indices().t().contiguous(), own.values().contiguous()
-    ranks = members(process_set)[0].size
-    names = (None, None) if name is None else (f"{name}.indices", f"{name}.values")
-    handles = [
-        allgather_async(part, part_name, process_set)
-        for part, part_name in zip((indices, values), names)
-    ]
+    ends = (".indices", ".values")
+    with _call("sparse_allreduce", name, process_set, ends) as (comm, full):
+        if op not in (Average, Sum):
+            raise ValueError("sparse_allreduce_async: op must be Average or Sum")
+        if not isinstance(tensor, Tensor) or not tensor.is_sparse:
+            raise ValueError("sparse_allreduce_async: a sparse tensor is wanted")
+        own = tensor.detach().coalesce()
+        parts = (own.indices().t().contiguous(), own.values().contiguous())
+        works = [
+            guarded(lambda: comm.allgather(f"{full}{end}", memory_of_rows(part)))
+            for end, part in zip(ends, parts)
+        ]
 
-    def wait() -> Tensor:
-        where, what = (synchronize(handle) for handle in handles)
+    def finish() -> Tensor:
+        where, what = (rows_from(work.output(0), part) for work, part in zip(works, parts))
         if op == Average:
-            what = what / ranks
+            what = what / comm.size
         return torch.sparse_coo_tensor(where.t(), what, tensor.shape).coalesce()
 
-    return wait
+    handle = handle_of(works, finish)
+    return lambda: synchronize(handle)  # type: ignore[no-any-return]
 
 
 # --- what moves ---
@@ -231,10 +254,9 @@ def allgather_async(
     tensor: Tensor, name: Optional[str] = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """One behind the other along the first dimension, in which the ranks may differ."""
-    comm, known = members(process_set)
-    tensor = rows_of("allgather", tensor)
-    full = known.name("allgather", name)
-    work = guarded(lambda: comm.allgather(full, memory_of_rows(tensor)))
+    with _call("allgather", name, process_set) as (comm, full):
+        tensor = rows_of("allgather", tensor)
+        work = guarded(lambda: comm.allgather(full, memory_of_rows(tensor)))
     return handle_of([work], lambda: rows_from(work.output(0), tensor))
 
 
@@ -243,25 +265,21 @@ def grouped_allgather_async(
     name: Optional[str] = None,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    comm, known = members(process_set)
-    given = [rows_of("grouped_allgather", tensor) for tensor in tensors]
-    if not given:
+    tensors = list(tensors)
+    if not tensors:
         return handle_of([], list)
-    full = known.name("grouped_allgather", name)
-    pairs = [(f"{full}.{index}", memory_of_rows(tensor)) for index, tensor in enumerate(given)]
-    work = guarded(lambda: comm.grouped_allgather(full, pairs))
+    ends = _numbered(tensors)
+    with _call("grouped_allgather", name, process_set, ends) as (comm, full):
+        given = [rows_of("grouped_allgather", tensor) for tensor in tensors]
+        pairs = [(f"{full}{end}", memory_of_rows(tensor)) for end, tensor in zip(ends, given)]
+        work = guarded(lambda: comm.grouped_allgather(full, pairs))
     return handle_of(
         [work],
         lambda: [rows_from(work.output(index), tensor) for index, tensor in enumerate(given)],
     )
 
 
-def _broadcast(
-    output: Tensor, root_rank: int, name: Optional[str], process_set: ProcessSet
-) -> int:
-    comm, known = members(process_set)
-    root = place_of(root_rank, process_set)
-    full = known.name("broadcast", name)
+def _broadcast(comm: tutti.Communicator, full: str, output: Tensor, root: int) -> int:
     work = guarded(lambda: comm.broadcast(full, memory_of_rows(output), root))
     return handle_of([work], lambda: output)
 
@@ -273,8 +291,9 @@ def broadcast_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """`root_rank` is the rank in the world, also for a process set."""
-    output = contiguous("broadcast", tensor).clone()
-    return _broadcast(output, root_rank, name, process_set)
+    with _call("broadcast", name, process_set) as (comm, full):
+        root = place_of(root_rank, process_set)
+        return _broadcast(comm, full, contiguous("broadcast", tensor).clone(), root)
 
 
 def broadcast_async_(
@@ -284,8 +303,10 @@ def broadcast_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """In place."""
-    given = contiguous("broadcast", tensor)
-    return giving(_broadcast(given, root_rank, name, process_set), tensor)
+    with _call("broadcast", name, process_set) as (comm, full):
+        root = place_of(root_rank, process_set)
+        handle = _broadcast(comm, full, contiguous("broadcast", tensor), root)
+    return giving(handle, tensor)
 
 
 def alltoall_async(
@@ -295,20 +316,19 @@ def alltoall_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """synchronize() gives the rows that came and, as int32, how many came from each rank."""
-    comm, known = members(process_set)
-    tensor = rows_of("alltoall", tensor)
-    rows = tensor.shape[0]
-    if splits is None:
-        if rows % comm.size != 0:
-            raise ValueError(f"alltoall: {rows} rows for {comm.size} ranks; give splits")
-        counts = [rows // comm.size] * comm.size
-    else:
-        counts = [int(count) for count in splits]
-        if len(counts) != comm.size or min(counts) < 0 or sum(counts) > rows:
-            raise ValueError(f"alltoall: splits {counts} of {rows} rows for {comm.size} ranks")
-        tensor = tensor[: sum(counts)]
-    full = known.name("alltoall", name)
-    work = guarded(lambda: comm.alltoall(full, memory_of_rows(tensor), counts))
+    with _call("alltoall", name, process_set) as (comm, full):
+        tensor = rows_of("alltoall", tensor)
+        rows = tensor.shape[0]
+        if splits is None:
+            if rows % comm.size != 0:
+                raise ValueError(f"alltoall: {rows} rows for {comm.size} ranks; give splits")
+            counts = [rows // comm.size] * comm.size
+        else:
+            counts = whole_numbers(splits, "alltoall's splits")
+            if len(counts) != comm.size or min(counts) < 0 or sum(counts) > rows:
+                raise ValueError(f"alltoall: splits {counts} of {rows} rows for {comm.size} ranks")
+            tensor = tensor[: sum(counts)]
+        work = guarded(lambda: comm.alltoall(full, memory_of_rows(tensor), counts))
     return handle_of(
         [work],
         lambda: (
@@ -319,9 +339,8 @@ def alltoall_async(
 
 
 def _reducescatter(
-    tensor: Tensor, name: str, op: int, process_set: ProcessSet, prescale: float, postscale: float
+    comm: tutti.Communicator, name: str, tensor: Tensor, op: int, prescale: float, postscale: float
 ) -> tuple[tutti.Work, Callable[[], Tensor]]:
-    comm, _ = members(process_set)
     if op not in (Average, Sum):
         raise ValueError("reducescatter: op must be Average or Sum")
     least, more = divmod(tensor.shape[0], comm.size)
@@ -351,11 +370,9 @@ def reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> int:  # fmt: skip
     """Rows are dealt along the first dimension; what is left over goes to the lowest ranks."""
-    tensor = rows_of("reducescatter", tensor)
-    full = members(process_set)[1].name("reducescatter", name)
-    work, finish = _reducescatter(
-        tensor, full, op, process_set, prescale_factor, postscale_factor
-    )
+    with _call("reducescatter", name, process_set) as (comm, full):
+        rows = rows_of("reducescatter", tensor)
+        work, finish = _reducescatter(comm, full, rows, op, prescale_factor, postscale_factor)
     return handle_of([work], finish)
 
 
@@ -364,14 +381,14 @@ def grouped_reducescatter_async(
     process_set: ProcessSet = global_process_set, prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> int:  # fmt: skip
-    given = [rows_of("grouped_reducescatter", tensor) for tensor in tensors]
-    full = members(process_set)[1].name("grouped_reducescatter", name)
-    begun = [
-        _reducescatter(
-            tensor, f"{full}.{index}", op, process_set, prescale_factor, postscale_factor
-        )
-        for index, tensor in enumerate(given)
-    ]
+    tensors = list(tensors)
+    ends = _numbered(tensors)
+    with _call("grouped_reducescatter", name, process_set, ends) as (comm, full):
+        given = [rows_of("grouped_reducescatter", tensor) for tensor in tensors]
+        begun = [
+            _reducescatter(comm, f"{full}{end}", rows, op, prescale_factor, postscale_factor)
+            for end, rows in zip(ends, given)
+        ]
     return handle_of([work for work, _ in begun], lambda: [finish() for _, finish in begun])
 
 

@@ -3,36 +3,47 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import warnings
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterable, Iterator
 from typing import Any, Callable, Optional, Union
 
 import torch
 from torch import Tensor
 
+from .._calls import owned, whole
 from ._compression import Compression
 from ._handles import synchronize
 from ._operations import (
     Adasum,
     Average,
+    Sum,
     allreduce_async_,
     grouped_allreduce_async_,
     sparse_allreduce_async,
 )
-from ._world import ProcessSet, global_process_set, members
+from ._world import ProcessSet, global_process_set, members, next_optimizer
 
 
 class _Begun:
     """An exchange under way, and how its results come back into the gradients."""
 
-    def __init__(self, wait: Callable[[], Any], parameters: list[Any], contexts: list[Any]) -> None:
-        self.wait, self.parameters, self.contexts = wait, parameters, contexts
+    def __init__(
+        self,
+        wait: Callable[[], Any],
+        parameters: list[Any],
+        contexts: list[Any],
+        backs: list[Optional[Callable[[Tensor], Tensor]]],
+    ) -> None:
+        self.wait, self.parameters, self.contexts, self.backs = wait, parameters, contexts, backs
 
 
 class _Settings:
     """What DistributedOptimizer was given."""
 
     names: dict[Any, str]
+    number: int  # of this optimizer
     compression: Any
     op: int
     predivide: float
@@ -40,51 +51,95 @@ class _Settings:
     process_set: ProcessSet
 
 
-class _Distributed:
-    """Stands before the class of a program's optimizer. One thread steps; the hooks run on the
-    thread that calls backward()."""
+class _Wrapped:
+    """What stands before the class of a program's optimizer, whatever it exchanges."""
 
     param_groups: list[dict[str, Any]]
+
+    def _name_of(self, parameter: Any) -> str:
+        """One that came after wrapping has none yet: it is named by its place, alike on all
+        ranks."""
+        names = self._exchange.names
+        if parameter not in names:
+            taken = set(names.values())
+            place = next(
+                f"{i}.{j}"
+                for i, group in enumerate(self.param_groups)
+                for j, other in enumerate(group["params"])
+                if other is parameter
+            )
+            name = owned("optimizer", self._exchange.number, f"noname.{place}")
+            while name in taken:
+                name += "+"
+            names[parameter] = name
+        return names[parameter]
+
+    def _in_use(self) -> list[Any]:
+        """The parameters that are trained now: groups may have come, and parameters been frozen or
+        thawed, since the last step."""
+        return [p for group in self.param_groups for p in group["params"] if p.requires_grad]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            f"a DistributedOptimizer ({type(self).__name__}) can be neither copied nor pickled: its "
+            "copy would step without the other ranks. Keep its state_dict(), or copy the optimizer "
+            "and wrap the copy"
+        )
+
+    _exchange: _Settings
+
+
+class _Distributed(_Wrapped):
+    """One thread steps; the hooks run on the thread that calls backward()."""
+
     backward_passes_per_step: int
 
     def _begin(self, settings: _Settings, passes: int, groups: Any) -> None:
         self._exchange = settings
         self.backward_passes_per_step = passes
-        self._trained = [
-            p for group in self.param_groups for p in group["params"] if p.requires_grad
-        ]
-        self._passes_left = {p: passes for p in self._trained}
-        self._group_of = {p: group for group in _grouped(groups, self._trained) for p in group}
+        self._groups = groups
+        self._trained: list[Any] = []
         self._begun: dict[Any, _Begun] = {}  # by parameter, or by group
         self._ready: set[Any] = set()
+        self._sparse: dict[Any, int] = {}  # their sparse dimensions
+        self._made: list[Any] = []  # frozen ones, to which synchronize() gave zeros to send
         self._is_synchronized = False
         self._synchronizes = True
-        self._kept: list[Any] = []
-        if settings.process_set.included() and members(settings.process_set)[0].size > 1:
-            for parameter in self._trained:
-                self._watch(parameter)
+        self._watched: dict[Any, _Watched] = {}
+        known = settings.process_set
+        self._exchanges = known.included() and members(known)[0].size > 1
+        self._look_again()
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        self.backward_passes_per_step = passes
-        self._passes_left = {p: passes for p in self._trained}
+        self.backward_passes_per_step = whole(passes, "backward_passes_per_step")
+        self._passes_left = {p: self.backward_passes_per_step for p in self._trained}
 
-    def _watch(self, parameter: Tensor) -> None:
-        # The node that accumulates lives as long as somebody holds it; its hook runs when .grad
-        # is complete.
-        view: Any = parameter.expand_as(parameter)
-        node = view.grad_fn.next_functions[0][0]
-        node.register_hook(lambda *_: self._has_gradient(parameter))
-        self._kept.append(node)
+    def _look_again(self) -> None:
+        """Between two steps: what is trained from now on, and by which hooks that is heard."""
+        trained = self._in_use()
+        if [id(p) for p in trained] != [id(p) for p in self._trained] or not trained:
+            self._group_of = {p: group for group in _grouped(self._groups, trained) for p in group}
+            self._trained = trained
+        self._passes_left = {p: self.backward_passes_per_step for p in trained}
+        if not self._exchanges:
+            return
+        for parameter in trained:
+            watched = self._watched.get(parameter)
+            if watched is None or watched.is_of_another(parameter):
+                self._watched[parameter] = _Watched(parameter, self)
+        if len(self._watched) > len(trained):
+            self._watched = {p: self._watched[p] for p in trained}
 
     def _has_gradient(self, parameter: Any) -> None:
-        if self._passes_left[parameter] <= 0:
+        if self._passes_left.get(parameter, 1) <= 0:
             raise AssertionError(
                 "Gradients were computed more than backward_passes_per_step times before call to "
                 "step(). Increase backward_passes_per_step to accumulate gradients locally."
             )
-        self._passes_left[parameter] -= 1
-        if self._passes_left[parameter] == 0:
-            self._is_complete(parameter)
+        if parameter in self._passes_left:
+            self._passes_left[parameter] -= 1
+            if self._passes_left[parameter] == 0:
+                self._is_complete(parameter)
 
     def _is_complete(self, parameter: Any) -> None:
         self._ready.add(parameter)
@@ -95,47 +150,68 @@ class _Distributed:
             self._begun[group] = self._start_group(group)
 
     def _start(self, parameter: Any) -> _Begun:
-        how, name = self._exchange, self._exchange.names[parameter]
-        if parameter.grad.is_sparse:
-            if not how.sparse_as_dense:
-                wait = sparse_allreduce_async(parameter.grad, name, how.op, how.process_set)
-                return _Begun(lambda: [wait()], [parameter], [None])
-            parameter.grad = parameter.grad.to_dense()
-        small, context = self._compressed(parameter)
+        how, name = self._exchange, self._name_of(parameter)
+        gradient, back = self._dense(parameter, parameter.grad)
+        if gradient.is_sparse:
+            wait = sparse_allreduce_async(gradient, name, how.op, how.process_set)
+            return _Begun(lambda: [wait()], [parameter], [None], [back])
+        small, context = how.compression.compress(gradient.detach().contiguous())
         before, after = 1.0, 1.0
         if how.op == Average:
             before, after = 1 / how.predivide, how.predivide
         handle = allreduce_async_(small, None, name, how.op, before, after, how.process_set)
-        return _Begun(lambda: [synchronize(handle)], [parameter], [context])
+        return _Begun(lambda: [synchronize(handle)], [parameter], [context], [back])
 
     def _start_group(self, group: tuple[Any, ...]) -> _Begun:
         how = self._exchange
-        for parameter in group:
-            if parameter.grad.is_sparse:
-                parameter.grad = parameter.grad.to_dense()
-        smalls, contexts = zip(*(self._compressed(parameter) for parameter in group))
-        name = how.names[group[0]]
+        gradients, backs = zip(*(self._dense(p, p.grad, is_grouped=True) for p in group))
+        smalls, contexts = zip(
+            *(how.compression.compress(gradient.detach().contiguous()) for gradient in gradients)
+        )
+        name = self._name_of(group[0])
         handle = grouped_allreduce_async_(
             smalls, None, name, how.op, process_set=how.process_set
         )
-        return _Begun(lambda: synchronize(handle), list(group), list(contexts))
+        return _Begun(lambda: synchronize(handle), list(group), list(contexts), list(backs))
 
-    def _compressed(self, parameter: Any) -> Any:
-        return self._exchange.compression.compress(parameter.grad.detach().contiguous())
+    def _dense(
+        self, parameter: Any, gradient: Tensor, is_grouped: bool = False
+    ) -> tuple[Tensor, Optional[Callable[[Tensor], Tensor]]]:
+        """What travels, and what makes a gradient of the kind that the optimizer expects of it."""
+        if gradient.is_sparse:
+            self._sparse[parameter] = gradient.sparse_dim()
+        if gradient.is_sparse and (is_grouped or self._exchange.sparse_as_dense):
+            dimensions = gradient.sparse_dim()
+            return gradient.to_dense(), lambda result: _to_sparse(result, dimensions)
+        return gradient, None
+
+    def _nothing(self, parameter: Any) -> Tensor:
+        """The gradient of a parameter that was not used; sparse where the last one was."""
+        dimensions = self._sparse.get(parameter)
+        zeros = torch.zeros_like(parameter)
+        return zeros if dimensions is None else _to_sparse(zeros, dimensions)
 
     def synchronize(self) -> None:
         """Waits for the gradients of all ranks. A parameter that got none here sends zeros."""
-        if not self._kept:
+        if not self._exchanges:
             self._is_synchronized = True
             return
+        # First what was trained when the step began, so that all ranks send the same groups.
         for parameter in self._trained:
             if parameter not in self._ready:
                 if parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
+                    parameter.grad = self._nothing(parameter)
+                    if not parameter.requires_grad:
+                        self._made.append(parameter)
                 self._is_complete(parameter)
+        for parameter in self._in_use():
+            if parameter not in self._ready:
+                if parameter.grad is None:
+                    parameter.grad = self._nothing(parameter)
+                self._ready.add(parameter)
+                self._begun[parameter] = self._start(parameter)
         begun, self._begun = self._begun, {}
         self._ready.clear()
-        self._passes_left = {p: self.backward_passes_per_step for p in self._trained}
         error = None
         for one in begun.values():
             try:
@@ -143,8 +219,15 @@ class _Distributed:
             except RuntimeError as failure:  # the others are waited for nevertheless
                 error = error or failure
                 continue
-            for parameter, result, context in zip(one.parameters, results, one.contexts):
-                _set_gradient(parameter, self._exchange.compression.decompress(result, context))
+            for parameter, result, context, back in zip(
+                one.parameters, results, one.contexts, one.backs
+            ):
+                whole_result = self._exchange.compression.decompress(result, context)
+                _set_gradient(parameter, whole_result if back is None else back(whole_result))
+        for parameter in self._made:
+            parameter.grad = None
+        self._made.clear()
+        self._look_again()
         if error is not None:
             raise error
         self._is_synchronized = True
@@ -159,6 +242,11 @@ class _Distributed:
             self._synchronizes = True
 
     def step(self, closure: Any = None) -> Any:
+        """With a closure, which computes gradients itself, once or often: those of each call are
+        exchanged, and the loss it gives is that of all ranks, so that an optimizer that decides by
+        it decides alike on all of them. A closure may call synchronize() itself, to clip."""
+        if closure is not None:
+            return super().step(functools.partial(self._evaluate, closure))  # type: ignore[misc]
         if self._synchronizes:
             if self._is_synchronized:
                 warnings.warn(
@@ -170,7 +258,33 @@ class _Distributed:
                 )
             self.synchronize()
         self._is_synchronized = False
-        return super().step(closure)  # type: ignore[misc]
+        return super().step()  # type: ignore[misc]
+
+    def _evaluate(self, closure: Callable[[], Any]) -> Any:
+        self._is_synchronized = False
+        loss = closure()
+        if not self._is_synchronized:
+            if not self._synchronizes:
+                raise AssertionError(
+                    "optimizer.step(closure) within optimizer.skip_synchronize(): the closure must "
+                    "call optimizer.synchronize() after backward(), since it computes gradients."
+                )
+            self.synchronize()
+        self._is_synchronized = False
+        return self._of_all_ranks(loss) if self._exchanges else loss
+
+    def _of_all_ranks(self, loss: Any) -> Any:
+        """Ranks whose closure gives no number take part too, so that none waits for another."""
+        how = self._exchange
+        is_tensor = isinstance(loss, Tensor) and loss.numel() == 1
+        is_number = is_tensor or isinstance(loss, (int, float))
+        own = torch.tensor([float(loss) if is_number else 0.0], dtype=torch.float64)
+        op = Sum if how.op == Sum else Average
+        name = owned("optimizer", how.number, "loss of step(closure)")
+        total = synchronize(allreduce_async_(own, None, name, op, process_set=how.process_set))
+        if is_tensor:
+            return total.to(loss.dtype).to(loss.device).reshape(loss.shape)
+        return total.item() if is_number else loss
 
     def zero_grad(self, *arguments: Any, **named: Any) -> Any:
         if self._begun or self._ready:
@@ -188,17 +302,42 @@ class _Distributed:
         return super().load_state_dict(*arguments, **named)  # type: ignore[misc]
 
 
-class _DistributedByAdasum:
-    """Each rank steps by its own gradients, and what it changed is what the ranks combine."""
+class _Watched:
+    """The node that accumulates a parameter's gradient, which lives as long as somebody holds it,
+    with a hook that runs when .grad is complete. A parameter of another dtype or place has another
+    node. The hook goes with this, and does not keep its optimizer."""
 
-    param_groups: list[dict[str, Any]]
+    def __init__(self, parameter: Tensor, optimizer: _Distributed) -> None:
+        self._kind = (parameter.dtype, parameter.device)
+        with torch.enable_grad():
+            view: Any = parameter.expand_as(parameter)
+            self._node = view.grad_fn.next_functions[0][0]
+        of_optimizer, of_parameter = weakref.ref(optimizer), weakref.ref(parameter)
+
+        def hook(*_: Any) -> None:
+            known, trained = of_optimizer(), of_parameter()
+            if known is not None and trained is not None:
+                known._has_gradient(trained)
+
+        self._handle = self._node.register_hook(hook)
+
+    def is_of_another(self, parameter: Tensor) -> bool:
+        return self._kind != (parameter.dtype, parameter.device)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_handle"):
+            self._handle.remove()
+
+
+class _DistributedByAdasum(_Wrapped):
+    """Each rank steps by its own gradients, and what it changed is what the ranks combine."""
 
     def _begin(self, settings: _Settings, passes: int, groups: Any) -> None:
         self._exchange = settings
         self.backward_passes_per_step = passes
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        self.backward_passes_per_step = passes
+        self.backward_passes_per_step = whole(passes, "backward_passes_per_step")
 
     def synchronize(self) -> None:
         """Nothing: what is exchanged is not there before step()."""
@@ -209,8 +348,9 @@ class _DistributedByAdasum:
         yield
 
     def step(self, closure: Any = None) -> Any:
+        """A closure is this rank's own, as its gradients are."""
         how = self._exchange
-        trained = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
+        trained = self._in_use()
         before = [p.detach().clone() for p in trained]
         loss = super().step(closure)  # type: ignore[misc]
         begun = []
@@ -218,12 +358,21 @@ class _DistributedByAdasum:
             for parameter, start in zip(trained, before):
                 change = (parameter.detach() - start).contiguous()
                 small, context = how.compression.compress(change)
-                handle = allreduce_async_(small, None, how.names[parameter], Adasum)
+                handle = allreduce_async_(small, None, self._name_of(parameter), Adasum)
                 begun.append((handle, context))
             for parameter, start, (handle, context) in zip(trained, before, begun):
                 change = how.compression.decompress(synchronize(handle), context)
                 parameter.copy_(start + change)
         return loss
+
+
+def _to_sparse(gradient: Tensor, dimensions: int) -> Tensor:
+    """The rows of it that are not all zero; torch's own to_sparse() of several dimensions is not in
+    all its versions."""
+    flat = gradient.reshape(*gradient.shape[:dimensions], -1)
+    where = (flat != 0).any(-1).nonzero().t()
+    rows = gradient[tuple(where)]
+    return torch.sparse_coo_tensor(where, rows, gradient.shape).coalesce()
 
 
 def _set_gradient(parameter: Any, result: Tensor) -> None:
@@ -238,7 +387,8 @@ def _grouped(groups: Any, trained: list[Any]) -> list[tuple[Any, ...]]:
     """A number of groups, or lists of parameters; who is in none travels alone."""
     if not groups:
         return []
-    if isinstance(groups, int):
+    if not isinstance(groups, (list, tuple)):
+        groups = whole(groups, "groups")
         if groups < 0:
             raise ValueError(f"groups is {groups}; it is a number of groups or a list of lists")
         least, more = divmod(len(trained), groups)
@@ -259,7 +409,7 @@ def _grouped(groups: Any, trained: list[Any]) -> list[tuple[Any, ...]]:
 def _names(optimizer: Any, named_parameters: Any) -> dict[Any, str]:
     if named_parameters is None:
         return {
-            parameter: f"allreduce.noname.{i}.{j}"
+            parameter: f"noname.{i}.{j}"
             for i, group in enumerate(optimizer.param_groups)
             for j, parameter in enumerate(group["params"])
         }
@@ -312,11 +462,16 @@ def DistributedOptimizer(
     if num_groups != 0:
         warnings.warn("num_groups is deprecated; give groups", DeprecationWarning, stacklevel=2)
         groups = num_groups if groups is None else groups
+    if isinstance(groups, Iterable):
+        groups = [list(group) for group in groups]  # also of generators, which are read once
+    passes = whole(backward_passes_per_step, "backward_passes_per_step")
     by_adasum = op == Adasum
     if by_adasum and process_set.process_set_id != 0:
         raise ValueError("DistributedOptimizer: Adasum runs on all ranks, not on a process set")
     settings = _Settings()
-    settings.names = _names(optimizer, named_parameters)
+    names = _names(optimizer, named_parameters)
+    settings.number = next_optimizer(process_set)
+    settings.names = {p: owned("optimizer", settings.number, name) for p, name in names.items()}
     settings.compression, settings.op = compression, op
     settings.predivide, settings.sparse_as_dense = gradient_predivide_factor, sparse_as_dense
     settings.process_set = process_set
@@ -328,5 +483,5 @@ def DistributedOptimizer(
     # schedule of its rate, works on.
     wrapped.__dict__.update(optimizer.__dict__)
     wrapped.__dict__.pop("step", None)  # a scheduler's, around the given optimizer's own
-    wrapped._begin(settings, backward_passes_per_step, groups)
+    wrapped._begin(settings, passes, groups)
     return wrapped

@@ -13,6 +13,8 @@ from typing import Any, Callable, Optional, TypeVar, Union
 
 import tutti
 
+from .._calls import whole, whole_numbers
+
 T = TypeVar("T")
 
 
@@ -46,14 +48,14 @@ class ProcessSet:
     def __init__(self, ranks_or_comm: Any) -> None:
         if not isinstance(ranks_or_comm, Iterable):
             ranks_or_comm = _ranks_of(ranks_or_comm)
-        ranks = sorted(ranks_or_comm)
-        if any(not isinstance(rank, int) for rank in ranks) or len(set(ranks)) != len(ranks):
+        ranks = sorted(whole_numbers(ranks_or_comm, "the ranks of a ProcessSet"))
+        if len(set(ranks)) != len(ranks):
             raise ValueError(f"a ProcessSet is made of ranks, each once; got {ranks}")
         self.ranks = ranks
 
-    def size(self) -> Optional[int]:
-        """How many ranks it has; None on a rank outside it."""
-        return len(_known(self).everyone) if self.included() else None
+    def size(self) -> int:
+        """How many ranks it has, on each rank of the world."""
+        return len(_known(self).everyone)
 
     def rank(self) -> Optional[int]:
         """This rank's place in it; None outside."""
@@ -74,8 +76,14 @@ global_process_set.process_set_id = 0
 class _Known:
     """A process set that the ranks have made a communicator for."""
 
-    def __init__(self, comm: Optional[tutti.Communicator], everyone: list[int]) -> None:
+    def __init__(
+        self,
+        comm: Optional[tutti.Communicator],
+        everyone: list[int],
+        optimizers: Optional[Iterator[int]] = None,
+    ) -> None:
         self.comm = comm  # None on a rank outside it
+        self.optimizers = itertools.count() if optimizers is None else optimizers  # their numbers
         self.everyone = everyone  # global ranks, in order
         self.objects: list[ProcessSet] = []
         self._lock = threading.Lock()
@@ -93,11 +101,13 @@ class _World:
     def __init__(self, comm: tutti.Communicator) -> None:
         self.comm = comm
         self.local_ranks = comm.allgather_object("local ranks", (comm.local_rank, comm.local_size))
-        self.sets: dict[int, _Known] = {0: _Known(comm, list(range(comm.size)))}
+        self.sets: dict[int, _Known] = {0: _Known(comm, list(range(comm.size)), _optimizers)}
         self.numbers = itertools.count(1)
 
 
 _world: Optional[_World] = None
+# Over all ranks. It goes on when ranks are lost, since the survivors' optimizers live on.
+_optimizers: Iterator[int] = itertools.count()
 
 
 def init(
@@ -105,11 +115,17 @@ def init(
 ) -> None:
     """Finds the other ranks. `comm`: of these ranks only (every rank calls), or a communicator of
     mpi4py. `process_sets`: known from the start; later ones by add_process_set. Twice is fine."""
+    global _optimizers
     if _world is not None:
         return
+    _optimizers = itertools.count()
     found = tutti.Communicator.create()
     if comm is not None:
-        ranks = list(comm) if isinstance(comm, Iterable) else _ranks_of(comm)
+        ranks = (
+            whole_numbers(comm, "the ranks of init()")
+            if isinstance(comm, Iterable)
+            else _ranks_of(comm)
+        )
         if ranks and ranks != list(range(found.size)):
             part = found.split(0 if found.rank in ranks else -1, _place(ranks, found.rank))
             if part is None:
@@ -255,9 +271,15 @@ def members(process_set: ProcessSet) -> tuple[tutti.Communicator, _Known]:
     return known.comm, known
 
 
+def next_optimizer(process_set: ProcessSet) -> int:
+    """A number for each that the ranks of the set wrap, in one order."""
+    return next(_known(process_set).optimizers)
+
+
 def place_of(root_rank: int, process_set: ProcessSet) -> int:
     """A root is named by its rank in the world."""
     everyone = _known(process_set).everyone
+    root_rank = whole(root_rank, "root_rank")
     if root_rank not in everyone:
         raise ValueError(f"root_rank {root_rank} is not one of the ranks {everyone}")
     return everyone.index(root_rank)
@@ -310,6 +332,7 @@ def _invalidate(known: _Known) -> None:
 
 
 def process_set_by_id(process_set_id: int) -> ProcessSet:
+    process_set_id = whole(process_set_id, "process_set_id")
     known = _entered().sets.get(process_set_id)
     if known is None:
         raise ValueError(f"there is no process set {process_set_id}")
