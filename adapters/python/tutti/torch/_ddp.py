@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import weakref
 from typing import Any, Callable, Iterator, Optional
 
 import torch
 import tutti
 from torch import Tensor, nn
 
-from ._group import group_of
+from ._calls import owned
+from ._group import Group, group_of
 from ._memory import is_dense, raw_memory, word_of
 
 
@@ -37,72 +39,44 @@ class DistributedDataParallel(nn.Module):
         self.module = module
         self.process_group = group_of(process_group)
         self._finds_unused = find_unused_parameters
-        self._comm = self.process_group.named_communicator()
-        self._named = [
-            (name, parameter)
-            for name, parameter in module.named_parameters()
-            if parameter.requires_grad and parameter.numel() > 0
-        ]
-        if not self._named:
-            raise ValueError("DistributedDataParallel: no parameter of the module requires a gradient")
-        for name, parameter in self._named:
-            _check(name, parameter)
+        self._wire = wire
         self._broadcasts_buffers = broadcast_buffers
-        # Models of one process may have the same names, and ranks wrap them in one order.
-        self._prefix = f"model {self.process_group.next_model()}/"
-        self._compare()
-        self._broadcast([*module.named_parameters(), *module.named_buffers()])
-        self._arena = self._comm.arena(
-            {
-                self._prefix + name: (word_of(parameter.dtype), (parameter.numel(),))
-                for name, parameter in self._named
-            },
-            "average",
-            wire=wire,  # type: ignore[arg-type]
-            may_be_left_out=[self._prefix + name for name, _ in self._named]
-            if find_unused_parameters
-            else (),
-        )
-        self._views = [self._view(name, parameter) for name, parameter in self._named]
-        self._hooks: Any = self._arena._native  # which know what came in this backward pass
-        self._arrays = [self._prefix + name for name, _ in self._named]
-        self._is_broken = False  # the arena's step was left half done
-        self._accumulators = []
-        for index, (_, parameter) in enumerate(self._named):
-            # The node that adds to .grad. Tensor.register_hook would run before it has.
-            with torch.enable_grad():
-                view: Any = parameter.expand_as(parameter)
-                node = view.grad_fn.next_functions[0][0]
-            node.register_hook(
-                self._hooks.hook(
-                    index,
-                    parameter,
-                    self._views[index],
-                    functools.partial(_at_the_end_of_backward, self._finish),
-                    functools.partial(self._move, index),
-                )
-            )
-            self._accumulators.append(node)  # the parameter holds it weakly
+        self._hands_over = True
+        self._reducer: Optional[_Reducer] = self._make_reducer()
+
+    def _make_reducer(self) -> _Reducer:
+        # That of a copy from a file, which may be read where there is no group.
+        self.process_group = group_of(self.process_group)
+        reducer = _Reducer(self.module, self.process_group, self._wire, self._finds_unused)
+        reducer.hooks.listens = self._hands_over
+        return reducer
+
+    # A copy has no part of the other ranks' memory: it meets them when it is first trained, so that
+    # one rank alone may copy, keep and read a model.
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_reducer": None}
 
     @property
     def require_backward_grad_sync(self) -> bool:
         """Whether gradients are handed over, under the name that torch's own has."""
-        return bool(self._hooks.listens)
+        return self._hands_over
 
     @require_backward_grad_sync.setter
     def require_backward_grad_sync(self, wanted: bool) -> None:
-        self._hooks.listens = wanted
+        self._hands_over = wanted
+        if self._reducer is not None:
+            self._reducer.hooks.listens = wanted
 
     def forward(self, *inputs: Any, **keywords: Any) -> Any:
-        if self.require_backward_grad_sync and (self._hooks.has_begun or self._is_broken):
-            raise RuntimeError(
-                f"rank {self.process_group.rank()}: an earlier backward() ended in an exception after "
-                "some of its gradients were handed over, so the ranks may be in different steps; make "
-                "a new DistributedDataParallel on every rank"
-            )
-        if self.training and self.require_backward_grad_sync and self._broadcasts_buffers:
-            # Asked anew each time: the module may have put others in their place.
-            self._broadcast(list(self.module.named_buffers()))
+        if self._hands_over:
+            trains = torch.is_grad_enabled() or self.training
+            if self._reducer is None and trains and _trains(self.module):
+                self._reducer = self._make_reducer()
+            if self._reducer is not None:
+                self._reducer.begin()
+                if self.training and self._broadcasts_buffers:
+                    # Asked anew each time: the module may have put others in their place.
+                    self._reducer.broadcast(list(self.module.named_buffers()))
         return self.module(*inputs, **keywords)
 
     @contextlib.contextmanager
@@ -114,25 +88,116 @@ class DistributedDataParallel(nn.Module):
         finally:
             self.require_backward_grad_sync = before
 
+
+def _trains(module: nn.Module) -> bool:
+    return any(parameter.requires_grad for parameter in module.parameters())
+
+
+class _Reducer:
+    """What a wrapped model has with the other ranks: the arena of its gradients, and the hooks that
+    hand them over. The hooks are on nodes of autograd's that others may hold, so they do not keep
+    this, and go with it."""
+
+    def __init__(self, module: nn.Module, group: Group, wire: Optional[str], finds_unused: bool) -> None:
+        self._module = module
+        self._group = group
+        self._finds_unused = finds_unused
+        self._comm = group.named_communicator()
+        self._named = [
+            (name, parameter)
+            for name, parameter in module.named_parameters()
+            if parameter.requires_grad and parameter.numel() > 0
+        ]
+        if not self._named:
+            raise ValueError("DistributedDataParallel: no parameter of the module requires a gradient")
+        for name, parameter in self._named:
+            _check(name, parameter)
+        self._kinds = {
+            id(parameter): (parameter.dtype, parameter.device) for _, parameter in self._named
+        }
+        self._number = group.next_model()
+        self._compare()
+        self.broadcast([*module.named_parameters(), *module.named_buffers()])
+        self._arrays = [self._own(name) for name, _ in self._named]
+        self._arena = self._comm.arena(
+            {
+                array: (word_of(parameter.dtype), (parameter.numel(),))
+                for array, (_, parameter) in zip(self._arrays, self._named)
+            },
+            "average",
+            wire=wire,  # type: ignore[arg-type]
+            may_be_left_out=self._arrays if finds_unused else (),
+        )
+        self._views = [
+            self._view(array, parameter) for array, (_, parameter) in zip(self._arrays, self._named)
+        ]
+        self.hooks: Any = self._arena._native  # which know what came in this backward pass
+        self._is_broken = False  # the arena's step was left half done
+        self._accumulators, self._handles = [], []
+        finish = functools.partial(_at_the_end_of_backward, weakref.WeakMethod(self._finish))
+        move = weakref.WeakMethod(self._move)
+        for index, (_, parameter) in enumerate(self._named):
+            # The node that adds to .grad. Tensor.register_hook would run before it has.
+            with torch.enable_grad():
+                view: Any = parameter.expand_as(parameter)
+                node = view.grad_fn.next_functions[0][0]
+            elsewhere = functools.partial(_call, move, index)
+            hook = self.hooks.hook(index, parameter, self._views[index], finish, elsewhere)
+            self._handles.append(node.register_hook(hook))
+            self._accumulators.append(node)  # the parameter holds it weakly
+
+    def __del__(self) -> None:
+        for handle in self.__dict__.get("_handles", ()):
+            handle.remove()
+
+    def begin(self) -> None:
+        """Before a forward pass."""
+        rank = self._group.rank()
+        if self.hooks.has_begun or self._is_broken:
+            raise RuntimeError(
+                f"rank {rank}: an earlier backward() ended in an exception after "
+                "some of its gradients were handed over, so the ranks may be in different steps; make "
+                "a new DistributedDataParallel on every rank"
+            )
+        for name, parameter in self._module.named_parameters():
+            if not parameter.requires_grad or parameter.numel() == 0:
+                continue
+            kind = self._kinds.get(id(parameter))
+            if kind == (parameter.dtype, parameter.device):
+                continue
+            what = (
+                f"was {kind[0]} on {kind[1]} when the model was wrapped, and is {parameter.dtype} on "
+                f"{parameter.device}"
+                if kind is not None
+                else "requires a gradient and did not when the model was wrapped, or was put there since"
+            )
+            raise RuntimeError(
+                f'rank {rank}: parameter "{name}" {what}, so the ranks would not share its gradient; '
+                "make a new DistributedDataParallel on every rank"
+            )
+
     # --- inside ---
 
-    def _view(self, name: str, parameter: Tensor) -> Tensor:
+    def _own(self, what: str) -> str:
+        return owned("model", self._number, what)
+
+    def _view(self, array: str, parameter: Tensor) -> Tensor:
         """The arena's memory with the strides of the parameter, as autograd makes gradients."""
-        flat = torch.utils.dlpack.from_dlpack(self._arena[self._prefix + name])
+        flat = torch.utils.dlpack.from_dlpack(self._arena[array])
         return flat.as_strided(parameter.shape, parameter.stride())
 
     def _compare(self) -> None:
         """All ranks get one error if the model is not the same on each: tensors of other names or in
         another order would be waited for."""
         needs = {name for name, _ in self._named}
-        tensors = [*self.module.named_parameters(), *self.module.named_buffers()]
+        tensors = [*self._module.named_parameters(), *self._module.named_buffers()]
         own = [
             f'"{name}", {tensor.dtype} of shape {tuple(tensor.shape)} and strides {tensor.stride()}'
             + ("" if name in needs else ", without a gradient")
             for name, tensor in tensors
         ]
-        work = self._comm.allgather(f"{self._prefix}its tensors", "\n".join(own).encode())
-        rows = bytes(work.wait(self.process_group.seconds).tobytes())
+        work = self._comm.allgather(self._own("its tensors"), "\n".join(own).encode())
+        rows = bytes(work.wait(self._group.seconds).tobytes())
         models = []
         for count in work.received_counts():
             models.append(rows[:count].decode().split("\n"))
@@ -145,15 +210,15 @@ class DistributedDataParallel(nn.Module):
                         f"{pair[0]}, and on rank 0 {pair[1]}; build the same model on every rank"
                     )
 
-    def _broadcast(self, tensors: list[tuple[str, Tensor]]) -> None:
+    def broadcast(self, tensors: list[tuple[str, Tensor]]) -> None:
         works, backs = [], []
         for name, tensor in tensors:
             whole = tensor.detach().contiguous()
-            works.append(self._comm.broadcast(f"{self._prefix}{name} (of rank 0)", raw_memory(whole)))
+            works.append(self._comm.broadcast(self._own(f"{name} (of rank 0)"), raw_memory(whole)))
             if whole.data_ptr() != tensor.data_ptr():
                 backs.append((tensor, whole))
         for work in works:
-            work.wait(self.process_group.seconds)
+            work.wait(self._group.seconds)
         with torch.no_grad():
             for tensor, whole in backs:
                 tensor.copy_(whole)
@@ -176,7 +241,7 @@ class DistributedDataParallel(nn.Module):
 
     def _finish(self) -> None:
         """At the end of backward()."""
-        missing: list[int] = self._hooks.take_missing()
+        missing: list[int] = self.hooks.take_missing()
         left_out = []
         for index in missing:
             name, parameter = self._named[index]
@@ -189,12 +254,12 @@ class DistributedDataParallel(nn.Module):
             else:
                 self._is_broken = True
                 raise RuntimeError(
-                    f"rank {self.process_group.rank()}: this backward pass gave no gradient to "
+                    f"rank {self._group.rank()}: this backward pass gave no gradient to "
                     f'parameter "{name}" ({len(missing)} such); use it in the loss, or pass '
                     "find_unused_parameters=True"
                 )
         try:
-            self._arena.wait(self.process_group.seconds)
+            self._arena.wait(self._group.seconds)
         except BaseException:  # a timeout, or Ctrl-C: the arena's step is still open
             self._is_broken = True
             raise
@@ -204,8 +269,15 @@ class DistributedDataParallel(nn.Module):
                 parameter.grad = self._views[index]
 
 
-def _at_the_end_of_backward(finish: Callable[[], None]) -> None:
-    torch.autograd.Variable._execution_engine.queue_callback(finish)
+def _at_the_end_of_backward(finish: "weakref.WeakMethod[Callable[[], None]]") -> None:
+    torch.autograd.Variable._execution_engine.queue_callback(functools.partial(_call, finish))
+
+
+def _call(method: Any, *arguments: Any) -> None:
+    """Of what may be gone."""
+    bound = method()
+    if bound is not None:
+        bound(*arguments)
 
 
 def _check(name: str, parameter: Tensor) -> None:

@@ -208,6 +208,24 @@ class Group(Collectives, PointToPoint, _Base):  # type: ignore[misc]
     def supports_coalescing(self) -> bool:
         return False
 
+    # --- copies ---
+
+    # A group is where this process stands among others: a copy of what holds it stands there too.
+    def __copy__(self) -> Group:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Group:
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Of a file: whatever the default group is where it is read."""
+        if not dist.is_initialized() or group_of() is not self:
+            raise TypeError(
+                f"rank {self._place}: group {self._group} cannot be pickled, only the default group "
+                "can; save module.state_dict()"
+            )
+        return _default_group, ()
+
     # --- the end ---
 
     def close(self, error: Optional[BaseException] = None) -> None:
@@ -258,6 +276,10 @@ def register() -> None:
         dist.Backend.register_backend("tutti", create, extended_api=True, devices=["cpu", "cuda"])
     else:
         dist.Backend.register_backend("tutti", create, extended_api=True)
+
+
+def _default_group() -> Optional[Group]:
+    return group_of() if dist.is_initialized() else None
 
 
 def group_of(group: Any = None) -> Group:

@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ._calls import owned
 from ._group import group_of
 from ._memory import memory
 from ._work import Work
@@ -15,15 +16,28 @@ _WIRES = (None, "f16", "bf16")
 
 class HookState:
     """What ddp_hook needs to know: the names of a model's parameters, the group, and how wide
-    gradients travel (`wire`: "f16" or "bf16" instead of 32 bits)."""
+    gradients travel (`wire`: "f16" or "bf16" instead of 32 bits). All
+    ranks make those of their models in one order."""
 
     def __init__(self, module: Any, process_group: Any = None, *, wire: Optional[str] = None) -> None:
         if wire not in _WIRES:
             raise ValueError(f'wire is {wire!r}; it is "f16", "bf16" or None')
-        self.group = group_of(process_group)
+        self.group: Any = group_of(process_group)
         self.wire = wire
         self.names = {parameter: name for name, parameter in module.named_parameters()}
+        self._number: Optional[int] = self.group.next_model()
         self._buckets: dict[int, "_Bucket"] = {}
+
+    # A copy has its own number from when it is first used: one rank alone may make one.
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_number": None, "_buckets": {}}
+
+    def own(self, what: str) -> str:
+        """The name of an operation of this model, which other models of the group do not have."""
+        if self._number is None:
+            self.group = group_of(self.group)
+            self._number = self.group.next_model()
+        return owned("model", self._number, what)
 
     def bucket(self, index: int, buffer: Tensor, parameters: Callable[[], list[Tensor]]) -> "_Bucket":
         """What is to be said of a bucket; the same from step to step, until torch makes others."""
@@ -42,7 +56,8 @@ class _Bucket:
     def __init__(self, state: HookState, buffer: Tensor, parameters: list[Tensor]) -> None:
         self.buffer = buffer
         self.memory = memory(buffer)
-        self.name = f"gradients from {_name(state, parameters[0])} to {_name(state, parameters[-1])}"
+        first, last = _name(state, parameters[0]), _name(state, parameters[-1])
+        self.name = state.own(f"gradients from {first} to {last}")
         is_wide = buffer.dtype in (torch.float32, torch.float64)
         self.wire: Any = state.wire if is_wide else None
 
