@@ -52,6 +52,48 @@ def calls_that_differ(rank, size):
     usable(rank, size)
 
 
+def calls_that_one_rank_is_refused(rank, size):
+    """The others hear of it, and the next call has the same number on all."""
+    group = tutti.torch.group_of()
+    whole, gaps = torch.ones(2 * size), torch.ones(4 * size)[::2]
+    rows = lambda: list(torch.ones(2 * size, 2 * size).unbind())  # noqa: E731
+    sparse, op = torch.eye(2).to_sparse(), dist.ReduceOp
+    cases = {
+        "all_reduce": lambda bad: group.allreduce([gaps if bad else whole]),
+        "all_reduce of rows": lambda bad: group.allreduce([sparse], op=op.MAX if bad else op.SUM),
+        "coalesced": lambda bad: group.allreduce_coalesced([whole, gaps if bad else whole, whole]),
+        "broadcast": lambda bad: group.broadcast([gaps if bad else whole], 0),
+        "reduce": lambda bad: group.reduce([gaps if bad else whole], 0),
+        "all_gather": lambda bad: group.allgather([rows()[: size - bad]], [whole]),
+        "gathers": lambda bad: group.allgather_coalesced(
+            [rows()[: 2 - (bad and at == 1)] for at in range(size)], [whole, whole]
+        ),
+        "into": lambda bad: group._allgather_base(torch.ones(2 * size**2 - bad), whole),
+        "several into": lambda bad: group.allgather_into_tensor_coalesced(
+            [torch.ones(2 * size**2), torch.ones(2 * size**2 - bad)], [whole, whole]
+        ),
+        "scattered": lambda bad: group._reduce_scatter_base(torch.ones(2 + bad), whole),
+        "reduce_scatter": lambda bad: group.reduce_scatter(
+            [whole], [rows()[: size - bad]], dist.ReduceScatterOptions()
+        ),
+        "all_to_all": lambda bad: group.alltoall_base(
+            torch.ones(2 * size), whole, [], [1.9, 2.1, *[2] * (size - 2)] if bad else []
+        ),
+        "lists": lambda bad: group.alltoall(rows()[: size - bad], rows()[:size]),
+    }
+    for what, call in cases.items():
+        bad = rank == size - 1
+        try:
+            call(bad).wait()
+        except ValueError:
+            assert bad, what
+        except tutti.MismatchError as error:
+            assert "sent barrier" in str(error) and not bad, (what, error)
+        else:
+            raise AssertionError(f"rank {rank}: nothing was raised by {what}")
+        usable(rank, size)
+
+
 def memory_that_changes_in_flight(rank, size):
     """A tensor that nobody keeps stays until the call is over; one that gets other memory is told."""
     if rank != 0:
@@ -205,6 +247,7 @@ if __name__ == "__main__":
     run(
         tensors_that_cannot_be_taken,
         calls_that_differ,
+        calls_that_one_rank_is_refused,
         memory_that_changes_in_flight,
         models_that_differ,
         names_twice,

@@ -30,15 +30,20 @@ def whole_numbers(values: Any, what: str) -> list[int]:
     return [whole(value, f"each of {what}") for value in given]
 
 
+def tell(comm: tutti.Communicator, names: Sequence[str]) -> None:
+    """Where operations of these names are refused, this rank takes part in them all the same, by
+    barriers, which match nothing else: the other ranks, which were not refused, hear of it at once,
+    and whatever comes next has the same number on all ranks."""
+    for name in names:
+        with contextlib.suppress(tutti.Error):  # also of one that is under way already
+            comm.barrier(name).add_done_callback(lambda work: work.exception())  # its own
+
+
 @contextlib.contextmanager
 def told(comm: tutti.Communicator, names: Sequence[str]) -> Iterator[None]:
-    """The call that submits operations of these names. Where it is refused, this rank takes part in
-    them all the same, by barriers, which match nothing else: the other ranks, which were not
-    refused, hear of it at once, and whatever comes next has the same number on all ranks."""
+    """A call that submits operations of these names, which tell() is called for if it is refused."""
     try:
         yield
     except Exception:
-        for name in names:
-            with contextlib.suppress(tutti.Error):  # also of one that is under way already
-                comm.barrier(name).add_done_callback(lambda work: work.exception())  # its own
+        tell(comm, names)
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import Any, Callable, Optional, Sequence
 
@@ -9,6 +10,7 @@ import torch
 import tutti
 from torch import Tensor
 
+from ._calls import tell, told, whole_numbers
 from ._memory import (
     Parts,
     as_input,
@@ -23,6 +25,22 @@ from ._memory import (
 from ._work import SHORT_BYTES, Work, together
 
 _Finish = Optional[Callable[[], None]]
+
+
+def _call(method: Callable[..., Work]) -> Callable[..., Work]:
+    """A call of c10d's with the next number of its group, as a name. Where it is refused the number
+    is taken all the same, and the other ranks hear of it."""
+
+    @functools.wraps(method)
+    def numbered(self: Collectives, *arguments: Any, **named: Any) -> Work:
+        name = self._name()
+        try:
+            return method(self, name, *arguments, **named)
+        except Exception:
+            tell(self._comm, [name])
+            raise
+
+    return numbered
 
 
 class Collectives:
@@ -40,9 +58,25 @@ class Collectives:
         self._sequence = 0
 
     def _name(self) -> str:
+        """Of a call, before anything in it is looked at."""
         number = next(self._numbers)
         self._sequence = number
         return f"group {self._group}/{number}"
+
+    def _each(
+        self, call: Callable[..., Work], pairs: Sequence[tuple[Any, Any]], outputs: Any, *more: Any
+    ) -> Work:
+        """Several calls as one. All are made, whichever is refused: they have numbers."""
+        works: list[Work] = []
+        refusal: Optional[Exception] = None
+        for pair in pairs:
+            try:
+                works.append(call(*pair, *more))
+            except Exception as error:
+                refusal = refusal or error
+        if refusal is not None:
+            raise refusal
+        return together(works, outputs, self._seconds)
 
     def _work(self, work: tutti.Work, outputs: Any, finish: _Finish = None) -> Work:
         return Work((work,), outputs, self._seconds, finish)
@@ -70,45 +104,54 @@ class Collectives:
 
     # --- reductions ---
 
-    def allreduce(self, tensors: Any, opts: Any = None, op: Any = None) -> Work:
+    @_call
+    def allreduce(self, name: str, tensors: Any, opts: Any = None, op: Any = None) -> Work:
         tensor = single("all_reduce", tensors)
         kind, scale = operation(_chosen(opts, op))
         if tensor.layout == torch.sparse_coo:
-            return self._allreduce_sparse(tensor, kind)
+            return self._allreduce_sparse(name, tensor, kind)
         dense, back = in_place("all_reduce", tensor)
-        work = self._comm.allreduce(self._name(), memory(dense), kind, prescale=scale)
+        work = self._comm.allreduce(name, memory(dense), kind, prescale=scale)
         is_short = not dense.is_cuda and dense.numel() * dense.element_size() <= SHORT_BYTES
         return Work((work,), [tensor], self._seconds, back, is_short=is_short)
 
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> Work:
-        kind, scale = operation(_chosen(opts, None))
         if not tensors:
             return Work((), [], self._seconds)
-        name = self._name()
-        pairs, backs = [], []
-        for index, tensor in enumerate(tensors):
-            dense, back = in_place("all_reduce_coalesced", tensor)
-            pairs.append((f"{name}/{index}", memory(dense)))
-            if back is not None:
-                backs.append(back)
-        work = self._comm.grouped_allreduce(name, pairs, kind, prescale=scale)
-        return self._work(work, list(tensors), (lambda: _all(backs)) if backs else None)
+        return self._allreduce_coalesced(list(tensors), opts)
+
+    @_call
+    def _allreduce_coalesced(self, name: str, tensors: list[Tensor], opts: Any) -> Work:
+        names = _parts(name, len(tensors))
+        with told(self._comm, names[1:]):
+            kind, scale = operation(_chosen(opts, None))
+            pairs, backs = [], []
+            for part, tensor in zip(names, tensors):
+                dense, back = in_place("all_reduce_coalesced", tensor)
+                pairs.append((part, memory(dense)))
+                if back is not None:
+                    backs.append(back)
+            work = self._comm.grouped_allreduce(name, pairs, kind, prescale=scale)
+        return self._work(work, tensors, (lambda: _all(backs)) if backs else None)
 
     def allreduce_sparse(self, tensors: Any, opts: Any = None) -> Work:
         return self.allreduce(tensors, opts)
 
-    def _allreduce_sparse(self, tensor: Tensor, kind: Any) -> Work:
+    def _allreduce_sparse(self, name: str, tensor: Tensor, kind: Any) -> Work:
         """Rows of all ranks one behind the other; coalescing adds up those with one index."""
-        if kind not in ("sum", "average"):
-            raise ValueError(f"all_reduce of a sparse tensor: {kind} is not served, only SUM and AVG")
-        own = tensor.detach().coalesce()
-        indices = own.indices().t().contiguous()
-        values = own.values().contiguous()
-        name = self._name()
-        works = (
-            self._comm.allgather(f"{name}/indices", memory(indices, indices.shape)),
-            self._comm.allgather(f"{name}/values", memory(values, (len(values), _row(values)))),
-        )
+        names = _parts(name, 2)
+        with told(self._comm, names[1:]):
+            if kind not in ("sum", "average"):
+                raise ValueError(
+                    f"all_reduce of a sparse tensor: {kind} is not served, only SUM and AVG"
+                )
+            own = tensor.detach().coalesce()
+            indices = own.indices().t().contiguous()
+            values = own.values().contiguous()
+            works = (
+                self._comm.allgather(names[0], memory(indices, indices.shape)),
+                self._comm.allgather(names[1], memory(values, (len(values), _row(values)))),
+            )
 
         def finish() -> None:
             all_indices = _taken(works[0], indices)
@@ -121,24 +164,27 @@ class Collectives:
 
         return Work(works, [tensor], self._seconds, finish)
 
-    def reduce(self, tensors: Any, opts: Any = None, op: Any = None) -> Work:
+    @_call
+    def reduce(self, name: str, tensors: Any, opts: Any = None, op: Any = None) -> Work:
         tensor = single("reduce", tensors)
         kind, scale = operation(_chosen(opts, op))
         root = opts if isinstance(opts, int) else opts.rootRank
         dense, back = in_place("reduce", tensor)
         if scale != 1.0:
             raise ValueError("reduce: PREMUL_SUM is served by all_reduce only")
-        work = self._comm.reduce(self._name(), memory(dense), root, kind)
+        work = self._comm.reduce(name, memory(dense), root, kind)
         return self._work(work, [tensor], back if self._place == root else None)
 
-    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+    @_call
+    def reduce_scatter(self, name: str, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         output = single("reduce_scatter", outputs)
         if inputs and not isinstance(inputs[0], Tensor):
             inputs = inputs[0]
         parts = self._one_a_rank("reduce_scatter", inputs, filled=True)
-        return self._reduce_scatter("reduce_scatter", output, parts.flat, parts.counts, opts)
+        return self._reduce_scatter(name, "reduce_scatter", output, parts.flat, parts.counts, opts)
 
-    def _reduce_scatter_base(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
+    @_call
+    def _reduce_scatter_base(self, name: str, output: Tensor, input: Tensor, opts: Any = None) -> Work:
         call = "reduce_scatter_tensor"
         if input.numel() != output.numel() * self._extent:
             raise ValueError(
@@ -146,19 +192,16 @@ class Collectives:
                 f"{output.numel()} of the output are expected"
             )
         flat = as_input(call, input)
-        return self._reduce_scatter(call, output, flat, [output.numel()] * self._extent, opts)
+        return self._reduce_scatter(name, call, output, flat, [output.numel()] * self._extent, opts)
 
     def reduce_scatter_tensor_coalesced(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
     ) -> Work:
-        return together(
-            [self._reduce_scatter_base(*pair, opts) for pair in zip(outputs, inputs)],
-            list(outputs),
-            self._seconds,
-        )
+        pairs = list(zip(outputs, inputs))
+        return self._each(self._reduce_scatter_base, pairs, list(outputs), opts)
 
     def _reduce_scatter(
-        self, call: str, output: Tensor, flat: Tensor, counts: list[int], opts: Any
+        self, name: str, call: str, output: Tensor, flat: Tensor, counts: list[int], opts: Any
     ) -> Work:
         kind, scale = operation(_chosen(opts, None))
         if output.dtype != flat.dtype:
@@ -169,7 +212,6 @@ class Collectives:
                 f"{call}: output has {dense.numel()} elements and this rank's part of the input "
                 f"{counts[self._place]}"
             )
-        name = self._name()
         return self._into(
             dense,
             memory(dense),
@@ -182,24 +224,27 @@ class Collectives:
 
     # --- moves ---
 
-    def broadcast(self, tensors: Any, opts: Any = 0) -> Work:
+    @_call
+    def broadcast(self, name: str, tensors: Any, opts: Any = 0) -> Work:
         tensor = single("broadcast", tensors)
         root = opts if isinstance(opts, int) else opts.rootRank
         dense, back = in_place("broadcast", tensor)
-        work = self._comm.broadcast(self._name(), raw_memory(dense), root)
+        work = self._comm.broadcast(name, raw_memory(dense), root)
         return self._work(work, [tensor], back)
 
-    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+    @_call
+    def allgather(self, name: str, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         tensor = single("all_gather", inputs)
         if outputs and not isinstance(outputs[0], Tensor):
             outputs = outputs[0]
         parts = self._one_a_rank("all_gather", outputs, filled=False)
         own = as_input("all_gather", tensor)
         _alike("all_gather", own, parts.flat.dtype, parts.counts[self._place])
-        work = self._comm.allgather(self._name(), raw_memory(own), output=raw_memory(parts.flat))
+        work = self._comm.allgather(name, raw_memory(own), output=raw_memory(parts.flat))
         return self._work(work, [list(outputs)], parts.hand_out)
 
-    def _allgather_base(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
+    @_call
+    def _allgather_base(self, name: str, output: Tensor, input: Tensor, opts: Any = None) -> Work:
         call = "all_gather_into_tensor"
         if output.numel() != input.numel() * self._extent:
             raise ValueError(
@@ -209,38 +254,29 @@ class Collectives:
         own = as_input(call, input)
         dense, back = in_place(call, output)
         _alike(call, own, dense.dtype, own.numel())
-        work = self._comm.allgather(self._name(), raw_memory(own), output=raw_memory(dense))
+        work = self._comm.allgather(name, raw_memory(own), output=raw_memory(dense))
         return self._work(work, [output], back)
 
     def allgather_into_tensor_coalesced(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
     ) -> Work:
-        return together(
-            [self._allgather_base(*pair) for pair in zip(outputs, inputs)],
-            list(outputs),
-            self._seconds,
-        )
+        return self._each(self._allgather_base, list(zip(outputs, inputs)), list(outputs))
 
     def allgather_coalesced(
         self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None
     ) -> Work:
         """outputs[rank][index] is inputs[index] of that rank."""
-        if len(outputs) != self._extent:
-            raise ValueError(
-                f"all_gather_coalesced: {len(outputs)} lists of outputs for {self._extent} ranks"
-            )
-        columns = [[row[index] for row in outputs] for index in range(len(inputs))]
-        return together(
-            [self.allgather([column], [tensor]) for column, tensor in zip(columns, inputs)],
-            list(outputs),
-            self._seconds,
-        )
+        pairs = [
+            ([[row[index] for row in outputs if index < len(row)]], [tensor])
+            for index, tensor in enumerate(inputs)
+        ]
+        return self._each(self.allgather, pairs, list(outputs))
 
-    def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+    @_call
+    def gather(self, name: str, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         tensor = single("gather", inputs)
         root = opts if isinstance(opts, int) else opts.rootRank
         own = as_input("gather", tensor)
-        name = self._name()
         if self._place != root:
             return self._work(self._comm.gather(name, raw_memory(own), root), [])
         if outputs and not isinstance(outputs[0], Tensor):
@@ -255,7 +291,8 @@ class Collectives:
             parts.hand_out,
         )
 
-    def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+    @_call
+    def scatter(self, name: str, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         output = single("scatter", outputs)
         root = opts if isinstance(opts, int) else opts.rootRank
         dense, back = in_place("scatter", output)
@@ -266,7 +303,6 @@ class Collectives:
             parts = self._one_a_rank("scatter", inputs, filled=True)
             _alike("scatter", dense, parts.flat.dtype, parts.counts[root])
             source, rows = raw_memory(parts.flat), parts.splits()
-        name = self._name()
         return self._into(
             dense,
             raw_memory(dense),
@@ -275,8 +311,10 @@ class Collectives:
             back,
         )
 
+    @_call
     def alltoall_base(
         self,
+        name: str,
         output: Tensor,
         input: Tensor,
         output_splits: Optional[Sequence[int]] = None,
@@ -291,19 +329,24 @@ class Collectives:
         splits = self._rows(call, "input", own, input_splits)
         sent = [rows * _row(own) for rows in splits]
         received = [rows * _row(dense) for rows in expected]
-        return self._alltoall(call, own, sent, dense, received, back)
+        return self._alltoall(name, call, own, sent, dense, received, back)
 
-    def alltoall(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None) -> Work:
+    @_call
+    def alltoall(
+        self, name: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
+    ) -> Work:
         call = "all_to_all"
         given = self._one_a_rank(call, inputs, filled=True)
         wanted = self._one_a_rank(call, outputs, filled=False)
         _alike(call, given.flat, wanted.flat.dtype, given.flat.numel())
+        back = wanted.hand_out
         return self._alltoall(
-            call, given.flat, given.counts, wanted.flat, wanted.counts, wanted.hand_out, outputs
+            name, call, given.flat, given.counts, wanted.flat, wanted.counts, back, outputs
         )
 
     def _alltoall(
         self,
+        name: str,
         call: str,
         source: Tensor,
         splits: list[int],
@@ -314,7 +357,6 @@ class Collectives:
     ) -> Work:
         """Counts are elements; what travels as bytes has more of them."""
         size = unit_of(source)
-        name = self._name()
         sent = [n * size for n in splits]
         works: list[tutti.Work] = []
 
@@ -340,8 +382,9 @@ class Collectives:
         outputs = output.chunk(self._extent) if self._place == opts.rootRank else []
         return self.gather([list(outputs)] if outputs else [], [input], opts)
 
-    def barrier(self, opts: Any = None) -> Work:
-        return self._work(self._comm.barrier(self._name()), [])
+    @_call
+    def barrier(self, name: str, opts: Any = None) -> Work:
+        return self._work(self._comm.barrier(name), [])
 
     # The names of torch 2.14.
     all_gather_single = _allgather_base
@@ -366,12 +409,13 @@ class Collectives:
     ) -> list[int]:
         rows = tensor.shape[0] if tensor.dim() > 0 else 1
         if splits:
-            if len(splits) != self._extent or sum(splits) != rows:
+            counts = whole_numbers(splits, f"the {what} splits of {call}")
+            if len(counts) != self._extent or sum(counts) != rows:
                 raise ValueError(
-                    f"{call}: {what} splits {list(splits)} do not deal {rows} rows to "
+                    f"{call}: {what} splits {counts} do not deal {rows} rows to "
                     f"{self._extent} ranks"
                 )
-            return [int(split) for split in splits]
+            return counts
         if rows % self._extent != 0:
             raise ValueError(
                 f"{call}: {what} has {rows} rows, which {self._extent} ranks cannot share equally; "
@@ -385,6 +429,12 @@ def _chosen(opts: Any, op: Any) -> Any:
     if op is not None:
         return op
     return torch.distributed.ReduceOp.SUM if opts is None or isinstance(opts, int) else opts
+
+
+def _parts(name: str, count: int) -> list[str]:
+    """The operations of one call. The first has the call's own name, so that ranks which make
+    different calls under one number hear of it."""
+    return [name, *(f"{name}/{index}" for index in range(1, count))]
 
 
 def _row(tensor: Tensor) -> int:
