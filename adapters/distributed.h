@@ -55,6 +55,8 @@ struct DistributedOptions {
 /// thread, but for the gradient announcements, which may come from any.
 template <Optimizer O>
 class Distributed {
+  using Traits = OptimizerTraits<O>;
+
  public:
   /// See distributed(), which makes it.
   Distributed(Communicator& comm, O& optimizer, const DistributedOptions& options)
@@ -83,14 +85,14 @@ class Distributed {
     if (!options.broadcast_first) check_values_alike(comm, values);
     if (options.broadcast_first) {
       broadcast_parameters(comm, optimizer.parameters());
-      if constexpr (HasState<O>) broadcast_optimizer_state(comm, optimizer);
+      if constexpr (Traits::kHasState) broadcast_optimizer_state(comm, optimizer);
     }
     make_exchange(std::move(values));
-    if constexpr (AnnouncesGradients<O>)
+    if constexpr (Traits::kAnnouncesGradients)
       optimizer.on_gradient_ready([this](std::string_view name) { gradient_ready(name); });
   }
   ~Distributed() {
-    if constexpr (AnnouncesGradients<O>) optimizer_.on_gradient_ready(nullptr);
+    if constexpr (Traits::kAnnouncesGradients) optimizer_.on_gradient_ready(nullptr);
     for (auto& slot : slots_) {
       try {
         if (slot.work) slot.work.wait();
@@ -152,7 +154,7 @@ class Distributed {
         if (!failed) failed = error;
       }
     };
-    if constexpr (ReducesGradients<O>)
+    if constexpr (Traits::kReducesGradients)
       if (gradients_travel()) wait([&] { optimizer_.wait_for_gradients(); });
     for (auto& slot : slots_) {
       if (slot.work) wait([&] { finish(slot); });
@@ -208,7 +210,7 @@ class Distributed {
     if (rounds_) rounds_->arrive();
     for (const auto& parameter : optimizer_.parameters())
       add("parameter." + std::string(parameter.name), parameter.value, rounds_.has_value());
-    if constexpr (HasState<O>)
+    if constexpr (Traits::kHasState)
       for (const auto& state : optimizer_.state())
         add("optimizer." + std::string(state.name), state.tensor, rounds_.has_value());
     for (const auto& state : exchange_state()) add(state.name, state.tensor, false);
@@ -278,7 +280,7 @@ class Distributed {
       scale_to_passes();
       slot.squares = sum_of_squares(slot.gradient);
     }
-    if constexpr (ReducesGradients<O>)
+    if constexpr (Traits::kReducesGradients)
       optimizer_.reduce_gradient(slot.name, reduce_);
     else
       slot.work = comm_.allreduce("gradient " + slot.name, slot.gradient, reduce_);
@@ -316,14 +318,14 @@ class Distributed {
     }
     if (options_.noise.batch > 0) make_noise();
     if (!policy.exchanges_parameters()) return;
-    if constexpr (HasState<O>)
+    if constexpr (Traits::kHasState)
       for (const auto& state : optimizer_.state())
         momenta.push_back({std::string(state.name), state.tensor});
     if (policy.momenta != Momenta::own && momenta.empty())
       throw Error(ErrorCode::invalid_argument,
                   "exchange policy: momenta are to be averaged or zeroed, but the optimizer has no "
                   "state(); want own");
-    if (policy.outer.kind == OuterStep::Kind::slow_momentum && !HasLearningRate<O>)
+    if (policy.outer.kind == OuterStep::Kind::slow_momentum && !Traits::kHasLearningRate)
       throw Error(ErrorCode::invalid_argument,
                   "exchange policy: outer=slow_momentum wants an optimizer with learning_rate()");
     rounds_.emplace(comm_, policy, reduce_, std::move(values), std::move(momenta));
@@ -374,7 +376,7 @@ class Distributed {
 
   void exchange_after_step() {
     double rate = 0;
-    if constexpr (HasLearningRate<O>) rate = optimizer_.learning_rate();
+    if constexpr (Traits::kHasLearningRate) rate = optimizer_.learning_rate();
     rounds_->after_step(rate);
   }
 

@@ -6,6 +6,7 @@
 #include <ranges>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -30,12 +31,25 @@ struct NamedParameter {
   TensorView gradient;  // of the value's shape and type
 };
 
+/// A range whose items, as a loop over `const auto&` sees them, are parameters: a container or a
+/// view, by value or by reference, constant or not, and what is gone through once (a generator).
+template <class R>
+concept YieldsParameters =
+    std::ranges::range<R> && Parameter<std::remove_cvref_t<std::ranges::range_reference_t<R>>>;
+
+/// The same of named tensors.
+template <class R>
+concept YieldsState = std::ranges::range<R> &&
+    requires(const std::remove_cvref_t<std::ranges::range_reference_t<R>>& state) {
+  { state.name } -> std::convertible_to<std::string_view>;
+  { state.tensor } -> std::convertible_to<TensorView>;
+};
+
 /// What distributed() can wrap: parameters() yields the parameters, in the same order and number on
 /// every rank and for as long as it is wrapped; step() uses their gradients.
 template <class O>
 concept Optimizer = requires(O& optimizer) {
-  requires std::ranges::range<decltype(optimizer.parameters())>;
-  requires Parameter<std::ranges::range_value_t<decltype(optimizer.parameters())>>;
+  requires YieldsParameters<decltype(optimizer.parameters())>;
   optimizer.step();
 };
 
@@ -45,19 +59,18 @@ template <class O>
 concept AnnouncesGradients = requires(O& optimizer,
                                       std::function<void(std::string_view)> callback) {
   optimizer.on_gradient_ready(callback);
+  optimizer.on_gradient_ready(nullptr);
 };
 
 /// Optional: named tensors of the optimizer itself (momenta), for broadcast_optimizer_state.
 template <class O>
 concept HasState = requires(O& optimizer) {
-  requires std::ranges::range<decltype(optimizer.state())>;
-  { std::ranges::begin(optimizer.state())->name } -> std::convertible_to<std::string_view>;
-  { std::ranges::begin(optimizer.state())->tensor } -> std::convertible_to<TensorView>;
+  requires YieldsState<decltype(optimizer.state())>;
 };
 
 /// Optional: the rate of the step last taken, for policies that divide by it (SlowMo).
 template <class O>
-concept HasLearningRate = requires(const O& optimizer) {
+concept HasLearningRate = requires(O& optimizer) {
   { optimizer.learning_rate() } -> std::convertible_to<double>;
 };
 
@@ -70,8 +83,41 @@ concept ReducesGradients = requires(O& optimizer, std::string_view name,
   optimizer.wait_for_gradients();
 };
 
+/// Whether an optimizer can do what is optional. One that has a member of that name and cannot do
+/// it does not compile: it would be taken for one without, and train on with less than it has.
+template <class O>
+struct OptimizerTraits {
+  static constexpr bool kAnnouncesGradients = AnnouncesGradients<O>;
+  static constexpr bool kHasState = HasState<O>;
+  static constexpr bool kHasLearningRate = HasLearningRate<O>;
+  static constexpr bool kReducesGradients = ReducesGradients<O>;
+
+  static_assert(kHasState ||
+                    !(
+                        requires(O & optimizer) { optimizer.state(); } || requires { &O::state; }),
+                "the optimizer's state() must be callable without arguments and yield items with a "
+                "name and a tensor that a TensorView borrows; otherwise give it another name");
+  static_assert(
+      kAnnouncesGradients ||
+          !(
+              requires(O & optimizer) { optimizer.on_gradient_ready(nullptr); } ||
+              requires { &O::on_gradient_ready; }),
+      "the optimizer's on_gradient_ready() must be a function that takes a "
+      "std::function<void(std::string_view)>, or nullptr; otherwise give it another name");
+  static_assert(
+      kHasLearningRate || !requires(O & optimizer) { optimizer.learning_rate(); },
+      "the optimizer's learning_rate() must return a number; otherwise give it another "
+      "name");
+  static_assert(kReducesGradients ||
+                    !(
+                        requires { &O::reduce_gradient; } || requires { &O::wait_for_gradients; } ||
+                        requires(O & optimizer) { optimizer.wait_for_gradients(); }),
+                "the optimizer must have both reduce_gradient(std::string_view, const "
+                "ReduceOptions&) and wait_for_gradients(); otherwise give them other names");
+};
+
 /// Rank `root`'s values to all ranks. Blocking.
-template <std::ranges::range Parameters>
+template <YieldsParameters Parameters>
 void broadcast_parameters(Communicator& comm, Parameters&& parameters, int root = 0) {
   std::vector<Work> works;
   for (const auto& parameter : parameters)
@@ -92,7 +138,7 @@ void broadcast_optimizer_state(Communicator& comm, O& optimizer, int root = 0) {
 /// Scales gradients so that their norm over all parameters is at most `most`; returns the norm they
 /// had. Call it between synchronize() and step(), when every rank holds the same gradients. f32 and
 /// f64 gradients.
-template <std::ranges::range Parameters>
+template <YieldsParameters Parameters>
 double clip_by_global_norm(Parameters&& parameters, double most) {
   double sum = 0;
   const auto add = [&]<class T>(const TensorView& gradient, T) {
@@ -101,8 +147,10 @@ double clip_by_global_norm(Parameters&& parameters, double most) {
       sum += value * value;
     }
   };
+  std::vector<TensorView> gradients;  // a generator yields them once
   for (const auto& parameter : parameters) {
     const TensorView gradient = parameter.gradient;
+    gradients.push_back(gradient);
     if (gradient.device().kind != DeviceKind::cpu)
       throw Error(ErrorCode::invalid_argument,
                   "clip_by_global_norm takes gradients in host memory, \"" +
@@ -122,10 +170,8 @@ double clip_by_global_norm(Parameters&& parameters, double most) {
   }
   const double norm = std::sqrt(sum);
   if (norm > most && norm > 0)
-    for (const auto& parameter : parameters) {
-      const TensorView gradient = parameter.gradient;
+    for (const auto& gradient : gradients)
       scale(gradient.dtype(), gradient.data(), gradient.count(), Scale{most / norm, 1});
-    }
   return norm;
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/adapters/optimizer.h"
 #include "tutti/adapters/sharded/norm.h"
 #include "tutti/adapters/sharded/sharded_parameters.h"
 #include "tutti/kernels/convert.h"
@@ -16,7 +17,8 @@ namespace tutti {
 /// parameters, and its state is as small as they are. For optimizers that treat every element by
 /// itself (SGD, Adam, AdamW, RMSProp), whose steps then equal those of one that has everything; one
 /// that goes by norms of whole tensors must add them up over the ranks, as nn::Lars and nn::Lamb do
-/// in an nn::ShardedOptimizer. O has step(), and state() as in distributed(). Over every backend,
+/// in an nn::ShardedOptimizer. O has step(), and may have state() as in
+/// distributed(). Over every backend,
 /// by reduce_scatter and allgather.
 ///
 ///     auto optimizer = tutti::Sharded(comm, model.parameters(), {.stage = 2},
@@ -29,11 +31,10 @@ class Sharded {
  public:
   /// `parameters` have name, value and gradient as in distributed(), the same on every rank;
   /// `make` returns the optimizer of the shards that it is given.
-  template <class Parameters, class Make>
-  Sharded(Communicator& comm, const Parameters& parameters, const ShardedOptions& options,
-          Make&& make)
+  template <YieldsParameters Parameters, class Make>
+  Sharded(Communicator& comm, Parameters&& parameters, const ShardedOptions& options, Make&& make)
       : comm_(comm),
-        parameters_(comm, wholes_of(parameters), options),
+        parameters_(comm, wholes_of(std::forward<Parameters>(parameters)), options),
         optimizer_(std::forward<Make>(make)(parameters_.shards())) {}
 
   /// As soon as a gradient is final for this step, from any thread, so that it travels while
@@ -85,9 +86,7 @@ class Sharded {
     const auto shards = parameters_.shards();
     for (const auto& shard : shards)
       all.push_back({"parameter." + shard.name, shard.value, parameters_.placement_of(shard.name)});
-    for (const auto& state : optimizer_.state()) {
-      const TensorView tensor = state.tensor;
-      const std::string name(state.name);
+    for_each_state([&](const std::string& name, const TensorView& tensor) {
       const Shard* owner = nullptr;
       for (const auto& shard : shards)
         if (name.ends_with("." + shard.name) && tensor.count() == shard.value.count() &&
@@ -95,7 +94,7 @@ class Sharded {
           owner = &shard;
       all.push_back({"optimizer." + name, tensor,
                      owner ? parameters_.placement_of(owner->name) : Placement{tensor.shape()}});
-    }
+    });
     return all;
   }
   /// After what state() names was changed, as by loading it: the whole parameters follow.
@@ -113,7 +112,7 @@ class Sharded {
   /// Bytes of the optimizer's state on this rank.
   int64_t state_bytes() {
     int64_t bytes = 0;
-    for (const auto& state : optimizer_.state()) bytes += TensorView(state.tensor).bytes();
+    for_each_state([&](const std::string&, const TensorView& tensor) { bytes += tensor.bytes(); });
     return bytes;
   }
   /// What memory(), peak_memory() and state_bytes() say, in one line.
@@ -128,11 +127,18 @@ class Sharded {
 
  private:
   template <class Parameters>
-  static std::vector<ShardedParameters::Whole> wholes_of(const Parameters& parameters) {
+  static std::vector<ShardedParameters::Whole> wholes_of(Parameters&& parameters) {
     std::vector<ShardedParameters::Whole> all;
     for (const auto& parameter : parameters)
       all.push_back({std::string(parameter.name), parameter.value, parameter.gradient});
     return all;
+  }
+
+  // Calls step(name, tensor) with what the optimizer keeps, if it keeps anything.
+  template <class Step>
+  void for_each_state(const Step& step) {
+    if constexpr (OptimizerTraits<O>::kHasState)
+      for (const auto& state : optimizer_.state()) step(std::string(state.name), state.tensor);
   }
 
   Communicator& comm_;
@@ -141,7 +147,7 @@ class Sharded {
 };
 
 template <class Parameters, class Make>
-Sharded(Communicator&, const Parameters&, const ShardedOptions&, Make&&)
+Sharded(Communicator&, Parameters&&, const ShardedOptions&, Make&&)
     -> Sharded<std::invoke_result_t<Make, std::vector<Shard>>>;
 
 }  // namespace tutti
