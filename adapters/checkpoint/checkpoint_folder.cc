@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <limits>
+#include <system_error>
 
 #include "tutti/adapters/checkpoint/durable_file.h"
 #include "tutti/adapters/checkpoint/part_reader.h"
@@ -27,6 +28,8 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kStepPrefix = "step-";
 constexpr std::string_view kDraftSuffix = ".draft";
+// Of a whole checkpoint that another is about to replace; it counts while that one is not there.
+constexpr std::string_view kReplacedSuffix = ".replaced";
 
 std::string file_of_rank(int rank) { return fmt::format("rank-{:05}.safetensors", rank); }
 
@@ -74,6 +77,12 @@ std::optional<int64_t> step_of(const std::string& name) {
                        std::numeric_limits<int64_t>::max());
 }
 
+// The step of ".step-12.replaced".
+std::optional<int64_t> replaced_step_of(const std::string& name) {
+  if (!name.starts_with('.') || !name.ends_with(kReplacedSuffix)) return {};
+  return step_of(name.substr(1, name.size() - 1 - kReplacedSuffix.size()));
+}
+
 bool is_draft(const std::string& name) {
   return name.starts_with(std::string(".") + std::string(kStepPrefix)) &&
          name.ends_with(kDraftSuffix);
@@ -116,6 +125,16 @@ CheckpointFolder::~CheckpointFolder() {
 
 std::string CheckpointFolder::place_of(int64_t step) const {
   return fmt::format("{}/{}{}", folder_, kStepPrefix, step);
+}
+
+// Of one that is about to be removed: a draft's name, which nobody has since drafts are removed
+// first.
+std::string CheckpointFolder::old_place_of(int64_t step) const {
+  return fmt::format("{}/.{}{}.old{}", folder_, kStepPrefix, step, kDraftSuffix);
+}
+
+std::string CheckpointFolder::replaced_place_of(int64_t step) const {
+  return fmt::format("{}/.{}{}{}", folder_, kStepPrefix, step, kReplacedSuffix);
 }
 
 CheckpointFolder::Texts CheckpointFolder::agree(const std::string& phase,
@@ -258,8 +277,12 @@ void CheckpointFolder::save_in_background(int64_t step, const std::vector<Placed
   wait();
   auto saving = prepare(step, tensors, words);
   take_snapshot(saving, true);
-  background_ =
-      std::async(std::launch::async, [this, saving = std::move(saving)] { write(saving); });
+  const auto shared = std::make_shared<const Saving>(std::move(saving));
+  try {
+    background_ = std::async(std::launch::async, [this, shared] { write(*shared); });
+  } catch (const std::system_error&) {
+    write(*shared);  // no thread is to be had, and the other ranks wait for this one's part
+  }
   note_saved(begin);
 }
 
@@ -276,7 +299,7 @@ void CheckpointFolder::write(const Saving& saving) {
     fs::create_directories(folder_, status);
     if (status) throw system_error(fmt::format("cannot make \"{}\"", folder_), status.value());
     draft.emplace(folder_, saving.step);
-    remove_drafts();
+    settle_replaced();
     fs::create_directory(draft->path, status);
     if (status) throw system_error(fmt::format("cannot make \"{}\"", draft->path), status.value());
     return draft->path;
@@ -345,8 +368,9 @@ void CheckpointFolder::finish(const Saving& saving, const Texts& reports,
   out.write(text.data(), text.size());
   out.finish();
   sync_folder(draft);
-  put_in_place(draft, place_of(saving.step));
+  put_in_place(draft, place_of(saving.step), replaced_place_of(saving.step));
   sync_folder(folder_);
+  settle_replaced();
   remove_old();
 }
 
@@ -355,8 +379,11 @@ std::vector<int64_t> CheckpointFolder::steps() const {
   std::error_code status;
   for (fs::directory_iterator entry(folder_, status), end; !status && entry != end;
        entry.increment(status))
-    if (const auto step = step_of(entry->path().filename().string())) found.push_back(*step);
+    for (const auto& step : {step_of(entry->path().filename().string()),
+                             replaced_step_of(entry->path().filename().string())})
+      if (step) found.push_back(*step);
   std::sort(found.begin(), found.end());
+  found.erase(std::unique(found.begin(), found.end()), found.end());
   return found;
 }
 
@@ -364,8 +391,19 @@ std::vector<int64_t> CheckpointFolder::steps() const {
 void CheckpointFolder::remove_old() const {
   const auto all = steps();
   for (size_t i = 0; i + static_cast<size_t>(options_.keep) < all.size(); ++i)
-    put_in_place(place_of(all[i]),
-                 fmt::format("{}/.{}{}.old{}", folder_, kStepPrefix, all[i], kDraftSuffix));
+    rename_folder(place_of(all[i]), old_place_of(all[i]));
+  remove_drafts();
+}
+
+// With the folder's lock held: what a job that ended between two renames has left gets its name
+// back, and what was replaced becomes a draft, at once, so that none is seen half.
+void CheckpointFolder::settle_replaced() const {
+  remove_drafts();
+  for (const int64_t step : steps()) {
+    const auto replaced = replaced_place_of(step), place = place_of(step);
+    if (!fs::exists(replaced)) continue;
+    rename_folder(replaced, fs::exists(place) ? old_place_of(step) : place);
+  }
   remove_drafts();
 }
 

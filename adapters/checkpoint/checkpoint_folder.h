@@ -28,6 +28,7 @@ struct LoadOptions {
   std::optional<int64_t> step = std::nullopt;  // none: the newest whole one
   bool partly = false;                         // whether it may hold tensors that nobody asked for
 };
+};
 
 /// What saving has cost this rank so far.
 struct CheckpointStatistics {
@@ -70,8 +71,8 @@ class CheckpointFolder {
             const std::map<std::string, std::string>& words = {});
   /// The same of a snapshot, which is taken before it returns: a copy of what this rank will write.
   /// A thread writes it, and asks the other ranks whether they save the same; the caller waits for
-  /// none of them. Throws what the one before threw. The snapshot's memory is kept for the
-  /// next one.
+  /// none of them. Where the system gives this process no thread, it writes before it returns.
+  /// Throws what the one before threw. The snapshot's memory is kept for the next one.
   void save_in_background(int64_t step, const std::vector<PlacedTensor>& tensors,
                           const std::map<std::string, std::string>& words = {});
   /// Until what was begun in the background is whole; throws what it threw.
@@ -122,7 +123,10 @@ class CheckpointFolder {
   void remove_old() const;
   void remove_drafts() const;
   std::string choose(const LoadOptions& options) const;
+  void settle_replaced() const;
   std::string place_of(int64_t step) const;
+  std::string old_place_of(int64_t step) const;
+  std::string replaced_place_of(int64_t step) const;
   /// What `work` says on each rank, on every rank; where it throws on one, an Error that names that
   /// rank on all.
   Texts agree(const std::string& phase, const std::function<std::string()>& work);

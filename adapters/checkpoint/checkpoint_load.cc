@@ -127,7 +127,9 @@ std::string CheckpointFolder::choose(const LoadOptions& options) const {
   if (options.step && !std::binary_search(all.begin(), all.end(), *options.step))
     throw Error(ErrorCode::io, fmt::format("there is no step {}; there are steps {}", *options.step,
                                            fmt::join(all, ", ")));
-  const auto place = place_of(options.step.value_or(all.empty() ? 0 : all.back()));
+  const int64_t step = options.step.value_or(all.empty() ? 0 : all.back());
+  auto place = place_of(step);
+  if (::stat(place.c_str(), &about) != 0) place = replaced_place_of(step);
   const PartReader file(place + kManifestName);
   return place + "\n" + file.text(0, file.bytes());
 }

@@ -42,14 +42,34 @@ void sync_folder(const std::string& folder) {
     throw system_error(fmt::format("cannot write the folder \"{}\" to the disk", folder), errno);
 }
 
-void put_in_place(const std::string& draft, const std::string& name) {
+void rename_folder(const std::string& from, const std::string& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0)
+    throw system_error(fmt::format("cannot rename \"{}\" to \"{}\"", from, to), errno);
+}
+
+namespace {
+
+// Of renameat2, where the kernel or the file system knows no flags.
+bool knows_no_flags(int error) {
+  return error == EINVAL || error == ENOSYS || error == ENOTSUP || error == EOPNOTSUPP;
+}
+
+}  // namespace
+
+void put_in_place(const std::string& draft, const std::string& name, const std::string& aside) {
   struct stat about {};
-  const bool is_there = ::stat(name.c_str(), &about) == 0 && S_ISDIR(about.st_mode);
-  const int status =
-      is_there ? ::renameat2(AT_FDCWD, draft.c_str(), AT_FDCWD, name.c_str(), RENAME_EXCHANGE)
-               : ::rename(draft.c_str(), name.c_str());
-  if (status != 0)
-    throw system_error(fmt::format("cannot rename \"{}\" to \"{}\"", draft, name), errno);
+  if (::stat(name.c_str(), &about) != 0 || !S_ISDIR(about.st_mode))
+    return rename_folder(draft, name);
+  if (::renameat2(AT_FDCWD, draft.c_str(), AT_FDCWD, name.c_str(), RENAME_EXCHANGE) == 0) return;
+  if (!knows_no_flags(errno))
+    throw system_error(fmt::format("cannot exchange \"{}\" and \"{}\"", draft, name), errno);
+  rename_folder(name, aside);
+  try {
+    rename_folder(draft, name);
+  } catch (const Error&) {
+    rename_folder(aside, name);
+    throw;
+  }
 }
 
 FolderLock::FolderLock(const std::string& folder) {

@@ -27,9 +27,13 @@ class DurableFile {
 /// So that names in the folder are on the disk as well as what they name.
 void sync_folder(const std::string& folder);
 
+/// Gives the folder `from` the name `to`, which nothing has.
+void rename_folder(const std::string& from, const std::string& to);
+
 /// Puts the folder `draft` in the place of `name`, at once: whoever looks sees the one or the
-/// other. A folder of that name that was there is then called `draft`.
-void put_in_place(const std::string& draft, const std::string& name);
+/// other. A folder of that name that was there is then called `draft`, or `aside` where the file
+/// system cannot exchange two names (NFS); for a moment only `aside` is there then.
+void put_in_place(const std::string& draft, const std::string& name, const std::string& aside);
 
 /// Of all processes that write into a folder one has it; it goes with the process.
 class FolderLock {

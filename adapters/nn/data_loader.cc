@@ -170,9 +170,10 @@ Batch DataLoader::make(int64_t epoch, int64_t consumed) {
 }
 
 void DataLoader::prefetch() {
-  ahead_.reset(new std::future<Batch>(std::async(std::launch::async, [this, position = position_] {
-    return make(position.epoch, position.consumed);
-  })));
+  // Where the system gives no thread for it, next() makes the batch itself.
+  ahead_.reset(new std::future<Batch>(std::async(
+      std::launch::async | std::launch::deferred,
+      [this, position = position_] { return make(position.epoch, position.consumed); })));
 }
 
 std::optional<Batch> DataLoader::next() {

@@ -27,8 +27,20 @@ class Checkpoint(NamedTuple):
 
 def steps(folder: str | os.PathLike[str]) -> list[int]:
     """Of the whole checkpoints in a folder, ascending."""
-    names = (entry.name for entry in pathlib.Path(folder).iterdir())
-    return sorted(int(name[5:]) for name in names if name[:5] == "step-" and name[5:].isdigit())
+    # A name of ".step-12.replaced" counts while no other step 12 is there: see _place().
+    names = (
+        entry.name.removeprefix(".").removesuffix(".replaced")
+        if entry.name.startswith(".") and entry.name.endswith(".replaced")
+        else entry.name
+        for entry in pathlib.Path(folder).iterdir()
+    )
+    return sorted({int(name[5:]) for name in names if name[:5] == "step-" and name[5:].isdigit()})
+
+
+def _place(folder: str | os.PathLike[str], step: int) -> pathlib.Path:
+    """Of a step: for a moment, on file systems that cannot exchange names, that of the one before."""
+    place = pathlib.Path(folder) / f"step-{step}"
+    return place if place.exists() else place.with_name(f".step-{step}.replaced")
 
 
 def read(folder: str | os.PathLike[str], step: int | None = None) -> Checkpoint:
@@ -40,7 +52,7 @@ def read(folder: str | os.PathLike[str], step: int | None = None) -> Checkpoint:
     there = steps(folder)
     if not there or (step is not None and step not in there):
         raise InputOutputError(f'no step {"" if step is None else step} in "{folder}"; there are {there}')
-    place = pathlib.Path(folder) / f"step-{there[-1] if step is None else step}"
+    place = _place(folder, there[-1] if step is None else step)
     manifest = json.loads((place / "manifest.json").read_text())["checkpoint"]
     if manifest["version"] != 1:
         raise CorruptDataError(
