@@ -40,18 +40,14 @@ bool BaseOptimizer::is_on_device() const {
 
 StepKernels& BaseOptimizer::device_steps(std::optional<size_t> first, std::optional<size_t> second,
                                          const std::vector<bool>& is_adapted) {
-  if (device_steps_ == nullptr) {
-    std::vector<StepOperands> operands;
-    for (size_t i = 0; i < parameters_.size(); ++i) {
-      auto& one =
-          operands.emplace_back(StepOperands{parameters_[i].value, parameters_[i].gradient});
-      if (first) one.first = state_[*first + i].tensor;
-      if (second) one.second = state_[*second + i].tensor;
-      one.is_adapted = is_adapted.empty() || is_adapted[i];
-    }
-    device_steps_ = make_step_kernels(operands);
+  std::vector<StepOperands> operands;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    auto& one = operands.emplace_back(StepOperands{parameters_[i].value, parameters_[i].gradient});
+    if (first) one.first = state_[*first + i].tensor;
+    if (second) one.second = state_[*second + i].tensor;
+    one.is_adapted = is_adapted.empty() || is_adapted[i];
   }
-  return *device_steps_;
+  return device_steps_.of(std::move(operands));
 }
 
 Sgd::Sgd(std::vector<Parameter> parameters, const SgdOptions& options)

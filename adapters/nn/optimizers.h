@@ -51,7 +51,7 @@ class BaseOptimizer {
   double learning_rate_;
 
  private:
-  std::shared_ptr<StepKernels> device_steps_;  // made by the first step
+  KeptStepKernels device_steps_;
 };
 
 struct SgdOptions {

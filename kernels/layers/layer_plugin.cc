@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <string_view>
 
@@ -38,6 +39,35 @@ const LayerPlugin& load_layer_plugin(DeviceKind kind, const std::string& file) {
                             "build it anew",
                             file, name, plugin->name ? plugin->name : ""));
   return *plugin;
+}
+
+namespace {
+
+bool are_same(const TensorView& one, const TensorView& other) {
+  return one.data() == other.data() && one.count() == other.count() &&
+         one.dtype() == other.dtype() && one.device() == other.device() &&
+         one.stream() == other.stream();
+}
+
+bool are_same(const StepOperands& one, const StepOperands& other) {
+  return are_same(one.value, other.value) && are_same(one.gradient, other.gradient) &&
+         are_same(one.first, other.first) && are_same(one.second, other.second) &&
+         one.is_adapted == other.is_adapted;
+}
+
+}  // namespace
+
+StepKernels& KeptStepKernels::of(std::vector<StepOperands> operands) {
+  const bool is_known =
+      kernels_ != nullptr &&
+      std::equal(operands.begin(), operands.end(), operands_.begin(), operands_.end(),
+                 [](const auto& one, const auto& other) { return are_same(one, other); });
+  if (!is_known) {
+    kernels_ = nullptr;  // its memory goes first
+    kernels_ = make_step_kernels(operands);
+    operands_ = std::move(operands);
+  }
+  return *kernels_;
 }
 
 std::unique_ptr<StepKernels> make_step_kernels(const std::vector<StepOperands>& operands) {

@@ -48,4 +48,16 @@ class StepKernels {
 /// device, stream or count, or are not f32.
 std::unique_ptr<StepKernels> make_step_kernels(const std::vector<StepOperands>& operands);
 
+/// The kernels of the operands that were asked for last: made anew for any others, whichever of
+/// them differs. One thread.
+class KeptStepKernels {
+ public:
+  /// Throws as make_step_kernels().
+  StepKernels& of(std::vector<StepOperands> operands);
+
+ private:
+  std::vector<StepOperands> operands_;
+  std::shared_ptr<StepKernels> kernels_;  // null: there were none
+};
+
 }  // namespace tutti

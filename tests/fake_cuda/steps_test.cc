@@ -8,6 +8,7 @@
 #include "tests/fake_cuda/step_check.h"
 #include "tests/nn/layer_check.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/ranks.h"
 #include "tutti/kernels/layers/optimizer_steps.h"
 #include "tutti/nn.h"
 #include "tutti/tensor/host_copy.h"
@@ -48,6 +49,78 @@ TEST_F(FakeCudaTest, LarsAndLambLearnAsOnTheCpu) {
   };
   for (const bool is_lamb : {false, true})
     EXPECT_NEAR(learn({}, is_lamb), learn(kFake, is_lamb), 1e-3) << is_lamb;
+}
+
+// A list of parameters that begins as the one before is another list.
+TEST_F(FakeCudaTest, AnAgreementScalesTheListItIsGiven) {
+  const auto scaled = [](Communicator& comm, Device device) {
+    nn::Sequential model(3, 1, device);
+    model.add("fc1", nn::linear(5, 8)).add("relu", nn::relu()).add("fc2", nn::linear(8, 3));
+    const auto images = test::noise_tensor(Shape{16, 5}, 1);
+    const Tensor labels(Shape{16}, DataType::i64);
+    nn::StepAgreement agreement(comm, {.clip = 0.1, .loss_scale = {.first = 1024}});
+    std::vector<double> all;
+    for (const int count : {2, 4, 2, 3}) {
+      model.zero_grad();
+      const nn::CrossEntropy loss(model.forward(images), labels);
+      model.backward(loss, agreement.divisor());
+      agreement.send(loss);
+      auto parameters = model.parameters();
+      parameters.erase(parameters.begin() + count, parameters.end());
+      all.push_back(agreement.finish(parameters).norm);
+      for (const auto& parameter : model.parameters())
+        for (const double value : test::values_of(on_host(parameter.gradient)))
+          all.push_back(value);
+    }
+    return all;
+  };
+  test::run_threads(1, [&](Communicator& comm) {
+    const auto expected = scaled(comm, {}), got = scaled(comm, kFake);
+    ASSERT_EQ(got.size(), expected.size());
+    for (size_t i = 0; i < got.size(); ++i)
+      EXPECT_NEAR(got[i], expected[i], 1e-3 * std::max(1.0, std::abs(expected[i]))) << i;
+  });
+}
+
+// Whichever operand is another one, there are other kernels; the same ones come back.
+TEST_F(FakeCudaTest, KeptKernelsAreThoseOfTheOperands) {
+  const auto tensor = [&](int64_t count) {
+    return kernels_->make_tensor(Shape{count}, DataType::f32);
+  };
+  const Tensor value = tensor(4), gradient = tensor(4), first = tensor(4), other = tensor(4);
+  const Tensor longer = tensor(8), also_longer = tensor(8);
+  const auto part = [](const Tensor& whole, int64_t count) {
+    return TensorView(whole.data(), Shape{count}, DataType::f32, whole.device(),
+                      whole.view().stream());
+  };
+  const std::vector<std::vector<StepOperands>> lists = {
+      {{value, gradient}},
+      {{value, other}},
+      {{other, gradient}},
+      {{value, gradient, first}},
+      {{value, gradient, first, other}},
+      {{value, gradient, first, other, false}},
+      {{value, gradient}, {other, first}},
+      {{value, gradient}, {first, other}},
+      {{longer, also_longer}},
+      {{part(longer, 4), part(also_longer, 4)}},
+  };
+  KeptStepKernels kept;
+  for (size_t i = 0; i < lists.size(); ++i)
+    for (size_t k = 0; k < lists.size(); ++k) {
+      // What is scaled are the gradients of the list that was asked for, and no others.
+      for (const auto& one : {value, gradient, first, other, longer, also_longer})
+        copy_from_host(one, reinterpret_cast<const std::byte*>(std::vector<float>(8, 1).data()));
+      kept.of(lists[i]).scale_gradients(1, 0);
+      int64_t count = 0;
+      for (const auto& one : lists[k]) count += one.gradient.count();
+      auto& kernels = kept.of(lists[k]);
+      EXPECT_EQ(&kernels, &kept.of(lists[k]));
+      kernels.scale_gradients(2, 0);
+      EXPECT_DOUBLE_EQ(kernels.outcome().norm, 2 * std::sqrt(static_cast<double>(count)));
+      for (const auto& one : lists[k])
+        EXPECT_EQ(test::values_of(on_host(Tensor(one.gradient, nullptr)))[0], 2) << i << " " << k;
+    }
 }
 
 TEST_F(FakeCudaTest, GradientsAreScaledAndClipped) {

@@ -106,7 +106,10 @@ void StepAgreement::send(const Loss& loss, bool is_training) {
 StepOutcome StepAgreement::finish(const std::vector<Parameter>& parameters) {
   receive();
   if (!parameters.empty() && parameters.front().value.device().kind != DeviceKind::cpu) {
-    auto& steps = device_steps(parameters);
+    std::vector<StepOperands> operands;
+    for (const auto& parameter : parameters)
+      operands.push_back({parameter.value, parameter.gradient});
+    auto& steps = device_steps_.of(std::move(operands));
     steps.scale_gradients(1 / (scale() * lane_[0]), options_.clip);
     return settled(steps.outcome().norm);
   }
@@ -161,19 +164,6 @@ StepOutcome StepAgreement::settled(double norm) {
   outcome.is_skipped = strange != 0 || !std::isfinite(outcome.norm);
   settle(outcome.is_skipped);
   return outcome;
-}
-
-StepKernels& StepAgreement::device_steps(const std::vector<Parameter>& parameters) {
-  const bool is_known =
-      device_steps_ != nullptr && first_gradient_ == parameters.front().gradient.data();
-  if (!is_known) {
-    std::vector<StepOperands> operands;
-    for (const auto& parameter : parameters)
-      operands.push_back({parameter.value, parameter.gradient});
-    device_steps_ = make_step_kernels(operands);
-    first_gradient_ = parameters.front().gradient.data();
-  }
-  return *device_steps_;
 }
 
 void StepAgreement::settle(bool is_skipped) {

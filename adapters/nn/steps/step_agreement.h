@@ -100,8 +100,6 @@ class StepAgreement {
   StepOutcome settled(double norm);
   void settle(bool is_skipped);
   double waited() const { return comm_.statistics().wait_seconds; }
-  /// For parameters on a device, which are the same in every step.
-  StepKernels& device_steps(const std::vector<Parameter>& parameters);
 
   Communicator& comm_;
   const StepOptions options_;
@@ -113,8 +111,7 @@ class StepAgreement {
   Clock::time_point begin_{};  // of this rank's step; not set without begin()
   double waited_before_ = 0;
   Work work_;
-  std::unique_ptr<StepKernels> device_steps_;
-  const void* first_gradient_ = nullptr;  // of what they were made for
+  KeptStepKernels device_steps_;
 };
 
 /// Finds replicas that have come to differ, as by a bit that flipped in memory: every so many steps

@@ -52,7 +52,8 @@ struct ConvolutionDescs {
 PrimitiveCache::Key convolution_key(PrimitiveKind kind, const ConvolutionShape& s, bool has_bias) {
   return {kind,
           {s.batch, s.input_channels, s.output_channels, s.dimensions, s.image[0], s.image[1],
-           s.image[2], s.kernel[0], s.kernel[1], s.kernel[2], s.stride[2], s.padding[2], has_bias}};
+           s.image[2], s.kernel[0], s.kernel[1], s.kernel[2], s.stride[0], s.stride[1], s.stride[2],
+           s.padding[0], s.padding[1], s.padding[2], has_bias}};
 }
 
 algorithm algorithm_of(Pooling pooling) {
