@@ -125,6 +125,9 @@ class Sharded {
   }
   O& optimizer() { return optimizer_; }  // of the shards
 
+ protected:
+  std::vector<AbsentMemory> take_absent() { return parameters_.take_absent(); }
+
  private:
   template <class Parameters>
   static std::vector<ShardedParameters::Whole> wholes_of(Parameters&& parameters) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "tutti/tensor/absent_memory.h"
 #include "tutti/tensor/device_runtime.h"
 
 namespace tutti {
@@ -50,6 +51,7 @@ class PinnedPiece {
 void copy_to_host(std::byte* target, const ConstTensorView& source) {
   const auto& view = source.view();
   if (view.bytes() == 0) return;
+  require_present("a tensor to copy to the host", view);
   if (view.device().kind == DeviceKind::cpu) {
     std::memcpy(target, view.data(), static_cast<size_t>(view.bytes()));
     return;
@@ -63,6 +65,7 @@ void copy_to_host(std::byte* target, const ConstTensorView& source) {
 
 void copy_from_host(const TensorView& target, const std::byte* source) {
   if (target.bytes() == 0) return;
+  require_present("a tensor to copy to", target);
   if (target.device().kind == DeviceKind::cpu) {
     std::memcpy(target.data(), source, static_cast<size_t>(target.bytes()));
     return;
@@ -75,6 +78,7 @@ void copy_from_host(const TensorView& target, const std::byte* source) {
 }
 
 Tensor on_host(const Tensor& tensor) {
+  require_present("a tensor to copy to the host", tensor);
   if (tensor.device().kind == DeviceKind::cpu) return tensor;
   Tensor host(tensor.shape(), tensor.dtype());
   copy_to_host(host.data(), tensor);

@@ -10,6 +10,7 @@
 #include "tutti/adapters/checkpoint/stored.h"
 #include "tutti/base/error.h"
 #include "tutti/kernels/convert.h"
+#include "tutti/tensor/absent_memory.h"
 #include "tutti/tensor/host_copy.h"
 
 namespace tutti {
@@ -112,6 +113,7 @@ void check_placed(const Communicator& comm, const PlacedTensor& tensor) {
   if (tensor.here.count() != placement.here().count())
     throw refuse(fmt::format("has {} elements here, expected {} by its placement",
                              tensor.here.count(), placement.here().count()));
+  require_present(tensor.name, tensor.here);
 }
 
 // Rank 0's choice: the file or folder, a line feed, and its header or manifest. Empty: none there.

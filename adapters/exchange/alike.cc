@@ -6,6 +6,7 @@
 
 #include <cstring>
 
+#include "tutti/tensor/absent_memory.h"
 #include "tutti/tensor/host_copy.h"
 
 namespace tutti {
@@ -97,6 +98,7 @@ void check_tensors_alike(Communicator& comm, std::span<const NamedTensor> tensor
 void check_values_alike(Communicator& comm, std::span<const NamedTensor> tensors) {
   std::vector<uint64_t> digests;
   for (const auto& tensor : tensors) {
+    require_present(tensor.name, tensor.tensor);
     const auto bytes = static_cast<size_t>(tensor.tensor.bytes());
     std::vector<std::byte> copy;
     if (tensor.tensor.device().kind != DeviceKind::cpu) {

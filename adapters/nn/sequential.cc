@@ -1,6 +1,7 @@
 #include "tutti/adapters/nn/sequential.h"
 
 #include "tutti/adapters/nn/loss.h"
+#include "tutti/tensor/absent_memory.h"
 
 namespace tutti::nn {
 
@@ -44,13 +45,16 @@ void Sequential::zero_grad() {
 
 int64_t Sequential::parameter_count() const {
   int64_t count = 0;
-  for (const auto& parameter : parameters()) count += parameter.value.count();
+  for (const auto* parameter : layers_->parameters()) count += parameter->value.count();
   return count;
 }
 
 std::vector<Parameter> Sequential::parameters() const {
   std::vector<Parameter> all;
-  for (const auto* parameter : layers_->parameters()) all.push_back(*parameter);
+  for (const auto* parameter : layers_->parameters()) {
+    require_present(parameter->name, parameter->value);
+    all.push_back(*parameter);
+  }
   return all;
 }
 

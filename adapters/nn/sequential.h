@@ -55,7 +55,8 @@ class Sequential {
     first_row_ = first_row;
   }
 
-  /// In the order of the layers; the handles share memory with the model.
+  /// In the order of the layers; the handles share memory with the model. Throws
+  /// Error(invalid_argument) while a ShardedOptimizer has one of them divided (stage 3).
   std::vector<Parameter> parameters() const;
   int64_t parameter_count() const;  // elements of all of them
   /// What it learns by other means than gradients, likewise: the running values of batch norm.

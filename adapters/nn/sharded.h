@@ -18,6 +18,8 @@ namespace tutti::nn {
 /// layers of a model and filled by ShardedOptimizer::serve().
 struct Gatherer {
   std::function<void(std::string_view name)> need, done;  // empty: parameters are whole
+  /// What was divided when the optimizer ended stays refused; empty while it is there.
+  std::vector<AbsentMemory> absent = {};
 };
 
 /// The same layer, whose parameters are whole only while it computes.
@@ -51,7 +53,7 @@ class ShardedOptimizer : public Sharded<O> {
   ~ShardedOptimizer() {
     for (auto& parameter : parameters_)
       if (parameter.ready) *parameter.ready = nullptr;
-    if (gatherer_) *gatherer_ = {};
+    if (gatherer_) *gatherer_ = {{}, {}, this->take_absent()};
   }
   ShardedOptimizer(const ShardedOptimizer&) = delete;
   ShardedOptimizer& operator=(const ShardedOptimizer&) = delete;
@@ -62,7 +64,12 @@ class ShardedOptimizer : public Sharded<O> {
     gatherer_->need = [this](std::string_view name) { Sharded<O>::need(name); };
     gatherer_->done = [this](std::string_view name) { Sharded<O>::done(name); };
   }
-  const std::vector<Parameter>& parameters() const { return parameters_; }  // whole ones
+  /// Whole ones. Stage 3: throws Error(invalid_argument) while one of them is divided; need_all()
+  /// comes before.
+  const std::vector<Parameter>& parameters() const {
+    for (const auto& parameter : parameters_) require_present(parameter.name, parameter.value);
+    return parameters_;
+  }
   void set_learning_rate(double rate) { this->optimizer().set_learning_rate(rate); }
 
  private:

@@ -16,9 +16,9 @@ struct PlacedTensor {
   Placement placement;
 };
 
-/// Trainers' parameters (name, value), equal on all ranks, under the names of nn::save_training.
+/// Trainers' parameters (name, value), equal on all ranks, as "parameter.NAME".
 template <class Parameters>
-std::vector<PlacedTensor> placed_parameters(const Parameters& parameters) {
+std::vector<PlacedTensor> placed_parameters(Parameters&& parameters) {
   std::vector<PlacedTensor> all;
   for (const auto& parameter : parameters) {
     const TensorView value = parameter.value;
@@ -29,7 +29,7 @@ std::vector<PlacedTensor> placed_parameters(const Parameters& parameters) {
 
 /// Optimizers' state (name, tensor), likewise.
 template <class States>
-std::vector<PlacedTensor> placed_state(const States& states) {
+std::vector<PlacedTensor> placed_state(States&& states) {
   std::vector<PlacedTensor> all;
   for (const auto& state : states) {
     const TensorView tensor = state.tensor;

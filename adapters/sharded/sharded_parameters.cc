@@ -203,6 +203,7 @@ void ShardedParameters::hold_value(Slot& slot, bool holds) {
   held_.values += change * slot.whole.value.bytes();
   most_.values = std::max(most_.values, held_.values);
   slot.holds_value = holds;
+  if (change != 0) slot.absent = holds ? AbsentMemory() : AbsentMemory(slot.whole.value);
   if (!holds) drop_contents(slot.whole.value);
 }
 
@@ -287,6 +288,12 @@ void ShardedParameters::need_all() {
     if (!slot.is_whole && !slot.gathering) start_gather(slot);
   for (auto& slot : slots_)
     if (slot.gathering) finish_gather(slot);
+}
+
+std::vector<AbsentMemory> ShardedParameters::take_absent() {
+  std::vector<AbsentMemory> all;
+  for (auto& slot : slots_) all.push_back(std::move(slot.absent));
+  return all;
 }
 
 ShardedMemory ShardedParameters::memory() const {

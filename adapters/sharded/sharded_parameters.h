@@ -10,6 +10,7 @@
 
 #include "tutti/adapters/sharded/placed_tensor.h"
 #include "tutti/core/communicator.h"
+#include "tutti/tensor/absent_memory.h"
 
 namespace tutti {
 
@@ -41,7 +42,8 @@ struct ShardedMemory {
 /// Parameters of which each rank updates a part: gradients become shards of their sum or mean by
 /// reduce_scatter, values become whole by allgather. What a stage divides is given back to the
 /// system where it lies, so that a trainer keeps its pointers: it reads as zeros until it is
-/// gathered. Used by the thread that steps; gradients may be announced by any.
+/// gathered. Those of values are AbsentMemory meanwhile, which the library's calls refuse. Used by
+/// the thread that steps; gradients may be announced by any.
 class ShardedParameters {
  public:
   /// A parameter of the trainer, f32 or f64 in host memory, row-major.
@@ -80,6 +82,10 @@ class ShardedParameters {
   /// Stage 3: all of them are whole until the next publish(), for a test or an export.
   void need_all();
 
+  /// What says that the values which are divided now are absent, for who goes on to hold them when
+  /// this object ends.
+  std::vector<AbsentMemory> take_absent();
+
   ShardedMemory memory() const;       // held now
   ShardedMemory peak_memory() const;  // the most of each in the last step that ended
 
@@ -94,6 +100,7 @@ class ShardedParameters {
     bool is_whole = true;       // its value
     bool holds_value = true;    // whole, in the trainer's memory, or on its way there
     bool has_gradient = true;   // the same of the gradient
+    AbsentMemory absent;        // unless it holds the value
   };
   Slot& slot_of(std::string_view name);
   void check(const std::vector<Whole>& parameters) const;

@@ -7,6 +7,7 @@
 
 #include "tutti/base/text.h"
 #include "tutti/kernels/reduce.h"
+#include "tutti/tensor/absent_memory.h"
 
 namespace tutti {
 
@@ -90,6 +91,7 @@ void CommunicatorState::check_tensor(std::string_view name, const TensorView& vi
                   fmt::format("the tensor {}{} of rank {} has no memory", to_string(view.dtype()),
                               view.shape().to_string(), options.rank))
         .with_rank(options.rank);
+  require_present(name, view);
 }
 
 Request CommunicatorState::request(std::string_view name, const OperationCall& call) const {

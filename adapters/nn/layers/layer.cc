@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "tutti/base/error.h"
+#include "tutti/tensor/absent_memory.h"
 #include "tutti/tensor/device_runtime.h"
 
 namespace tutti::nn {
@@ -20,7 +21,14 @@ void Layer::attach(const std::string& path) {
   for (auto* buffer : buffers()) buffer->name = path + "." + buffer->name;
 }
 
-void Layer::require_input(const Tensor& input, bool good, const char* wanted) const {
+void Layer::require_whole() {
+  if (!AbsentMemory::any()) return;
+  for (const auto* parameter : parameters()) require_present(parameter->name, parameter->value);
+  for (const auto* parameter : borrowed()) require_present(parameter->name, parameter->value);
+}
+
+void Layer::require_input(const Tensor& input, bool good, const char* wanted) {
+  require_whole();
   const auto dtype = input.dtype();
   if (good && (dtype == DataType::f32 || dtype == DataType::bf16 || dtype == DataType::f16)) return;
   throw Error(ErrorCode::invalid_argument,

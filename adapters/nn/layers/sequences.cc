@@ -31,6 +31,7 @@ class Embedding final : public Layer {
   const Parameter& table() const { return table_; }
 
   Tensor forward(const Pass& pass, const Tensor& input, Context& context) override {
+    require_whole();
     const auto& shape = input.shape();
     const int64_t length = shape.rank() == 2 ? shape[1] : 0;
     if (input.dtype() != DataType::i64 || shape.rank() < 1 ||

@@ -11,6 +11,7 @@
 #include "tutti/adapters/sharded/norm.h"
 #include "tutti/base/error.h"
 #include "tutti/kernels/convert.h"
+#include "tutti/tensor/absent_memory.h"
 
 namespace tutti::nn {
 
@@ -105,6 +106,7 @@ void StepAgreement::send(const Loss& loss, bool is_training) {
 
 StepOutcome StepAgreement::finish(const std::vector<Parameter>& parameters) {
   receive();
+  for (const auto& parameter : parameters) require_present(parameter.name, parameter.value);
   if (!parameters.empty() && parameters.front().value.device().kind != DeviceKind::cpu) {
     std::vector<StepOperands> operands;
     for (const auto& parameter : parameters)
