@@ -102,10 +102,9 @@ void train_with(const Settings& s, const Options& options) {
   std::optional<tutti::CheckpointFolder> checkpoints;
   if (!s.checkpoints.empty()) checkpoints.emplace(*comm, s.checkpoints);
   nn::StepMeter meter(*comm);
-  // `optimizer` is that of all ranks, `own` the one in it; `gradients` are what `own` steps by,
-  // `state` is what is saved.
-  const auto run = [&](auto& optimizer, O& own, const auto& zero_grad, const auto& gradients,
-                       const auto& state) {
+  // `optimizer` is that of all ranks, `own` the one in it; `gradients` are what `own` steps by.
+  const auto run = [&](auto& optimizer, O& own, const auto& zero_grad, const auto& gradients) {
+    const nn::TrainingState training(*comm, model, optimizer, agreement);
     for (int step = 0; step < s.steps; ++step) {
       const auto [first, count] = agreement.begin();
       const auto [input, next] = text.sequences(s.seed, static_cast<uint32_t>(step), first, count);
@@ -123,7 +122,7 @@ void train_with(const Settings& s, const Options& options) {
       else
         optimizer.step();
       if (checkpoints && (step + 1) % s.save_every == 0)
-        checkpoints->save_in_background(step + 1, state());
+        training.save_in_background(*checkpoints, step + 1);
       const auto line = meter.end(step, outcome);
       if (rank == 0) std::puts(line.c_str());
     }
@@ -132,15 +131,14 @@ void train_with(const Settings& s, const Options& options) {
     O own(model.parameters(), options);
     auto optimizer = tutti::distributed(*comm, own, {.op = tutti::ReduceOp::sum});
     run(
-        optimizer, own, [&] { model.zero_grad(); }, [&] { return own.parameters(); },
-        [&] { return optimizer.placed_state(); });
+        optimizer, own, [&] { model.zero_grad(); }, [&] { return own.parameters(); });
   } else {
     nn::ShardedOptimizer<O> optimizer(*comm, model.parameters(), options,
                                       {.stage = s.zero, .op = tutti::ReduceOp::sum});
     optimizer.serve(gatherer);
     run(
         optimizer, optimizer.optimizer(), [&] { optimizer.zero_grad(); },
-        [&] { return optimizer.gradients(); }, [&] { return optimizer.state(); });
+        [&] { return optimizer.gradients(); });
     if (rank == 0) std::puts(optimizer.describe_memory().c_str());
   }
   if (checkpoints) checkpoints->wait();

@@ -303,6 +303,10 @@ void train(const Settings& settings, const Method& method, const MakeInner& make
     std::fflush(stdout);
   }
   const auto statistics = comm->statistics();
+  if (!settings.save.empty()) {
+    tutti::CheckpointFolder checkpoints(*comm, settings.save);
+    nn::TrainingState(*comm, model, optimizer, agreement, loader).save(checkpoints, step);
+  }
   if (comm->rank() == 0) {
     std::printf("test accuracy %.2f %%  after %.1f s of training\n", right, seconds_since(begin));
     std::printf(
@@ -318,11 +322,6 @@ void train(const Settings& settings, const Method& method, const MakeInner& make
     if (optimizer.noise_scale() > 0)
       std::printf("noise scale %.0f digits, %d passes a step\n", optimizer.noise_scale(),
                   optimizer.backward_passes_per_step());
-    if (!settings.save.empty()) {
-      auto state = inner.state();
-      for (const auto& [name, tensor] : optimizer.exchange_state()) state.push_back({name, tensor});
-      nn::save_training(settings.save, model.parameters(), state, loader.position());
-    }
     if (!timeline.empty())
       std::printf("timeline: %s (open in ui.perfetto.dev)\n", timeline.c_str());
     std::fflush(stdout);
@@ -367,7 +366,7 @@ int main(int count, char** arguments) {
   app.add_option("--seed", settings.seed, "of the weights and of the order of digits");
   app.add_option("--data", settings.data, "folder of the four IDX files");
   app.add_option("--timeline", settings.timeline, "file for a Chrome trace of all ranks");
-  app.add_option("--save", settings.save, "file for the trained model");
+  app.add_option("--save", settings.save, "folder in which the trained model is saved");
   app.add_option("--method", settings.method,
                  "how the ranks learn from each other; list: its names");
   app.add_option("--every", settings.every, "steps from one exchange to the next, where it counts");

@@ -27,7 +27,8 @@ struct CheckpointOptions {
 struct LoadOptions {
   std::optional<int64_t> step = std::nullopt;  // none: the newest whole one
   bool partly = false;                         // whether it may hold tensors that nobody asked for
-};
+  /// Looks at the words before any tensor is changed; what it throws, load() throws on all ranks.
+  std::function<void(const std::map<std::string, std::string>& words)> check = {};
 };
 
 /// What saving has cost this rank so far.

@@ -152,6 +152,7 @@ std::optional<LoadedCheckpoint> CheckpointFolder::load(const std::vector<PlacedT
     manifest = is_file ? Manifest::of_header(place, text, PartReader(place).bytes())
                        : Manifest::parse(place, text);
     check_wanted(place, manifest, tensors, options);
+    if (options.check) options.check(manifest.words);
     PartFiles files(is_file ? "" : place + "/", manifest);
     for (const auto& tensor : tensors)
       read.push_back(tensor.placement.held == Held::own

@@ -6,7 +6,6 @@
 /// (adapters/distributed.h) makes it data-parallel.
 
 #include "tutti/adapters/distributed.h"
-#include "tutti/adapters/nn/checkpoint.h"
 #include "tutti/adapters/nn/data_loader.h"
 #include "tutti/adapters/nn/dataset.h"
 #include "tutti/adapters/nn/layers.h"
@@ -17,3 +16,4 @@
 #include "tutti/adapters/nn/sharded.h"
 #include "tutti/adapters/nn/steps/step_agreement.h"
 #include "tutti/adapters/nn/steps/step_meter.h"
+#include "tutti/adapters/nn/training_state.h"

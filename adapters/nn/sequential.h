@@ -11,6 +11,7 @@
 namespace tutti::nn {
 
 class Loss;
+class TrainingState;
 
 /// Layers one after another, each under a name that becomes the prefix of its parameters' names
 /// ("conv1.weight"). Equal seeds give equal parameters on every machine. One thread.
@@ -63,6 +64,8 @@ class Sequential {
   std::vector<NamedState> buffers() const;
 
  private:
+  friend TrainingState;  // asks for parameters whose values are elsewhere
+
   Pass pass() const { return {*kernels_, training_, seed_, step_, first_row_}; }
 
   const uint64_t seed_;

@@ -1,5 +1,6 @@
-// The blocks of docs/training-methods.md, line for line as they stand there: two ranks train with
-// each and end with one model that learned. tests/docs looks that page and test agree.
+// The blocks of docs/training-methods.md and docs/checkpoints.md, line for line as they stand
+// there: two ranks train with each and end with one model that learned. tests/docs looks that page
+// and test agree.
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "tests/support/ranks.h"
+#include "tests/support/scratch_folder.h"
 #include "tutti/adapters/checkpoint/checkpoint_folder.h"
 #include "tutti/adapters/distributed.h"
 #include "tutti/adapters/exchange/methods.h"
@@ -100,6 +102,33 @@ TEST(Pages, ShardsOfEverything) {
     EXPECT_EQ(checkpoints.load(optimizer.state())->step, step);
   });
   fs::remove_all(folder);
+}
+
+TEST(Pages, ATrainingThatGoesOn) {
+  const test::ScratchFolder scratch;
+  test::run_threads(2, [&](Communicator& of_rank) {
+    auto* comm = &of_rank;
+    const Dataset data{Tensor(Shape{40, 1, 2, 2}, DataType::u8), Tensor(Shape{40}, DataType::u8),
+                       10};
+    for (int run = 0; run < 2; ++run) {
+      DataLoader loader(data, {.batch = 4, .rank = comm->rank(), .size = comm->size()});
+      Sequential model(static_cast<uint64_t>(run));
+      model.add("flatten", flatten()).add("fc", linear(4, 10));
+      nn::Adam adam(model.parameters(), {});
+      auto optimizer = tutti::distributed(*comm, adam);
+      nn::StepAgreement agreement(*comm);
+      CheckpointFolder checkpoints(*comm, scratch.path());
+      int64_t step = 0;
+      nn::TrainingState training(*comm, model, optimizer, agreement, loader);
+      if (const auto found = training.load(checkpoints)) step = found->step;
+      // ... train
+      training.save(checkpoints, step);  // or save_in_background
+      EXPECT_EQ(step, 3 * run);
+      EXPECT_EQ(loader.position().step, run);
+      EXPECT_TRUE(loader.next());
+      training.save(checkpoints, step + 3);
+    }
+  });
 }
 
 TEST(Pages, WhatAllRanksAgreeOnInAStep) {

@@ -190,12 +190,13 @@ TEST(Training, OneTwoAndFourRanksAgree) {
 
 TEST(Training, ResumesToTheBit) {
   const test::ScratchFolder folder;  // of this process: a second build may run its tests meanwhile
-  const auto file = folder.path() + "/checkpoint";
-  auto run = [&](int from, int to, bool load) {
+  auto run = [&](Communicator& comm, int from, int to, bool load) {
     auto model = small_lenet(7);
     AdamW optimizer(model.parameters(), {.learning_rate = 0.002});
     DataLoader loader(digits(), {.batch = 64, .seed = 7});
-    if (load) loader.restore(load_training(file, optimizer.parameters(), optimizer.state()));
+    TrainingState training(comm, model, optimizer, loader);
+    CheckpointFolder checkpoints(comm, folder.path());
+    if (load) training.load(checkpoints);
     for (int step = from; step < to; ++step) {
       auto batch = loader.next();
       if (!batch) batch = loader.next();
@@ -203,15 +204,16 @@ TEST(Training, ResumesToTheBit) {
       CrossEntropy loss(model.forward(batch->images), batch->labels);
       model.backward(loss);
       optimizer.step();
-      if (step == 19)
-        save_training(file, optimizer.parameters(), optimizer.state(), loader.position());
+      if (step == 19) training.save(checkpoints, 20);
     }
     const auto values = model.parameters()[2].value.span<float>();
     return std::vector<float>(values.begin(), values.end());
   };
-  const auto whole = run(0, 40, false);
-  const auto resumed = run(20, 40, true);
-  EXPECT_EQ(std::memcmp(whole.data(), resumed.data(), whole.size() * sizeof(float)), 0);
+  test::run_threads(1, [&](Communicator& comm) {
+    const auto whole = run(comm, 0, 40, false);
+    const auto resumed = run(comm, 20, 40, true);
+    EXPECT_EQ(std::memcmp(whole.data(), resumed.data(), whole.size() * sizeof(float)), 0);
+  });
 }
 
 }  // namespace
