@@ -123,6 +123,8 @@ TEST_F(CheckpointBadInput, HalfOfOne) {
   refuses_to_load(ErrorCode::io, "cannot open \"" + data + "\": No such file");
   fs::remove(file("manifest.json"));
   refuses_to_load(ErrorCode::io, "cannot open");
+  fs::create_directory(file("manifest.json"));
+  refuses_to_load(ErrorCode::corrupt_data, "manifest.json\" is no plain file");
 }
 
 TEST_F(CheckpointBadInput, AStepThatIsNotThere) {

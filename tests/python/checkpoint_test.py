@@ -36,6 +36,14 @@ class CheckpointTest(unittest.TestCase):
         self.assertEqual(older.step, 20)
         self.assertFalse(numpy.array_equal(older.tensors["weights"], weights))
 
+    def test_one_that_is_about_to_be_replaced_is_there(self):
+        newest = tutti.checkpoint.read(self.folder)
+        (self.folder / "step-30").rename(self.folder / ".step-30.replaced")
+        self.assertEqual(tutti.checkpoint.steps(self.folder), [20, 30])
+        replaced = tutti.checkpoint.read(self.folder)
+        self.assertEqual(replaced.step, 30)
+        numpy.testing.assert_array_equal(replaced.tensors["weights"], newest.tensors["weights"])
+
     def test_parts_that_leave_a_gap_are_refused(self):
         place = self.folder / "step-30" / "manifest.json"
         manifest = json.loads(place.read_text())
