@@ -8,6 +8,7 @@
 #include <optional>
 #include <string_view>
 
+#include "tutti/base/process/standard_streams.h"
 #include "tutti/base/text.h"
 #include "tutti/core/life/communicator_state.h"
 #include "tutti/core/life/rounds.h"
@@ -134,6 +135,7 @@ Error as_seen_from(const std::vector<int>& members, std::string_view what, const
 }  // namespace
 
 std::shared_ptr<CommunicatorState> create(Options options) {
+  complete_standard_streams();  // before the first socket
   auto membership = join_job(options);
   auto state = std::make_shared<CommunicatorState>(std::move(options), std::move(membership));
   state->path = path_of(state->options, state->membership.path);

@@ -24,7 +24,8 @@ double now() { return std::chrono::duration<double>(Clock::now().time_since_epoc
 
 }  // namespace
 
-Program::Program(const std::vector<std::string>& words, const std::vector<std::string>& variables)
+Program::Program(const std::vector<std::string>& words, const std::vector<std::string>& variables,
+                 const std::function<void()>& begin)
     : begin_(now()) {
   int out[2], err[2];
   if (::pipe2(out, O_CLOEXEC) != 0 || ::pipe2(err, O_CLOEXEC) != 0)
@@ -39,6 +40,11 @@ Program::Program(const std::vector<std::string>& words, const std::vector<std::s
     // As a user does to hear no advice on it.
     ::setenv("OMP_NUM_THREADS", "1", 0);
     for (const auto& variable : variables) ::putenv(const_cast<char*>(variable.c_str()));
+    for (int number = 1; number < NSIG; ++number) ::signal(number, SIG_DFL);
+    sigset_t none;
+    ::sigemptyset(&none);
+    ::sigprocmask(SIG_SETMASK, &none, nullptr);
+    if (begin) begin();
     ::execvp(arguments[0], arguments.data());
     ::_exit(127);
   }

@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -12,9 +13,11 @@ namespace tutti::test {
 /// A program under test, with its output in memory.
 class Program {
  public:
-  /// `variables`: "A=b", beside those that are there.
+  /// `variables`: "A=b", beside those that are there. `begin` is called in the child last of all;
+  /// signals are neither ignored nor blocked before it, whatever started the test.
   explicit Program(const std::vector<std::string>& words,
-                   const std::vector<std::string>& variables = {});
+                   const std::vector<std::string>& variables = {},
+                   const std::function<void()>& begin = nullptr);
   ~Program();
 
   pid_t pid() const { return pid_; }

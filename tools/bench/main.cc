@@ -15,6 +15,7 @@
 #include "tools/bench/command_line.h"
 #include "tools/run/child.h"
 #include "tools/run/front.h"
+#include "tools/run/inheritance.h"
 #include "tools/run/job.h"
 #include "tools/run/output.h"
 #include "tutti/base/error.h"
@@ -123,6 +124,7 @@ int run(const std::vector<std::string>& arguments) {
 
 int main(int count, char** words) {
   try {
+    tutti::run::settle_inheritance();
     return tutti::bench::run({words + 1, words + count});
   } catch (const tutti::run::Refusal& refusal) {
     tutti::run::write_all(refusal.code == 0 ? STDOUT_FILENO : STDERR_FILENO, refusal.text);

@@ -11,6 +11,7 @@
 #include "tools/doctor/machine.h"
 #include "tools/doctor/probe.h"
 #include "tools/run/child.h"
+#include "tools/run/inheritance.h"
 #include "tutti/backends/plugins.h"
 #include "tutti/base/error.h"
 #include "tutti/core/settings/option_table.h"
@@ -231,6 +232,7 @@ int run(int count, char** words) {
 
 int main(int count, char** words) {
   try {
+    tutti::run::settle_inheritance();
     return tutti::doctor::run(count, words);
   } catch (const tutti::Error& error) {
     fmt::print(stderr, "tutti-doctor: {}\n", error.what());

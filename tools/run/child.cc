@@ -5,7 +5,6 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,6 +14,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "tools/run/inheritance.h"
 #include "tutti/base/error.h"
 
 extern char** environ;
@@ -52,12 +52,6 @@ struct Preparation {
   }
 };
 
-// The limit of descriptors that this process began with; 0: it was never changed.
-rlimit& own_limit() {
-  static rlimit limit{};
-  return limit;
-}
-
 // In the child. Does not return.
 [[noreturn]] void become(const Command& command, const Preparation& preparation,
                          const std::array<int, 3>& streams, int failure, pid_t parent) {
@@ -76,11 +70,7 @@ rlimit& own_limit() {
   if (!command.cores.empty() &&
       ::sched_setaffinity(0, sizeof preparation.cores, &preparation.cores) != 0)
     fail();
-  if (own_limit().rlim_max != 0) ::setrlimit(RLIMIT_NOFILE, &own_limit());
-  for (int number = 1; number < NSIG; ++number) ::signal(number, SIG_DFL);
-  sigset_t none;
-  ::sigemptyset(&none);
-  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  hand_on_inheritance();
   environ = const_cast<char**>(preparation.variables.data());
   ::execvp(preparation.arguments[0], preparation.arguments.data());
   fail();
@@ -102,14 +92,6 @@ std::string advice(const Command& command, int reason) {
 }
 
 }  // namespace
-
-void allow_many_descriptors() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
-  own_limit() = limit;
-  limit.rlim_cur = limit.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &limit);
-}
 
 Variables own_variables() {
   Variables variables;

@@ -40,10 +40,6 @@ class CannotStart : public Error {
   int exit_code_;
 };
 
-/// Lets this process have as many descriptors as the system allows it; what it starts has no more
-/// than before.
-void allow_many_descriptors();
-
 /// A program that runs in a process group of its own and dies with the thread that started it.
 class Child {
  public:

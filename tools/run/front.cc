@@ -1,6 +1,5 @@
 #include "tools/run/front.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
@@ -20,6 +19,7 @@
 #include <thread>
 #include <vector>
 
+#include "tools/run/inheritance.h"
 #include "tools/run/output.h"
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
@@ -34,15 +34,7 @@ constexpr int kAsking[] = {SIGINT, SIGTERM, SIGHUP};
 constexpr double kKeeperSeconds = 5;
 constexpr double kEndSeconds = 5;  // until killed processes must be gone
 
-// Where the user closed one of the three standard streams, what is opened next would get its
-// number: ranks would read the secret as their input, or write into a socket.
-void complete_standard_streams() {
-  for (int stream = 0; stream < 3; ++stream)
-    if (::fcntl(stream, F_GETFD) < 0 && ::open("/dev/null", O_RDWR) != stream)
-      throw system_error(fmt::format("cannot open /dev/null as standard stream {}", stream), errno);
-}
-
-Descriptor signals_of(std::initializer_list<int> numbers) {
+Descriptor signals_of(const std::vector<int>& numbers) {
   sigset_t set;
   ::sigemptyset(&set);
   for (const int number : numbers) ::sigaddset(&set, number);
@@ -129,10 +121,12 @@ bool asks_to_end(int number) {
 }  // namespace
 
 Keeper Keeper::divide() {
-  complete_standard_streams();
   ::signal(SIGPIPE, SIG_IGN);  // a reader that left, like head, is no reason to end
   // The keeper blocks them too: what reaches its process group reaches the front as well.
-  auto signals = signals_of({SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD});
+  std::vector<int> watched = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGCHLD};
+  // A blocked signal would reach the front although it is ignored.
+  if (!ignores_hangup()) watched.push_back(SIGHUP);
+  auto signals = signals_of(watched);
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
     throw system_error("cannot make a pair of sockets", errno);

@@ -15,8 +15,8 @@ namespace tutti::run {
 /// in whatever process group or session, so that the one that is left can end all of it.
 class Keeper {
  public:
-  /// Divides this process, which must have one thread, and returns in the keeper alone: the front
-  /// ends here, with the keeper's code.
+  /// Divides this process, which must have one thread and settle_inheritance() behind it, and
+  /// returns in the keeper alone: the front ends here, with the keeper's code.
   static Keeper divide();
 
   /// Readable when the front has passed on a signal, and once it is gone.

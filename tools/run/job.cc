@@ -103,7 +103,6 @@ Job::Job(const Request& request, const Keeper& keeper)
   deaths_ =
       std::make_unique<Deaths>(static_cast<int>(seats_.size()), request.keep_going, request.grace);
   if (!request.output.empty()) make_folder(request.output);
-  allow_many_descriptors();
   const bool one_host = std::find(here_.begin(), here_.end(), false) == here_.end();
   const auto address = serving_address(request.network_interface, one_host);
   // By the server's thread, which must not wait for a reader either.

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "tools/run/command_line.h"
+#include "tools/run/inheritance.h"
 #include "tools/run/job.h"
 #include "tools/run/remote_rank.h"
 #include "tutti/base/error.h"
@@ -47,6 +48,7 @@ int run(const std::vector<std::string>& arguments) {
 
 int main(int count, char** words) {
   try {
+    tutti::run::settle_inheritance();
     return tutti::run::run({words + 1, words + count});
   } catch (const tutti::run::Refusal& refusal) {
     tutti::run::write_all(refusal.code == 0 ? STDOUT_FILENO : STDERR_FILENO, refusal.text);

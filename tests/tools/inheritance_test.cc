@@ -1,0 +1,151 @@
+// The tools as other programs start them: with signals ignored or blocked, streams closed, a
+// strange umask, few descriptors.
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <functional>
+
+#include "tests/tools/run_program.h"
+
+namespace tutti::test {
+namespace {
+
+using testing::HasSubstr;
+
+struct State {
+  const char* name;
+  std::function<void()> begin;  // in the child, before the tool
+};
+
+void ignore(int number) { ::signal(number, SIG_IGN); }
+
+void block_all() {
+  sigset_t all;
+  ::sigfillset(&all);
+  ::sigprocmask(SIG_SETMASK, &all, nullptr);
+}
+
+void allow_descriptors(rlim_t count) {
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  limit.rlim_cur = count;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+// Standard output and error stay, for what the tests read of them; see WithoutAnyStream.
+std::vector<State> states() {
+  return {{"SigchldIgnored", [] { ignore(SIGCHLD); }},
+          {"SigpipeIgnored", [] { ignore(SIGPIPE); }},
+          {"AllIgnored",
+           [] {
+             for (int n = 1; n < NSIG; ++n) ignore(n);
+           }},
+          {"AllBlocked", block_all},
+          {"AllIgnoredAndBlocked",
+           [] {
+             for (int n = 1; n < NSIG; ++n) ignore(n);
+             block_all();
+           }},
+          {"StdinClosed", [] { ::close(0); }},
+          {"Umask777", [] { ::umask(0777); }},
+          {"Umask077", [] { ::umask(0077); }},
+          {"TenDescriptors", [] { allow_descriptors(10); }},
+          {"OutputDoesNotBlock", [] {
+             for (const int stream : {1, 2})
+               ::fcntl(stream, F_SETFL, ::fcntl(stream, F_GETFL) | O_NONBLOCK);
+           }}};
+}
+
+class Inherited : public testing::TestWithParam<State> {
+ protected:
+  static std::vector<std::string> ranks(const std::string& script) {
+    return {TUTTI_RUN, "-np", "2", "/bin/sh", "-c", script};
+  }
+};
+
+TEST_P(Inherited, RanksThatEndWellEndTheJob) {
+  Program program(ranks("echo rank $TUTTI_RANK"), {}, GetParam().begin);
+  EXPECT_EQ(program.finish(), 0) << program.errors();
+  EXPECT_THAT(program.output(), HasSubstr("[0] rank 0\n"));
+  EXPECT_THAT(program.output(), HasSubstr("[1] rank 1\n"));
+  EXPECT_EQ(program.errors(), "");
+}
+
+TEST_P(Inherited, ARankThatFailsEndsItWithItsCode) {
+  Program program(ranks("test $TUTTI_RANK = 0 || exit 5; sleep 30"), {}, GetParam().begin);
+  EXPECT_EQ(program.finish(), 5) << program.errors();
+  EXPECT_THAT(program.errors(), HasSubstr("ended with code 5"));
+}
+
+TEST_P(Inherited, SigtermEndsIt) {
+  Program program(ranks("echo ready; while :; do sleep 0.02; done"), {}, GetParam().begin);
+  ASSERT_TRUE(program.wait_for("[0] ready") && program.wait_for("[1] ready"));
+  program.signal(SIGTERM);
+  EXPECT_EQ(program.finish(), 128 + SIGTERM) << program.errors();
+}
+
+TEST_P(Inherited, RanksGetSignalsAsAShellGivesThem) {
+  Program program({TUTTI_RUN, "-np", "1", "grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status"}, {},
+                  GetParam().begin);
+  EXPECT_EQ(program.finish(), 0) << program.errors();
+  const bool hangup = std::string(GetParam().name).starts_with("AllIgnored");
+  EXPECT_EQ(program.output(), fmt::format("[0] SigBlk:\t{:016x}\n[0] SigIgn:\t{:016x}\n", 0,
+                                          hangup ? 1 << (SIGHUP - 1) : 0));
+}
+
+TEST_P(Inherited, TheDoctorFindsABackend) {
+  Program program({TUTTI_DOCTOR, "--backend", "shm", "--no-measure"}, {}, GetParam().begin);
+  EXPECT_EQ(program.finish(), 0) << program.output() << program.errors();
+}
+
+TEST_P(Inherited, TheBenchmarkMeasures) {
+  Program program({TUTTI_BENCH, "allreduce", "--repetitions", "1", "--iterations", "1", "--warmup",
+                   "1", "--bytes", "4K"},
+                  {}, GetParam().begin);
+  EXPECT_EQ(program.finish(), 0) << program.output() << program.errors();
+  EXPECT_THAT(program.output(), HasSubstr("shm"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Tools, Inherited, testing::ValuesIn(states()),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+// The rank has the streams that the launcher gives it.
+TEST(InheritedStreams, NoneIsNeeded) {
+  const auto close_all = [] {
+    for (const int stream : {0, 1, 2}) ::close(stream);
+  };
+  Program well({TUTTI_RUN, "-np", "2", "/bin/sh", "-c", "echo hello; echo hello >&2"}, {},
+               close_all);
+  EXPECT_EQ(well.finish(), 0);
+  Program badly({TUTTI_RUN, "-np", "2", "/bin/sh", "-c", "echo hello; exit 4"}, {}, close_all);
+  EXPECT_EQ(badly.finish(), 4);
+}
+
+TEST(InheritedLimits, RanksGetThemBack) {
+  Program program({TUTTI_RUN, "-np", "1", "/bin/sh", "-c", "umask; ulimit -Sn"}, {}, [] {
+    ::umask(0777);
+    allow_descriptors(77);
+  });
+  EXPECT_EQ(program.finish(), 0);
+  EXPECT_EQ(program.output(), "[0] 0777\n[0] 77\n");
+}
+
+// nohup's word counts for the launcher and its ranks.
+TEST(InheritedSignals, AHangupThatIsIgnoredEndsNothing) {
+  Program program({TUTTI_RUN, "-np", "1", "/bin/sh", "-c", "echo ready; sleep 1; echo survived"},
+                  {}, [] { ignore(SIGHUP); });
+  ASSERT_TRUE(program.wait_for("ready"));
+  program.signal(SIGHUP);
+  EXPECT_EQ(program.finish(), 0) << program.errors();
+  EXPECT_THAT(program.output(), HasSubstr("survived"));
+}
+
+}  // namespace
+}  // namespace tutti::test
