@@ -11,9 +11,11 @@ function(tutti_manual tool file)
   endif()
   set(text ${CMAKE_CURRENT_BINARY_DIR}/${tool}.1)
   set(manual ${text}.gz)
+  # help2man leaves the tool's path to a shell, which the spaces of a folder would break.
   add_custom_command(TARGET ${tool} POST_BUILD BYPRODUCTS ${manual}
+    WORKING_DIRECTORY $<TARGET_FILE_DIR:${tool}>
     COMMAND ${HELP2MAN} --no-info --manual "Tutti" --include ${CMAKE_CURRENT_SOURCE_DIR}/${file}
-      --output ${text} $<TARGET_FILE:${tool}>
+      --output ${text} ./$<TARGET_FILE_NAME:${tool}>
     COMMAND sed -i -f ${PROJECT_SOURCE_DIR}/cmake/manual_examples.sed ${text}
     COMMAND gzip -9nf ${text})
   set_target_properties(${tool} PROPERTIES TUTTI_MANUAL ${manual}

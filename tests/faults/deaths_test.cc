@@ -80,7 +80,7 @@ class Deaths : public testing::TestWithParam<std::string> {
     }
     const auto arguments = fmt::format("{} {}", since, fmt::join(words, ","));
     const auto output =
-        output_of(fmt::format("env TUTTI_BACKEND={} TUTTI_HOST={} {} -np {} --keep-going {} {}",
+        output_of(fmt::format("env TUTTI_BACKEND={} TUTTI_HOST={} '{}' -np {} --keep-going '{}' {}",
                               GetParam(), "one", TUTTI_RUN, kRanks, DYING_RANK, arguments));
     SCOPED_TRACE(fmt::format("dying_rank {}\n{}", arguments, output));
     EXPECT_EQ(output.find("unexpected"), std::string::npos);
@@ -135,8 +135,8 @@ TEST_P(Deaths, ARankWithoutFilesSaysSoAndAllHearIt) {
                   "which a rank without files cannot make";
 #endif
   const auto output = output_of(
-      fmt::format("env TUTTI_BACKEND={} TUTTI_CONNECT_TIMEOUT=20 {} -np {} --keep-going sh -c "
-                  "'test $TUTTI_RANK = 2 && ulimit -n 12; exec {} start 99@0'",
+      fmt::format("env TUTTI_BACKEND={} TUTTI_CONNECT_TIMEOUT=20 '{}' -np {} --keep-going sh -c "
+                  "'test $TUTTI_RANK = 2 && ulimit -n 12; exec \"$0\" start 99@0' '{}'",
                   GetParam(), TUTTI_RUN, kRanks, DYING_RANK));
   SCOPED_TRACE(output);
   const std::string limit = "this process may have 12 files open; allow more with ulimit -n";

@@ -99,7 +99,7 @@ class FaultJob : public testing::Test {
     SCOPED_TRACE(fmt::format("victim {} {} {}", victim, how, settings));
     std::filesystem::remove(stamp_);
     const auto before = abandoned();
-    const auto result = run_job(fmt::format("env {} {} -np {} {} {} {} {}", settings, TUTTI_RUN,
+    const auto result = run_job(fmt::format("env {} '{}' -np {} '{}' {} {} {}", settings, TUTTI_RUN,
                                             ranks_, program_, victim, how, stamp_));
     SCOPED_TRACE(result.output);
     EXPECT_EQ(result.code, expected_code);
@@ -139,7 +139,7 @@ class FaultJob : public testing::Test {
   std::string on_fakes(const std::string& backend) {
     std::filesystem::remove_all(folder_);
     std::filesystem::create_directory(folder_);
-    return fmt::format("TUTTI_BACKEND={} TUTTI_BACKEND_LIBRARY={} FAKE_NCCL_FOLDER={}", backend,
+    return fmt::format("TUTTI_BACKEND={} TUTTI_BACKEND_LIBRARY='{}' FAKE_NCCL_FOLDER={}", backend,
                        TUTTI_FAKE_NCCL, folder_);
   }
 

@@ -125,11 +125,11 @@ Row run_row(const std::string& backend, int ranks, const std::string& way,
   // Two levels on two hosts, which are one in truth.
   const std::string program =
       backend == "hierarchical"
-          ? "sh -c 'TUTTI_HOST=host$((TUTTI_RANK % 2)) exec \"$0\" \"$@\"' " LEAVING_RANK
-          : LEAVING_RANK;
+          ? "sh -c 'TUTTI_HOST=host$((TUTTI_RANK % 2)) exec \"$0\" \"$@\"' '" LEAVING_RANK "'"
+          : "'" LEAVING_RANK "'";
   int code = -1;
   const auto output = output_of(
-      fmt::format("env TUTTI_BACKEND={} TUTTI_PEER_TIMEOUT={} {} -np {} {} {} {} {} {}", backend,
+      fmt::format("env TUTTI_BACKEND={} TUTTI_PEER_TIMEOUT={} '{}' -np {} {} {} {} {} {}", backend,
                   kPeerTimeout, TUTTI_RUN, ranks, program, victim, ending, way, stamp),
       code);
   std::filesystem::remove(stamp);

@@ -7,8 +7,9 @@ umask 022
 exec unshare --mount --pid --fork --kill-child bash -euo pipefail -c '
   root=/mnt build=$1 command=$2
   mount -t tmpfs -o mode=755 tmpfs $root
-  mkdir -p $root/{proc,sys,dev/shm,etc} "$root/$build"
-  mkdir -m 1777 $root/tmp
+  mkdir $root/{proc,sys,dev,etc,tmp}
+  mkdir $root/dev/shm
+  chmod 1777 $root/tmp
   for folder in /usr /bin /sbin /lib /lib64; do
     if [[ -L $folder ]]; then
       cp -P $folder $root$folder
@@ -18,15 +19,20 @@ exec unshare --mount --pid --fork --kill-child bash -euo pipefail -c '
     fi
   done
   cp /etc/ld.so.cache $root/etc
-  mount --bind -o ro "$build" "$root/$build"
   mount --rbind -o ro /sys $root/sys
   mount -t proc proc $root/proc
   mount -t tmpfs -o size=64m,mode=1777 tmpfs $root/dev/shm
+  # The last of all, since it may lie below any of them.
+  mkdir -p "$root/$build"
+  mount --bind -o ro "$build" "$root/$build"
   for device in null zero urandom; do
     touch $root/dev/$device
     mount --bind /dev/$device $root/dev/$device
   done
   cd $root
-  exec chroot $root setpriv --reuid=65534 --regid=65534 --clear-groups --inh-caps=-all --bounding-set=-all \
+  # Nobody, unless what he must read is its owners alone.
+  user=65534
+  [[ $(stat -c %a "$build") == *5 ]] || user=$(stat -c %u "$build")
+  exec chroot $root setpriv --reuid=$user --regid=$user --clear-groups --inh-caps=-all --bounding-set=-all \
     --no-new-privs --pdeathsig KILL sh -euc "$command"
 ' - "$1" "$2"

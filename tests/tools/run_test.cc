@@ -318,7 +318,7 @@ TEST(TuttiRun, RanksDieWithItsKeeperToo) {
 
 TEST(TuttiRun, RankZeroReadsItsInput) {
   const std::string script = "cat | wc -c";
-  Program program({"/bin/sh", "-c", "seq 1 100000 | " TUTTI_RUN " -np 2 sh -c '" + script + "'"});
+  Program program({"/bin/sh", "-c", "seq 1 100000 | '" TUTTI_RUN "' -np 2 sh -c '" + script + "'"});
   EXPECT_EQ(program.finish(), 0);
   EXPECT_THAT(sorted_lines(program.output()), ElementsAre("[0] 588895", "[1] 0"));
 }
@@ -326,7 +326,7 @@ TEST(TuttiRun, RankZeroReadsItsInput) {
 // Also a launcher whose own streams are closed: else ranks would read the secret as their input.
 TEST(TuttiRun, StandardStreamsThatAreClosedAreEmpty) {
   const std::string script = "wc -c; cat /proc/self/fd/$TUTTI_SECRET_FD | wc -c";
-  const std::string start = TUTTI_RUN " -np 1 sh -c '" + script + "'";
+  const std::string start = "'" TUTTI_RUN "' -np 1 sh -c '" + script + "'";
   Program no_input({"/bin/sh", "-c", "exec " + start + " <&-"});
   EXPECT_EQ(no_input.finish(), 0) << no_input.errors();
   EXPECT_EQ(no_input.output(), "[0] 0\n[0] 64\n");
@@ -409,7 +409,7 @@ TEST(TuttiRun, OutputThatIsLostIsToldAndNoSuccess) {
     return "tutti-run: cannot write to " + place +
            ": No space left on device; what the ranks write there is lost\n";
   };
-  Program full({"/bin/sh", "-c", TUTTI_RUN " -np 2 echo here >/dev/full"});
+  Program full({"/bin/sh", "-c", "'" TUTTI_RUN "' -np 2 echo here >/dev/full"});
   EXPECT_EQ(full.finish(), 1);
   EXPECT_EQ(full.errors(), told("standard output"));
 
@@ -425,7 +425,7 @@ TEST(TuttiRun, OutputThatIsLostIsToldAndNoSuccess) {
 
 TEST(TuttiRun, ManyRanksArePrintedAsTheyStart) {
   Program program(
-      {"sh", "-c", "ulimit -Sn 256; exec " TUTTI_RUN " -np 300 sh -c 'echo here; ulimit -Sn'"});
+      {"sh", "-c", "ulimit -Sn 256; exec '" TUTTI_RUN "' -np 300 sh -c 'echo here; ulimit -Sn'"});
   ASSERT_TRUE(program.wait_for("[0] here"));
   EXPECT_EQ(program.finish(60), 0);
   EXPECT_EQ(program.errors().find("Too many open files"), std::string::npos);
@@ -443,8 +443,8 @@ TEST(TuttiRun, LosesNoOutput) {
 }
 
 TEST(TuttiRun, AReaderThatLeavesIsNoReasonToEnd) {
-  Program program(
-      {"/bin/sh", "-c", TUTTI_RUN " -np 2 sh -c 'seq 1 50000; echo done >&2; exit 4' | head -1"});
+  Program program({"/bin/sh", "-c",
+                   "'" TUTTI_RUN "' -np 2 sh -c 'seq 1 50000; echo done >&2; exit 4' | head -1"});
   EXPECT_EQ(program.finish(), 0);  // head's
   EXPECT_THAT(program.errors(), AllOf(HasSubstr("[0] done"), HasSubstr("[1] done")));
 }

@@ -144,7 +144,7 @@ TEST_F(BenchFiles, RowsAreAppendedAndThePlotIsReplaced) {
 
 TEST_F(BenchFiles, APlotOnStandardOutputLeavesWhatIsThere) {
   Program program({"/bin/sh", "-c",
-                   fmt::format("echo a note >{0}; exec {1} allreduce --ranks 1 --bytes 4,64 "
+                   fmt::format("echo a note >{0}; exec '{1}' allreduce --ranks 1 --bytes 4,64 "
                                "--repetitions 1 --repetition-ms 1 --plot - >>{0}",
                                path("o"), TUTTI_BENCH)});
   ASSERT_EQ(program.finish(), 0) << program.errors();
