@@ -82,9 +82,10 @@ struct SparseTensor {
 /// Communicator is made (create or shrink).
 class Communicator {
  public:
-  /// Finds the other ranks and connects to them. Throws Error(timeout | authentication | version |
-  /// unavailable) that says who is missing.
-  static std::unique_ptr<Communicator> create(Options options = Options::from_environment());
+  /// Finds the other ranks and connects to them. What `options` leave unset, the launcher and the
+  /// TUTTI_ variables say: create({.backend = "tcp"}) is this rank of the job too. Throws
+  /// Error(timeout | authentication | version | unavailable) that says who is missing.
+  static std::unique_ptr<Communicator> create(Options options = {});
   /// Says goodbye; pending operations fail with Error(closed). Never throws, has a deadline.
   ~Communicator();
   Communicator(const Communicator&) = delete;

@@ -161,8 +161,8 @@ const char* tutti_version(void);
 
 /* Finds the other ranks by what the launcher says; alone it is one rank. */
 int tutti_create(tutti_comm_t* comm);
-/* The same with settings of the program's own on top: "fusion_bytes=1M" sets what the variable
- * TUTTI_FUSION_BYTES would. */
+/* The same with settings of the program's own, which come before the environment: "fusion_bytes=1M"
+ * sets what the variable TUTTI_FUSION_BYTES would. */
 int tutti_create_with(const char* const* settings, size_t count, tutti_comm_t* comm);
 /* One of `size` ranks that are threads of this process and share the store. */
 int tutti_create_thread(int rank, int size, tutti_store_t store, const char* const* settings,

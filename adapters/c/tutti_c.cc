@@ -44,10 +44,9 @@ void apply_settings(const char* const* settings, size_t count, Options& options)
       name += static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
     environment[name] = line.substr(equals + 1);
   }
-  read_settings(environment, options);
+  read_settings(environment, options, "program");
   if (const auto secret = environment.find("TUTTI_SECRET"); secret != environment.end())
     options.secret = secret->second;
-  check_options(options);
 }
 
 int create(tutti_comm_t* comm, const std::function<Options()>& options) {
@@ -85,7 +84,7 @@ int tutti_create(tutti_comm_t* comm) { return tutti_create_with(nullptr, 0, comm
 
 int tutti_create_with(const char* const* settings, size_t count, tutti_comm_t* comm) {
   return create(comm, [&] {
-    auto options = Options::from_environment();
+    Options options;
     apply_settings(settings, count, options);
     return options;
   });

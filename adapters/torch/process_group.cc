@@ -111,7 +111,7 @@ ProcessGroup::~ProcessGroup() = default;
   const auto count = store->add(fmt::format("tutti/{}/joined/{}", name, rank), 1);
   auto place =
       ::c10::make_intrusive<::c10d::PrefixStore>(fmt::format("tutti/{}/{}", name, count), store);
-  auto options = options_in_store(rank, size, make_torch_store(std::move(place)));
+  auto options = complete_options(options_in_store(rank, size, make_torch_store(std::move(place))));
   options.replay = false;  // no name comes again
   const auto seconds = std::chrono::duration<double>(timeout).count();
   options.connect_timeout = std::min(options.connect_timeout, seconds);

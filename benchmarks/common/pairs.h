@@ -114,6 +114,7 @@ inline std::unique_ptr<Communicator> make_communicator(const ForkTeam& team,
   Options options;
   options.rank = options.local_rank = team.rank();
   options.size = options.local_size = team.size();
+  options.launcher = "explicit";
   options.store = "file://" + folder;
   options.backend = backend;
   options.network_interface = interface;

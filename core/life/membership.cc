@@ -134,8 +134,9 @@ Error as_seen_from(const std::vector<int>& members, std::string_view what, const
 
 }  // namespace
 
-std::shared_ptr<CommunicatorState> create(Options options) {
+std::shared_ptr<CommunicatorState> create(Options given) {
   complete_standard_streams();  // before the first socket
+  auto options = complete_options(std::move(given));
   auto membership = join_job(options);
   auto state = std::make_shared<CommunicatorState>(std::move(options), std::move(membership));
   state->path = path_of(state->options, state->membership.path);

@@ -13,8 +13,9 @@ struct SplitChoice {
   int key = 0;
 };
 
-/// The first communicator of these ranks. Throws what join_job() and make_engine() do.
-std::shared_ptr<CommunicatorState> create(Options options);
+/// The first communicator of these ranks. Throws what complete_options(), join_job() and
+/// make_engine() do.
+std::shared_ptr<CommunicatorState> create(Options given);
 
 /// The communicator of the ranks that chose this rank's color, ordered by (key, rank); null for a
 /// negative color. `choices` are those of all ranks of `parent`; `number` counts its splits.

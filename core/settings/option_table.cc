@@ -248,9 +248,14 @@ Error bad_setting(const std::string& message) {
   return {ErrorCode::invalid_argument, message + "; see `tutti-run --options`."};
 }
 
-}  // namespace
+bool holds_more_than_default(const Setting& setting, const Options& options) {
+  static const Options defaults;
+  return options.sources.contains(setting.variable) ||
+         setting.print(options) != setting.print(defaults);
+}
 
-void read_settings(const Environment& environment, Options& options) {
+void read_rows(const Environment& environment, Options& options, const std::string& source,
+               bool only_unset) {
   const auto settings = all_settings();
   std::vector<std::string> names;
   for (const auto& setting : settings) names.push_back(setting.variable);
@@ -266,10 +271,30 @@ void read_settings(const Environment& environment, Options& options) {
       throw bad_setting(fmt::format("{} is no setting of Tutti{}", variable,
                                     nearest ? fmt::format(" (did you mean {}?)", *nearest) : ""));
     }
-    if (!setting->read(text, options))
+    // Garbage is refused there too where it would not count.
+    Options unused;
+    const bool counts = !only_unset || !holds_more_than_default(*setting, options);
+    if (!setting->read(text, counts ? options : unused))
       throw bad_setting(fmt::format("{}={} {}", variable, text, setting->want));
-    options.sources[variable] = "environment";
+    if (counts) options.sources[variable] = source;
   }
+}
+
+}  // namespace
+
+void read_settings(const Environment& environment, Options& options, const std::string& source) {
+  read_rows(environment, options, source, false);
+}
+
+void fill_settings(const Environment& environment, Options& options) {
+  read_rows(environment, options, "environment", true);
+}
+
+bool is_set(const Options& options, std::string_view variable) {
+  const auto settings = all_settings();
+  return std::any_of(settings.begin(), settings.end(), [&](const Setting& setting) {
+    return setting.variable == variable && holds_more_than_default(setting, options);
+  });
 }
 
 void check_options(const Options& options) {
@@ -324,10 +349,16 @@ std::vector<std::string> backend_folders(const Options& options) {
 
 std::vector<OptionRow> describe_options(const Options& options) {
   std::vector<OptionRow> rows;
-  const Options defaults;
+  // Without a launcher there is one rank.
+  const auto alone = [](Options some) {
+    if (some.rank < 0) some.rank = 0;
+    if (some.size < 0) some.size = 1;
+    return some;
+  };
+  const auto defaults = alone({}), shown = alone(options);
   for (const auto& setting : all_settings()) {
-    OptionRow row{setting.variable,       setting.unit, setting.print(defaults),
-                  setting.print(options), "default",    setting.meaning};
+    OptionRow row{setting.variable,     setting.unit, setting.print(defaults),
+                  setting.print(shown), "default",    setting.meaning};
     const auto source = options.sources.find(setting.variable);
     if (source != options.sources.end())
       row.source = source->second;

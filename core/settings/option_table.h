@@ -1,12 +1,23 @@
 #pragma once
 
+#include <string>
+#include <string_view>
+
 #include "tutti/core/launch/launch.h"
 #include "tutti/core/settings/options.h"
 
 namespace tutti {
 
-/// Reads every TUTTI_ variable of `environment` into its field. Throws Error(invalid_argument) for
-/// garbage and for a TUTTI_ variable that nobody knows.
-void read_settings(const Environment& environment, Options& options);
+/// Reads every TUTTI_ variable of `environment` into its field, and notes `source` as who said it.
+/// Throws Error(invalid_argument) for garbage and for a TUTTI_ variable that nobody knows.
+void read_settings(const Environment& environment, Options& options,
+                   const std::string& source = "environment");
+
+/// The same for those fields that are not set.
+void fill_settings(const Environment& environment, Options& options);
+
+/// Whether the field of this variable differs from its default, or something is noted as its
+/// source.
+bool is_set(const Options& options, std::string_view variable);
 
 }  // namespace tutti

@@ -218,32 +218,24 @@ void find_launcher_store(const Environment& environment, const LearntOnce& learn
     options.launcher_store = {url->second, learnt.secret->first, static_cast<int>(*number)};
 }
 
-// TUTTI_STORE was given, so the secret must be too; in a folder that only one user can read, ranks
-// may leave it for each other.
+// A store was given, so the secret must be too; in a folder that only one user can read, and in a
+// store of the program's own, ranks may leave it for each other.
 void need_secret(Options& options) {
   if (options.size == 1 || !options.secret.empty()) return;
-  if (!options.store.starts_with("file://"))
+  auto store = options.store_object;
+  if (!store && options.store.starts_with("file://"))
+    store = make_file_store(options.store.substr(7));
+  if (!store)
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("TUTTI_STORE={} needs a secret, but TUTTI_SECRET is missing (any text, "
                             "the same on every rank)",
                             options.store));
-  options.secret =
-      make_file_store(options.store.substr(7))->set_once(options.job + "/secret", random_secret());
-  options.sources["TUTTI_SECRET"] = "TUTTI_STORE";
+  options.secret = store->set_once(options.job + "/secret", random_secret());
+  options.sources["TUTTI_SECRET"] = options.store_object ? "the program's store" : "TUTTI_STORE";
 }
 
-}  // namespace
-
-Options Options::from_environment() {
-  const auto environment = read_environment();
-  auto& learnt = learnt_once();
-  const std::lock_guard lock(learnt.mutex);
-  Options options;
-  read_settings(environment, options);
-  options.probe_folder = cache_folder(environment);
+LauncherInfo ask_launcher(const Environment& environment, LearntOnce& learnt) {
   auto launch = detect_launcher(environment);
-  take_secret(environment, learnt);
-
   if ((launch.meeting == Meeting::pmix || launch.sizes_from_pmix) && !learnt.pmix)
     learnt.pmix = OwnedWhereMade<PmixClient>(new PmixClient);
   if (launch.sizes_from_pmix) {
@@ -253,33 +245,95 @@ Options Options::from_environment() {
     for (const auto* name : {"TUTTI_SIZE", "TUTTI_LOCAL_RANK", "TUTTI_LOCAL_SIZE"})
       launch.sources[name] = "PMIx";
   }
+  return launch;
+}
+
+constexpr std::pair<const char*, int Options::*> kPlace[] = {
+    {"TUTTI_RANK", &Options::rank},
+    {"TUTTI_SIZE", &Options::size},
+    {"TUTTI_LOCAL_RANK", &Options::local_rank},
+    {"TUTTI_LOCAL_SIZE", &Options::local_size}};
+
+bool has_store(const Options& options) { return options.store_object || !options.store.empty(); }
+
+// The rank's place in the job, as far as the program has not said it.
+void take_place(const LauncherInfo& launch, const Environment& environment, Options& options) {
+  if (launch.launcher == "none" && has_store(options))
+    throw Error(ErrorCode::invalid_argument,
+                "the program gives a store, but nothing says which rank this is: no launcher "
+                "started this process, and rank and size are missing");
+  const int of_launcher[] = {launch.rank, launch.size, launch.local_rank, launch.local_size};
+  for (size_t i = 0; i < std::size(kPlace); ++i) {
+    const auto& [variable, field] = kPlace[i];
+    if (is_set(options, variable)) continue;
+    options.*field = of_launcher[i];
+    const auto source = launch.sources.find(variable);
+    if (source != launch.sources.end())
+      options.sources[variable] = source->second;
+    else if (environment.contains(variable))
+      options.sources[variable] = "environment";
+  }
   options.launcher = launch.launcher;
-  options.rank = options.launched_as = launch.rank;
-  options.size = launch.size;
-  options.local_rank = launch.local_rank;
-  options.local_size = launch.local_size;
-  options.sources.insert(launch.sources.begin(), launch.sources.end());
-  if (learnt.secret) {
+  options.launched_as = launch.rank;
+}
+
+}  // namespace
+
+// Precedence, field by field: the program, then the environment, then the default.
+Options complete_options(Options options) {
+  if (!options.launcher.empty()) return options;
+  auto environment = read_environment();
+  auto& learnt = learnt_once();
+  const std::lock_guard lock(learnt.mutex);
+  Options unused;
+  read_settings(environment, unused);  // refuses garbage before anybody is asked
+  const bool is_alone = options.size == 1;
+  const bool knows_its_place = is_alone || (options.rank >= 0 && options.size >= 0);
+  LauncherInfo launch;
+  if (!knows_its_place) launch = ask_launcher(environment, learnt);
+  take_secret(environment, learnt);
+  find_launcher_store(environment, learnt, options);
+  const bool launcher_serves =
+      environment.contains("TUTTI_RANK") && !environment.contains("TUTTI_SERVE_STORE");
+  if (knows_its_place) {
+    if (is_alone && options.rank < 0) options.rank = 0;
+    options.launcher = "explicit";
+  } else {
+    take_place(launch, environment, options);
+  }
+
+  const bool meets_elsewhere = has_store(options) || (is_alone && knows_its_place);
+  for (const auto& [variable, field] : kPlace) environment.erase(variable);
+  if (meets_elsewhere)
+    for (const auto* variable : {"TUTTI_STORE", "TUTTI_SERVE_STORE"}) environment.erase(variable);
+  fill_settings(environment, options);
+  if (options.probe_folder.empty()) options.probe_folder = cache_folder(environment);
+  if (learnt.secret && options.secret.empty()) {
     options.secret = learnt.secret->first;
     options.sources[learnt.secret->second] = "environment";
   }
-  find_launcher_store(environment, learnt, options);
 
-  if (launch.meeting == Meeting::given) {
+  if (!meets_elsewhere && !options.store.empty()) {
     // Of all launchers only tutti-run holds the store itself.
-    if (launch.launcher != "tutti-run" && !environment.contains("TUTTI_SERVE_STORE"))
+    if (!launcher_serves && !environment.contains("TUTTI_SERVE_STORE"))
       options.serve_store = options.store.starts_with("tcp://");
+    else if (knows_its_place)
+      options.launched_as = options.launcher_store.rank;
     need_secret(options);
-  } else if (options.size > 1) {
+  } else if (!meets_elsewhere && launch.size > 1) {
     if (!learnt.place) learnt.place = meet(options, launch, environment, learnt);
     options.store = learnt.place->store;
     options.secret = learnt.place->secret;
     options.sources["TUTTI_STORE"] = launch.launcher;
     options.sources.emplace("TUTTI_SECRET", launch.launcher);
+  } else if (options.store_object || !knows_its_place) {
+    need_secret(options);
   }
   check_options(options);
   return options;
 }
+
+Options Options::from_environment() { return complete_options({}); }
 
 Options Options::thread_rank(int rank, int size, std::shared_ptr<Store> store) {
   Options options;
@@ -292,26 +346,10 @@ Options Options::thread_rank(int rank, int size, std::shared_ptr<Store> store) {
 }
 
 Options options_in_store(int rank, int size, std::shared_ptr<Store> store) {
-  auto environment = read_environment();
-  Options options = Options::thread_rank(rank, size, std::move(store));
-  auto& learnt = learnt_once();
-  const std::lock_guard lock(learnt.mutex);
-  take_secret(environment, learnt);
-  find_launcher_store(environment, learnt, options);
-  // A launcher's store is another one.
-  for (const auto* name : {"TUTTI_STORE", "TUTTI_SERVE_STORE"}) environment.erase(name);
-  read_settings(environment, options);
+  Options options;
   options.rank = options.local_rank = rank;
   options.size = options.local_size = size;
-  options.probe_folder = cache_folder(environment);
-  if (learnt.secret) {
-    options.secret = learnt.secret->first;
-    options.sources[learnt.secret->second] = "environment";
-  } else if (options.store_object) {
-    options.secret = options.store_object->set_once(options.job + "/secret", random_secret());
-    options.sources["TUTTI_SECRET"] = "the program's store";
-  }
-  check_options(options);
+  options.store_object = std::move(store);
   return options;
 }
 

@@ -15,47 +15,60 @@ namespace tutti {
 
 struct Probe;  // backends/backend.h
 
-/// Every setting of the library. from_environment() reads each field's variable once, strictly:
-/// garbage, and a TUTTI_ variable that nobody knows, throw Error(invalid_argument) naming the
-/// variable, what it said, what it wanted and the nearest name.
-struct Options {
-  // Who am I. Set by tutti-run, mpirun, srun or torchrun; alone it is one rank.
-  int rank = 0;        // TUTTI_RANK
-  int size = 1;        // TUTTI_SIZE
+/// The store in which tutti-run, if it started this process, reads which rank left because of an
+/// error, and the rank that this process is to it; also where the ranks of this communicator meet
+/// in another store. Without a url: there is none.
+struct LauncherStore {
+  std::string url = {}, secret = {};
+  int rank = -1;
+};
+
+/// Every setting of the library. Communicator::create completes what a program gives it: a field
+/// that the program set stays; one that holds its default takes what the launcher or its variable
+/// says. Variables are read strictly: garbage, and a TUTTI_ variable that nobody knows, throw
+/// Error(invalid_argument) naming the variable, what it said, what it wanted and the nearest name.
+/// A field is set to its default against its variable by beginning with from_environment().
+struct Options {  // each field has an initializer, so that {.backend = "tcp"} gives no warning
+  // Who am I: -1 is what tutti-run, mpirun, srun or torchrun says, and without one rank 0 of 1.
+  // With a size of 1, or both in code, no launcher is asked.
+  int rank = -1;       // TUTTI_RANK
+  int size = -1;       // TUTTI_SIZE
   int local_rank = 0;  // TUTTI_LOCAL_RANK
   int local_size = 1;  // TUTTI_LOCAL_SIZE
   // Of this process, whatever rank it takes: the rank that its launcher reports it dead as (-1: its
   // rank), and how often that had been started before.
-  int launched_as = -1;           // by from_environment
-  int incarnation = 0;            // TUTTI_INCARNATION: by a launcher that replaces a rank
-  std::string launcher = "none";  // who said so: "tutti-run", "Open MPI", "explicit" ...
+  int launched_as = -1;  // by what reads the environment
+  int incarnation = 0;   // TUTTI_INCARNATION: by a launcher that replaces a rank
+  // Who said so: "tutti-run", "Open MPI", "none", "explicit" (the program). While it is empty the
+  // environment has not been asked; a program that writes "explicit" keeps it out altogether.
+  std::string launcher = {};
 
   // How ranks find each other. `store` is "tcp://host:port" or "file:///folder" (one that is not
   // there yet, or into which only this user may write); empty with one rank. With serve_store, rank
   // 0 serves the TCP store at that address itself, until its process ends.
-  std::string store;                    // TUTTI_STORE
-  bool serve_store = false;             // TUTTI_SERVE_STORE: where no launcher holds the store
-  std::shared_ptr<Store> store_object;  // in code only: threads of one process
-  std::string job = "job";              // TUTTI_JOB: separates jobs that share a store
-  std::string secret;             // TUTTI_SECRET_FD (a descriptor) or TUTTI_SECRET, then unset
-  std::string network_interface;  // TUTTI_INTERFACE: name or address; empty: chosen
+  std::string store = {};                    // TUTTI_STORE
+  bool serve_store = false;                  // TUTTI_SERVE_STORE: where no launcher holds the store
+  std::shared_ptr<Store> store_object = {};  // in code only: threads of one process
+  std::string job = "job";                   // TUTTI_JOB: separates jobs that share a store
+  std::string secret = {};             // TUTTI_SECRET_FD (a descriptor) or TUTTI_SECRET, then unset
+  std::string network_interface = {};  // TUTTI_INTERFACE: name or address; empty: chosen
   int tcp_sockets = 1;  // TUTTI_TCP_SOCKETS: between two ranks; more where a network bounds each
   // TUTTI_TCP_CONGESTION: congestion control of the connections between ranks, as the kernel names
   // it ("bbr"); empty: the host's own, but over loopback cubic, which is faster there
-  std::string tcp_congestion;
-  std::string host;  // TUTTI_HOST: overrides which ranks count as one host
+  std::string tcp_congestion = {};
+  std::string host = {};  // TUTTI_HOST: overrides which ranks count as one host
 
-  std::string backend = "auto";  // TUTTI_BACKEND: auto, what tutti-doctor lists, or shm+ucx
-  std::string backend_path;      // TUTTI_BACKEND_PATH: folders of plugins, a:b; then libtutti.so's
-  std::string backend_library;  // TUTTI_BACKEND_LIBRARY: file of the library that a plugin loads by
-                                // itself (nccl); empty: the usual name
-  std::string nccl_config;      // TUTTI_NCCL_CONFIG: what NCCL's communicators are told, a=1,b=2
-  std::string algorithms;       // TUTTI_ALGORITHMS: score string, see Chooser
+  std::string backend = "auto";   // TUTTI_BACKEND: auto, what tutti-doctor lists, or shm+ucx
+  std::string backend_path = {};  // TUTTI_BACKEND_PATH: folders of plugins, a:b; then libtutti.so's
+  std::string backend_library = {};  // TUTTI_BACKEND_LIBRARY: file of the library that a plugin
+                                     // loads by itself (nccl); empty: the usual name
+  std::string nccl_config = {};  // TUTTI_NCCL_CONFIG: what NCCL's communicators are told, a=1,b=2
+  std::string algorithms = {};   // TUTTI_ALGORITHMS: score string, see Chooser
   // TUTTI_PROBE: where several hosts get the figures of their network. "auto": what is saved, else
   // they measure and save; "always": they measure and save; "off": the fixed table; or the file to
   // save in, as auto does in probe_folder.
   std::string probe = "auto";
-  std::string probe_folder;  // from XDG_CACHE_HOME or HOME; empty: nothing is saved
+  std::string probe_folder = {};  // from XDG_CACHE_HOME or HOME; empty: nothing is saved
   Determinism determinism = Determinism::fastest;  // TUTTI_DETERMINISM: fastest, run, rank_order
   int64_t segment_bytes = 1 << 20;                 // TUTTI_SEGMENT_BYTES: pipelined pieces
 
@@ -79,43 +92,42 @@ struct Options {
   double stall_warning = 2;  // TUTTI_STALL_WARNING, seconds until the first stall report
   double close_timeout = 5;  // TUTTI_CLOSE_TIMEOUT, seconds for goodbye, or a callback's end
 
-  std::string timeline;                    // TUTTI_TIMELINE: file for the Chrome trace; empty: none
+  std::string timeline = {};               // TUTTI_TIMELINE: file for the Chrome trace; empty: none
   LogLevel log_level = LogLevel::warning;  // TUTTI_LOG: error, warning, info, debug
-  LogSink log;  // in code only; null: standard error; not to call into Tutti
+  LogSink log = {};  // in code only; null: standard error; not to call into Tutti
 
   /// In code only: told the name of each point that this rank reaches ("rendezvous",
   /// "negotiation", "pack", "transfer", "idle"), by the thread that drives, which answers no peer
   /// meanwhile: one that takes longer than peer_timeout makes this rank count as silent. For tests
   /// and tools that must act just there.
-  std::function<void(std::string_view point)> observer;
+  std::function<void(std::string_view point)> observer = {};
   /// Calls it, if there is one.
   void observe(std::string_view point) const {
     if (observer) observer(point);
   }
 
-  /// In code only: the store in which tutti-run, if it started this process, reads which rank left
-  /// because of an error, and the rank that this process is to it; also where the ranks of this
-  /// communicator meet in another store. Without a url: there is none.
-  struct LauncherStore {
-    std::string url, secret;
-    int rank = -1;
-  };
-  LauncherStore launcher_store;  // by what reads the environment
+  LauncherStore launcher_store = {};  // by what reads the environment
 
-  /// Which variable set a field: "TUTTI_RANK" -> "OMPI_COMM_WORLD_RANK". Filled by
-  /// from_environment, read by describe_options.
-  std::map<std::string, std::string> sources;
+  /// Who set a field: "TUTTI_RANK" -> "OMPI_COMM_WORLD_RANK". Filled by what reads the environment,
+  /// read by describe_options. A field that is named here is set, even to its default.
+  std::map<std::string, std::string> sources = {};
 
-  /// The settings of this process: launcher and TUTTI_ variables. Where the launcher gives no
-  /// store, all ranks must call this: rank 0 starts serving one, until its process ends, and tells
-  /// the others, within connect_timeout. Takes the secret out of the environment; later calls
-  /// remember it. Not to be called while another thread changes the environment.
+  /// complete_options({}): the settings of this process, to look at or to change before create().
   static Options from_environment();
-  /// One rank of `size` in this process, over a shared memory store.
+  /// One rank of `size` in this process, over a shared memory store; without the environment.
   static Options thread_rank(int rank, int size, std::shared_ptr<Store> store);
 };
 
-/// Throws Error(invalid_argument) for settings that do not fit each other.
+/// `given`, with what the launcher and the TUTTI_ variables say of the fields that it leaves unset;
+/// unchanged if its `launcher` says that this was done. Where the launcher gives no store, all
+/// ranks must call this: rank 0 starts serving one, until its process ends, and tells the others,
+/// within connect_timeout. In a store that the program made, the first rank to come leaves a random
+/// secret if there is none: it is then as secret as that store. Takes the secret out of the
+/// environment; later calls remember it. Not to be called while another thread changes the
+/// environment.
+Options complete_options(Options given);
+
+/// Throws Error(invalid_argument) for complete settings that do not fit each other.
 void check_options(const Options& options);
 
 /// What Options::probe says. Throws Error(invalid_argument) for what is none of its words.

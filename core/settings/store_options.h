@@ -6,10 +6,8 @@
 
 namespace tutti {
 
-/// One rank of `size`, each a process of its own, that meet in a store which the program made: the
-/// settings of the environment, but for who this rank is and where it meets. Where the environment
-/// holds no secret, the first rank to come leaves a random one in that store: it is then as secret
-/// as the store is. Not to be called while another thread changes the environment.
+/// One rank of `size`, each a process of its own, that meet in a store which the program made; the
+/// rest of the settings is still to be completed, and so the environment's.
 Options options_in_store(int rank, int size, std::shared_ptr<Store> store);
 
 }  // namespace tutti

@@ -65,6 +65,7 @@ int rank_body(int rank, int size, const std::string& store, const std::string& b
   Options options;
   options.rank = rank;
   options.size = size;
+  options.launcher = "explicit";
   options.store = store;
   options.serve_store = true;
   options.secret = "a secret of this test";

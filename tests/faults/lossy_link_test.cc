@@ -40,6 +40,7 @@ void run_over(const LossyLink::Quality& quality, const RankBody& body,
       Options options;
       options.rank = rank;
       options.size = 2;
+      options.launcher = "explicit";
       options.store = fmt::format("tcp://{}:29521", LossyLink::address(0));
       options.serve_store = true;
       options.secret = "a secret of this test";

@@ -127,6 +127,7 @@ int rank_body(int rank, const std::string& backend, const std::string& log_file,
   Options options;
   options.rank = options.local_rank = rank;
   options.size = options.local_size = kRanks;
+  options.launcher = "explicit";
   options.store = fmt::format("tcp://127.0.0.1:{}", kPort);
   options.serve_store = true;
   options.secret = "a secret of this test";

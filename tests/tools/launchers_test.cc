@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "tests/support/ports.h"
+#include "tests/support/scratch_folder.h"
 #include "tests/tools/run_program.h"
 
 namespace tutti::test {
@@ -119,18 +120,82 @@ TEST(Launchers, TuttiRunsTimelineIsAFile) {
 // What torchrun sets for each process that it starts.
 TEST(Launchers, TorchrunsEnvironment) {
   const std::string script =
-      "for rank in 1 2 0; do RANK=$rank LOCAL_RANK=$rank $0 & pids=\"$pids $!\"; done; for pid in "
+      "for rank in 1 2 0; do RANK=$rank LOCAL_RANK=$rank \"$0\" & pids=\"$pids $!\"; done; for pid "
+      "in "
       "$pids; do wait $pid || exit 1; done";
   expect_mean(Words{"/bin/sh", "-c", script} + kSample, "1",
               {"WORLD_SIZE=3", "LOCAL_WORLD_SIZE=3", "MASTER_ADDR=127.0.0.1",
                "MASTER_PORT=" + own_port(), "TORCHELASTIC_RUN_ID=none"});
 }
 
+// Options that a program sets in code are no reason to forget the launcher, in any language.
+class SettingsInCode : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    if (is_python() && std::string(TUTTI_PYTHON).empty()) GTEST_SKIP() << "no Python package here";
+  }
+  static bool is_python() { return GetParam() == std::string("python"); }
+  static Words program() {
+    if (is_python()) return {TUTTI_PYTHON, TUTTI_SETTINGS_SCRIPT};
+    return {TUTTI_SETTINGS_PROGRAM, GetParam()};
+  }
+  // The program's word counts before the environment's, which counts before the default.
+  static Words variables() {
+    return {"TUTTI_BACKEND=shm", "TUTTI_CACHE_CAPACITY=77",
+            "PYTHONPATH=" + std::string(TUTTI_PYTHONPATH)};
+  }
+  static void expect_job(const Words& launcher, const std::string& said, const Words& more = {}) {
+    expect_mean(launcher + program(), said, variables() + more);
+  }
+  // The program three times, with its number in these variables.
+  static Words by_hand(const std::string& rank, const std::string& local_rank) {
+    return {
+        "/bin/sh", "-c",
+        "for rank in 1 2 0; do " + rank + "=$rank " + local_rank +
+            "=$rank \"$@\" & pids=\"$pids $!\"; done; for pid in $pids; do wait $pid || exit 1; "
+            "done",
+        "sh"};
+  }
+};
+
+TEST_P(SettingsInCode, UnderTuttiRun) {
+  expect_job({TUTTI_RUN, "-np", "4"}, "[0] 1.5 of 4 by tcp");
+}
+
+TEST_P(SettingsInCode, UnderOpenMpi) {
+  if (!is_installed("mpirun.openmpi")) GTEST_SKIP() << "mpirun.openmpi is not installed";
+  expect_job(open_mpi(), "1.5 of 4 by tcp");
+}
+
+TEST_P(SettingsInCode, UnderMpich) {
+  if (!is_installed("mpiexec.mpich")) GTEST_SKIP() << "mpiexec.mpich is not installed";
+  expect_job(mpich(), "1.5 of 4 by tcp");
+}
+
+TEST_P(SettingsInCode, InTorchrunsEnvironment) {
+  expect_job(by_hand("RANK", "LOCAL_RANK"), "1 of 3 by tcp",
+             {"WORLD_SIZE=3", "LOCAL_WORLD_SIZE=3", "MASTER_ADDR=127.0.0.1",
+              "MASTER_PORT=" + own_port(), "TORCHELASTIC_RUN_ID=none"});
+}
+
+TEST_P(SettingsInCode, InSlurmsEnvironment) {
+  const ScratchFolder home;
+  expect_job(by_hand("SLURM_PROCID", "SLURM_LOCALID"), "1 of 3 by tcp",
+             {"HOME=" + home.path(), "SLURM_JOB_ID=7", "SLURM_STEP_ID=0", "SLURM_NODEID=0",
+              "SLURM_STEP_NUM_TASKS=3", "SLURM_STEP_TASKS_PER_NODE=3"});
+}
+
+TEST_P(SettingsInCode, AloneItIsOneRank) { expect_job({}, "0 of 1 by tcp"); }
+
+INSTANTIATE_TEST_SUITE_P(Launchers, SettingsInCode, testing::Values("cpp", "c", "python"),
+                         [](const auto& info) { return std::string(info.param); });
+
 // By hand, through a folder that all ranks see.
 TEST(Launchers, AnyOtherByAFolder) {
   const auto folder = testing::TempDir() + "tutti_launch_" + std::to_string(::getpid());
   const std::string script =
-      "for rank in 1 2 0; do TUTTI_RANK=$rank $0 & pids=\"$pids $!\"; done; for pid in $pids; do "
+      "for rank in 1 2 0; do TUTTI_RANK=$rank \"$0\" & pids=\"$pids $!\"; done; for pid in $pids; "
+      "do "
       "wait $pid || exit 1; done";
   expect_mean(Words{"/bin/sh", "-c", script} + kSample, "1",
               {"TUTTI_SIZE=3", "TUTTI_STORE=file://" + folder});
@@ -144,7 +209,7 @@ TEST(Launchers, AStoreOfOnesOwnUnderMpi) {
 }
 
 TEST(Launchers, SayWhatIsMissing) {
-  Program program({"/bin/sh", "-c", std::string(TUTTI_TEN_LINES) + " 2>&1"},
+  Program program({"/bin/sh", "-c", std::string("'" TUTTI_TEN_LINES "' 2>&1")},
                   {"PMI_RANK=0", "PMI_SIZE=2"});
   EXPECT_NE(program.finish(), 0);
   EXPECT_THAT(program.output(), HasSubstr("PMI started this process, but PMI_FD is missing"));
@@ -153,21 +218,23 @@ TEST(Launchers, SayWhatIsMissing) {
 // One cluster for all of Slurm's ways, because it takes a while to start.
 TEST(Launchers, Slurm) {
   const std::string script = R"SH(
-    try() { echo "$* -> $("$@" $0)"; }
+    try() { echo "$* -> $("$@" "$0")"; }
     try srun -t 1 -n 4
     try srun -t 1 -n 4 --mpi=pmi2
     try srun -t 1 -n 4 --mpi=pmix
+    echo "in code -> $(srun -t 1 -n 4 --mpi=pmix "$1" cpp)"
     try srun -t 1 -Q -N 2 -n 5
     try srun -t 1 -Q -N 2 -n 5 --mpi=pmi2
     TUTTI_SECRET=hush try srun -t 1 -n 4
-    { echo '#!/bin/sh'; echo $0; echo srun -n 2 $0; } > $SLURM_BED/batch.sh
+    { echo '#!/bin/sh'; echo "'$0'"; echo srun -n 2 "'$0'"; } > $SLURM_BED/batch.sh
     sbatch -Q -W -t 1 -n 4 -o $SLURM_BED/batch.out $SLURM_BED/batch.sh
     echo "sbatch ->" $(cat $SLURM_BED/batch.out)
     ls -A $HOME/.tutti)SH";
   const auto home = testing::TempDir() + "tutti_home_" + std::to_string(::getpid());
   std::filesystem::create_directory(home);
-  Program program(Words{TUTTI_SLURM_BED, "/bin/sh", "-c", script} + kSample,
-                  Words{"HOME=" + home} + kSuppressions);
+  Program program(
+      Words{TUTTI_SLURM_BED, "/bin/sh", "-c", script} + kSample + Words{TUTTI_SETTINGS_PROGRAM},
+      Words{"TUTTI_CACHE_CAPACITY=77", "HOME=" + home} + kSuppressions);
   const int code = program.finish(100);
   std::filesystem::remove_all(home);
   if (code == 77) GTEST_SKIP() << program.errors();
@@ -177,6 +244,7 @@ TEST(Launchers, Slurm) {
             "srun -t 1 -n 4 -> 1.5\n"
             "srun -t 1 -n 4 --mpi=pmi2 -> 1.5\n"
             "srun -t 1 -n 4 --mpi=pmix -> 1.5\n"
+            "in code -> 1.5 of 4 by tcp\n"
             "srun -t 1 -Q -N 2 -n 5 -> 2\n"
             "srun -t 1 -Q -N 2 -n 5 --mpi=pmi2 -> 2\n"
             "srun -t 1 -n 4 -> 1.5\n"

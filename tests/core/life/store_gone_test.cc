@@ -38,6 +38,7 @@ Options rank_at(const std::string& port, int rank, int size) {
   Options options;
   options.rank = options.local_rank = rank;
   options.size = options.local_size = size;
+  options.launcher = "explicit";
   options.store = "tcp://127.0.0.1:" + port;
   options.secret = "a secret of this test";
   options.backend = "tcp";

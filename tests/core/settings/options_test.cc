@@ -1,6 +1,7 @@
 #include "tutti/core/settings/options.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -18,6 +19,7 @@
 #include "tutti/base/descriptor.h"
 #include "tutti/base/error.h"
 #include "tutti/core/settings/option_table.h"
+#include "tutti/core/settings/store_options.h"
 
 namespace tutti {
 namespace {
@@ -132,7 +134,7 @@ TEST(Settings, RefuseGarbageInOneLine) {
 }
 
 TEST(Settings, SayWhereFiguresOfTheNetworkAreKept) {
-  Options options;
+  Options options{.rank = 0, .size = 1};
   options.probe_folder = "/cache/tutti";
   EXPECT_EQ(probe_settings(options).mode, Probe::Mode::when_unknown);
   EXPECT_EQ(probe_settings(options).file, "/cache/tutti/networks");
@@ -467,6 +469,88 @@ TEST(FromEnvironment, SaysWhatIsMissing) {
               HasSubstr("error: PMI started this process, but PMI_FD is missing"));
   EXPECT_THAT(line({{"TUTTI_RANKS", "0"}}), HasSubstr("did you mean TUTTI_RANK?"));
   EXPECT_THAT(line({{"TUTTI_SECRET", ""}}), HasSubstr("TUTTI_SECRET= is no secret"));
+}
+
+// Rank 1 of 2 under tutti-run.
+const Environment kRankOfTwo = {{"TUTTI_RANK", "1"},
+                                {"TUTTI_SIZE", "2"},
+                                {"TUTTI_LOCAL_RANK", "1"},
+                                {"TUTTI_LOCAL_SIZE", "2"},
+                                {"TUTTI_STORE", "tcp://127.0.0.1:1"},
+                                {"TUTTI_SECRET", "hush"}};
+
+std::string completed(const Environment& environment, const Options& given) {
+  return in_process(environment, [&] { return summary(complete_options(given)); });
+}
+
+TEST(CompleteOptions, OptionsInCodeAreNoReasonToForgetTheLauncher) {
+  EXPECT_EQ(completed(kRankOfTwo, {.backend = "tcp"}), "tutti-run 1/2 tcp://127.0.0.1:1 hush");
+  EXPECT_EQ(completed(kRankOfTwo, {.store = "tcp://here:2"}), "tutti-run 1/2 tcp://here:2 hush");
+  EXPECT_EQ(completed(kRankOfTwo, {.secret = "own"}), "tutti-run 1/2 tcp://127.0.0.1:1 own");
+  EXPECT_EQ(completed({}, {.backend = "tcp"}), "none 0/1  ");
+}
+
+TEST(CompleteOptions, TheProgramCountsBeforeTheEnvironmentFieldByField) {
+  auto environment = kRankOfTwo;
+  environment.merge(Environment{{"TUTTI_BACKEND", "shm"},
+                                {"TUTTI_FUSION_BYTES", "8M"},
+                                {"TUTTI_REPLAY", "0"},
+                                {"TUTTI_CACHE_CAPACITY", "7"}});
+  const auto told = [&](const std::function<Options()>& make) {
+    return in_process(environment, [&] {
+      const auto o = make();
+      return fmt::format("{} {} {} {}", o.backend, o.fusion_bytes, o.replay, o.cache_capacity);
+    });
+  };
+  EXPECT_EQ(told([] { return complete_options({.backend = "tcp", .cache_capacity = 9}); }),
+            "tcp 8388608 false 9");
+  // A field that says its default counts as unset, unless its source is noted, or the program began
+  // with what the environment says.
+  EXPECT_EQ(told([] { return complete_options({.backend = "auto", .replay = true}); }),
+            "shm 8388608 false 7");
+  EXPECT_EQ(told([] {
+              return complete_options({.replay = true, .sources = {{"TUTTI_REPLAY", "program"}}});
+            }),
+            "shm 8388608 true 7");
+  EXPECT_EQ(told([] {
+              auto options = Options::from_environment();
+              options.replay = true;
+              return complete_options(options);
+            }),
+            "shm 8388608 true 7");
+  EXPECT_EQ(told([] { return complete_options(Options::thread_rank(0, 1, nullptr)); }),
+            "auto 4194304 true 4096");
+}
+
+TEST(CompleteOptions, APlaceInCodeIsNotTheLaunchers) {
+  EXPECT_EQ(completed(kRankOfTwo, {.size = 1}), "explicit 0/1  hush");
+  EXPECT_EQ(completed(kRankOfTwo, {.rank = 2, .size = 3}), "explicit 2/3 tcp://127.0.0.1:1 hush");
+  EXPECT_EQ(completed(kRankOfTwo, {.rank = 0, .size = 3, .store = "tcp://here:2"}),
+            "explicit 0/3 tcp://here:2 hush");
+  // One half of it is the launcher's, if there is one.
+  EXPECT_EQ(completed(kRankOfTwo, {.rank = 0}), "tutti-run 0/2 tcp://127.0.0.1:1 hush");
+  EXPECT_THAT(completed({}, {.rank = 2}), HasSubstr("rank 2 is no rank of 1"));
+  EXPECT_EQ(in_process(kRankOfTwo,
+                       [] {
+                         const auto options = options_in_store(2, 3, make_memory_store());
+                         return summary(complete_options(options));
+                       }),
+            "explicit 2/3  hush");
+}
+
+TEST(CompleteOptions, AStoreWithoutARankIsRefused) {
+  const auto* expected =
+      "error: the program gives a store, but nothing says which rank this is: no launcher started "
+      "this process, and rank and size are missing";
+  EXPECT_EQ(completed({}, {.store = "file:///folder"}), expected);
+  EXPECT_EQ(completed({}, {.store_object = make_memory_store()}), expected);
+}
+
+TEST(CompleteOptions, GarbageIsRefusedWhereItWouldNotCount) {
+  auto environment = kRankOfTwo;
+  environment["TUTTI_CACHE_CAPACITY"] = "many";
+  EXPECT_THAT(completed(environment, {.size = 1, .cache_capacity = 9}),
+              HasSubstr("TUTTI_CACHE_CAPACITY=many is not a number"));
 }
 
 TEST(Settings, TheUsersCacheIsWhereItsVariablesSay) {

@@ -18,7 +18,7 @@ Environment as_environment(std::string_view input) {
 
 bool parse_options(std::string_view input) {
   const auto environment = as_environment(input);
-  Options options;
+  Options options{.rank = 0, .size = 1};
   read_settings(environment, options);
   check_options(options);
   probe_settings(options);
@@ -28,7 +28,7 @@ bool parse_options(std::string_view input) {
   for (const auto& row : describe_options(options))
     if (row.value != row.default_value && !row.variable.starts_with("TUTTI_SECRET"))
       again.emplace(row.variable, row.value);
-  Options same;
+  Options same{.rank = 0, .size = 1};
   read_settings(again, same);
   const auto rows = describe_options(options), same_rows = describe_options(same);
   for (size_t i = 0; i < rows.size(); ++i)
