@@ -8,11 +8,14 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <functional>
 
+#include "tests/support/scratch_folder.h"
 #include "tests/tools/run_program.h"
+#include "tutti/core/communicator.h"
 
 namespace tutti::test {
 namespace {
@@ -113,8 +116,41 @@ TEST_P(Inherited, TheBenchmarkMeasures) {
   EXPECT_THAT(program.output(), HasSubstr("shm"));
 }
 
+// Without a launcher that would give it all anew.
+TEST_P(Inherited, ALibraryInAnyProgramWorks) {
+  if (GetParam().name == std::string("TenDescriptors")) GTEST_SKIP() << "ranks need more";
+  const ScratchFolder folder;
+  const auto rank = [&](int number) -> std::vector<std::string> {
+    return {"TUTTI_CACHE_CAPACITY=77", "TUTTI_SIZE=2", fmt::format("TUTTI_RANK={}", number),
+            "TUTTI_STORE=file://" + folder.path() + "/store"};
+  };
+  Program other({TUTTI_SETTINGS_PROGRAM, "cpp"}, rank(1), GetParam().begin);
+  Program first({TUTTI_SETTINGS_PROGRAM, "cpp"}, rank(0), GetParam().begin);
+  EXPECT_EQ(first.finish(), 0) << first.errors();
+  EXPECT_EQ(other.finish(), 0) << other.errors();
+  EXPECT_EQ(first.output(), "0.5 of 2 by tcp\n");
+}
+
 INSTANTIATE_TEST_SUITE_P(Tools, Inherited, testing::ValuesIn(states()),
                          [](const auto& info) { return std::string(info.param.name); });
+
+// A log line must not go into a connection that got the number of standard error.
+TEST(InheritedStreams, TheLibraryOpensThoseThatAreMissing) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    for (const int stream : {0, 1, 2}) ::close(stream);
+    const auto comm = Communicator::create({.size = 1});
+    char file[64] = "";
+    int right = 0;
+    for (const int stream : {0, 1, 2})
+      if (::readlink(fmt::format("/proc/self/fd/{}", stream).c_str(), file, sizeof file) > 0)
+        right += file == std::string("/dev/null");
+    ::_exit(right);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 3) << status;
+}
 
 // The rank has the streams that the launcher gives it.
 TEST(InheritedStreams, NoneIsNeeded) {

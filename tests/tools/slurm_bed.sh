@@ -5,6 +5,7 @@
 #   slurm_bed.sh COMMAND...     SLURM_CONF is set for it
 # Exit code 77 if this machine cannot have one; the reason is on standard error.
 set -u
+umask 022 # munged wants its folder readable
 
 skip() { echo "no Slurm bed: $*" >&2; exit 77; }
 PATH=$PATH:/usr/sbin:/sbin

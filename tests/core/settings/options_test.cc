@@ -392,6 +392,7 @@ TEST(FromEnvironment, ASecretThatAnotherUserCouldPlantIsRefused) {
   std::filesystem::create_directory(folder);
   std::ofstream(folder + "/kjob%2fsecret") << "planted";
   std::filesystem::permissions(folder, std::filesystem::perms::all);
+  std::filesystem::permissions(folder + "/kjob%2fsecret", std::filesystem::perms(0644));
   EXPECT_THAT(secret(), AllOf(HasSubstr(folder), HasSubstr("mode 0777")));
   std::filesystem::permissions(folder, std::filesystem::perms::owner_all);
   EXPECT_THAT(secret(), AllOf(HasSubstr(folder + "/kjob%2fsecret"), HasSubstr("mode 0644")));
