@@ -73,7 +73,6 @@ if(TARGET tutti_torch)
     FILE tuttiTorchTargets.cmake COMPONENT torch_development)
   install(FILES ${PROJECT_SOURCE_DIR}/adapters/torch/distributed.h
     ${PROJECT_SOURCE_DIR}/adapters/torch/functions.h
-    ${PROJECT_SOURCE_DIR}/adapters/torch/process_group.h
     ${PROJECT_SOURCE_DIR}/adapters/torch/sync_batch_norm.h
     DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti/adapters/torch COMPONENT torch_development)
 endif()

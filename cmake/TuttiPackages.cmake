@@ -88,8 +88,7 @@ if(TARGET tutti_torch)
   # LibTorch's interface differs from version to version, and so do these.
   tutti_package(torch libtutti-torch${TUTTI_SOVERSION} SECTION libs SHARED_LIBRARY
     SUMMARY "Tutti for LibTorch"
-    TEXT "Optimizers of LibTorch step on the gradients of all ranks, and c10d's process
-groups go through Tutti, in C++."
+    TEXT "Optimizers of LibTorch step on the gradients of all ranks, in C++."
     DEPENDS "${library} ${this}")
   tutti_package(torch_development libtutti-torch-dev SECTION libdevel
     SUMMARY "Tutti for LibTorch (headers)"

@@ -1,12 +1,12 @@
 #include <torch/torch.h>
 #include <tutti/adapters/torch/distributed.h>
-#include <tutti/adapters/torch/process_group.h>
+#include <tutti/adapters/torch/functions.h>
 
 #include <cstdio>
 
-// Two ranks begin with different weights and end with one, as c10d's highest says.
+// Two ranks begin with different weights and end with one.
 int main() {
-  std::shared_ptr<tutti::Communicator> comm = tutti::Communicator::create();
+  auto comm = tutti::Communicator::create();
   torch::manual_seed(comm->rank());
   torch::nn::Linear net(1, 1);
   torch::optim::SGD sgd(net->parameters(), 0.1);
@@ -16,13 +16,9 @@ int main() {
     (net(torch::full({1, 1}, comm->rank() + 1, torch::kFloat)) - 3).pow(2).sum().backward();
     optimizer.step();
   }
-  const auto group = c10::make_intrusive<tutti::torch::ProcessGroup>(comm);
-  std::vector<torch::Tensor> highest{net->weight.detach().clone()};
-  c10d::AllreduceOptions options;
-  options.reduceOp = c10d::ReduceOp::MAX;
-  group->allreduce(highest, options)->wait();
-  if (comm->size() == 2 && torch::equal(highest[0], net->weight)) return 0;
-  std::fprintf(stderr, "%d ranks, weights %g and %g\n", comm->size(), net->weight.item<double>(),
-               highest[0].item<double>());
+  const auto all = tutti::torch::allgather(*comm, "weights", net->weight.detach());
+  if (comm->size() == 2 && torch::equal(all[0], all[1])) return 0;
+  std::fprintf(stderr, "%d ranks, weights %g of %g and %g\n", comm->size(),
+               net->weight.item<double>(), all[0].item<double>(), all[-1].item<double>());
   return 1;
 }
