@@ -17,17 +17,6 @@ using RowList = std::span<const int64_t>;
 
 const TensorView kNone;
 
-// The caller's memory for rows of which only the library knows how many come.
-void check_output(const CommunicatorState& state, std::string_view name, const TensorView& input,
-                  const TensorView& output) {
-  state.check_tensor(name, output);
-  for (const TensorView* view : {&input, &output})
-    if (view->device().kind != DeviceKind::cpu)
-      throw refused(name, fmt::format("memory on {} gets its output from the library: leave the "
-                                      "output out",
-                                      to_string(view->device())));
-}
-
 }  // namespace
 
 namespace {
@@ -148,7 +137,6 @@ OperationCall reduce_scatter_call(const CommunicatorState& state, std::string_vi
   call.library_output = output == nullptr;
   if (output == nullptr) return call;
   check_row_type(name, input, *output);
-  check_output(state, name, input, *output);
   check_scattered(name, input, *output, bytes_before(state.options, input, rows));
   call.output_rows = rows_of(output->shape());
   return call;
@@ -266,8 +254,7 @@ Work Communicator::gather(OperationName name, ConstTensorView constant, TensorVi
     return start(name,
                  {.kind = CollectiveKind::gather, .input = &input, .output = &kNone, .root = root});
   check_row_type(text, input, output);
-  check_output(*state_, text, input, output);
-  check_part(text, input, output);
+  check_gathered(text, input, output);
   return start(name, joined_call(CollectiveKind::gather, input, &output, root));
 }
 
@@ -292,7 +279,6 @@ Work Communicator::scatter(OperationName name, ConstTensorView constant, TensorV
     check_rows(text, rows, size());
     check_apart(text, input, output, bytes_before(state_->options, input, rows));
   }
-  check_output(*state_, text, input, output);
   OperationCall call{
       .kind = CollectiveKind::scatter, .input = &input, .output = &output, .root = root};
   if (is_root) call.rows = rows;
@@ -361,7 +347,6 @@ Work Communicator::alltoall(OperationName name, ConstTensorView constant, Tensor
   auto call = alltoall_call(*state_, text, input, splits, rows);
   check_row_type(text, input, output);
   check_exchanged(text, input, output);
-  check_output(*state_, text, input, output);
   call.output = &output;
   call.output_rows = rows_of(output.shape());
   call.library_output = false;

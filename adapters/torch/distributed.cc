@@ -3,7 +3,12 @@
 #include <fmt/format.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/embedding.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
 #include <torch/optim/optimizer.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
 #include <torch/serialize/input-archive.h>
 #include <torch/serialize/output-archive.h>
 
@@ -68,15 +73,40 @@ void broadcast_tensors(Communicator& comm, const std::string& kind,
   for (auto& work : works) work.wait();
 }
 
+// What a group's options say beside the learning rate; nothing of an optimizer of the user's own.
+std::string described(const ::torch::optim::OptimizerOptions& options) {
+  using namespace ::torch::optim;
+  const auto betas = [](const auto& adam) {
+    return fmt::format("betas {} and {}, eps {}, weight decay {}, amsgrad {}",
+                       std::get<0>(adam.betas()), std::get<1>(adam.betas()), adam.eps(),
+                       adam.weight_decay(), adam.amsgrad());
+  };
+  if (const auto* sgd = dynamic_cast<const SGDOptions*>(&options))
+    return fmt::format("momentum {}, dampening {}, weight decay {}, nesterov {}", sgd->momentum(),
+                       sgd->dampening(), sgd->weight_decay(), sgd->nesterov());
+  if (const auto* adam = dynamic_cast<const AdamOptions*>(&options)) return betas(*adam);
+  if (const auto* adamw = dynamic_cast<const AdamWOptions*>(&options)) return betas(*adamw);
+  if (const auto* adagrad = dynamic_cast<const AdagradOptions*>(&options))
+    return fmt::format("lr decay {}, weight decay {}, first accumulator {}, eps {}",
+                       adagrad->lr_decay(), adagrad->weight_decay(),
+                       adagrad->initial_accumulator_value(), adagrad->eps());
+  if (const auto* rms = dynamic_cast<const RMSpropOptions*>(&options))
+    return fmt::format("alpha {}, eps {}, weight decay {}, momentum {}, centered {}", rms->alpha(),
+                       rms->eps(), rms->weight_decay(), rms->momentum(), rms->centered());
+  return {};
+}
+
 // What must be alike of optimizers, beside the parameters.
 std::vector<std::string> settings_of(const ::torch::optim::Optimizer& optimizer,
                                      const std::vector<ModuleTensor>& parameters) {
   std::vector<std::string> settings = {
       fmt::format("type={}", ::c10::demangle(typeid(optimizer).name()))};
   const auto& groups = optimizer.param_groups();
-  for (size_t i = 0; i < groups.size(); ++i)
+  for (size_t i = 0; i < groups.size(); ++i) {
     settings.push_back(fmt::format("group {}={} parameters with learning rate {}", i,
                                    groups[i].params().size(), groups[i].options().get_lr()));
+    settings.push_back(fmt::format("options of group {}={}", i, described(groups[i].options())));
+  }
   for (const auto& parameter : parameters)
     if (parameter.sparse) settings.push_back("sparse gradients of=" + parameter.name);
   return settings;
@@ -93,23 +123,20 @@ std::vector<std::string> settings_of(const ::torch::optim::Optimizer& optimizer,
   return common;
 }
 
-// The archive's parameters come in the order of the groups, whatever torch's keys are.
-void broadcast_state(Communicator& comm, ::torch::optim::Optimizer& optimizer) {
-  std::string text;
-  if (comm.rank() == 0 && !optimizer.state().empty()) {
-    ::torch::serialize::OutputArchive archive;
-    optimizer.save(archive);
-    std::ostringstream stream;
-    archive.save_to(stream);
-    text = stream.str();
-  }
-  const auto bytes =
-      comm.broadcast_bytes("state of the optimizer", std::as_bytes(std::span<const char>(text)));
-  if (comm.rank() == 0) return;
-  if (bytes.empty()) {
-    optimizer.state().clear();
-    return;
-  }
+// Of an optimizer that has a state; empty where it has no save().
+std::string saved(const ::torch::optim::Optimizer& optimizer) {
+  ::torch::serialize::OutputArchive archive;
+  optimizer.save(archive);
+  std::ostringstream stream;
+  archive.save_to(stream);
+  std::istringstream back(stream.str());
+  ::torch::serialize::InputArchive written;
+  written.load_from(back);
+  return written.keys().empty() ? std::string() : stream.str();
+}
+
+// Whether there is a state behind it.
+bool load(::torch::optim::Optimizer& optimizer, std::span<const std::byte> bytes) {
   auto own = std::move(optimizer.state());
   optimizer.state().clear();
   std::istringstream stream(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
@@ -117,8 +144,31 @@ void broadcast_state(Communicator& comm, ::torch::optim::Optimizer& optimizer) {
   // Each rank's lies on a device of its own.
   archive.load_from(stream, device_of(optimizer));
   optimizer.load(archive);
-  // An optimizer without load() of its own keeps what it had.
-  if (optimizer.state().empty()) optimizer.state() = std::move(own);
+  if (!optimizer.state().empty()) return true;
+  optimizer.state() = std::move(own);
+  return false;
+}
+
+// The archive's parameters come in the order of the groups, whatever torch's keys are. All ranks
+// have rank 0's state behind it, or all throw.
+void broadcast_state(Communicator& comm, ::torch::optim::Optimizer& optimizer) {
+  const bool is_root = comm.rank() == 0;
+  const bool has_state =
+      comm.broadcast_blocking("whether the optimizer has a state", !optimizer.state().empty(), 0);
+  if (!has_state) return optimizer.state().clear();
+  const auto text = is_root ? saved(optimizer) : std::string();
+  const auto bytes =
+      comm.broadcast_bytes("state of the optimizer", std::as_bytes(std::span<const char>(text)));
+  const bool is_there = !bytes.empty() && (is_root || load(optimizer, bytes));
+  for (const int other : comm.allgather_blocking("whether the state was read", int(is_there)))
+    if (!other)
+      throw Error(
+          ErrorCode::invalid_argument,
+          fmt::format("the optimizer {} on rank {} has a state and no save() and load() "
+                      "that bring it to other ranks; give it both, or clear broadcast_first "
+                      "and make the states alike yourself",
+                      ::c10::demangle(typeid(optimizer).name()), comm.rank()))
+          .with_rank(comm.rank());
 }
 
 // Throws on every rank if the models differ on any.

@@ -33,31 +33,45 @@ SyncBatchNormImpl::SyncBatchNormImpl(Communicator& comm, std::string name, int64
     if (i != 1) others.push_back(i);
   per_feature[1] = features_;
   const auto spread = [&](const ::at::Tensor& values) { return values.reshape(per_feature); };
+  // 16 bits hold neither the sums of a layer nor the number of its values.
+  const auto wide = input.scalar_type() == ::at::kDouble ? ::at::kDouble : ::at::kFloat;
+  const auto x = input.to(wide);
   const auto normalize = [&](const ::at::Tensor& mean, const ::at::Tensor& variance) {
-    const auto factor = weight * (variance + options_.eps).rsqrt();
-    return (input - spread(mean)) * spread(factor) + spread(bias);
+    const auto factor = weight.to(wide) * (variance + options_.eps).rsqrt().to(wide);
+    return ((x - spread(mean.to(wide))) * spread(factor) + spread(bias.to(wide)))
+        .to(input.scalar_type());
   };
-  if (!is_training()) return normalize(running_mean, running_var);
+  if (!is_training()) return normalize(running_mean.to(wide), running_var.to(wide));
 
   const int64_t count = input.numel() / features_;
-  const auto own_mean = input.sum(others) / static_cast<double>(std::max<int64_t>(count, 1));
-  const auto own_squares = (input - spread(own_mean)).pow(2).sum(others);
-  const auto own_count = ::at::full({1}, static_cast<double>(count), input.options());
+  const auto own_mean = x.sum(others) / static_cast<double>(std::max<int64_t>(count, 1));
+  const auto own_squares = (x - spread(own_mean)).pow(2).sum(others);
+  // In f64, in which counts are exact.
+  const auto own_count =
+      ::at::full({1}, static_cast<double>(count), x.options().dtype(::at::kDouble));
   const auto all =
-      allgather(comm_, name_, ::at::cat({own_count, own_mean, own_squares}).unsqueeze(0));
+      allgather(comm_, name_,
+                ::at::cat({own_count, own_mean.to(::at::kDouble), own_squares.to(::at::kDouble)})
+                    .unsqueeze(0));
   const auto counts = all.narrow(1, 0, 1), means = all.narrow(1, 1, features_),
              squares = all.narrow(1, 1 + features_, features_);
   const auto total = counts.sum();
-  const auto mean = (counts * means).sum(0) / total;
+  const auto divisor = total.clamp_min(1);
+  const auto mean = (counts * means).sum(0) / divisor;
   const auto squares_of_all = (squares + counts * (means - mean).pow(2)).sum(0);
   {
     const ::c10::NoGradGuard no_history;
-    num_batches_tracked += 1;
-    running_mean.lerp_(mean.to(running_mean.scalar_type()), options_.momentum);
-    const auto unbiased = squares_of_all / (total - 1).clamp_min(1);
-    running_var.lerp_(unbiased.to(running_var.scalar_type()), options_.momentum);
+    // A step in which no rank had a value changes nothing; a GPU's host does not know it.
+    const auto counts_at_all = total > 0;
+    num_batches_tracked += counts_at_all.to(::at::kLong);
+    const auto take = [&](::at::Tensor& running, const ::at::Tensor& value) {
+      running.lerp_(value.to(running.scalar_type()),
+                    (counts_at_all * options_.momentum).to(running.scalar_type()));
+    };
+    take(running_mean, mean);
+    take(running_var, squares_of_all / (total - 1).clamp_min(1));
   }
-  return normalize(mean, squares_of_all / total);
+  return normalize(mean, squares_of_all / divisor);
 }
 
 }  // namespace tutti::torch

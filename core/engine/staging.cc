@@ -12,9 +12,13 @@ namespace tutti {
 
 namespace {
 
-Tensor tensor_from(HostPool& pool, const Shape& shape, DataType dtype) {
-  auto memory = pool.take(static_cast<size_t>(shape.count() * size_of(dtype)));
-  return {TensorView(memory.get(), shape, dtype), memory};
+// Of the size and type of `view`, whose contents `memory` has room for.
+Tensor tensor_in(const std::shared_ptr<void>& memory, const TensorView& view) {
+  return {TensorView(memory.get(), view.shape(), view.dtype()), memory};
+}
+
+size_t bytes_of(const TensorView& view) {
+  return view.data() == nullptr ? 0 : static_cast<size_t>(view.bytes());
 }
 
 }  // namespace
@@ -29,13 +33,16 @@ class Staging::StagedTensor final : public Staged {
         spans_(std::move(spans)),
         runtime_(runtime),
         stream_(stream),
-        host_input_(tensor_from(pool, input_.shape(), input_.dtype())),
+        has_input_(input_.data() != nullptr || !has_output()),
         travels_in_pieces_(entry.request.signature.kind == CollectiveKind::allreduce) {
-    const bool in_place = output_.data() == input_.data();
-    if (has_output())
-      host_output_ = in_place ? host_input_ : tensor_from(pool, output_.shape(), output_.dtype());
+    // What begins at one place does so here: the longer of the two gives the room.
+    const bool in_place = has_input_ && output_.data() == input_.data();
+    const size_t given = bytes_of(input_), taken = bytes_of(output_);
+    const auto memory = has_input_ ? pool.take(in_place ? std::max(given, taken) : given) : nullptr;
+    if (has_input_) host_input_ = tensor_in(memory, input_);
+    if (has_output()) host_output_ = tensor_in(in_place ? memory : pool.take(taken), output_);
     // The pieces in which plan_buckets() lets it travel.
-    piece_ = input_.count();
+    if (has_input_) piece_ = input_.count();
     if (travels_in_pieces_ && partition_bytes > 0)
       piece_ = std::max<int64_t>(1, partition_bytes / size_of(entry.request.signature.wire));
   }
@@ -54,6 +61,9 @@ class Staging::StagedTensor final : public Staged {
   }
 
   const TensorView& input() const { return input_; }
+  bool has_input() const { return has_input_; }  // a scatter off its root has none
+  /// The user's, behind which the memory may be read and written.
+  StreamRef stream() const { return (has_input_ ? input_ : output_).stream(); }
   const std::shared_ptr<const DeviceSpans>& spans() const { return spans_; }
   const Tensor& host_input() const { return host_input_; }
   const Tensor& host_output() const { return host_output_; }
@@ -79,8 +89,8 @@ class Staging::StagedTensor final : public Staged {
   const std::shared_ptr<const DeviceSpans> spans_;  // null: no timeline
   DeviceRuntime& runtime_;
   const StreamRef stream_;
-  const Tensor host_input_;
-  Tensor host_output_;
+  const bool has_input_;
+  Tensor host_input_, host_output_;
   const bool travels_in_pieces_;
   int64_t piece_ = 0;
   std::atomic<int64_t> arrived_{-1};
@@ -179,21 +189,23 @@ void Staging::prepare(Entry& entry, const std::shared_ptr<Job>& job) {
                                            engine_->timeline().device_spans(entry.request.name));
   entry.staged = &tensor;
   entry.work = job->inner;
-  entry.input = tensor.host_input();
+  if (tensor.has_input()) entry.input = tensor.host_input();
   if (tensor.has_output()) entry.output = tensor.host_output();
   job->outputs += entry.library_output;
 }
 
 void Staging::copy_out(StagedTensor& tensor, const std::shared_ptr<Job>& job) {
   const auto& input = tensor.input();
-  const int64_t element = size_of(input.dtype());
+  const auto stream = tensor.stream();
+  const int64_t element = size_of(input.dtype()), count = tensor.has_input() ? input.count() : 0;
   int64_t begin = 0;
-  DeviceSpan span(runtime_, input.stream(), tensor.spans(), "copy out");
+  DeviceSpan span(runtime_, stream, tensor.spans(), "copy out");
   do {
-    const int64_t end = std::min(begin + tensor.piece(), input.count());
-    runtime_.copy(tensor.host_input().data() + begin * element, input.data() + begin * element,
-                  static_cast<size_t>((end - begin) * element), input.stream());
-    runtime_.host_function(input.stream(), [job, &tensor, is_first = begin == 0, end] {
+    const int64_t end = std::min(begin + tensor.piece(), count);
+    if (tensor.has_input())
+      runtime_.copy(tensor.host_input().data() + begin * element, input.data() + begin * element,
+                    static_cast<size_t>((end - begin) * element), stream);
+    runtime_.host_function(stream, [job, &tensor, is_first = begin == 0, end] {
       tensor.arrive(end);
       if (is_first)
         Job::arrive(job);
@@ -201,7 +213,7 @@ void Staging::copy_out(StagedTensor& tensor, const std::shared_ptr<Job>& job) {
         job->engine->wake();
     });
     begin = end;
-  } while (begin < input.count());
+  } while (begin < count);
   span.end();
 }
 

@@ -24,6 +24,13 @@ Error shared_memory(std::string_view name, std::string_view instead) {
                  fmt::format("input and output share memory; give two tensors, or {}", instead));
 }
 
+void check_apart_on_device(std::string_view name, const TensorView& input,
+                           const TensorView& output) {
+  if (overlap(input, output))
+    throw refused(name, fmt::format("input and output share memory on {}; give two tensors there",
+                                    to_string(input.device())));
+}
+
 }  // namespace
 
 int64_t rows_of(const Shape& shape) { return shape.rank() == 0 ? 1 : shape[0]; }
@@ -87,8 +94,10 @@ int64_t bytes_before(const Options& options, const TensorView& input,
 
 void check_scattered(std::string_view name, const TensorView& input, const TensorView& output,
                      int64_t part_at) {
-  if (!overlap(input, output) || output.data() == input.data()) return;
-  if (output.data() - input.data() != part_at)
+  if (!overlap(input, output) || output.data() - input.data() == part_at) return;
+  // Peers read a device's input where it is.
+  if (input.device().kind != DeviceKind::cpu) throw shared_memory(name, "this rank's part of it");
+  if (output.data() != input.data())
     throw shared_memory(name, "the beginning of the input, or this rank's part of it");
 }
 
@@ -100,7 +109,13 @@ void check_part(std::string_view name, const TensorView& input, const TensorView
     throw shared_memory(name, "this rank's part of the longer one");
 }
 
+void check_gathered(std::string_view name, const TensorView& input, const TensorView& output) {
+  if (input.device().kind != DeviceKind::cpu) return check_apart_on_device(name, input, output);
+  check_part(name, input, output);
+}
+
 void check_exchanged(std::string_view name, const TensorView& input, const TensorView& output) {
+  if (input.device().kind != DeviceKind::cpu) return check_apart_on_device(name, input, output);
   if (!overlap(input, output)) return;
   if (output.data() != input.data() || output.bytes() != input.bytes())
     throw shared_memory(name, "one of as many rows for both");

@@ -30,15 +30,18 @@ void check_apart(std::string_view name, const TensorView& input, const TensorVie
 /// where this rank's part begins.
 int64_t bytes_before(const Options& options, const TensorView& input,
                      std::span<const int64_t> rows);
-/// A reduce_scatter's output may be the beginning of its input, or its part of it.
+/// A reduce_scatter's output may be its part of its input, and in host memory the input's
+/// beginning.
 void check_scattered(std::string_view name, const TensorView& input, const TensorView& output,
                      int64_t part_at);
 /// An allgather's or gather's input may be whole rows of its output: this rank's, whose place is
 /// known when all have told of theirs.
 void check_part(std::string_view name, const TensorView& input, const TensorView& output);
+/// The same of a gather, whose input on a device lies elsewhere.
+void check_gathered(std::string_view name, const TensorView& input, const TensorView& output);
 /// For what is sent and received at the same time.
 void check_disjoint(std::string_view name, const TensorView& input, const TensorView& output);
-/// An alltoall's output may be its input.
+/// An alltoall's output may be its input in host memory, and lies elsewhere on a device.
 void check_exchanged(std::string_view name, const TensorView& input, const TensorView& output);
 
 }  // namespace tutti

@@ -94,6 +94,16 @@ void CommunicatorState::check_tensor(std::string_view name, const TensorView& vi
   require_present(name, view);
 }
 
+Device OperationCall::device(std::string_view name) const {
+  const Device place = described().device();
+  for (const auto* view : {input, output})
+    if (view->data() != nullptr && view->device() != place)
+      throw refused(name, fmt::format("the input lies on {} and the output on {}; give both on one "
+                                      "device, or leave the output out",
+                                      to_string(input->device()), to_string(output->device())));
+  return place;
+}
+
 Request CommunicatorState::request(std::string_view name, const OperationCall& call) const {
   check_tensor(name, *call.input);
   check_tensor(name, *call.output);
@@ -105,7 +115,7 @@ Request CommunicatorState::request(std::string_view name, const OperationCall& c
   signature.dtype = signature.wire = described.dtype();
   signature.shape = described.shape();
   // Who mixes devices agrees on nothing but the host's memory.
-  signature.placement = options.mixed_devices ? DeviceKind::cpu : call.input->device().kind;
+  signature.placement = options.mixed_devices ? DeviceKind::cpu : described.device().kind;
   signature.layout = layout_of(described);
   signature.root = call.root;
   if (reduces(call.kind)) set_reduction(made, *call.options);
@@ -147,7 +157,7 @@ Staging& CommunicatorState::staging(Device device) {
 }
 
 bool CommunicatorState::stays_on_device(const Entry& entry) {
-  const Device device = entry.input.device();
+  const Device device = entry.device();
   const auto& signature = entry.request.signature;
   const auto same_kind =
       std::find_if(capabilities.devices.begin(), capabilities.devices.end(),
@@ -182,7 +192,7 @@ std::shared_ptr<WorkState> CommunicatorState::submit_there(
     std::string name, std::vector<std::unique_ptr<Entry>> entries, bool ring) {
   auto work =
       std::make_shared<WorkState>(engine, std::move(name), static_cast<int>(entries.size()));
-  const Device device = entries.front()->input.device();
+  const Device device = entries.front()->device();
   auto& runtime = device_runtime(device.kind);
   work->gate_streams(runtime, device);
   for (auto& entry : entries) {
@@ -195,7 +205,7 @@ std::shared_ptr<WorkState> CommunicatorState::submit_there(
 
 // Of a device's memory.
 std::shared_ptr<WorkState> CommunicatorState::submit(std::unique_ptr<Entry> entry, bool ring) {
-  const Device device = entry->input.device();
+  const Device device = entry->device();
   std::string name = entry->request.name;
   const bool stays = stays_on_device(*entry);
   std::vector<std::unique_ptr<Entry>> entries;
@@ -207,15 +217,15 @@ std::shared_ptr<WorkState> CommunicatorState::submit(std::unique_ptr<Entry> entr
 std::shared_ptr<WorkState> CommunicatorState::submit_group(
     std::string_view group, std::vector<std::unique_ptr<Entry>> entries) {
   size_t index = 0;
-  const Device device = entries.front()->input.device();
+  const Device device = entries.front()->device();
   for (auto& entry : entries) {
-    if (entry->input.device() != device)
+    if (entry->device() != device)
       throw Error(
           ErrorCode::invalid_argument,
           fmt::format("group \"{}\": \"{}\" lives on {}, \"{}\" on {}; the tensors of a group "
                       "live on one device",
                       group, entries.front()->request.name, to_string(device), entry->request.name,
-                      to_string(entry->input.device())))
+                      to_string(entry->device())))
           .with_tensor(entry->request.name);
     entry->output_index = index++;
     entry->request.signature.group = group;
@@ -242,7 +252,7 @@ CommunicatorState::GroupWorks& CommunicatorState::group_works(std::string_view g
 
 std::shared_ptr<WorkState> CommunicatorState::start(std::string_view name, DeclaredTensor* declared,
                                                     const OperationCall& call, bool ring) {
-  if (call.input->device().kind != DeviceKind::cpu) return submit(entry(name, call), ring);
+  if (call.device(name).kind != DeviceKind::cpu) return submit(entry(name, call), ring);
   Batch batch(*this, name);
   auto work = declared != nullptr ? batch.add(*declared, call) : batch.add(name, call);
   batch.commit(ring);
@@ -256,7 +266,7 @@ std::shared_ptr<WorkState> CommunicatorState::start_group(std::string_view group
                 fmt::format("group \"{}\": a group has a name and at least one tensor", group));
   check_name(group);
   const bool on_host = std::ranges::all_of(members, [](const Member& member) {
-    return member.call.input->device().kind == DeviceKind::cpu;
+    return member.call.device(member.name).kind == DeviceKind::cpu;
   });
   if (!on_host) {
     std::vector<std::unique_ptr<Entry>> entries;
@@ -283,7 +293,7 @@ std::vector<std::shared_ptr<WorkState>> CommunicatorState::start_together(
     std::span<const Member> members, bool ring) {
   std::vector<std::shared_ptr<WorkState>> works;
   const bool on_host = std::ranges::all_of(members, [](const Member& member) {
-    return member.call.input->device().kind == DeviceKind::cpu;
+    return member.call.device(member.name).kind == DeviceKind::cpu;
   });
   if (!on_host) {
     for (const auto& [name, call] : members) works.push_back(start(name, nullptr, call, ring));

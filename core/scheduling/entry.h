@@ -74,7 +74,10 @@ struct Entry {
   Entry* older = nullptr;      // the entries that the plan holds, in order of submission
   Entry* newer = nullptr;
 
-  int64_t sent_id = -1;   // the number by which it was asked for; -1: in full
+  int64_t sent_id = -1;  // the number by which it was asked for; -1: in full
+  /// Where its memory is: a scatter off its root has no input.
+  Device device() const { return (input.data() != nullptr ? input : output).device(); }
+
   int64_t left = 0;       // allreduce: elements of answered slices that are not final yet
   int64_t final_end = 0;  // allreduce: end of the last final slice, for the restart
 };

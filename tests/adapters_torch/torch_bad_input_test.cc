@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -83,6 +84,73 @@ TEST(TorchBadInput, OptimizersThatDifferBetweenRanks) {
                  "parameters with learning rate 0.5, got group 0=2 parameters with learning rate "
                  "0.25",
                  [&] { tutti::torch::distributed(comm, sgd, *net); });
+  });
+}
+
+TEST(TorchBadInput, OptionsThatDifferBetweenRanks) {
+  using namespace torch::optim;
+  using Make = std::function<std::unique_ptr<Optimizer>(std::vector<torch::Tensor>, bool)>;
+  const auto make = [](auto options, auto change) -> Make {
+    return [=](std::vector<torch::Tensor> parameters, bool changed) {
+      auto own = options;
+      if (changed) change(own);
+      using Own = std::conditional_t<
+          std::is_same_v<decltype(own), SGDOptions>, SGD,
+          std::conditional_t<
+              std::is_same_v<decltype(own), AdamOptions>, Adam,
+              std::conditional_t<std::is_same_v<decltype(own), AdamWOptions>, AdamW,
+                                 std::conditional_t<std::is_same_v<decltype(own), AdagradOptions>,
+                                                    Adagrad, RMSprop>>>>;
+      return std::make_unique<Own>(std::move(parameters), own);
+    };
+  };
+  const std::pair<const char*, Make> all[] = {
+      {"momentum 0.5", make(SGDOptions(0.1), [](auto& own) { own.momentum(0.5); })},
+      {"amsgrad true", make(AdamOptions(0.1), [](auto& own) { own.amsgrad(true); })},
+      {"weight decay 0.5", make(AdamWOptions(0.1), [](auto& own) { own.weight_decay(0.5); })},
+      {"lr decay 0.5", make(AdagradOptions(0.1), [](auto& own) { own.lr_decay(0.5); })},
+      {"alpha 0.5", make(RMSpropOptions(0.1), [](auto& own) { own.alpha(0.5); })}};
+  for (const auto& [words, optimizer_of] : all)
+    run_threads(2, [&, words = words](Communicator& comm) {
+      torch::nn::Linear net(1, 1);
+      const auto own = optimizer_of(net->parameters(), comm.rank() == 1);
+      try {
+        tutti::torch::distributed(comm, *own, *net);
+        ADD_FAILURE() << words << " was taken";
+      } catch (const tutti::Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::mismatch);
+        const std::string line = error.what();
+        EXPECT_NE(line.find("expected options of group 0="), line.npos) << line;
+        EXPECT_GT(line.find(words), line.find("got ")) << line;
+        EXPECT_NE(line.find(words), line.npos) << line;
+      }
+    });
+}
+
+// It keeps a number that nothing brings to other ranks.
+struct Stateful : torch::optim::SGD {
+  explicit Stateful(std::vector<torch::Tensor> parameters) : SGD(std::move(parameters), 0.1) {}
+  void save(torch::serialize::OutputArchive&) const override {}
+  void load(torch::serialize::InputArchive&) override {}
+};
+
+TEST(TorchBadInput, AStateThatDoesNotTravel) {
+  run_threads(2, [](Communicator& comm) {
+    torch::nn::Linear net(1, 1);
+    Stateful own(net->parameters());
+    // Of rank 0 alone, or of none.
+    tutti::torch::distributed(comm, own, *net);
+    static_cast<torch::optim::SGDOptions&>(own.param_groups()[0].options()).momentum(0.5);
+    if (comm.rank() == 0) {
+      net(torch::ones({1, 1})).sum().backward();
+      own.step();
+      own.zero_grad();
+    }
+    expect_refused("Stateful on rank " + std::to_string(comm.rank()) +
+                       " has a state and no save() and load() that bring it to other ranks; give "
+                       "it both, or clear broadcast_first and make the states alike yourself",
+                   [&] { tutti::torch::distributed(comm, own, *net); });
+    tutti::torch::distributed(comm, own, *net, {.broadcast_first = false});
   });
 }
 

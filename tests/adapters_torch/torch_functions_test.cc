@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <functional>
 #include <string>
 #include <vector>
@@ -144,6 +145,69 @@ TEST(TorchFunctions, SyncBatchNormIsBatchNormOfTheJoinedBatch) {
                        norm(torch::ones({8, 3}));
                      });
     }
+  });
+}
+
+// Statistics of an ordinary layer fit no 16 bits: neither their sums nor, in f16, their number.
+TEST(TorchFunctions, SyncBatchNormOfEveryTypeIsThatOfTheJoinedBatch) {
+  struct Type {
+    torch::ScalarType type;
+    double tolerance;
+  };
+  struct Batch {
+    int64_t samples, side;  // of a rank, pixels of each row and column
+    double mean, deviation;
+  };
+  constexpr int64_t kFeatures = 2;
+  for (const auto& [type, tolerance] : {Type{torch::kFloat16, 2e-3}, Type{torch::kBFloat16, 1e-2},
+                                        Type{torch::kFloat32, 1e-4}, Type{torch::kFloat64, 1e-9}})
+    for (const auto& [samples, side, mean, deviation] :
+         {Batch{4, 1, 1, 2}, Batch{6, 56, 2, 1}, Batch{12, 56, 0, 1.2}, Batch{22, 56, 10, 0.1}}) {
+      SCOPED_TRACE(torch::toString(type) + (" of " + std::to_string(samples)));
+      torch::manual_seed(3);
+      const std::vector<int64_t> shape = {kRanks * samples, kFeatures, side, side};
+      const auto drawn = [&](double about, double width) {
+        return (torch::randn(shape) * width + about).to(type);
+      };
+      const auto joined = drawn(mean, deviation), weights_of_loss = drawn(0, 1);
+      torch::nn::BatchNorm2d alone(kFeatures);
+      alone->to(torch::kFloat64);
+      auto input = joined.to(torch::kFloat64).requires_grad_();
+      const auto expected = alone(input);
+      (expected * weights_of_loss.to(torch::kFloat64)).sum().backward();
+      const auto far = [](const torch::Tensor& got, const torch::Tensor& right) {
+        const double scale = std::max(1.0, right.abs().max().item<double>());
+        return (got.to(torch::kFloat64) - right).abs().max().item<double>() / scale;
+      };
+      run_threads(kRanks, [&](Communicator& comm) {
+        const auto part = [&](const torch::Tensor& all) {
+          return all.slice(0, comm.rank() * samples, (comm.rank() + 1) * samples);
+        };
+        tutti::torch::SyncBatchNorm norm(comm, "norm", kFeatures);
+        if (type == torch::kFloat64) norm->to(type);  // others as mixed precision has them, in f32
+        auto own = part(joined).clone().requires_grad_();
+        const auto output = norm(own);
+        EXPECT_EQ(output.scalar_type(), type);
+        EXPECT_LT(far(output, part(expected)), tolerance);
+        (output * part(weights_of_loss)).sum().backward();
+        EXPECT_LT(far(own.grad(), part(input.grad())), tolerance);
+        EXPECT_LT(far(norm->running_mean, alone->running_mean), 1e-5);
+        EXPECT_LT(far(norm->running_var, alone->running_var), 1e-5);
+      });
+    }
+}
+
+TEST(TorchFunctions, SyncBatchNormOfEmptyBatchesKeepsItsStatistics) {
+  run_threads(2, [](Communicator& comm) {
+    tutti::torch::SyncBatchNorm norm(comm, "norm", 4);
+    auto input = torch::ones({0, 4, 3}).requires_grad_();
+    const auto output = norm(input);
+    EXPECT_EQ(output.sizes(), input.sizes());
+    output.sum().backward();
+    EXPECT_TRUE(torch::equal(norm->running_mean, torch::zeros({4})));
+    EXPECT_TRUE(torch::equal(norm->running_var, torch::ones({4})));
+    EXPECT_EQ(norm->num_batches_tracked.item<int64_t>(), 0);
+    EXPECT_TRUE(norm->weight.grad().isfinite().all().item<bool>());
   });
 }
 

@@ -244,7 +244,7 @@ TEST(Torch, ClipsByTheNormOverAllParameters) {
 TEST(Torch, RankZerosParametersBuffersAndStateAreEveryones) {
   run_threads(3, [](Communicator& comm) {
     torch::nn::Sequential net(torch::nn::Linear(3, 4), torch::nn::BatchNorm1d(4));
-    torch::optim::Adam adam(net->parameters(), 0.1);
+    torch::optim::Adam adam(net->parameters(), torch::optim::AdamOptions(0.1).amsgrad(true));
     const auto step = [&] {
       net->forward(torch::rand({5, 3})).pow(2).sum().backward();
       adam.step();
@@ -259,7 +259,9 @@ TEST(Torch, RankZerosParametersBuffersAndStateAreEveryones) {
       const auto& state =
           static_cast<torch::optim::AdamParamState&>(state_of(adam.state(), parameter));
       EXPECT_EQ(state.step(), 1);
-      expect_equal_on_all_ranks(comm, {state.exp_avg(), state.exp_avg_sq()});
+      ASSERT_TRUE(state.max_exp_avg_sq().defined());
+      expect_equal_on_all_ranks(comm,
+                                {state.exp_avg(), state.exp_avg_sq(), state.max_exp_avg_sq()});
     }
     net->forward(torch::rand({5, 3})).pow(2).sum().backward();
     optimizer.step();

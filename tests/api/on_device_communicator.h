@@ -68,8 +68,26 @@ class OnDeviceCommunicator {
               ReduceOp op = ReduceOp::sum) {
     return inner_->reduce(name, there(input), there(output), root, op);
   }
+  Work broadcast(std::string_view name, TensorView input, TensorView output, int root) {
+    return inner_->broadcast(name, there(input), there(output), root);
+  }
   Work gather(std::string_view name, TensorView input, int root = 0) {
     return inner_->gather(name, there(input), root);
+  }
+  Work gather(std::string_view name, TensorView input, TensorView output, int root) {
+    return inner_->gather(name, there(input), there(output), root);
+  }
+  Work scatter(std::string_view name, TensorView input, TensorView output, int root,
+               std::span<const int64_t> rows = {}) {
+    return inner_->scatter(name, there(input), there(output), root, rows);
+  }
+  Work reduce_scatter(std::string_view name, TensorView input, TensorView output,
+                      const ReduceOptions& options, std::span<const int64_t> rows = {}) {
+    return inner_->reduce_scatter(name, there(input), there(output), options, rows);
+  }
+  Work alltoall(std::string_view name, TensorView input, TensorView output,
+                std::span<const int64_t> splits) {
+    return inner_->alltoall(name, there(input), there(output), splits);
   }
   Work scatter(std::string_view name, TensorView input, int root = 0,
                std::span<const int64_t> rows = {}) {

@@ -212,11 +212,6 @@ PyObject* start_operation(PyObject* self, PyObject* arguments) {
   if (has_first) call.input = &body->given[0].tensor;
   if (has_second) call.second = &body->given.back().tensor;
   const bool is_into = has_second && call.kind >= kGather && call.kind <= kAlltoall;
-  if (is_into &&
-      (call.second->device != TUTTI_CPU || (has_first && call.input->device != TUTTI_CPU)))
-    return refuse(quoted +
-                  "an output of this operation must lie on the CPU, as its input; leave "
-                  "it out and take result() instead");
   tutti_tensor_t shaped;
   if (is_into && has_first) {
     shaped = with_rows_of(*call.second, *call.input);

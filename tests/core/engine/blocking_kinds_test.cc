@@ -377,8 +377,13 @@ TEST(OutputsOfTheCaller, BadInputIsRefusedBeforeAnythingIsSent) {
         "input and output share memory; give two tensors, or this rank's part of the longer one",
         [&] { comm.allreduce("x", at(0, 4), at(1, 4)); });
     const TensorView far(two.data(), Shape{2}, DataType::f64, Device{DeviceKind::fake, 0});
-    test::expect_refused("memory on fake:0 gets its output from the library: leave the output out",
-                         [&] { comm.reduce_scatter("x", view(four), far, {}); });
+    const std::string two_places =
+        "the input lies on cpu and the output on fake:0; give both on one device, or leave the "
+        "output out";
+    test::expect_refused(two_places, [&] { comm.reduce_scatter("x", view(four), far, {}); });
+    test::expect_refused(two_places, [&] { comm.allreduce("x", view(two), far); });
+    const std::vector<NamedTransfer> group{{"x", view(two), far}};
+    test::expect_refused(two_places, [&] { comm.grouped_allreduce("group", group); });
     comm.barrier_blocking();
   });
 }
