@@ -72,9 +72,10 @@ restore_copy() {
 
 log=
 build() { # preset targets
-  local preset=$1 launcher=()
+  local preset=$1 launcher=() torch=OFF
+  [[ " ${*:2}" != *" torch_"* ]] || torch=ON
   command -v ccache >/dev/null && launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
-  (cd "$copy" && cmake --preset "$preset" -DTUTTI_QUICK_BUILD=OFF "${launcher[@]}" &&
+  (cd "$copy" && cmake --preset "$preset" -DTUTTI_QUICK_BUILD=OFF -DTUTTI_TORCH=$torch "${launcher[@]}" &&
     cmake --build --preset "$preset" -j "$(nproc)" --target "${@:2}") >"$log" 2>&1
 }
 
