@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
 from typing import Any, Callable, Optional
 
 import torch
 import tutti
 from torch import Tensor
 
-from ._memory import as_input, in_place, raw_memory, seconds_of, single
+from ._memory import as_input, in_place, raw_memory, single
 from ._work import Work
 
+_FROM_ANY = -1
+_MOST_LINES = 64  # beyond which those that are over are looked for
 _Finish = Optional[Callable[[], None]]
 
 
 class PointToPoint:
-    """Messages of one group, numbered for each pair of ranks and tag, so that they are matched in
-    order, apart from the group's collectives."""
+    """Messages of one group, apart from its collectives. All messages to a rank with one tag have
+    one name, whoever sends them, so that a receive from any rank can ask for it; lines keep them
+    in order."""
 
     _comm: tutti.Communicator
     _group: str
@@ -27,42 +29,51 @@ class PointToPoint:
     _seconds: float
 
     def _begin_messages(self) -> None:
-        self._counts: dict[tuple[int, int, int], int] = defaultdict(int)
-        self._mail: dict[int, _Mailbox] = {}  # by tag, of receives from any rank
-        self._messages = threading.RLock()  # of both, and of all mailboxes
+        self._sends: dict[tuple[int, int], _Line] = {}  # by target and tag
+        self._receives: dict[int, _Line] = {}  # by tag
+        self._most_lines = _MOST_LINES
+        self._messages = threading.RLock()  # of both, and of what stands in all lines
 
     def send(self, tensors: Any, dst: int, tag: int = 0) -> Work:
         tensor = single("send", tensors)
         self._check_peer("send", "to", dst)
         own = as_input("send", tensor)
-        work = self._comm.send(self._message(self._place, dst, tag), raw_memory(own), dst)
-        return Work((work,), [tensor], self._seconds)
+        name, place = self._name_of(dst, tag), raw_memory(own)
+        message = _Message(dst, name, lambda: self._comm.send(name, place, dst))
+        return self._in_line(self._sends, (dst, tag), message, tensor, None)
 
     def recv(self, tensors: Any, src: int, tag: int = 0) -> Work:
         tensor = single("recv", tensors)
         self._check_peer("recv", "from", src)
         dense, back = in_place("recv", tensor)
-        with self._messages:
-            asked = self._mail[tag].take_over(src, dense) if tag in self._mail else None
-            if asked is None:
-                work = self._comm.recv(self._message(src, self._place, tag), raw_memory(dense), src)
-                return Work((work,), [tensor], self._seconds, back, src)
-        work, came = asked
-        return Work((work,), [tensor], self._seconds, lambda: deliver(came, dense, back), src)
+        name, place = self._name_of(self._place, tag), raw_memory(dense)
+        message = _Message(src, name, lambda: self._comm.recv(name, place, src))
+        return self._in_line(self._receives, tag, message, tensor, back)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Work:
         tensor = single("recv", tensors)
         if self._extent == 1:
             raise ValueError("recv: there is no other rank in this group that could send")
-        with self._messages:
-            mail = self._mail.setdefault(tag, _Mailbox(self, tag))
-            return mail.wait_for_any(tensor)
+        dense, back = in_place("recv", tensor)
+        name, place = self._name_of(self._place, tag), raw_memory(dense)
+        message = _Message(_FROM_ANY, name, lambda: self._comm.recv_any(name, place))
+        return self._in_line(self._receives, tag, message, tensor, back)
 
-    def _message(self, source: int, target: int, tag: int) -> str:
+    def _name_of(self, target: int, tag: int) -> str:
+        return f"group {self._group}/to {target}/tag {tag}"
+
+    def _in_line(
+        self, lines: dict[Any, _Line], key: Any, message: _Message, tensor: Tensor, back: _Finish
+    ) -> Work:
         with self._messages:
-            number = self._counts[source, target, tag]
-            self._counts[source, target, tag] = number + 1
-        return f"group {self._group}/{source}-{target}/tag {tag}/{number}"
+            line = lines.get(key)
+            if line is None:
+                if len(lines) >= self._most_lines:
+                    for each in [each for each, line in lines.items() if line.is_over()]:
+                        del lines[each]
+                    self._most_lines = 2 * max(len(lines), _MOST_LINES)
+                line = lines[key] = _Line(self._messages)
+            return line.add(message, tensor, self._seconds, back)
 
     def _check_peer(self, call: str, word: str, peer: int) -> None:
         if peer == self._place or not 0 <= peer < self._extent:
@@ -72,119 +83,144 @@ class PointToPoint:
             )
 
 
-class _Mailbox:
-    """Receives of one tag from whichever rank sends first. Tutti's receives name their rank, so
-    every rank is asked, into memory of the box; what comes goes to the oldest that waits, or lies
-    here for the next receive. Under the lock of the group's messages."""
+class _Message:
+    """A send or a receive of a line."""
 
-    def __init__(self, group: PointToPoint, tag: int) -> None:
-        self._group = group
-        self._tag = tag
-        self._asked: dict[int, tuple[tutti.Work, Tensor]] = {}  # by source
-        self._waiting: list[_AnySource] = []
-
-    def wait_for_any(self, tensor: Tensor) -> Work:
-        receive = _AnySource(tensor, self._group, self._tag)
-        sources = [at for at in range(self._group._extent) if at != self._group._place]
-        for source in sources:
-            if source in self._asked:
-                _check_alike(receive.dense, self._asked[source][1], source, self._tag)
-        self._waiting.append(receive)
-        for source in sources:
-            if source in self._asked:
-                self._look(source)
-            else:
-                self._ask(source, receive.dense)
-        return receive
-
-    def take_over(self, source: int, dense: Tensor) -> Optional[tuple[tutti.Work, Tensor]]:
-        """What a rank was asked for already is the next message from it."""
-        asked = self._asked.get(source)
-        if asked is None:
-            return None
-        _check_alike(dense, asked[1], source, self._tag)
-        del self._asked[source]
-        if self._waiting:
-            self._ask(source, self._waiting[0].dense)
-        return asked
-
-    def _ask(self, source: int, like: Tensor) -> None:
-        group = self._group
-        buffer = torch.empty_like(like)
-        name = group._message(source, group._place, self._tag)
-        work = group._comm.recv(name, raw_memory(buffer), source)
-        self._asked[source] = (work, buffer)
-        work.add_done_callback(lambda _: self._look(source))
-
-    def _look(self, source: int) -> None:
-        """On the library's thread, or that of a receive."""
-        with self._group._messages:
-            asked = self._asked.get(source)
-            if asked is None or not asked[0].done() or not self._waiting:
-                return
-            work, came = asked
-            error = work.exception()
-            if isinstance(error, tutti.PeerLeftError) and self._somebody_else(source):
-                return  # the others may still send
-            receive = self._waiting.pop(0)
-            # A message that did not fit is over; a rank that is gone stays so.
-            if not isinstance(error, (tutti.PeerError, tutti.ClosedError)):
-                del self._asked[source]
-                if self._waiting:
-                    self._ask(source, self._waiting[0].dense)
-        receive.came_from(source, came, error)
-
-    def _somebody_else(self, source: int) -> bool:
-        return any(not work.done() for at, (work, _) in self._asked.items() if at != source)
+    def __init__(self, peer: int, name: str, begin: Callable[[], tutti.Work]) -> None:
+        self.peer = peer
+        self.name = name
+        self.begin = begin
+        self.work: Optional[tutti.Work] = None  # once it has begun
+        self.posted: Optional[_Posted] = None  # what its caller has, until it has begun
+        self.is_watched = False
 
 
-class _AnySource(Work):
-    """A receive from whichever rank sends first; its mailbox says which."""
+class _Line:
+    """The sends to one rank with one tag, or the receives of one tag, in the order of their calls.
+    A name can be asked for once at a time, and whoever called first gets the first message that
+    fits, so a message begins when none before it could take what is its own. A receive from any
+    rank waits until all before it have begun: those from its sender must be asked for first."""
 
-    def __init__(self, tensor: Tensor, group: PointToPoint, tag: int) -> None:
-        self.dense, self._back = in_place("recv", tensor)
-        self._place = group._place
-        self._tag = tag
-        self._came = threading.Event()
-        super().__init__((), [tensor], group._seconds)
-        self._is_over = False
+    def __init__(self, lock: threading.RLock) -> None:
+        self._lock = lock
+        self._messages: list[_Message] = []  # that are not over
+        self._is_moving = False
+        self._has_changed = False
 
-    def came_from(self, source: int, came: Tensor, error: Optional[BaseException]) -> None:
-        self._source = source
-        if error is None:
-            deliver(came, self.dense, self._back)
+    def add(self, message: _Message, tensor: Tensor, seconds: float, back: _Finish) -> Work:
+        """Under the lock."""
+        self._drop_what_is_over()
+        if self._may_begin(message, self._messages):
+            message.work = message.begin()
+        posted = _Posted(self, message, tensor, seconds, back)
+        self._messages.append(message)
+        if message.work is None:
+            message.posted = posted
+            self._move()
+        return posted
+
+    def is_over(self) -> bool:
+        self._drop_what_is_over()
+        return not self._messages
+
+    def drop(self, message: _Message) -> None:
+        """It is over, so nothing keeps its tensor, and the thread that saw it need not wait for the
+        library's to begin the next."""
+        with self._lock:
+            if message in self._messages:
+                self._messages.remove(message)
+                if self._messages:
+                    self._move()
+
+    @staticmethod
+    def _may_begin(message: _Message, earlier: list[_Message]) -> bool:
+        if message.peer == _FROM_ANY:
+            return all(each.work is not None and each.peer != _FROM_ANY for each in earlier)
+        return all(each.peer not in (message.peer, _FROM_ANY) for each in earlier)
+
+    def _drop_what_is_over(self) -> None:
+        self._messages = [
+            each for each in self._messages if each.work is None or not each.work.done()
+        ]
+
+    def _move(self) -> None:
+        """Begins what may begin, again and again while messages end. Any thread, the library's as
+        well."""
+        with self._lock:
+            self._has_changed = True
+            if self._is_moving:
+                return  # a callback of a message that was over already
+            self._is_moving = True
+            try:
+                while self._has_changed:
+                    self._has_changed = False
+                    self._begin_some()
+            finally:
+                self._is_moving = False
+
+    def _begin_some(self) -> None:
+        self._drop_what_is_over()
+        kept: list[_Message] = []
+        for message in self._messages:
+            posted = message.posted
+            if posted is not None and self._may_begin(message, kept):
+                message.posted = None
+                try:
+                    message.work = message.begin()
+                except Exception as error:  # nothing can begin any more, or not with this tensor
+                    posted.fail(error)
+                    continue
+                posted.begin(message.work)
+            kept.append(message)
+        self._messages = kept
+        if all(message.work is not None for message in kept):
+            return
+        for message in kept:
+            if message.work is not None and not message.is_watched:
+                message.is_watched = True
+                message.work.add_done_callback(lambda _: self._move())
+
+
+class _Posted(Work):
+    """A message of a line, which may begin later."""
+
+    def __init__(
+        self, line: _Line, message: _Message, tensor: Tensor, seconds: float, back: _Finish
+    ) -> None:
+        self._line = line
+        self._message = message
+        self._beginning = threading.Event()
+        self._has_begun = message.work is not None
+        works = () if message.work is None else (message.work,)
+        source = None if message.peer == _FROM_ANY else message.peer
+        super().__init__(works, [tensor], seconds, back, source)
+
+    def begin(self, work: tutti.Work) -> None:
+        with self._lock:
+            self._works = (work,)
+            self._has_begun = True
+            self._left = 1
+            has_future = self._future is not None
+        self._beginning.set()
+        if has_future:
+            work.add_done_callback(self._one_is_done)
+
+    def fail(self, error: BaseException) -> None:
         with self._lock:
             self._error = error
-            self._is_over = True
-            tell = self._future is not None
-        self._came.set()
-        if tell:
+            self._finish = None
+            self._is_over = self._has_begun = True
+            has_future = self._future is not None
+        self._beginning.set()
+        if has_future:
             self._tell_future()
 
-    def wait(self, timeout: Any = None) -> bool:
-        seconds = seconds_of(timeout, self._seconds)
-        if not self._came.wait(seconds):
-            raise tutti.TimedOutError(
-                f"rank {self._place}: no rank sent with tag {self._tag} within {seconds:g} s"
-            )
-        return super().wait()
+    def _wait_for_beginning(self, seconds: float) -> bool:
+        return self._has_begun or self._beginning.wait(seconds)
 
-    def is_completed(self) -> bool:
-        return self._is_over
+    def _complete(self) -> None:
+        super()._complete()
+        self._line.drop(self._message)
 
-    isCompleted = is_completed
-
-
-def _check_alike(wanted: Tensor, asked: Tensor, source: int, tag: int) -> None:
-    if wanted.dtype != asked.dtype or wanted.numel() != asked.numel():
-        raise ValueError(
-            f"recv: a receive from any rank has asked rank {source} for {asked.numel()} elements of "
-            f"{asked.dtype} with tag {tag}, so the next one from it cannot be {wanted.numel()} of "
-            f"{wanted.dtype}; use another tag"
-        )
-
-
-def deliver(came: Tensor, dense: Tensor, back: _Finish) -> None:
-    dense.copy_(came.view(dense.shape))
-    if back is not None:
-        back()
+    def _names(self) -> str:
+        return f'"{self._message.name}"'

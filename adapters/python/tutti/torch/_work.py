@@ -123,13 +123,15 @@ class Work(c10d.Work):
     Until torch 2.7 C++ keeps only its own half of a Python Work. The other half would be collected
     while C++ waits for it, so it stays in a table until it was waited for."""
 
+    _has_begun = True  # false: its operations are yet to be told
+
     def __init__(
         self,
         works: Sequence[tutti.Work],
         outputs: Any,
         seconds: float,
         finish: Optional[Callable[[], None]] = None,
-        source: int = -1,
+        source: Optional[int] = -1,  # None: the operation tells it
         is_short: bool = False,
     ) -> None:
         super().__init__()
@@ -147,7 +149,7 @@ class Work(c10d.Work):
         self._future_is_over = False
         self._future_error: Optional[BaseException] = None
         self._left = 0
-        if not self._works:
+        if not self._works and self._has_begun:
             self._complete()
         if _must_be_kept:
             _keep(self)
@@ -171,7 +173,7 @@ class Work(c10d.Work):
     def is_completed(self) -> bool:
         if self._is_over:
             return True
-        if not all(work.done() for work in self._works):
+        if not self._has_begun or not all(work.done() for work in self._works):
             return False
         self._complete()
         return True
@@ -186,7 +188,7 @@ class Work(c10d.Work):
         return self._outputs
 
     def source_rank(self) -> int:
-        return self._source
+        return -1 if self._source is None else self._source
 
     _source_rank = source_rank
 
@@ -240,6 +242,8 @@ class Work(c10d.Work):
 
     def _wait_for_works(self, seconds: float) -> None:
         end = time.monotonic() + seconds
+        if not self._wait_for_beginning(seconds):
+            raise self._timed_out(seconds)
         for work in self._works:
             try:
                 work.wait(max(end - time.monotonic(), 0.001))
@@ -251,6 +255,9 @@ class Work(c10d.Work):
                     raise
         self._complete()
 
+    def _wait_for_beginning(self, seconds: float) -> bool:
+        return True
+
     def _complete(self) -> None:
         with self._lock:
             if self._is_over:
@@ -260,6 +267,8 @@ class Work(c10d.Work):
                     error = work.exception()
                     if error is not None:
                         raise error
+                    if self._source is None:
+                        self._source = work.source()
                 if self._finish is not None:
                     self._finish()
                 if self._places != _places(self._outputs):
@@ -294,7 +303,7 @@ class Work(c10d.Work):
         )
 
     def _names(self) -> str:
-        return ", ".join(f'"{work.name}"' for work in self._works) or "a receive"
+        return ", ".join(f'"{work.name}"' for work in self._works)
 
     def _give_up_future(self) -> None:
         """The Future is over."""
