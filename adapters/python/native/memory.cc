@@ -176,6 +176,7 @@ Given& Given::operator=(Given&& other) noexcept {
 }
 
 void Given::release() {
+  const PutAside raised_before;  // why it is released, perhaps
   if (buffer_) PyBuffer_Release(buffer_.get());
   buffer_ = nullptr;
   if (auto* managed = std::exchange(managed_, nullptr); managed && managed->deleter)

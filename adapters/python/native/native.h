@@ -99,6 +99,19 @@ bool check(int status);
 /// The Python exception that is set, as one line; clears it.
 std::string take_exception_text();
 
+/// While this lives the program's own code may run and raise; what this thread has raised before is
+/// put aside and comes back.
+class PutAside {
+ public:
+  PutAside() { PyErr_Fetch(&type_, &value_, &trace_); }
+  ~PutAside() { PyErr_Restore(type_, value_, trace_); }
+  PutAside(const PutAside&) = delete;
+  PutAside& operator=(const PutAside&) = delete;
+
+ private:
+  PyObject *type_ = nullptr, *value_ = nullptr, *trace_ = nullptr;
+};
+
 /// Runs what may block for long without the GIL. In the main thread it runs beside it, so that a
 /// signal's exception (Ctrl-C) is raised at once: `late` is then called with the GIL not held, when
 /// the call has ended well after all.

@@ -148,13 +148,10 @@ void call_back(void* context, int) {
   const Entered entered;
   if (!entered) return;
   {
-    // What follows may run code that raises; what the thread has raised before stays.
-    PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
-    PyErr_Fetch(&type, &value, &trace);
+    const PutAside raised_before;
     const Reference result(
         PyObject_CallFunctionObjArgs(callback->function.get(), callback->work.get(), nullptr));
     if (!result) PyErr_WriteUnraisable(callback->function.get());
-    PyErr_Restore(type, value, trace);
   }
   delete callback;
 }
@@ -180,8 +177,7 @@ void end_orphan(void* context, int status) {
   std::unique_ptr<WorkBody> body(static_cast<WorkBody*>(context));
   const bool is_common = status == TUTTI_CLOSED || status == TUTTI_PEER_LOST ||
                          status == TUTTI_PEER_SILENT || status == TUTTI_PEER_LEFT;
-  PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
-  PyErr_Fetch(&type, &value, &trace);
+  const PutAside raised_before;
   // What ended the whole communicator is raised by its next call.
   if (status != TUTTI_OK && !is_common) {
     check(status);
@@ -190,7 +186,6 @@ void end_orphan(void* context, int status) {
   auto comm = std::move(body->comm);
   body = nullptr;
   give_up(std::move(comm));
-  PyErr_Restore(type, value, trace);
 }
 
 void dealloc(PyObject* self) {
