@@ -35,12 +35,39 @@ const Options& Communicator::options() const { return state_->options; }
 
 std::vector<std::byte> Communicator::broadcast_bytes(std::string_view name,
                                                      std::span<const std::byte> bytes, int root) {
+  return broadcast_made_bytes(
+      name, [&] { return std::vector(bytes.begin(), bytes.end()); }, root);
+}
+
+std::vector<std::byte> Communicator::broadcast_made_bytes(
+    std::string_view name, const std::function<std::vector<std::byte>()>& make, int root) {
   state_->check_root(name, root);
-  int64_t length = static_cast<int64_t>(bytes.size());
-  broadcast(fmt::format("{}.length", name), std::span(&length, 1), root).wait();
-  std::vector<std::byte> all(static_cast<size_t>(length));
-  if (rank() == root) std::copy(bytes.begin(), bytes.end(), all.begin());
-  broadcast(name, TensorView(all.data(), Shape{length}, DataType::u8), root).wait();
+  std::vector<std::byte> all;
+  int64_t length = 0;  // -1 - n: n bytes of the reason why there are none
+  if (rank() == root) {
+    try {
+      all = make();
+      length = static_cast<int64_t>(all.size());
+    } catch (const std::exception& error) {
+      const auto why = one_line(error.what(), 1000);
+      const auto text = std::as_bytes(std::span(why));
+      all.assign(text.begin(), text.end());
+      length = -1 - static_cast<int64_t>(all.size());
+    }
+  }
+  // The ranks meet under the name itself.
+  broadcast(name, std::span(&length, 1), root).wait();
+  const int64_t count = length < 0 ? -1 - length : length;
+  all.resize(static_cast<size_t>(count));
+  broadcast(fmt::format("{}.bytes", name), TensorView(all.data(), Shape{count}, DataType::u8), root)
+      .wait();
+  if (length < 0)
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("\"{}\": rank {} could not hand in its part, so no rank gets any: {}", name,
+                    root, std::string_view(reinterpret_cast<const char*>(all.data()), all.size())))
+        .with_rank(root)
+        .with_tensor(name);
   return all;
 }
 

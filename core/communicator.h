@@ -2,6 +2,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -274,6 +275,12 @@ class Communicator {
   /// Bytes of rank `root`, of whatever length, on every rank. Matched by name, as allgather_bytes.
   std::vector<std::byte> broadcast_bytes(std::string_view name, std::span<const std::byte> bytes,
                                          int root = 0);
+  /// The same of bytes that `make` returns; it is called at the root only. What it throws there is
+  /// an Error(invalid_argument) with its text on every rank, so that nobody waits for what cannot
+  /// come.
+  std::vector<std::byte> broadcast_made_bytes(std::string_view name,
+                                              const std::function<std::vector<std::byte>()>& make,
+                                              int root = 0);
   /// The bytes of every rank, on every rank.
   std::vector<std::vector<std::byte>> allgather_bytes(std::string_view name,
                                                       std::span<const std::byte> bytes);

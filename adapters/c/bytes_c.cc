@@ -12,18 +12,20 @@ namespace tutti::c {
 
 namespace {
 
+std::span<const std::byte> given(const void* bytes, size_t size) {
+  if (size > 0) need(bytes, "bytes");
+  return {static_cast<const std::byte*>(bytes), size};
+}
+
 // What `body` brings, under a handle.
 template <class Body>
-int bring(tutti_comm_t comm, const char* name, const void* bytes, size_t size,
-          tutti_bytes_t* result, Body&& body) {
+int bring(tutti_comm_t comm, const char* name, tutti_bytes_t* result, Body&& body) {
   if (result != nullptr) *result = nullptr;
   return guarded([&] {
     auto& communicator = communicator_of(comm);
     need(name, "name");
     need(result, "result");
-    if (size > 0) need(bytes, "bytes");
-    const std::span own(static_cast<const std::byte*>(bytes), size);
-    *result = new tutti_bytes{body(communicator, own)};
+    *result = new tutti_bytes{body(communicator)};
   });
 }
 
@@ -36,17 +38,23 @@ using namespace tutti::c;  // NOLINT
 
 int tutti_broadcast_bytes(tutti_comm_t comm, const char* name, const void* bytes, size_t size,
                           int root, tutti_bytes_t* result) {
-  return bring(comm, name, bytes, size, result, [&](Communicator& communicator, auto own) {
+  return bring(comm, name, result, [&](Communicator& communicator) {
     std::vector<std::vector<std::byte>> parts;
-    parts.push_back(communicator.broadcast_bytes(name, own, root));
+    parts.push_back(communicator.broadcast_made_bytes(
+        name,
+        [&] {
+          const auto own = given(bytes, size);
+          return std::vector(own.begin(), own.end());
+        },
+        root));
     return parts;
   });
 }
 
 int tutti_allgather_bytes(tutti_comm_t comm, const char* name, const void* bytes, size_t size,
                           tutti_bytes_t* result) {
-  return bring(comm, name, bytes, size, result, [&](Communicator& communicator, auto own) {
-    return communicator.allgather_bytes(name, own);
+  return bring(comm, name, result, [&](Communicator& communicator) {
+    return communicator.allgather_bytes(name, given(bytes, size));
   });
 }
 

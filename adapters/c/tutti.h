@@ -293,7 +293,7 @@ int tutti_sendrecv_blocking(tutti_comm_t comm, const char* send_name, const tutt
 /* --- bytes, waited for and matched by name --- */
 
 /* Root's bytes to all, of whatever number: what the others give counts nothing and may be NULL. One
- * part. The result is to be released. */
+ * part. The result is to be released. NULL for bytes at the root is an error on every rank. */
 int tutti_broadcast_bytes(tutti_comm_t comm, const char* name, const void* bytes, size_t size,
                           int root, tutti_bytes_t* result);
 /* The bytes of every rank to all, one part a rank. The result is to be released. */

@@ -156,9 +156,11 @@ void broadcast_state(Communicator& comm, ::torch::optim::Optimizer& optimizer) {
   const bool has_state =
       comm.broadcast_blocking("whether the optimizer has a state", !optimizer.state().empty(), 0);
   if (!has_state) return optimizer.state().clear();
-  const auto text = is_root ? saved(optimizer) : std::string();
-  const auto bytes =
-      comm.broadcast_bytes("state of the optimizer", std::as_bytes(std::span<const char>(text)));
+  const auto bytes = comm.broadcast_made_bytes("state of the optimizer", [&] {
+    const auto text = saved(optimizer);
+    const auto made = std::as_bytes(std::span(text));
+    return std::vector(made.begin(), made.end());
+  });
   const bool is_there = !bytes.empty() && (is_root || load(optimizer, bytes));
   for (const int other : comm.allgather_blocking("whether the state was read", int(is_there)))
     if (!other)

@@ -261,6 +261,12 @@ const char* check_bytes(tutti_comm_t comm) {
   EXPECT(tutti_bytes_part(bytes, 0, &length) != NULL && length == 0);
   tutti_bytes_release(bytes);
 
+  /* A root that has none is heard of by all. */
+  EXPECT(tutti_broadcast_bytes(comm, "told", NULL, is_root ? 8 : 0, last, &bytes) ==
+         TUTTI_INVALID_ARGUMENT);
+  EXPECT(strstr(tutti_last_error(), "could not hand in its part, so no rank gets any: ") != NULL);
+  EXPECT(tutti_last_error_rank() == last);
+
   bytes = (tutti_bytes_t)&length;
   EXPECT(tutti_allgather_bytes(comm, "none", NULL, 1, &bytes) == TUTTI_INVALID_ARGUMENT);
   EXPECT(bytes == NULL);

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "tests/api/case.h"
+#include "tests/support/expect_error.h"
 
 namespace tutti::test {
 namespace {
@@ -173,7 +174,7 @@ TUTTI_CASE(Broadcast, RootErrors) {
                               rank_zero_differs(comm, "root 0", "root 1")),
                   [&] { comm.broadcast("x", values, comm.rank() == 0 ? 0 : 1).wait(); });
   for (const int root : {-1, comm.size()}) {
-    const auto error = error_of([&] { comm.broadcast("x", values, root); });
+    const auto error = error_of([&] { return comm.broadcast("x", values, root); });
     EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
     EXPECT_EQ(error.what(), fmt::format("\"x\": rank {} of {} does not exist; ranks are 0 to {}",
                                         root, comm.size(), comm.size() - 1));
@@ -223,7 +224,7 @@ TUTTI_CASE(Rooted, SendAndReceive) {
   comm.recv(fmt::format("to {}", comm.rank()), in, previous).wait();
   sent.wait();
   EXPECT_EQ(in, std::vector<int>(1000, previous));
-  EXPECT_EQ(error_of([&] { comm.send("self", out, comm.rank()); }).code(),
+  EXPECT_EQ(error_of([&] { return comm.send("self", out, comm.rank()); }).code(),
             ErrorCode::invalid_argument);
   if (comm.rank() < 2) {
     const auto what = comm.rank() == 0 ? "sends" : "expects";
@@ -260,7 +261,32 @@ void check_objects(Communicator& comm) {
     EXPECT_EQ(text_of(all[static_cast<size_t>(rank)]), object_of(rank));
 }
 
+// What fails before the bytes are there is told to every rank, and the name is free again.
+void check_object_that_cannot_be_made(Communicator& comm) {
+  for (int root = 0; root < comm.size(); ++root) {
+    const auto text = fmt::format(
+        "\"object\": rank {} could not hand in its part, so no rank gets any: no such file: two "
+        "lines",
+        root);
+    int made = 0;
+    expect_error(ErrorCode::invalid_argument, text, [&] {
+      comm.broadcast_made_bytes(
+          "object",
+          [&]() -> std::vector<std::byte> {
+            ++made;
+            throw std::runtime_error("no such file:\ntwo lines");
+          },
+          root);
+    });
+    EXPECT_EQ(made, comm.rank() == root ? 1 : 0);
+    const auto bytes = comm.broadcast_made_bytes(
+        "object", [&] { return std::vector(3, static_cast<std::byte>(comm.rank())); }, root);
+    EXPECT_EQ(bytes, std::vector(3, static_cast<std::byte>(root)));
+  }
+}
+
 TUTTI_CASE(Objects, BroadcastAndAllgather) { check_objects(comm); }
+TUTTI_CASE(Objects, ThatCannotBeMade) { check_object_that_cannot_be_made(comm); }
 TUTTI_CASE(Objects, ProcessSets) { in_process_set(comm, check_objects); }
 
 // --- sparse rows --------------------------------------------------------------------------------

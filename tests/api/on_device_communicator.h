@@ -121,6 +121,11 @@ class OnDeviceCommunicator {
     inner_->broadcast_blocking(name, there(tensor), root);
   }
   void barrier_blocking() { inner_->barrier_blocking(); }
+  std::vector<std::byte> broadcast_made_bytes(std::string_view name,
+                                              const std::function<std::vector<std::byte>()>& make,
+                                              int root = 0) {
+    return inner_->broadcast_made_bytes(name, make, root);
+  }
   std::vector<std::byte> broadcast_bytes(std::string_view name, std::span<const std::byte> bytes,
                                          int root = 0) {
     return inner_->broadcast_bytes(name, bytes, root);

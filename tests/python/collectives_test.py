@@ -37,6 +37,12 @@ def does(dtype, op):
     return True
 
 
+def _only_on_rank(rank):
+    if _only_on_rank.rank != rank:
+        raise LookupError("not here")
+    return rank
+
+
 class Collectives(RankTest):
     def parts(self, dtype, shape=(2, 3)):
         return [part(rank, dtype, shape) for rank in range(self.size)]
@@ -253,6 +259,68 @@ class Collectives(RankTest):
             self.comm.allgather_bytes("bytes", bytes(self.rank)),
             [bytes(rank) for rank in range(self.size)],
         )
+
+    def test_an_object_that_cannot_be_handed_in(self):
+        """Every rank hears at once, under the call's own name, and the next call is fine."""
+        root = self.size - 1
+        bad = (number for number in range(3))
+        mine = bad if self.rank == root else self.rank
+        fitting = [self.rank] * self.size if self.rank == root else None
+        calls = {
+            "broadcast": lambda: self.comm.broadcast_object("bad", mine, root),
+            "allgather": lambda: self.comm.allgather_object("bad", mine),
+            "gather": lambda: self.comm.gather_object("bad", mine, 0),
+            "scatter": lambda: self.comm.scatter_object("bad", [mine] * self.size, root),
+            "few": lambda: self.comm.scatter_object("bad", [1] * (self.size + 1), root),
+            "none": lambda: self.comm.scatter_object("bad", None, root),
+            "bytes": lambda: self.comm.broadcast_bytes("bad", None, root),
+            "no bytes": lambda: self.comm.broadcast_bytes("bad", 1.5, root),
+        }
+        causes = {
+            "few": f"{self.size + 1} objects were given for {self.size} ranks",
+            "none": f"no objects were given for {self.size} ranks",
+            "bytes": "it is the root of a broadcast and has no bytes",
+            "no bytes": "TypeError: cannot convert 'float' object to bytearray",
+        }
+        for kind, call in calls.items():
+            with self.subTest(kind):
+                text = (
+                    f'"bad": rank {root} could not hand in its part, so no rank gets any: '
+                    f"{causes.get(kind, 'TypeError: cannot pickle')}"
+                )
+                with self.assertRaises(tutti.InvalidArgumentError) as caught:
+                    call()
+                self.assertTrue(str(caught.exception).startswith(text), str(caught.exception))
+                self.assertEqual((caught.exception.rank, caught.exception.tensor), (root, "bad"))
+                self.assertEqual(caught.exception.__cause__ is None, self.rank != root)
+                self.assertEqual(self.comm.scatter_object("bad", fitting, root), root)
+
+    def test_an_object_that_cannot_be_unpickled(self):
+        """That is one rank's own error; the others have the object, and the next call is fine."""
+
+        class Local:
+            def __reduce__(self):
+                return (_only_on_rank, (0,))
+
+        _only_on_rank.rank = self.rank
+        calls = {
+            "broadcast": lambda: self.comm.broadcast_object("odd", Local(), self.size - 1),
+            "allgather": lambda: self.comm.allgather_object("odd", Local())[0],
+            "scatter": lambda: self.comm.scatter_object("odd", [Local()] * self.size),
+        }
+        for kind, call in calls.items():
+            with self.subTest(kind):
+                is_own = kind == "broadcast" and self.rank == self.size - 1
+                if self.rank == 0 or is_own:
+                    call()
+                else:
+                    with self.assertRaisesRegex(
+                        tutti.InvalidArgumentError,
+                        f'"odd": rank {self.rank} cannot unpickle the object of rank . '
+                        r"\(LookupError: not here\); what it is made of must be importable",
+                    ):
+                        call()
+                self.assertEqual(self.comm.allgather_object("odd", 1), [1] * self.size)
 
     def test_no_elements(self):
         empty = numpy.empty((0, 3), "f4")

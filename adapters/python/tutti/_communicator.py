@@ -1,8 +1,9 @@
 """Communicator, Arena and Statistics: the library's calls by name, over the extension."""
 
 import pickle
+from array import array
 
-from . import _native
+from . import _native, _objects
 from ._errors import ClosedError, described, refused
 from ._store import Store
 
@@ -332,16 +333,23 @@ class Communicator:
     # --- objects ---------------------------------------------------------------------------------
 
     def broadcast_bytes(self, name, data, root=0):
-        is_root = self.rank == root
-        if is_root and data is None:
-            raise refused(f'"{name}": rank {root} is the root of a broadcast and has no bytes')
-        # A copy: the broadcast is in place, and bytes cannot be written.
-        held = bytearray(data) if is_root else bytearray()
-        length = bytearray(len(held).to_bytes(8, "little"))
-        self.broadcast(f"{name}.length", length, root).wait()
-        if not is_root:
-            held = bytearray(int.from_bytes(length, "little"))
-        self.broadcast(name, held, root).wait()
+        held, cause = bytearray(), None
+        if self.rank == root:
+            # A copy: the broadcast is in place, and bytes cannot be written.
+            try:
+                if data is None:
+                    raise refused("it is the root of a broadcast and has no bytes")
+                held = bytearray(data)
+            except Exception as error:
+                held, cause = bytearray(_objects.reason_of(error).encode(errors="replace")), error
+        # The ranks meet under the name itself. What is below 0 counts the bytes of a reason.
+        length = array("q", [len(held) if cause is None else -1 - len(held)])
+        self.broadcast(name, length, root).wait()
+        if self.rank != root:
+            held = bytearray(length[0] if length[0] >= 0 else -1 - length[0])
+        self.broadcast(f"{name}.bytes", held, root).wait()
+        if length[0] < 0:
+            raise _objects.could_not(name, root, held.decode()) from cause
         return bytes(held)
 
     def allgather_bytes(self, name, data):
@@ -353,36 +361,17 @@ class Communicator:
             begin += count
         return parts
 
-    def broadcast_object(self, name, value, root=0):
-        if self.rank == root:
-            self.broadcast_bytes(name, pickle.dumps(value), root)
-            return value
-        return pickle.loads(self.broadcast_bytes(name, None, root))
+    def broadcast_object(self, name, value, root=0, *, pickler=pickle):
+        return _objects.broadcast_object(self, name, value, root, pickler)
 
-    def allgather_object(self, name, value):
-        return [pickle.loads(part) for part in self.allgather_bytes(name, pickle.dumps(value))]
+    def allgather_object(self, name, value, *, pickler=pickle):
+        return _objects.allgather_object(self, name, value, pickler)
 
-    def gather_object(self, name, value, root=0):
-        lengths = self.allgather_object(f"{name}.length", len(data := pickle.dumps(value)))
-        together = self.gather(name, data, root).wait()
-        if self.rank != root:
-            return None
-        together = together.tobytes()
-        values, begin = [], 0
-        for length in lengths:
-            values.append(pickle.loads(together[begin : begin + length]))
-            begin += length
-        return values
+    def gather_object(self, name, value, root=0, *, pickler=pickle):
+        return _objects.gather_object(self, name, value, root, pickler)
 
-    def scatter_object(self, name, values, root=0):
-        if self.rank != root:
-            return pickle.loads(self.scatter(name, None, root).wait().tobytes())
-        if values is None or len(values) != self.size:
-            count = "no" if values is None else len(values)
-            raise refused(f'"{name}": {count} objects were given for {self.size} ranks')
-        parts = [pickle.dumps(value) for value in values]
-        rows = [len(part) for part in parts]
-        return pickle.loads(self.scatter(name, b"".join(parts), root, rows).wait().tobytes())
+    def scatter_object(self, name, values, root=0, *, pickler=pickle):
+        return _objects.scatter_object(self, name, values, root, pickler)
 
     # --- other groups, arenas, what it does ------------------------------------------------------
 

@@ -230,6 +230,18 @@ class Moves(RankCase):
             hvd.allgather_object(thing), [{"rank": r, "list": [1, "two"]} for r in range(self.size)]
         )
 
+    def test_an_object_that_cannot_be_pickled(self):
+        thing = (number for number in range(3)) if self.rank == self.size - 1 else 1
+        for call in (
+            lambda: hvd.broadcast_object(thing, self.size - 1),
+            lambda: hvd.allgather_object(thing),
+        ):
+            with self.assertRaisesRegex(
+                hvd.HorovodInternalError, f"rank {self.size - 1} could not hand in its part"
+            ):
+                call()
+            self.assertEqual(hvd.broadcast_object(self.rank, 0), 0)
+
     def test_what_is_refused_before_it_travels(self):
         transposed = torch.ones(2, 3).t()
         for call in (

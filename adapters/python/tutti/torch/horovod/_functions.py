@@ -117,10 +117,8 @@ def broadcast_object(
     """The root's object; by cloudpickle where that is installed."""
     comm, known = members(process_set)
     root = place_of(root_rank, process_set)
-    data = _pickle.dumps(obj) if comm.rank == root else None
     full = known.name("object", name)
-    came = _waited(lambda: comm.broadcast_bytes(full, data, root))
-    return obj if comm.rank == root else _pickle.loads(came)
+    return _waited(lambda: comm.broadcast_object(full, obj, root, pickler=_pickle))
 
 
 def allgather_object(
@@ -129,8 +127,7 @@ def allgather_object(
     """The objects of all ranks, in order."""
     comm, known = members(process_set)
     full = known.name("objects", name)
-    data = _pickle.dumps(obj)
-    return [_pickle.loads(part) for part in _waited(lambda: comm.allgather_bytes(full, data))]
+    return list(_waited(lambda: comm.allgather_object(full, obj, pickler=_pickle)))
 
 
 def _waited(call: Any) -> Any:
