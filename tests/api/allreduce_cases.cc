@@ -367,7 +367,7 @@ TUTTI_CASE(GroupedAllreduce, DeviceError) {
   const std::vector<NamedTensor> mixed = {
       {"here", values},
       {"there", TensorView(more.data(), Shape{3}, DataType::f32, Device{DeviceKind::fake, 0})}};
-  const auto error = error_of([&] { comm.grouped_allreduce("mixed", mixed); });
+  const auto error = error_of([&] { return comm.grouped_allreduce("mixed", mixed); });
   EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
   EXPECT_STREQ(error.what(),
                "group \"mixed\": \"here\" lives on cpu, \"there\" on fake:0; the tensors of a "

@@ -110,7 +110,7 @@ TUTTI_CASE(Alltoall, LengthError) {
   expect_refused(comm,
                  fmt::format("\"x\": {} rows cannot be split equally among {} ranks; give splits",
                              comm.size() + 1, comm.size()),
-                 [&] { comm.alltoall("x", values); });
+                 [&] { return comm.alltoall("x", values); });
 }
 
 TUTTI_CASE(Alltoall, SplitsErrors) {
@@ -120,22 +120,22 @@ TUTTI_CASE(Alltoall, SplitsErrors) {
   expect_refused(comm,
                  fmt::format("\"x\": splits [{}] do not add up to the {} rows of rank {}",
                              fmt::join(splits, ","), comm.size(), comm.rank()),
-                 [&] { comm.alltoall("x", values, splits); });
+                 [&] { return comm.alltoall("x", values, splits); });
   splits.back() = -1;
   expect_refused(comm,
                  fmt::format("\"x\": rows [{}] hold a negative count", fmt::join(splits, ",")),
-                 [&] { comm.alltoall("x", values, splits); });
+                 [&] { return comm.alltoall("x", values, splits); });
   splits.push_back(1);
   expect_refused(comm,
                  fmt::format("\"x\": {} row counts were given for {}", comm.size() + 1,
                              format_count(comm.size(), "rank")),
-                 [&] { comm.alltoall("x", values, splits); });
+                 [&] { return comm.alltoall("x", values, splits); });
 }
 
 TUTTI_CASE(Alltoall, ScalarError) {
   double value = 1;
   expect_refused(comm, "\"x\": a scalar has no rows to send; give it a first dimension",
-                 [&] { comm.alltoall("x", TensorView(&value, Shape{}, DataType::f64)); });
+                 [&] { return comm.alltoall("x", TensorView(&value, Shape{}, DataType::f64)); });
 }
 
 // --- reduce_scatter -----------------------------------------------------------------------------
@@ -210,8 +210,9 @@ TUTTI_CASE(ReduceScatter, RowsOfTheCallersChoice) {
 
 TUTTI_CASE(ReduceScatter, ScalarError) {
   double value = 1;
-  expect_refused(comm, "\"x\": a scalar has no rows to scatter; give it a first dimension",
-                 [&] { comm.reduce_scatter("x", TensorView(&value, Shape{}, DataType::f64)); });
+  expect_refused(comm, "\"x\": a scalar has no rows to scatter; give it a first dimension", [&] {
+    return comm.reduce_scatter("x", TensorView(&value, Shape{}, DataType::f64));
+  });
 }
 
 TUTTI_CASE(ReduceScatter, AsyncFused) {
@@ -284,7 +285,7 @@ TUTTI_CASE(GroupedReduceScatter, ScalarError) {
   const std::vector<NamedTensor> members = {{"vector", vector},
                                             {"scalar", TensorView(&value, Shape{}, DataType::f64)}};
   expect_refused(comm, "\"scalar\": a scalar has no rows to scatter; give it a first dimension",
-                 [&] { comm.grouped_reduce_scatter("group", members); });
+                 [&] { return comm.grouped_reduce_scatter("group", members); });
 }
 
 }  // namespace

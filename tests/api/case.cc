@@ -108,7 +108,7 @@ void expect_duplicate_refused(Communicator& comm,
     const std::string barrier = name + " refused";
     if ((comm.rank() == 0) == zero_is_early) {
       auto first = submit(name);
-      const auto error = error_of([&] { submit(name); });
+      const auto error = error_of([&] { return submit(name); });
       EXPECT_EQ(error.code(), ErrorCode::duplicate_name);
       EXPECT_EQ(
           error.what(),

@@ -108,7 +108,7 @@ TEST(ArenaLayout, WhatCannotBeIsRefusedInOneLine) {
 TEST(ArenaLayout, OperationsByRowsRefuseOtherStrides) {
   run_threads(2, [](Communicator& comm) {
     GradientArena arena(comm, {channels_last("w")});
-    EXPECT_THAT(refusal([&] { comm.allgather("rows", arena["w"]); }),
+    EXPECT_THAT(refusal([&] { return comm.allgather("rows", arena["w"]); }),
                 AllOf(HasSubstr("row-major"), HasSubstr("[60,1,15,3]")));
     EXPECT_THAT(refusal([&] { arena["w"].reshaped({120}); }), HasSubstr("[60,1,15,3]"));
     EXPECT_THAT(refusal([&] { Tensor(arena["w"], nullptr); }), HasSubstr("[60,1,15,3]"));
@@ -116,7 +116,7 @@ TEST(ArenaLayout, OperationsByRowsRefuseOtherStrides) {
     comm.allreduce("elements", arena["w"]).wait();
     // What one rank has in another order would be added to other elements.
     Tensor plain(Shape{2, 3, 4, 5}, DataType::f32);
-    EXPECT_THAT(refusal([&] { comm.allreduce("out", plain, arena["w"], ReduceOptions{}); }),
+    EXPECT_THAT(refusal([&] { return comm.allreduce("out", plain, arena["w"], ReduceOptions{}); }),
                 HasSubstr("must be alike"));
     try {
       comm.allreduce("mixed", comm.rank() == 0 ? plain.view() : arena["w"]).wait();

@@ -156,7 +156,7 @@ TEST_F(BadInput, ANameSubmittedTwice) {
     auto gate = comm.rank() == 0 ? Work() : comm.allreduce("x", values);
     if (comm.rank() == 1) {
       try {
-        comm.allreduce("x", others);
+        static_cast<void>(comm.allreduce("x", others));
         ADD_FAILURE() << "no error";
       } catch (const Error& error) {
         EXPECT_EQ(error.code(), ErrorCode::duplicate_name);
@@ -292,7 +292,7 @@ TEST_F(BadInput, DifferentSettings) {
 
 TEST_F(BadInput, AWorkDroppedUnwaited) {
   run_threads(2, [&](Communicator& comm) {
-    comm.allreduce("dropped", memory(comm).floats, ReduceOp::sum);
+    static_cast<void>(comm.allreduce("dropped", memory(comm).floats, ReduceOp::sum));
     still_works(comm);
     comm.barrier_blocking();
     // It went on without its Work.
@@ -308,7 +308,8 @@ TEST_F(BadInput, AnErrorOfADroppedWorkIsLogged) {
   run_threads(
       2,
       [&](Communicator& comm) {
-        comm.allreduce("dropped", std::span(memory(comm).floats).first(comm.rank() == 0 ? 4 : 5));
+        static_cast<void>(comm.allreduce(
+            "dropped", std::span(memory(comm).floats).first(comm.rank() == 0 ? 4 : 5)));
         still_works(comm);
         comm.barrier_blocking();
       },
@@ -327,7 +328,7 @@ TEST_F(BadInput, AForkDoesNotSpeakForItsParent) {
     const pid_t child = ::fork();
     if (child == 0) {
       try {
-        comm.allreduce("x", memory(comm).floats);
+        static_cast<void>(comm.allreduce("x", memory(comm).floats));
       } catch (const Error& error) {
         ::_exit(error.code() == ErrorCode::closed ? 7 : 8);
       }

@@ -74,19 +74,19 @@ TEST(FormErrors, WhatAHandleIsGivenMustBeWhatWasDeclared) {
     Values six(6, 1.0f), more(12), five(5);
     std::vector<double> doubles(6);
     expect_refused("\"x\": declared as f32[2,3], but f32[5] came",
-                   [&] { comm.broadcast(handle, five, 0); });
+                   [&] { return comm.broadcast(handle, five, 0); });
     expect_refused("\"x\": declared as f32[2,3], but f64[6] came",
-                   [&] { comm.send(handle, doubles, 1 - comm.rank()); });
+                   [&] { return comm.send(handle, doubles, 1 - comm.rank()); });
     expect_refused("\"x\": declared as f32[2,3], but f32[6] came",
-                   [&] { comm.allgather(handle, six, more); });
+                   [&] { return comm.allgather(handle, six, more); });
     const TensorView rows(six.data(), Shape{2, 3}, DataType::f32),
         all(more.data(), Shape{4, 3}, DataType::f32);
     comm.allgather(handle, rows, all).wait();
     EXPECT_EQ(more, Values(12, 1.0f));
     expect_refused("this TensorHandle was not made by declare() of this Communicator",
-                   [&] { comm.barrier(TensorHandle()); });
+                   [&] { return comm.barrier(TensorHandle()); });
     expect_refused("this TensorHandle was not made by declare() of this Communicator",
-                   [&] { comm.recv(TensorHandle(), six, 1 - comm.rank()); });
+                   [&] { return comm.recv(TensorHandle(), six, 1 - comm.rank()); });
     still_works(comm);
   });
 }

@@ -172,7 +172,7 @@ TEST(ReceiveAny, AloneThereIsNobody) {
   run_threads(1, [](Communicator& comm) {
     std::vector<float> values(4);
     expect_refused("\"x\": there is no other rank that could send to rank 0",
-                   [&] { comm.recv_any("x", values); });
+                   [&] { return comm.recv_any("x", values); });
   });
 }
 

@@ -82,7 +82,7 @@ TEST_F(WrongArguments, NamesThatCannotBe) {
         }
       }
     try {
-      comm.allreduce(other, values);
+      static_cast<void>(comm.allreduce(other, values));
     } catch (const Error& error) {
       EXPECT_STREQ(
           error.what(),
@@ -104,36 +104,36 @@ TEST_F(WrongArguments, TensorsThatOneRankCanSee) {
     std::vector<int64_t> indices(3, 1);
     const TensorView rows(values.data(), Shape{3, 2}, DataType::f32);
     expect_refused("\"x\": sparse tensors are summed or averaged, not max", [&] {
-      comm.sparse_allreduce("x", {indices, rows}, ReduceOp::max);
+      static_cast<void>(comm.sparse_allreduce("x", {indices, rows}, ReduceOp::max));
     });
     const TensorView too_few(values.data(), Shape{2, 2}, DataType::f32);
     expect_refused(
         "\"x\": indices i64[3] and values f32[2,2] are no sparse tensor: want i64[k] and [k, ...]",
         [&] {
-          comm.sparse_allreduce("x", {indices, too_few});
+          static_cast<void>(comm.sparse_allreduce("x", {indices, too_few}));
         });
     const TensorView output(values.data() + 8, Shape{2, 3}, DataType::f32);
     expect_refused("\"x\": input f32[3,2] and output f32[2,3] must be alike",
-                   [&] { comm.allreduce("x", rows, output); });
+                   [&] { return comm.allreduce("x", rows, output); });
     expect_refused(
         "\"x\": input f32[3,2] and output f32[2,3] must be alike but for the first extent",
-        [&] { comm.allgather("x", rows, output); });
+        [&] { return comm.allgather("x", rows, output); });
     const int64_t strides[] = {1, 3};
     const auto other_strides =
         TensorView(values.data() + 8, Shape{3, 2}, DataType::f32).with_strides(strides);
     expect_refused("\"x\": input with strides [2,1] and output with strides [1,3] must be alike",
-                   [&] { comm.allreduce("x", rows, other_strides); });
+                   [&] { return comm.allreduce("x", rows, other_strides); });
     expect_refused("\"x\": allgather takes row-major tensors, this one f32[3,2] has strides [1,3]",
-                   [&] { comm.allgather("x", other_strides); });
+                   [&] { return comm.allgather("x", other_strides); });
     double scalar = 1;
     const TensorView no_rows(&scalar, Shape{}, DataType::f64);
     expect_refused("\"x\": a scalar has no rows to scatter; give it a first dimension",
-                   [&] { comm.scatter("x", no_rows, comm.rank()); });
+                   [&] { return comm.scatter("x", no_rows, comm.rank()); });
     expect_refused("group \"\": a group has a name and at least one tensor", [&] {
-      comm.grouped_allreduce("", std::vector<NamedTensor>{{"x", values}});
+      static_cast<void>(comm.grouped_allreduce("", std::vector<NamedTensor>{{"x", values}}));
     });
     expect_refused("group \"g\": a group has a name and at least one tensor",
-                   [&] { comm.grouped_allreduce("g", std::vector<NamedTensor>{}); });
+                   [&] { return comm.grouped_allreduce("g", std::vector<NamedTensor>{}); });
     auto work = comm.allreduce("one", values);
     work.wait();
     expect_refused(
@@ -145,7 +145,7 @@ TEST_F(WrongArguments, TensorsThatOneRankCanSee) {
     if (comm.rank() == 0) {
       auto joined = comm.join();
       expect_error(ErrorCode::duplicate_name, "rank 0 has joined already; wait for that Work first",
-                   [&] { comm.join(); });
+                   [&] { return comm.join(); });
       has_tried = true;
       joined.wait();
     } else {
@@ -162,29 +162,30 @@ TEST_F(WrongArguments, ArgumentsThatOneRankCanSee) {
     auto& values = floats(comm);
     std::vector<int64_t> whole(4, 1);
     expect_refused("an operation needs a name by which the ranks match it",
-                   [&] { comm.allreduce("", values); });
+                   [&] { return comm.allreduce("", values); });
     expect_refused("\"x\": op band means nothing on f32",
-                   [&] { comm.allreduce("x", values, ReduceOp::band); });
+                   [&] { return comm.allreduce("x", values, ReduceOp::band); });
     expect_refused("\"x\": i64 cannot travel as bf16; a wire type is for floats",
-                   [&] { comm.allreduce("x", whole, {.wire = DataType::bf16}); });
+                   [&] { return comm.allreduce("x", whole, {.wire = DataType::bf16}); });
     for (const int root : {2, -1})
       expect_refused(fmt::format("\"x\": rank {} of 2 does not exist; ranks are 0 to 1", root),
-                     [&] { comm.broadcast("x", values, root); });
+                     [&] { return comm.broadcast("x", values, root); });
     expect_refused(fmt::format("\"x\": rank {} cannot send to itself", comm.rank()),
-                   [&] { comm.send("x", values, comm.rank()); });
+                   [&] { return comm.send("x", values, comm.rank()); });
     const int64_t few[] = {1};
     expect_refused("\"x\": 1 row count were given for 2 ranks",
-                   [&] { comm.alltoall("x", values, few); });
+                   [&] { return comm.alltoall("x", values, few); });
     const int64_t negative[] = {-1, 65};
     expect_refused("\"x\": rows [-1,65] hold a negative count",
-                   [&] { comm.alltoall("x", values, negative); });
-    expect_refused(fmt::format("\"x\": the tensor f32[4] of rank {} has no memory", comm.rank()),
-                   [&] { comm.allreduce("x", TensorView(nullptr, Shape{4}, DataType::f32)); });
+                   [&] { return comm.alltoall("x", values, negative); });
+    expect_refused(
+        fmt::format("\"x\": the tensor f32[4] of rank {} has no memory", comm.rank()),
+        [&] { return comm.allreduce("x", TensorView(nullptr, Shape{4}, DataType::f32)); });
     expect_refused("this TensorHandle was not made by declare() of this Communicator",
-                   [&] { comm.allreduce(TensorHandle(), values); });
+                   [&] { return comm.allreduce(TensorHandle(), values); });
     const auto handle = comm.declare("h", Shape{3}, DataType::f32);
     expect_refused("\"h\": declared as f32[3], but f32[64] came",
-                   [&] { comm.allreduce(handle, values); });
+                   [&] { return comm.allreduce(handle, values); });
     expect_refused("this Work is empty: it was made by Work() and not by a Communicator",
                    [] { Work().wait(); });
     expect_sums_go_on(comm);

@@ -356,8 +356,8 @@ TEST(OutputsOfTheCaller, BadInputIsRefusedBeforeAnythingIsSent) {
     test::expect_refused(
         "reduce_scatter takes row-major tensors, this one f64[2,2] has strides [1,2]", [&] {
           Values other(8);
-          comm.reduce_scatter("x", TensorView(other.data(), Shape{4, 2}, DataType::f64), columns,
-                              {});
+          static_cast<void>(comm.reduce_scatter(
+              "x", TensorView(other.data(), Shape{4, 2}, DataType::f64), columns, {}));
         });
     Values eight(8);
     const auto at = [&](int64_t element, int64_t count) {
@@ -365,25 +365,25 @@ TEST(OutputsOfTheCaller, BadInputIsRefusedBeforeAnythingIsSent) {
     };
     test::expect_refused(
         "input and output share memory; give two tensors, or one of as many rows for both",
-        [&] { comm.alltoall("x", at(0, 4), at(1, 4), {}); });
+        [&] { return comm.alltoall("x", at(0, 4), at(1, 4), {}); });
     test::expect_refused(
         "input and output share memory; give two tensors, or the beginning of the input, or this "
         "rank's part of it",
-        [&] { comm.reduce_scatter("x", at(0, 4), at(1, 2), {}); });
+        [&] { return comm.reduce_scatter("x", at(0, 4), at(1, 2), {}); });
     test::expect_refused(
         "input and output share memory; give two tensors, or this rank's part of the longer one",
-        [&] { comm.allgather("x", at(3, 2), at(0, 4)); });
+        [&] { return comm.allgather("x", at(3, 2), at(0, 4)); });
     test::expect_refused(
         "input and output share memory; give two tensors, or this rank's part of the longer one",
-        [&] { comm.allreduce("x", at(0, 4), at(1, 4)); });
+        [&] { return comm.allreduce("x", at(0, 4), at(1, 4)); });
     const TensorView far(two.data(), Shape{2}, DataType::f64, Device{DeviceKind::fake, 0});
     const std::string two_places =
         "the input lies on cpu and the output on fake:0; give both on one device, or leave the "
         "output out";
-    test::expect_refused(two_places, [&] { comm.reduce_scatter("x", view(four), far, {}); });
-    test::expect_refused(two_places, [&] { comm.allreduce("x", view(two), far); });
+    test::expect_refused(two_places, [&] { return comm.reduce_scatter("x", view(four), far, {}); });
+    test::expect_refused(two_places, [&] { return comm.allreduce("x", view(two), far); });
     const std::vector<NamedTransfer> group{{"x", view(two), far}};
-    test::expect_refused(two_places, [&] { comm.grouped_allreduce("group", group); });
+    test::expect_refused(two_places, [&] { return comm.grouped_allreduce("group", group); });
     comm.barrier_blocking();
   });
 }

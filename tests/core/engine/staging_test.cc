@@ -438,7 +438,7 @@ TEST(Staging, AGroupLivesOnOneDevice) {
     std::vector<float> here(4, 1);
     const NamedTensor tensors[] = {{"a", here}, {"b", there}};
     try {
-      comm.grouped_allreduce("g", tensors);
+      static_cast<void>(comm.grouped_allreduce("g", tensors));
       ADD_FAILURE() << "two kinds of memory in one group";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
