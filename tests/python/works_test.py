@@ -361,6 +361,24 @@ class Arrays(unittest.TestCase):
                 comm.alltoall("rows", numpy.zeros(3), [1, 2])
             with self.assertRaisesRegex(tutti.InvalidArgumentError, "a whole number"):
                 comm.alltoall("rows", numpy.zeros(3), [1.5])
+            ones = numpy.ones(1, "f4")
+            for bad in (True, 0.0, "0", numpy.bool_(False), 1 << 70):
+                for call in (
+                    lambda: comm.broadcast("bad", ones, bad),
+                    lambda: comm.allreduce("bad", ones, priority=bad),
+                    lambda: comm.grouped_allreduce("bad", {"one": ones}, priority=bad),
+                    lambda: comm.alltoall("bad", ones, [bad]),
+                    lambda: comm.broadcast_blocking("bad", ones, bad),
+                    lambda: comm.sendrecv_blocking("bad", ones, bad, "bad", ones.copy(), 0),
+                    lambda: comm.split(bad),
+                    lambda: comm.allocate(bad),
+                    lambda: tutti.Communicator.create({}, tutti.MemoryStore(), rank=0, size=bad),
+                    lambda: tutti.Memory(0, (1,), "f32", index=bad),
+                    lambda: tutti.Memory(0, (bad,), "f32"),
+                ):
+                    with self.assertRaisesRegex(tutti.InvalidArgumentError, "a whole number"):
+                        call()
+            comm.broadcast("good", ones, numpy.int32(0)).wait(DEADLINE)
             with self.assertRaisesRegex(tutti.InvalidArgumentError, "no dtype"):
                 tutti.Memory(0, (1,), "f31")
             with self.assertRaisesRegex(tutti.InvalidArgumentError, "extent of -1"):
