@@ -1,6 +1,7 @@
 """Pieces of the backend by themselves, in one process: its store, its Futures, its addresses."""
 
 import datetime
+import pickle
 import socket
 import sys
 import threading
@@ -214,6 +215,23 @@ class Groups(unittest.TestCase):
         self.assertTrue(made[0][0].closed)
         with self.assertRaises(tutti.ClosedError):
             dist.all_reduce(torch.ones(1))
+        dist.destroy_process_group()
+
+    def test_a_wrapped_model_is_read_where_there_is_no_group(self):
+        dist.init_process_group("tutti", store=dist.HashStore(), rank=0, world_size=1)
+        wrapped = tutti.torch.DistributedDataParallel(torch.nn.Linear(2, 1))
+        kept = pickle.dumps((wrapped, tutti.torch.HookState(wrapped.module)))
+        dist.destroy_process_group()
+        wrapped, state = pickle.loads(kept)
+        self.assertIsNone(state.group)
+        with torch.no_grad():
+            self.assertEqual(wrapped.eval()(torch.ones(3, 2)).shape, (3, 1))
+        with self.assertRaisesRegex((RuntimeError, ValueError), "init"):
+            wrapped(torch.ones(3, 2))
+        dist.init_process_group("tutti", store=dist.HashStore(), rank=0, world_size=1)
+        wrapped(torch.ones(3, 2)).sum().backward()
+        self.assertEqual(wrapped.module.bias.grad.item(), 3)
+        self.assertEqual(state.own("it"), "model 1/it")
         dist.destroy_process_group()
 
 

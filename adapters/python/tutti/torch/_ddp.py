@@ -112,9 +112,7 @@ class _Reducer:
             raise ValueError("DistributedDataParallel: no parameter of the module requires a gradient")
         for name, parameter in self._named:
             _check(name, parameter)
-        self._kinds = {
-            id(parameter): (parameter.dtype, parameter.device) for _, parameter in self._named
-        }
+        self._remember()
         self._number = group.next_model()
         self._compare()
         self.broadcast([*module.named_parameters(), *module.named_buffers()])
@@ -159,8 +157,10 @@ class _Reducer:
                 "some of its gradients were handed over, so the ranks may be in different steps; make "
                 "a new DistributedDataParallel on every rank"
             )
+        if self._is_as_wrapped():
+            return
         for name, parameter in self._module.named_parameters():
-            if not parameter.requires_grad or parameter.numel() == 0:
+            if not parameter.requires_grad:
                 continue
             kind = self._kinds.get(id(parameter))
             if kind == (parameter.dtype, parameter.device):
@@ -175,6 +175,28 @@ class _Reducer:
                 f'rank {rank}: parameter "{name}" {what}, so the ranks would not share its gradient; '
                 "make a new DistributedDataParallel on every rank"
             )
+        self._remember()
+
+    def _remember(self) -> None:
+        self._places = [(one, [*one._modules.values()]) for one in self._module.modules()]
+        self._kinds = {
+            id(parameter): (parameter.dtype, parameter.device)
+            for parameter in self._module.parameters()
+            if parameter.requires_grad
+        }
+
+    def _is_as_wrapped(self) -> bool:
+        """Without names, which take ten times as long to find."""
+        for module, children in self._places:
+            if module._modules and [*module._modules.values()] != children:
+                return False
+            for parameter in module._parameters.values():
+                if parameter is None or not parameter.requires_grad:
+                    continue
+                kind = self._kinds.get(id(parameter))
+                if kind is None or kind[0] != parameter.dtype or kind[1] != parameter.device:
+                    return False
+        return True
 
     # --- inside ---
 
