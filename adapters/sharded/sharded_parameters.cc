@@ -241,6 +241,7 @@ void ShardedParameters::publish() {
       if (slot.is_whole) forget_value(slot);
     }
     most_ = held_;
+    all_are_needed_ = false;
     needed_before_ = std::move(needed_);
     needed_.clear();
     return;
@@ -270,7 +271,7 @@ void ShardedParameters::prefetch() {
 }
 
 void ShardedParameters::done(std::string_view name) {
-  if (options_.stage < 3) return;
+  if (options_.stage < 3 || all_are_needed_) return;
   auto& slot = slot_of(name);
   const auto index = static_cast<size_t>(&slot - slots_.data());
   // Needed again soon, as by the last layer: forward, then backward.
@@ -284,6 +285,7 @@ void ShardedParameters::done(std::string_view name) {
 
 void ShardedParameters::need_all() {
   if (options_.stage < 3) return;
+  all_are_needed_ = true;
   for (auto& slot : slots_)
     if (!slot.is_whole && !slot.gathering) start_gather(slot);
   for (auto& slot : slots_)

@@ -56,7 +56,8 @@ class ShardedParameters {
   /// Error(mismatch) where ranks have other settings.
   ShardedParameters(Communicator& comm, std::vector<Whole> parameters,
                     const ShardedOptions& options);
-  /// Waits for what is on its way.
+  /// Waits for what is on its way. Collects nothing: what stage 3 has divided then stays divided,
+  /// and is lost unless state was saved or need_all() came before.
   ~ShardedParameters();
   ShardedParameters(const ShardedParameters&) = delete;
   ShardedParameters& operator=(const ShardedParameters&) = delete;
@@ -79,7 +80,8 @@ class ShardedParameters {
   /// in the last step some set out. All ranks need them in one order. Other stages: nothing.
   void need(std::string_view name);
   void done(std::string_view name);
-  /// Stage 3: all of them are whole until the next publish(), for a test or an export.
+  /// Stage 3: all of them are whole until the next publish(), whatever is done() meanwhile, for a
+  /// test or an export.
   void need_all();
 
   /// What says that the values which are divided now are absent, for who goes on to hold them when
@@ -118,6 +120,7 @@ class ShardedParameters {
   std::vector<Slot> slots_;
   std::map<std::string, size_t, std::less<>> index_;
   mutable std::mutex mutex_;                    // guards what gradient_ready changes in the slots
+  bool all_are_needed_ = false;                 // until the next publish()
   std::vector<size_t> needed_before_, needed_;  // in the last step, and in this one so far
   ShardedMemory held_, most_, most_before_;     // guarded by mutex_; most in this step and the last
 };

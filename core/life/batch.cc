@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "tutti/core/life/communicator_state.h"
+#include "tutti/tensor/absent_memory.h"
 
 namespace tutti {
 
@@ -87,7 +88,8 @@ const std::shared_ptr<WorkState>& CommunicatorState::Batch::fill(Entry& entry,
     made.signature.updates = declared != nullptr && declared->update != nullptr;
     request = std::move(made);
     entry.plan_id = 0;
-  } else if (call.input->data() == nullptr || call.output->data() == nullptr) {
+  } else if (call.input->data() == nullptr || call.output->data() == nullptr ||
+             AbsentMemory::any()) {
     state_.check_tensor(name, *call.input);
     state_.check_tensor(name, *call.output);
   }
