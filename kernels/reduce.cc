@@ -303,6 +303,23 @@ bool StreamSumsOnTarget(DataType dtype, Outputs outputs, Inputs inputs, int64_t 
   });
 }
 
+// Averages of integers: sums of pieces that stay in the first cache, wide, and their quotients.
+template <class T>
+void AverageIntegers(Outputs outputs, Inputs inputs, const Elements& elements, Scale scale) {
+  constexpr int64_t kPiece = 512;
+  WideSum<T> sums[kPiece];
+  for (int64_t begin = elements.begin; begin < elements.end; begin += kPiece) {
+    const int64_t count = std::min(kPiece, elements.end - begin);
+    std::fill_n(sums, count, 0);
+    for (const std::byte* input : inputs)
+      for (int64_t i = 0; i < count; ++i) sums[i] += load_element<T>(input, begin + i);
+    for (int64_t i = 0; i < count; ++i) {
+      const T average = average_of_sum<T>(sums[i], scale);
+      for (std::byte* output : outputs) store_element<T>(output, begin + i, average);
+    }
+  }
+}
+
 // Bitwise, whatever the type.
 template <class T, class Op>
 void ReduceBytes(Outputs outputs, Inputs inputs, const Elements& elements, Scale) {
@@ -334,8 +351,10 @@ Reducer::Loop* LoopOfNumbers(ReduceOp op) {
   }
 }
 
-Reducer::Loop* LoopOnTarget(DataType dtype, ReduceOp op) {
+Reducer::Loop* LoopOnTarget(DataType dtype, ReduceOp op, bool is_average) {
   return visit_dtype(dtype, [&]<class T>(std::type_identity<T>) -> Reducer::Loop* {
+    if constexpr (std::is_integral_v<T>)
+      if (is_average) return AverageIntegers<T>;
     if constexpr (std::is_same_v<T, Boolean>) {
       if (op == ReduceOp::bxor) return ReduceRange<uint8_t, Xor>;
       const bool is_and = op == ReduceOp::min || op == ReduceOp::product || op == ReduceOp::band;
@@ -356,9 +375,11 @@ HWY_EXPORT(LoopOnTarget);
 HWY_EXPORT(StreamSumsOnTarget);
 
 Reducer::Reducer(DataType dtype, ReduceOp op, Scale scale)
-    : dtype_(dtype), scale_(scale), is_scaled_apart_(!is_float(dtype) && !scale.is_one()) {
+    : dtype_(dtype),
+      scale_(scale),
+      is_scaled_apart_(!is_float(dtype) && !scale.is_one() && !is_average(op, scale)) {
   TUTTI_CHECK(scale.divisor > 0 && can_reduce(dtype, op) && op != ReduceOp::average);
-  loop_ = HWY_DYNAMIC_DISPATCH(LoopOnTarget)(dtype, op);
+  loop_ = HWY_DYNAMIC_DISPATCH(LoopOnTarget)(dtype, op, is_average(op, scale));
 }
 
 void Reducer::operator()(std::span<std::byte* const> outputs,

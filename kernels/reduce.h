@@ -5,6 +5,7 @@
 #include <span>
 
 #include "tutti/tensor/dtype.h"
+#include "tutti/tensor/packing.h"
 #include "tutti/tensor/reduce_op.h"
 
 namespace tutti {
@@ -30,6 +31,11 @@ constexpr bool can_reduce(DataType dtype, ReduceOp op) noexcept {
   return false;
 }
 
+/// Whether this op under this scale is an average: only averages have a divisor.
+constexpr bool is_average(ReduceOp op, Scale scale) noexcept {
+  return op == ReduceOp::average || (op == ReduceOp::sum && scale.divisor > 1);
+}
+
 /// Where reduce() leaves its result.
 enum class Destination : uint8_t {
   by_size,  // memory, if the result is too large to be found in a cache afterwards
@@ -46,13 +52,15 @@ enum class Order : uint8_t { ascending, descending };
 /// output[i] = scale(op over j of inputs[j][i]), for `count` elements, j in ascending order.
 ///
 /// 16-bit floats accumulate in f32, f32 in f32, f64 in f64; the result is scaled, then rounded once
-/// to nearest even. Integers wrap on overflow. `average` is `sum` whose scale.divisor is multiplied
-/// by inputs.size(). A NaN in any input makes min and max NaN; of two zeros that differ in sign
-/// they keep the first. NaN stays NaN and denormals are kept everywhere; a sum beyond the largest
-/// finite value is infinite. `output` may be the same pointer as any one input, and must not
-/// overlap otherwise. At least one input. Vectorised with run-time dispatch; equal to the bit to
-/// reduce_reference. What goes past the caches (sums and averages of floats that are not in place)
-/// is ordered like any other store for whoever reads it next.
+/// to nearest even. `average` is `sum` whose scale.divisor is multiplied by inputs.size(). Integers
+/// wrap on overflow, except in an average, which is any sum with a divisor: its sum is wider than
+/// its type and its quotient is cut toward zero, so that no average of integers overflows. A NaN in
+/// any input makes min and max NaN; of two zeros that differ in sign they keep the first. NaN stays
+/// NaN and denormals are kept everywhere; a sum beyond the largest finite value is infinite.
+/// `output` may be the same pointer as any one input, and must not overlap otherwise. At least one
+/// input. Vectorised with run-time dispatch; equal to the bit to reduce_reference. What goes past
+/// the caches (sums and averages of floats that are not in place) is ordered like any other store
+/// for whoever reads it next.
 void reduce(DataType dtype, ReduceOp op, std::byte* output,
             std::span<const std::byte* const> inputs, int64_t count, Scale scale = {},
             Destination destination = Destination::by_size, Order order = Order::ascending);

@@ -71,6 +71,13 @@ T reduce_element(ReduceOp op, std::span<const std::byte* const> inputs, int64_t 
       sum = combine_floats(op, sum, convert_number<Wide>(load_element<T>(input, i)));
     return convert_number<T>(cast_one<Wide>(sum, scale));
   } else {
+    if constexpr (std::is_integral_v<T>) {
+      if (is_average(op, scale)) {
+        WideSum<T> sum = 0;
+        for (const std::byte* input : inputs) sum += load_element<T>(input, i);
+        return average_of_sum<T>(sum, scale);
+      }
+    }
     T sum = load_element<T>(inputs[0], i);
     for (const std::byte* input : inputs.subspan(1)) {
       if constexpr (std::is_same_v<T, Boolean>)

@@ -83,13 +83,36 @@ To convert_number(From value) {
   }
 }
 
+/// An integer's quotient multiplied in f64.
+template <class To, class Wide>
+To multiply_quotient(Wide quotient, Scale scale) {
+  if (scale.factor == 1.0) return convert_number<To>(quotient);
+  return saturate_to<To>(static_cast<double>(quotient) * scale.factor);
+}
+
 /// An integer under Scale: divided exactly, then multiplied in f64.
 template <class To, class From>
 To scale_integer(From value, Scale scale) {
   using Wide = std::conditional_t<std::is_signed_v<From>, int64_t, uint64_t>;
-  const Wide quotient = static_cast<Wide>(value) / static_cast<Wide>(scale.divisor);
-  if (scale.factor == 1.0) return convert_number<To>(quotient);
-  return saturate_to<To>(static_cast<double>(quotient) * scale.factor);
+  return multiply_quotient<To>(static_cast<Wide>(value) / static_cast<Wide>(scale.divisor), scale);
+}
+
+__extension__ typedef __int128 Int128;
+__extension__ typedef unsigned __int128 Uint128;
+
+/// In what the integers of an average are summed: no number of ranks fills it.
+template <class T>
+using WideSum =
+    std::conditional_t<sizeof(T) < 8, std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>,
+                       std::conditional_t<std::is_signed_v<T>, Int128, Uint128>>;
+
+/// An average of integers out of their sum: the quotient is cut toward zero. No more inputs than
+/// the divisor says are other than zero, so 64 bits hold the quotient.
+template <class T>
+T average_of_sum(WideSum<T> sum, Scale scale) {
+  using Quotient = std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>;
+  const auto quotient = static_cast<Quotient>(sum / static_cast<WideSum<T>>(scale.divisor));
+  return multiply_quotient<T>(quotient, scale);
 }
 
 /// scale(value) in another type: the definition of cast().

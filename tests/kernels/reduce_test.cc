@@ -147,8 +147,31 @@ TEST_P(ReduceTest, IntegerAveragesAreExactAndTruncateTowardZero) {
             (std::vector<uint64_t>{~uint64_t{0}}));
   EXPECT_EQ(reduce_values<int8_t>(ReduceOp::average, {{-100, 5}, {-28, 5}, {0, 5}}),
             (std::vector<int8_t>{-42, 5}));
+  EXPECT_EQ(reduce_values<int8_t>(ReduceOp::average, {{100, -100}, {100, -100}, {101, -101}}),
+            (std::vector<int8_t>{100, -100}));
   EXPECT_EQ(reduce_values<int8_t>(ReduceOp::sum, {{-128, 127}}, {1.0, 128}),
             (std::vector<int8_t>{-1, 0}));
+}
+
+// The sum of an average may leave the type; the average does not.
+template <class T>
+void expect_averages_of_limits() {
+  constexpr T kMost = std::numeric_limits<T>::max(), kLeast = std::numeric_limits<T>::min();
+  EXPECT_EQ(reduce_values<T>(ReduceOp::average, {{kMost, kLeast, kMost}, {kMost, kLeast, kLeast}}),
+            (std::vector<T>{kMost, kLeast, static_cast<T>(std::is_signed_v<T> ? 0 : kMost / 2)}));
+  EXPECT_EQ(reduce_values<T>(ReduceOp::sum, {{kMost}, {kMost}, {kMost}}, {1.0, 3}),
+            (std::vector<T>{kMost}));
+}
+
+TEST_P(ReduceTest, AveragesOfIntegersNeverWrap) {
+  expect_averages_of_limits<int8_t>();
+  expect_averages_of_limits<int16_t>();
+  expect_averages_of_limits<int32_t>();
+  expect_averages_of_limits<int64_t>();
+  expect_averages_of_limits<uint8_t>();
+  expect_averages_of_limits<uint16_t>();
+  expect_averages_of_limits<uint32_t>();
+  expect_averages_of_limits<uint64_t>();
 }
 
 TEST_P(ReduceTest, IntegersWrapAndTheirScaleSaturates) {

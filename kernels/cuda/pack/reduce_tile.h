@@ -46,7 +46,8 @@ struct Reduced<BFloat16> {
   using Type = float;
 };
 
-// A NaN of either side wins; of two zeros that differ in sign the first stays. Integers wrap.
+// A NaN of either side wins; of two zeros that differ in sign the first stays. Integers wrap,
+// except in averages, which have a loop of their own.
 template <bool kSums, class T>
 TUTTI_DEVICE T combine(ReduceOp op, T a, T b) {
   constexpr bool kIsFloating = T(1) / T(2) != T(0);
@@ -154,6 +155,49 @@ TUTTI_DEVICE void reduce_share(const ReduceTable& table, const ReducePart& part,
   reduce_packs<kSums, T, 1>(table, rest, thread, threads);
 }
 
+__extension__ typedef __int128 Int128;
+__extension__ typedef unsigned __int128 Uint128;
+
+/// In what the integers of an average are summed: as kernels/scaling.h.
+template <class T, bool kIsSigned = (static_cast<T>(-1) < T{0}), bool kIsLong = (sizeof(T) == 8)>
+struct WideSum {
+  using Type = int64_t;
+};
+template <class T>
+struct WideSum<T, false, false> {
+  using Type = uint64_t;
+};
+template <class T>
+struct WideSum<T, true, true> {
+  using Type = Int128;
+};
+template <class T>
+struct WideSum<T, false, true> {
+  using Type = Uint128;
+};
+
+/// Averages of integers: the sum is wide, and the quotient is cut toward zero.
+template <class T>
+TUTTI_DEVICE void average_share(const ReduceTable& table, const ReducePart& part, int thread,
+                                int threads) {
+  using Wide = typename WideSum<T>::Type;
+  constexpr bool kIsSigned = static_cast<T>(-1) < T{0};
+  for (int64_t i = thread; i < part.count; i += threads) {
+    const int64_t at = (part.begin + i) * static_cast<int64_t>(sizeof(T));
+    Wide sum = 0;
+    for (int input = 0; input < table.input_count; ++input)
+      sum += *reinterpret_cast<const T*>(table.inputs[input] + at);
+    sum /= static_cast<Wide>(table.scaling.divisor);
+    Number number{kIsSigned ? Number::integer : Number::natural, 0, 0, static_cast<uint64_t>(sum),
+                  static_cast<int64_t>(sum)};
+    if (table.scaling.factor != 1.0)
+      number = {Number::wide, 0, to_wide(number) * table.scaling.factor, 0, 0};
+    const T average = to_integer<T>(number);
+    for (int output = part.first_output; output < part.end_output; ++output)
+      *reinterpret_cast<T*>(table.outputs[output] + at) = average;
+  }
+}
+
 /// One thread's share of a part, of elements of T, that begins at a multiple of 16 of them. All
 /// places are multiples of an element's size.
 template <class T>
@@ -162,6 +206,9 @@ TUTTI_DEVICE void reduce_part_of(const ReduceTable& table, const ReducePart& par
   using Wide = typename Reduced<T>::Type;
   if constexpr (Wide(1) / Wide(2) != Wide(0))
     if (table.op == ReduceOp::sum) return reduce_share<true, T>(table, part, thread, threads);
+  if constexpr (Wide(1) / Wide(2) == Wide(0))
+    if (table.op == ReduceOp::sum && table.scaling.divisor > 1)
+      return average_share<T>(table, part, thread, threads);
   reduce_share<false, T>(table, part, thread, threads);
 }
 
