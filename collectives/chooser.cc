@@ -70,7 +70,7 @@ constexpr Rule kRules[] = {
     {barrier, "dissemination"},
 };
 
-// Those that reduce, under determinism=rank_order.
+// Those that reduce, under determinism=rank_order, or where no sum may travel as it is.
 constexpr Rule kRankOrderRules[] = {
     {allreduce, "one_shot", 32_K, 2},
     {allreduce, "one_shot", 4_K, 8},
@@ -208,16 +208,24 @@ bool Chooser::overrides(CollectiveKind kind) const {
 
 const Algorithm& Chooser::choose(const Question& question) const {
   const auto* score = find(question.kind, question.bytes);
-  if (score != nullptr && score->algorithm != nullptr) {
+  if (score != nullptr && score->algorithm != nullptr && score->algorithm->keeps(question.sums)) {
     if (question.determinism == Determinism::rank_order) require_rank_order(*score->algorithm);
     return *score->algorithm;
   }
-  if (question.determinism == Determinism::rank_order && reduces(question.kind)) {
-    for (const auto& rule : kRankOrderRules)
-      if (fits(rule, question)) return find_algorithm(rule.kind, rule.algorithm);
-  }
-  for (const auto& rule : kRules)
-    if (fits(rule, question, thresholds_)) return find_algorithm(rule.kind, rule.algorithm);
+  const bool is_rank_order = question.determinism == Determinism::rank_order;
+  const auto choose_by = [&](std::span<const Rule> rules,
+                             const Thresholds& thresholds) -> const Algorithm* {
+    for (const auto& rule : rules) {
+      if (!fits(rule, question, thresholds)) continue;
+      const auto& algorithm = find_algorithm(rule.kind, rule.algorithm);
+      if (algorithm.keeps(question.sums)) return &algorithm;
+      if (!rule.two_levels) break;
+    }
+    return nullptr;
+  };
+  if (!is_rank_order || !reduces(question.kind))
+    if (const auto* algorithm = choose_by(kRules, thresholds_)) return *algorithm;
+  if (const auto* algorithm = choose_by(kRankOrderRules, {})) return *algorithm;
   throw Error(ErrorCode::internal,
               fmt::format("no algorithm is known for {}", to_string(question.kind)));
 }

@@ -25,6 +25,7 @@ struct Question {
   int size = 1;
   int hosts = 1;
   Determinism determinism = Determinism::fastest;
+  Sums sums = Sums::plain;
 };
 
 /// The bytes of a collective as far as all ranks know them alike, so that they choose alike: counts
@@ -45,7 +46,8 @@ struct Score {
 ///   allreduce:0-32k=one_shot,32k-inf=ring;broadcast:0-inf=binomial_tree
 /// Sizes take K, M, G or inf; the low end belongs to the range, the high end does not. A
 /// later score wins; one for send is one for recv too, and the other way round. Parts that no score
-/// names keep the built-in choice; under determinism=rank_order an override that does not keep the
+/// names keep the built-in choice, and so do collectives whose sums (Sums) the algorithm of a score
+/// does not keep; under determinism=rank_order an override that does not keep the
 /// promise is refused. A score may name a backend too (ucx/ring, ucx/auto); here that decides
 /// nothing, see backends/choice.
 class Chooser {

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "tutti/tensor/dtype.h"
+#include "tutti/tensor/packing.h"
 #include "tutti/tensor/reduce_op.h"
 
 namespace tutti {
@@ -72,5 +73,21 @@ struct Collective {
   /// backend may need it to choose alike.
   int64_t longest = -1;
 };
+
+/// What a collective asks of the sums on the way to its result.
+enum class Sums : uint8_t {
+  plain,    // they travel in its type
+  scaled,   // f16 that is divided: what travels must not overflow where the result does not
+  at_owner  // averages of integers: none travels; whoever has all operands sums them wide
+};
+constexpr Sums sums_of(const Collective& collective) noexcept {
+  const bool is_divided = collective.op == ReduceOp::average;
+  if (!reduces(collective.kind) || (!is_divided && collective.op != ReduceOp::sum))
+    return Sums::plain;
+  if (!is_float(collective.dtype)) return is_divided ? Sums::at_owner : Sums::plain;
+  const bool is_scaled = is_divided || !collective.scale.is_one();
+  // The others are summed in their own range wherever they are summed.
+  return is_scaled && collective.dtype == DataType::f16 ? Sums::scaled : Sums::plain;
+}
 
 }  // namespace tutti

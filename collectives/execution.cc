@@ -82,7 +82,8 @@ void Execution::lay_out(const Algorithm& algorithm) {
   const auto& transport = pool_.transport;
   Problem problem{
       collective_.kind,        transport.rank(),        transport.size(), collective_.root,
-      collective_.send_counts, collective_.recv_counts, pool_.hosts,      in_place};
+      collective_.send_counts, collective_.recv_counts, pool_.hosts,      in_place,
+      sums_of(collective_)};
   require_valid(problem);
   whole_input_ = input_count(problem);
   whole_output_ = output_count(problem);
@@ -333,7 +334,7 @@ void Execution::reduce_step(Lane& lane, const Step& step) {
     pool_.results.push_back(loan.data);
     lane.returned.push_back({view.peer, step.target, loan.place});
   }
-  const Scale scale = lane.prepared->schedule.scales_at_owner ? scale_ : Scale{};
+  const Scale scale = lane.prepared->schedule.scales_at_owner ? scale_ : Scale{1.0, step.divisor};
   reduce(collective_.dtype, op_, pool_.results, pool_.operands, step.source.count, scale);
 }
 
@@ -341,7 +342,9 @@ void Execution::end_segment(Lane& lane) {
   has_heard_all_ = true;
   const Range output = part_of(lane.segment, whole_output_);
   if (verdict_ != 0 || output.count == 0) return;
-  const Scale scale = lane.prepared->schedule.scales_at_owner ? Scale{} : scale_;
+  const auto& schedule = lane.prepared->schedule;
+  Scale scale = schedule.scales_at_owner ? Scale{} : scale_;
+  scale.factor *= schedule.divisor;
   if (launch_.edges.drain != nullptr && !lane.is_direct)
     return launch_.edges.drain(launch_.edges.self, output, lane.output, scale);
   if (!is_staged_) return;

@@ -168,7 +168,8 @@ PreparedSchedule::PreparedSchedule(const Algorithm& scheduled_by, const Problem&
 
 bool PreparedSchedule::solves(const Algorithm& wanted, const Problem& other) const {
   return algorithm == &wanted && problem.kind == other.kind && problem.root == other.root &&
-         problem.in_place == other.in_place && std::ranges::equal(problem.counts, other.counts) &&
+         problem.in_place == other.in_place && problem.sums == other.sums &&
+         std::ranges::equal(problem.counts, other.counts) &&
          std::ranges::equal(problem.recv_counts, other.recv_counts);
 }
 

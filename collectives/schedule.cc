@@ -14,17 +14,17 @@ namespace tutti {
 
 std::span<const Algorithm> algorithms() {
   using enum CollectiveKind;
-  static constexpr bool kInRankOrder = true, kAnyOrder = false;
+  static constexpr bool kInRankOrder = true, kAnyOrder = false, kScalesSums = true;
   static constexpr Algorithm kAlgorithms[] = {
       {"ring", allreduce, kAnyOrder, ring_allreduce},
       {"halving_doubling", allreduce, kAnyOrder, halving_doubling_allreduce},
       {"recursive_doubling", allreduce, kAnyOrder, recursive_doubling_allreduce},
       {"one_shot", allreduce, kInRankOrder, one_shot_allreduce},
       {"two_shot", allreduce, kInRankOrder, two_shot_allreduce},
-      {"hierarchical", allreduce, kAnyOrder, hierarchical_allreduce},
+      {"hierarchical", allreduce, kAnyOrder, hierarchical_allreduce, kScalesSums},
       {"ring", reduce_scatter, kAnyOrder, ring_reduce_scatter},
       {"direct", reduce_scatter, kInRankOrder, direct_reduce_scatter},
-      {"hierarchical", reduce_scatter, kAnyOrder, hierarchical_reduce_scatter},
+      {"hierarchical", reduce_scatter, kAnyOrder, hierarchical_reduce_scatter, kScalesSums},
       {"binomial_tree", reduce, kAnyOrder, binomial_tree_reduce},
       {"direct", reduce, kInRankOrder, direct_reduce},
       // These reduce nothing, so that no order can be broken.

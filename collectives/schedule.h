@@ -54,6 +54,7 @@ struct Step {
   Range source{};                // of `from`
   Range target{};                // of `to`
   Operands operands{};           // reduce only
+  int divisor = 1;               // reduce: of its result; more than 1 only for Sums::scaled
 };
 
 /// What a schedule is computed from. Pure data: the same on every rank but for `rank`.
@@ -66,6 +67,7 @@ struct Problem {
   std::span<const int64_t> recv_counts;             // alltoall only
   std::span<const int> hosts;  // host number of each rank, empty: all on one host
   bool in_place = false;       // input and output are the same memory
+  Sums sums = Sums::plain;     // what may travel
 };
 
 /// What one rank does for one segment of a collective. Offsets are elements of the segment's input
@@ -74,6 +76,7 @@ struct Schedule {
   std::vector<Step> steps;       // ascending rounds
   int64_t scratch = 0;           // elements of scratch
   bool scales_at_owner = false;  // each reduce applies the scale; else the executor does at the end
+  int divisor = 1;               // by which the steps have divided a result in all
   /// The round after whose messages this rank has heard from all others, if output is written only
   /// from then on; -1: not before the end.
   int heard_all = -1;
@@ -89,8 +92,12 @@ struct Schedule {
 struct Algorithm {
   std::string_view name;                            // as TUTTI_ALGORITHMS calls it
   CollectiveKind kind = CollectiveKind::allreduce;  // what it computes
-  bool reduces_in_rank_order = false;               // see above
+  bool reduces_in_rank_order = false;               // see above; no sum travels
   Schedule (*plan)(const Problem&) = nullptr;       // pure; any thread
+  bool scales_sums = false;                         // those that travel, for Sums::scaled
+  bool keeps(Sums sums) const {                     // whether it serves them
+    return sums == Sums::plain || reduces_in_rank_order || (sums == Sums::scaled && scales_sums);
+  }
 };
 
 /// Every algorithm of the library, all kinds.

@@ -103,9 +103,10 @@ class GlooBackend final : public Backend {
  private:
   friend class GlooOperation;
 
-  // Gloo reduces in the order of its algorithms.
+  // Gloo reduces in the order of its algorithms, and its sums travel as they are.
   bool is_for_gloo(const Collective& collective, const Edges& edges) const {
     if (is_rank_order_ && reduces(collective.kind)) return false;
+    if (sums_of(collective) != Sums::plain) return false;
     return edges.fill == nullptr || collective.kind == CollectiveKind::allreduce;
   }
   GlooAllreduce allreduce_by(const Collective& collective) const {

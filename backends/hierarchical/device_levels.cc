@@ -209,6 +209,14 @@ class DeviceLevels final : public Backend {
       std::erase_if(service.dtypes, [&](DataType dtype) {
         return !far.serves(service.kinds.front(), dtype, ReduceOp::sum);
       });
+      // A sum goes from the one level to the other in its type, which averages of integers may
+      // leave.
+      auto averages = service;
+      if (std::erase(service.ops, ReduceOp::average) > 0) {
+        averages.ops = {ReduceOp::average};
+        std::erase_if(averages.dtypes, [](DataType dtype) { return !is_float(dtype); });
+        capabilities.devices.push_back(std::move(averages));
+      }
       capabilities.devices.push_back(std::move(service));
     }
     return capabilities;

@@ -48,7 +48,10 @@ LevelsOperation::LevelsOperation(LevelsPlace& place, const LevelsStreams& stream
       contributors_(launch.contributors > 0 ? launch.contributors : place.size),
       is_bucket_(!device_.inputs.empty() || !device_.outputs.empty()),
       plan_(plan_levels(collective, place.grid)) {
-  if (collective_.op == ReduceOp::average) {
+  if (collective_.op == ReduceOp::average && sums_of(collective) == Sums::scaled) {
+    // A mean of means: each host has equally many ranks.
+    collective_.scale.factor *= static_cast<double>(place.size) / contributors_;
+  } else if (collective_.op == ReduceOp::average) {
     collective_.op = ReduceOp::sum;
     if (reduces(collective_.kind)) collective_.scale.divisor *= contributors_;
   }

@@ -1,9 +1,12 @@
 #include "tutti/backends/nccl/calls.h"
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 
 #include "tutti/base/check.h"
+#include "tutti/kernels/convert.h"
+#include "tutti/tensor/dtype.h"
 
 namespace tutti {
 
@@ -72,20 +75,21 @@ bool all_equal(std::span<const int64_t> counts) {
 class Calls {
  public:
   Calls(const NcclLibrary& library, ncclComm_t comm, const Collective& what, int rank,
-        StreamRef stream)
+        StreamRef stream, ncclRedOp_t op)
       : library_(library),
         comm_(comm),
         what_(what),
         rank_(rank),
         element_(static_cast<size_t>(size_of(what.dtype))),
-        stream_(static_cast<cudaStream_t>(stream.native)) {}
+        stream_(static_cast<cudaStream_t>(stream.native)),
+        op_(op) {}
 
   ncclResult_t run() const {
     switch (what_.kind) {
       case CollectiveKind::allreduce:
         if (count() == 0) return ncclSuccess;
         return library_.ncclAllReduce(what_.input, what_.output, count(), number_type(what_.dtype),
-                                      operation_of(what_.op), comm_, stream_);
+                                      op_, comm_, stream_);
       case CollectiveKind::reduce:
         return reduce(what_.input, what_.output, count(), what_.root);
       case CollectiveKind::reduce_scatter:
@@ -121,8 +125,8 @@ class Calls {
 
   ncclResult_t reduce(const std::byte* input, std::byte* output, size_t n, int root) const {
     if (n == 0) return ncclSuccess;
-    return library_.ncclReduce(input, output, n, number_type(what_.dtype), operation_of(what_.op),
-                               root, comm_, stream_);
+    return library_.ncclReduce(input, output, n, number_type(what_.dtype), op_, root, comm_,
+                               stream_);
   }
   ncclResult_t broadcast(const std::byte* input, std::byte* output, size_t n, int root) const {
     if (n == 0) return ncclSuccess;
@@ -159,8 +163,7 @@ class Calls {
     if (!needs_group(what_)) {
       if (count() == 0) return ncclSuccess;
       return library_.ncclReduceScatter(what_.input, what_.output, count(),
-                                        number_type(what_.dtype), operation_of(what_.op), comm_,
-                                        stream_);
+                                        number_type(what_.dtype), op_, comm_, stream_);
     }
     return for_each_share([&](int rank, size_t offset, size_t n) {
       return reduce(what_.input + offset, what_.output, n / element_, rank);
@@ -203,18 +206,20 @@ class Calls {
   const int rank_;
   const size_t element_;
   const cudaStream_t stream_;
+  const ncclRedOp_t op_;
 };
 
 }  // namespace
 
 std::vector<DeviceService> nccl_services(Device device, Determinism determinism) {
-  std::vector<DataType> numbers, all;
+  std::vector<DataType> numbers, floats, all;
   for (int i = 0; i < kDataTypeCount; ++i) {
     const auto dtype = static_cast<DataType>(i);
     all.push_back(dtype);
     if (dtype != DataType::i16 && dtype != DataType::u16 && dtype != DataType::boolean &&
         dtype != DataType::raw)
       numbers.push_back(dtype);
+    if (is_float(dtype)) floats.push_back(dtype);
   }
   std::vector<DeviceService> services{
       {device,
@@ -223,12 +228,15 @@ std::vector<DeviceService> nccl_services(Device device, Determinism determinism)
         CollectiveKind::recv},
        all,
        {}}};
-  if (determinism != Determinism::rank_order)
-    services.push_back(
-        {device,
-         {CollectiveKind::allreduce, CollectiveKind::reduce, CollectiveKind::reduce_scatter},
-         numbers,
-         {ReduceOp::sum, ReduceOp::average, ReduceOp::min, ReduceOp::max, ReduceOp::product}});
+  if (determinism == Determinism::rank_order) return services;
+  // Averages of integers want sums that are wider than their type, which NCCL does not have.
+  const std::vector reducing{CollectiveKind::allreduce, CollectiveKind::reduce,
+                             CollectiveKind::reduce_scatter};
+  services.push_back({device,
+                      reducing,
+                      numbers,
+                      {ReduceOp::sum, ReduceOp::min, ReduceOp::max, ReduceOp::product}});
+  services.push_back({device, reducing, floats, {ReduceOp::average}});
   return services;
 }
 
@@ -246,9 +254,34 @@ bool needs_group(const Collective& collective) {
   }
 }
 
+int NcclOperators::divisor(const Collective& collective, int size) {
+  const bool is_scaled = collective.op == ReduceOp::average && sums_of(collective) == Sums::scaled;
+  return is_scaled ? static_cast<int>(std::bit_ceil(static_cast<unsigned>(size))) : 1;
+}
+
+ncclResult_t NcclOperators::find(const NcclLibrary& library, ncclComm_t comm,
+                                 const Collective& collective, int size, ncclRedOp_t& found) {
+  found = ncclSum;
+  if (!reduces(collective.kind)) return ncclSuccess;
+  const int by = divisor(collective, size);
+  if (by == 1) {
+    found = operation_of(collective.op);
+    return ncclSuccess;
+  }
+  if (!scaled_) {
+    auto factor = to_float16(1.0f / static_cast<float>(by));
+    const auto result = library.ncclRedOpCreatePreMulSum(
+        &found, &factor, number_type(collective.dtype), ncclScalarHostImmediate, comm);
+    if (!is_good(result)) return result;
+    scaled_ = found;
+  }
+  found = *scaled_;
+  return ncclSuccess;
+}
+
 ncclResult_t nccl_call(const NcclLibrary& library, ncclComm_t comm, const Collective& collective,
-                       int rank, StreamRef stream) {
-  return Calls(library, comm, collective, rank, stream).run();
+                       int rank, ncclRedOp_t op, StreamRef stream) {
+  return Calls(library, comm, collective, rank, stream, op).run();
 }
 
 }  // namespace tutti

@@ -28,7 +28,8 @@ namespace tutti {
   X(ncclAllGather)              \
   X(ncclBroadcast)              \
   X(ncclSend)                   \
-  X(ncclRecv)
+  X(ncclRecv)                   \
+  X(ncclRedOpCreatePreMulSum)
 #define TUTTI_NCCL_LATER_FUNCTIONS(X) \
   X(ncclMemAlloc)                     \
   X(ncclMemFree)                      \

@@ -67,6 +67,7 @@ Scale NcclOperation::scale() const {
   Scale scale = collective_.scale;
   if (reduces(collective_.kind) && collective_.op == ReduceOp::average)
     scale.divisor *= contributors_;
+  scale.factor *= NcclOperators::divisor(collective_, queue_.place_.size);
   return scale;
 }
 
@@ -89,7 +90,10 @@ NcclCommunicator::State NcclOperation::call() {
   moving_.emplace(*place.runtime, queue_.stream_, device_.spans,
                   reduces(collective.kind) ? "reduce" : "move");
   return queue_.communicator_->call(needs_group(collective), [&](ncclComm_t comm) {
-    return nccl_call(*place.library, comm, collective, place.rank, queue_.stream_);
+    ncclRedOp_t op = ncclSum;
+    const auto found = queue_.operators_.find(*place.library, comm, collective, place.size, op);
+    if (found != ncclSuccess) return found;
+    return nccl_call(*place.library, comm, collective, place.rank, op, queue_.stream_);
   });
 }
 

@@ -9,6 +9,7 @@
 
 #include "tutti/backends/device/device_backend.h"
 #include "tutti/backends/device/device_span.h"
+#include "tutti/backends/nccl/calls.h"
 #include "tutti/backends/nccl/catch_up.h"
 #include "tutti/backends/nccl/communicator.h"
 #include "tutti/backends/nccl/regions.h"
@@ -120,6 +121,7 @@ class StreamQueue {
   const NcclPlace place_;
   const Ask ask_;
   const std::shared_ptr<NcclCommunicator> communicator_;
+  NcclOperators operators_;
   const StreamRef stream_;
   const StreamRef telling_;  // rings the bell, so that what follows need not wait for that
   void* const event_;

@@ -77,8 +77,8 @@ class TransportBackend final : public Backend {
 
  private:
   const Algorithm& choose(const Collective& collective) const {
-    return chooser_.choose(
-        {collective.kind, agreed_bytes(collective), transport_->size(), host_count_, determinism_});
+    return chooser_.choose({collective.kind, agreed_bytes(collective), transport_->size(),
+                            host_count_, determinism_, sums_of(collective)});
   }
 
   const std::unique_ptr<Transport> transport_;

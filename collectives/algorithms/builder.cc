@@ -50,14 +50,16 @@ void Builder::copy(Slot from, Range source, Slot to, int64_t target) {
                              .target = {target, source.count}});
 }
 
-void Builder::reduce(Slot from, Range source, Operands operands, Slot to, int64_t target) {
+void Builder::reduce(Slot from, Range source, Operands operands, Slot to, int64_t target,
+                     int divisor) {
   schedule_.steps.push_back({.round = round_,
                              .action = Action::reduce,
                              .from = from,
                              .to = to,
                              .source = source,
                              .target = {target, source.count},
-                             .operands = operands});
+                             .operands = operands,
+                             .divisor = divisor});
 }
 
 int64_t Builder::scratch(int64_t count) {
@@ -91,6 +93,11 @@ HostMap::HostMap(const Problem& problem) {
 int HostMap::least_members() const {
   const auto fewer = [](const auto& a, const auto& b) { return a.size() < b.size(); };
   return static_cast<int>(std::min_element(members_.begin(), members_.end(), fewer)->size());
+}
+
+int HostMap::most_members() const {
+  const auto fewer = [](const auto& a, const auto& b) { return a.size() < b.size(); };
+  return static_cast<int>(std::max_element(members_.begin(), members_.end(), fewer)->size());
 }
 
 int HostMap::dealt_to(int host, int rank) const {

@@ -31,7 +31,8 @@ class Builder {
   void send(int peer, Slot from, Range source);
   void recv(int peer, Slot to, Range target);
   void copy(Slot from, Range source, Slot to, int64_t target);
-  void reduce(Slot from, Range source, Operands operands, Slot to, int64_t target);
+  /// `divisor` of the result: 1, or what keeps a sum of f16 from overflowing.
+  void reduce(Slot from, Range source, Operands operands, Slot to, int64_t target, int divisor = 1);
   /// What follows belongs to the next round. Ranks count rounds alike, also those in which they do
   /// nothing.
   void next_round(int rounds = 1) { round_ += rounds; }
@@ -57,6 +58,7 @@ class HostMap {
   int index_of(int rank) const { return index_of_[static_cast<size_t>(rank)]; }
   const std::vector<int>& members(int host) const { return members_[static_cast<size_t>(host)]; }
   int least_members() const;
+  int most_members() const;
   /// The ranks of all other hosts, dealt to the members of this one in turn: which member here
   /// speaks for which rank there.
   std::vector<std::vector<int>> dealt(int host) const;

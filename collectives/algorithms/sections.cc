@@ -1,8 +1,14 @@
 #include "tutti/collectives/algorithms/sections.h"
 
+#include <bit>
 #include <numeric>
 
 namespace tutti {
+
+int divisor_of(Sums sums, int operands) {
+  if (sums != Sums::scaled) return 1;
+  return static_cast<int>(std::bit_ceil(static_cast<unsigned>(operands)));
+}
 
 Group everyone(const Problem& problem) {
   Group group{std::vector<int>(static_cast<size_t>(problem.size)), problem.rank};
@@ -11,7 +17,7 @@ Group everyone(const Problem& problem) {
 }
 
 void direct_reduce_scatter(Builder& builder, const Group& group, std::span<const Range> ranges,
-                           Slot from, int64_t target) {
+                           Slot from, int64_t target, int divisor) {
   const auto owners = static_cast<int>(ranges.size());
   const int self = group.self;
   for (int step = 1; step < group.size(); ++step) {
@@ -27,7 +33,8 @@ void direct_reduce_scatter(Builder& builder, const Group& group, std::span<const
       builder.recv(group.at(place), Slot::scratch, {operand, own.count});
       operand += own.count;
     }
-    builder.reduce(from, own, {group.size(), self, begin, own.count}, Slot::output, target);
+    builder.reduce(from, own, {group.size(), self, begin, own.count}, Slot::output, target,
+                   divisor);
   }
   builder.next_round();
 }

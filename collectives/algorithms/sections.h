@@ -21,14 +21,17 @@ struct Group {
     return static_cast<size_t>((place % size() + size()) % size());
   }
 };
+/// The power of two that keeps a sum of so many f16 in its range: dividing by it is
+/// exact, and takes from small numbers no more than their mean would.
+int divisor_of(Sums sums, int operands);
 /// All ranks in order.
 Group everyone(const Problem& problem);
 
 /// Every member sends ranges[j] of `from` to member j, the owner, which reduces them in the group's
 /// order (its own operand included) into output at `target`. Fewer ranges than members: the rest
-/// own nothing. One round.
+/// own nothing. Results are divided by `divisor`. One round.
 void direct_reduce_scatter(Builder& builder, const Group& group, std::span<const Range> ranges,
-                           Slot from, int64_t target);
+                           Slot from, int64_t target, int divisor = 1);
 /// Member j, the owner of output[ranges[j]], sends it to all others. One round.
 void direct_allgather(Builder& builder, const Group& group, std::span<const Range> ranges);
 

@@ -115,6 +115,22 @@ const char* check_fast_paths(tutti_comm_t comm) {
   tutti_tensor_t tensor = tutti_vector(counts, 3, TUTTI_I32);
   EXPECT_OK(tutti_allreduce_blocking(comm, "counts", &tensor, TUTTI_MAX));
   EXPECT(counts[0] == size - 1 && counts[1] == 1 && counts[2] == 0);
+
+  /* The sums leave their types, the averages do not. */
+  uint8_t bytes[3] = {200, 255, 0};
+  tensor = tutti_vector(bytes, 3, TUTTI_U8);
+  EXPECT_OK(tutti_allreduce(comm, "bytes", &tensor, TUTTI_AVERAGE, NULL));
+  EXPECT_OK(tutti_allreduce_blocking(comm, "bytes", &tensor, TUTTI_AVERAGE));
+  EXPECT(bytes[0] == 200 && bytes[1] == 255 && bytes[2] == 0);
+  int64_t limits[2] = {INT64_MAX, INT64_MIN};
+  tensor = tutti_vector(limits, 2, TUTTI_I64);
+  EXPECT_OK(tutti_allreduce(comm, "limits", &tensor, TUTTI_AVERAGE, NULL));
+  EXPECT_OK(tutti_allreduce_blocking(comm, "limits", &tensor, TUTTI_AVERAGE));
+  EXPECT(limits[0] == INT64_MAX && limits[1] == INT64_MIN);
+  uint16_t halves[1] = {0x7800}; /* 32768 */
+  tensor = tutti_vector(halves, 1, TUTTI_F16);
+  EXPECT_OK(tutti_allreduce(comm, "halves", &tensor, TUTTI_AVERAGE, NULL));
+  EXPECT(halves[0] == 0x7800);
   EXPECT(tutti_allreduce_value(comm, "loss", NULL, TUTTI_SUM) == TUTTI_INVALID_ARGUMENT);
   EXPECT(tutti_allreduce_value(NULL, "loss", &loss, TUTTI_SUM) == TUTTI_INVALID_ARGUMENT);
 

@@ -1,7 +1,12 @@
 // Allreduce, alone and in groups, over every dtype in one to three dimensions.
 #include <fmt/format.h>
 
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
 #include "tests/api/case.h"
+#include "tutti/kernels/convert.h"
 
 namespace tutti::test {
 namespace {
@@ -15,6 +20,14 @@ double sum_of(int size, int64_t i) {
 }
 Formula inputs_of(const Communicator& comm) {
   return [rank = comm.rank()](int64_t i) { return input(rank, i); };
+}
+
+template <class T>
+double number_of(T value) {
+  if constexpr (std::is_same_v<T, Float16>)
+    return static_cast<double>(to_float(value));
+  else
+    return static_cast<double>(value);
 }
 
 // Every dtype and shape under one op.
@@ -44,6 +57,41 @@ TUTTI_CASE(Allreduce, Average) {
   std::vector<int> whole(3, comm.rank() == 0 ? -7 : 0);
   comm.allreduce("toward zero", whole).wait();
   EXPECT_EQ(whole, std::vector<int>(3, -7 / size));
+}
+
+// The sum leaves the type, the average does not: named and blocking, and of a reduce_scatter.
+template <class T>
+void check_average_of(Communicator& comm, const std::string& name, T most) {
+  const auto size = static_cast<size_t>(comm.size());
+  for (const size_t count : {size_t{1}, size_t{1000}, size_t{70'000}}) {
+    const std::vector<T> expected(count, most);
+    std::vector<T> values(count, most);
+    comm.allreduce(name, values).wait();
+    EXPECT_EQ(std::memcmp(values.data(), expected.data(), count * sizeof(T)), 0) << name;
+    comm.allreduce_blocking(name, values);
+    EXPECT_EQ(std::memcmp(values.data(), expected.data(), count * sizeof(T)), 0) << name;
+    const std::vector<T> all(count * size, most);
+    const auto part =
+        comm.reduce_scatter(name + " scattered", all, ReduceOptions{.op = ReduceOp::average})
+            .output();
+    expect_elements(part, [&](int64_t) { return number_of(most); });
+  }
+}
+
+TUTTI_CASE(Allreduce, AveragesAtTheLimitsOfTheirTypes) {
+  check_average_of<uint8_t>(comm, "u8", 200);
+  check_average_of<int8_t>(comm, "i8", -128);
+  check_average_of<int16_t>(comm, "i16", 32'767);
+  check_average_of<uint16_t>(comm, "u16", 65'535);
+  check_average_of<int32_t>(comm, "i32", std::numeric_limits<int32_t>::max());
+  check_average_of<uint32_t>(comm, "u32", std::numeric_limits<uint32_t>::max());
+  check_average_of<int64_t>(comm, "i64", std::numeric_limits<int64_t>::min());
+  check_average_of<uint64_t>(comm, "u64", uint64_t{1} << 63);
+  check_average_of<Float16>(comm, "f16", to_float16(32'768));
+  // f32 that travels as f16.
+  std::vector<float> gradient(30'000, 32'768.0f);
+  comm.allreduce("wire", gradient, ReduceOptions{.wire = DataType::f16}).wait();
+  EXPECT_EQ(gradient, std::vector<float>(gradient.size(), 32'768.0f));
 }
 
 TUTTI_CASE(Allreduce, Min) {

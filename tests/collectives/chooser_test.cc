@@ -62,6 +62,29 @@ TEST(Chooser, GoesBySizeRanksAndHosts) {
   EXPECT_EQ(choice(chooser, broadcast, 64 << 20, 4), "chain");
 }
 
+// What averages integers, or f16, is no algorithm whose sums travel, whatever a score says.
+TEST(Chooser, KeepsSums) {
+  const Chooser plain, rings("allreduce:0-inf=ring;reduce_scatter:0-inf=ring"),
+      shots("allreduce:0-inf=one_shot");
+  for (const auto sums : {Sums::scaled, Sums::at_owner}) {
+    for (const auto kind : {allreduce, reduce, reduce_scatter})
+      for (const int64_t bytes : {0, 1000, 30'000, 1 << 20, 64 << 20})
+        for (const int size : {1, 2, 3, 5, 17})
+          for (const int hosts : {1, 2, 5})
+            for (const auto* chooser : {&plain, &rings, &shots}) {
+              if (hosts > size) continue;
+              const Question question{kind, bytes, size, hosts, Determinism::fastest, sums};
+              const auto& chosen = chooser->choose(question);
+              EXPECT_EQ(chosen.kind, kind);
+              EXPECT_TRUE(chosen.keeps(sums)) << chosen.name;
+            }
+    EXPECT_EQ(shots.choose({allreduce, 64 << 20, 8, 1, Determinism::fastest, sums}).name,
+              "one_shot");
+    const auto& across = plain.choose({allreduce, 64 << 20, 4, 2, Determinism::fastest, sums});
+    EXPECT_EQ(across.name, sums == Sums::scaled ? "hierarchical" : "two_shot");
+  }
+}
+
 TEST(Chooser, GoesByMeasuredThresholdsWhereThereAreSome) {
   const auto choose = [](const Thresholds& thresholds, std::string_view scores = "") {
     return Chooser(scores, Determinism::fastest, thresholds);

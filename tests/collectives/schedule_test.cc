@@ -62,10 +62,12 @@ struct Case {
   }
 };
 
-Simulation run(const Algorithm& algorithm, Case& example) {
-  const auto problems = example.problems();
+Simulation run(const Algorithm& algorithm, Case& example, Sums sums = Sums::plain) {
+  if (sums == Sums::plain && algorithm.scales_sums) run(algorithm, example, Sums::scaled);
+  auto problems = example.problems();
   std::vector<Schedule> schedules;
-  for (const auto& problem : problems) {
+  for (auto& problem : problems) {
+    problem.sums = sums;
     require_valid(problem);
     schedules.push_back(algorithm.plan(problem));
   }

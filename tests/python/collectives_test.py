@@ -76,6 +76,23 @@ class Collectives(RankTest):
         self.check_equal(output, numpy.sum(self.parts("f4"), axis=0))
         self.check_equal(mine, part(self.rank, "f4"))
 
+    def test_averages_at_the_limits_of_their_types(self):
+        # The sum leaves the type, the average does not.
+        for dtype in DTYPES[2:-1]:
+            most = 32768 if dtype == "f2" else numpy.iinfo(dtype).max
+            wanted = numpy.full(5000, most, dtype)
+            for call in ("named", "blocking"):
+                with self.subTest(dtype=dtype, call=call):
+                    mine = wanted.copy()
+                    if call == "named":
+                        self.comm.allreduce(f"limit of {dtype}", mine).wait(DEADLINE)
+                    else:
+                        self.comm.allreduce_blocking(f"limit of {dtype}", mine)
+                    self.check_equal(mine, wanted)
+        mine = numpy.full(5000, 32768, "f4")
+        self.comm.allreduce("limit on the wire", mine, wire="f16").wait(DEADLINE)
+        self.check_equal(mine, numpy.full(5000, 32768, "f4"))
+
     def test_bf16_by_address(self):
         # The upper halves of f32.
         floats = numpy.full(5, self.rank + 1, "f4")

@@ -6,6 +6,8 @@ namespace tutti {
 // Two levels. The data is cut into m rails, m the least number of ranks on any host; each host
 // reduces rail i to its member i, the members i of all hosts run a ring over rail i, and each host
 // gathers the rails again. A host of h sends 2(h-1)/h of the data to others, whatever the layout.
+// Sums that are scaled do not run around a ring, which would need another divisor in each round: of
+// a rail each host reduces a chunk from all hosts.
 Schedule hierarchical_allreduce(const Problem& problem) {
   Builder builder;
   const HostMap hosts(problem);
@@ -15,20 +17,31 @@ Schedule hierarchical_allreduce(const Problem& problem) {
   const auto rails = cut({0, problem.counts[0]}, hosts.least_members());
   const bool has_rail = place < rails.size();
 
-  direct_reduce_scatter(builder, local, rails, Slot::input, has_rail ? rails[place].begin : 0);
+  const bool is_scaled = problem.sums == Sums::scaled;
+  const int within = divisor_of(problem.sums, hosts.most_members());
+  const int between = divisor_of(problem.sums, hosts.count());
+  direct_reduce_scatter(builder, local, rails, Slot::input, has_rail ? rails[place].begin : 0,
+                        within);
   if (has_rail) {
     Group across{{}, host};
     for (int other = 0; other < hosts.count(); ++other)
       across.ranks.push_back(hosts.members(other)[place]);
     const auto chunks = cut(rails[place], hosts.count());
     const Range own = chunks[static_cast<size_t>(host)];
-    ring_reduce_scatter(builder, across, chunks, Slot::output, own.begin);
-    ring_allgather(builder, across, chunks, Slot::output, own);
+    if (is_scaled) {
+      direct_reduce_scatter(builder, across, chunks, Slot::output, own.begin, between);
+      direct_allgather(builder, across, chunks);
+    } else {
+      ring_reduce_scatter(builder, across, chunks, Slot::output, own.begin);
+      ring_allgather(builder, across, chunks, Slot::output, own);
+    }
   } else {
-    builder.next_round(2 * (hosts.count() - 1));
+    builder.next_round(is_scaled ? 2 : 2 * (hosts.count() - 1));
   }
   direct_allgather(builder, local, rails);
-  return builder.take();
+  auto schedule = builder.take();
+  schedule.divisor = within * between;
+  return schedule;
 }
 
 }  // namespace tutti

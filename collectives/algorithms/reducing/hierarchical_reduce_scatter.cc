@@ -1,5 +1,5 @@
 #include "tutti/collectives/algorithms/algorithms.h"
-#include "tutti/collectives/algorithms/builder.h"
+#include "tutti/collectives/algorithms/sections.h"
 
 namespace tutti {
 
@@ -19,6 +19,8 @@ Schedule hierarchical_reduce_scatter(const Problem& problem) {
   for (size_t i = 0; i < members.size(); ++i) summed_by[i].insert(summed_by[i].begin(), members[i]);
   const auto& mine = summed_by[self];
   const auto size = static_cast<int>(members.size());
+  const int within = divisor_of(problem.sums, hosts.most_members());
+  const int between = divisor_of(problem.sums, hosts.count());
   const int64_t received = builder.scratch((size - 1) * longest(chunks));
   std::vector<int64_t> sums;
   for (const int owner : mine) sums.push_back(builder.scratch(chunk_of(owner).count));
@@ -37,7 +39,7 @@ Schedule hierarchical_reduce_scatter(const Problem& problem) {
     if (turn < mine.size()) {
       const Range chunk = chunk_of(mine[turn]);
       builder.reduce(Slot::input, chunk, {size, static_cast<int>(self), received, chunk.count},
-                     Slot::scratch, sums[turn]);
+                     Slot::scratch, sums[turn], within);
     }
     builder.next_round();
   }
@@ -53,8 +55,10 @@ Schedule hierarchical_reduce_scatter(const Problem& problem) {
     operand += own_count;
   }
   builder.reduce(Slot::scratch, {sums[0], own_count}, {hosts.count(), host, others, own_count},
-                 Slot::output, 0);
-  return builder.take();
+                 Slot::output, 0, between);
+  auto schedule = builder.take();
+  schedule.divisor = within * between;
+  return schedule;
 }
 
 }  // namespace tutti

@@ -55,15 +55,32 @@ inline std::vector<std::byte> small_numbers(DataType dtype, int64_t count, uint6
   return bytes;
 }
 
+/// Numbers at the ends of a type: sums of two of them leave it. Of f16 and wider floats powers of
+/// two, so that no order of adding up rounds.
+inline std::vector<std::byte> numbers_at_limits(DataType dtype, int64_t count, uint64_t seed) {
+  const double most = is_float(dtype) ? 32'768 : 1e30;  // a cast saturates
+  const double numbers[] = {most, -most, most, is_float(dtype) ? 0.0 : 1.0};
+  const auto size = static_cast<size_t>(size_of(dtype)), n = static_cast<size_t>(count);
+  std::vector<std::byte> four(4 * size), bytes(n * size);
+  cast_reference(DataType::f64, reinterpret_cast<const std::byte*>(numbers), dtype, four.data(), 4);
+  fill_from_four(bytes.data(), n, size, four.data(), seed);
+  return bytes;
+}
+
 class CaseMaker {
  public:
   CaseMaker(int size, uint64_t seed) : size_(size), random_(seed) {}
+
+  bool at_limits = false;  // the numbers
+  int absent = -1;       // a rank that has joined and adds zeros: an average divides by the others
+  double postscale = 1;  // of what reduces
 
   Case make(CollectiveKind kind, DataType dtype, ReduceOp op, int64_t count) {
     Case test;
     test.shape.kind = kind;
     test.shape.dtype = dtype;
     test.shape.op = op;
+    test.shape.scale.factor = postscale;
     test.shape.root = static_cast<int>(random_() % static_cast<uint64_t>(size_));
     const auto n = static_cast<size_t>(size_);
     for (auto* lists : {&test.inputs, &test.outputs, &test.expected}) lists->resize(n);
@@ -83,7 +100,9 @@ class CaseMaker {
  private:
   using Bytes = std::vector<std::byte>;
 
-  Bytes numbers(int64_t count) { return small_numbers(test_->shape.dtype, count, random_()); }
+  Bytes numbers(int64_t count) {
+    return (at_limits ? numbers_at_limits : small_numbers)(test_->shape.dtype, count, random_());
+  }
   size_t bytes(int64_t count) const {
     return static_cast<size_t>(count * size_of(test_->shape.dtype));
   }
@@ -96,13 +115,22 @@ class CaseMaker {
   static int64_t sum(const std::vector<int64_t>& counts) {
     return std::accumulate(counts.begin(), counts.end(), int64_t{0});
   }
+  void leave_out_absent() {
+    if (absent >= 0) std::ranges::fill(test_->inputs[static_cast<size_t>(absent)], std::byte{0});
+  }
   Bytes reduced() const {
     const auto& shape = test_->shape;
     std::vector<const std::byte*> inputs;
     for (const auto& input : test_->inputs) inputs.push_back(input.data());
     Bytes result(test_->inputs[0].size());
-    reduce_reference(shape.dtype, shape.op, result.data(), inputs,
-                     static_cast<int64_t>(result.size()) / size_of(shape.dtype), shape.scale);
+    auto op = shape.op;
+    auto scale = shape.scale;
+    if (absent >= 0 && op == ReduceOp::average) {
+      op = ReduceOp::sum;
+      scale.divisor = size_ - 1;
+    }
+    reduce_reference(shape.dtype, op, result.data(), inputs,
+                     static_cast<int64_t>(result.size()) / size_of(shape.dtype), scale);
     return result;
   }
   static Bytes joined(const std::vector<Bytes>& parts) {
@@ -123,6 +151,7 @@ class CaseMaker {
           test.inputs[r] = numbers(count_);
           test.send_counts[r] = {count_};
         }
+        leave_out_absent();
         test.expected[root] = reduced();
         for (size_t r = 0; r < n; ++r)
           if (test.shape.kind == CollectiveKind::allreduce) test.expected[r] = test.expected[root];
@@ -158,6 +187,7 @@ class CaseMaker {
           test.inputs[r] = numbers(sum(same));
           test.send_counts[r] = same;
         }
+        leave_out_absent();
         const Bytes all = reduced();
         size_t at = 0;
         for (size_t r = 0; r < n; ++r) {

@@ -42,8 +42,10 @@ DataType type_of(ncclDataType_t dtype) {
 ReduceOp op_of(int op) {
   constexpr ReduceOp kOps[] = {ReduceOp::sum, ReduceOp::product, ReduceOp::max, ReduceOp::min,
                                ReduceOp::average};
-  return kOps[op];
+  return op < kFirstOwnOp ? kOps[op] : ReduceOp::sum;
 }
+
+Scale scale_of(int op) { return {1.0, op < kFirstOwnOp ? 1 : int64_t{1} << (op - kFirstOwnOp)}; }
 
 size_t bytes_of(const FakeCall& call) {
   return call.count * static_cast<size_t>(size_of(type_of(call.dtype)));
@@ -68,7 +70,7 @@ void compute(FakeSlot& slot, int size) {
     const auto parts = first.kind == Kind::reduce_scatter ? static_cast<size_t>(size) : 1;
     slot.result.resize(bytes_of(first) * parts);
     tutti::reduce_reference(type_of(first.dtype), op_of(first.op), slot.result.data(), inputs,
-                            static_cast<int64_t>(first.count * parts), {});
+                            static_cast<int64_t>(first.count * parts), scale_of(first.op));
     return;
   }
   for (const auto& [rank, call] : slot.arrived) {

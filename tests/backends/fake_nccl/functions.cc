@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 
 #include "tests/backends/fake_nccl/world.h"
+#include "tutti/kernels/convert.h"
 #include "tutti/tensor/device_runtime.h"
+#include "tutti/tensor/dtype.h"
 
 using namespace tutti;
 using namespace tutti::test;
@@ -284,6 +287,19 @@ ncclResult_t ncclGroupEnd() {
   const Inside inside(*group.comm, "ncclGroupEnd");
   if (!inside.may_go_on()) return ncclInvalidUsage;
   return submit(*group.comm, std::move(calls), group.stream);
+}
+
+// Such an operator's number says by which power of two it divides.
+ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t dtype,
+                                      ncclScalarResidence_t, ncclComm_t handle) {
+  auto& comm = fake(handle);
+  const Inside inside(comm, "ncclRedOpCreatePreMulSum");
+  if (!inside.may_go_on()) return ncclInvalidUsage;
+  if (dtype != ncclFloat16) return refuse("ncclRedOpCreatePreMulSum of another type than f16");
+  Float16 factor;
+  std::memcpy(&factor, scalar, sizeof factor);
+  *op = static_cast<ncclRedOp_t>(kFirstOwnOp + std::lround(-std::log2(to_float(factor))));
+  return ncclSuccess;
 }
 
 using Kind = FakeCall::Kind;

@@ -23,6 +23,9 @@
 
 namespace tutti::test {
 
+/// The first operator that a program made.
+inline constexpr int kFirstOwnOp = ncclNumOps + 8;
+
 /// One call for a collective or one half of a pair, as it came.
 struct FakeCall {
   enum class Kind { allreduce, reduce, reduce_scatter, allgather, broadcast, send, recv };
