@@ -121,6 +121,11 @@ int64_t sum(std::span<const int64_t> counts) {
 
 Run::~Run() {
   operation_.reset();
+  // What was given up may wait for its input still: its memory must stay where it is.
+  if (copying_ && !copying_->is_over()) {
+    static_cast<void>(region_.release());
+    static_cast<void>(copying_.release());
+  }
   pool_.give_back(std::move(region_), device_);
   pool_.give_back(std::move(output_region_));
 }
@@ -319,6 +324,9 @@ void Run::start_on_device(Launch& launch) {
     gated_.push_back(entry.work.get());
     entry.work->set_on_its_way(false);  // again, after a veto
   }
+  // What reduces is written by its owner alone, where it lies in place.
+  if (region_bytes_ == 0 && members_.empty() && !is_pair(collective_.kind))
+    keep_input_apart(/*is_packed=*/true);
   device_launch_ = {};
   device_launch_.ready = ready_;
   device_launch_.gates = gates_;

@@ -115,6 +115,7 @@ class Run {
   void bind();
   void start_on_device(Launch& launch);
   void contribute_nothing();
+  bool must_keep_input_apart(bool is_packed) const;
   void keep_input_apart(bool is_packed);
   bool is_one_tensor() const;
 
@@ -132,6 +133,25 @@ class Run {
   std::vector<Member> members_;
   int rank_ = 0;  // this one, where it must be known
   std::unique_ptr<Region> region_, output_region_;
+  /// A copy of an input on its device, and when it is there.
+  struct Copying {
+    DeviceRuntime& runtime;
+    StreamRef stream;
+    std::unique_ptr<StreamPoint> done = {};
+    Copying(DeviceRuntime& used, Device device)
+        : runtime(used), stream(used.create_stream(device)) {}
+    ~Copying() { runtime.destroy_stream(stream); }
+    bool is_over() const noexcept {
+      try {
+        return done && runtime.reached(done->event());
+      } catch (const std::exception&) {
+        return false;  // the device has failed for good
+      }
+    }
+    Copying(const Copying&) = delete;
+    Copying& operator=(const Copying&) = delete;
+  };
+  std::unique_ptr<Copying> copying_;
   std::vector<Piece> inputs_, outputs_;
   std::vector<Window> windows_;  // if all of the bucket is shared memory
   bool may_share_ = false;

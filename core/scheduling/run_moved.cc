@@ -8,6 +8,7 @@
 #include <functional>
 #include <iterator>
 #include <numeric>
+#include <utility>
 
 #include "tutti/core/scheduling/run.h"
 #include "tutti/tensor/packing.h"
@@ -148,15 +149,15 @@ void Run::stage(const Signature& signature, Entry* entry, int64_t input_count,
   collective_.output = output_region_->data();
 }
 
-// Input that the output would overwrite too soon is copied: of a reduce_scatter where schedules
-// run, and rows that lie in the output at another place than they get there.
-void Run::keep_input_apart(bool is_packed) {
+// Input that the output would overwrite too soon is copied, wherever it lies: of a reduce_scatter
+// where schedules run, and rows that lie in the output at another place than they get there.
+bool Run::must_keep_input_apart(bool is_packed) const {
   const auto kind = collective_.kind;
   const bool is_joined = kind == CollectiveKind::allgather || kind == CollectiveKind::gather;
-  if (!is_joined && (kind != CollectiveKind::reduce_scatter || is_packed)) return;
+  if (!is_joined && (kind != CollectiveKind::reduce_scatter || is_packed)) return false;
   const auto* input = collective_.input;
   const auto* output = collective_.output;
-  if (input == nullptr || output == nullptr) return;
+  if (input == nullptr || output == nullptr) return false;
   const int64_t element = size_of(collective_.dtype);
   const auto own = static_cast<size_t>(rank_);
   const int64_t all = total(send_counts_) * element, mine = send_counts_[own] * element;
@@ -164,11 +165,30 @@ void Run::keep_input_apart(bool is_packed) {
   const std::less_equal<const std::byte*> no_later;
   if (given == 0 || taken == 0 || no_later(input + given, output) ||
       no_later(output + taken, input))
-    return;
-  if (is_joined && input == output + total(std::span(send_counts_).first(own)) * element) return;
-  region_ = pool_.take(static_cast<size_t>(given));
-  std::memcpy(region_->data(), input, static_cast<size_t>(given));
+    return false;
+  return !is_joined || input != output + total(std::span(send_counts_).first(own)) * element;
+}
+
+void Run::keep_input_apart(bool is_packed) {
+  if (!must_keep_input_apart(is_packed)) return;
+  const bool is_joined = collective_.kind != CollectiveKind::reduce_scatter;
+  const int64_t count = is_joined ? send_counts_[static_cast<size_t>(rank_)] : total(send_counts_);
+  const auto bytes = static_cast<size_t>(count * size_of(collective_.dtype));
+  const auto* input = std::exchange(collective_.input, nullptr);
+  region_ = pool_.take(bytes, device_);
   collective_.input = region_->data();
+  if (device_.kind == DeviceKind::cpu) {
+    std::memcpy(region_->data(), input, bytes);
+    return;
+  }
+  // In the order of a stream of its own, which waits for the input as the backend would.
+  auto& runtime = device_runtime(device_.kind);
+  copying_ = std::make_unique<Copying>(runtime, device_);
+  for (void* event : ready_)
+    if (event != nullptr) runtime.wait_event(copying_->stream, event);
+  runtime.copy(region_->data(), input, bytes, copying_->stream);
+  copying_->done = std::make_unique<StreamPoint>(runtime, device_, copying_->stream);
+  ready_ = {copying_->done->event()};
 }
 
 // --- several in one bucket ----------------------------------------------------------------------

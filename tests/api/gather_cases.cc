@@ -73,6 +73,40 @@ TUTTI_CASE(Allgather, IntoTheCallersMemory) {
   expect_gathered(output, comm.size(), [](int) { return 2; });
 }
 
+// Rank r gives r + 1 rows, which lie at every row of the output where they fit, and come to where
+// they belong.
+template <class Gather>
+void gather_from_every_row(Communicator& comm, bool has_output, Gather gather) {
+  const int size = comm.size();
+  const int64_t own = comm.rank() + 1, all = size * (size + 1) / 2;
+  for (int64_t at = 0; at < all; ++at) {
+    const Tensor output(Shape{all, 3}, DataType::f32);
+    if (!has_output) {
+      gather(rows_of(comm.rank(), own, DataType::f32), TensorView());
+      continue;
+    }
+    auto* data = reinterpret_cast<float*>(output.data());
+    std::fill_n(data, 3 * all, -1.0f);
+    const int64_t begin = std::min(at, all - own);
+    std::fill_n(data + 3 * begin, 3 * own, static_cast<float>(comm.rank()));
+    gather(TensorView(data + 3 * begin, Shape{own, 3}, DataType::f32), output);
+    expect_gathered(output, size, [](int rank) { return int64_t{rank} + 1; });
+  }
+}
+
+TUTTI_CASE(Allgather, FromEveryRowOfTheOutput) {
+  gather_from_every_row(comm, true, [&](TensorView input, TensorView output) {
+    comm.allgather("rows", input, output).wait();
+  });
+}
+
+TUTTI_CASE(Rooted, GatherFromEveryRowOfTheOutput) {
+  for (int root = 0; root < comm.size(); ++root)
+    gather_from_every_row(comm, comm.rank() == root, [&](TensorView input, TensorView output) {
+      comm.gather("rows", input, output, root).wait();
+    });
+}
+
 TUTTI_CASE(Allgather, AsyncFused) {
   std::vector<Tensor> inputs;
   std::vector<Work> works;

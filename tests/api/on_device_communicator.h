@@ -74,7 +74,7 @@ class OnDeviceCommunicator {
   Work gather(std::string_view name, TensorView input, int root = 0) {
     return inner_->gather(name, there(input), root);
   }
-  Work gather(std::string_view name, TensorView input, TensorView output, int root) {
+  Work gather(std::string_view name, TensorView input, TensorView output, int root = 0) {
     return inner_->gather(name, there(input), there(output), root);
   }
   Work scatter(std::string_view name, TensorView input, TensorView output, int root,
