@@ -124,6 +124,33 @@ TEST(ReceiveAny, AReceiveFromThatRankGoesBefore) {
   });
 }
 
+// A name is a message of its own: what comes under another one is none of a receive from any.
+TEST(ReceiveAny, ASendOfAnotherNameWaitsForItsOwnReceive) {
+  run_threads(2, [](Communicator& comm) {
+    std::vector<int32_t> work{comm.rank() * 10}, status{comm.rank() * 20};
+    if (comm.rank() == 0) {
+      auto any = comm.recv_any("work", work);
+      comm.barrier("any waits").wait();
+      comm.barrier("status was sent").wait();
+      EXPECT_FALSE(any.done());
+      comm.recv("status", status, 1).wait();
+      EXPECT_EQ(status[0], 20);
+      EXPECT_FALSE(any.done());
+      comm.barrier("status came").wait();
+      EXPECT_EQ(any.source(), 1);
+      EXPECT_EQ(work[0], 10);
+    } else {
+      comm.barrier("any waits").wait();
+      auto sent = comm.send("status", status, 0);
+      comm.barrier("status was sent").wait();
+      sent.wait();
+      comm.barrier("status came").wait();
+      comm.send("work", work, 0).wait();
+    }
+    still_works(comm);
+  });
+}
+
 TEST(ReceiveAny, WhatDoesNotFitIsAnErrorOfThoseTwo) {
   run_threads(3, [](Communicator& comm) {
     std::vector<float> ten(10, 1.0f), five(5, 2.0f);
