@@ -14,36 +14,36 @@
 namespace tutti::test {
 namespace {
 
-constexpr int64_t kWidth = 3;
+constexpr int64_t kRowWidth = 3;
 
-double value(int rank, int64_t row) { return static_cast<double>(rank * 64 + row % 61); }
-double sum_of(int size, int64_t row) {
+double row_value(int rank, int64_t row) { return static_cast<double>(rank * 64 + row % 61); }
+double sum_of_row(int size, int64_t row) {
   double sum = 0;
-  for (int rank = 0; rank < size; ++rank) sum += value(rank, row);
+  for (int rank = 0; rank < size; ++rank) sum += row_value(rank, row);
   return sum;
 }
 
-using Row = std::function<double(int64_t row)>;
+using RowFormula = std::function<double(int64_t row)>;
 
-/// Rows on the tests' device, whose memory the host reads once a Work is done.
-class Rows {
+/// DeviceRows on the tests' device, whose memory the host reads once a Work is done.
+class DeviceRows {
  public:
-  Rows(int64_t rows, const Row& row)
-      : tensor_(make_tensor(Shape{rows, kWidth}, DataType::f32,
-                            [&](int64_t i) { return row(i / kWidth); })) {}
-  explicit Rows(int64_t rows) : Rows(rows, [](int64_t) { return -1; }) {}
+  DeviceRows(int64_t rows, const RowFormula& row)
+      : tensor_(make_tensor(Shape{rows, kRowWidth}, DataType::f32,
+                            [&](int64_t i) { return row(i / kRowWidth); })) {}
+  explicit DeviceRows(int64_t rows) : DeviceRows(rows, [](int64_t) { return -1; }) {}
 
-  /// Rows [begin, begin + count).
+  /// DeviceRows [begin, begin + count).
   TensorView at(int64_t begin, int64_t count) const {
-    return {tensor_.data() + begin * kWidth * size_of(DataType::f32), Shape{count, kWidth},
+    return {tensor_.data() + begin * kRowWidth * size_of(DataType::f32), Shape{count, kRowWidth},
             DataType::f32, Device{DeviceKind::fake, 0}};
   }
   TensorView operator()() const { return at(0, tensor_.shape()[0]); }
-  void expect(const Row& row) const { expect(0, tensor_.shape()[0], row); }
-  void expect(int64_t begin, int64_t count, const Row& row) const {
+  void expect(const RowFormula& row) const { expect(0, tensor_.shape()[0], row); }
+  void expect(int64_t begin, int64_t count, const RowFormula& row) const {
     const auto part = at(begin, count);
     expect_elements({part.data(), part.shape(), part.dtype()},
-                    [&](int64_t i) { return row(i / kWidth); });
+                    [&](int64_t i) { return row(i / kRowWidth); });
   }
 
  private:
@@ -57,31 +57,34 @@ TUTTI_CASE(Outputs, OfEveryKindOnADevice) {
   for (const int64_t rows : {1, 700}) {
     const int64_t all = size * rows;
     const auto name = [&](const char* kind) { return fmt::format("{} {}", kind, rows); };
-    const Row mine = [&](int64_t row) { return value(rank, row); };
-    const Row joined = [&](int64_t row) { return value(static_cast<int>(row / rows), row % rows); };
+    const RowFormula mine = [&](int64_t row) { return row_value(rank, row); };
+    const RowFormula joined = [&](int64_t row) {
+      return row_value(static_cast<int>(row / rows), row % rows);
+    };
     for (int step = 0; step < 3; ++step) {
       SCOPED_TRACE(fmt::format("{} rows, step {}", rows, step));
-      const Rows part(rows, mine), whole(all, mine);
-      Rows out(rows), all_out(all);
+      const DeviceRows part(rows, mine), whole(all, mine);
+      DeviceRows out(rows), all_out(all);
       comm.allreduce(name("allreduce"), part(), out(), sum).wait();
-      out.expect([&](int64_t row) { return sum_of(size, row); });
+      out.expect([&](int64_t row) { return sum_of_row(size, row); });
       comm.broadcast(name("broadcast"), part(), out(), root).wait();
-      out.expect([&](int64_t row) { return value(root, row); });
+      out.expect([&](int64_t row) { return row_value(root, row); });
       comm.reduce(name("reduce"), part(), out(), root).wait();
-      out.expect([&](int64_t row) { return rank == root ? sum_of(size, row) : value(root, row); });
+      out.expect(
+          [&](int64_t row) { return rank == root ? sum_of_row(size, row) : row_value(root, row); });
       comm.allgather(name("allgather"), part(), all_out()).wait();
       all_out.expect(joined);
       comm.reduce_scatter(name("reduce_scatter"), whole(), out(), sum).wait();
-      out.expect([&](int64_t row) { return sum_of(size, rank * rows + row); });
+      out.expect([&](int64_t row) { return sum_of_row(size, rank * rows + row); });
       comm.alltoall(name("alltoall"), whole(), all_out(), {}).wait();
       all_out.expect([&](int64_t row) {
-        return value(static_cast<int>(row / rows), rank * rows + row % rows);
+        return row_value(static_cast<int>(row / rows), rank * rows + row % rows);
       });
-      Rows gathered(all);
+      DeviceRows gathered(all);
       comm.gather(name("gather"), part(), gathered(), root).wait();
       gathered.expect([&](int64_t row) { return rank == root ? joined(row) : -1; });
       comm.scatter(name("scatter"), whole(), out(), root).wait();
-      out.expect([&](int64_t row) { return value(root, rank * rows + row); });
+      out.expect([&](int64_t row) { return row_value(root, rank * rows + row); });
       part.expect(mine);
       whole.expect(mine);
     }
@@ -95,20 +98,20 @@ TUTTI_CASE(Outputs, OfUnequalPartsOnADevice) {
   std::vector<int64_t> rows;
   for (int64_t other = 0; other < size; ++other) rows.push_back(2 * other);
   const int64_t all = size * (size - 1), before = rank * (rank - 1), own = 2 * rank;
-  const Rows whole(all, [&](int64_t row) { return value(rank, row); });
-  const Rows scattered(own), exchanged(own * size), joined(all);
+  const DeviceRows whole(all, [&](int64_t row) { return row_value(rank, row); });
+  const DeviceRows scattered(own), exchanged(own * size), joined(all);
   comm.reduce_scatter("reduce_scatter", whole(), scattered(), {.op = ReduceOp::sum}, rows).wait();
-  scattered.expect([&](int64_t row) { return sum_of(size, before + row); });
+  scattered.expect([&](int64_t row) { return sum_of_row(size, before + row); });
   comm.alltoall("alltoall", whole(), exchanged(), rows).wait();
   exchanged.expect([&](int64_t row) {
-    return value(static_cast<int>(row / std::max<int64_t>(own, 1)), before + row % own);
+    return row_value(static_cast<int>(row / std::max<int64_t>(own, 1)), before + row % own);
   });
   comm.allgather("allgather", whole.at(before, own), joined()).wait();
   int owner = 0;
   joined.expect([&](int64_t row) {
     owner = row == 0 ? 0 : owner;
     while (row >= int64_t{owner} * (owner + 1)) ++owner;
-    return value(owner, row);
+    return row_value(owner, row);
   });
 }
 
@@ -117,22 +120,22 @@ TUTTI_CASE(Outputs, InPlaceOnADevice) {
   const int rank = comm.rank(), size = comm.size();
   for (const int64_t rows : {2, 700}) {
     const auto name = [&](const char* kind) { return fmt::format("{} {}", kind, rows); };
-    const Row mine = [&](int64_t row) { return value(rank, row); };
-    const Rows scattered(size * rows, mine), gathered(size * rows, mine);
+    const RowFormula mine = [&](int64_t row) { return row_value(rank, row); };
+    const DeviceRows scattered(size * rows, mine), gathered(size * rows, mine);
     comm.reduce_scatter(name("reduce_scatter"), scattered(), scattered.at(rank * rows, rows),
                         {.op = ReduceOp::sum})
         .wait();
     scattered.expect(rank * rows, rows,
-                     [&](int64_t row) { return sum_of(size, rank * rows + row); });
+                     [&](int64_t row) { return sum_of_row(size, rank * rows + row); });
     comm.allgather(name("allgather"), gathered.at(rank * rows, rows), gathered()).wait();
-    gathered.expect([&](int64_t row) { return value(static_cast<int>(row / rows), row); });
+    gathered.expect([&](int64_t row) { return row_value(static_cast<int>(row / rows), row); });
   }
-  const Rows whole(2 * size);
-  expect_refused("input and output share memory; give two tensors, or this rank's part of it",
-                 [&] { comm.reduce_scatter("x", whole(), whole.at(1, 2), {}); });
+  const DeviceRows whole(2 * size);
+  test::expect_refused("input and output share memory; give two tensors, or this rank's part of it",
+                       [&] { comm.reduce_scatter("x", whole(), whole.at(1, 2), {}); });
   const std::string shared = "input and output share memory on fake:0; give two tensors there";
-  expect_refused(shared, [&] { comm.alltoall("x", whole(), whole(), {}); });
-  expect_refused(shared, [&] { comm.gather("x", whole.at(0, 2), whole(), rank); });
+  test::expect_refused(shared, [&] { comm.alltoall("x", whole(), whole(), {}); });
+  test::expect_refused(shared, [&] { comm.gather("x", whole.at(0, 2), whole(), rank); });
   expect_still_works(comm);
 }
 
