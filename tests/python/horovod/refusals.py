@@ -66,6 +66,18 @@ class Refusals(RankCase):
         self.assertHeard(lambda op: hvd.reducescatter(one, op=op), hvd.Sum, hvd.Max, "Average")
         self.assertHeard(hvd.allgather, one, torch.tensor(1.0), "no first dimension")
 
+    def test_groups_may_be_generators(self):
+        def both():
+            yield torch.ones(self.size)
+            yield torch.ones(self.size, 2)
+
+        for call, rows in (
+            (lambda t: hvd.grouped_allreduce(t, op=hvd.Sum), self.size),
+            (lambda t: hvd.grouped_allreduce_(t, op=hvd.Sum), self.size),
+            (hvd.grouped_allgather, self.size**2), (hvd.grouped_reducescatter, 1),
+        ):  # fmt: skip
+            self.assertEqual([len(one) for one in call(both())], [rows, rows])
+
     def test_numbers_outside_of_operations(self):
         for ranks in ([0.0], [True], ["0"], [0, 0]):
             with self.assertRaisesRegex(ValueError, "whole number|each once"):

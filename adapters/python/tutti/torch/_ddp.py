@@ -98,7 +98,9 @@ class _Reducer:
     hand them over. The hooks are on nodes of autograd's that others may hold, so they do not keep
     this, and go with it."""
 
-    def __init__(self, module: nn.Module, group: Group, wire: Optional[str], finds_unused: bool) -> None:
+    def __init__(
+        self, module: nn.Module, group: Group, wire: Optional[str], finds_unused: bool
+    ) -> None:
         self._module = module
         self._group = group
         self._finds_unused = finds_unused
@@ -169,7 +171,8 @@ class _Reducer:
                 f"was {kind[0]} on {kind[1]} when the model was wrapped, and is {parameter.dtype} on "
                 f"{parameter.device}"
                 if kind is not None
-                else "requires a gradient and did not when the model was wrapped, or was put there since"
+                else "requires a gradient and did not when the model was wrapped, or was put there "
+                "since"
             )
             raise RuntimeError(
                 f'rank {rank}: parameter "{name}" {what}, so the ranks would not share its gradient; '

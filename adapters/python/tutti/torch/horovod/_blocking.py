@@ -126,6 +126,7 @@ def grouped_allreduce(
     compression: Any = Compression.none, op: Optional[int] = None, prescale_factor: float = 1.0,
     postscale_factor: float = 1.0, process_set: ProcessSet = global_process_set,
 ) -> list[Tensor]:  # fmt: skip
+    tensors = list(tensors)
     if len(tensors) == 1:
         return [
             allreduce(
@@ -164,7 +165,9 @@ def grouped_allgather(
     name: Optional[str] = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[Tensor]:
-    if any(getattr(tensor, "requires_grad", False) for tensor in tensors):  # each then has a gradient of its own
+    tensors = list(tensors)
+    # Each then has a gradient of its own.
+    if any(getattr(tensor, "requires_grad", False) for tensor in tensors):
         names = (name and f"{name}.{index}" for index in range(len(tensors)))
         return [allgather(tensor, one, process_set) for tensor, one in zip(tensors, names)]
     return synchronize(  # type: ignore[no-any-return]
@@ -218,6 +221,7 @@ def grouped_reducescatter(
     op: int = Average, process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0, postscale_factor: float = 1.0,
 ) -> list[Tensor]:  # fmt: skip
+    tensors = list(tensors)
     if any(getattr(tensor, "requires_grad", False) for tensor in tensors):
         names = (name and f"{name}.{index}" for index in range(len(tensors)))
         return [
