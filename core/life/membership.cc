@@ -8,7 +8,7 @@
 #include <optional>
 #include <string_view>
 
-#include "tutti/base/process/standard_streams.h"
+#include "tutti/base/standard_streams.h"
 #include "tutti/base/text.h"
 #include "tutti/core/life/communicator_state.h"
 #include "tutti/core/life/rounds.h"

@@ -10,8 +10,8 @@
 
 #include "tools/doctor/machine.h"
 #include "tools/doctor/probe.h"
+#include "tools/inheritance.h"
 #include "tools/run/child.h"
-#include "tools/run/inheritance.h"
 #include "tutti/backends/plugins.h"
 #include "tutti/base/error.h"
 #include "tutti/core/settings/option_table.h"

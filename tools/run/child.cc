@@ -14,7 +14,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "tools/run/inheritance.h"
+#include "tools/inheritance.h"
 #include "tutti/base/error.h"
 
 extern char** environ;

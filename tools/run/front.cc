@@ -19,7 +19,7 @@
 #include <thread>
 #include <vector>
 
-#include "tools/run/inheritance.h"
+#include "tools/inheritance.h"
 #include "tools/run/output.h"
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"

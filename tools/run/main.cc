@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
+#include "tools/inheritance.h"
 #include "tools/run/command_line.h"
-#include "tools/run/inheritance.h"
 #include "tools/run/job.h"
 #include "tools/run/remote_rank.h"
 #include "tutti/base/error.h"

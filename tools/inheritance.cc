@@ -1,10 +1,10 @@
-#include "tools/run/inheritance.h"
+#include "tools/inheritance.h"
 
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-#include "tutti/base/process/standard_streams.h"
+#include "tutti/base/standard_streams.h"
 
 namespace tutti::run {
 

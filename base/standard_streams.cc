@@ -1,4 +1,4 @@
-#include "tutti/base/process/standard_streams.h"
+#include "tutti/base/standard_streams.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
