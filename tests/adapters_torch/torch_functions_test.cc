@@ -172,7 +172,7 @@ TEST(TorchFunctions, SyncBatchNormOfEveryTypeIsThatOfTheJoinedBatch) {
       const auto joined = drawn(mean, deviation), weights_of_loss = drawn(0, 1);
       torch::nn::BatchNorm2d alone(kFeatures);
       alone->to(torch::kFloat64);
-      auto input = joined.to(torch::kFloat64).requires_grad_();
+      auto input = joined.to(torch::kFloat64, false, true).requires_grad_();  // a copy
       const auto expected = alone(input);
       (expected * weights_of_loss.to(torch::kFloat64)).sum().backward();
       const auto far = [](const torch::Tensor& got, const torch::Tensor& right) {
