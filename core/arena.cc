@@ -217,9 +217,8 @@ GradientArena::~GradientArena() {
     }
   if (!step_begun_) return;
   // What was not handed over never ends by itself.
-  std::vector<WorkCallback> callbacks;
   for (const auto& block : blocks_)
-    if (!block.submitted) work_->finish_part(nullptr, callbacks);
+    if (!block.submitted) communicator_.state_->engine->end_part(*work_, {});
   try {
     Work(work_).wait();
   } catch (const Error&) {

@@ -30,10 +30,11 @@ void WorkState::report_unseen() {
   driver_->report(fmt::format("\"{}\" failed and nobody waited for it: {}", name_, error_->what()));
 }
 
-bool WorkState::finish_part(const Error* error, std::vector<WorkCallback>& callbacks) {
-  if (error != nullptr) {
+bool WorkState::finish_part(std::optional<Error> error,
+                            std::vector<WorkCallback>& callbacks) noexcept {
+  if (error) {
     const std::lock_guard lock(mutex_);
-    if (!error_) error_ = *error;
+    if (!error_) error_.emplace(std::move(*error));
   }
   if (parts_left_.fetch_sub(1) != 1) return false;
   if (gate_ != nullptr) std::atomic_ref(*gate_).store(1, std::memory_order_release);

@@ -136,19 +136,25 @@ void Engine::finish(std::span<Entry* const> entries, const Error* error) {
   // Before any thread sees that a Work is done: it finds that Work counted.
   publish_statistics();
   some_wake_ = true;
+  // Once a Work is out of its entry nobody else ends it, so nothing is thrown from then on.
   finishing_.clear();
-  finishing_.reserve(entries.size());  // once they are moved, nothing may be thrown
+  finishing_.reserve(entries.size());
   std::vector<std::pair<size_t, Error>> failed;
   some_may_be_free_ |= !retiring_.empty();
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const auto& entry = *entries[i];
+    if (error != nullptr)
+      failed.emplace_back(i, about(*error, entry.request.name));
+    else if (!retiring_.empty() && is_in_retired_memory(entry))
+      failed.emplace_back(i, freed_in_use(entry.request.name, context_.rank));
+  }
+  auto next_failed = failed.begin();
   {
     // From here on any thread may submit these names again, before it sees that the Work is done.
     const std::lock_guard lock(submit_mutex_);
     for (Entry* entry : entries) {
-      if (error != nullptr)
-        failed.emplace_back(finishing_.size(), about(*error, entry->request.name));
-      else if (!retiring_.empty() && is_in_retired_memory(*entry))
-        failed.emplace_back(finishing_.size(), freed_in_use(entry->request.name, context_.rank));
-      const bool is_good = failed.empty() || failed.back().first != finishing_.size();
+      const bool is_good = next_failed == failed.end() || next_failed->first != finishing_.size();
+      if (!is_good) ++next_failed;
       if (entry->reuses_work && is_good && !closed_)
         finishing_.push_back(entry->work);
       else
@@ -159,18 +165,24 @@ void Engine::finish(std::span<Entry* const> entries, const Error* error) {
       entry->pending = false;
     }
   }
-  auto next_failed = failed.begin();
+  next_failed = failed.begin();
   for (size_t i = 0; i < finishing_.size(); ++i) {
-    auto& work = finishing_[i];
-    const Error* why = nullptr;
-    if (next_failed != failed.end() && next_failed->first == i) why = &(next_failed++)->second;
-    if (!work->finish_part(why, finished_callbacks_) || finished_callbacks_.empty()) continue;
-    const auto exception = work->exception();
-    for (auto& callback : finished_callbacks_)
-      post([callback = std::move(callback), exception] { callback(exception); });
-    finished_callbacks_.clear();
+    std::optional<Error> why;
+    if (next_failed != failed.end() && next_failed->first == i)
+      why.emplace(std::move((next_failed++)->second));
+    end_part(*finishing_[i], std::move(why));
   }
   finishing_.clear();
+}
+
+void Engine::end_part(WorkState& work, std::optional<Error> error) noexcept {
+  std::vector<WorkCallback> callbacks;
+  if (!work.finish_part(std::move(error), callbacks)) return;
+  for (auto& callback : callbacks) try {
+      post([callback = std::move(callback), exception = work.exception()] { callback(exception); });
+    } catch (const std::bad_alloc&) {
+      // Without the memory for it a callback is destroyed and not called; the others get theirs.
+    }
 }
 
 void Engine::work_ended() {

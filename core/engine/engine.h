@@ -119,6 +119,9 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   /// Runs `function` as a callback: on the callbacks' thread, or, if the engine is closed, at once.
   /// Any thread; never blocks.
   void post(std::function<void()> function) { callbacks_.push(std::move(function)); }
+  /// One part of this Work is over; after the last one its callbacks run as callbacks do. Any
+  /// thread; never blocks, never throws.
+  void end_part(WorkState& work, std::optional<Error> error) noexcept;
   /// A callback has ended a Work: the threads that wait for it, or that hold back what comes after
   /// it, look again. Any thread.
   void work_ended();
@@ -310,7 +313,6 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   std::vector<bool> gone_;           // peers that left or died
   std::optional<Error> left_;        // why nothing new can be done: this rank closes, or one left
   std::vector<std::shared_ptr<WorkState>> finishing_;
-  std::vector<WorkCallback> finished_callbacks_;
   std::vector<Entry*> taken_;
   std::vector<Entry*> deferred_;                   // until what their streams wait for is done
   std::vector<std::unique_ptr<Region>> retiring_;  // until no pending operation uses them

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <atomic>
 #include <deque>
+#include <new>
+#include <optional>
 
 #include "tutti/backends/device/device_span.h"
 
@@ -19,6 +21,24 @@ Tensor tensor_in(const std::shared_ptr<void>& memory, const TensorView& view) {
 
 size_t bytes_of(const TensorView& view) {
   return view.data() == nullptr ? 0 : static_cast<size_t>(view.bytes());
+}
+
+// Of the exception that is being handled, which ended the operation called `name`.
+Error staging_error(const std::string& name) {
+  try {
+    throw;
+  } catch (const Error& error) {
+    return error;
+  } catch (const std::bad_alloc&) {
+    return Error(ErrorCode::out_of_memory,
+                 fmt::format("\"{}\": this process ran out of memory on the way to or from the "
+                             "device",
+                             name))
+        .with_tensor(name);
+  } catch (const std::exception& error) {
+    return Error(ErrorCode::internal, fmt::format("\"{}\": {}", name, error.what()))
+        .with_tensor(name);
+  }
 }
 
 }  // namespace
@@ -55,8 +75,8 @@ class Staging::StagedTensor final : public Staged {
     if (failure_) return;
     try {
       copy(begin, count);
-    } catch (const Error& error) {
-      failure_ = error;
+    } catch (...) {
+      failure_ = std::current_exception();
     }
   }
 
@@ -72,7 +92,7 @@ class Staging::StagedTensor final : public Staged {
   void arrive(int64_t end) { arrived_.store(end, std::memory_order_release); }
   // Copies back what finished() was not told of piece by piece. Throws what failed there.
   void finish() {
-    if (failure_) throw Error(*failure_);
+    if (failure_) std::rethrow_exception(failure_);
     if (has_output() && !travels_in_pieces_) copy(0, output_.count());
   }
 
@@ -94,12 +114,29 @@ class Staging::StagedTensor final : public Staged {
   const bool travels_in_pieces_;
   int64_t piece_ = 0;
   std::atomic<int64_t> arrived_{-1};
-  std::optional<Error> failure_;
+  std::exception_ptr failure_;
 };
 
-// One operation on its way: its tensors, and the two Works.
+// One operation on its way: its tensors, and the two Works. Every function that a device, an engine
+// or a queue is to call for it holds it. So when the last of them is gone, called or not, nothing
+// ends the user's Work any more, and the Job does.
 struct Staging::Job {
+  Job(std::shared_ptr<Engine> of, const std::string& name)
+      : engine(std::move(of)),
+        given_up(ErrorCode::unavailable,
+                 fmt::format("\"{}\": what should have ended it on its device was never called, as "
+                             "the device failed or this process ran out of memory; make a new "
+                             "Communicator",
+                             name)) {}
+  ~Job() {
+    if (is_promised && !engine->forked()) finish(std::move(given_up));
+  }
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
   std::shared_ptr<Engine> engine;
+  Error given_up;                    // made while there is memory
+  bool is_promised = false;          // the user has the Work, and it is not over
   std::shared_ptr<WorkState> outer;  // the user's
   std::shared_ptr<WorkState> inner;  // the engine's
   std::vector<std::unique_ptr<Entry>> entries;
@@ -110,13 +147,10 @@ struct Staging::Job {
 
   // The user's Work is over. Its callbacks may call the device's runtime, which a host function in
   // stream order may not, so this runs on the callbacks' thread.
-  void finish(const Error* error) {
-    std::vector<WorkCallback> callbacks;
-    outer->finish_part(error, callbacks);
+  void finish(std::optional<Error> error) noexcept {
+    is_promised = false;
+    engine->end_part(*outer, std::move(error));
     engine->work_ended();
-    const auto exception = outer->exception();
-    for (auto& callback : callbacks)
-      engine->post([callback = std::move(callback), exception] { callback(exception); });
   }
 
   // Once the first piece of every tensor is there; mostly in stream order.
@@ -124,9 +158,17 @@ struct Staging::Job {
     if (job->left.fetch_sub(1) != 1) return;
     try {
       job->engine->submit(std::move(job->entries), true);
-    } catch (const Error& error) {
-      job->forget();
-      job->engine->post([job, error] { job->finish(&error); });
+    } catch (...) {
+      fail(job);
+    }
+  }
+  // With the exception that is being handled. It may be handled in stream order.
+  static void fail(const std::shared_ptr<Job>& job) noexcept {
+    job->forget();
+    try {
+      job->engine->post([job, error = staging_error(job->outer->name())] { job->finish(error); });
+    } catch (const std::bad_alloc&) {
+      // Then the Job's own error will do.
     }
   }
   // Nothing was submitted. The engine's Work holds this, and this holds that Work and the engine.
@@ -161,8 +203,7 @@ Staging::~Staging() {
 
 std::shared_ptr<WorkState> Staging::submit(std::string name,
                                            std::vector<std::unique_ptr<Entry>> entries) {
-  auto job = std::make_shared<Job>();
-  job->engine = engine_;
+  auto job = std::make_shared<Job>(engine_, name);
   job->outer = std::make_shared<WorkState>(engine_, name, 1);
   job->outer->gate_streams(runtime_, device_);
   job->inner = std::make_shared<WorkState>(engine_, name, static_cast<int>(entries.size()));
@@ -179,8 +220,10 @@ std::shared_ptr<WorkState> Staging::submit(std::string name,
     job->forget();
     throw;
   }
+  auto outer = job->outer;
+  job->is_promised = true;
   Job::arrive(job);
-  return job->outer;
+  return outer;
 }
 
 void Staging::prepare(Entry& entry, const std::shared_ptr<Job>& job) {
@@ -217,7 +260,9 @@ void Staging::copy_out(StagedTensor& tensor, const std::shared_ptr<Job>& job) {
   span.end();
 }
 
-void Staging::copy_back(const std::shared_ptr<Job>& job, std::exception_ptr exception) {
+// Whatever is thrown here ends the user's Work, with that error if the stream still tells of its
+// end and else once the stream is idle, for it may still copy.
+void Staging::copy_back(const std::shared_ptr<Job>& job, std::exception_ptr exception) try {
   std::optional<Error> failed;
   try {
     if (exception) std::rethrow_exception(exception);
@@ -232,13 +277,24 @@ void Staging::copy_back(const std::shared_ptr<Job>& job, std::exception_ptr exce
       job->outer->set_output(i, made);
     }
     job->outer->set_received(job->inner->received());
-  } catch (const Error& error) {
-    failed = error;
+  } catch (...) {
+    failed = staging_error(job->outer->name());
   }
   job->outer->open_gate(stream_);
   runtime_.host_function(stream_, [job, failed] {
-    job->engine->post([job, failed] { job->finish(failed ? &*failed : nullptr); });
+    try {
+      job->engine->post([job, failed] { job->finish(failed); });
+    } catch (const std::bad_alloc&) {
+      // Then the Job ends it, when this function is gone.
+    }
   });
+} catch (...) {
+  try {
+    runtime_.synchronize(stream_);
+  } catch (const std::exception&) {
+    // The device failed for good and copies nothing more; the first of its errors is told.
+  }
+  job->finish(staging_error(job->outer->name()));
 }
 
 }  // namespace tutti

@@ -68,7 +68,7 @@ class WorkState {
   // --- called by the engine ---
   /// One part is over. True if it was the last one: the callbacks are handed over then. A second
   /// error is dropped.
-  bool finish_part(const Error* error, std::vector<WorkCallback>& callbacks);
+  bool finish_part(std::optional<Error> error, std::vector<WorkCallback>& callbacks) noexcept;
   /// Begins anew, for `parts` parts; the caller has the only handle. Reports an error that no
   /// thread saw.
   void reuse(int parts);

@@ -289,6 +289,92 @@ TEST(Staging, AResultThatCannotBeCopiedBackFailsItsWork) {
   });
 }
 
+// A device that refuses one of the calls that bring a result back, on the library's stream alone;
+// or drops all that is put there, as one that fails for good does.
+class RefusesOne : public FakeDevice {
+ public:
+  enum class Call { copy, write_word, host_function, dropped };
+  enum class How { error, no_memory };
+  RefusesOne(Call call, How how) : FakeDevice({.devices = 8}), call_(call), how_(how) {}
+  void refuse(const void* target, StreamRef of_user) {
+    of_user_ = of_user;
+    target_ = target;
+  }
+  /// After the last Work, so that destructors may use the device.
+  void recover() { target_ = nullptr; }
+
+  void copy(void* to, const void* from, size_t bytes, StreamRef stream) override {
+    if (to == target_) refuse_if(Call::copy);
+    if (drops(stream)) return;
+    FakeDevice::copy(to, from, bytes, stream);
+  }
+  void write_word(StreamRef stream, uint64_t* word, uint64_t value) override {
+    if (is_meant(stream)) refuse_if(Call::write_word);
+    if (drops(stream)) return;
+    FakeDevice::write_word(stream, word, value);
+  }
+  void host_function(StreamRef stream, std::function<void()> function) override {
+    if (is_meant(stream)) refuse_if(Call::host_function);
+    if (drops(stream)) return;
+    FakeDevice::host_function(stream, std::move(function));
+  }
+
+ private:
+  bool is_meant(StreamRef stream) const { return target_ != nullptr && stream != of_user_; }
+  bool drops(StreamRef stream) const { return call_ == Call::dropped && is_meant(stream); }
+  void refuse_if(Call call) const {
+    if (call != call_) return;
+    if (how_ == How::no_memory) throw std::bad_alloc();
+    throw Error(ErrorCode::unavailable, "the device refused");
+  }
+  const Call call_;
+  const How how_;
+  std::atomic<const void*> target_ = nullptr;
+  StreamRef of_user_;
+};
+
+// A thread that waits, a callback and a stream that waits all hear of it, whatever fails on the way
+// back.
+TEST(Staging, AWorkEndsWhateverFailsOnItsWayBack) {
+  using Call = RefusesOne::Call;
+  using How = RefusesOne::How;
+  for (const auto call : {Call::copy, Call::write_word, Call::host_function, Call::dropped})
+    for (const auto how : {How::error, How::no_memory}) {
+      SCOPED_TRACE(fmt::format("call {}, {}", static_cast<int>(call),
+                               how == How::error ? "an error" : "no memory"));
+      RefusesOne device(call, how);
+      run_threads(1, [&](Communicator& comm) {
+        const auto stream = device.create_stream(kFake);
+        const Tensor tensor(Shape{1000}, DataType::f32, kFake);
+        fill(device, tensor, stream, 1);
+        comm.allreduce("x", on_stream(tensor, stream)).wait();
+        device.refuse(tensor.data(), stream);
+        std::atomic<bool> called{false};
+        auto work = comm.allreduce("x", on_stream(tensor, stream));
+        work.then([&](const std::exception_ptr& error) { called = error != nullptr; });
+        if (call == Call::dropped)
+          test::expect_error(ErrorCode::unavailable,
+                             "\"x\": what should have ended it on its device",
+                             [&] { work.wait(Deadline::after(20)); });
+        else if (how == How::no_memory)
+          test::expect_error(ErrorCode::out_of_memory, "\"x\": this process ran out of memory on",
+                             [&] { work.wait(Deadline::after(20)); });
+        else
+          test::expect_error(ErrorCode::unavailable, "the device refused",
+                             [&] { work.wait(Deadline::after(20)); });
+        const auto deadline = Deadline::after(20);
+        while (!called && !deadline.passed())
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        EXPECT_TRUE(called);
+        device.recover();
+        work.wait_on(stream);
+        device.synchronize(stream);
+        device.destroy_stream(stream);
+        test::still_works(comm);
+      });
+    }
+}
+
 // A step asks for the same sizes again and again, each of which should find its own block.
 TEST(HostPool, ALargeBlockIsKeptForWhatIsAsLarge) {
   const auto pool = std::make_shared<HostPool>(device_runtime(DeviceKind::cpu));
