@@ -48,7 +48,9 @@ Error joined_without(const std::string& name, const Signature& signature,
 }  // namespace
 
 void Negotiator::add(int rank, Request request, Clock::time_point now) {
+  last_asked_ = now;
   if (request.join) {
+    if (never_all_join()) return;  // it fails on that rank as soon as it hears so
     need_of_message(!joined_[static_cast<size_t>(rank)], "it joins twice");
     joined_[static_cast<size_t>(rank)] = true;
     ++joined_count_;
@@ -126,8 +128,14 @@ void Negotiator::put(int rank, Request request, Clock::time_point now, bool from
 }
 
 void Negotiator::leave(int rank, const Error& error) {
-  gone_[static_cast<size_t>(rank)] = true;
+  gone_[static_cast<size_t>(rank)] = error;
   if (!left_) left_ = error;
+  // The joins of the others fail, so these ask again, and may be asked.
+  for (size_t other = 0; never_all_join() && other < joined_.size(); ++other)
+    if (joined_[other] && !gone_[other]) {
+      joined_[other] = false;
+      --joined_count_;
+    }
   std::vector<std::pair<uint64_t, std::string>> keys;
   for (const auto& [key, pending] : table_)
     if (hopeless(pending)) keys.emplace_back(pending.order, key);
@@ -157,15 +165,31 @@ void Negotiator::release_from_any() {
   });
 }
 
-// A rank that left did not ask for it before.
-bool Negotiator::hopeless(const Pending& pending) const {
-  if (!left_) return false;
+// A rank that left did not ask for it before. Between two ranks that is the other one; of what
+// needs all, the first that left is named.
+const Error* Negotiator::hopeless(const Pending& pending) const {
+  if (!left_) return nullptr;
   const auto first = std::find_if(pending.requests.begin(), pending.requests.end(),
                                   [](const auto& request) { return request.has_value(); });
   for (size_t rank = 0; rank < gone_.size(); ++rank) {
     if (!gone_[rank] || pending.requests[rank] || joined_[rank]) continue;
-    if (!pending.is_pair || (*first)->signature.root == static_cast<int>(rank)) return true;
+    if (!pending.is_pair) return &*left_;
+    if ((*first)->signature.root == static_cast<int>(rank)) return &*gone_[rank];
   }
+  return nullptr;
+}
+
+// A rank left that has not joined.
+bool Negotiator::never_all_join() const {
+  for (size_t rank = 0; rank < joined_.size(); ++rank)
+    if (gone_[rank] && !joined_[rank]) return true;
+  return false;
+}
+
+// Of those that have joined, one waits that has not left.
+bool Negotiator::awaits_joins() const {
+  for (size_t rank = 0; rank < joined_.size(); ++rank)
+    if (joined_[rank] && !gone_[rank]) return true;
   return false;
 }
 
@@ -262,8 +286,8 @@ Response Negotiator::answer(const std::string& name, const Pending& pending) con
       return response;
     }
   }
-  if (hopeless(pending)) {
-    response.error = left_;
+  if (const auto* why = hopeless(pending)) {
+    response.error = *why;
   } else if (!response.joined.empty() && !can_miss_ranks(first.signature)) {
     // What the others gave cannot add up without it.
     std::vector<int> joined(response.joined.begin(), response.joined.end());
@@ -336,6 +360,12 @@ std::vector<Negotiator::Waiting> Negotiator::waiting() const {
     for (int rank = 0; rank < size_; ++rank)
       if (rank != asked.rank && !joined_[static_cast<size_t>(rank)])
         waiting.missing.push_back(rank);
+    list.push_back(std::move(waiting));
+  }
+  if (awaits_joins()) {
+    Waiting waiting{"join", CollectiveKind::barrier, last_asked_, {}, {}};
+    for (int rank = 0; rank < size_; ++rank)
+      (joined_[static_cast<size_t>(rank)] ? waiting.present : waiting.missing).push_back(rank);
     list.push_back(std::move(waiting));
   }
   std::sort(list.begin(), list.end(),

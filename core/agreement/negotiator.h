@@ -29,7 +29,8 @@ class Negotiator {
   /// Forgets all unanswered requests for a name (they moved into a plan).
   void forget(const std::string& name);
 
-  /// An unanswered name, for the stall report.
+  /// An unanswered name, for the stall report; also the joins of ranks that wait until all have
+  /// joined, since the last request of any rank: they wait for as long as the others go on.
   struct Waiting {
     std::string name;
     CollectiveKind kind;
@@ -39,7 +40,8 @@ class Negotiator {
   };
   std::vector<Waiting> waiting() const;
   bool idle() const {
-    return table_.empty() && from_any_.empty() && ready_.empty() && groups_.empty();
+    return table_.empty() && from_any_.empty() && ready_.empty() && groups_.empty() &&
+           !awaits_joins();
   }
   int joined_count() const { return joined_count_; }
 
@@ -66,7 +68,10 @@ class Negotiator {
   void put(int rank, Request request, Clock::time_point now, bool from_any);
   void release_from_any();
   bool complete(const Pending& pending) const;
-  bool hopeless(const Pending& pending) const;
+  /// The error of the rank that left because of which this never ends; null: it may end.
+  const Error* hopeless(const Pending& pending) const;
+  bool never_all_join() const;
+  bool awaits_joins() const;
   void finish(const std::string& key);
   void release_complete();
   Response answer(const std::string& name, const Pending& pending) const;
@@ -74,9 +79,12 @@ class Negotiator {
   const int size_;
   std::vector<bool> joined_;
   int joined_count_ = 0;
-  std::vector<bool> gone_ = std::vector<bool>(static_cast<size_t>(size_), false);
+  // Of each rank that left, the error for what needs it; and of the first.
+  std::vector<std::optional<Error>> gone_ =
+      std::vector<std::optional<Error>>(static_cast<size_t>(size_));
   std::optional<Error> left_;
   int last_joined_ = -1;
+  Clock::time_point last_asked_;  // by any rank
   uint64_t next_order_ = 0;
   std::unordered_map<std::string, Pending> table_;
   std::vector<FromAny> from_any_;  // oldest first; few

@@ -58,14 +58,13 @@ bool Engine::take_submissions() {
     retired_.clear();
   }
   for (Entry* entry : submitted) {
-    if (left_)
-      finish(entry, &*left_);
+    if (const auto* why = why_never(*entry))
+      finish(entry, why);
     else if (!entry->behind.empty())
       deferred_.push_back(entry);
     else
       scheduler_->submit(entry);
   }
-  if (left_) finish(std::exchange(deferred_, {}), &*left_);
   scheduler_->flush();
   for (Entry* entry : joins) {
     if (left_)

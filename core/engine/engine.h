@@ -218,6 +218,9 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   template <class Start>
   void block(std::string_view name, const Start& start);
   std::optional<Error> why_never() const;
+  /// Why an operation that is submitted now cannot end, if that is so: this rank is over, or a rank
+  /// left that the operation needs.
+  const Error* why_never(const Entry& entry) const;
   OperationState drive_blocking(Operation& operation, std::optional<Error>& error);
   /// For a blocking call, which the thread that drives does not make for it: that thread lets go of
   /// the token. Returns what keeps the engine if this had to wait, as another thread may close
@@ -311,7 +314,7 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   std::deque<std::vector<std::byte>> loopback_;
   std::vector<bool> said_farewell_;  // peers that closed
   std::vector<bool> gone_;           // peers that left or died
-  std::optional<Error> left_;        // why nothing new can be done: this rank closes, or one left
+  std::optional<Error> left_;        // why collectives end: this rank closes, or one left
   std::vector<std::shared_ptr<WorkState>> finishing_;
   std::vector<Entry*> taken_;
   std::vector<Entry*> deferred_;                   // until what their streams wait for is done

@@ -228,17 +228,15 @@ OperationState Engine::drive_blocking(Operation& operation, std::optional<Error>
 
 // Why the blocking call cannot end any more, if that is so.
 std::optional<Error> Engine::why_never() const {
-  if (!left_) return {};
+  if (!left_ || is_dead_ || is_shut_) return left_;
   if (blocking_number_ == 0) {
-    const bool one_is_gone = std::ranges::any_of(blocking_peers_, [&](int rank) {
-      return gone_[static_cast<size_t>(rank)] || said_farewell_[static_cast<size_t>(rank)];
-    });
-    return one_is_gone || left_->code() != ErrorCode::peer_left ? left_ : std::optional<Error>();
+    for (const int rank : blocking_peers_)
+      if (const auto* departure = scheduler_->departure_of(rank)) return *departure;
+    return {};
   }
   if (const auto* departure = scheduler_->departure_before_blocking(blocking_number_))
     return *departure;
-  // A rank that left has finished this call, so it will end here.
-  return left_->code() == ErrorCode::peer_left ? std::optional<Error>() : left_;
+  return {};  // the ranks that left have finished this call, so it will end here
 }
 
 }  // namespace tutti

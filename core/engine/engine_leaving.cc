@@ -170,6 +170,11 @@ void Engine::handle_peer_events() {
   }
 }
 
+const Error* Engine::why_never(const Entry& entry) const {
+  if (!left_ || is_dead_ || is_shut_) return left_ ? &*left_ : nullptr;
+  return scheduler_->departure_that_ends(entry);
+}
+
 // The first cause: a rank that was lost because another one had closed before is none, unless an
 // operation that is pending here still needs it.
 Error Engine::blame_for(const Error& lost) {
@@ -180,7 +185,10 @@ Error Engine::blame_for(const Error& lost) {
   }
   if (!before) return lost;
   scheduler_->advance(Clock::now());
-  return scheduler_->idle() ? *before : lost;
+  const bool is_needed =
+      !scheduler_->idle() || (!blocking_.empty() && blocking_number_ == 0 &&
+                              std::ranges::count(blocking_peers_, lost.rank()) > 0);
+  return is_needed ? lost : *before;
 }
 
 // The launcher knows best how a rank ended; it gets a moment to write that down, and so long the

@@ -192,6 +192,10 @@ void Engine::find_waits(Entry& entry) {
 
 bool Engine::hand_over_deferred() {
   const auto count = std::erase_if(deferred_, [this](Entry* entry) {
+    if (const auto* why = why_never(*entry)) {
+      finish(entry, why);
+      return true;
+    }
     std::erase_if(entry->behind, is_over);
     if (!entry->behind.empty()) return false;
     scheduler_->submit(entry);

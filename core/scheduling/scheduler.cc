@@ -391,7 +391,8 @@ std::string Scheduler::first_pending() const {
   if (held())
     if (const auto* entry = replay_->find_waiting([](const Entry&) { return true; }))
       return entry->request.name;
-  return outstanding_.empty() ? std::string() : outstanding_.begin()->second->request.name;
+  if (!outstanding_.empty()) return outstanding_.begin()->second->request.name;
+  return join_ == nullptr ? std::string() : join_->work->name();
 }
 
 bool Scheduler::is_awaited(std::string_view name) const {

@@ -64,10 +64,18 @@ class Scheduler {
   /// A rank closed. What it has not finished fails from now on, as soon as nothing touches its
   /// memory any more; what it did finish goes on.
   void on_farewell(int rank, Farewell farewell, const Error& error);
+  /// Why what is submitted only now never ends, if a rank left that it needs: collectives need all
+  /// ranks, and what goes between two ranks needs the other one alone.
+  const Error* departure_that_ends(const Entry& entry) const;
+  /// The error for what needs more of that rank; null: it has not left.
+  const Error* departure_of(int rank) const;
   /// Why a blocking call never ends, if a rank left before it finished it.
   const Error* departure_before_blocking(uint64_t call) const;
 
-  bool idle() const { return runs_.empty() && outstanding_.empty() && waiting_.empty() && !held(); }
+  /// Nothing of this rank's waits for other ranks, a join neither.
+  bool idle() const {
+    return runs_.empty() && outstanding_.empty() && waiting_.empty() && !held() && join_ == nullptr;
+  }
   /// While tensors wait for others of their bucket: how many bytes the program must submit before
   /// anything can be launched. 0: any submission matters.
   int64_t bytes_awaited() const {

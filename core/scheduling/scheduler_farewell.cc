@@ -48,6 +48,19 @@ const Scheduler::Departure* Scheduler::departure_that_dooms(const Run& run) cons
   return nullptr;
 }
 
+const Error* Scheduler::departure_of(int rank) const {
+  const auto found = std::ranges::find(departures_, rank, &Departure::rank);
+  return found == departures_.end() ? nullptr : &found->error;
+}
+
+const Error* Scheduler::departure_that_ends(const Entry& entry) const {
+  if (departures_.empty()) return nullptr;
+  const auto& signature = entry.request.signature;
+  // If that was rank 0, it is doomed like all that rank 0 would have to answer.
+  if (is_pair(signature.kind)) return departure_of(static_cast<int>(signature.root));
+  return &departures_.front().error;
+}
+
 const Error* Scheduler::departure_before_blocking(uint64_t call) const {
   const auto found = std::ranges::find_if(departures_, [&](const Departure& departure) {
     return !departure.farewell.has_finished_blocking(call);
@@ -105,8 +118,7 @@ bool Scheduler::end_what_is_doomed() {
     std::erase(unsent_, entry);
     if (join_ == entry) join_ = nullptr;
     if (replay_) replay_->release(entry);
-    const auto why = std::ranges::find(departures_, rank, &Departure::rank);
-    finish(entry, &why->error);
+    finish(entry, departure_of(rank));
   }
   return !ended.empty();
 }
@@ -141,7 +153,8 @@ bool Scheduler::is_unexpected(const Run& failed) const {
 // rank may see that before it has read the fault, of either, that names the third.
 bool Scheduler::awaits_cause(Run& failed, Clock::time_point now) {
   constexpr auto kGrace = std::chrono::seconds(1);
-  if (!departures_.empty() || failed.operation()->failure() != nullptr) return false;
+  const bool needs_who_left = !departures_.empty() && !is_pair(failed.collective().kind);
+  if (needs_who_left || failed.operation()->failure() != nullptr) return false;
   if (!failed.failed_since) failed.failed_since = now;
   const auto due = *failed.failed_since + kGrace;
   if (now >= due) return false;

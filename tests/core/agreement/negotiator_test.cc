@@ -218,7 +218,8 @@ TEST(Negotiator, APairWhoseOtherRankHasJoinedIsAMismatch) {
         EXPECT_EQ(ready[0].error->rank(), 1);
         EXPECT_EQ(ready[0].rows,
                   sends ? (std::vector<int64_t>{0, 1}) : (std::vector<int64_t>{1, 0}));
-        EXPECT_TRUE(negotiator.idle());
+        ASSERT_EQ(negotiator.waiting().size(), 1u);
+        EXPECT_EQ(negotiator.waiting()[0].name, "join");
       }
 }
 
@@ -265,6 +266,50 @@ TEST(Negotiator, WaitingNamesPresentAndMissing) {
   EXPECT_EQ(waiting[0].missing, (std::vector<int>{0, 2}));
   negotiator.forget("a");
   EXPECT_TRUE(negotiator.idle());
+}
+
+// Since the last request of any rank: it waits for as long as the others go on.
+TEST(Negotiator, AJoinWaitsForThoseThatHaveNotJoined) {
+  Negotiator negotiator(3);
+  Request join;
+  join.join = true;
+  negotiator.add(1, join, kAsked);
+  EXPECT_FALSE(negotiator.idle());
+  const auto later = kAsked + std::chrono::seconds(5);
+  for (const int rank : {0, 2}) negotiator.add(rank, request("a"), later);
+  EXPECT_EQ(negotiator.take_ready().size(), 1u);
+  const auto waiting = negotiator.waiting();
+  ASSERT_EQ(waiting.size(), 1u);
+  EXPECT_EQ(waiting[0].name, "join");
+  EXPECT_EQ(waiting[0].present, (std::vector<int>{1}));
+  EXPECT_EQ(waiting[0].missing, (std::vector<int>{0, 2}));
+  EXPECT_EQ(waiting[0].since, later);
+  for (const int rank : {0, 2}) negotiator.add(rank, join, later);
+  EXPECT_EQ(negotiator.take_ready().size(), 1u);
+  EXPECT_TRUE(negotiator.idle());
+}
+
+// Its Work has failed on the rank that joined, so nobody waits.
+TEST(Negotiator, AJoinIsNotAwaitedOnceOneLeftThatHadNotJoined) {
+  Negotiator negotiator(3);
+  Request join;
+  join.join = true;
+  negotiator.add(1, join, kAsked);
+  negotiator.leave(2, Error(ErrorCode::peer_left, "rank 2 left"));
+  EXPECT_TRUE(negotiator.idle());
+  EXPECT_TRUE(negotiator.waiting().empty());
+  // That rank may send and receive again, and ask for another join, which fails as well.
+  negotiator.add(1, join, kAsked);
+  auto half = request("p");
+  half.signature.kind = CollectiveKind::send;
+  half.signature.root = 0;
+  negotiator.add(1, half, kAsked);
+  half.signature.kind = CollectiveKind::recv;
+  half.signature.root = 1;
+  negotiator.add(0, half, kAsked);
+  const auto ready = negotiator.take_ready();
+  ASSERT_EQ(ready.size(), 1u);
+  EXPECT_FALSE(ready[0].error);
 }
 
 }  // namespace

@@ -43,6 +43,37 @@ except tutti.PeerError as error:
         self.assertIn(because, ran.stdout + ran.stderr)
         self.assertLess(time.monotonic() - began, 50)  # before the group's timeout
 
+    def test_a_rank_that_is_done_is_missed_by_what_needs_it_alone(self):
+        for backend in ("shm", "tcp"):
+            begin = f"""
+import os
+os.environ["TUTTI_BACKEND"] = "{backend}"
+"""
+            program = begin + BEGIN + """
+dist.barrier()
+if rank == 2:
+    dist.destroy_process_group()
+    sys.exit(0)
+try:
+    dist.all_reduce(torch.ones(3))
+except tutti.PeerLeftError as error:
+    assert error.rank == 2, error
+else:
+    raise AssertionError("a sum without rank 2")
+for step in range(8):
+    mine, theirs = torch.full((1000,), step + rank), torch.zeros(1000, dtype=torch.int64)
+    if rank == 0:
+        dist.send(mine, 1)
+        dist.recv(theirs, 1)
+    else:
+        dist.recv(theirs, 0)
+        dist.send(mine, 0)
+    assert torch.equal(theirs, torch.full((1000,), step + 1 - rank)), theirs
+print("went on", flush=True)
+"""
+            ran = run_script(program, ranks=3, timeout=120)
+            self.assertEqual(ran.stdout.count("went on"), 2, ran.stdout + ran.stderr)
+
     def test_work_that_nobody_waited_for_ends_with_the_program(self):
         for destroys in ("", "dist.destroy_process_group()"):
             program = BEGIN + f"""
