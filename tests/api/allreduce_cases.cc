@@ -70,7 +70,7 @@ void check_average_of(Communicator& comm, const std::string& name, T most) {
     EXPECT_EQ(std::memcmp(values.data(), expected.data(), count * sizeof(T)), 0) << name;
     comm.allreduce_blocking(name, values);
     EXPECT_EQ(std::memcmp(values.data(), expected.data(), count * sizeof(T)), 0) << name;
-    const std::vector<T> all(count * size, most);
+    std::vector<T> all(count * size, most);
     const auto part =
         comm.reduce_scatter(name + " scattered", all, ReduceOptions{.op = ReduceOp::average})
             .output();
