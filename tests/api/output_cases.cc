@@ -132,10 +132,10 @@ TUTTI_CASE(Outputs, InPlaceOnADevice) {
   }
   const DeviceRows whole(2 * size);
   test::expect_refused("input and output share memory; give two tensors, or this rank's part of it",
-                       [&] { comm.reduce_scatter("x", whole(), whole.at(1, 2), {}); });
+                       [&] { return comm.reduce_scatter("x", whole(), whole.at(1, 2), {}); });
   const std::string shared = "input and output share memory on fake:0; give two tensors there";
-  test::expect_refused(shared, [&] { comm.alltoall("x", whole(), whole(), {}); });
-  test::expect_refused(shared, [&] { comm.gather("x", whole.at(0, 2), whole(), rank); });
+  test::expect_refused(shared, [&] { return comm.alltoall("x", whole(), whole(), {}); });
+  test::expect_refused(shared, [&] { return comm.gather("x", whole.at(0, 2), whole(), rank); });
   expect_still_works(comm);
 }
 
