@@ -11,12 +11,11 @@
 
 namespace tutti {
 
-/// So many random bytes of the system's, 32 at most, as hexadecimal digits.
+/// `bytes` random bytes from the system, 32 at most, as hexadecimal digits.
 std::string random_hex(size_t bytes);
 
-/// What part of a name may be: 64 random bits, which no two processes draw alike. Host names,
-/// process numbers and counters are no such thing: containers of one host share its name, and each
-/// has a process 1.
+/// 64 random bits for a part of a name. No two processes draw the same. Host names, process numbers
+/// and counters would not do: containers of one host share its name, and each has a process 1.
 std::string random_name();
 
 struct TemporaryFile {
@@ -25,9 +24,9 @@ struct TemporaryFile {
   int error = 0;     // why it could not (errno)
 };
 
-/// Makes a new, empty file in an open folder (or AT_FDCWD: `before` is a path), called `before`, a
-/// random name and `after`. A name that is taken, by whatever was left behind, is passed over.
-/// Whoever makes a file aside, to rename or link it to its place, makes it by this function.
+/// Makes a new, empty file in an open folder. Its name is `before`, a random name and `after`; with
+/// AT_FDCWD as folder, `before` is a path. A name that is taken is passed over. All code that
+/// writes a file first and then renames or links it to its place makes the file by this function.
 TemporaryFile make_temporary_file(int folder, std::string_view before, std::string_view after,
                                   mode_t mode,
                                   const std::function<std::string()>& draw = random_name);

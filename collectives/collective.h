@@ -74,7 +74,7 @@ struct Collective {
   int64_t longest = -1;
 };
 
-/// What a collective asks of the sums on the way to its result.
+/// How the sums of a collective may travel before they are its result.
 enum class Sums : uint8_t {
   plain,    // they travel in its type
   scaled,   // f16 that is divided: what travels must not overflow where the result does not
@@ -86,7 +86,7 @@ constexpr Sums sums_of(const Collective& collective) noexcept {
     return Sums::plain;
   if (!is_float(collective.dtype)) return is_divided ? Sums::at_owner : Sums::plain;
   const bool is_scaled = is_divided || !collective.scale.is_one();
-  // The others are summed in their own range wherever they are summed.
+  // The other types are summed within their own range by every algorithm.
   return is_scaled && collective.dtype == DataType::f16 ? Sums::scaled : Sums::plain;
 }
 

@@ -10,7 +10,7 @@ namespace tutti::run {
 
 namespace {
 
-// Of the whole process, as what it describes.
+// This state belongs to the whole process, as do the settings that it describes.
 struct Inherited {
   bool ignores_hangup = false;
   mode_t umask = 0;
@@ -41,7 +41,7 @@ void settle_inheritance() {
   auto& state = inherited();
   complete_standard_streams();
   state.ignores_hangup = is_ignored(SIGHUP);
-  // What is handled, a sanitizer handles: exec leaves no handlers.
+  // Only ignored signals are reset. exec leaves no handlers, so any handler is a sanitizer's.
   for (int number = 1; number < NSIG; ++number)
     if (number != SIGHUP && is_ignored(number)) ::signal(number, SIG_DFL);
   block_nothing();

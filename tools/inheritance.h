@@ -2,17 +2,17 @@
 
 namespace tutti::run {
 
-/// What a process inherits, and a program relies on without a thought: that no signal is ignored or
-/// blocked, that standard streams are open, that it may use the files it makes, and that it may
-/// open many. The first call of each tool's main(), while the process has one thread, sets all of
-/// it, whatever started the tool. SIGHUP alone stays ignored, as nohup left it.
+/// Sets the things that a process inherits and that programs take for granted: no signal is ignored
+/// or blocked, the standard streams are open, the process may use the files it makes, and it may
+/// open many. Each tool's main() calls it first, while the process has one thread, whatever started
+/// the tool. SIGHUP alone stays ignored if nohup left it so.
 void settle_inheritance();
 
-/// Whether SIGHUP was ignored and so stays it.
+/// Whether SIGHUP was ignored when the tool started, and therefore still is.
 bool ignores_hangup();
 
-/// In a child, between fork and exec: a rank gets the umask, the limit of descriptors and the
-/// ignored SIGHUP that the tool got, and otherwise signals as a shell gives them.
+/// Called in a child between fork and exec. A rank gets the umask, the limit of descriptors and the
+/// ignored SIGHUP that the tool got; all other signals are as a shell sets them.
 void hand_on_inheritance();
 
 }  // namespace tutti::run

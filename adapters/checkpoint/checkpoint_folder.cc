@@ -28,7 +28,8 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kStepPrefix = "step-";
 constexpr std::string_view kDraftSuffix = ".draft";
-// Of a whole checkpoint that another is about to replace; it counts while that one is not there.
+// The suffix of a whole checkpoint that another is about to replace. It counts until the new one
+// stands in its place.
 constexpr std::string_view kReplacedSuffix = ".replaced";
 
 std::string file_of_rank(int rank) { return fmt::format("rank-{:05}.safetensors", rank); }
@@ -127,8 +128,8 @@ std::string CheckpointFolder::place_of(int64_t step) const {
   return fmt::format("{}/{}{}", folder_, kStepPrefix, step);
 }
 
-// Of one that is about to be removed: a draft's name, which nobody has since drafts are removed
-// first.
+// The name of a checkpoint that is about to be removed. It is a draft's name, and it is free
+// because drafts are removed first.
 std::string CheckpointFolder::old_place_of(int64_t step) const {
   return fmt::format("{}/.{}{}.old{}", folder_, kStepPrefix, step, kDraftSuffix);
 }
@@ -281,7 +282,7 @@ void CheckpointFolder::save_in_background(int64_t step, const std::vector<Placed
   try {
     background_ = std::async(std::launch::async, [this, shared] { write(*shared); });
   } catch (const std::system_error&) {
-    write(*shared);  // no thread is to be had, and the other ranks wait for this one's part
+    write(*shared);  // the system gives no thread, and the other ranks wait for this rank's part
   }
   note_saved(begin);
 }
@@ -395,8 +396,8 @@ void CheckpointFolder::remove_old() const {
   remove_drafts();
 }
 
-// With the folder's lock held: what a job that ended between two renames has left gets its name
-// back, and what was replaced becomes a draft, at once, so that none is seen half.
+// The caller holds the folder's lock. A checkpoint that a job left between two renames gets its
+// name back. One that was replaced becomes a draft by one rename, so that nobody sees half of it.
 void CheckpointFolder::settle_replaced() const {
   remove_drafts();
   for (const int64_t step : steps()) {

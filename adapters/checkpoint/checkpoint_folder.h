@@ -27,7 +27,8 @@ struct CheckpointOptions {
 struct LoadOptions {
   std::optional<int64_t> step = std::nullopt;  // none: the newest whole one
   bool partly = false;                         // whether it may hold tensors that nobody asked for
-  /// Looks at the words before any tensor is changed; what it throws, load() throws on all ranks.
+  /// It is called with the words before any tensor is changed. If it throws, load() throws that
+  /// error on all ranks.
   std::function<void(const std::map<std::string, std::string>& words)> check = {};
 };
 
@@ -72,7 +73,7 @@ class CheckpointFolder {
             const std::map<std::string, std::string>& words = {});
   /// The same of a snapshot, which is taken before it returns: a copy of what this rank will write.
   /// A thread writes it, and asks the other ranks whether they save the same; the caller waits for
-  /// none of them. Where the system gives this process no thread, it writes before it returns.
+  /// none of them. If the system gives this process no thread, it writes before it returns.
   /// Throws what the one before threw. The snapshot's memory is kept for the next one.
   void save_in_background(int64_t step, const std::vector<PlacedTensor>& tensors,
                           const std::map<std::string, std::string>& words = {});

@@ -49,7 +49,7 @@ void rename_folder(const std::string& from, const std::string& to) {
 
 namespace {
 
-// Of renameat2, where the kernel or the file system knows no flags.
+// These errno values come from renameat2 where the kernel or the file system knows no flags.
 bool knows_no_flags(int error) {
   return error == EINVAL || error == ENOSYS || error == ENOTSUP || error == EOPNOTSUPP;
 }

@@ -27,12 +27,12 @@ class DurableFile {
 /// So that names in the folder are on the disk as well as what they name.
 void sync_folder(const std::string& folder);
 
-/// Gives the folder `from` the name `to`, which nothing has.
+/// Renames the folder `from` to `to`, a name that is free.
 void rename_folder(const std::string& from, const std::string& to);
 
-/// Puts the folder `draft` in the place of `name`, at once: whoever looks sees the one or the
-/// other. A folder of that name that was there is then called `draft`, or `aside` where the file
-/// system cannot exchange two names (NFS); for a moment only `aside` is there then.
+/// Puts the folder `draft` in the place of `name` by one rename, so that a reader sees either the
+/// old folder or the new one. An old folder is then called `draft`. Some file systems (NFS) cannot
+/// exchange two names: there the old folder is called `aside`, and for a moment it alone is there.
 void put_in_place(const std::string& draft, const std::string& name, const std::string& aside);
 
 /// Of all processes that write into a folder one has it; it goes with the process.

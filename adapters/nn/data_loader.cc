@@ -170,7 +170,7 @@ Batch DataLoader::make(int64_t epoch, int64_t consumed) {
 }
 
 void DataLoader::prefetch() {
-  // Where the system gives no thread for it, next() makes the batch itself.
+  // If the system gives no thread, the batch is made by next() itself.
   ahead_.reset(new std::future<Batch>(std::async(
       std::launch::async | std::launch::deferred,
       [this, position = position_] { return make(position.epoch, position.consumed); })));

@@ -64,7 +64,7 @@ class Sequential {
   std::vector<NamedState> buffers() const;
 
  private:
-  friend TrainingState;  // asks for parameters whose values are elsewhere
+  friend TrainingState;  // it takes parameters that are divided, too
 
   Pass pass() const { return {*kernels_, training_, seed_, step_, first_row_}; }
 

@@ -18,7 +18,8 @@ namespace tutti::nn {
 /// layers of a model and filled by ShardedOptimizer::serve().
 struct Gatherer {
   std::function<void(std::string_view name)> need, done;  // empty: parameters are whole
-  /// What was divided when the optimizer ended stays refused; empty while it is there.
+  /// The parameters that were still divided when the optimizer ended: calls go on to refuse them.
+  /// It is empty while the optimizer exists.
   std::vector<AbsentMemory> absent = {};
 };
 
@@ -64,8 +65,8 @@ class ShardedOptimizer : public Sharded<O> {
     gatherer_->need = [this](std::string_view name) { Sharded<O>::need(name); };
     gatherer_->done = [this](std::string_view name) { Sharded<O>::done(name); };
   }
-  /// Whole ones. Stage 3: throws Error(invalid_argument) while one of them is divided; need_all()
-  /// comes before.
+  /// The whole parameters. In stage 3 it throws Error(invalid_argument) while one of them is
+  /// divided; call need_all() first.
   const std::vector<Parameter>& parameters() const {
     for (const auto& parameter : parameters_) require_present(parameter.name, parameter.value);
     return parameters_;

@@ -42,11 +42,11 @@ std::vector<PlacedTensor> TrainingState::tensors() const {
   auto all = trained_();
   std::set<std::string> names;
   for (const auto& tensor : all) names.insert(tensor.name);
-  // Parameters that the optimizer does not have.
+  // These are the parameters that the optimizer does not have.
   for (auto* parameter : model_.layers_->parameters())
     if (names.insert("parameter." + parameter->name).second)
       all.push_back({"parameter." + parameter->name, parameter->value, {parameter->value.shape()}});
-  // Each rank's are those of its own batches.
+  // The buffers differ from rank to rank, since each rank fills them from its own batches.
   for (const auto& buffer : model_.buffers())
     all.push_back({"buffer." + buffer.name,
                    buffer.tensor,
@@ -99,7 +99,7 @@ void TrainingState::add(DataLoader& loader) {
 
 void TrainingState::add(Sampler& sampler) {
   say_.emplace_back([&sampler](Words& words) { words["sampler"] = sampler.state(); });
-  // One of its own, so that the other stays as it is.
+  // The check reads into an object of its own, so that the caller's stays unchanged.
   check_.emplace_back(
       [&sampler](const Words& words) { Sampler(sampler).restore(word_of(words, "sampler")); });
   restore_.emplace_back(

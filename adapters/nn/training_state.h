@@ -17,11 +17,11 @@
 
 namespace tutti::nn {
 
-/// All that a training needs to go on as if it had not stopped, to the bit: the model's parameters,
-/// also those that nobody trains, its buffers (the running values of batch norm, each rank's own),
-/// the optimizer's state and what its exchange keeps, and by wish the loss scale and where in the
-/// data it is. It takes the objects themselves, so that nothing of them is forgotten; they must
-/// outlive it. Between steps; one thread.
+/// All that a training needs to go on as if it had not stopped, to the bit. That is the model's
+/// parameters, also those that are not trained; its buffers (the running values of batch norm,
+/// which each rank has of its own); and the optimizer's state with what its exchange keeps. The
+/// loss scale and the position in the data can be added. It takes the objects themselves, so that
+/// nothing of them is forgotten; they must outlive it. It is used between steps, by one thread.
 ///
 ///   nn::TrainingState training(*comm, model, optimizer, agreement, loader);
 ///   if (const auto found = training.load(checkpoints)) step = found->step;
@@ -29,8 +29,9 @@ namespace tutti::nn {
 ///   training.save(checkpoints, step);
 class TrainingState {
  public:
-  /// `optimizer`: what distributed() or sharded made, or one whose parameters are equal on all
-  /// ranks anyhow. `parts`: any of StepAgreement, DataLoader and Sampler, in any order.
+  /// `optimizer` was made by distributed() or nn::sharded(), or its parameters are equal on all
+  /// ranks for another reason. `parts` are any of StepAgreement, DataLoader and Sampler, in any
+  /// order.
   template <class O, class... Parts>
   TrainingState(Communicator& comm, Sequential& model, O& optimizer, Parts&... parts)
       : comm_(comm), model_(model), trained_([&optimizer] { return trained_by(optimizer); }) {
@@ -39,22 +40,23 @@ class TrainingState {
     (add(parts), ...);
   }
 
-  /// What a CheckpointFolder saves and loads: "parameter.NAME", "optimizer.STATE", "buffer.NAME",
-  /// "exchange...." and "step_agreement".
+  /// The tensors that a CheckpointFolder saves and loads: "parameter.NAME", "optimizer.STATE",
+  /// "buffer.NAME", "exchange...." and "step_agreement".
   std::vector<PlacedTensor> tensors() const;
-  /// Where in the data it is.
+  /// The position in the data.
   std::map<std::string, std::string> words() const;
 
-  /// As CheckpointFolder::save() does it. Collective, like the rest.
+  /// Saves by CheckpointFolder::save(). It is collective, as load() is.
   void save(CheckpointFolder& checkpoints, int64_t step) const {
     checkpoints.save(step, tensors(), words());
   }
-  /// As CheckpointFolder::save_in_background() does it.
+  /// Saves by CheckpointFolder::save_in_background().
   void save_in_background(CheckpointFolder& checkpoints, int64_t step) const {
     checkpoints.save_in_background(step, tensors(), words());
   }
-  /// Nothing where no checkpoint is. Throws Error(corrupt_data) where it lacks anything of this
-  /// training, and what CheckpointFolder::load() throws; then nothing was changed.
+  /// Returns nothing if there is no checkpoint. Throws Error(corrupt_data) if the checkpoint lacks
+  /// anything of this training, and the errors of CheckpointFolder::load(). When it throws, nothing
+  /// was changed.
   std::optional<LoadedCheckpoint> load(CheckpointFolder& checkpoints,
                                        const LoadOptions& options = {});
 

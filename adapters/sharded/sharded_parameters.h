@@ -42,8 +42,8 @@ struct ShardedMemory {
 /// Parameters of which each rank updates a part: gradients become shards of their sum or mean by
 /// reduce_scatter, values become whole by allgather. What a stage divides is given back to the
 /// system where it lies, so that a trainer keeps its pointers: it reads as zeros until it is
-/// gathered. Those of values are AbsentMemory meanwhile, which the library's calls refuse. Used by
-/// the thread that steps; gradients may be announced by any.
+/// gathered. Divided values are AbsentMemory until then, which the library's calls refuse. One
+/// thread steps and makes these calls; any thread may announce gradients.
 class ShardedParameters {
  public:
   /// A parameter of the trainer, f32 or f64 in host memory, row-major.
@@ -56,8 +56,8 @@ class ShardedParameters {
   /// Error(mismatch) where ranks have other settings.
   ShardedParameters(Communicator& comm, std::vector<Whole> parameters,
                     const ShardedOptions& options);
-  /// Waits for what is on its way. Collects nothing: what stage 3 has divided then stays divided,
-  /// and is lost unless state was saved or need_all() came before.
+  /// Waits for the operations under way and gathers nothing. Parameters that stage 3 has divided
+  /// stay divided and are lost, unless the state was saved or need_all() was called before.
   ~ShardedParameters();
   ShardedParameters(const ShardedParameters&) = delete;
   ShardedParameters& operator=(const ShardedParameters&) = delete;
@@ -80,12 +80,12 @@ class ShardedParameters {
   /// in the last step some set out. All ranks need them in one order. Other stages: nothing.
   void need(std::string_view name);
   void done(std::string_view name);
-  /// Stage 3: all of them are whole until the next publish(), whatever is done() meanwhile, for a
-  /// test or an export.
+  /// Stage 3: makes all parameters whole until the next publish(), even if done() is called for
+  /// some. A test or an export needs this.
   void need_all();
 
-  /// What says that the values which are divided now are absent, for who goes on to hold them when
-  /// this object ends.
+  /// Hands over the marks of the values that are divided now. The caller keeps them absent after
+  /// this object has ended.
   std::vector<AbsentMemory> take_absent();
 
   ShardedMemory memory() const;       // held now

@@ -73,7 +73,8 @@ void broadcast_tensors(Communicator& comm, const std::string& kind,
   for (auto& work : works) work.wait();
 }
 
-// What a group's options say beside the learning rate; nothing of an optimizer of the user's own.
+// The options of a group without the learning rate, as text. It is empty for an optimizer that is
+// not torch's.
 std::string described(const ::torch::optim::OptimizerOptions& options) {
   using namespace ::torch::optim;
   const auto betas = [](const auto& adam) {
@@ -123,7 +124,7 @@ std::vector<std::string> settings_of(const ::torch::optim::Optimizer& optimizer,
   return common;
 }
 
-// Of an optimizer that has a state; empty where it has no save().
+// The archive of an optimizer that has a state. It is empty if the optimizer has no save().
 std::string saved(const ::torch::optim::Optimizer& optimizer) {
   ::torch::serialize::OutputArchive archive;
   optimizer.save(archive);
@@ -135,7 +136,7 @@ std::string saved(const ::torch::optim::Optimizer& optimizer) {
   return written.keys().empty() ? std::string() : stream.str();
 }
 
-// Whether there is a state behind it.
+// Returns whether the optimizer has a state afterwards.
 bool load(::torch::optim::Optimizer& optimizer, std::span<const std::byte> bytes) {
   auto own = std::move(optimizer.state());
   optimizer.state().clear();
@@ -149,8 +150,8 @@ bool load(::torch::optim::Optimizer& optimizer, std::span<const std::byte> bytes
   return false;
 }
 
-// The archive's parameters come in the order of the groups, whatever torch's keys are. All ranks
-// have rank 0's state behind it, or all throw.
+// The archive lists the parameters in the order of the groups, whatever torch's keys are.
+// Afterwards all ranks have rank 0's state, or all ranks throw.
 void broadcast_state(Communicator& comm, ::torch::optim::Optimizer& optimizer) {
   const bool is_root = comm.rank() == 0;
   const bool has_state =

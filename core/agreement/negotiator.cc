@@ -50,7 +50,7 @@ Error joined_without(const std::string& name, const Signature& signature,
 void Negotiator::add(int rank, Request request, Clock::time_point now) {
   last_asked_ = now;
   if (request.join) {
-    if (never_all_join()) return;  // it fails on that rank as soon as it hears so
+    if (never_all_join()) return;  // the join fails on that rank as soon as it hears of the leaver
     need_of_message(!joined_[static_cast<size_t>(rank)], "it joins twice");
     joined_[static_cast<size_t>(rank)] = true;
     ++joined_count_;
@@ -130,7 +130,7 @@ void Negotiator::put(int rank, Request request, Clock::time_point now, bool from
 void Negotiator::leave(int rank, const Error& error) {
   gone_[static_cast<size_t>(rank)] = error;
   if (!left_) left_ = error;
-  // The joins of the others fail, so these ask again, and may be asked.
+  // The joins of the others fail. They may join again, and they take part in operations again.
   for (size_t other = 0; never_all_join() && other < joined_.size(); ++other)
     if (joined_[other] && !gone_[other]) {
       joined_[other] = false;
@@ -165,8 +165,8 @@ void Negotiator::release_from_any() {
   });
 }
 
-// A rank that left did not ask for it before. Between two ranks that is the other one; of what
-// needs all, the first that left is named.
+// The operation never ends if a rank left without asking for it. An operation between two ranks
+// names the other one; an operation of all ranks names the first that left.
 const Error* Negotiator::hopeless(const Pending& pending) const {
   if (!left_) return nullptr;
   const auto first = std::find_if(pending.requests.begin(), pending.requests.end(),
@@ -179,14 +179,14 @@ const Error* Negotiator::hopeless(const Pending& pending) const {
   return nullptr;
 }
 
-// A rank left that has not joined.
+// Whether a rank left without joining.
 bool Negotiator::never_all_join() const {
   for (size_t rank = 0; rank < joined_.size(); ++rank)
     if (gone_[rank] && !joined_[rank]) return true;
   return false;
 }
 
-// Of those that have joined, one waits that has not left.
+// Whether a rank that has joined, and has not left, waits for the others to join.
 bool Negotiator::awaits_joins() const {
   for (size_t rank = 0; rank < joined_.size(); ++rank)
     if (joined_[rank] && !gone_[rank]) return true;

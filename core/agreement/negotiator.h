@@ -68,7 +68,7 @@ class Negotiator {
   void put(int rank, Request request, Clock::time_point now, bool from_any);
   void release_from_any();
   bool complete(const Pending& pending) const;
-  /// The error of the rank that left because of which this never ends; null: it may end.
+  /// The error of the rank whose leaving keeps this operation from ending; null: it may end.
   const Error* hopeless(const Pending& pending) const;
   bool never_all_join() const;
   bool awaits_joins() const;
@@ -79,7 +79,8 @@ class Negotiator {
   const int size_;
   std::vector<bool> joined_;
   int joined_count_ = 0;
-  // Of each rank that left, the error for what needs it; and of the first.
+  // For each rank that left, gone_ has the error of operations that need it. left_ has the error
+  // of the first that left.
   std::vector<std::optional<Error>> gone_ =
       std::vector<std::optional<Error>>(static_cast<size_t>(size_));
   std::optional<Error> left_;

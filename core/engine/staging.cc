@@ -14,7 +14,7 @@ namespace tutti {
 
 namespace {
 
-// Of the size and type of `view`, whose contents `memory` has room for.
+// A tensor in `memory` of the shape and type of `view`. The memory has room for it.
 Tensor tensor_in(const std::shared_ptr<void>& memory, const TensorView& view) {
   return {TensorView(memory.get(), view.shape(), view.dtype()), memory};
 }
@@ -23,7 +23,7 @@ size_t bytes_of(const TensorView& view) {
   return view.data() == nullptr ? 0 : static_cast<size_t>(view.bytes());
 }
 
-// Of the exception that is being handled, which ended the operation called `name`.
+// The error for the exception that is being handled, which ended the operation called `name`.
 Error staging_error(const std::string& name) {
   try {
     throw;
@@ -55,7 +55,8 @@ class Staging::StagedTensor final : public Staged {
         stream_(stream),
         has_input_(input_.data() != nullptr || !has_output()),
         travels_in_pieces_(entry.request.signature.kind == CollectiveKind::allreduce) {
-    // What begins at one place does so here: the longer of the two gives the room.
+    // An input and an output that begin at the same address share host memory here too. It has
+    // room for the longer of the two.
     const bool in_place = has_input_ && output_.data() == input_.data();
     const size_t given = bytes_of(input_), taken = bytes_of(output_);
     const auto memory = has_input_ ? pool.take(in_place ? std::max(given, taken) : given) : nullptr;
@@ -82,7 +83,7 @@ class Staging::StagedTensor final : public Staged {
 
   const TensorView& input() const { return input_; }
   bool has_input() const { return has_input_; }  // a scatter off its root has none
-  /// The user's, behind which the memory may be read and written.
+  /// The user's stream. The memory may be read and written behind the work that is on it.
   StreamRef stream() const { return (has_input_ ? input_ : output_).stream(); }
   const std::shared_ptr<const DeviceSpans>& spans() const { return spans_; }
   const Tensor& host_input() const { return host_input_; }
@@ -118,8 +119,8 @@ class Staging::StagedTensor final : public Staged {
 };
 
 // One operation on its way: its tensors, and the two Works. Every function that a device, an engine
-// or a queue is to call for it holds it. So when the last of them is gone, called or not, nothing
-// ends the user's Work any more, and the Job does.
+// or a queue is to call for the operation holds the Job. When the last of these functions is gone,
+// called or not, nothing else can end the user's Work, and the Job's destructor ends it.
 struct Staging::Job {
   Job(std::shared_ptr<Engine> of, const std::string& name)
       : engine(std::move(of)),
@@ -162,7 +163,7 @@ struct Staging::Job {
       fail(job);
     }
   }
-  // With the exception that is being handled. It may be handled in stream order.
+  // Ends the Job with the exception that is being handled. It may be called in stream order.
   static void fail(const std::shared_ptr<Job>& job) noexcept {
     job->forget();
     try {
@@ -260,8 +261,9 @@ void Staging::copy_out(StagedTensor& tensor, const std::shared_ptr<Job>& job) {
   span.end();
 }
 
-// Whatever is thrown here ends the user's Work, with that error if the stream still tells of its
-// end and else once the stream is idle, for it may still copy.
+// An exception that is thrown here ends the user's Work. If the stream still calls a host function,
+// that function ends the Work. Otherwise the Work ends once the stream is idle, since a copy may
+// still run.
 void Staging::copy_back(const std::shared_ptr<Job>& job, std::exception_ptr exception) try {
   std::optional<Error> failed;
   try {
@@ -292,7 +294,7 @@ void Staging::copy_back(const std::shared_ptr<Job>& job, std::exception_ptr exce
   try {
     runtime_.synchronize(stream_);
   } catch (const std::exception&) {
-    // The device failed for good and copies nothing more; the first of its errors is told.
+    // The device failed for good and copies nothing more. The first of its errors is reported.
   }
   job->finish(staging_error(job->outer->name()));
 }

@@ -31,8 +31,8 @@ struct Membership {
   std::vector<LaunchedRank> members;
   std::vector<int> local_ranks;
   std::shared_ptr<Inheritance> inheritance;
-  // Of those, too: what ended that one, once something did, in the numbers of these members; -1: it
-  // was another rank. It ends whatever waits here.
+  // Also for members of another communicator: the error that ended that communicator, once one did.
+  // Its rank is counted among these members; -1: it is none of them. It ends every wait here.
   std::function<std::optional<Error>()> parents_end;
   // Of a first communicator (see core/life/rounds.h): its round, and the deaths that are of no
   // member although no rank knows the members before they come.
@@ -43,8 +43,8 @@ struct Membership {
 /// One attempt of some ranks to become a communicator, under keys of its own in the store. It
 /// succeeds for all of them or fails for all of them, by the word of whichever rank speaks first:
 /// no two ranks come to different ends. A rank that dies meanwhile makes it fail, and so does the
-/// end of the communicator that these ranks are members of. The calls of one
-/// thread; store() may be asked by any.
+/// end of the communicator that these ranks are members of. One thread makes the calls; any thread
+/// may call store().
 class Attempt {
  public:
   static std::shared_ptr<Attempt> begin(const Options& options, const Membership& membership);

@@ -33,8 +33,8 @@ struct OperationCall {
   int64_t divide_output_by = 1;
   bool tells_output = false;  // a scatter off its root has no input
   const TensorView& described() const { return tells_output ? *output : *input; }
-  /// Where the caller's memory is. Throws Error(invalid_argument) for an input and an output on two
-  /// devices.
+  /// The device of the caller's memory. Throws Error(invalid_argument) if input and output are on
+  /// two devices.
   Device device(std::string_view name) const;
 };
 

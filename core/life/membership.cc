@@ -52,7 +52,7 @@ std::string splits_path(const CommunicatorState& parent) {
   return fmt::format("{}/e{}", parent.path, parent.epoch);
 }
 
-// What ended the parent, in its own numbers.
+// The error that ended the parent, with a rank of the parent.
 using ParentsEnd = std::function<std::optional<Error>()>;
 ParentsEnd end_of(const CommunicatorState& parent) {
   return [weak = std::weak_ptr(parent.engine)]() -> std::optional<Error> {
@@ -61,7 +61,7 @@ ParentsEnd end_of(const CommunicatorState& parent) {
   };
 }
 
-// The same, in the numbers of these members; -1: another rank did.
+// The same error, with a rank of these members; -1: the rank is none of them.
 ParentsEnd in_numbers_of(const std::vector<int>& members, ParentsEnd end) {
   return [members, end = std::move(end)] {
     auto error = end();
@@ -100,7 +100,7 @@ std::shared_ptr<CommunicatorState> make_child(const CommunicatorState& parent,
   return std::make_shared<CommunicatorState>(std::move(options), std::move(membership));
 }
 
-// The parent's end, as the split that it ended throws it.
+// The error that split() throws because the parent has ended.
 Error split_with(const Error& end) {
   return Error(end.code(), fmt::format("split: {}", end.what())).with_rank(end.rank());
 }
@@ -157,7 +157,7 @@ std::shared_ptr<CommunicatorState> split(const CommunicatorState& parent, int nu
   std::sort(order.begin(), order.end());
   std::vector<int> members;
   for (const auto& [key, rank] : order) members.push_back(rank);
-  // A member that stands still is seen although nothing is pending.
+  // This notices a member that stands still although no operation is pending.
   const Engine::WatchOverPeers watch(parent.engine);
   auto inheritance = inherit(parent, color, members, path);
   if (color < 0) return nullptr;
@@ -169,7 +169,8 @@ std::shared_ptr<CommunicatorState> split(const CommunicatorState& parent, int nu
     return state;
   } catch (const Error& error) {
     const auto seen = as_seen_from(members, "split", error);
-    // The parent knows best which of its ranks is gone; what is this rank's own it says itself.
+    // The parent knows best which of its ranks is gone. An error of this rank itself is thrown as
+    // it is.
     const auto end = parent.engine->broken();
     if (end && (error.rank() < 0 || seen.rank() != parent.options.rank)) throw split_with(*end);
     throw Error(seen);
@@ -200,7 +201,8 @@ Error store_is_gone(const CommunicatorState& parent, const Error& error) {
       .with_rank(options.serve_store ? -1 : options.rank);
 }
 
-// A parent that has ended is why its ranks shrink. One that has not may yet tell of a member.
+// A parent that has ended already is the reason for the shrink. A parent that has not may still
+// report that a member is lost.
 ParentsEnd end_during_shrink(const CommunicatorState& parent, const std::vector<int>& members) {
   if (parent.engine->broken()) return nullptr;
   return [end = in_numbers_of(members, end_of(parent))] {

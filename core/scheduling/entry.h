@@ -75,7 +75,7 @@ struct Entry {
   Entry* newer = nullptr;
 
   int64_t sent_id = -1;  // the number by which it was asked for; -1: in full
-  /// Where its memory is: a scatter off its root has no input.
+  /// The device of its memory. A scatter has no input outside its root, so its output tells.
   Device device() const { return (input.data() != nullptr ? input : output).device(); }
 
   int64_t left = 0;       // allreduce: elements of answered slices that are not final yet

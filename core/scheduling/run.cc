@@ -121,7 +121,7 @@ int64_t sum(std::span<const int64_t> counts) {
 
 Run::~Run() {
   operation_.reset();
-  // What was given up may wait for its input still: its memory must stay where it is.
+  // A copy that was given up may still wait for its input, so its memory is never freed.
   if (copying_ && !copying_->is_over()) {
     static_cast<void>(region_.release());
     static_cast<void>(copying_.release());
@@ -324,7 +324,7 @@ void Run::start_on_device(Launch& launch) {
     gated_.push_back(entry.work.get());
     entry.work->set_on_its_way(false);  // again, after a veto
   }
-  // What reduces is written by its owner alone, where it lies in place.
+  // A reduction needs no copy here: its owner alone writes a part, where it lies in place.
   if (region_bytes_ == 0 && members_.empty() && !is_pair(collective_.kind))
     keep_input_apart(/*is_packed=*/true);
   device_launch_ = {};

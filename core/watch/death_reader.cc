@@ -54,7 +54,7 @@ void DeathReader::stop() {
   state_->changed.notify_all();
 }
 
-// On the thread.
+// Runs on the thread.
 void DeathReader::look(const std::shared_ptr<State>& state, Deadline end) {
   constexpr auto kPause = std::chrono::milliseconds(5);
   DeathLog log(bounded(state->store, end));

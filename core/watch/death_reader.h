@@ -8,15 +8,15 @@
 
 namespace tutti {
 
-/// What an engine has of the job's store: the deaths that a launcher writes there, read by a thread
-/// of their own. A store may stand still with its launcher, or be a program's that answers when it
-/// likes; whoever asks here waits no longer than it says. The thread lives only from a question to
-/// stop().
+/// Reads the deaths that a launcher writes into the job's store, on a thread of its own. An engine
+/// uses the store through this class alone. A store may stand still with its launcher, and a store
+/// of the program's own may answer late; the caller of read() waits no longer than it says. The
+/// thread lives only from a call of read() to stop().
 class DeathReader {
  public:
   explicit DeathReader(std::shared_ptr<Store> store);
-  /// Waits for at most kLongestWait for a call of the store that is under way; one that takes
-  /// longer goes on by itself and keeps the store.
+  /// Waits for a call of the store that is under way, for kLongestWait at most. A call that takes
+  /// longer goes on by itself and keeps the store alive.
   ~DeathReader();
   DeathReader(const DeathReader&) = delete;
 
@@ -24,13 +24,13 @@ class DeathReader {
     std::vector<Death> deaths;  // in the order in which they were seen
     bool is_all = false;        // the store is gone: nothing more will be known
   };
-  /// Has the thread look every few milliseconds until `end`, and returns what is known after its
-  /// next look, or after `patience`. One thread at a time.
+  /// Makes the thread look every few milliseconds until `end`. Returns what is known after its next
+  /// look, or after `patience`. One thread calls it at a time.
   Known read(Deadline end, Clock::duration patience);
-  /// No look begins any more.
+  /// Makes the thread begin no further look.
   void stop();
 
-  /// So many seconds a rank waits, at most, for what the store knows.
+  /// The seconds that a rank waits, at most, for what the store knows.
   static constexpr double kLongestWait = 0.3;
 
  private:

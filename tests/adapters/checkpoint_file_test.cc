@@ -30,7 +30,7 @@ class CheckpointFile : public testing::Test {
     std::memcpy(bytes.data(), &length, sizeof length);
     return put(bytes + header + std::string(data, '\1'));
   }
-  /// Of a vector "w" of four elements and whatever is there beside it.
+  /// Loads a vector "w" of four elements. The file may hold other tensors too.
   static LoadedCheckpoint load(const std::string& file) {
     LoadedCheckpoint loaded;
     test::run_threads(1, [&](Communicator& comm) {

@@ -22,7 +22,7 @@
 
 namespace {
 
-// Of the thread that sets them.
+// These hold for the thread that sets them.
 thread_local int exchange_error = 0;
 thread_local bool has_no_threads = false;
 thread_local std::function<int(const char* from, const char* to)> before_rename;

@@ -1,5 +1,5 @@
-// What an optimizer hands out may be a container, a view or a generator, by value or by reference,
-// constant or not: all of it is broadcast, saved and loaded.
+// An optimizer may return a container, a view or a generator, by value or by reference, constant or
+// not. In each form all of its state is broadcast, saved and loaded.
 
 #include <gtest/gtest.h>
 
@@ -25,7 +25,8 @@ struct FormState {
   Tensor tensor;
 };
 
-// What is gone through once, and is not constant while it is: as a coroutine's generator.
+// A range that can be gone through only once and is not constant meanwhile, like a coroutine's
+// generator.
 template <class Item>
 class Generated {
  public:
@@ -57,7 +58,7 @@ class Generated {
   size_t at_ = 0;
 };
 
-// As `Form` hands them out; the rest is the same for all.
+// Each of these is a `Form`: how an optimizer returns its items. The rest is the same for all.
 struct ByValue {
   template <class Item>
   static std::vector<Item> of(std::vector<Item>& items) {

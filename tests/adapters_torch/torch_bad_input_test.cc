@@ -138,7 +138,7 @@ TEST(TorchBadInput, AStateThatDoesNotTravel) {
   run_threads(2, [](Communicator& comm) {
     torch::nn::Linear net(1, 1);
     Stateful own(net->parameters());
-    // Of rank 0 alone, or of none.
+    // It is taken while no rank has a state, and refused once rank 0 has one.
     tutti::torch::distributed(comm, own, *net);
     static_cast<torch::optim::SGDOptions&>(own.param_groups()[0].options()).momentum(0.5);
     if (comm.rank() == 0) {

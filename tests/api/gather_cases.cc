@@ -295,7 +295,7 @@ void check_objects(Communicator& comm) {
     EXPECT_EQ(text_of(all[static_cast<size_t>(rank)]), object_of(rank));
 }
 
-// What fails before the bytes are there is told to every rank, and the name is free again.
+// A failure before the bytes are there is reported to every rank, and the name is free again.
 void check_object_that_cannot_be_made(Communicator& comm) {
   for (int root = 0; root < comm.size(); ++root) {
     const auto text = fmt::format(

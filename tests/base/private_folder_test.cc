@@ -156,7 +156,7 @@ TEST_F(PrivateFolderTest, LocksOneAtATime) {
   folder.lock("lock", Deadline::after(30));
 }
 
-// Of any host and process, as a crash leaves it: the folder may be on a file system of many hosts.
+// A crash on any host leaves such files: the folder may be on a file system that many hosts share.
 TEST_F(PrivateFolderTest, WhatACrashLeftUnderAnyNameHarmsNobody) {
   const PrivateFolder folder(path_);
   char host[64] = "";
@@ -183,7 +183,7 @@ TEST_F(PrivateFolderTest, ATemporaryNameThatIsTakenIsPassedOver) {
   EXPECT_EQ(full.error, EEXIST);
 }
 
-// As containers of one host are that share its name: in each of them the first process is 1.
+// Containers of one host that share its name are like this: the first process of each is 1.
 TEST_F(PrivateFolderTest, ProcessesOfOneHostNameAndOneNumberWriteAtOnce) {
   const PrivateFolder folder(path_);
   constexpr int kProcesses = 4, kTimes = 300;

@@ -62,7 +62,8 @@ TEST(Chooser, GoesBySizeRanksAndHosts) {
   EXPECT_EQ(choice(chooser, broadcast, 64 << 20, 4), "chain");
 }
 
-// What averages integers, or f16, is no algorithm whose sums travel, whatever a score says.
+// Averages of integers or f16 never get an algorithm whose plain sums travel, whatever a score
+// says.
 TEST(Chooser, KeepsSums) {
   const Chooser plain, rings("allreduce:0-inf=ring;reduce_scatter:0-inf=ring"),
       shots("allreduce:0-inf=one_shot");

@@ -108,7 +108,7 @@ TEST_F(FakeCudaTest, KeptKernelsAreThoseOfTheOperands) {
   KeptStepKernels kept;
   for (size_t i = 0; i < lists.size(); ++i)
     for (size_t k = 0; k < lists.size(); ++k) {
-      // What is scaled are the gradients of the list that was asked for, and no others.
+      // Only the gradients of the list that was asked for are scaled.
       for (const auto& one : {value, gradient, first, other, longer, also_longer})
         copy_from_host(one, reinterpret_cast<const std::byte*>(std::vector<float>(8, 1).data()));
       kept.of(lists[i]).scale_gradients(1, 0);

@@ -203,7 +203,7 @@ TEST(TrainingState, WhatNobodyTrainsIsSavedToo) {
   });
 }
 
-// As saved by hand: parameters and moments, the lists that one thinks of.
+// The checkpoint is saved by hand and has only the usual lists: parameters and moments.
 TEST(TrainingState, ACheckpointThatLacksAnythingIsRefusedAndChangesNothing) {
   const test::ScratchFolder scratch;
   test::run_threads(2, [&](Communicator& comm) {

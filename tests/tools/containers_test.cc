@@ -38,7 +38,7 @@ Words contained(const std::string& shm_bytes, const std::string& command) {
           "mount -t tmpfs -o size=" + shm_bytes + " tmpfs /dev/shm; " + command};
 }
 
-// As words of a shell.
+// These are quoted as words of a shell.
 const std::string kRun = "'" TUTTI_RUN "'";
 const std::string kBench =
     "'" TUTTI_BENCH "' allreduce --repetitions 1 --iterations 1 --warmup 1 --json - --bytes ";

@@ -184,7 +184,7 @@ TEST_P(SettingsInCode, InSlurmsEnvironment) {
 
 TEST_P(SettingsInCode, AloneItIsOneRank) { expect_job({}, "0 of 1 by tcp"); }
 
-// Where the Python package is built, too.
+// Python is among them where its package is built.
 std::vector<const char*> languages() {
   if (std::string(TUTTI_PYTHON).empty()) return {"cpp", "c"};
   return {"cpp", "c", "python"};

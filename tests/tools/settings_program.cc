@@ -13,7 +13,7 @@ int by_cpp() {
   const auto& options = comm->options();
   float value = static_cast<float>(comm->rank());
   comm->allreduce("value", std::span(&value, 1)).wait();
-  // What only the environment says counts beside what the program says.
+  // A setting that only the environment gives counts beside the program's own.
   if (options.fusion_bytes != 1 << 20 || options.cache_capacity != 77) return 3;
   if (comm->rank() == 0)
     std::printf("%g of %d by %s\n", value, comm->size(), comm->backend().c_str());

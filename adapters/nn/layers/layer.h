@@ -70,8 +70,8 @@ class Layer {
   /// Throws Error(invalid_argument) that names the layer unless `good` and the input is of a float
   /// type that layers compute with, and as require_whole(). `wanted`: the shape it takes.
   void require_input(const Tensor& input, bool good, const char* wanted);
-  /// Throws Error(invalid_argument) where a parameter is divided over the ranks just now, as of a
-  /// layer that should be gathered(): it would compute with zeros.
+  /// Throws Error(invalid_argument) while a parameter is divided over the ranks: the layer would
+  /// compute with zeros. Such a layer should be gathered().
   void require_whole();
   /// Tells who listens that the gradients of the parameters are final for this pass.
   void announce();

@@ -31,8 +31,8 @@ constexpr double kPeerTimeout = 1.5;
 constexpr double kSoon = kPeerTimeout + 2;
 constexpr double kConnectTimeout = 30;
 
-// Of a backend, and of the point at which the member stands still: it has met the others, or has
-// its connections and they do not know.
+// The parameters are a backend and the point at which the member stands still: either it has met
+// the others, or it has its connections and the others do not know of that.
 class StandingStill : public testing::TestWithParam<std::tuple<std::string, std::string>> {
  protected:
   // `pause`: what the rank does at that point of the second communicator that it makes.

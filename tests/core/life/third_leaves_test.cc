@@ -73,7 +73,7 @@ class ThirdLeaves : public testing::TestWithParam<std::string> {
     expect_error(ErrorCode::peer_left, who, [&] { comm.allreduce_blocking("all", ones); });
   }
 
-  // Of the three that go on, in a ring.
+  // The neighbours in a ring of the three ranks that go on.
   static int next(int rank) { return rank == 0 ? 1 : rank == 1 ? 3 : 0; }
   static int previous(int rank) { return rank == 0 ? 3 : rank == 1 ? 0 : 1; }
 };
@@ -191,7 +191,7 @@ TEST_P(ThirdLeaves, WhatNeedsTheLeaverNamesIt) {
       });
 }
 
-// Where it had heard of the first, it may have left because of that one, which is named then.
+// A rank that had heard of the first leaver may have left because of it; then the first is named.
 TEST_P(ThirdLeaves, AnotherOneLeavesLater) {
   run([](Communicator&) {},
       [](Communicator& comm) {

@@ -27,7 +27,7 @@ using test::expect_error;
 using testing::HasSubstr;
 
 constexpr double kPeerTimeout = 1.5, kOperationTimeout = 1.0;
-// What no watch ends, ends never; this tells it from a busy machine.
+// A wait that no watch ends would never end. This many seconds tell it from a busy machine.
 constexpr double kRoom = 10;
 
 void run_ranks(const std::string& backend, int size, const test::RankFunction& body,

@@ -23,7 +23,7 @@ def _of_gradient(name: Optional[str]) -> Optional[str]:
 class _Allreduce(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, name: Any, how: Any, *tensors: Any) -> Any:
-        # What is refused is refused where the operation has its number.
+        # The asynchronous call checks its arguments once the operation has its number.
         average, *rest = how
         ctx.name, ctx.how = name, how
         if len(tensors) == 1:
