@@ -31,13 +31,13 @@ struct NamedParameter {
   TensorView gradient;  // of the value's shape and type
 };
 
-/// A range whose items, as a loop over `const auto&` sees them, are parameters: a container or a
-/// view, by value or by reference, constant or not, and what is gone through once (a generator).
+/// A range whose items are parameters for a loop over `const auto&`. It may be a container or a
+/// view, returned by value or by reference, constant or not, or a generator, which is read once.
 template <class R>
 concept YieldsParameters =
     std::ranges::range<R> && Parameter<std::remove_cvref_t<std::ranges::range_reference_t<R>>>;
 
-/// The same of named tensors.
+/// The same kind of range, of named tensors.
 template <class R>
 concept YieldsState = std::ranges::range<R> &&
     requires(const std::remove_cvref_t<std::ranges::range_reference_t<R>>& state) {
@@ -83,8 +83,8 @@ concept ReducesGradients = requires(O& optimizer, std::string_view name,
   optimizer.wait_for_gradients();
 };
 
-/// Whether an optimizer can do what is optional. One that has a member of that name and cannot do
-/// it does not compile: it would be taken for one without, and train on with less than it has.
+/// Says which optional members an optimizer has. An optimizer with a member of such a name that
+/// does not fit does not compile. Otherwise the member would be ignored without a word.
 template <class O>
 struct OptimizerTraits {
   static constexpr bool kAnnouncesGradients = AnnouncesGradients<O>;

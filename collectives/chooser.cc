@@ -70,7 +70,7 @@ constexpr Rule kRules[] = {
     {barrier, "dissemination"},
 };
 
-// Those that reduce, under determinism=rank_order, or where no sum may travel as it is.
+// Rules for collectives that reduce, under determinism=rank_order or if no plain sum may travel.
 constexpr Rule kRankOrderRules[] = {
     {allreduce, "one_shot", 32_K, 2},
     {allreduce, "one_shot", 4_K, 8},

@@ -46,8 +46,8 @@ struct Score {
 ///   allreduce:0-32k=one_shot,32k-inf=ring;broadcast:0-inf=binomial_tree
 /// Sizes take K, M, G or inf; the low end belongs to the range, the high end does not. A
 /// later score wins; one for send is one for recv too, and the other way round. Parts that no score
-/// names keep the built-in choice, and so do collectives whose sums (Sums) the algorithm of a score
-/// does not keep; under determinism=rank_order an override that does not keep the
+/// names keep the built-in choice. A collective also keeps it if the algorithm of the score does
+/// not keep its sums, see Sums. Under determinism=rank_order an override that does not keep the
 /// promise is refused. A score may name a backend too (ucx/ring, ucx/auto); here that decides
 /// nothing, see backends/choice.
 class Chooser {

@@ -83,9 +83,9 @@ struct SparseTensor {
 /// Communicator is made (create or shrink).
 class Communicator {
  public:
-  /// Finds the other ranks and connects to them. What `options` leave unset, the launcher and the
-  /// TUTTI_ variables say: create({.backend = "tcp"}) is this rank of the job too. Throws
-  /// Error(timeout | authentication | version | unavailable) that says who is missing.
+  /// Finds the other ranks and connects to them. Fields that `options` leave unset come from the
+  /// launcher and the TUTTI_ variables: create({.backend = "tcp"}) is this rank of the job too.
+  /// Throws Error(timeout | authentication | version | unavailable) that says who is missing.
   static std::unique_ptr<Communicator> create(Options options = {});
   /// Says goodbye; pending operations fail with Error(closed). Never throws, has a deadline.
   ~Communicator();
@@ -275,9 +275,9 @@ class Communicator {
   /// Bytes of rank `root`, of whatever length, on every rank. Matched by name, as allgather_bytes.
   std::vector<std::byte> broadcast_bytes(std::string_view name, std::span<const std::byte> bytes,
                                          int root = 0);
-  /// The same of bytes that `make` returns; it is called at the root only. What it throws there is
-  /// an Error(invalid_argument) with its text on every rank, so that nobody waits for what cannot
-  /// come.
+  /// The same for bytes that `make` returns. It is called at the root only. If it throws, every
+  /// rank gets an Error(invalid_argument) with the text of that error, so that no rank waits for
+  /// bytes that cannot come.
   std::vector<std::byte> broadcast_made_bytes(std::string_view name,
                                               const std::function<std::vector<std::byte>()>& make,
                                               int root = 0);

@@ -15,9 +15,9 @@ class WorkState;
 
 /// The handle of an asynchronous operation. Copies share it. Dropping it does not cancel: the
 /// operation goes on, and reads and writes the tensors' memory until it is over. A program that
-/// drops it cannot know when that is, and one that frees the memory before crashes; so compilers
-/// warn. Keep it and wait() for it, or hand it to then(). Errors of dropped Works are logged. Any
-/// thread.
+/// drops it cannot know when that is, and crashes if it frees the memory before. Therefore
+/// compilers warn of a dropped Work. Keep it and wait() for it, or hand it to then(). Errors of
+/// dropped Works are logged. Any thread.
 class [[nodiscard("wait() for it: the operation uses the memory until it is over")]] Work {
  public:
   Work() = default;

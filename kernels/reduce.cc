@@ -303,7 +303,7 @@ bool StreamSumsOnTarget(DataType dtype, Outputs outputs, Inputs inputs, int64_t 
   });
 }
 
-// Averages of integers: sums of pieces that stay in the first cache, wide, and their quotients.
+// Averages of integers: wide sums of pieces that stay in the first cache, and their quotients.
 template <class T>
 void AverageIntegers(Outputs outputs, Inputs inputs, const Elements& elements, Scale scale) {
   constexpr int64_t kPiece = 512;

@@ -53,8 +53,8 @@ enum class Order : uint8_t { ascending, descending };
 ///
 /// 16-bit floats accumulate in f32, f32 in f32, f64 in f64; the result is scaled, then rounded once
 /// to nearest even. `average` is `sum` whose scale.divisor is multiplied by inputs.size(). Integers
-/// wrap on overflow, except in an average, which is any sum with a divisor: its sum is wider than
-/// its type and its quotient is cut toward zero, so that no average of integers overflows. A NaN in
+/// wrap on overflow, except in an average, which is any sum with a divisor: it is summed in a wider
+/// type and its quotient is cut toward zero, so that no average of integers overflows. A NaN in
 /// any input makes min and max NaN; of two zeros that differ in sign they keep the first. NaN stays
 /// NaN and denormals are kept everywhere; a sum beyond the largest finite value is infinite.
 /// `output` may be the same pointer as any one input, and must not overlap otherwise. At least one

@@ -83,7 +83,7 @@ To convert_number(From value) {
   }
 }
 
-/// An integer's quotient multiplied in f64.
+/// The quotient of an integer, multiplied by the factor in f64.
 template <class To, class Wide>
 To multiply_quotient(Wide quotient, Scale scale) {
   if (scale.factor == 1.0) return convert_number<To>(quotient);
@@ -100,14 +100,14 @@ To scale_integer(From value, Scale scale) {
 __extension__ typedef __int128 Int128;
 __extension__ typedef unsigned __int128 Uint128;
 
-/// In what the integers of an average are summed: no number of ranks fills it.
+/// The type in which the integers of an average are summed. No number of ranks makes it overflow.
 template <class T>
 using WideSum =
     std::conditional_t<sizeof(T) < 8, std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>,
                        std::conditional_t<std::is_signed_v<T>, Int128, Uint128>>;
 
-/// An average of integers out of their sum: the quotient is cut toward zero. No more inputs than
-/// the divisor says are other than zero, so 64 bits hold the quotient.
+/// An average of integers, made from their sum. The quotient is cut toward zero. At most as many
+/// inputs as the divisor says differ from zero, so 64 bits hold the quotient.
 template <class T>
 T average_of_sum(WideSum<T> sum, Scale scale) {
   using Quotient = std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>;

@@ -16,7 +16,7 @@ struct AbsentRanges {
   std::map<uintptr_t, uintptr_t> ends;  // by beginning; they do not overlap
 };
 
-// Lives as long as whatever asks, at the end of the process too.
+// It is never destroyed, so that it can be asked at the end of the process too.
 AbsentRanges& absent_ranges() {
   static auto* const kRanges = new AbsentRanges;
   return *kRanges;

@@ -8,10 +8,10 @@
 
 namespace tutti {
 
-/// Host memory of a tensor that an object of the library has given back to the system, so that it
-/// reads as zeros, as long as this says so. Whatever of the library takes a tensor asks
-/// require_present(), and thus neither sends nor saves those zeros. Like the memory itself it is
-/// known to the whole process. Any thread.
+/// While this object lives, it marks a tensor's host memory as absent: the library has given the
+/// memory back to the system, and it reads as zeros. Every function of the library that takes a
+/// tensor calls require_present(), so that the library neither sends nor saves those zeros. The
+/// marks hold for the whole process, like the memory. Any thread.
 class AbsentMemory {
  public:
   AbsentMemory() = default;
@@ -20,7 +20,7 @@ class AbsentMemory {
   AbsentMemory(AbsentMemory&& other) noexcept : begin_(other.begin_) { other.begin_ = 0; }
   AbsentMemory& operator=(AbsentMemory&& other) noexcept;
 
-  /// Whether there are any; not in a process that divides nothing.
+  /// Whether any memory is absent. In a process that divides nothing it never is.
   static bool any() { return count_.load(std::memory_order_relaxed) != 0; }
 
  private:

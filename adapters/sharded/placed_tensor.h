@@ -16,7 +16,7 @@ struct PlacedTensor {
   Placement placement;
 };
 
-/// Trainers' parameters (name, value), equal on all ranks, as "parameter.NAME".
+/// The parameters of a trainer (name, value), named "parameter.NAME". They are equal on all ranks.
 template <class Parameters>
 std::vector<PlacedTensor> placed_parameters(Parameters&& parameters) {
   std::vector<PlacedTensor> all;

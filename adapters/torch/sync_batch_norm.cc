@@ -46,7 +46,7 @@ SyncBatchNormImpl::SyncBatchNormImpl(Communicator& comm, std::string name, int64
   const int64_t count = input.numel() / features_;
   const auto own_mean = x.sum(others) / static_cast<double>(std::max<int64_t>(count, 1));
   const auto own_squares = (x - spread(own_mean)).pow(2).sum(others);
-  // In f64, in which counts are exact.
+  // Counts travel in f64, where they are exact.
   const auto own_count =
       ::at::full({1}, static_cast<double>(count), x.options().dtype(::at::kDouble));
   const auto all =
@@ -61,7 +61,8 @@ SyncBatchNormImpl::SyncBatchNormImpl(Communicator& comm, std::string name, int64
   const auto squares_of_all = (squares + counts * (means - mean).pow(2)).sum(0);
   {
     const ::c10::NoGradGuard no_history;
-    // A step in which no rank had a value changes nothing; a GPU's host does not know it.
+    // A step in which no rank had a value changes nothing. The test stays in a tensor, since the
+    // host of a GPU does not know the result.
     const auto counts_at_all = total > 0;
     num_batches_tracked += counts_at_all.to(::at::kLong);
     const auto take = [&](::at::Tensor& running, const ::at::Tensor& value) {

@@ -19,9 +19,9 @@ struct SyncBatchNormOptions {
 /// differ in size, be empty too: what torch's BatchNorm computes of the joined batch (Ioffe and
 /// Szegedy 2015; partial variances combined as by Chan, Golub and LeVeque 1979). One collective
 /// forward and one backward, under `name`, which must be its own and equal on all ranks, so every
-/// rank runs both in training. Sums are of f32, of f64 for inputs of f64, and an output has its
-/// input's type. A step in which every batch is empty leaves the running statistics. In eval() it
-/// uses the running statistics and no other rank.
+/// rank runs both in training. It sums in f32, and in f64 for inputs of f64. An output has the type
+/// of its input. A step in which every batch is empty does not change the running statistics. In
+/// eval() it uses the running statistics and no other rank.
 class SyncBatchNormImpl : public ::torch::nn::Module {
  public:
   /// The communicator must outlive it.

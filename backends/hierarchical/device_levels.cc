@@ -209,8 +209,8 @@ class DeviceLevels final : public Backend {
       std::erase_if(service.dtypes, [&](DataType dtype) {
         return !far.serves(service.kinds.front(), dtype, ReduceOp::sum);
       });
-      // A sum goes from the one level to the other in its type, which averages of integers may
-      // leave.
+      // A sum goes from one level to the other in its own type. The sum behind an average of
+      // integers may not fit in that type, so such averages are not offered.
       auto averages = service;
       if (std::erase(service.ops, ReduceOp::average) > 0) {
         averages.ops = {ReduceOp::average};

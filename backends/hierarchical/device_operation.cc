@@ -49,7 +49,7 @@ LevelsOperation::LevelsOperation(LevelsPlace& place, const LevelsStreams& stream
       is_bucket_(!device_.inputs.empty() || !device_.outputs.empty()),
       plan_(plan_levels(collective, place.grid)) {
   if (collective_.op == ReduceOp::average && sums_of(collective) == Sums::scaled) {
-    // A mean of means: each host has equally many ranks.
+    // Each level averages. The mean of the hosts' means is right: each host has as many ranks.
     collective_.scale.factor *= static_cast<double>(place.size) / contributors_;
   } else if (collective_.op == ReduceOp::average) {
     collective_.op = ReduceOp::sum;

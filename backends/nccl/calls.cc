@@ -229,7 +229,7 @@ std::vector<DeviceService> nccl_services(Device device, Determinism determinism)
        all,
        {}}};
   if (determinism == Determinism::rank_order) return services;
-  // Averages of integers want sums that are wider than their type, which NCCL does not have.
+  // Averages of integers need sums that are wider than their type, and NCCL has none.
   const std::vector reducing{CollectiveKind::allreduce, CollectiveKind::reduce,
                              CollectiveKind::reduce_scatter};
   services.push_back({device,

@@ -31,7 +31,7 @@ class Builder {
   void send(int peer, Slot from, Range source);
   void recv(int peer, Slot to, Range target);
   void copy(Slot from, Range source, Slot to, int64_t target);
-  /// `divisor` of the result: 1, or what keeps a sum of f16 from overflowing.
+  /// The result is divided by `divisor`: 1, or a number that keeps a sum of f16 from overflowing.
   void reduce(Slot from, Range source, Operands operands, Slot to, int64_t target, int divisor = 1);
   /// What follows belongs to the next round. Ranks count rounds alike, also those in which they do
   /// nothing.

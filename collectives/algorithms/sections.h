@@ -21,8 +21,8 @@ struct Group {
     return static_cast<size_t>((place % size() + size()) % size());
   }
 };
-/// The power of two that keeps a sum of so many f16 in its range: dividing by it is
-/// exact, and takes from small numbers no more than their mean would.
+/// The power of two that keeps a sum of `operands` f16 numbers in its range. Dividing by it is
+/// exact except for small numbers, which lose no more than they would in the mean.
 int divisor_of(Sums sums, int operands);
 /// All ranks in order.
 Group everyone(const Problem& problem);

@@ -29,8 +29,9 @@ class Negotiator {
   /// Forgets all unanswered requests for a name (they moved into a plan).
   void forget(const std::string& name);
 
-  /// An unanswered name, for the stall report; also the joins of ranks that wait until all have
-  /// joined, since the last request of any rank: they wait for as long as the others go on.
+  /// An unanswered name, for the stall report. Ranks that wait until all have joined are listed
+  /// too. Their wait counts from the last request of any rank, since it may last as long as the
+  /// others go on.
   struct Waiting {
     std::string name;
     CollectiveKind kind;

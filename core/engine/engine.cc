@@ -135,7 +135,7 @@ void Engine::finish(std::span<Entry* const> entries, const Error* error) {
   // Before any thread sees that a Work is done: it finds that Work counted.
   publish_statistics();
   some_wake_ = true;
-  // Once a Work is out of its entry nobody else ends it, so nothing is thrown from then on.
+  // Once a Work is out of its entry only this function can end it, so nothing after that may throw.
   finishing_.clear();
   finishing_.reserve(entries.size());
   std::vector<std::pair<size_t, Error>> failed;
@@ -180,7 +180,7 @@ void Engine::end_part(WorkState& work, std::optional<Error> error) noexcept {
   for (auto& callback : callbacks) try {
       post([callback = std::move(callback), exception = work.exception()] { callback(exception); });
     } catch (const std::bad_alloc&) {
-      // Without the memory for it a callback is destroyed and not called; the others get theirs.
+      // If there is no memory for a callback, it is destroyed without a call. The others run.
     }
 }
 

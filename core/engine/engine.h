@@ -34,8 +34,8 @@ namespace tutti {
 /// a thread of their own, which never holds the token.
 class Engine final : public Driver, public std::enable_shared_from_this<Engine> {
  public:
-  /// The engine asks no store itself, for nothing says when one answers: `context` has none any
-  /// more, and of the job's store it has its `deaths`.
+  /// The engine never asks a store itself, since a store may answer late or never. It reads deaths
+  /// in the job's store through `deaths`, and `context` no longer has a store.
   Engine(Options options, Context context, std::unique_ptr<Backend> backend,
          std::unique_ptr<DeathReader> deaths);
   ~Engine() override;
@@ -102,8 +102,8 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   void raise_when_over(std::shared_ptr<uint32_t> word);
   /// Lets the engine look again at what waits. Any thread; never blocks.
   void wake() { bell_.ring(); }
-  /// While it lives the peers are watched as they are while an operation is pending: for a thread
-  /// that waits for them outside of any, as split() does. Any thread.
+  /// While it lives, the peers are watched as if an operation were pending. A thread that waits for
+  /// peers without an operation needs this, as split() does. Any thread.
   class WatchOverPeers {
    public:
     explicit WatchOverPeers(std::shared_ptr<Engine> engine) : engine_(std::move(engine)) {
@@ -119,8 +119,8 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   /// Runs `function` as a callback: on the callbacks' thread, or, if the engine is closed, at once.
   /// Any thread; never blocks.
   void post(std::function<void()> function) { callbacks_.push(std::move(function)); }
-  /// One part of this Work is over; after the last one its callbacks run as callbacks do. Any
-  /// thread; never blocks, never throws.
+  /// One part of this Work is over. After the last part its callbacks run on the callbacks' thread.
+  /// Any thread; never blocks, never throws.
   void end_part(WorkState& work, std::optional<Error> error) noexcept;
   /// A callback has ended a Work: the threads that wait for it, or that hold back what comes after
   /// it, look again. Any thread.
@@ -218,8 +218,8 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   template <class Start>
   void block(std::string_view name, const Start& start);
   std::optional<Error> why_never() const;
-  /// Why an operation that is submitted now cannot end, if that is so: this rank is over, or a rank
-  /// left that the operation needs.
+  /// The error why an operation that is submitted now cannot end: this rank is over, or a rank that
+  /// the operation needs has left. Null: it may end.
   const Error* why_never(const Entry& entry) const;
   OperationState drive_blocking(Operation& operation, std::optional<Error>& error);
   /// For a blocking call, which the thread that drives does not make for it: that thread lets go of

@@ -191,10 +191,10 @@ Error Engine::blame_for(const Error& lost) {
   return is_needed ? lost : *before;
 }
 
-// The launcher knows best how a rank ended; it gets a moment to write that down, and so long the
-// store is waited for, whether it answers or not. The peer may also have ended because of another
-// rank: then the launcher saw that one fail first, or a third rank tells of it in a fault, perhaps
-// after this rank saw the peer's end.
+// The launcher knows best how a rank ended. It gets a moment to write that into the store, and this
+// rank waits no longer than that, whether the store answers or not. The peer may also have ended
+// because of another rank: then the launcher saw that one fail first, or a third rank tells of it
+// in a fault, perhaps after this rank saw the peer's end.
 Error Engine::peer_lost_error(int peer, const std::string& detail) {
   const auto& place = context_.places[static_cast<size_t>(peer)];
   const bool is_here = sees_process_of(peer);
@@ -210,11 +210,11 @@ Error Engine::peer_lost_error(int peer, const std::string& detail) {
       handle_messages();
       if (is_here && process_state(place.pid) == ProcessState::ended)
         how = "ended without closing its Communicator (its process exited or was killed)";
-      // The store died with that rank; what was seen on the wire is all there is to tell.
+      // The store died with that rank, so only what this rank saw on the wire can be reported.
       if (known.is_all) break;
     }
   } catch (const Error&) {
-    // Comes of that rank's end, too.
+    // This error is a consequence of that rank's end, too.
   }
   deaths_->stop();
   if (lost < 0) lost = peer;

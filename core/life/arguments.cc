@@ -95,7 +95,7 @@ int64_t bytes_before(const Options& options, const TensorView& input,
 void check_scattered(std::string_view name, const TensorView& input, const TensorView& output,
                      int64_t part_at) {
   if (!overlap(input, output) || output.data() - input.data() == part_at) return;
-  // Peers read a device's input where it is.
+  // Peers read the input in the device's memory directly.
   if (input.device().kind != DeviceKind::cpu) throw shared_memory(name, "this rank's part of it");
   if (output.data() != input.data())
     throw shared_memory(name, "the beginning of the input, or this rank's part of it");

@@ -30,18 +30,18 @@ void check_apart(std::string_view name, const TensorView& input, const TensorVie
 /// where this rank's part begins.
 int64_t bytes_before(const Options& options, const TensorView& input,
                      std::span<const int64_t> rows);
-/// A reduce_scatter's output may be its part of its input, and in host memory the input's
-/// beginning.
+/// The output of a reduce_scatter may be this rank's part of the input. In host memory it may also
+/// be the beginning of the input.
 void check_scattered(std::string_view name, const TensorView& input, const TensorView& output,
                      int64_t part_at);
 /// An allgather's or gather's input may be whole rows of its output: this rank's, whose place is
 /// known when all have told of theirs.
 void check_part(std::string_view name, const TensorView& input, const TensorView& output);
-/// The same of a gather, whose input on a device lies elsewhere.
+/// The same for a gather. On a device its input must lie outside its output.
 void check_gathered(std::string_view name, const TensorView& input, const TensorView& output);
 /// For what is sent and received at the same time.
 void check_disjoint(std::string_view name, const TensorView& input, const TensorView& output);
-/// An alltoall's output may be its input in host memory, and lies elsewhere on a device.
+/// In host memory the output of an alltoall may be its input. On a device it must lie elsewhere.
 void check_exchanged(std::string_view name, const TensorView& input, const TensorView& output);
 
 }  // namespace tutti

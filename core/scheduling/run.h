@@ -133,7 +133,7 @@ class Run {
   std::vector<Member> members_;
   int rank_ = 0;  // this one, where it must be known
   std::unique_ptr<Region> region_, output_region_;
-  /// A copy of an input on its device, and when it is there.
+  /// A copy of an input on its device, and the event after which the copy is complete.
   struct Copying {
     DeviceRuntime& runtime;
     StreamRef stream;

@@ -149,8 +149,9 @@ void Run::stage(const Signature& signature, Entry* entry, int64_t input_count,
   collective_.output = output_region_->data();
 }
 
-// Input that the output would overwrite too soon is copied, wherever it lies: of a reduce_scatter
-// where schedules run, and rows that lie in the output at another place than they get there.
+// An input that the output would overwrite too soon must be copied, in host or device memory. This
+// holds for a reduce_scatter that runs by a schedule, and for rows that lie in the output at
+// another place than the one they get.
 bool Run::must_keep_input_apart(bool is_packed) const {
   const auto kind = collective_.kind;
   const bool is_joined = kind == CollectiveKind::allgather || kind == CollectiveKind::gather;
@@ -181,7 +182,7 @@ void Run::keep_input_apart(bool is_packed) {
     std::memcpy(region_->data(), input, bytes);
     return;
   }
-  // In the order of a stream of its own, which waits for the input as the backend would.
+  // The copy runs on a stream of its own, which waits for the input as the backend would.
   auto& runtime = device_runtime(device_.kind);
   copying_ = std::make_unique<Copying>(runtime, device_);
   for (void* event : ready_)

@@ -64,15 +64,15 @@ class Scheduler {
   /// A rank closed. What it has not finished fails from now on, as soon as nothing touches its
   /// memory any more; what it did finish goes on.
   void on_farewell(int rank, Farewell farewell, const Error& error);
-  /// Why what is submitted only now never ends, if a rank left that it needs: collectives need all
-  /// ranks, and what goes between two ranks needs the other one alone.
+  /// The error of a rank whose leaving keeps an operation that is submitted only now from ending.
+  /// Collectives need all ranks; a send or a receive needs the other rank alone. Null: it may end.
   const Error* departure_that_ends(const Entry& entry) const;
-  /// The error for what needs more of that rank; null: it has not left.
+  /// The error for operations that still need that rank; null: it has not left.
   const Error* departure_of(int rank) const;
   /// Why a blocking call never ends, if a rank left before it finished it.
   const Error* departure_before_blocking(uint64_t call) const;
 
-  /// Nothing of this rank's waits for other ranks, a join neither.
+  /// Whether no operation and no join of this rank waits for other ranks.
   bool idle() const {
     return runs_.empty() && outstanding_.empty() && waiting_.empty() && !held() && join_ == nullptr;
   }

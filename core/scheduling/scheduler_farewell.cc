@@ -56,7 +56,7 @@ const Error* Scheduler::departure_of(int rank) const {
 const Error* Scheduler::departure_that_ends(const Entry& entry) const {
   if (departures_.empty()) return nullptr;
   const auto& signature = entry.request.signature;
-  // If that was rank 0, it is doomed like all that rank 0 would have to answer.
+  // If rank 0 left, another rule ends the operation: all that rank 0 would have to answer fails.
   if (is_pair(signature.kind)) return departure_of(static_cast<int>(signature.root));
   return &departures_.front().error;
 }

@@ -271,7 +271,7 @@ void read_rows(const Environment& environment, Options& options, const std::stri
       throw bad_setting(fmt::format("{} is no setting of Tutti{}", variable,
                                     nearest ? fmt::format(" (did you mean {}?)", *nearest) : ""));
     }
-    // Garbage is refused there too where it would not count.
+    // Garbage is refused even in a variable that does not count.
     Options unused;
     const bool counts = !only_unset || !holds_more_than_default(*setting, options);
     if (!setting->read(text, counts ? options : unused))

@@ -16,8 +16,7 @@ void read_settings(const Environment& environment, Options& options,
 /// The same for those fields that are not set.
 void fill_settings(const Environment& environment, Options& options);
 
-/// Whether the field of this variable differs from its default, or something is noted as its
-/// source.
+/// Whether the field of this variable differs from its default or has an entry in `sources`.
 bool is_set(const Options& options, std::string_view variable);
 
 }  // namespace tutti

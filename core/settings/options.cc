@@ -218,8 +218,8 @@ void find_launcher_store(const Environment& environment, const LearntOnce& learn
     options.launcher_store = {url->second, learnt.secret->first, static_cast<int>(*number)};
 }
 
-// A store was given, so the secret must be too; in a folder that only one user can read, and in a
-// store of the program's own, ranks may leave it for each other.
+// A store was given, so a secret must be given too. Ranks may leave a secret for each other in a
+// folder that only one user can read, and in a store of the program's own.
 void need_secret(Options& options) {
   if (options.size == 1 || !options.secret.empty()) return;
   auto store = options.store_object;
@@ -256,7 +256,7 @@ constexpr std::pair<const char*, int Options::*> kPlace[] = {
 
 bool has_store(const Options& options) { return options.store_object || !options.store.empty(); }
 
-// The rank's place in the job, as far as the program has not said it.
+// Fills in the rank's place in the job, as far as the program has not set it.
 void take_place(const LauncherInfo& launch, const Environment& environment, Options& options) {
   if (launch.launcher == "none" && has_store(options))
     throw Error(ErrorCode::invalid_argument,
@@ -279,7 +279,7 @@ void take_place(const LauncherInfo& launch, const Environment& environment, Opti
 
 }  // namespace
 
-// Precedence, field by field: the program, then the environment, then the default.
+// For each field the program comes first, then the environment, then the default.
 Options complete_options(Options options) {
   if (!options.launcher.empty()) return options;
   auto environment = read_environment();

@@ -16,18 +16,18 @@ namespace tutti {
 struct Probe;  // backends/backend.h
 
 /// The store in which tutti-run, if it started this process, reads which rank left because of an
-/// error, and the rank that this process is to it; also where the ranks of this communicator meet
-/// in another store. Without a url: there is none.
+/// error, and the rank that tutti-run knows this process by. They are set also if the ranks of this
+/// communicator meet in another store. Without a url there is no such store.
 struct LauncherStore {
   std::string url = {}, secret = {};
   int rank = -1;
 };
 
-/// Every setting of the library. Communicator::create completes what a program gives it: a field
-/// that the program set stays; one that holds its default takes what the launcher or its variable
-/// says. Variables are read strictly: garbage, and a TUTTI_ variable that nobody knows, throw
-/// Error(invalid_argument) naming the variable, what it said, what it wanted and the nearest name.
-/// A field is set to its default against its variable by beginning with from_environment().
+/// Every setting of the library. Communicator::create completes what a program gives it. A field
+/// that the program set stays; a field that holds its default takes what the launcher or its
+/// variable says. Variables are read strictly: garbage and unknown TUTTI_ variables throw
+/// Error(invalid_argument), which names the variable, its value, what is wanted and the nearest
+/// name. To keep a default although its variable says otherwise, begin with from_environment().
 struct Options {  // each field has an initializer, so that {.backend = "tcp"} gives no warning
   // Who am I: -1 is what tutti-run, mpirun, srun or torchrun says, and without one rank 0 of 1.
   // With a size of 1, or both in code, no launcher is asked.
@@ -108,8 +108,9 @@ struct Options {  // each field has an initializer, so that {.backend = "tcp"} g
 
   LauncherStore launcher_store = {};  // by what reads the environment
 
-  /// Who set a field: "TUTTI_RANK" -> "OMPI_COMM_WORLD_RANK". Filled by what reads the environment,
-  /// read by describe_options. A field that is named here is set, even to its default.
+  /// Who set a field: "TUTTI_RANK" -> "OMPI_COMM_WORLD_RANK". The functions that read the
+  /// environment fill it, and describe_options() reads it. A field that is named here counts as set
+  /// even if it holds its default.
   std::map<std::string, std::string> sources = {};
 
   /// complete_options({}): the settings of this process, to look at or to change before create().
@@ -118,13 +119,13 @@ struct Options {  // each field has an initializer, so that {.backend = "tcp"} g
   static Options thread_rank(int rank, int size, std::shared_ptr<Store> store);
 };
 
-/// `given`, with what the launcher and the TUTTI_ variables say of the fields that it leaves unset;
-/// unchanged if its `launcher` says that this was done. Where the launcher gives no store, all
-/// ranks must call this: rank 0 starts serving one, until its process ends, and tells the others,
-/// within connect_timeout. In a store that the program made, the first rank to come leaves a random
-/// secret if there is none: it is then as secret as that store. Takes the secret out of the
-/// environment; later calls remember it. Not to be called while another thread changes the
-/// environment.
+/// Returns `given` and fills the fields that it leaves unset from the launcher and the TUTTI_
+/// variables. If `launcher` is set, this was done before, and `given` comes back unchanged. If the
+/// launcher gives no store, all ranks must call this: rank 0 starts serving one, until its process
+/// ends, and tells the others, within connect_timeout. In a store that the program made, the first
+/// rank leaves a random secret if there is none; it is then as secret as that store. Takes the
+/// secret out of the environment; later calls remember it. Must not be called while another thread
+/// changes the environment.
 Options complete_options(Options given);
 
 /// Throws Error(invalid_argument) for complete settings that do not fit each other.

@@ -48,8 +48,8 @@ class StepKernels {
 /// device, stream or count, or are not f32.
 std::unique_ptr<StepKernels> make_step_kernels(const std::vector<StepOperands>& operands);
 
-/// The kernels of the operands that were asked for last: made anew for any others, whichever of
-/// them differs. One thread.
+/// Keeps the kernels of the operands that were asked for last, and makes new ones if any operand
+/// differs. One thread.
 class KeptStepKernels {
  public:
   /// Throws as make_step_kernels().

@@ -124,7 +124,7 @@ Keeper Keeper::divide() {
   ::signal(SIGPIPE, SIG_IGN);  // a reader that left, like head, is no reason to end
   // The keeper blocks them too: what reaches its process group reaches the front as well.
   std::vector<int> watched = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGCHLD};
-  // A blocked signal would reach the front although it is ignored.
+  // Watched signals are blocked, and a blocked signal reaches the front even if it is ignored.
   if (!ignores_hangup()) watched.push_back(SIGHUP);
   auto signals = signals_of(watched);
   int ends[2];

@@ -15,7 +15,7 @@ namespace tutti::run {
 /// in whatever process group or session, so that the one that is left can end all of it.
 class Keeper {
  public:
-  /// Divides this process, which must have one thread and settle_inheritance() behind it, and
+  /// Divides this process, which must have one thread and have called settle_inheritance(). It
   /// returns in the keeper alone: the front ends here, with the keeper's code.
   static Keeper divide();
 

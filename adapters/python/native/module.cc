@@ -54,7 +54,7 @@ bool read_texts(PyObject* sequence, const char* what, std::vector<std::string>& 
 
 namespace {
 
-/// A truth value of Python, NumPy or torch: they have an __index__, or had one.
+/// Whether this is a truth value of Python, NumPy or torch, all of which have or had an __index__.
 bool is_truth(PyObject* object) {
   if (PyBool_Check(object) != 0) return true;
   if (PyLong_CheckExact(object) != 0) return false;
@@ -98,7 +98,7 @@ bool read_numbers(PyObject* sequence, const char* what, std::vector<int64_t>& nu
 
 namespace {
 
-// whole(value, what): what the parts in Python read whole numbers by.
+// whole(value, what): the modules in Python read whole numbers by this function.
 PyObject* whole(PyObject*, PyObject* arguments) {
   PyObject* value = nullptr;
   const char* what = nullptr;

@@ -99,8 +99,8 @@ bool check(int status);
 /// The Python exception that is set, as one line; clears it.
 std::string take_exception_text();
 
-/// While this lives the program's own code may run and raise; what this thread has raised before is
-/// put aside and comes back.
+/// Puts the exception that this thread has raised aside, and restores it at the end. The program's
+/// own code may run and raise in between.
 class PutAside {
  public:
   PutAside() { PyErr_Fetch(&type_, &value_, &trace_); }
@@ -213,12 +213,12 @@ inline void free_object(PyObject* self) {
 }
 /// The settings of create: a sequence of "name=value".
 bool read_texts(PyObject* sequence, const char* what, std::vector<std::string>& texts);
-/// A whole number of the program's. Nothing is converted to one: a float, a text or a truth value
-/// is refused.
+/// Reads a whole number that the program gave. Nothing is converted to one: a float, a text or a
+/// truth value is refused.
 bool read_whole(PyObject* object, const std::string& what, int64_t least, int64_t most,
                 int64_t& number);
 bool read_numbers(PyObject* sequence, const char* what, std::vector<int64_t>& numbers);
-/// The same as converters of PyArg_ParseTuple ("O&" into an int).
+/// The following are converters for PyArg_ParseTuple ("O&" into an int), which call read_whole().
 inline int read_int(PyObject* object, const char* what, void* place) {
   int64_t number = 0;
   if (!read_whole(object, what, INT32_MIN, INT32_MAX, number)) return 0;

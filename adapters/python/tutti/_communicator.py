@@ -335,14 +335,14 @@ class Communicator:
     def broadcast_bytes(self, name, data, root=0):
         held, cause = bytearray(), None
         if self.rank == root:
-            # A copy: the broadcast is in place, and bytes cannot be written.
+            # This makes a copy, since the broadcast is in place and bytes cannot be written.
             try:
                 if data is None:
                     raise refused("it is the root of a broadcast and has no bytes")
                 held = bytearray(data)
             except Exception as error:
                 held, cause = bytearray(_objects.reason_of(error).encode(errors="replace")), error
-        # The ranks meet under the name itself. What is below 0 counts the bytes of a reason.
+        # The ranks meet under the name itself. A length below 0 counts the bytes of a reason.
         length = array("q", [len(held) if cause is None else -1 - len(held)])
         self.broadcast(name, length, root).wait()
         if self.rank != root:

@@ -1,6 +1,6 @@
-"""Objects between ranks, by pickle or what has the same dumps and loads. A rank that cannot hand in
-its object takes part all the same and hands in the reason, so that the call ends with an error on
-every rank and nobody waits for it."""
+"""Objects between ranks, by pickle or a module with the same dumps and loads. A rank that cannot
+hand in its object still takes part and hands in the reason. The call then ends with an error on
+every rank, and no rank waits."""
 
 import pickle
 
@@ -10,7 +10,7 @@ _FAILED = b"\0failed: "  # begins a reason, and no pickle
 
 
 def _packed(comm, make):
-    """What `make` returns, and None; or the reason why it failed, and its exception."""
+    """The result of `make`, and None. If it fails: the reason as bytes, and its exception."""
     try:
         return make(), None
     except Exception as error:
@@ -34,7 +34,7 @@ def _opened(comm, name, parts, cause=None, loads=pickle.loads):
 
 
 def reason_of(error):
-    """In one line."""
+    """The reason for an error, in one line."""
     text = str(error) if isinstance(error, Error) else described(error)
     return " ".join(text.split())
 
@@ -64,7 +64,7 @@ def allgather_object(comm, name, value, pickler):
 
 def gather_object(comm, name, value, root, pickler):
     data, cause = _packed(comm, lambda: pickler.dumps(value))
-    # All hear how much comes from each rank, or why nothing does.
+    # Every rank hears how much each rank sends, or why a rank sends nothing.
     told = data if cause is not None else pickle.dumps(len(data))
     lengths = _opened(comm, name, enumerate(comm.allgather_bytes(name, told)), cause)
     together = comm.gather(f"{name}.bytes", data, root).wait()

@@ -38,7 +38,8 @@ def steps(folder: str | os.PathLike[str]) -> list[int]:
 
 
 def _place(folder: str | os.PathLike[str], step: int) -> pathlib.Path:
-    """Of a step: for a moment, on file systems that cannot exchange names, that of the one before."""
+    """The folder of a step. On file systems that cannot exchange names it is, for a moment, that of
+    the checkpoint which is being replaced."""
     place = pathlib.Path(folder) / f"step-{step}"
     return place if place.exists() else place.with_name(f".step-{step}.replaced")
 

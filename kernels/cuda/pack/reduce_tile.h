@@ -158,7 +158,7 @@ TUTTI_DEVICE void reduce_share(const ReduceTable& table, const ReducePart& part,
 __extension__ typedef __int128 Int128;
 __extension__ typedef unsigned __int128 Uint128;
 
-/// In what the integers of an average are summed: as kernels/scaling.h.
+/// The type in which the integers of an average are summed, as in kernels/scaling.h.
 template <class T, bool kIsSigned = (static_cast<T>(-1) < T{0}), bool kIsLong = (sizeof(T) == 8)>
 struct WideSum {
   using Type = int64_t;

@@ -1,5 +1,5 @@
-"""What the calls of torch's adapters share: names that no other operation under way bears, whole
-numbers, and a word to the other ranks where one refuses."""
+"""Functions that the calls of torch's adapters share: they make names that no other operation under
+way has, read whole numbers, and tell the other ranks when this rank refuses a call."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tutti import _native  # type: ignore[attr-defined]
 
 
 def owned(kind: str, number: int, what: str) -> str:
-    """The name of an operation of a model or an optimizer. Two of them may have parameters of one
-    name and be under way together, so each has a number, alike on all ranks."""
+    """The name of an operation of a model or an optimizer. Two of them may have parameters of the
+    same name and be under way together, so each has a number, which is equal on all ranks."""
     return f"{kind} {number}/{what}"
 
 
 def whole(value: Any, what: str) -> int:
-    """A whole number as it was given: nothing is converted to one. ValueError."""
+    """A whole number as it was given. Nothing is converted to one; raises ValueError."""
     return cast(int, _native.whole(value, what))
 
 
@@ -31,9 +31,9 @@ def whole_numbers(values: Any, what: str) -> list[int]:
 
 
 def tell(comm: tutti.Communicator, names: Sequence[str]) -> None:
-    """Where operations of these names are refused, this rank takes part in them all the same, by
-    barriers, which match nothing else: the other ranks, which were not refused, hear of it at once,
-    and whatever comes next has the same number on all ranks."""
+    """Submits a barrier under each name of a call that this rank has refused. A barrier matches no
+    other kind, so the ranks whose call was not refused hear of it at once. The next call then has
+    the same number on all ranks."""
     for name in names:
         with contextlib.suppress(tutti.Error):  # also of one that is under way already
             comm.barrier(name).add_done_callback(lambda work: work.exception())  # its own
@@ -41,7 +41,7 @@ def tell(comm: tutti.Communicator, names: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def told(comm: tutti.Communicator, names: Sequence[str]) -> Iterator[None]:
-    """A call that submits operations of these names, which tell() is called for if it is refused."""
+    """Within it a call submits operations of these names. If it is refused, tell() reports them."""
     try:
         yield
     except Exception:

@@ -28,8 +28,8 @@ _Finish = Optional[Callable[[], None]]
 
 
 def _call(method: Callable[..., Work]) -> Callable[..., Work]:
-    """A call of c10d's with the next number of its group, as a name. Where it is refused the number
-    is taken all the same, and the other ranks hear of it."""
+    """A call of c10d that has the next number of its group as its name. A call that is refused
+    takes its number too, and the other ranks hear of the refusal."""
 
     @functools.wraps(method)
     def numbered(self: Collectives, *arguments: Any, **named: Any) -> Work:
@@ -58,7 +58,7 @@ class Collectives:
         self._sequence = 0
 
     def _name(self) -> str:
-        """Of a call, before anything in it is looked at."""
+        """The name of a call. It is taken before the arguments are looked at."""
         number = next(self._numbers)
         self._sequence = number
         return f"group {self._group}/{number}"
@@ -66,7 +66,7 @@ class Collectives:
     def _each(
         self, call: Callable[..., Work], pairs: Sequence[tuple[Any, Any]], outputs: Any, *more: Any
     ) -> Work:
-        """Several calls as one. All are made, whichever is refused: they have numbers."""
+        """Several calls as one. All are made even if one is refused, since each has a number."""
         works: list[Work] = []
         refusal: Optional[Exception] = None
         for pair in pairs:
@@ -432,8 +432,8 @@ def _chosen(opts: Any, op: Any) -> Any:
 
 
 def _parts(name: str, count: int) -> list[str]:
-    """The operations of one call. The first has the call's own name, so that ranks which make
-    different calls under one number hear of it."""
+    """The names of the operations of one call. The first is the call's own name, so that ranks
+    which make different calls under one number hear of it."""
     return [name, *(f"{name}/{index}" for index in range(1, count))]
 
 

@@ -45,20 +45,20 @@ class DistributedDataParallel(nn.Module):
         self._reducer: Optional[_Reducer] = self._make_reducer()
 
     def _make_reducer(self) -> _Reducer:
-        # That of a copy from a file, which may be read where there is no group.
+        # A copy from a file may have been read before there was a group, so it gets its group here.
         self.process_group = group_of(self.process_group)
         reducer = _Reducer(self.module, self.process_group, self._wire, self._finds_unused)
         reducer.hooks.listens = self._hands_over
         return reducer
 
-    # A copy has no part of the other ranks' memory: it meets them when it is first trained, so that
-    # one rank alone may copy, keep and read a model.
+    # A copy has no arena with the other ranks. It meets them when it is first trained, so that one
+    # rank alone may copy, save and load a model.
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_reducer": None}
 
     @property
     def require_backward_grad_sync(self) -> bool:
-        """Whether gradients are handed over, under the name that torch's own has."""
+        """Whether gradients are handed over. torch's own class has this name for it."""
         return self._hands_over
 
     @require_backward_grad_sync.setter
@@ -75,13 +75,13 @@ class DistributedDataParallel(nn.Module):
             if self._reducer is not None:
                 self._reducer.begin()
                 if self.training and self._broadcasts_buffers:
-                    # Asked anew each time: the module may have put others in their place.
+                    # The buffers are asked for each time: the module may have replaced them.
                     self._reducer.broadcast(list(self.module.named_buffers()))
         return self.module(*inputs, **keywords)
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Backward passes inside only accumulate on this rank."""
+        """Within it backward passes only accumulate gradients on this rank."""
         before, self.require_backward_grad_sync = self.require_backward_grad_sync, False
         try:
             yield
@@ -94,9 +94,9 @@ def _trains(module: nn.Module) -> bool:
 
 
 class _Reducer:
-    """What a wrapped model has with the other ranks: the arena of its gradients, and the hooks that
-    hand them over. The hooks are on nodes of autograd's that others may hold, so they do not keep
-    this, and go with it."""
+    """The part of a wrapped model that it shares with the other ranks: the arena of its gradients,
+    and the hooks that hand them over. The hooks are on nodes of autograd, which may live longer
+    than this object. So they refer to it weakly, and it removes them when it ends."""
 
     def __init__(
         self, module: nn.Module, group: Group, wire: Optional[str], finds_unused: bool
@@ -151,7 +151,7 @@ class _Reducer:
             handle.remove()
 
     def begin(self) -> None:
-        """Before a forward pass."""
+        """Called before a forward pass."""
         rank = self._group.rank()
         if self.hooks.has_begun or self._is_broken:
             raise RuntimeError(
@@ -299,7 +299,7 @@ def _at_the_end_of_backward(finish: "weakref.WeakMethod[Callable[[], None]]") ->
 
 
 def _call(method: Any, *arguments: Any) -> None:
-    """Of what may be gone."""
+    """Calls a weak method, unless its object is gone."""
     bound = method()
     if bound is not None:
         bound(*arguments)

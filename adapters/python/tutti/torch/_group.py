@@ -210,7 +210,8 @@ class Group(Collectives, PointToPoint, _Base):  # type: ignore[misc]
 
     # --- copies ---
 
-    # A group is where this process stands among others: a copy of what holds it stands there too.
+    # A group is this process's place among others. A copy of an object that holds the group has the
+    # same place, so it holds the same group.
     def __copy__(self) -> Group:
         return self
 
@@ -218,7 +219,7 @@ class Group(Collectives, PointToPoint, _Base):  # type: ignore[misc]
         return self
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Of a file: whatever the default group is where it is read."""
+        """In a file it stands for the default group of the process that reads the file."""
         if not dist.is_initialized() or group_of() is not self:
             raise TypeError(
                 f"rank {self._place}: group {self._group} cannot be pickled, only the default group "

@@ -28,7 +28,7 @@ class HookState:
         self._number: Optional[int] = self.group.next_model()
         self._buckets: dict[int, "_Bucket"] = {}
 
-    # A copy has its own number from when it is first used: one rank alone may make one.
+    # A copy gets a number of its own when it is first used, so that one rank alone may make a copy.
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_number": None, "_buckets": {}}
 

@@ -18,9 +18,9 @@ _Finish = Optional[Callable[[], None]]
 
 
 class PointToPoint:
-    """Messages of one group, apart from its collectives. All messages to a rank with one tag have
-    one name, whoever sends them, so that a receive from any rank can ask for it; lines keep them
-    in order."""
+    """Sends and receives of one group, apart from its collectives. All messages to a rank with one
+    tag have the same name, whoever sends them, so that a receive from any rank can ask for it.
+    _Line keeps them in order."""
 
     _comm: tutti.Communicator
     _group: str
@@ -84,7 +84,7 @@ class PointToPoint:
 
 
 class _Message:
-    """A send or a receive of a line."""
+    """A send or a receive that stands in a line."""
 
     def __init__(self, peer: int, name: str, begin: Callable[[], tutti.Work]) -> None:
         self.peer = peer
@@ -97,9 +97,10 @@ class _Message:
 
 class _Line:
     """The sends to one rank with one tag, or the receives of one tag, in the order of their calls.
-    A name can be asked for once at a time, and whoever called first gets the first message that
-    fits, so a message begins when none before it could take what is its own. A receive from any
-    rank waits until all before it have begun: those from its sender must be asked for first."""
+    Between two ranks a name can be under way only once, and the call that came first gets the first
+    message that fits. So a message begins when no earlier one could take what belongs to it. A
+    receive from any rank begins when all earlier receives have begun, since one of them may be for
+    the same sender."""
 
     def __init__(self, lock: threading.RLock) -> None:
         self._lock = lock
@@ -108,7 +109,7 @@ class _Line:
         self._has_changed = False
 
     def add(self, message: _Message, tensor: Tensor, seconds: float, back: _Finish) -> Work:
-        """Under the lock."""
+        """The caller holds the lock."""
         self._drop_what_is_over()
         if self._may_begin(message, self._messages):
             message.work = message.begin()
@@ -124,8 +125,8 @@ class _Line:
         return not self._messages
 
     def drop(self, message: _Message) -> None:
-        """It is over, so nothing keeps its tensor, and the thread that saw it need not wait for the
-        library's to begin the next."""
+        """Forgets a message that is over, so that its tensor is released. The thread that saw its
+        end begins the next message at once, and does not wait for the library's thread."""
         with self._lock:
             if message in self._messages:
                 self._messages.remove(message)
@@ -144,8 +145,8 @@ class _Line:
         ]
 
     def _move(self) -> None:
-        """Begins what may begin, again and again while messages end. Any thread, the library's as
-        well."""
+        """Begins the messages that may begin, again and again while messages end. Any thread may
+        call it, also one of the library."""
         with self._lock:
             self._has_changed = True
             if self._is_moving:
@@ -182,7 +183,7 @@ class _Line:
 
 
 class _Posted(Work):
-    """A message of a line, which may begin later."""
+    """The Work of a message in a line. The message may begin later."""
 
     def __init__(
         self, line: _Line, message: _Message, tensor: Tensor, seconds: float, back: _Finish

@@ -166,7 +166,7 @@ def grouped_allgather(
     process_set: ProcessSet = global_process_set,
 ) -> list[Tensor]:
     tensors = list(tensors)
-    # Each then has a gradient of its own.
+    # With separate calls each tensor has a gradient of its own.
     if any(getattr(tensor, "requires_grad", False) for tensor in tensors):
         names = (name and f"{name}.{index}" for index in range(len(tensors)))
         return [allgather(tensor, one, process_set) for tensor, one in zip(tensors, names)]

@@ -39,9 +39,9 @@ def operator_of(op: Optional[int], average: Optional[bool]) -> int:
 def _call(
     kind: str, name: Optional[str], process_set: ProcessSet, parts: Sequence[Any] = ("",)
 ) -> Iterator[tuple[tutti.Communicator, str]]:
-    """A call that a member of the set makes: its name, or its number, is taken before anything is
-    looked at, and the other ranks hear if it is refused. `parts`: how the names of its operations
-    end."""
+    """A call that a member of the set makes. Its name or number is taken before the arguments are
+    looked at, and the other ranks hear of it if it is refused. `parts` are the endings of the names
+    of its operations."""
     comm, known = members(process_set)
     full = known.name(kind, name)
     with told(comm, [f"{full}{part}" for part in parts]):

@@ -52,13 +52,13 @@ class _Settings:
 
 
 class _Wrapped:
-    """What stands before the class of a program's optimizer, whatever it exchanges."""
+    """The base of both wrappers. A wrapper stands before the class of the program's optimizer."""
 
     param_groups: list[dict[str, Any]]
 
     def _name_of(self, parameter: Any) -> str:
-        """One that came after wrapping has none yet: it is named by its place, alike on all
-        ranks."""
+        """The name of a parameter. One that came after wrapping is named by its place in the
+        groups, which is the same on all ranks."""
         names = self._exchange.names
         if parameter not in names:
             taken = set(names.values())
@@ -75,8 +75,8 @@ class _Wrapped:
         return names[parameter]
 
     def _in_use(self) -> list[Any]:
-        """The parameters that are trained now: groups may have come, and parameters been frozen or
-        thawed, since the last step."""
+        """The parameters that are trained now. Since the last step groups may have been added, and
+        parameters frozen or thawed."""
         return [p for group in self.param_groups for p in group["params"] if p.requires_grad]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -115,7 +115,7 @@ class _Distributed(_Wrapped):
         self._passes_left = {p: self.backward_passes_per_step for p in self._trained}
 
     def _look_again(self) -> None:
-        """Between two steps: what is trained from now on, and by which hooks that is heard."""
+        """Called between two steps: notes which parameters are trained now and hooks them."""
         trained = self._in_use()
         if [id(p) for p in trained] != [id(p) for p in self._trained] or not trained:
             self._group_of = {p: group for group in _grouped(self._groups, trained) for p in group}
@@ -177,7 +177,8 @@ class _Distributed(_Wrapped):
     def _dense(
         self, parameter: Any, gradient: Tensor, is_grouped: bool = False
     ) -> tuple[Tensor, Optional[Callable[[Tensor], Tensor]]]:
-        """What travels, and what makes a gradient of the kind that the optimizer expects of it."""
+        """The gradient as it travels, and a function that turns the result back into the kind of
+        gradient that the optimizer expects; None: the result is of that kind."""
         if gradient.is_sparse:
             self._sparse[parameter] = gradient.sparse_dim()
         if gradient.is_sparse and (is_grouped or self._exchange.sparse_as_dense):
@@ -186,7 +187,7 @@ class _Distributed(_Wrapped):
         return gradient, None
 
     def _nothing(self, parameter: Any) -> Tensor:
-        """The gradient of a parameter that was not used; sparse where the last one was."""
+        """The gradient of a parameter that was not used. It is sparse if the last one was."""
         dimensions = self._sparse.get(parameter)
         zeros = torch.zeros_like(parameter)
         return zeros if dimensions is None else _to_sparse(zeros, dimensions)
@@ -196,7 +197,8 @@ class _Distributed(_Wrapped):
         if not self._exchanges:
             self._is_synchronized = True
             return
-        # First what was trained when the step began, so that all ranks send the same groups.
+        # The parameters that were trained when the step began come first, so that all ranks send
+        # the same groups.
         for parameter in self._trained:
             if parameter not in self._ready:
                 if parameter.grad is None:
@@ -242,9 +244,9 @@ class _Distributed(_Wrapped):
             self._synchronizes = True
 
     def step(self, closure: Any = None) -> Any:
-        """With a closure, which computes gradients itself, once or often: those of each call are
-        exchanged, and the loss it gives is that of all ranks, so that an optimizer that decides by
-        it decides alike on all of them. A closure may call synchronize() itself, to clip."""
+        """A closure computes gradients itself, once or often. The gradients of each call are
+        exchanged. The optimizer gets the loss of all ranks, so that it decides by the same loss on
+        every rank. A closure may call synchronize() itself, to clip."""
         if closure is not None:
             return super().step(functools.partial(self._evaluate, closure))  # type: ignore[misc]
         if self._synchronizes:
@@ -274,7 +276,8 @@ class _Distributed(_Wrapped):
         return self._of_all_ranks(loss) if self._exchanges else loss
 
     def _of_all_ranks(self, loss: Any) -> Any:
-        """Ranks whose closure gives no number take part too, so that none waits for another."""
+        """The loss of all ranks. A rank whose closure returns no number takes part too, so that no
+        rank waits for it."""
         how = self._exchange
         is_tensor = isinstance(loss, Tensor) and loss.numel() == 1
         is_number = is_tensor or isinstance(loss, (int, float))
@@ -303,9 +306,10 @@ class _Distributed(_Wrapped):
 
 
 class _Watched:
-    """The node that accumulates a parameter's gradient, which lives as long as somebody holds it,
-    with a hook that runs when .grad is complete. A parameter of another dtype or place has another
-    node. The hook goes with this, and does not keep its optimizer."""
+    """Holds the node that accumulates a parameter's gradient, since torch keeps that node only
+    while somebody holds it. A hook on it runs when .grad is complete. A parameter that is cast or
+    moved has another node. The hook is removed with this object, and it does not keep its optimizer
+    alive."""
 
     def __init__(self, parameter: Tensor, optimizer: _Distributed) -> None:
         self._kind = (parameter.dtype, parameter.device)
@@ -330,7 +334,7 @@ class _Watched:
 
 
 class _DistributedByAdasum(_Wrapped):
-    """Each rank steps by its own gradients, and what it changed is what the ranks combine."""
+    """Each rank steps by its own gradients, and the ranks combine the changes of the parameters."""
 
     def _begin(self, settings: _Settings, passes: int, groups: Any) -> None:
         self._exchange = settings
@@ -348,7 +352,7 @@ class _DistributedByAdasum(_Wrapped):
         yield
 
     def step(self, closure: Any = None) -> Any:
-        """A closure is this rank's own, as its gradients are."""
+        """The closure and its gradients stay on this rank; only the changes are exchanged."""
         how = self._exchange
         trained = self._in_use()
         before = [p.detach().clone() for p in trained]
@@ -367,8 +371,8 @@ class _DistributedByAdasum(_Wrapped):
 
 
 def _to_sparse(gradient: Tensor, dimensions: int) -> Tensor:
-    """The rows of it that are not all zero; torch's own to_sparse() of several dimensions is not in
-    all its versions."""
+    """The gradient without the rows that are all zero. torch's own to_sparse() of several
+    dimensions is missing in some of its versions."""
     flat = gradient.reshape(*gradient.shape[:dimensions], -1)
     where = (flat != 0).any(-1).nonzero().t()
     rows = gradient[tuple(where)]

@@ -106,7 +106,8 @@ class _World:
 
 
 _world: Optional[_World] = None
-# Over all ranks. It goes on when ranks are lost, since the survivors' optimizers live on.
+# This counts the optimizers over all ranks. It goes on when ranks are lost, since the survivors'
+# optimizers live on.
 _optimizers: Iterator[int] = itertools.count()
 
 
@@ -272,7 +273,7 @@ def members(process_set: ProcessSet) -> tuple[tutti.Communicator, _Known]:
 
 
 def next_optimizer(process_set: ProcessSet) -> int:
-    """A number for each that the ranks of the set wrap, in one order."""
+    """The number of the next optimizer. The ranks of a set wrap their optimizers in one order."""
     return next(_known(process_set).optimizers)
 
 
