@@ -17,8 +17,8 @@ namespace tutti {
 /// parameters, and its state is as small as they are. For optimizers that treat every element by
 /// itself (SGD, Adam, AdamW, RMSProp), whose steps then equal those of one that has everything; one
 /// that goes by norms of whole tensors must add them up over the ranks, as nn::Lars and nn::Lamb do
-/// in an nn::ShardedOptimizer. O has step(), and may have state() as in distributed(). Over every
-/// backend, by reduce_scatter and allgather.
+/// in an nn::ShardedOptimizer. O has step(), and may have state() as in distributed(). It runs over
+/// every backend, by reduce_scatter and allgather.
 ///
 ///     auto optimizer = tutti::Sharded(comm, model.parameters(), {.stage = 2},
 ///                                     [](std::vector<tutti::Shard> shards) { return

@@ -165,8 +165,8 @@ void Negotiator::release_from_any() {
   });
 }
 
-// The operation never ends if a rank left without asking for it. An operation between two ranks
-// names the other one; an operation of all ranks names the first that left.
+// The operation never ends if a rank left that neither asked for it nor joined. For an operation
+// between two ranks that is the other one; an operation of all ranks names the first that left.
 const Error* Negotiator::hopeless(const Pending& pending) const {
   if (!left_) return nullptr;
   const auto first = std::find_if(pending.requests.begin(), pending.requests.end(),

@@ -169,7 +169,7 @@ struct Staging::Job {
     try {
       job->engine->post([job, error = staging_error(job->outer->name())] { job->finish(error); });
     } catch (const std::bad_alloc&) {
-      // Then the Job's own error will do.
+      // There is no memory for this error. The Job's destructor reports its own, `given_up`.
     }
   }
   // Nothing was submitted. The engine's Work holds this, and this holds that Work and the engine.
@@ -287,7 +287,7 @@ void Staging::copy_back(const std::shared_ptr<Job>& job, std::exception_ptr exce
     try {
       job->engine->post([job, failed] { job->finish(failed); });
     } catch (const std::bad_alloc&) {
-      // Then the Job ends it, when this function is gone.
+      // The Job's destructor then ends the Work, when this function is gone.
     }
   });
 } catch (...) {

@@ -119,7 +119,7 @@ class Dlpack(unittest.TestCase):
         self.on_two(rank)
 
     def test_what_is_refused_is_given_back(self):
-        """By a deleter that is Python, while the refusal is under way."""
+        """A deleter that is written in Python runs while the refusal is under way."""
 
         def rank(comm, own):
             for text, wrong in {

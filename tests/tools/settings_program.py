@@ -1,4 +1,4 @@
-"""What settings_program.cc does, in Python."""
+"""The same program as settings_program.cc, in Python."""
 
 import tutti
 

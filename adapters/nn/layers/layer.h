@@ -68,7 +68,7 @@ class Layer {
  protected:
   void set_path(const std::string& path) { path_ = path; }
   /// Throws Error(invalid_argument) that names the layer unless `good` and the input is of a float
-  /// type that layers compute with, and as require_whole(). `wanted`: the shape it takes.
+  /// type that layers compute with. Calls require_whole(). `wanted`: the shape that it takes.
   void require_input(const Tensor& input, bool good, const char* wanted);
   /// Throws Error(invalid_argument) while a parameter is divided over the ranks: the layer would
   /// compute with zeros. Such a layer should be gathered().

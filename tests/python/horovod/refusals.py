@@ -1,4 +1,4 @@
-"""What is refused on one rank is heard of on all, and the next call is the next one everywhere."""
+"""All ranks hear of a call that one rank refuses, and the next call has the same number on all."""
 
 import unittest
 

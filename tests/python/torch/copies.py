@@ -46,7 +46,7 @@ def own(rank, size):
 
 
 def own_on_one_rank_alone(rank, size):
-    """As a running mean of the weights is kept, or a checkpoint written."""
+    """One rank alone keeps a running mean of the weights in this way, or writes a checkpoint."""
     wrapped = tutti.torch.DistributedDataParallel(training.model())
     data = training.batch(0, rank)
     if rank == 0:
@@ -104,7 +104,7 @@ def gone(rank, size):
 
 
 def changed(rank, size):
-    """What the ranks would not share is said before it is computed."""
+    """A change of the model that the ranks would not share is reported before the forward pass."""
 
     def thaw(module):
         module.conv.requires_grad_(True)
@@ -179,7 +179,7 @@ def several(rank, size):
 
 
 class Bucket:
-    """As torch hands them to a hook that does not wait: on a GPU it never does."""
+    """A bucket like torch's for a hook that does not wait. On a GPU no hook ever waits."""
 
     def __init__(self, module, value):
         self.module = module

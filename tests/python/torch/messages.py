@@ -88,7 +88,7 @@ def each_sender_in_its_order(rank, size):
 
 
 def other_shapes_behind_each_other(rank, size):
-    """What a receive from any rank brings does not decide what the next ones may hold."""
+    """A receive from any rank does not decide which shape or type the next receives may have."""
     if rank == 0:
         large, small, odd = torch.empty(1000), torch.empty(3, dtype=torch.int64), torch.empty(7, 2)
         works = [dist.irecv(large), dist.irecv(small, 1), dist.irecv(odd.t())]
@@ -145,7 +145,7 @@ def futures_of_what_waits_its_turn(rank, size):
 
 
 def a_group_that_closes_ends_all(rank, size):
-    """What has begun and what has not."""
+    """The end of the group ends receives that have begun and receives that have not."""
     group = dist.new_group(list(range(size)))
     if rank == 0:
         ours = group_of(group)
