@@ -21,7 +21,7 @@ std::string random_name();
 struct TemporaryFile {
   std::string name;  // within the folder
   Descriptor file;   // open for writing; null: it could not be made
-  int error = 0;     // why it could not (errno)
+  int error = 0;     // the errno if it could not be made
 };
 
 /// Makes a new, empty file in an open folder. Its name is `before`, a random name and `after`; with

@@ -77,8 +77,8 @@ struct Collective {
 /// How the sums of a collective may travel before they are its result.
 enum class Sums : uint8_t {
   plain,    // they travel in its type
-  scaled,   // f16 that is divided: what travels must not overflow where the result does not
-  at_owner  // averages of integers: none travels; whoever has all operands sums them wide
+  scaled,   // f16 that is divided: sums on the way must not overflow if the result does not
+  at_owner  // averages of integers: no sum travels; a rank that has all operands sums them wide
 };
 constexpr Sums sums_of(const Collective& collective) noexcept {
   const bool is_divided = collective.op == ReduceOp::average;

@@ -67,7 +67,7 @@ struct Problem {
   std::span<const int64_t> recv_counts;             // alltoall only
   std::span<const int> hosts;  // host number of each rank, empty: all on one host
   bool in_place = false;       // input and output are the same memory
-  Sums sums = Sums::plain;     // what may travel
+  Sums sums = Sums::plain;     // which sums may travel
 };
 
 /// What one rank does for one segment of a collective. Offsets are elements of the segment's input

@@ -9,7 +9,7 @@
 namespace tutti {
 
 /// Reads every TUTTI_ variable of `environment` into its field, and notes `source` as who said it.
-/// Throws Error(invalid_argument) for garbage and for a TUTTI_ variable that nobody knows.
+/// Throws Error(invalid_argument) for garbage and for an unknown TUTTI_ variable.
 void read_settings(const Environment& environment, Options& options,
                    const std::string& source = "environment");
 

@@ -29,18 +29,18 @@ struct LauncherStore {
 /// Error(invalid_argument), which names the variable, its value, what is wanted and the nearest
 /// name. To keep a default although its variable says otherwise, begin with from_environment().
 struct Options {  // each field has an initializer, so that {.backend = "tcp"} gives no warning
-  // Who am I: -1 is what tutti-run, mpirun, srun or torchrun says, and without one rank 0 of 1.
-  // With a size of 1, or both in code, no launcher is asked.
+  // Who am I: -1 takes the value of tutti-run, mpirun, srun or torchrun, or rank 0 of 1 without a
+  // launcher. If size is 1, or the program sets both, no launcher is asked.
   int rank = -1;       // TUTTI_RANK
   int size = -1;       // TUTTI_SIZE
   int local_rank = 0;  // TUTTI_LOCAL_RANK
   int local_size = 1;  // TUTTI_LOCAL_SIZE
   // Of this process, whatever rank it takes: the rank that its launcher reports it dead as (-1: its
   // rank), and how often that had been started before.
-  int launched_as = -1;  // by what reads the environment
+  int launched_as = -1;  // filled from the environment
   int incarnation = 0;   // TUTTI_INCARNATION: by a launcher that replaces a rank
-  // Who said so: "tutti-run", "Open MPI", "none", "explicit" (the program). While it is empty the
-  // environment has not been asked; a program that writes "explicit" keeps it out altogether.
+  // Who said so: "tutti-run", "Open MPI", "none", "explicit" (the program). While it is empty, the
+  // environment has not been read. A program that sets "explicit" keeps it from being read.
   std::string launcher = {};
 
   // How ranks find each other. `store` is "tcp://host:port" or "file:///folder" (one that is not
@@ -106,7 +106,7 @@ struct Options {  // each field has an initializer, so that {.backend = "tcp"} g
     if (observer) observer(point);
   }
 
-  LauncherStore launcher_store = {};  // by what reads the environment
+  LauncherStore launcher_store = {};  // filled from the environment
 
   /// Who set a field: "TUTTI_RANK" -> "OMPI_COMM_WORLD_RANK". The functions that read the
   /// environment fill it, and describe_options() reads it. A field that is named here counts as set

@@ -15,7 +15,7 @@ struct DeathReader::State {
   std::mutex mutex;  // guards the following
   std::condition_variable changed;
   Known known;
-  uint64_t looks = 0;  // that have ended
+  uint64_t looks = 0;  // how many have ended
   bool is_reading = false;
   bool is_stopped = false;
 };

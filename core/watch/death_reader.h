@@ -22,7 +22,7 @@ class DeathReader {
 
   struct Known {
     std::vector<Death> deaths;  // in the order in which they were seen
-    bool is_all = false;        // the store is gone: nothing more will be known
+    bool is_all = false;        // no more deaths will be known: no store or no thread
   };
   /// Makes the thread look every few milliseconds until `end`. Returns what is known after its next
   /// look, or after `patience`. One thread calls it at a time.

@@ -176,7 +176,7 @@ Given& Given::operator=(Given&& other) noexcept {
 }
 
 void Given::release() {
-  const PutAside raised_before;  // why it is released, perhaps
+  const PutAside raised_before;  // the exception may be the reason for this release
   if (buffer_) PyBuffer_Release(buffer_.get());
   buffer_ = nullptr;
   if (auto* managed = std::exchange(managed_, nullptr); managed && managed->deleter)

@@ -13,7 +13,7 @@ from ._memory import as_input, in_place, raw_memory, single
 from ._work import Work
 
 _FROM_ANY = -1
-_MOST_LINES = 64  # beyond which those that are over are looked for
+_MOST_LINES = 64  # if there are more, the lines that are over are removed
 _Finish = Optional[Callable[[], None]]
 
 
@@ -91,7 +91,7 @@ class _Message:
         self.name = name
         self.begin = begin
         self.work: Optional[tutti.Work] = None  # once it has begun
-        self.posted: Optional[_Posted] = None  # what its caller has, until it has begun
+        self.posted: Optional[_Posted] = None  # the caller's Work, until the message begins
         self.is_watched = False
 
 
@@ -104,7 +104,7 @@ class _Line:
 
     def __init__(self, lock: threading.RLock) -> None:
         self._lock = lock
-        self._messages: list[_Message] = []  # that are not over
+        self._messages: list[_Message] = []  # the messages that are not over
         self._is_moving = False
         self._has_changed = False
 
@@ -150,7 +150,7 @@ class _Line:
         with self._lock:
             self._has_changed = True
             if self._is_moving:
-                return  # a callback of a message that was over already
+                return  # this is a callback of a message that was over already
             self._is_moving = True
             try:
                 while self._has_changed:

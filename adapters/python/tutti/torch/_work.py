@@ -123,7 +123,7 @@ class Work(c10d.Work):
     Until torch 2.7 C++ keeps only its own half of a Python Work. The other half would be collected
     while C++ waits for it, so it stays in a table until it was waited for."""
 
-    _has_begun = True  # false: its operations are yet to be told
+    _has_begun = True  # false: it gets its operations later
 
     def __init__(
         self,
