@@ -99,7 +99,7 @@ class FaultJob : public testing::Test {
     SCOPED_TRACE(fmt::format("victim {} {} {}", victim, how, settings));
     std::filesystem::remove(stamp_);
     const auto before = abandoned();
-    const auto result = run_job(fmt::format("env {} '{}' -np {} '{}' {} {} {}", settings, TUTTI_RUN,
+    const auto result = run_job(fmt::format("env {} '{}' -np {} {} {} {} {}", settings, TUTTI_RUN,
                                             ranks_, program_, victim, how, stamp_));
     SCOPED_TRACE(result.output);
     EXPECT_EQ(result.code, expected_code);
@@ -145,7 +145,7 @@ class FaultJob : public testing::Test {
 
   const std::string stamp_;
   const std::string folder_ = stamp_ + "_nccl";
-  std::string program_ = FAULT_RANK;
+  std::string program_ = "'" FAULT_RANK "'";  // as a word of a shell
   int ranks_ = kRanks;
   bool in_first_step_ = false;  // the victim ends there
   int losses_ = 0;

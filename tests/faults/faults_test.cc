@@ -15,7 +15,7 @@ using tutti::test::runs;
 using Faults = tutti::test::FaultJob;
 
 constexpr auto* kOnTwoHosts =
-    "sh -c 'TUTTI_HOST=host$((TUTTI_RANK / 2)) exec \"$0\" \"$@\"' " FAULT_RANK;
+    "sh -c 'TUTTI_HOST=host$((TUTTI_RANK / 2)) exec \"$0\" \"$@\"' '" FAULT_RANK "'";
 
 TEST_F(Faults, KilledInRendezvous) {
   for (int i = 0; i < runs(); ++i) check(i % kRanks, "kill-at rendezvous 1", "", 1000, 137, false);

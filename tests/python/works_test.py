@@ -346,10 +346,14 @@ class Arrays(unittest.TestCase):
                     "small", numpy.zeros(3, "f4"), output=numpy.zeros(2, "f4")
                 ).wait(DEADLINE)
             on_a_gpu = tutti.Memory(4096, (3,), "f32", device="cuda")
-            for output, source in ((on_a_gpu, numpy.zeros(3, "f4")), (numpy.zeros(3, "f4"), on_a_gpu)):
+            on_the_cpu = numpy.zeros(3, "f4")
+            for output, source, places in (
+                (on_a_gpu, on_the_cpu, "cpu and the output on cuda:0"),
+                (on_the_cpu, on_a_gpu, "cuda:0 and the output on cpu"),
+            ):
                 for call in (comm.alltoall, comm.gather, comm.scatter, comm.reduce_scatter):
                     with self.assertRaisesRegex(
-                        tutti.InvalidArgumentError, '^"gpu": an output of this .* on the CPU'
+                        tutti.InvalidArgumentError, f'^"gpu": the input lies on {places}; give both'
                     ):
                         call("gpu", source, output=output)
             two = [("k\0one", numpy.zeros(1)), ("k\0two", numpy.zeros(1))]

@@ -41,7 +41,9 @@ std::vector<std::string> seeds_of_places() {
                   .machine = "boot",
                   .incarnation = 1};
   record.call = 17;
-  return {std::string(1, '\0') + encode_place(record), std::string(1, '\1') + encode_terms({}),
+  Options options;
+  options.rank = 0;
+  return {std::string(1, '\0') + encode_place(record), std::string(1, '\1') + encode_terms(options),
           std::string(1, '\2') + encode_meeting_place({"tcp://10.0.0.3:4711", "secret"})};
 }
 
