@@ -188,8 +188,9 @@ TEST(TrainingState, WhatNobodyTrainsIsSavedToo) {
     TrainingState(comm, model, optimizer).save(checkpoints, 1);
     EXPECT_TRUE(TrainingState(comm, other, other_sgd).load(checkpoints));
     EXPECT_EQ(other.buffers()[0].tensor.as<float>()[0], static_cast<float>(comm.rank() + 7));
-    for (size_t i = 0; i < model.parameters().size(); ++i) {
-      const auto &was = model.parameters()[i].value, &is = other.parameters()[i].value;
+    const auto parameters = model.parameters(), loaded = other.parameters();
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      const auto &was = parameters[i].value, &is = loaded[i].value;
       EXPECT_EQ(std::memcmp(was.data(), is.data(), static_cast<size_t>(was.bytes())), 0) << i;
     }
   });

@@ -13,6 +13,7 @@
 
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
+#include "tutti/backends/plugins.h"
 #include "tutti/core/communicator.h"
 
 namespace tutti {
@@ -29,8 +30,14 @@ class ThirdLeaves : public testing::TestWithParam<std::string> {
   static constexpr int kNone = -1;
 
   void SetUp() override {
-    if (GetParam() == "gloo" && !TUTTI_HAS_GLOO) GTEST_SKIP() << "backend gloo is not built here";
-    if (GetParam() == "ucx" && !TUTTI_HAS_UCX) GTEST_SKIP() << "backend ucx is not built here";
+    try {
+      load_backends(GetParam(), {}, {});
+    } catch (const Error&) {
+      GTEST_SKIP() << "backend " << GetParam() << " is not built here";
+    }
+#ifdef __SANITIZE_THREAD__
+    if (GetParam() == "ucx") GTEST_SKIP() << "its order of memory accesses is not seen by tsan";
+#endif
   }
 
   // `body` is run by the ranks that go on, once each has heard of the one that left: collectives
