@@ -4,6 +4,7 @@
 #include <sys/epoll.h>
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -211,11 +212,14 @@ class DeviceLevels final : public Backend {
       });
       // A sum goes from one level to the other in its own type. The sum behind an average of
       // integers may not fit in that type, so such averages are not offered.
-      auto averages = service;
-      if (std::erase(service.ops, ReduceOp::average) > 0) {
-        averages.ops = {ReduceOp::average};
-        std::erase_if(averages.dtypes, [](DataType dtype) { return !is_float(dtype); });
-        capabilities.devices.push_back(std::move(averages));
+      const auto average = std::find(service.ops.begin(), service.ops.end(), ReduceOp::average);
+      if (average != service.ops.end()) {
+        service.ops.erase(average);
+        std::vector<DataType> floats;
+        std::copy_if(service.dtypes.begin(), service.dtypes.end(), std::back_inserter(floats),
+                     is_float);
+        capabilities.devices.push_back(
+            {service.device, service.kinds, std::move(floats), {ReduceOp::average}});
       }
       capabilities.devices.push_back(std::move(service));
     }
