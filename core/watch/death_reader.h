@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "tutti/base/deadline.h"
@@ -10,8 +11,8 @@ namespace tutti {
 
 /// Reads the deaths that a launcher writes into the job's store, on a thread of its own. An engine
 /// uses the store through this class alone. A store may stand still with its launcher, and a store
-/// of the program's own may answer late; the caller of read() waits no longer than it says. The
-/// thread lives only from a call of read() to stop().
+/// of the program's own may answer late; callers never wait for it.
+/// The thread lives only from a call of begin() to stop().
 class DeathReader {
  public:
   explicit DeathReader(std::shared_ptr<Store> store);
@@ -20,13 +21,11 @@ class DeathReader {
   ~DeathReader();
   DeathReader(const DeathReader&) = delete;
 
-  struct Known {
-    std::vector<Death> deaths;  // in the order in which they were seen
-    bool is_all = false;        // no more deaths will be known: no store or no thread
-  };
-  /// Makes the thread look every few milliseconds until `end`. Returns what is known after its next
-  /// look, or after `patience`. One thread calls it at a time.
-  Known read(Deadline end, Clock::duration patience);
+  /// Makes the thread look every few milliseconds until `end`, if it does not look already. Never
+  /// waits. One thread calls this and news() at a time.
+  void begin(Deadline end);
+  /// What is known now, if a look has ended since the last call; else nothing.
+  std::optional<KnownDeaths> news();
   /// Makes the thread begin no further look.
   void stop();
 

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+
+#include "tutti/backends/backend.h"
+#include "tutti/base/process/process_state.h"
+#include "tutti/core/scheduling/peers.h"
+#include "tutti/core/watch/death.h"
+
+namespace tutti {
+
+/// Looks for the cause of a link that ended without a farewell. The launcher knows best how a rank
+/// ended; it gets a moment to write that into the store, and this rank waits no longer than that,
+/// whether the store answers or not. The peer may also have ended because of another rank: then the
+/// launcher saw that one fail first. Pure.
+///
+///   closed --open--> open --the record names a rank, it has all that will come, kLongest--> closed
+class Inquiry {
+ public:
+  static constexpr Clock::duration kLongest = std::chrono::milliseconds(300);
+
+  bool is_open() const { return peer_ >= 0; }
+  int peer() const { return peer_; }
+  /// `seen`: what the link told of its end.
+  void open(int peer, const std::string& seen, Clock::time_point now);
+  /// What the launcher's record says now.
+  void on_deaths(const KnownDeaths& known, const Context& context, const Peers& peers);
+  /// When look() is due.
+  Clock::time_point next_look() const { return next_look_; }
+
+  struct Verdict {
+    int rank;         // that was lost first, as far as is known
+    std::string how;  // "was killed by signal 9 (Killed) without closing its Communicator"
+  };
+  /// `peer_process`: as the system shows it; `runs` if this host does not see it. Nothing: the
+  /// cause is not known yet. With a verdict the inquiry is closed.
+  std::optional<Verdict> look(Clock::time_point now, ProcessState peer_process);
+
+ private:
+  static constexpr Clock::duration kBetweenLooks = std::chrono::milliseconds(5);
+  int peer_ = -1;    // whose link ended; -1: closed
+  std::string how_;  // it ended
+  int lost_ = -1;    // the rank that the record names; -1: none yet
+  bool is_all_ = false;
+  Clock::time_point until_, next_look_ = Clock::time_point::max();
+};
+
+}  // namespace tutti

@@ -1,0 +1,156 @@
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tutti/backends/backend.h"
+#include "tutti/core/agreement/coordinator.h"
+#include "tutti/core/node/blocking_calls.h"
+#include "tutti/core/node/closing.h"
+#include "tutti/core/node/gathering.h"
+#include "tutti/core/node/inquiry.h"
+#include "tutti/core/node/outside.h"
+#include "tutti/core/node/overseer.h"
+#include "tutti/core/node/phase.h"
+#include "tutti/core/scheduling/peers.h"
+#include "tutti/core/scheduling/scheduler.h"
+#include "tutti/core/settings/options.h"
+#include "tutti/core/settings/statistics.h"
+#include "tutti/core/watch/timeline.h"
+
+namespace tutti {
+
+/// Decides what one rank of a communicator does: takes what the program submitted, talks with the
+/// other ranks, starts operations on the backend and says what is over. It has no thread, no lock
+/// and no clock: one caller at a time brings it what happened and what time it is. It calls the
+/// Backend, which never waits, and the Outside.
+class Node {
+ public:
+  struct Ports {
+    Backend& backend;
+    Outside& outside;
+    Timeline& timeline;
+    Statistics& counting;
+  };
+  /// `options` and `context` outlive the node.
+  Node(const Options& options, const Context& context, Ports ports);
+
+  /// All ranks have met.
+  void start();
+  /// Instead of start(): the ranks do not meet after all.
+  void abandon();
+
+  /// What has come since the last step.
+  struct Batch {
+    std::vector<Entry*> operations;  // in the order in which they were submitted
+    std::vector<Entry*> joins;
+    bool closes = false;      // the program closes its communicator; set in every step from then on
+    std::string error = {};   // because of which it does; empty: of its own accord
+    bool is_watched = false;  // the peers are watched though nothing is pending
+    bool is_told = false;     // what Outside::tell_launcher() asked for is done
+    std::optional<KnownDeaths> deaths = {};  // the news since the last step
+  };
+  /// Does what follows from the batch, from what the backend has received and from the time. True:
+  /// something moved, so that another step may find more to do. False: the caller may sleep, if
+  /// arm() agrees, until the backend's descriptor is readable, a new batch is there, or wake_at().
+  /// The lists in `batch` are empty afterwards. What is thrown goes to on_thrown().
+  bool step(Batch& batch, Clock::time_point now);
+  /// Something was thrown in a call of the node: the communicator ends on all ranks because of
+  /// `error`. Throws nothing.
+  void on_thrown(const Error& error, Clock::time_point now) noexcept;
+
+  /// False: something came in meanwhile, so that the next step must not wait.
+  bool arm();
+  /// When the next step is due though nothing comes.
+  Clock::time_point wake_at() const;
+  /// The same for a thread that waits for a Work: it looks in time whether the plan still fits.
+  Clock::time_point wake_at_for_driver() const;
+
+  Phase phase() const { return phase_; }
+  /// Whether the backend is used no more.
+  bool is_dead() const { return phase_ == Phase::broken || phase_ == Phase::over; }
+  /// Whether something waits for other ranks, so that these are watched.
+  bool pending() const;
+  /// Whether the last step posted a control message.
+  bool has_posted() const { return posted_; }
+  /// The error that broke the communicator; null: none did.
+  const Error* broken() const { return broken_ ? &*broken_ : nullptr; }
+  /// Why the blocking call under way can never end; null: it may end.
+  const Error* why_blocking_never_ends() const;
+  /// Why a blocking call cannot begin; null: it may.
+  const Error* why_none_begins() const;
+  /// Whether this rank was healthy until it closed, so that its peers are told goodbye.
+  bool may_say_goodbye() const { return phase_ == Phase::over && !broken_ && !is_abandoned_; }
+  /// On rank 0, once it is over: the timelines of all ranks.
+  const Gathering& gathering() const { return gathering_; }
+
+  BlockingCalls& blocking() { return blocking_; }
+  const BlockingCalls& blocking() const { return blocking_; }
+  const Scheduler& scheduler() const { return *scheduler_; }
+  const Peers& peers() const { return peers_; }
+  uint64_t negotiation_messages() const { return negotiation_messages_; }
+  /// " while \"x\" was in flight"; empty: nothing is.
+  std::string in_flight() const;
+
+  /// How long the cause of a link's end is looked for.
+  static constexpr Clock::duration kLongestInquiry = Inquiry::kLongest;
+
+ private:
+  void become(Phase next);
+  // --- node.cc ---
+  bool take(Batch& batch, Clock::time_point now);
+  bool take_deferred(Clock::time_point now);
+  const Error* why_never(const Entry& entry) const;
+  void watch(bool is_watched, Clock::time_point now);
+  bool operations_go_on() const { return phase_ == Phase::running || phase_ == Phase::departing; }
+  // --- node_messages.cc ---
+  void send(int rank, std::span<const std::byte> message);
+  void send_to_all(const WireWriter& message);
+  bool handle_messages(Clock::time_point now);
+  void handle(int from, std::span<const std::byte> message, Clock::time_point now);
+  void handle(MessageType type, int from, WireReader& reader, Clock::time_point now);
+  // --- node_ends.cc ---
+  RankStatus status() const;
+  void on_farewell(int from, Farewell farewell);
+  void handle_peer_events(Clock::time_point now);
+  void inquire(Clock::time_point now);
+  Error blame_for(const Error& lost, Clock::time_point now);
+  void fault(const Error& error, bool tell_others);
+  void break_off(const Error& error);
+  void fail_all(const Error& error);
+  void begin_closing(const std::string& error, Clock::time_point now);
+  void go_on_closing(Clock::time_point now);
+
+  const Options& options_;
+  const Context& context_;
+  Backend& backend_;
+  Transport& transport_;
+  Outside& outside_;
+  Timeline& timeline_;
+
+  Phase phase_ = Phase::forming;
+  bool is_abandoned_ = false;
+  std::optional<Error> broken_;   // what ended it, in broken and in over
+  std::optional<Error> refusal_;  // in closing, broken and over: why nothing begins any more
+  Peers peers_;
+  Inquiry inquiry_;
+  Overseer overseer_;
+  BlockingCalls blocking_;
+  Gathering gathering_;
+  Closing closing_;
+  std::unique_ptr<Coordinator> coordinator_;  // on rank 0
+  std::unique_ptr<Scheduler> scheduler_;
+  std::vector<Entry*> deferred_;  // until what their streams wait for is done
+  std::deque<std::vector<std::byte>> loopback_;
+  std::vector<std::byte> message_;  // scratch
+  bool posted_ = false;             // this step posted a control message
+  bool is_watched_ = false;
+  uint64_t negotiation_messages_ = 0;
+};
+
+}  // namespace tutti

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "tutti/core/agreement/coordinator.h"
+#include "tutti/core/node/blocking_calls.h"
+#include "tutti/core/node/outside.h"
+#include "tutti/core/scheduling/scheduler.h"
+#include "tutti/core/watch/liveness.h"
+#include "tutti/core/watch/stall.h"
+
+namespace tutti {
+
+/// Watches what is pending: says which ranks to ask whether they are alive, what to report, and
+/// what ends because a rank is silent, because calls never meet or because it takes too long. It
+/// looks only while something is pending.
+class Overseer {
+ public:
+  Overseer(const Options& options, const Context& context, Outside& outside);
+
+  void heard(int rank, Clock::time_point when) { liveness_.heard(rank, when); }
+  void left(int rank) { liveness_.left(rank); }
+  void told(int rank, RankStatus status) {
+    statuses_[static_cast<size_t>(rank)] = std::move(status);
+  }
+
+  /// What waits on this rank, as the node has it.
+  struct Pending {
+    const Scheduler& scheduler;
+    const Coordinator* coordinator;  // null but on rank 0
+    const BlockingCalls& blocking;
+    Backend& backend;
+    const RankStatus& own;
+    std::string in_flight;
+  };
+  struct Verdict {
+    std::vector<int> ping;
+    std::optional<Error> fault;  // it ends the communicator
+  };
+  /// Whether look() is due, or rest().
+  bool is_due(Clock::time_point now) const { return now >= next_; }
+  Verdict look(const Pending& pending, Clock::time_point now);
+  /// Nothing is pending.
+  void rest(Clock::time_point now);
+  /// When look() is due; max: when something moves.
+  Clock::time_point next() const { return next_; }
+
+ private:
+  RankKnowledge knowledge_of(int rank, const Pending& pending, Clock::time_point now) const;
+  std::string describe_late_ranks(const std::vector<int>& ranks, const Pending& pending,
+                                  Clock::time_point now) const;
+  std::vector<int> ranks_behind(const Run& run) const;
+  Error silence_of(const std::vector<int>& silent, const Pending& pending,
+                   Clock::time_point now) const;
+  std::optional<Error> what_never_meets(const Pending& pending, Clock::time_point now) const;
+  std::optional<Error> what_still_never_meets(const Pending& pending, Clock::time_point now);
+  std::optional<Error> what_is_overdue(const Pending& pending, Clock::time_point now);
+  void report_stalls(const Pending& pending, Clock::time_point now);
+
+  const Options& options_;
+  const Context& context_;
+  Outside& outside_;
+  Liveness liveness_;
+  StallClock stall_clock_;
+  // What waits: after how many seconds that was reported last; 0: not yet.
+  std::unordered_map<std::string, double> reported_;
+  std::vector<std::optional<RankStatus>> statuses_;  // as each peer told in its last pong
+  std::string never_meets_;                          // what seems never to end
+  Clock::time_point never_meets_since_;
+  Clock::time_point next_ = Clock::time_point::min();
+};
+
+}  // namespace tutti

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <utility>
+
+namespace tutti {
+
+/// Where a rank stands in the life of its communicator. Node::become() alone changes it, along
+/// these edges:
+///
+///   forming --start--> running --a farewell is heard--> departing
+///      |                |  |                             |  |
+///      |                |  +--a link ended--> inquiring <---+
+///      |                |                         |      |
+///      |                +---------- close --------|------+-----> closing --told, gathered--> over
+///      |                                          |                 |                         ^
+///      |   a fault in running, departing,         v                 |                         |
+///      |   inquiring or closing -------------> broken <-------------+                         |
+///      |                                          |                                           |
+///      |                                          +------------------- close -----------------+
+///      +---------------------------------------------- abandon -------------------------------+
+enum class Phase : uint8_t {
+  forming,    // the ranks meet; nothing is taken yet
+  running,    // all ranks are here
+  departing,  // a rank has said farewell: what it has finished still ends
+  inquiring,  // a link ended without a farewell, and the cause is not known yet
+  closing,    // this rank closes: it takes part in no operation any more
+  broken,     // an error has ended the communicator on all ranks
+  over        // closed, for good
+};
+inline constexpr int kPhaseCount = 7;
+
+/// An edge of the drawing.
+using PhaseEdge = std::pair<Phase, Phase>;
+/// All of them.
+std::span<const PhaseEdge> phase_edges();
+/// Whether the drawing has this edge.
+bool may_follow(Phase from, Phase to);
+std::string_view to_string(Phase phase);
+
+/// What calls of the program see of the phase. Calls are refused once the door is broken or closed.
+/// While it is breaking the error is known and Works are about to fail with it, but the memory of
+/// what is pending may still be in use, so calls are not refused yet.
+enum class Door : uint8_t { open, breaking, broken, closed };
+
+}  // namespace tutti
