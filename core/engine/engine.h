@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <condition_variable>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -13,26 +12,26 @@
 
 #include "tutti/backends/backend.h"
 #include "tutti/base/process/fork_guard.h"
-#include "tutti/core/agreement/coordinator.h"
 #include "tutti/core/engine/callback_queue.h"
 #include "tutti/core/engine/entry_table.h"
+#include "tutti/core/engine/launcher_voice.h"
+#include "tutti/core/engine/retired.h"
 #include "tutti/core/engine/token.h"
 #include "tutti/core/engine/wake_bell.h"
-#include "tutti/core/scheduling/scheduler.h"
+#include "tutti/core/node/node.h"
 #include "tutti/core/settings/options.h"
 #include "tutti/core/settings/statistics.h"
 #include "tutti/core/watch/death_reader.h"
-#include "tutti/core/watch/liveness.h"
-#include "tutti/core/watch/stall.h"
 #include "tutti/core/watch/timeline.h"
 
 namespace tutti {
 
-/// The coordinator thread's machine. Exactly one thread at a time holds its token and is the
-/// engine: a thread that waits for a Work drives it itself; when no thread waits, the background
-/// thread does. The holder sleeps in one place, the poller. Nothing ticks when idle. Callbacks have
-/// a thread of their own, which never holds the token.
-class Engine final : public Driver, public std::enable_shared_from_this<Engine> {
+/// The threads, locks, descriptors and the clock around a Node, which decides what this rank does.
+/// Exactly one thread at a time holds the token and moves the node: a thread that waits for a Work
+/// drives it itself; when no thread waits, the background thread does. The holder sleeps in one
+/// place, the poller. Nothing ticks when idle. Callbacks have a thread of their own, which never
+/// holds the token.
+class Engine final : public Driver, private Outside, public std::enable_shared_from_this<Engine> {
  public:
   /// The engine never asks a store itself, since a store may answer late or never. It reads deaths
   /// in the job's store through `deaths`, and `context` no longer has a store.
@@ -143,7 +142,7 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   std::optional<Error> broken() const;
   /// The first rank that is gone: it left, died or is silent; -1: none is known to be.
   int gone_rank() const;
-  void log(LogLevel level, const std::string& line) noexcept;
+  void log(LogLevel level, const std::string& line) noexcept override;
   /// Throws Error(closed) in a fork of the process that made this. Before any lock is taken: a fork
   /// may have inherited it locked. `name`: of what is refused.
   void check_not_forked(std::string_view name) const override {
@@ -152,24 +151,37 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   bool forked() const override { return fork_guard_.forked(); }
 
  private:
-  // --- token holder only (engine.cc) ---
+  // --- for the node, by the holder of the token (engine_outside.cc) ---
+  void finish(std::span<Entry* const> entries, const Error* error) override;
+  void finish_all(const Error& error) override;
+  void on_its_way() override;
+  void set_door(Door door, const Error& error) override;
+  void on_first_departure(int rank) override;
+  void ask_for_deaths() override;
+  void stop_asking() override;
+  bool tell_launcher() override;
+  ProcessState process_of(int rank) override;
+
   [[noreturn]] void refuse_in_fork(std::string_view name) const;
+  /// Whether calls are taken: neither closed nor broken.
+  bool is_usable() const {
+    const auto door = door_.load();
+    return door == Door::open || door == Door::breaking;
+  }
   /// Throws what ended the communicator, if anything did. With submit_mutex_ held.
   void check_usable(std::string_view name) const;
   /// With submit_mutex_ held.
   void raise_all();
   void find_waits(Entry& entry);
   bool may_be_quiet();
-  /// False: nothing changed, so the thread that has the token may rest. That this step ended the
-  /// communicator is a change: what it waits for must be looked at once more, and then nothing
-  /// wakes it.
+  /// What a Work called `name` throws because of an error that ended more than one operation.
+  static Error about(const Error& error, std::string_view name);
+
+  // --- by the holder of the token ---
+  /// False: nothing changed, so the thread that has the token may rest.
   bool step();
-  bool take_submissions();
-  bool hand_over_deferred();
-  bool is_in_retired_memory(const Entry& entry) const;
+  void fill_batch();
   void free_retired();
-  /// Every pending operation of this rank ends with this error.
-  void fail_all(const Error& error);
   /// Whatever a thread does while it has the token, it does in here. What is thrown there, by the
   /// engine or by the program's observer or update, ends the communicator on every rank with an
   /// Error that says it; this thread keeps the token. False: that happened.
@@ -185,15 +197,10 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   }
   [[gnu::cold]] void break_down() noexcept;
   Error as_error() const;
-  /// False: there is something to do; else whatever the peers send wakes the poller.
-  bool arm() { return is_dead_ || backend_->arm(); }
-  /// Another thread closes: what is pending ends now, and the peers hear how far this rank went.
-  void shut();
-  void finish(std::span<Entry* const> entries, const Error* error);
-  void finish(Entry* entry, const Error* error) { finish({&entry, 1}, error); }
   void publish_statistics();
-  Clock::time_point next_deadline() const;
-  bool pending() const;
+  bool pending() const { return watches_ > 0 || node_->pending(); }
+  /// Whether close() was called and the node has not heard of it.
+  bool must_tell_of_close() const { return closing_ && !batch_.closes; }
   /// Spins, then sleeps until something can move or the deadline passed.
   void rest(Deadline deadline, int& idle_rounds);
   /// In the poller, until a peer or bell_ wakes this thread, or the time is over; -1: never.
@@ -207,21 +214,16 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   };
   void charge(WaitAccount& account, bool moved, bool lacks_ranks);
   void count_wait(Clock::time_point begin);
-  uint64_t blocking_calls_done() const {
-    return blocking_runs_ - (blocking_.empty() || blocking_number_ == 0 ? 0 : 1);
-  }
   class Both;
   /// Throws if this thread may not wait in a blocking call.
   void check_may_block(std::string_view name);
-  /// With `start`, which says in blocking_number_ which call it is and returns the Operation, or
-  /// null if it is done.
+  /// With `start`, which counts the call and returns the Operation, or null if it is done.
   template <class Start>
   void block(std::string_view name, const Start& start);
-  std::optional<Error> why_never() const;
-  /// The error why an operation that is submitted now cannot end: this rank is over, or a rank that
-  /// the operation needs has left. Null: it may end.
-  const Error* why_never(const Entry& entry) const;
   OperationState drive_blocking(Operation& operation, std::optional<Error>& error);
+  void await_verdict();
+
+  // --- who has the token (engine_token.cc) ---
   /// For a blocking call, which the thread that drives does not make for it: that thread lets go of
   /// the token. Returns what keeps the engine if this had to wait, as another thread may close
   /// meanwhile; else null.
@@ -250,44 +252,13 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   /// sleep now, or its own bell was rung.
   bool nap(std::unique_lock<std::mutex>& lock);
   static constexpr auto kNap = std::chrono::microseconds(100);
+
+  // --- its end (engine_life.cc) ---
+  void let_background_go();
   bool background_ends(Deadline deadline);
+  void run_to_the_end();
+  void write_timelines();
   void end_callbacks();
-
-  // --- token holder only: messages (engine_control.cc) ---
-  bool handle_messages();
-  void handle(int from, std::span<const std::byte> message);
-  void send(int rank, std::span<const std::byte> message);
-  std::string describe_rank(int rank) const;
-  void collect_timelines(double seconds);
-
-  // --- token holder only: how ranks end (engine_leaving.cc) ---
-  RankStatus status() const;
-  Farewell farewell() const;
-  void tell_launcher_of_error();
-  void say_farewell(const Farewell& farewell);
-  Error left_error(int rank, const std::string& why) const;
-  void on_farewell(int from, Farewell farewell);
-  void handle_peer_events();
-  Error peer_lost_error(int peer, const std::string& detail);
-  int first_to_fail(const std::vector<Death>& deaths, int peer, std::string& how) const;
-  Error blame_for(const Error& lost);
-  void fault(const Error& error, bool tell_others);
-  void end(const Error& error);
-  std::string in_flight() const;
-  std::string how_to_go_on() const;
-  static Error about(const Error& error, std::string_view name);
-
-  // --- token holder only: the watch over what is pending (engine_watch.cc) ---
-  void watch_peers(Clock::time_point now);
-  std::optional<Error> what_never_meets(Clock::time_point now) const;
-  bool end_what_never_meets(Clock::time_point now);
-  bool end_what_is_overdue(Clock::time_point now);
-  void report_stalls(Clock::time_point now);
-  RankKnowledge knowledge_of(int rank, Clock::time_point now) const;
-  bool is_on_this_host(int rank) const;
-  bool sees_process_of(int rank) const;  // its pid is one here, too
-  std::string describe_late_ranks(const std::vector<int>& ranks, Clock::time_point now) const;
-  std::vector<int> ranks_behind(const Run& run) const;
 
   // Constant after construction.
   const Options options_;
@@ -296,56 +267,23 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   const int spin_rounds_;
   const int ranks_here_;  // threads of this process
   const std::unique_ptr<Backend> backend_;
-  Transport& transport_;
-  const std::unique_ptr<DeathReader> deaths_;
   const std::shared_ptr<Timeline> shared_timeline_;  // devices may tell it of spans later
   Timeline& timeline_ = *shared_timeline_;
 
   // Only the token's holder touches these.
-  std::unique_ptr<Coordinator> coordinator_;  // on rank 0
-  std::unique_ptr<Scheduler> scheduler_;
-  Liveness liveness_;
-  StallClock stall_clock_;
-  // What waits: after how many seconds that was reported last; 0: not yet.
-  std::unordered_map<std::string, double> stalls_reported_;
-  std::vector<std::optional<RankStatus>> statuses_;  // as each peer told in its last pong
-  std::string never_meets_;                          // what seems never to end, and since when
-  Clock::time_point never_meets_since_;
-  std::deque<std::vector<std::byte>> loopback_;
-  std::vector<bool> said_farewell_;  // peers that closed
-  std::vector<bool> gone_;           // peers that left or died
-  std::optional<Error> left_;        // why collectives end: this rank closes, or one left
+  std::unique_ptr<Node> node_;
+  Node::Batch batch_;  // for the node's next step
   std::vector<std::shared_ptr<WorkState>> finishing_;
-  std::vector<Entry*> taken_;
-  std::vector<Entry*> deferred_;                   // until what their streams wait for is done
-  std::vector<std::unique_ptr<Region>> retiring_;  // until no pending operation uses them
-  bool some_may_be_free_ = false;                  // of these
-  std::vector<std::byte> message_;
-  std::vector<std::string> timelines_;  // rank 0, at the end: events of each rank
-  std::vector<bool> timeline_done_;
-  int timelines_missing_ = 0;
-  Clock::time_point control_deadline_ = Clock::time_point::max();
-  Clock::time_point next_stall_check_ = Clock::time_point::min();
+  Retired retiring_;          // memory that pending operations may use
+  bool some_wake_ = false;    // this step brought Works to what threads may wait for
+  bool asks_deaths_ = false;  // the node waits for news of deaths
   Statistics counting_;
-  uint64_t negotiation_messages_ = 0;
-  uint64_t blocking_runs_ = 0;
-  uint64_t blocking_failed_ = 0;     // the first that this rank gave up; 0: none
-  uint64_t blocking_number_ = 0;     // of the one in run_now(); 0: it is one of run_pairs_now()
-  std::vector<int> blocking_peers_;  // of the one in run_pairs_now()
-  uint64_t pairs_run_ = 0;           // by run_pairs_now()
-  std::string_view blocking_;        // what a thread in run_now() waits for; empty: nothing
-  Clock::time_point blocking_since_;
-  bool is_dead_ = false;    // broken, and all is over: the backend is not touched any more
-  bool is_shut_ = false;    // all has ended because this rank closes
-  bool posted_ = false;     // this step posted a control message
-  bool some_wake_ = false;  // this step brought Works to what threads may wait for
 
   Poller poller_;
   WakeBell bell_;
   std::atomic<bool> start_{false};
   std::atomic<bool> closing_{false};
-  std::atomic<bool> usable_{true};            // neither closed nor broken
-  std::atomic<bool> is_broken_{false};        // broken_ is set
+  std::atomic<Door> door_{Door::open};        // written with submit_mutex_ held
   std::atomic<bool> told_of_pending_{false};  // report() has told of one that close() ended
   std::atomic<uint64_t> wakeups_{0};
   std::atomic<int> claims_{0};   // threads that sleep in take_token()
@@ -367,7 +305,7 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   std::vector<StreamWait> stream_waits_;          // of Works that are not done
   std::unordered_set<std::string> device_names_;  // see was_on_device()
   std::vector<Entry*> joins_;
-  std::vector<std::unique_ptr<Region>> retired_;  // not seen by the engine yet
+  std::vector<std::unique_ptr<Region>> retired_;  // not seen by the token's holder yet
   EntryTable entries_;
   uint64_t submission_allocations_ = 0;
   // While the background thread sleeps in a plan: this rank's submissions need not wake it before
@@ -377,8 +315,7 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   int64_t submitted_bytes_ = 0;  // since the engine took submissions last
   std::optional<Error> broken_;
   std::vector<std::shared_ptr<uint32_t>> raised_when_over_;  // each by raise_when_over()
-  std::optional<Error> departed_;                            // the first rank that left
-  std::string departed_error_;                               // because of which it did; empty: none
+  int departed_ = -1;                                        // the first rank that left; -1: none
   std::string closing_error_;                                // of close()
   bool closed_ = false;
 
@@ -397,6 +334,10 @@ class Engine final : public Driver, public std::enable_shared_from_this<Engine> 
   /// mutex.
   uint64_t published_ends_ = 0;
   std::mutex log_mutex_;  // held while the log sink runs
+
+  // Their threads ring bell_ until they are destroyed, which comes first.
+  const std::unique_ptr<DeathReader> deaths_;
+  LauncherVoice voice_;
 };
 
 }  // namespace tutti

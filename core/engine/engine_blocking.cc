@@ -24,7 +24,7 @@ Error about_tensor(const Error& error, std::string_view name) {
 
 void Engine::check_may_block(std::string_view name) {
   check_not_forked(name);
-  if (!usable_) {
+  if (!is_usable()) {
     const std::lock_guard lock(submit_mutex_);
     check_usable(name);
   }
@@ -43,8 +43,8 @@ void Engine::block(std::string_view name, const Start& start) {
   const bool went_well = guarded([&] {
     ++counting_.caller_runs;
     const OperationPtr operation = start();
-    if (is_shut_) {
-      error = about(*left_, name);
+    if (const auto* why = node_->why_none_begins()) {
+      error = about(*why, name);
       return;
     }
     auto state = OperationState::done;
@@ -66,12 +66,12 @@ void Engine::block(std::string_view name, const Start& start) {
       }
       drove = true;
       self = shared_from_this();
-      blocking_ = name;
-      blocking_since_ = since;
+      node_->blocking().waits(name, since);
       state = drive_blocking(*operation, error);
       break;
     }
     if (state == OperationState::done || error) return;
+    await_verdict();
     if (broken())
       error = about(*broken(), name);
     else if (operation->failure() != nullptr)
@@ -84,16 +84,13 @@ void Engine::block(std::string_view name, const Start& start) {
     self = shared_from_this();
     error = about(broken().value_or(Error(ErrorCode::internal, "a rank cannot go on")), name);
   }
-  blocking_ = {};
-  // That calls disagree is known to all ranks; any other failure is this rank's alone, and its
-  // peers wait for its part of this call.
-  if (error && error->code() != ErrorCode::mismatch && blocking_failed_ == 0)
-    blocking_failed_ = blocking_number_;
+  const auto since = node_->blocking().since();
+  node_->blocking().end(error ? &*error : nullptr);
   blocking_ends_.store(blocking_ends_.load(std::memory_order_relaxed) + 1,
                        std::memory_order_relaxed);
   if (drove)
     guarded([&] {
-      count_wait(blocking_since_);
+      count_wait(since);
       publish_statistics();
       leave_to_background();
     });
@@ -117,8 +114,8 @@ bool Engine::run_now(std::string_view name, const Collective& collective, uint64
     launch.windows = {&window, 1};
 
   block(name, [&]() -> OperationPtr {
-    launch.tag = blocking_number_ = ++blocking_runs_;
-    if (is_shut_) return nullptr;
+    launch.tag = node_->blocking().begin_all();
+    if (node_->why_none_begins() != nullptr) return nullptr;
     launch.spins = spin_rounds_ > 0 ? kBlockingSpins : 0;
     return backend_->start(collective, launch);
   });
@@ -188,12 +185,10 @@ bool Engine::run_pairs_now(std::span<const PairCall> calls) {
   check_may_block(calls.front().name);
   Both both;
   block(calls.front().name, [&]() -> OperationPtr {
-    blocking_number_ = 0;
-    blocking_peers_.clear();
-    if (is_shut_) return nullptr;
-    pairs_run_ += calls.size();
+    node_->blocking().begin_pairs(calls.size());
+    if (node_->why_none_begins() != nullptr) return nullptr;
     for (const auto& call : calls) {
-      blocking_peers_.push_back(call.collective.root);
+      node_->blocking().add_peer(call.collective.root);
       // The other rank looks for this one's receive before it is done with its send.
       launch.spins = spin_rounds_ > 0 && &call == &calls.back() ? kBlockingSpins : 0;
       both.add(call.name, backend_->start(call.collective, launch_as(call)));
@@ -205,14 +200,15 @@ bool Engine::run_pairs_now(std::span<const PairCall> calls) {
 
 // Until the operation is over, or never will be: then `error` says why.
 OperationState Engine::drive_blocking(Operation& operation, std::optional<Error>& error) {
+  auto& blocking = node_->blocking();
   int idle_rounds = 0;
-  WaitAccount account{blocking_since_, nullptr};
+  WaitAccount account{blocking.since(), nullptr};
   auto state = OperationState::pending;
   while ((state = operation.advance()) == OperationState::pending) {
-    if (const auto why = why_never()) {
+    if (const auto* why = node_->why_blocking_never_ends()) {
       // What the other rank of a pair wrote before it left is here, and nothing more comes.
-      if (blocking_number_ == 0) state = operation.advance();
-      if (state == OperationState::pending) error = about(*why, blocking_);
+      if (blocking.is_of_two()) state = operation.advance();
+      if (state == OperationState::pending) error = about(*why, blocking.name());
       return state;
     }
     const bool moved = step();
@@ -226,17 +222,11 @@ OperationState Engine::drive_blocking(Operation& operation, std::optional<Error>
   return state;
 }
 
-// Why the blocking call cannot end any more, if that is so.
-std::optional<Error> Engine::why_never() const {
-  if (!left_ || is_dead_ || is_shut_) return left_;
-  if (blocking_number_ == 0) {
-    for (const int rank : blocking_peers_)
-      if (const auto* departure = scheduler_->departure_of(rank)) return *departure;
-    return {};
-  }
-  if (const auto* departure = scheduler_->departure_before_blocking(blocking_number_))
-    return *departure;
-  return {};  // the ranks that left have finished this call, so it will end here
+// A call that failed because a rank is gone ends with what the inquiry finds.
+void Engine::await_verdict() {
+  int idle_rounds = 0;
+  while (node_->phase() == Phase::inquiring)
+    if (!step()) rest(Deadline::never(), idle_rounds);
 }
 
 }  // namespace tutti

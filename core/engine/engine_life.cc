@@ -14,6 +14,10 @@ namespace tutti {
 
 namespace {
 
+// The engine whose callbacks this thread runs, so that waiting inside one can be refused. Found
+// without a call, which every blocking collective would make.
+[[gnu::tls_model("initial-exec")]] thread_local const Engine* callback_of = nullptr;
+
 // Spinning pays only if every rank of this machine has a core of its own.
 int spin_rounds(const Context& context) {
   const auto& here = context.places[static_cast<size_t>(context.rank)].machine;
@@ -37,13 +41,6 @@ int ranks_here(const Context& context) {
       }));
 }
 
-// What is said of a late rank, in a report or an error, must be known by then.
-double probe_interval(const Options& options) {
-  double seconds = options.stall_warning / 2;
-  if (options.operation_timeout > 0) seconds = std::min(seconds, options.operation_timeout / 2);
-  return std::max(seconds, 0.01);
-}
-
 }  // namespace
 
 Engine::Engine(Options options, Context context, std::unique_ptr<Backend> backend,
@@ -53,46 +50,16 @@ Engine::Engine(Options options, Context context, std::unique_ptr<Backend> backen
       spin_rounds_(spin_rounds(context_)),
       ranks_here_(ranks_here(context_)),
       backend_(std::move(backend)),
-      transport_(*backend_->transport()),
-      deaths_(std::move(deaths)),
       shared_timeline_(std::make_shared<Timeline>(context_.rank)),
-      liveness_(context_.rank, context_.size, options_.peer_timeout, probe_interval(options_)),
-      stall_clock_(options_.stall_warning),
-      statuses_(static_cast<size_t>(context_.size)),
-      said_farewell_(static_cast<size_t>(context_.size), false),
-      gone_(static_cast<size_t>(context_.size), false),
-      timelines_(static_cast<size_t>(context_.size)),
-      timeline_done_(static_cast<size_t>(context_.size), false),
-      timelines_missing_(context_.size - 1),
       callbacks_([this](const std::string& line) {
         log(LogLevel::error, fmt::format("rank {}: {}", context_.rank, line));
       }),
-      entries_(static_cast<size_t>(std::max<int64_t>(options_.cache_capacity, 1024))) {
-  const auto send_hook = [this](int rank, std::span<const std::byte> message) {
-    send(rank, message);
-  };
-  if (context_.rank == 0)
-    coordinator_ = std::make_unique<Coordinator>(options_, context_.size, send_hook);
-  Scheduler::Hooks hooks;
-  hooks.send = send_hook;
-  hooks.finish = [this](std::span<Entry* const> entries, const Error* error) {
-    finish(entries, error);
-  };
-  hooks.on_its_way = [this] {
-    publish_statistics();
-    some_wake_ = true;
-  };
-  hooks.broken = [this](const std::string& what) {
-    fault(left_ ? *left_
-                : Error(ErrorCode::internal,
-                        fmt::format("rank {}: {} although no rank was lost; make a new "
-                                    "Communicator, and please report it",
-                                    context_.rank, what)),
-          true);
-  };
-  hooks.log = [this](const std::string& line) { log(LogLevel::info, line); };
-  scheduler_ = std::make_unique<Scheduler>(options_, *backend_, context_.rank, context_.size,
-                                           counting_, timeline_, std::move(hooks));
+      entries_(static_cast<size_t>(std::max<int64_t>(options_.cache_capacity, 1024))),
+      deaths_(std::move(deaths)),
+      voice_(options_, [this] { wake(); }) {
+  node_ = std::make_unique<Node>(options_, context_,
+                                 Node::Ports{*backend_, *this, timeline_, counting_});
+  deaths_->on_news([this] { wake(); });
   poller_.watch(backend_->descriptor(), EPOLLIN);
   poller_.watch(bell_.descriptor(), EPOLLIN);
   if (!options_.timeline.empty()) timeline_.start();
@@ -100,7 +67,27 @@ Engine::Engine(Options options, Context context, std::unique_ptr<Backend> backen
 
 Engine::~Engine() { close(); }
 
+bool Engine::in_callback() const { return callback_of == this; }
+
+void Engine::prepare() {
+  // Either may be the last that holds the engine: the program destroys its Communicator in a
+  // callback, or while it has another thread that waits.
+  callback_thread_ = std::thread([self = shared_from_this()] {
+    callback_of = self.get();
+    self->callbacks_.run();
+  });
+  thread_ = std::thread([self = shared_from_this()] {
+    self->start_.wait(false);
+    self->background();
+  });
+}
+
 void Engine::start() {
+  node_->start();
+  let_background_go();
+}
+
+void Engine::let_background_go() {
   start_ = true;
   start_.notify_all();
 }
@@ -109,10 +96,11 @@ void Engine::abandon() noexcept {
   {
     const std::lock_guard lock(submit_mutex_);
     closed_ = true;
-    usable_ = false;
+    door_ = Door::closed;
   }
+  node_->abandon();
   closing_ = true;
-  start();
+  let_background_go();
   if (thread_.joinable()) thread_.join();
   callbacks_.end();
   if (callback_thread_.joinable()) callback_thread_.join();
@@ -127,14 +115,14 @@ void Engine::refuse_in_fork(std::string_view name) const {
 }
 
 void Engine::check_usable(std::string_view name) const {
-  if (usable_) return;
+  if (is_usable()) return;
   if (broken_) throw about(*broken_, name);
   throw Error(ErrorCode::closed, fmt::format("{}: this Communicator is closed", shown_name(name)))
       .with_tensor(name);
 }
 
 std::optional<Error> Engine::broken() const {
-  if (!is_broken_) return {};
+  if (door_ == Door::open) return {};
   const std::lock_guard lock(submit_mutex_);
   return broken_;
 }
@@ -144,25 +132,11 @@ std::optional<Error> Engine::broken() const {
 // its way to main() does, the first stands for all. This takes no lock but that of the log: the
 // last handle of a Work may be given up by a thread that holds submit_mutex_.
 void Engine::report(const std::string& line) {
-  if (is_broken_) return;
-  if (usable_) return log(LogLevel::warning, line);
+  const auto door = door_.load();
+  if (door == Door::breaking || door == Door::broken) return;
+  if (door == Door::open) return log(LogLevel::warning, line);
   if (!told_of_pending_.exchange(true))
     log(LogLevel::warning, line + "; others that nobody waited for are not listed");
-}
-
-// Every pending entry is in the table, whichever list of the engine or of its scheduler has it; so
-// none is forgotten, not even one that was between two lists when something was thrown.
-void Engine::fail_all(const Error& error) {
-  scheduler_->drop();
-  deferred_.clear();
-  std::vector<Entry*> pending;
-  {
-    const std::lock_guard lock(submit_mutex_);
-    submitted_.clear();
-    joins_.clear();
-    pending = entries_.pending();
-  }
-  finish(pending, &error);
 }
 
 // --- the end: something was thrown --------------------------------------------------------------
@@ -171,7 +145,7 @@ void Engine::fail_all(const Error& error) {
 Error Engine::as_error() const {
   const auto because = [&](ErrorCode code, std::string_view text) {
     return Error(code, fmt::format("rank {} cannot go on{}: {}; make a new Communicator",
-                                   context_.rank, in_flight(), text));
+                                   context_.rank, node_->in_flight(), text));
   };
   try {
     throw;
@@ -188,40 +162,15 @@ Error Engine::as_error() const {
 
 void Engine::break_down() noexcept {
   try {
-    fault(as_error(), true);
-  } catch (...) {
-    // The peers see this rank's end instead of reading of it.
-  }
-  try {
-    if (!is_dead_) end(broken().value_or(Error(ErrorCode::internal, "a rank cannot go on")));
-    // The step that threw left its end undone; the background thread makes another one.
+    node_->on_thrown(as_error());
+    // The step that threw was not finished; the background thread makes another one.
     wake();
   } catch (...) {
-    usable_ = false;
+    door_ = Door::broken;
   }
 }
 
 // --- the end: the Communicator is destroyed -----------------------------------------------------
-
-void Engine::shut() {
-  is_shut_ = true;
-  take_submissions();
-  const auto last = farewell();
-  const bool healthy = !is_dead_;
-  if (healthy)
-    left_ = Error(ErrorCode::closed,
-                  fmt::format("rank {} closed this Communicator while the operation was pending",
-                              context_.rank));
-  fail_all(*left_);
-  {
-    const std::lock_guard lock(token_mutex_);
-    drivers_.notify_all();
-  }
-  if (!healthy) return;
-  // Before the peers hear of it, and may end because of it.
-  tell_launcher_of_error();
-  say_farewell(last);
-}
 
 // False: it does not end in time, because it runs an update or an observer.
 bool Engine::background_ends(Deadline deadline) {
@@ -267,6 +216,37 @@ void Engine::end_callbacks() {
   }
 }
 
+// With the token. Every phase from here on has a deadline of the node's.
+void Engine::run_to_the_end() {
+  while (node_->phase() != Phase::over) {
+    if (step() || !node_->arm()) continue;
+    sleep(Deadline::at(node_->wake_at()).poll_milliseconds());
+  }
+  {
+    const std::lock_guard lock(submit_mutex_);
+    entries_.drop_works();
+  }
+  if (!options_.timeline.empty()) write_timelines();
+  if (node_->may_say_goodbye()) backend_->transport()->goodbye(options_.close_timeout);
+}
+
+// Rank 0 writes what it gathered into one file; a rank that could not send, because the
+// communicator broke, writes a file of its own.
+void Engine::write_timelines() {
+  const auto& gathering = node_->gathering();
+  try {
+    if (!gathering.has_own() && context_.size > 1)
+      write_timeline(fmt::format("{}.rank{}", options_.timeline, context_.rank),
+                     {timeline_.stop()});
+    else if (!gathering.has_own())
+      write_timeline(options_.timeline, {timeline_.stop()});
+    else if (context_.rank == 0)
+      write_timeline(options_.timeline, gathering.timelines());
+  } catch (const Error& error) {
+    log(LogLevel::warning, fmt::format("rank {}: {}", context_.rank, error.what()));
+  }
+}
+
 void Engine::close(std::string_view error) noexcept {
   // In a fork the threads, the token and what is on its way are the parent's.
   if (forked()) return;
@@ -276,7 +256,7 @@ void Engine::close(std::string_view error) noexcept {
       if (closed_) return;
       closing_error_ = one_line(error, Farewell::kLongestError);
       closed_ = true;
-      usable_ = false;
+      door_ = door_ == Door::open ? Door::closed : Door::broken;
       raise_all();
     }
     closing_ = true;
@@ -296,16 +276,7 @@ void Engine::close(std::string_view error) noexcept {
       end_callbacks();
       return;
     }
-    guarded([&] {
-      if (!is_shut_) shut();
-      {
-        const std::lock_guard lock(submit_mutex_);
-        entries_.drop_works();
-      }
-      const bool healthy = !is_dead_;
-      if (!options_.timeline.empty()) collect_timelines(healthy ? options_.close_timeout : 0);
-      if (healthy) transport_.goodbye(options_.close_timeout);
-    });
+    guarded([&] { run_to_the_end(); });
     put_token_back();
     end_callbacks();
   } catch (const std::exception& error) {

@@ -3,10 +3,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <array>
-#include <functional>
-#include <iterator>
+#include <utility>
 
 #include "tutti/core/engine/engine.h"
 
@@ -109,44 +106,7 @@ void Engine::retire(std::unique_ptr<Region> region) noexcept {
   wake();
 }
 
-namespace {
-
-bool lies_in(const Entry& entry, const Region& region) {
-  const std::less<const std::byte*> before;
-  const auto *begin = region.data(), *end = begin + region.bytes();
-  return std::ranges::any_of(std::array{&entry.input, &entry.output}, [&](const auto* view) {
-    return view->bytes() > 0 && before(view->data(), end) &&
-           before(begin, view->data() + view->bytes());
-  });
-}
-
-}  // namespace
-
-bool Engine::is_in_retired_memory(const Entry& entry) const {
-  return std::ranges::any_of(retiring_,
-                             [&](const auto& region) { return lies_in(entry, *region); });
-}
-
-void Engine::free_retired() {
-  if (!blocking_.empty()) return;  // a blocking call may use any memory
-  some_may_be_free_ = false;
-  std::vector<std::unique_ptr<Region>> unused;  // given back without the lock
-  const std::lock_guard lock(submit_mutex_);
-  const auto pending = entries_.pending();
-  const auto rest = std::ranges::partition(retiring_, [&](const auto& region) {
-    return std::ranges::any_of(pending,
-                               [&](const Entry* entry) { return lies_in(*entry, *region); });
-  });
-  unused.assign(std::move_iterator(rest.begin()), std::move_iterator(rest.end()));
-  retiring_.erase(rest.begin(), rest.end());
-}
-
 // --- tensors behind a stream that waits ---------------------------------------------------------
-
-// A tensor that its stream makes after it has waited for another tensor's Work must not be in one
-// bucket with that tensor, nor in a bucket before: the bucket would wait for itself, on the device,
-// where no timeout of the engine looks. So the scheduler gets it when that Work is done; its
-// contents cannot be there before.
 
 namespace {
 
@@ -188,21 +148,6 @@ void Engine::find_waits(Entry& entry) {
   for (const auto& wait : stream_waits_)
     if (wait.stream == entry.input.stream() && !is_over(wait.work))
       entry.behind.push_back(wait.work);
-}
-
-bool Engine::hand_over_deferred() {
-  const auto count = std::erase_if(deferred_, [this](Entry* entry) {
-    if (const auto* why = why_never(*entry)) {
-      finish(entry, why);
-      return true;
-    }
-    std::erase_if(entry->behind, is_over);
-    if (!entry->behind.empty()) return false;
-    scheduler_->submit(entry);
-    return true;
-  });
-  if (count > 0) scheduler_->flush();
-  return count > 0;
 }
 
 }  // namespace tutti

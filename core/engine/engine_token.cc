@@ -100,7 +100,7 @@ void Engine::drive_until(const WorkState& work, Milestone milestone, Deadline de
   while (!work.has_come_to(milestone) && !deadline.passed() &&
          claims_.load(std::memory_order_relaxed) == 0) {
     const bool moved = step();
-    charge(account, moved, scheduler_->lacks_ranks());
+    charge(account, moved, node_->scheduler().lacks_ranks());
     if (moved) {
       idle_rounds = 0;
       continue;
@@ -117,17 +117,18 @@ void Engine::drive_until(const WorkState& work, Milestone milestone, Deadline de
 // may come for this rank, or is due later than what this thread knows of, it must arm again. Where
 // it naps, it will, unless something is pending that may not wait so long.
 void Engine::leave_to_background() {
-  const bool idle = !pending() && !posted_;
+  const bool idle = !pending() && !node_->has_posted();
   {
     const std::lock_guard lock(token_mutex_);
     left_idle_at_ = idle ? Clock::now() : Clock::time_point();
     if (naps_ && idle) return;
   }
-  const bool armed = arm();
-  const auto due = next_deadline();
+  const bool armed = node_->arm();
+  const auto due = node_->wake_at();
   const std::lock_guard lock(token_mutex_);
   // A step of this thread may have silenced the bell that close() rang.
-  if (!armed || posted_ || closing_ || due < sleeping_until_ || (naps_ && !idle)) wake();
+  if (!armed || node_->has_posted() || closing_ || due < sleeping_until_ || (naps_ && !idle))
+    wake();
 }
 
 // The system may have put the rank that is waited for on the same core, and leaves it there while
@@ -156,8 +157,8 @@ void Engine::rest(Deadline deadline, int& idle_rounds) {
     ::sched_yield();
     return;
   }
-  const auto due = std::min({next_deadline(), scheduler_->next_look(), deadline.when()});
-  if (!arm() || (closing_ && !is_shut_)) return;
+  const auto due = std::min(node_->wake_at_for_driver(), deadline.when());
+  if (!node_->arm() || must_tell_of_close()) return;
   sleep(Deadline::at(due).poll_milliseconds());
   idle_rounds = spin_rounds_ / 2;
 }
@@ -186,8 +187,8 @@ void Engine::background() {
     auto due = Clock::time_point::max();
     guarded([&] {
       const bool moved = step();
-      armed = !moved && arm() && may_be_quiet();
-      due = next_deadline();
+      armed = !moved && node_->arm() && may_be_quiet();
+      due = node_->wake_at();
       if (!moved) publish_statistics();
       if (armed && token_.waiting_drivers() == 0) options_.observe("idle");
     });

@@ -9,19 +9,17 @@ namespace tutti {
 
 /// How far this rank is with closing, in Phase::closing.
 ///
-///   telling --the launcher knows, or 1 s--> gathering --all timelines are here, or until--> done
+///   telling --the launcher knows, or 1 s--> gathering --all timelines are here, or until--> over
 struct Closing {
   enum class Stage : uint8_t {
-    telling,    // the launcher hears of this rank's error before the peers may end because of it
-    gathering,  // the farewell is said; rank 0 waits for the timelines of the others
-    done
+    telling,   // the launcher hears of this rank's error before the peers may end because of it
+    gathering  // the farewell is said; rank 0 waits for the timelines of the others
   };
   /// A store that stands still holds closing up no longer.
   static constexpr Clock::duration kLongestTelling = std::chrono::seconds(1);
 
   Stage stage = Stage::telling;
   Farewell farewell;        // how far this rank went
-  std::string error;        // because of which the program closes; empty: of its own accord
   Clock::time_point until;  // of this stage
 };
 

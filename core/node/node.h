@@ -41,7 +41,7 @@ class Node {
   Node(const Options& options, const Context& context, Ports ports);
 
   /// All ranks have met.
-  void start();
+  void start() { become(Phase::running); }
   /// Instead of start(): the ranks do not meet after all.
   void abandon();
 
@@ -62,7 +62,7 @@ class Node {
   bool step(Batch& batch, Clock::time_point now);
   /// Something was thrown in a call of the node: the communicator ends on all ranks because of
   /// `error`. Throws nothing.
-  void on_thrown(const Error& error, Clock::time_point now) noexcept;
+  void on_thrown(const Error& error) noexcept;
 
   /// False: something came in meanwhile, so that the next step must not wait.
   bool arm();
@@ -83,7 +83,7 @@ class Node {
   /// Why the blocking call under way can never end; null: it may end.
   const Error* why_blocking_never_ends() const;
   /// Why a blocking call cannot begin; null: it may.
-  const Error* why_none_begins() const;
+  const Error* why_none_begins() const { return refusal_ ? &*refusal_ : nullptr; }
   /// Whether this rank was healthy until it closed, so that its peers are told goodbye.
   bool may_say_goodbye() const { return phase_ == Phase::over && !broken_ && !is_abandoned_; }
   /// On rank 0, once it is over: the timelines of all ranks.
@@ -102,20 +102,24 @@ class Node {
 
  private:
   void become(Phase next);
-  // --- node.cc ---
-  bool take(Batch& batch, Clock::time_point now);
-  bool take_deferred(Clock::time_point now);
-  const Error* why_never(const Entry& entry) const;
-  void watch(bool is_watched, Clock::time_point now);
   bool operations_go_on() const { return phase_ == Phase::running || phase_ == Phase::departing; }
+  bool take(Batch& batch, Clock::time_point now);
+  bool take_deferred();
+  /// Why nothing that needs all ranks can end any more; null: it may.
+  const Error* refusal() const;
+  const Error* why_never(const Entry& entry) const;
+  RankStatus status() const;
+  void watch(Clock::time_point now);
   // --- node_messages.cc ---
   void send(int rank, std::span<const std::byte> message);
   void send_to_all(const WireWriter& message);
   bool handle_messages(Clock::time_point now);
   void handle(int from, std::span<const std::byte> message, Clock::time_point now);
   void handle(MessageType type, int from, WireReader& reader, Clock::time_point now);
+  void on_fault(Error error);
   // --- node_ends.cc ---
-  RankStatus status() const;
+  Error closed_error() const;
+  Error left_error(int rank, const std::string& why) const;
   void on_farewell(int from, Farewell farewell);
   void handle_peer_events(Clock::time_point now);
   void inquire(Clock::time_point now);
@@ -124,7 +128,8 @@ class Node {
   void break_off(const Error& error);
   void fail_all(const Error& error);
   void begin_closing(const std::string& error, Clock::time_point now);
-  void go_on_closing(Clock::time_point now);
+  void go_on_closing(bool is_told, Clock::time_point now);
+  void send_timeline();
 
   const Options& options_;
   const Context& context_;
@@ -147,8 +152,9 @@ class Node {
   std::unique_ptr<Scheduler> scheduler_;
   std::vector<Entry*> deferred_;  // until what their streams wait for is done
   std::deque<std::vector<std::byte>> loopback_;
-  std::vector<std::byte> message_;  // scratch
-  bool posted_ = false;             // this step posted a control message
+  std::vector<Entry*> taken_, joining_;  // of the batch, in take()
+  std::vector<std::byte> message_;       // in handle_messages()
+  bool posted_ = false;                  // this step posted a control message
   bool is_watched_ = false;
   uint64_t negotiation_messages_ = 0;
 };

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -34,20 +35,22 @@ class Overseer {
     const Coordinator* coordinator;  // null but on rank 0
     const BlockingCalls& blocking;
     Backend& backend;
-    const RankStatus& own;
-    std::string in_flight;
+    std::function<RankStatus()> own;         // where this rank is
+    std::function<std::string()> in_flight;  // see Node::in_flight()
   };
   struct Verdict {
     std::vector<int> ping;
     std::optional<Error> fault;  // it ends the communicator
   };
-  /// Whether look() is due, or rest().
+  /// Whether look() is due.
   bool is_due(Clock::time_point now) const { return now >= next_; }
   Verdict look(const Pending& pending, Clock::time_point now);
   /// Nothing is pending.
   void rest(Clock::time_point now);
-  /// When look() is due; max: when something moves.
-  Clock::time_point next() const { return next_; }
+  /// When look() is due though nothing comes.
+  Clock::time_point wake_at() const {
+    return next_ == Clock::time_point::min() ? Clock::time_point::max() : next_;
+  }
 
  private:
   RankKnowledge knowledge_of(int rank, const Pending& pending, Clock::time_point now) const;
@@ -71,7 +74,7 @@ class Overseer {
   std::vector<std::optional<RankStatus>> statuses_;  // as each peer told in its last pong
   std::string never_meets_;                          // what seems never to end
   Clock::time_point never_meets_since_;
-  Clock::time_point next_ = Clock::time_point::min();
+  Clock::time_point next_ = Clock::time_point::min();  // when to look; min: nothing was pending
 };
 
 }  // namespace tutti

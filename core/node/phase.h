@@ -10,17 +10,25 @@ namespace tutti {
 /// Where a rank stands in the life of its communicator. Node::become() alone changes it, along
 /// these edges:
 ///
-///   forming --start--> running --a farewell is heard--> departing
-///      |                |  |                             |  |
-///      |                |  +--a link ended--> inquiring <---+
-///      |                |                         |      |
-///      |                +---------- close --------|------+-----> closing --told, gathered--> over
-///      |                                          |                 |                         ^
-///      |   a fault in running, departing,         v                 |                         |
-///      |   inquiring or closing -------------> broken <-------------+                         |
-///      |                                          |                                           |
-///      |                                          +------------------- close -----------------+
-///      +---------------------------------------------- abandon -------------------------------+
+///   forming   -> running    all ranks have met
+///   forming   -> over       they do not meet: it is abandoned
+///   running   -> departing  a farewell is heard
+///   running   -> inquiring  a link ended without a farewell
+///   running   -> closing    the program closes
+///   running   -> broken     a fault
+///   departing -> inquiring  a link ended without a farewell
+///   departing -> closing    the program closes
+///   departing -> broken     a fault
+///   inquiring -> broken     the cause is found, or not found in time, or a peer tells of a fault
+///   closing   -> broken     a fault
+///   closing   -> over       the launcher is told, the timelines are gathered
+///   broken    -> over       the program closes
+///
+///   forming --> running --> departing          from running and departing: --> closing
+///      |           |            |              from all but forming and over: --> broken
+///      |           +-> inquiring <+
+///      |                  |
+///      +--> over <----- broken <---- closing --> over
 enum class Phase : uint8_t {
   forming,    // the ranks meet; nothing is taken yet
   running,    // all ranks are here

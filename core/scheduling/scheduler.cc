@@ -20,10 +20,11 @@ std::string entry_key(const Request& request) {
   return pair_entry_key(request.name, request.signature.root);
 }
 
-Scheduler::Scheduler(const Options& options, Backend& backend, int rank, int size,
-                     Statistics& statistics, Timeline& timeline, Hooks hooks)
+Scheduler::Scheduler(const Options& options, Backend& backend, const Peers& peers, int rank,
+                     int size, Statistics& statistics, Timeline& timeline, Hooks hooks)
     : options_(options),
       backend_(backend),
+      peers_(peers),
       rank_(rank),
       size_(size),
       statistics_(statistics),
@@ -267,8 +268,9 @@ void Scheduler::start(std::unique_ptr<Run> run, uint32_t verdict) {
 
 bool Scheduler::advance(Clock::time_point now) {
   next_deadline_ = Clock::time_point::max();
-  if (!departures_.empty() && break_what_cannot_be_cancelled(now)) return true;
-  bool moved = !departures_.empty() && end_what_is_doomed();
+  const bool has_any_left = peers_.first() != nullptr;
+  if (has_any_left && break_what_cannot_be_cancelled(now)) return true;
+  bool moved = has_any_left && end_what_is_doomed();
   moved |= launch_replay(now);
   moved |= launch_negotiated();
   for (size_t i = 0; i < runs_.size();) {

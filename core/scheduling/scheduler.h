@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "tutti/backends/backend.h"
-#include "tutti/core/agreement/farewell.h"
 #include "tutti/core/agreement/messages.h"
+#include "tutti/core/scheduling/peers.h"
 #include "tutti/core/scheduling/prepared_pair.h"
 #include "tutti/core/scheduling/replay.h"
 #include "tutti/core/scheduling/run.h"
@@ -38,8 +38,10 @@ class Scheduler {
     std::function<void(const std::string&)> broken;  // an operation failed
     std::function<void(const std::string&)> log;
   };
-  Scheduler(const Options& options, Backend& backend, int rank, int size, Statistics& statistics,
-            Timeline& timeline, Hooks hooks);
+  /// What `peers` says of a rank that has left decides which operations end: those that it has not
+  /// finished fail, as soon as nothing touches their memory any more; what it did finish goes on.
+  Scheduler(const Options& options, Backend& backend, const Peers& peers, int rank, int size,
+            Statistics& statistics, Timeline& timeline, Hooks hooks);
 
   void submit(Entry* entry);
   /// This rank is out of data: answers in which it takes part with nothing follow.
@@ -61,16 +63,9 @@ class Scheduler {
   void drop();
   /// How far this rank went, which it tells its peers before it closes.
   Farewell farewell() const;
-  /// A rank closed. What it has not finished fails from now on, as soon as nothing touches its
-  /// memory any more; what it did finish goes on.
-  void on_farewell(int rank, Farewell farewell, const Error& error);
   /// The error of a rank whose leaving keeps an operation that is submitted only now from ending.
   /// Collectives need all ranks; a send or a receive needs the other rank alone. Null: it may end.
   const Error* departure_that_ends(const Entry& entry) const;
-  /// The error for operations that still need that rank; null: it has not left.
-  const Error* departure_of(int rank) const;
-  /// Why a blocking call never ends, if a rank left before it finished it.
-  const Error* departure_before_blocking(uint64_t call) const;
 
   /// Whether no operation and no join of this rank waits for other ranks.
   bool idle() const {
@@ -130,11 +125,6 @@ class Scheduler {
   void leave_pairs_that_bring(const std::string& name);
   bool finish_in_pair(std::unique_ptr<Run>& run, OperationState state);
   // --- scheduler_farewell.cc ---
-  struct Departure {
-    int rank;
-    Farewell farewell;
-    Error error;  // for what needs more of that rank
-  };
   const Departure* departure_that_dooms(const Run& run) const;
   void doom(std::span<Entry* const> entries, int rank);
   bool end_what_is_doomed();
@@ -144,6 +134,7 @@ class Scheduler {
 
   const Options& options_;
   Backend& backend_;
+  const Peers& peers_;
   const int rank_;
   const int size_;
   Statistics& statistics_;
@@ -183,7 +174,6 @@ class Scheduler {
   std::optional<uint64_t> collapsed_;  // buckets from here on are void
   uint32_t last_plan_ = 0;             // the one before, and where it ended
   uint64_t last_plan_end_ = 0;
-  std::vector<Departure> departures_;           // in the order in which they were heard of
   std::vector<std::pair<Entry*, int>> doomed_;  // that never end, because of that rank
   // Since when runs that a departure dooms are cancelled and still under way.
   std::optional<Clock::time_point> cancelled_since_;

@@ -27,13 +27,9 @@ Farewell Scheduler::farewell() const {
   return farewell;
 }
 
-void Scheduler::on_farewell(int rank, Farewell farewell, const Error& error) {
-  departures_.push_back({rank, std::move(farewell), error});
-}
-
-const Scheduler::Departure* Scheduler::departure_that_dooms(const Run& run) const {
+const Departure* Scheduler::departure_that_dooms(const Run& run) const {
   const auto& collective = run.collective();
-  for (const auto& departure : departures_) {
+  for (const auto& departure : peers_.departures()) {
     if (is_pair(collective.kind) && collective.root != departure.rank) continue;
     const auto& farewell = departure.farewell;
     const auto plan = static_cast<uint32_t>(run.tag() >> Plan::kSequenceBits);
@@ -48,24 +44,13 @@ const Scheduler::Departure* Scheduler::departure_that_dooms(const Run& run) cons
   return nullptr;
 }
 
-const Error* Scheduler::departure_of(int rank) const {
-  const auto found = std::ranges::find(departures_, rank, &Departure::rank);
-  return found == departures_.end() ? nullptr : &found->error;
-}
-
 const Error* Scheduler::departure_that_ends(const Entry& entry) const {
-  if (departures_.empty()) return nullptr;
   const auto& signature = entry.request.signature;
   // If rank 0 left, another rule ends the operation: all that rank 0 would have to answer fails.
-  if (is_pair(signature.kind)) return departure_of(static_cast<int>(signature.root));
-  return &departures_.front().error;
-}
-
-const Error* Scheduler::departure_before_blocking(uint64_t call) const {
-  const auto found = std::ranges::find_if(departures_, [&](const Departure& departure) {
-    return !departure.farewell.has_finished_blocking(call);
-  });
-  return found == departures_.end() ? nullptr : &found->error;
+  const auto* departure = is_pair(signature.kind)
+                              ? peers_.departure_of(static_cast<int>(signature.root))
+                              : peers_.first();
+  return departure == nullptr ? nullptr : &departure->error;
 }
 
 // An entry may be in several buckets: it is doomed once.
@@ -92,9 +77,9 @@ bool Scheduler::end_what_is_doomed() {
   // A bucket that is not launched here is finished nowhere.
   if (replay_) {
     ending_ = true;
-    doom(replay_->take_waiting(), departures_.front().rank);
+    doom(replay_->take_waiting(), peers_.first()->rank);
   }
-  for (const auto& departure : departures_) {
+  for (const auto& departure : peers_.departures()) {
     if (join_ != nullptr && departure.farewell.joins < joins_) doom({&join_, 1}, departure.rank);
     if (departure.rank != 0) continue;
     // Where another rank left, rank 0 answers with an error for the names that need it. Rank 0
@@ -118,7 +103,7 @@ bool Scheduler::end_what_is_doomed() {
     std::erase(unsent_, entry);
     if (join_ == entry) join_ = nullptr;
     if (replay_) replay_->release(entry);
-    finish(entry, departure_of(rank));
+    finish(entry, &peers_.departure_of(rank)->error);
   }
   return !ended.empty();
 }
@@ -153,7 +138,7 @@ bool Scheduler::is_unexpected(const Run& failed) const {
 // rank may see that before it has read the fault, of either, that names the third.
 bool Scheduler::awaits_cause(Run& failed, Clock::time_point now) {
   constexpr auto kGrace = std::chrono::seconds(1);
-  const bool needs_who_left = !departures_.empty() && !is_pair(failed.collective().kind);
+  const bool needs_who_left = peers_.first() != nullptr && !is_pair(failed.collective().kind);
   if (needs_who_left || failed.operation()->failure() != nullptr) return false;
   if (!failed.failed_since) failed.failed_since = now;
   const auto due = *failed.failed_since + kGrace;

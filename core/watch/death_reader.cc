@@ -14,8 +14,9 @@ struct DeathReader::State {
   std::shared_ptr<Store> store;
   std::mutex mutex;  // guards the following
   std::condition_variable changed;
-  Known known;
-  uint64_t looks = 0;  // how many have ended
+  KnownDeaths known;
+  bool has_news = false;  // since the last news()
+  std::function<void()> on_news;
   bool is_reading = false;
   bool is_stopped = false;
 };
@@ -27,24 +28,32 @@ DeathReader::DeathReader(std::shared_ptr<Store> store) : state_(std::make_shared
 DeathReader::~DeathReader() {
   stop();
   std::unique_lock lock(state_->mutex);
+  state_->on_news = nullptr;
   state_->changed.wait_until(lock, Deadline::after(kLongestWait).when(),
                              [&] { return !state_->is_reading; });
 }
 
-DeathReader::Known DeathReader::read(Deadline end, Clock::duration patience) {
-  std::unique_lock lock(state_->mutex);
+void DeathReader::on_news(std::function<void()> call) {
+  const std::lock_guard lock(state_->mutex);
+  state_->on_news = std::move(call);
+}
+
+void DeathReader::begin(Deadline end) {
+  const std::lock_guard lock(state_->mutex);
   state_->is_stopped = false;
-  if (!state_->is_reading) {
-    state_->known.is_all = false;
-    try {
-      std::thread([state = state_, end] { look(state, end); }).detach();
-      state_->is_reading = true;
-    } catch (const std::system_error&) {
-      return {state_->known.deaths, true};  // the system gives no thread
-    }
+  if (state_->is_reading) return;
+  state_->known.is_all = false;
+  try {
+    std::thread([state = state_, end] { look(state, end); }).detach();
+    state_->is_reading = true;
+  } catch (const std::system_error&) {
+    state_->known.is_all = state_->has_news = true;  // the system gives no thread
   }
-  const auto before = state_->looks;
-  state_->changed.wait_for(lock, patience, [&] { return state_->looks != before; });
+}
+
+std::optional<KnownDeaths> DeathReader::news() {
+  const std::lock_guard lock(state_->mutex);
+  if (!std::exchange(state_->has_news, false)) return {};
   return state_->known;
 }
 
@@ -61,7 +70,7 @@ void DeathReader::look(const std::shared_ptr<State>& state, Deadline end) {
   std::unique_lock lock(state->mutex);
   do {
     lock.unlock();
-    Known known;
+    KnownDeaths known;
     try {
       known.deaths = log.look();
     } catch (const std::exception&) {
@@ -72,8 +81,8 @@ void DeathReader::look(const std::shared_ptr<State>& state, Deadline end) {
       state->known.is_all = true;  // what was known before stays
     else
       state->known = std::move(known);
-    ++state->looks;
-    state->changed.notify_all();
+    state->has_news = true;
+    if (state->on_news) state->on_news();
     if (state->known.is_all) break;
     state->changed.wait_for(lock, kPause, [&] { return state->is_stopped; });
   } while (!state->is_stopped && !end.passed());

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -21,6 +22,8 @@ class DeathReader {
   ~DeathReader();
   DeathReader(const DeathReader&) = delete;
 
+  /// The thread makes this call after each look; never after the destructor.
+  void on_news(std::function<void()> call);
   /// Makes the thread look every few milliseconds until `end`, if it does not look already. Never
   /// waits. One thread calls this and news() at a time.
   void begin(Deadline end);

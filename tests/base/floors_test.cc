@@ -49,7 +49,7 @@ const std::vector<House>& houses() {
       {"collectives/algorithms", {""}, true},
       // The contract is backends' own files; the neighbours are backends.
       {"backends", {"", "network", "handshake", "store", "stream", "shared", "device"}, true},
-      {"core", {"launch", "settings", "agreement", "watch", "scheduling", "engine", "life", ""}},
+      {"core", {"launch", "settings", "agreement", "watch", "scheduling", "node", "engine", "life", ""}},
       // The neighbours are languages and trainers, which may stand on the C interface.
       {"adapters", {"exchange", "sampling", "sharded", "checkpoint", "c", ""}, true},
       {"tools/bench", {"workload", "report", "cases", ""}},

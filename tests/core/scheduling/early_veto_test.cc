@@ -20,7 +20,7 @@ class EarlyVeto : public testing::Test {
     hooks.finish = [](std::span<Entry* const>, const Error*) {};
     hooks.broken = [](const std::string& what) { ADD_FAILURE() << what; };
     hooks.log = [](const std::string&) {};
-    scheduler_.emplace(options_, *ends_[1], 1, 2, statistics_, timeline_, std::move(hooks));
+    scheduler_.emplace(options_, *ends_[1], peers_, 1, 2, statistics_, timeline_, std::move(hooks));
   }
 
   // The answer of rank 0 that locks a plan of one tensor.
@@ -46,6 +46,7 @@ class EarlyVeto : public testing::Test {
   Statistics statistics_;
   Timeline timeline_{1};
   std::vector<MessageType> sent_;
+  Peers peers_{2};
   std::optional<Scheduler> scheduler_;
 };
 

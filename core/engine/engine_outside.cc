@@ -1,0 +1,160 @@
+// What the engine does for its node: ends operations, lets calls in or refuses them, asks the
+// store and the system.
+
+#include <fmt/format.h>
+
+#include "tutti/base/process/process_state.h"
+#include "tutti/core/engine/engine.h"
+
+namespace tutti {
+
+namespace {
+
+Error freed_in_use(const std::string& name, int rank) {
+  return Error(ErrorCode::invalid_argument,
+               fmt::format("\"{}\": rank {} freed the SharedRegion in which its tensor lies before "
+                           "the Work was done; wait for the Work first. The other ranks got what "
+                           "was there",
+                           name, rank))
+      .with_rank(rank)
+      .with_tensor(name);
+}
+
+}  // namespace
+
+void Engine::finish(std::span<Entry* const> entries, const Error* error) {
+  counting_.operations += entries.size();
+  // Before any thread sees that a Work is done: it finds that Work counted.
+  publish_statistics();
+  some_wake_ = true;
+  // Once a Work is out of its entry only this function can end it, so nothing after that may throw.
+  finishing_.clear();
+  finishing_.reserve(entries.size());
+  std::vector<std::pair<size_t, Error>> failed;
+  retiring_.an_operation_is_over();
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const auto& entry = *entries[i];
+    if (error != nullptr)
+      failed.emplace_back(i, about(*error, entry.request.name));
+    else if (!retiring_.empty() && retiring_.holds(entry))
+      failed.emplace_back(i, freed_in_use(entry.request.name, context_.rank));
+  }
+  auto next_failed = failed.begin();
+  {
+    // From here on any thread may submit these names again, before it sees that the Work is done.
+    const std::lock_guard lock(submit_mutex_);
+    for (Entry* entry : entries) {
+      const bool is_good = next_failed == failed.end() || next_failed->first != finishing_.size();
+      if (!is_good) ++next_failed;
+      if (entry->reuses_work && is_good && !closed_)
+        finishing_.push_back(entry->work);
+      else
+        finishing_.push_back(std::move(entry->work));
+      if (entry->made) entry->made = Tensor();
+      entry->staged = nullptr;
+      entry->ready.reset();
+      entry->pending = false;
+    }
+  }
+  next_failed = failed.begin();
+  for (size_t i = 0; i < finishing_.size(); ++i) {
+    std::optional<Error> why;
+    if (next_failed != failed.end() && next_failed->first == i)
+      why.emplace(std::move((next_failed++)->second));
+    end_part(*finishing_[i], std::move(why));
+  }
+  finishing_.clear();
+}
+
+// Every pending entry is in the table, whichever list of the engine or of its node has it.
+void Engine::finish_all(const Error& error) {
+  std::vector<Entry*> pending;
+  {
+    const std::lock_guard lock(submit_mutex_);
+    submitted_.clear();
+    joins_.clear();
+    pending = entries_.pending();
+  }
+  finish(pending, &error);
+}
+
+void Engine::on_its_way() {
+  publish_statistics();
+  some_wake_ = true;
+}
+
+// The node still takes what is submitted before the door is broken, in the step after that.
+void Engine::set_door(Door door, const Error& error) {
+  {
+    const std::lock_guard lock(submit_mutex_);
+    if (!broken_) broken_ = error;
+    const bool is_shut = door == Door::broken || !is_usable();
+    door_ = is_shut ? Door::broken : Door::breaking;
+    if (is_shut) raise_all();
+  }
+  if (door != Door::broken) return;
+  poller_.forget(backend_->descriptor());
+  wake();
+}
+
+void Engine::on_first_departure(int rank) {
+  const std::lock_guard lock(submit_mutex_);
+  departed_ = rank;
+}
+
+void Engine::ask_for_deaths() {
+  asks_deaths_ = true;
+  deaths_->begin(Deadline::after(DeathReader::kLongestWait));
+}
+
+void Engine::stop_asking() {
+  asks_deaths_ = false;
+  deaths_->stop();
+}
+
+bool Engine::tell_launcher() { return voice_.tell(); }
+
+ProcessState Engine::process_of(int rank) {
+  return process_state(context_.places[static_cast<size_t>(rank)].pid);
+}
+
+// An error that ended more than one operation, as the Work called `name` throws it.
+Error Engine::about(const Error& error, std::string_view name) {
+  name = name.substr(0, name.find('\n'));  // send and recv: the peer is behind it, see entry_key()
+  if (error.code() == ErrorCode::peer_left || error.code() == ErrorCode::peer_lost ||
+      error.code() == ErrorCode::peer_silent)
+    LauncherVoice::fall_silent();
+  if (!error.tensor().empty() || name.empty()) return error;
+  const bool is_prefixed =
+      error.code() == ErrorCode::peer_left || error.code() == ErrorCode::closed;
+  Error own = is_prefixed ? Error(error.code(), fmt::format("\"{}\": {}", name, error.what()))
+                                .with_rank(error.rank())
+                          : error;
+  return own.with_tensor(name);
+}
+
+int Engine::gone_rank() const {
+  const std::lock_guard lock(submit_mutex_);
+  if (departed_ >= 0) return departed_;
+  // Other errors name ranks that are late, or disagree.
+  const bool is_gone = broken_ && (broken_->code() == ErrorCode::peer_lost ||
+                                   broken_->code() == ErrorCode::peer_silent ||
+                                   broken_->code() == ErrorCode::peer_left);
+  return is_gone ? broken_->rank() : -1;
+}
+
+void Engine::raise_when_over(std::shared_ptr<uint32_t> word) {
+  const std::lock_guard lock(submit_mutex_);
+  // What the engine alone holds nobody looks at.
+  std::erase_if(raised_when_over_, [](const auto& one) { return one.use_count() == 1; });
+  raised_when_over_.push_back(std::move(word));
+  if (!is_usable()) raise_all();
+}
+
+void Engine::raise_all() {
+  for (const auto& word : raised_when_over_)
+    std::atomic_ref(*word).store(1, std::memory_order_release);
+  raised_when_over_.clear();
+}
+
+}  // namespace tutti

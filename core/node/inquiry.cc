@@ -1,0 +1,49 @@
+#include "tutti/core/node/inquiry.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace tutti {
+
+void Inquiry::open(int peer, const std::string& seen, Clock::time_point now) {
+  peer_ = peer;
+  how_ = fmt::format("was lost ({})", seen);
+  lost_ = -1;
+  is_all_ = false;
+  until_ = now + kLongest;
+  next_look_ = now + kBetweenLooks;
+}
+
+// The first member in the record that failed, or the peer however it ended. A rank that has said
+// goodbye is passed over, however it ended later.
+void Inquiry::on_deaths(const KnownDeaths& known, const Context& context, const Peers& peers) {
+  is_all_ |= known.is_all;
+  for (const auto& death : known.deaths) {
+    const auto place = std::ranges::find_if(context.places, [&](const Place& member) {
+      return LaunchedRank{member.world_rank, member.incarnation} == death.who;
+    });
+    const int rank = static_cast<int>(place - context.places.begin());
+    if (rank >= context.size || rank == context.rank) continue;
+    if (rank != peer_ && (peers.is_gone(rank) || !death.failed())) continue;
+    how_ = fmt::format("{} without closing its Communicator", describe_death(death));
+    lost_ = rank;
+    return;
+  }
+}
+
+std::optional<Inquiry::Verdict> Inquiry::look(Clock::time_point now, ProcessState peer_process) {
+  if (lost_ < 0 && peer_process == ProcessState::ended)
+    how_ = "ended without closing its Communicator (its process exited or was killed)";
+  // Where the store died with that rank, only what this rank saw on the wire can be reported.
+  if (lost_ < 0 && !is_all_ && now < until_) {
+    if (now >= next_look_) next_look_ = now + kBetweenLooks;
+    return {};
+  }
+  Verdict verdict{lost_ < 0 ? peer_ : lost_, std::move(how_)};
+  peer_ = -1;
+  next_look_ = Clock::time_point::max();
+  return verdict;
+}
+
+}  // namespace tutti

@@ -1,0 +1,222 @@
+#include "tutti/core/node/node.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tutti/base/check.h"
+
+namespace tutti {
+
+Node::Node(const Options& options, const Context& context, Ports ports)
+    : options_(options),
+      context_(context),
+      backend_(ports.backend),
+      transport_(*ports.backend.transport()),
+      outside_(ports.outside),
+      timeline_(ports.timeline),
+      peers_(context.size),
+      overseer_(options, context, ports.outside),
+      gathering_(context.rank, context.size) {
+  const auto send_hook = [this](int rank, std::span<const std::byte> message) {
+    send(rank, message);
+  };
+  if (context_.rank == 0)
+    coordinator_ = std::make_unique<Coordinator>(options_, context_.size, send_hook);
+  Scheduler::Hooks hooks;
+  hooks.send = send_hook;
+  hooks.finish = [this](std::span<Entry* const> entries, const Error* error) {
+    outside_.finish(entries, error);
+  };
+  hooks.on_its_way = [this] { outside_.on_its_way(); };
+  hooks.broken = [this](const std::string& what) {
+    const auto* departure = peers_.first();
+    fault(departure != nullptr
+              ? departure->error
+              : Error(ErrorCode::internal,
+                      fmt::format("rank {}: {} although no rank was lost; make a new "
+                                  "Communicator, and please report it",
+                                  context_.rank, what)),
+          true);
+  };
+  hooks.log = [this](const std::string& line) { outside_.log(LogLevel::info, line); };
+  scheduler_ = std::make_unique<Scheduler>(options_, backend_, peers_, context_.rank, context_.size,
+                                           ports.counting, timeline_, std::move(hooks));
+}
+
+void Node::become(Phase next) {
+  TUTTI_CHECK(may_follow(phase_, next));
+  phase_ = next;
+}
+
+void Node::abandon() {
+  is_abandoned_ = true;
+  refusal_ = closed_error();
+  become(Phase::over);
+}
+
+// --- one step -----------------------------------------------------------------------------------
+
+bool Node::step(Batch& batch, Clock::time_point now) {
+  posted_ = false;
+  const auto before = phase_;
+  bool moved = take(batch, now);
+  if (!is_dead()) {
+    moved |= backend_.progress();
+    moved |= handle_messages(now);
+  }
+  if (!is_dead()) handle_peer_events(now);
+  if (operations_go_on()) moved |= scheduler_->advance(now);
+  if (phase_ == Phase::inquiring) inquire(now);
+  if (!deferred_.empty()) moved |= take_deferred();
+  if (phase_ == Phase::closing) go_on_closing(batch.is_told, now);
+  if (operations_go_on()) watch(now);
+  if (posted_ && !is_dead()) {
+    moved |= handle_messages(now);
+    if (!is_dead()) backend_.progress();
+    moved = true;
+  }
+  // A new phase is a move: what waits must be looked at once more, and then nothing wakes it.
+  return moved || phase_ != before;
+}
+
+bool Node::take(Batch& batch, Clock::time_point now) {
+  is_watched_ = batch.is_watched;
+  if (batch.deaths && phase_ == Phase::inquiring)
+    inquiry_.on_deaths(*batch.deaths, context_, peers_);
+  batch.deaths.reset();
+  // Taken out first: what a throw leaves here has ended by then.
+  taken_.clear();
+  taken_.swap(batch.operations);
+  joining_.clear();
+  joining_.swap(batch.joins);
+  const bool has_any = !taken_.empty() || !joining_.empty();
+  // An inquiry ends before this rank closes, so that its peers hear what it found.
+  if (batch.closes && phase_ != Phase::inquiring && phase_ != Phase::closing &&
+      phase_ != Phase::over) {
+    taken_.clear();
+    joining_.clear();
+    begin_closing(batch.error, now);
+  }
+  for (Entry* entry : taken_) {
+    if (const auto* why = why_never(*entry))
+      outside_.finish({&entry, 1}, why);
+    else if (!entry->behind.empty() || phase_ == Phase::inquiring)
+      deferred_.push_back(entry);
+    else
+      scheduler_->submit(entry);
+  }
+  scheduler_->flush();
+  for (Entry* entry : joining_) {
+    if (const auto* why = refusal())
+      outside_.finish({&entry, 1}, why);
+    else
+      scheduler_->join(entry);
+  }
+  return has_any;
+}
+
+// --- tensors behind a stream that waits ---------------------------------------------------------
+
+// A tensor that its stream makes after it has waited for another tensor's Work must not be in one
+// bucket with that tensor, nor in a bucket before: the bucket would wait for itself, on the device,
+// where no timeout of this class looks. So the scheduler gets it when that Work is done; its
+// contents cannot be there before.
+bool Node::take_deferred() {
+  if (phase_ == Phase::inquiring) return false;
+  const auto count = std::erase_if(deferred_, [this](Entry* entry) {
+    if (const auto* why = why_never(*entry)) {
+      outside_.finish({&entry, 1}, why);
+      return true;
+    }
+    std::erase_if(entry->behind, [](const std::weak_ptr<WorkState>& work) {
+      const auto state = work.lock();
+      return !state || state->done();
+    });
+    if (!entry->behind.empty()) return false;
+    scheduler_->submit(entry);
+    return true;
+  });
+  if (count > 0) scheduler_->flush();
+  return count > 0;
+}
+
+// --- what can be done and what waits ------------------------------------------------------------
+
+const Error* Node::refusal() const {
+  if (refusal_) return &*refusal_;
+  const auto* departure = peers_.first();
+  return departure == nullptr ? nullptr : &departure->error;
+}
+
+// Why an operation that is submitted now cannot end.
+const Error* Node::why_never(const Entry& entry) const {
+  return refusal_ ? &*refusal_ : scheduler_->departure_that_ends(entry);
+}
+
+const Error* Node::why_blocking_never_ends() const {
+  if (refusal_) return &*refusal_;
+  const auto* departure = blocking_.departure_that_ends(peers_);
+  return departure == nullptr ? nullptr : &departure->error;
+}
+
+bool Node::pending() const {
+  return is_watched_ || blocking_.is_waiting() || !scheduler_->idle() || !deferred_.empty() ||
+         (coordinator_ && !coordinator_->idle());
+}
+
+bool Node::arm() { return is_dead() || backend_.arm(); }
+
+Clock::time_point Node::wake_at() const {
+  switch (phase_) {
+    case Phase::running:
+    case Phase::departing:
+      return std::min(scheduler_->next_deadline(), overseer_.wake_at());
+    case Phase::inquiring:
+      return inquiry_.next_look();
+    case Phase::closing:
+      return closing_.until;
+    case Phase::forming:
+    case Phase::broken:
+    case Phase::over:
+      break;
+  }
+  return Clock::time_point::max();
+}
+
+Clock::time_point Node::wake_at_for_driver() const {
+  return is_dead() ? Clock::time_point::max() : std::min(wake_at(), scheduler_->next_look());
+}
+
+std::string Node::in_flight() const {
+  if (blocking_.is_waiting()) return fmt::format(" while \"{}\" was in flight", blocking_.name());
+  const auto& runs = scheduler_->runs();
+  if (!runs.empty())
+    return fmt::format(" while {} was in flight", Scheduler::describe(*runs.front()));
+  const auto name = scheduler_->first_pending();
+  return name.empty() ? std::string() : fmt::format(" while \"{}\" waited for all ranks", name);
+}
+
+RankStatus Node::status() const {
+  auto status = scheduler_->status();
+  status.blocking_calls = blocking_.begun();
+  status.blocking = blocking_.name();
+  return status;
+}
+
+// Probes and reports, only while something is pending.
+void Node::watch(Clock::time_point now) {
+  if (!pending()) {
+    overseer_.rest(now);
+    return;
+  }
+  if (!overseer_.is_due(now)) return;
+  const auto verdict = overseer_.look({*scheduler_, coordinator_.get(), blocking_, backend_,
+                                       [this] { return status(); }, [this] { return in_flight(); }},
+                                      now);
+  const auto ping = begin_message(MessageType::ping);
+  for (const int peer : verdict.ping) send(peer, ping.bytes());
+  if (verdict.fault) fault(*verdict.fault, true);
+}
+
+}  // namespace tutti

@@ -1,0 +1,207 @@
+// How ranks end: what this rank tells its peers when it closes, what it does when a peer says so,
+// and what a peer's death or a fault does to what is pending here.
+
+#include <fmt/format.h>
+
+#include "tutti/base/text.h"
+#include "tutti/core/node/members.h"
+#include "tutti/core/node/node.h"
+
+namespace tutti {
+
+// --- a peer closes ------------------------------------------------------------------------------
+
+// `why`: the error because of which that rank closed; empty: none is known.
+Error Node::left_error(int rank, const std::string& why) const {
+  std::string text;
+  if (why.empty())
+    text = fmt::format(
+        "{} closed its Communicator, so nothing that needs all ranks can be done any more. Where "
+        "ranks have uneven numbers of steps, those that are out of data call join() before they "
+        "close; {}",
+        describe_rank(context_, rank), how_to_go_on(context_));
+  else
+    text = fmt::format(
+        "{} closed its Communicator because of an error ({}), so nothing that needs all ranks can "
+        "be done any more; {}",
+        describe_rank(context_, rank), why, how_to_go_on(context_));
+  return Error(ErrorCode::peer_left, text).with_rank(rank);
+}
+
+// Operations that rank `from` has finished end here too. All others that need it fail now, and not
+// when its connection ends, which shared memory would not even notice.
+void Node::on_farewell(int from, Farewell farewell) {
+  if (is_dead() || peers_.departure_of(from) != nullptr) return;
+  overseer_.left(from);
+  const int cause = farewell.first_to_leave(from, context_.rank, context_.size);
+  auto why = one_line(farewell.error, Farewell::kLongestError);
+  const auto error = left_error(cause, why);
+  const bool is_first = peers_.first() == nullptr;
+  peers_.on_farewell({from, std::move(farewell), error, std::move(why)});
+  if (coordinator_) coordinator_->on_left(from, error);
+  if (is_first) outside_.on_first_departure(cause);
+  if (phase_ == Phase::running) become(Phase::departing);
+}
+
+// --- a peer is gone -----------------------------------------------------------------------------
+
+void Node::handle_peer_events(Clock::time_point now) {
+  while (const auto event = transport_.take_event()) {
+    posted_ = true;  // answers may follow
+    const auto state = peers_.on_end(event->peer, event->kind);
+    if (state == Peers::State::here) continue;
+    overseer_.left(event->peer);
+    gathering_.on_end(event->peer);
+    // It said so before; a plain goodbye promises nothing.
+    if (event->kind == PeerEvent::Kind::left) on_farewell(event->peer, {});
+    if (state != Peers::State::lost || !operations_go_on()) continue;
+    inquiry_.open(event->peer, event->detail, now);
+    become(Phase::inquiring);
+    outside_.ask_for_deaths();
+  }
+}
+
+// A third rank may tell of the cause in a fault; then this rank is broken before it looks.
+void Node::inquire(Clock::time_point now) {
+  const int peer = inquiry_.peer();
+  const auto process =
+      sees_process_of(context_, peer) ? outside_.process_of(peer) : ProcessState::runs;
+  const auto verdict = inquiry_.look(now, process);
+  if (!verdict) return;
+  outside_.stop_asking();
+  const auto error =
+      Error(ErrorCode::peer_lost, fmt::format("{} {}{}; {}", describe_rank(context_, verdict->rank),
+                                              verdict->how, in_flight(), how_to_go_on(context_)))
+          .with_rank(verdict->rank);
+  fault(blame_for(error, now), true);
+}
+
+// The first cause: a rank that was lost because another one had closed before is none, unless an
+// operation that is pending here still needs it.
+Error Node::blame_for(const Error& lost, Clock::time_point now) {
+  if (peers_.first() == nullptr) return lost;
+  scheduler_->advance(now);
+  const bool is_needed = !scheduler_->idle() || blocking_.needs(lost.rank());
+  return is_needed ? lost : peers_.first()->error;
+}
+
+// --- the communicator breaks --------------------------------------------------------------------
+
+void Node::fault(const Error& error, bool tell_others) {
+  if (broken_ || is_dead()) return;
+  broken_ = error;
+  const bool idle = scheduler_->idle();
+  outside_.set_door(Door::breaking, error);
+  if (idle) outside_.log(LogLevel::error, error.what());
+  if (tell_others) {
+    auto message = begin_message(MessageType::fault);
+    encode(message, error);
+    send_to_all(message);
+    // The messages just posted should leave before the transport is shut, as far as they can
+    // without waiting for a peer to read; and a peer that sends without end does not keep this
+    // rank here.
+    constexpr int kMostRounds = 1000;
+    for (int round = 0; round < kMostRounds && backend_.progress(); ++round) {
+    }
+  }
+  break_off(error);
+}
+
+// This rank sends nothing after it and reads nothing.
+void Node::break_off(const Error& error) {
+  if (phase_ == Phase::inquiring) outside_.stop_asking();
+  refusal_ = error;
+  become(Phase::broken);
+  backend_.abort(error);
+  backend_.progress();
+  loopback_.clear();
+  fail_all(error);
+  // Only now: a thread whose call is refused frees its tensors, and operations that it submitted
+  // before may have worked on these until here.
+  outside_.set_door(Door::broken, error);
+}
+
+void Node::on_thrown(const Error& error) noexcept {
+  try {
+    fault(error, true);
+  } catch (...) {
+    // The peers see this rank's end instead of reading of it.
+  }
+  try {
+    if (!is_dead())
+      break_off(broken_ ? *broken_ : error);
+    else if (phase_ == Phase::broken)
+      fail_all(*refusal_);
+  } catch (...) {
+    // Without memory even for this, what is pending ends when the program closes.
+  }
+}
+
+// The Outside knows every pending operation, whichever list has it; so none is forgotten, not even
+// one that was between two lists when something was thrown.
+void Node::fail_all(const Error& error) {
+  scheduler_->drop();
+  deferred_.clear();
+  outside_.finish_all(error);
+}
+
+// --- this rank closes ---------------------------------------------------------------------------
+
+Error Node::closed_error() const {
+  return Error(ErrorCode::closed,
+               fmt::format("rank {} closed this Communicator while the operation was pending",
+                           context_.rank));
+}
+
+void Node::begin_closing(const std::string& error, Clock::time_point now) {
+  if (phase_ == Phase::broken || phase_ == Phase::forming) {
+    if (!refusal_) refusal_ = closed_error();
+    fail_all(*refusal_);
+    become(Phase::over);
+    return;
+  }
+  closing_.farewell = scheduler_->farewell();
+  closing_.farewell.blocking_done = blocking_.finished();
+  const auto* departure = peers_.first();
+  if (departure != nullptr) closing_.farewell.cause = departure->error.rank();
+  closing_.farewell.error = departure != nullptr ? departure->why : error;
+  refusal_ = closed_error();
+  become(Phase::closing);
+  fail_all(*refusal_);
+  const bool is_asked = !error.empty() && outside_.tell_launcher();
+  closing_.until = is_asked ? now + Closing::kLongestTelling : now;
+}
+
+// The launcher hears of this rank's error before the peers do, as they may end because of it.
+void Node::go_on_closing(bool is_told, Clock::time_point now) {
+  if (closing_.stage == Closing::Stage::telling) {
+    if (!is_told && now < closing_.until) return;
+    auto message = begin_message(MessageType::leaving);
+    encode(message, closing_.farewell);
+    send_to_all(message);
+    if (!options_.timeline.empty()) send_timeline();
+    closing_.stage = Closing::Stage::gathering;
+    closing_.until = now + std::chrono::duration_cast<Clock::duration>(
+                               std::chrono::duration<double>(options_.close_timeout));
+  }
+  const bool gathers = context_.rank == 0 && gathering_.has_own();
+  if (gathers && !gathering_.is_whole() && now < closing_.until) return;
+  become(Phase::over);
+}
+
+// Rank 0 gathers what the others recorded.
+void Node::send_timeline() {
+  gathering_.set_own(timeline_.stop());
+  if (context_.rank == 0) return;
+  constexpr size_t kPart = 1 << 20;
+  const std::string_view own = gathering_.timelines()[static_cast<size_t>(context_.rank)];
+  for (size_t at = 0; at < own.size(); at += kPart) {
+    auto part = begin_message(MessageType::timeline);
+    for (const char c : own.substr(at, kPart)) part.put(c);
+    send(0, part.bytes());
+    backend_.progress();
+  }
+  send(0, begin_message(MessageType::timeline).bytes());
+}
+
+}  // namespace tutti
