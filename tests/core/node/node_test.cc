@@ -1,0 +1,209 @@
+// A node without threads: what it decides follows from what it is brought and from the time.
+
+#include "tutti/core/node/node.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/core/node/stepped_ranks.h"
+
+namespace tutti {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using test::SteppedRank;
+using test::SteppedRanks;
+
+ErrorCode code_of(const std::optional<std::optional<Error>>& end) {
+  return end && *end ? (*end)->code() : ErrorCode::internal;
+}
+
+TEST(Node, AnAllreduceGivesTheSumOnAllRanks) {
+  SteppedRanks ranks(3);
+  std::vector<std::vector<float>> x{{1, 2}, {10, 20}, {100, 200}};
+  for (int rank = 0; rank < 3; ++rank) ranks[rank].submit("x", x[static_cast<size_t>(rank)]);
+  ranks.settle({0, 1, 2});
+  for (int rank = 0; rank < 3; ++rank) {
+    const auto end = ranks[rank].end_of("x");
+    ASSERT_TRUE(end);
+    EXPECT_FALSE(*end);
+    EXPECT_THAT(x[static_cast<size_t>(rank)], testing::ElementsAre(111, 222));
+    EXPECT_EQ(ranks[rank].node().phase(), Phase::running);
+    EXPECT_FALSE(ranks[rank].node().pending());
+  }
+}
+
+// Rank 1 has asked for x and closes; then the others ask for it, too, and rank 0 answers. Rank 1
+// must not take part with nothing, as if it had joined.
+TEST(Node, TakesPartInNothingAfterItsFarewell) {
+  SteppedRanks ranks(3);
+  std::vector<std::vector<float>> x{{1}, {10}, {100}};
+  ranks[1].submit("x", x[1]);
+  ranks.settle({0, 1, 2});
+  ranks[1].has_launcher = true;  // so that its farewell waits
+  ranks[1].close("out of disk");
+  ranks.settle({1});
+  ASSERT_EQ(ranks[1].node().phase(), Phase::closing);
+  EXPECT_TRUE(ranks[1].asks_launcher);
+  EXPECT_EQ(code_of(ranks[1].end_of("x")), ErrorCode::closed);
+
+  ranks[0].submit("x", x[0]);
+  ranks[2].submit("x", x[2]);
+  ranks.settle({0, 1, 2});
+  EXPECT_FALSE(ranks[0].end_of("x")) << "it ended without rank 1";
+  EXPECT_EQ(x[1][0], 10) << "rank 1's tensor was written after its Work was done";
+
+  ranks[1].bring_told();
+  ranks.settle({0, 1, 2});
+  EXPECT_EQ(ranks[1].node().phase(), Phase::over);
+  for (const int rank : {0, 2}) {
+    const auto end = ranks[rank].end_of("x");
+    ASSERT_EQ(code_of(end), ErrorCode::peer_left) << "rank " << rank;
+    EXPECT_EQ((*end)->rank(), 1);
+    EXPECT_THAT((*end)->what(), testing::HasSubstr("out of disk"));
+    EXPECT_EQ(ranks[rank].node().phase(), Phase::departing);
+    EXPECT_EQ(ranks[rank].first_departure, 1);
+  }
+}
+
+TEST(Node, SaysItsFarewellThoughTheLauncherNeverAnswers) {
+  SteppedRanks ranks(2);
+  ranks[1].has_launcher = true;
+  ranks[1].close("an error");
+  ranks.settle({0, 1});
+  EXPECT_EQ(ranks[1].node().phase(), Phase::closing);
+  EXPECT_EQ(ranks[1].node().wake_at(), ranks.now() + seconds(1));
+  ranks.pass(seconds(1));
+  ranks.settle({0, 1});
+  EXPECT_EQ(ranks[1].node().phase(), Phase::over);
+  EXPECT_EQ(ranks[0].node().phase(), Phase::departing);
+}
+
+TEST(Node, AnOperationThatIsSubmittedAfterARankLeftEndsAtOnce) {
+  SteppedRanks ranks(2);
+  ranks[1].close();
+  ranks.settle({0, 1});
+  std::vector<float> x{1};
+  ranks[0].submit("x", x);
+  ranks.step(0);
+  EXPECT_EQ(code_of(ranks[0].end_of("x")), ErrorCode::peer_left);
+}
+
+// --- a link that ends without a farewell --------------------------------------------------------
+
+/// Rank 1 of two is gone without a farewell, and rank 0 has seen its link end.
+class Inquiring : public testing::Test {
+ protected:
+  Inquiring() : ranks_(2) {
+    ranks_[0].submit("x", x_);
+    ranks_.settle({0, 1});
+    ranks_[1].end().abort(Error(ErrorCode::internal, "killed"));
+    ranks_[1].end().progress();
+    EXPECT_TRUE(ranks_.step(0)) << "that the phase changed is a move";
+    EXPECT_EQ(ranks_[0].node().phase(), Phase::inquiring);
+    EXPECT_TRUE(ranks_[0].asks_for_deaths);
+  }
+  Error end() { return *ranks_[0].end_of("x").value(); }
+
+  SteppedRanks ranks_;
+  std::vector<float> x_{1};
+};
+
+TEST_F(Inquiring, EndsAfterThreeTenthsOfASecondWithWhatTheLinkSaid) {
+  EXPECT_EQ(ranks_[0].node().wake_at(), ranks_.now() + milliseconds(5));
+  ranks_.pass(milliseconds(299));
+  ranks_.settle({0});
+  EXPECT_EQ(ranks_[0].node().phase(), Phase::inquiring);
+  ranks_.pass(milliseconds(1));
+  EXPECT_TRUE(ranks_.step(0));
+  EXPECT_EQ(ranks_[0].node().phase(), Phase::broken);
+  EXPECT_FALSE(ranks_[0].asks_for_deaths);
+  EXPECT_EQ(end().code(), ErrorCode::peer_lost);
+  EXPECT_EQ(end().rank(), 1);
+  EXPECT_THAT(end().what(), testing::HasSubstr("was lost ("));
+  EXPECT_THAT(ranks_[0].doors, testing::ElementsAre(Door::breaking, Door::broken));
+}
+
+TEST_F(Inquiring, EndsWithTheDeathThatTheLauncherSaw) {
+  KnownDeaths known;
+  known.deaths.push_back({.who = {1, 0}, .pid = 7, .signal = 9, .host = "b"});
+  ranks_[0].bring(known);
+  ranks_.step(0);
+  EXPECT_EQ(ranks_[0].node().phase(), Phase::broken);
+  EXPECT_THAT(end().what(), testing::HasSubstr("was killed by signal 9 (Killed)"));
+}
+
+TEST_F(Inquiring, ADeathOfAnotherIncarnationIsNone) {
+  KnownDeaths known;
+  known.deaths.push_back({.who = {1, 1}, .pid = 7, .signal = 9, .host = "b"});
+  ranks_[0].bring(known);
+  ranks_.step(0);
+  EXPECT_EQ(ranks_[0].node().phase(), Phase::inquiring);
+}
+
+TEST_F(Inquiring, EndsAtOnceWhenTheStoreIsGone) {
+  ranks_[0].process = ProcessState::ended;
+  ranks_[0].bring({.deaths = {}, .is_all = true});
+  ranks_.step(0);
+  EXPECT_EQ(ranks_[0].node().phase(), Phase::broken);
+  EXPECT_THAT(end().what(), testing::HasSubstr("its process exited or was killed"));
+}
+
+TEST_F(Inquiring, KeepsWhatIsSubmittedUntilItEnds) {
+  std::vector<float> y{1};
+  ranks_[0].submit("y", y);
+  ranks_.settle({0});
+  EXPECT_FALSE(ranks_[0].end_of("y"));
+  ranks_.pass(seconds(1));
+  ranks_.settle({0});
+  EXPECT_EQ(code_of(ranks_[0].end_of("y")), ErrorCode::peer_lost);
+}
+
+TEST_F(Inquiring, EndsBeforeThisRankCloses) {
+  ranks_[0].close();
+  ranks_.settle({0});
+  EXPECT_EQ(ranks_[0].node().phase(), Phase::inquiring);
+  ranks_.pass(milliseconds(300));
+  ranks_.settle({0});
+  EXPECT_EQ(ranks_[0].node().phase(), Phase::over);
+  EXPECT_EQ(end().code(), ErrorCode::peer_lost);
+  EXPECT_FALSE(ranks_[0].node().may_say_goodbye());
+}
+
+// --- what is thrown -----------------------------------------------------------------------------
+
+TEST(Node, WhatIsThrownEndsTheCommunicatorOnAllRanks) {
+  SteppedRanks ranks(2);
+  std::vector<float> x{1};
+  ranks[0].submit("x", x);
+  ranks.settle({0, 1});
+  ranks[1].node().on_thrown(Error(ErrorCode::out_of_memory, "rank 1 ran out of memory"));
+  EXPECT_EQ(ranks[1].node().phase(), Phase::broken);
+  ranks.settle({0});
+  EXPECT_EQ(ranks[0].node().phase(), Phase::broken);
+  EXPECT_EQ(code_of(ranks[0].end_of("x")), ErrorCode::out_of_memory);
+}
+
+TEST(Node, ASilentPeerIsAskedAndThenGivenUp) {
+  SteppedRanks ranks(2);
+  std::vector<float> x{1};
+  ranks[0].submit("x", x);
+  ranks.settle({0, 1});
+  // Rank 1 stands still from here on.
+  Phase phase = Phase::running;
+  const auto begin = ranks.now();
+  while (phase == Phase::running && ranks.now() - begin < seconds(60)) {
+    ranks.pass(milliseconds(100));
+    ranks.step(0);
+    phase = ranks[0].node().phase();
+  }
+  EXPECT_EQ(phase, Phase::broken);
+  EXPECT_EQ(code_of(ranks[0].end_of("x")), ErrorCode::peer_silent);
+  const auto waited = ranks.now() - begin;
+  EXPECT_GE(waited, seconds(10)) << "peer_timeout";
+  EXPECT_LE(waited, seconds(13));
+}
+
+}  // namespace
+}  // namespace tutti

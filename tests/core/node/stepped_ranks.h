@@ -1,0 +1,161 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/backends/support/world.h"
+#include "tutti/core/node/node.h"
+
+namespace tutti::test {
+
+/// One Node over one end of the memory backend, without threads: a test brings it what comes and
+/// steps it by hand, at times that it makes up.
+class SteppedRank final : private Outside, private Driver {
+ public:
+  SteppedRank(int rank, int size, std::unique_ptr<Backend> end)
+      : context_(thread_context(rank, size, nullptr)),
+        options_(made_options()),
+        end_(std::move(end)),
+        node_(options_, context_, {*end_, *this, timeline_, statistics_}) {
+    context_.name = "memory";
+    node_.start();
+  }
+
+  /// An operation of this name, in place, taken in the next step.
+  Entry& submit(const std::string& name, std::vector<float>& values,
+                CollectiveKind kind = CollectiveKind::allreduce, int root = 0) {
+    auto& entry = entries_.emplace_back();
+    auto& signature = entry.request.signature;
+    signature.kind = kind;
+    signature.root = root;
+    signature.shape = Shape{static_cast<int64_t>(values.size())};
+    entry.request.name = name;
+    entry.input = entry.output = TensorView(values);
+    entry.order = ++orders_;
+    entry.pending = true;
+    entry.work = std::make_shared<WorkState>(std::shared_ptr<Driver>(std::shared_ptr<void>(), this),
+                                             name, 1);
+    batch_.operations.push_back(&entry);
+    return entry;
+  }
+  void close(const std::string& error = {}) {
+    batch_.closes = true;
+    batch_.error = error;
+  }
+  void bring(KnownDeaths deaths) { batch_.deaths = std::move(deaths); }
+  void bring_told() { batch_.is_told = true; }
+
+  bool step(Clock::time_point now) { return node_.step(batch_, now); }
+  Node& node() { return node_; }
+  Backend& end() { return *end_; }
+  /// What this rank does with its link when it has closed.
+  void say_goodbye() { end_->transport()->goodbye(1); }
+
+  /// Of each operation that is over: its name, and the error with which it ended.
+  std::vector<std::pair<std::string, std::optional<Error>>> ended;
+  std::vector<Door> doors;
+  std::vector<std::string> lines;
+  int first_departure = -1;
+  bool has_launcher = false;
+  bool asks_launcher = false, asks_for_deaths = false;
+  ProcessState process = ProcessState::runs;  // as the system shows every other rank
+  /// How the last operation of this name ended; nothing: it has not.
+  std::optional<std::optional<Error>> end_of(const std::string& name) const {
+    std::optional<std::optional<Error>> last;
+    for (const auto& [of, error] : ended)
+      if (of == name) last = error;
+    return last;
+  }
+
+ private:
+  static Options made_options() {
+    Options options;
+    options.backend = "memory";
+    options.peer_timeout = 10;
+    options.operation_timeout = 0;
+    return options;
+  }
+
+  void finish(std::span<Entry* const> entries, const Error* error) override {
+    for (Entry* entry : entries) {
+      entry->pending = false;
+      ended.emplace_back(entry->request.name,
+                         error == nullptr ? std::optional<Error>() : std::optional(*error));
+      std::vector<WorkCallback> callbacks;
+      entry->work->finish_part({}, callbacks);
+    }
+  }
+  void finish_all(const Error& error) override {
+    for (auto& entry : entries_) {
+      Entry* const one = &entry;
+      if (entry.pending) finish({&one, 1}, &error);
+    }
+  }
+  void on_its_way() override {}
+  void set_door(Door door, const Error&) override { doors.push_back(door); }
+  void on_first_departure(int rank) override { first_departure = rank; }
+  void ask_for_deaths() override { asks_for_deaths = true; }
+  void stop_asking() override { asks_for_deaths = false; }
+  bool tell_launcher() override { return asks_launcher = has_launcher; }
+  ProcessState process_of(int) override { return process; }
+  void log(LogLevel, const std::string& line) override { lines.push_back(line); }
+
+  void drive(WorkState&, Milestone, Deadline) override {}
+  void report(const std::string&) override {}
+  bool forked() const override { return false; }
+  void check_not_forked(std::string_view) const override {}
+  bool in_callback() const override { return false; }
+  void stream_waits(const std::shared_ptr<WorkState>&, StreamRef) override {}
+  bool is_first_on_device(const std::string&) const override { return false; }
+  void was_on_device(const std::string&) override {}
+  bool ranks_share_device(DeviceRuntime&) const override { return false; }
+
+  Context context_;
+  const Options options_;
+  std::unique_ptr<Backend> end_;
+  Timeline timeline_{0};
+  Statistics statistics_;
+  std::list<Entry> entries_;
+  uint64_t orders_ = 0;
+  Node::Batch batch_;
+  Node node_;
+};
+
+/// Ranks that a test steps in turn, at a time that it sets.
+class SteppedRanks {
+ public:
+  explicit SteppedRanks(int size) {
+    auto ends = make_backends(find_backend("memory"), size);
+    for (int rank = 0; rank < size; ++rank)
+      ranks_.push_back(
+          std::make_unique<SteppedRank>(rank, size, std::move(ends[static_cast<size_t>(rank)])));
+  }
+  SteppedRank& operator[](int rank) { return *ranks_[static_cast<size_t>(rank)]; }
+  void pass(Clock::duration time) { now_ += time; }
+  Clock::time_point now() const { return now_; }
+  bool step(int rank) { return (*this)[rank].step(now_); }
+  /// Steps these ranks in turn until none moves any more.
+  void settle(const std::vector<int>& ranks) {
+    constexpr int kMostRounds = 1000;
+    int quiet = 0;
+    for (int round = 0; round < kMostRounds; ++round) {
+      bool moved = false;
+      for (const int rank : ranks) moved |= step(rank);
+      quiet = moved ? 0 : quiet + 1;
+      if (quiet == 3) return;
+    }
+    ADD_FAILURE() << "the ranks move without end";
+  }
+
+ private:
+  std::vector<std::unique_ptr<SteppedRank>> ranks_;
+  Clock::time_point now_ = Clock::time_point(std::chrono::hours(1));
+};
+
+}  // namespace tutti::test
