@@ -68,7 +68,7 @@ bool Node::step(Batch& batch, Clock::time_point now) {
   if (!is_dead()) handle_peer_events(now);
   if (operations_go_on()) moved |= scheduler_->advance(now);
   if (phase_ == Phase::inquiring) inquire(now);
-  if (!deferred_.empty()) moved |= take_deferred();
+  if (!deferred_.empty()) moved |= take_deferred(now);
   if (phase_ == Phase::closing) go_on_closing(batch.is_told, now);
   if (operations_go_on()) watch(now);
   if (posted_ && !is_dead()) {
@@ -104,14 +104,14 @@ bool Node::take(Batch& batch, Clock::time_point now) {
     else if (!entry->behind.empty() || phase_ == Phase::inquiring)
       deferred_.push_back(entry);
     else
-      scheduler_->submit(entry);
+      scheduler_->submit(entry, now);
   }
   scheduler_->flush();
   for (Entry* entry : joining_) {
     if (const auto* why = refusal())
       outside_.finish({&entry, 1}, why);
     else
-      scheduler_->join(entry);
+      scheduler_->join(entry, now);
   }
   return has_any;
 }
@@ -122,9 +122,9 @@ bool Node::take(Batch& batch, Clock::time_point now) {
 // bucket with that tensor, nor in a bucket before: the bucket would wait for itself, on the device,
 // where no timeout of this class looks. So the scheduler gets it when that Work is done; its
 // contents cannot be there before.
-bool Node::take_deferred() {
+bool Node::take_deferred(Clock::time_point now) {
   if (phase_ == Phase::inquiring) return false;
-  const auto count = std::erase_if(deferred_, [this](Entry* entry) {
+  const auto count = std::erase_if(deferred_, [this, now](Entry* entry) {
     if (const auto* why = why_never(*entry)) {
       outside_.finish({&entry, 1}, why);
       return true;
@@ -134,7 +134,7 @@ bool Node::take_deferred() {
       return !state || state->done();
     });
     if (!entry->behind.empty()) return false;
-    scheduler_->submit(entry);
+    scheduler_->submit(entry, now);
     return true;
   });
   if (count > 0) scheduler_->flush();

@@ -104,7 +104,7 @@ class Node {
   void become(Phase next);
   bool operations_go_on() const { return phase_ == Phase::running || phase_ == Phase::departing; }
   bool take(Batch& batch, Clock::time_point now);
-  bool take_deferred();
+  bool take_deferred(Clock::time_point now);
   /// Why nothing that needs all ranks can end any more; null: it may.
   const Error* refusal() const;
   const Error* why_never(const Entry& entry) const;

@@ -112,7 +112,7 @@ void Node::handle(MessageType type, int from, WireReader& reader, Clock::time_po
       if (coordinator_) coordinator_->on_plan_left(from, reader);
       break;
     case MessageType::answers:
-      scheduler_->on_answers(reader);
+      scheduler_->on_answers(reader, now);
       break;
     case MessageType::resend:
       scheduler_->on_resend(reader);

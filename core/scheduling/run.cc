@@ -250,7 +250,7 @@ void Run::fill_with_nothing(void* self, Range range, std::byte* bucket) {
   fill_neutral(run.collective_.dtype, run.collective_.op, bucket, range.count);
 }
 
-void Run::start(Backend& backend, uint32_t verdict, int queue) {
+void Run::start(Backend& backend, uint32_t verdict, int queue, Clock::time_point now) {
   Launch launch;
   launch.tag = tag_;
   launch.verdict = verdict;
@@ -293,7 +293,7 @@ void Run::start(Backend& backend, uint32_t verdict, int queue) {
       traffic_.bytes += ahead.bytes;
     }
   }
-  started = Clock::now();
+  started = now;
   if (!members_.empty()) pack_members();
   if (pair != nullptr) {
     in_pair_.start(*backend.transport(), collective_, tag_);

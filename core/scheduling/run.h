@@ -70,7 +70,7 @@ class Run {
   bool can_repeat() const;
 
   /// Buckets go into `queue`.
-  void start(Backend& backend, uint32_t verdict, int queue);
+  void start(Backend& backend, uint32_t verdict, int queue, Clock::time_point now);
   /// On a device, while the operation is pending: tells the Works whose gates it opens, the first
   /// time that it is on its way, and returns true then.
   bool tell_on_its_way();

@@ -36,16 +36,16 @@ Scheduler::Scheduler(const Options& options, Backend& backend, const Peers& peer
 
 // --- requests -----------------------------------------------------------------------------------
 
-void Scheduler::submit(Entry* entry) {
+void Scheduler::submit(Entry* entry, Clock::time_point now) {
   last_submitted_ = entry->request.name;
   if (entry->request.signature.kind == CollectiveKind::allreduce) ++statistics_.tensors;
-  if (is_pair(entry->request.signature.kind) ? launch_in_pair(entry)
+  if (is_pair(entry->request.signature.kind) ? launch_in_pair(entry, now)
                                              : replay_ && !collapsed_ && replay_->offer(entry))
     return;
   request(entry);
 }
 
-void Scheduler::join(Entry* entry) {
+void Scheduler::join(Entry* entry, Clock::time_point now) {
   join_ = entry;
   ++joins_;
   auto message = begin_message(MessageType::requests);
@@ -55,7 +55,7 @@ void Scheduler::join(Entry* entry) {
   flush();
   hooks_.send(0, message.bytes());
   // The peers may be in the plan, and wait for tensors that this rank will not bring.
-  if (replay_ && !ending_) veto();
+  if (replay_ && !ending_) veto(now);
   // And for what it does not send or receive any more.
   for (auto& [key, pair] : pairs_) leave_pair(pair);
 }
@@ -99,12 +99,12 @@ Entry* Scheduler::take_outstanding(const std::string& key) {
 
 // --- answers ------------------------------------------------------------------------------------
 
-void Scheduler::on_answers(WireReader reader) {
+void Scheduler::on_answers(WireReader reader, Clock::time_point now) {
   std::vector<Response> fusable;
   while (!reader.at_end()) {
     if (reader.enumeration<AnswerType>(2) == AnswerType::plan) {
       launch_fused(fusable);
-      begin_plan(Plan::decode(reader, options_.fusion_bytes, options_.partition_bytes));
+      begin_plan(Plan::decode(reader, options_.fusion_bytes, options_.partition_bytes), now);
       continue;
     }
     auto response = decode_response(reader, cache_);
@@ -223,13 +223,13 @@ bool Scheduler::arrived(std::span<Entry* const> entries, std::span<const BucketS
   return true;
 }
 
-bool Scheduler::launch_negotiated() {
+bool Scheduler::launch_negotiated(Clock::time_point now) {
   bool moved = false;
   while (!waiting_.empty() && running_[0] < kMostRunning &&
          arrived(waiting_.front()->entries(), waiting_.front()->slices())) {
     auto run = std::move(waiting_.front());
     waiting_.pop_front();
-    start(std::move(run), 0);
+    start(std::move(run), 0, now);
     moved = true;
   }
   return moved;
@@ -250,14 +250,14 @@ void Scheduler::check_memory(const Entry& entry) const {
   }
 }
 
-void Scheduler::start(std::unique_ptr<Run> run, uint32_t verdict) {
+void Scheduler::start(std::unique_ptr<Run> run, uint32_t verdict, Clock::time_point now) {
   if (run->pair == nullptr) ++running_[run->replayed ? 1 : 0];
   if (options_.check_memory)
     for (const Entry* entry : run->entries()) check_memory(*entry);
   options_.observe("pack");
   run->spans =
       run->is_on_device() && timeline_.on() ? timeline_.device_spans(describe(*run)) : nullptr;
-  run->start(backend_, verdict, run->replayed ? kReplayedQueue : kNegotiatedQueue);
+  run->start(backend_, verdict, run->replayed ? kReplayedQueue : kNegotiatedQueue, now);
   if ((run->replayed || run->pair != nullptr) && verdict == 0) {
     statistics_.predicted_messages += run->traffic().messages;
     statistics_.predicted_bytes += run->traffic().bytes;
@@ -272,7 +272,7 @@ bool Scheduler::advance(Clock::time_point now) {
   if (has_any_left && break_what_cannot_be_cancelled(now)) return true;
   bool moved = has_any_left && end_what_is_doomed();
   moved |= launch_replay(now);
-  moved |= launch_negotiated();
+  moved |= launch_negotiated(now);
   for (size_t i = 0; i < runs_.size();) {
     auto& run = *runs_[i];
     const auto state = run.operation()->advance();
@@ -295,12 +295,12 @@ bool Scheduler::advance(Clock::time_point now) {
     moved = true;
     auto over = std::move(runs_[i]);
     runs_.erase(runs_.begin() + static_cast<std::ptrdiff_t>(i));
-    if (over->pair != nullptr && finish_in_pair(over, state)) continue;
+    if (over->pair != nullptr && finish_in_pair(over, state, now)) continue;
     if (over->pair == nullptr) --running_[over->replayed ? 1 : 0];
     if (over->cancelled) continue;
     if (state == OperationState::done) {
       const bool repeats = over->replayed && over->can_repeat();
-      finish_run(*over);
+      finish_run(*over, now);
       if (repeats && replay_ && !collapsed_)
         idle_runs_[over->sequence % idle_runs_.size()] = std::move(over);
       continue;
@@ -309,7 +309,7 @@ bool Scheduler::advance(Clock::time_point now) {
       doom(over->entries(), over->doomed_by);
       continue;
     }
-    if (state == OperationState::vetoed) collapse(over->sequence);
+    if (state == OperationState::vetoed) collapse(over->sequence, now);
   }
   if (collapsed_ && running_[1] == 0) {
     renegotiate();
@@ -318,9 +318,8 @@ bool Scheduler::advance(Clock::time_point now) {
   return moved;
 }
 
-void Scheduler::finish_run(Run& run) {
+void Scheduler::finish_run(Run& run, Clock::time_point now) {
   run.finish();
-  const auto now = Clock::now();
   if (timeline_.on())
     timeline_.span(
         run.replayed || run.pair != nullptr ? "replayed buckets" : "negotiated", describe(run),
@@ -328,7 +327,7 @@ void Scheduler::finish_run(Run& run) {
         fmt::format("{} {} bytes by {} of {}", run.bytes(), to_string(run.collective().dtype),
                     backend_.algorithm(run.collective()), backend_.name_for(run.collective())));
   if (!run.slices().empty()) {
-    finish_slices(run);
+    finish_slices(run, now);
     return;
   }
   for (Entry* entry : run.entries()) {
@@ -343,7 +342,7 @@ void Scheduler::finish_run(Run& run) {
   }
 }
 
-void Scheduler::finish_slices(Run& run) {
+void Scheduler::finish_slices(Run& run, Clock::time_point now) {
   over_.clear();
   for (size_t i = 0; i < run.entries().size(); ++i) {
     Entry* entry = run.entries()[i];
@@ -352,8 +351,7 @@ void Scheduler::finish_slices(Run& run) {
     entry->left -= slice.count;
     if (entry->staged) entry->staged->finished(slice.begin, slice.count);
     if (entry->left > 0) continue;
-    if (timeline_.on())
-      timeline_.span(entry->request.name, "allreduce", entry->submitted, Clock::now());
+    if (timeline_.on()) timeline_.span(entry->request.name, "allreduce", entry->submitted, now);
     if (replay_) replay_->release(entry);
     over_.push_back(entry);
   }

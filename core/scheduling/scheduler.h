@@ -43,13 +43,13 @@ class Scheduler {
   Scheduler(const Options& options, Backend& backend, const Peers& peers, int rank, int size,
             Statistics& statistics, Timeline& timeline, Hooks hooks);
 
-  void submit(Entry* entry);
+  void submit(Entry* entry, Clock::time_point now);
   /// This rank is out of data: answers in which it takes part with nothing follow.
-  void join(Entry* entry);
+  void join(Entry* entry, Clock::time_point now);
   /// Sends the requests made since the last call.
   void flush();
 
-  void on_answers(WireReader reader);
+  void on_answers(WireReader reader, Clock::time_point now);
   void on_resend(WireReader reader);
   void on_veto(const Veto& veto);
   void on_pair_left(int from, WireReader reader);
@@ -102,28 +102,28 @@ class Scheduler {
   void launch_fused(std::vector<Response>& fusable);
   /// Where the backend works on a bucket.
   Device device_of(const BucketKey& key) const;
-  void begin_plan(Plan plan);
+  void begin_plan(Plan plan, Clock::time_point now);
   bool launch_replay(Clock::time_point now);
-  bool launch_negotiated();
+  bool launch_negotiated(Clock::time_point now);
   static bool arrived(std::span<Entry* const> entries, std::span<const BucketSlice> slices);
   std::unique_ptr<Run> plan_run(std::vector<Entry*> entries);
   bool next_arrived();
   void check_memory(const Entry& entry) const;
-  void start(std::unique_ptr<Run> run, uint32_t verdict);
+  void start(std::unique_ptr<Run> run, uint32_t verdict, Clock::time_point now);
   bool plan_is_stuck(Clock::time_point now);
   /// `reordered`: nothing is wrong with the plan but its order.
-  void veto(bool reordered = false);
-  void collapse(uint64_t sequence);
+  void veto(Clock::time_point now, bool reordered = false);
+  void collapse(uint64_t sequence, Clock::time_point now);
   void renegotiate();
-  void finish_run(Run& run);
-  void finish_slices(Run& run);
+  void finish_run(Run& run, Clock::time_point now);
+  void finish_slices(Run& run, Clock::time_point now);
   Entry* take_outstanding(const std::string& key);
   // --- scheduler_pairs.cc ---
   void prepare_pair(const Response& response, const Entry& entry);
-  bool launch_in_pair(Entry* entry);
+  bool launch_in_pair(Entry* entry, Clock::time_point now);
   void leave_pair(PreparedPair& pair);
   void leave_pairs_that_bring(const std::string& name);
-  bool finish_in_pair(std::unique_ptr<Run>& run, OperationState state);
+  bool finish_in_pair(std::unique_ptr<Run>& run, OperationState state, Clock::time_point now);
   // --- scheduler_farewell.cc ---
   const Departure* departure_that_dooms(const Run& run) const;
   void doom(std::span<Entry* const> entries, int rank);

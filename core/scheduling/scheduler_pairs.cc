@@ -41,7 +41,7 @@ void Scheduler::leave_pairs_that_bring(const std::string& name) {
 }
 
 // False: it must be asked for.
-bool Scheduler::launch_in_pair(Entry* entry) {
+bool Scheduler::launch_in_pair(Entry* entry, Clock::time_point now) {
   if (pairs_.empty()) return false;
   if (entry->request.signature.root == kFromAnyRank) {
     leave_pairs_that_bring(entry->request.name);
@@ -72,7 +72,7 @@ bool Scheduler::launch_in_pair(Entry* entry) {
   pair.running = run.get();
   ++statistics_.buckets;
   ++statistics_.replayed_buckets;
-  start(std::move(run), 0);
+  start(std::move(run), 0, now);
   return true;
 }
 
@@ -105,12 +105,13 @@ void Scheduler::on_pair_left(int from, WireReader reader) {
 }
 
 // True: it is over, and what it had to do is done, or asked for.
-bool Scheduler::finish_in_pair(std::unique_ptr<Run>& run, OperationState state) {
+bool Scheduler::finish_in_pair(std::unique_ptr<Run>& run, OperationState state,
+                               Clock::time_point now) {
   auto& pair = *run->pair;
   pair.running = nullptr;
   if (state == OperationState::done) {
     const bool repeats = run->can_repeat();
-    finish_run(*run);
+    finish_run(*run, now);
     if (repeats) pair.idle = std::move(run);
     return true;
   }

@@ -27,9 +27,9 @@
 
 namespace tutti {
 
-void Scheduler::begin_plan(Plan plan) {
+void Scheduler::begin_plan(Plan plan, Clock::time_point now) {
   need_of_message(!replay_, "a plan begins while another one runs");
-  timeline_.instant("engine", fmt::format("plan {} locked", plan.id));
+  timeline_.instant("engine", fmt::format("plan {} locked", plan.id), now);
   ++statistics_.plans_locked;
   auto message = begin_message(MessageType::plan_joined);
   message.put(plan.id);
@@ -55,7 +55,7 @@ void Scheduler::begin_plan(Plan plan) {
     std::erase(unsent_, entry);
     replay_->offer(entry);
   }
-  if (join_ != nullptr) veto();
+  if (join_ != nullptr) veto(now);
 }
 
 void Scheduler::on_veto(const Veto& veto) {
@@ -72,7 +72,7 @@ bool Scheduler::launch_replay(Clock::time_point now) {
   bool moved = false;
   while (replay_ && !ending_ && !collapsed_ && running_[1] < kMostRunning) {
     if ((veto_seen_ && *veto_seen_ <= replay_->next_sequence()) || replay_->deviates()) {
-      veto();
+      veto(now);
       return true;
     }
     if (replay_->next_index() == 0 && rank_ == 0 && replay_->inverted_steps() >= patience_) {
@@ -80,7 +80,7 @@ bool Scheduler::launch_replay(Clock::time_point now) {
       hooks_.log(fmt::format("plan {}: tensors become ready in another order; a new plan follows",
                              replay_->plan().id));
       patience_ *= 2;
-      veto(true);
+      veto(now, true);
       return true;
     }
     if (rank_ == 0 && replay_->next_index() == 0 && !replay_->holds_waiting() &&
@@ -91,7 +91,7 @@ bool Scheduler::launch_replay(Clock::time_point now) {
                              replay_->plan().id, beside_plan_));
       patience_ *= 2;
       beside_plan_ = 0;
-      veto(true);
+      veto(now, true);
       return true;
     }
     if (!replay_->ready() || !next_arrived()) break;
@@ -120,11 +120,11 @@ bool Scheduler::launch_replay(Clock::time_point now) {
     replay_->launched();
     ++statistics_.buckets;
     ++statistics_.replayed_buckets;
-    start(std::move(run), 0);
+    start(std::move(run), 0, now);
     moved = true;
   }
   if (replay_ && !ending_ && !collapsed_ && plan_is_stuck(now)) {
-    veto();
+    veto(now);
     moved = true;
   }
   return moved;
@@ -177,7 +177,7 @@ bool Scheduler::plan_is_stuck(Clock::time_point now) {
   return false;
 }
 
-void Scheduler::veto(bool reordered) {
+void Scheduler::veto(Clock::time_point now, bool reordered) {
   const auto& plan = replay_->plan();
   const uint64_t sequence = replay_->next_sequence();
   const bool mine = !veto_seen_ || *veto_seen_ > sequence;
@@ -198,15 +198,15 @@ void Scheduler::veto(bool reordered) {
   auto run = plan_run({});
   run->replayed = true;
   run->sequence = sequence;
-  start(std::move(run), 1);
+  start(std::move(run), 1, now);
 }
 
 // Bucket `sequence` was vetoed: it and everything after it never happened.
-void Scheduler::collapse(uint64_t sequence) {
+void Scheduler::collapse(uint64_t sequence, Clock::time_point now) {
   if (collapsed_ && *collapsed_ <= sequence) return;
   collapsed_ = sequence;
   ++statistics_.vetoed_buckets;
-  timeline_.instant("engine", fmt::format("plan {} vetoed", replay_->plan().id));
+  timeline_.instant("engine", fmt::format("plan {} vetoed", replay_->plan().id), now);
   for (auto& run : runs_) {
     if (!run->replayed || run->sequence <= sequence || run->cancelled) continue;
     run->cancelled = true;

@@ -90,7 +90,9 @@ void Timeline::record(Event event) {
 
 void Timeline::span(std::string_view row, std::string_view name, Clock::time_point begin,
                     Clock::time_point end, std::string_view detail) {
-  if (on_) record({std::string(row), std::string(name), std::string(detail), begin, end, false});
+  if (!on_) return;
+  record({std::string(row), std::string(name), std::string(detail), begin, std::max(begin, end),
+          false});
 }
 
 void Timeline::nested_span(std::string_view row, std::string_view name, Clock::time_point begin,
@@ -98,9 +100,8 @@ void Timeline::nested_span(std::string_view row, std::string_view name, Clock::t
   if (on_) record({std::string(row), std::string(name), {}, begin, std::max(begin, end), true});
 }
 
-void Timeline::instant(std::string_view row, std::string_view name) {
-  const auto now = Clock::now();
-  span(row, name, now, now);
+void Timeline::instant(std::string_view row, std::string_view name, Clock::time_point when) {
+  span(row, name, when, when);
 }
 
 // Each line: when it was, in nanoseconds since 1970, or nothing; a tab; the event but for its time

@@ -26,13 +26,14 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   /// Ends recording and hands out the events, as write_timeline() takes them.
   std::string stop();
 
-  /// A span on a named row of this rank.
+  /// A span on a named row of this rank. It is empty if it would end before it begins, because the
+  /// caller knows the time of its step alone.
   void span(std::string_view row, std::string_view name, Clock::time_point begin,
             Clock::time_point end, std::string_view detail = {});
   /// A span of a program's own, which may lie within another one of its row.
   void nested_span(std::string_view row, std::string_view name, Clock::time_point begin,
                    Clock::time_point end);
-  void instant(std::string_view row, std::string_view name);
+  void instant(std::string_view row, std::string_view name, Clock::time_point when);
   /// For a launch on a device: its parts become spans of that name on rows "device: pack" and so
   /// on, also after this is gone. Null while it is off.
   std::shared_ptr<const DeviceSpans> device_spans(std::string name);

@@ -31,7 +31,7 @@ class EarlyVeto : public testing::Test {
     WireWriter answer;
     answer.put(static_cast<uint8_t>(AnswerType::plan));
     Plan::build(id, {tensor}, options_.fusion_bytes, options_.partition_bytes).encode(answer);
-    scheduler_->on_answers(WireReader(answer.bytes()));
+    scheduler_->on_answers(WireReader(answer.bytes()), Clock::now());
   }
   // Whether this rank takes part in the next bucket with a veto, as the other did.
   bool vetoes_too() {

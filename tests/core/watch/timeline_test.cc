@@ -148,6 +148,24 @@ TEST_F(TimelineFile, WhatIsUnderWayTogetherHasRowsOfItsOwn) {
   EXPECT_EQ(on("trainer 2"), "another thread's ");
 }
 
+// A caller that knows the time of its step alone may take what began after that time.
+TEST_F(TimelineFile, NothingEndsBeforeItBegins) {
+  Timeline timeline(0);
+  timeline.start();
+  const auto zero = Clock::now();
+  timeline.span("row", "first", zero, zero + microseconds(1));
+  timeline.span("row", "early end", zero + microseconds(5), zero + microseconds(2));
+  timeline.instant("row", "moment", zero + microseconds(7));
+  const auto rows = rows_of(write({timeline.stop()}));
+  ASSERT_EQ(rows.size(), 1u);
+  const auto& slices = rows.begin()->second;
+  ASSERT_EQ(slices.size(), 3u);
+  for (const auto& [slice, when] : {std::pair(slices[1], 5000), std::pair(slices[2], 7000)}) {
+    EXPECT_EQ(slice.begin, when) << slice.name;
+    EXPECT_EQ(slice.end, when) << slice.name;
+  }
+}
+
 // As doubles, times since 1970 are a quarter of a microsecond apart.
 TEST_F(TimelineFile, TimesAreExactToTheNanosecond) {
   Timeline timeline(0);
