@@ -341,7 +341,11 @@ void Negotiator::forget(const std::string& name) {
 }
 
 std::vector<Negotiator::Waiting> Negotiator::waiting() const {
-  std::vector<Waiting> list;
+  struct Asked {
+    Waiting waiting;
+    uint64_t order;  // of those that wait since one time
+  };
+  std::vector<Asked> list;
   for (const auto& [key, pending] : table_) {
     const auto first = std::find_if(pending.requests.begin(), pending.requests.end(),
                                     [](const auto& request) { return request.has_value(); });
@@ -353,24 +357,26 @@ std::vector<Negotiator::Waiting> Negotiator::waiting() const {
       else if (pending.is_pair ? rank == (*first)->signature.root : !joined_[index])
         waiting.missing.push_back(rank);
     }
-    list.push_back(std::move(waiting));
+    list.push_back({std::move(waiting), pending.order});
   }
   for (const auto& asked : from_any_) {
     Waiting waiting{asked.request.name, CollectiveKind::recv, asked.since, {asked.rank}, {}};
     for (int rank = 0; rank < size_; ++rank)
       if (rank != asked.rank && !joined_[static_cast<size_t>(rank)])
         waiting.missing.push_back(rank);
-    list.push_back(std::move(waiting));
+    list.push_back({std::move(waiting), asked.order});
   }
   if (awaits_joins()) {
     Waiting waiting{"join", CollectiveKind::barrier, last_asked_, {}, {}};
     for (int rank = 0; rank < size_; ++rank)
       (joined_[static_cast<size_t>(rank)] ? waiting.present : waiting.missing).push_back(rank);
-    list.push_back(std::move(waiting));
+    list.push_back({std::move(waiting), next_order_});
   }
-  std::sort(list.begin(), list.end(),
-            [](const Waiting& a, const Waiting& b) { return a.since < b.since; });
-  return list;
+  std::ranges::sort(list, {},
+                    [](const Asked& asked) { return std::pair(asked.waiting.since, asked.order); });
+  std::vector<Waiting> in_order;
+  for (auto& asked : list) in_order.push_back(std::move(asked.waiting));
+  return in_order;
 }
 
 }  // namespace tutti

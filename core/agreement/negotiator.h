@@ -39,6 +39,7 @@ class Negotiator {
     std::vector<int> present;
     std::vector<int> missing;
   };
+  /// The longest wait first; of equal ones that which began first.
   std::vector<Waiting> waiting() const;
   bool idle() const {
     return table_.empty() && from_any_.empty() && ready_.empty() && groups_.empty() &&

@@ -313,6 +313,7 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
   int64_t quiet_bytes_ = 0;
   uint32_t quiet_plan_ = 0;
   int64_t submitted_bytes_ = 0;  // since the engine took submissions last
+  uint64_t submissions_ = 0;     // so far; see Entry::order
   std::optional<Error> broken_;
   std::vector<std::shared_ptr<uint32_t>> raised_when_over_;  // each by raise_when_over()
   int departed_ = -1;                                        // the first rank that left; -1: none

@@ -58,6 +58,7 @@ void Engine::Submission::commit(bool ring) {
   for (size_t i = before_; i < submitted.size(); ++i) {
     auto& entry = *submitted[i];
     entry.submitted = now;
+    entry.order = ++engine_.submissions_;
     entry.request.after_wait = std::exchange(has_waited, false);
     if (entry.ready) engine_.find_waits(entry);
     engine_.submitted_bytes_ += entry.input.bytes();
@@ -88,6 +89,7 @@ void Engine::submit_join(std::unique_ptr<Entry> entry) {
   slot = std::move(*entry);
   slot.pending = true;
   slot.submitted = Clock::now();
+  slot.order = ++submissions_;
   joins_.push_back(&slot);
   wake();
 }

@@ -57,7 +57,7 @@ std::vector<Entry*> EntryTable::pending() const {
   for (const auto& [key, entry] : entries_)
     if (entry->pending) entries.push_back(entry.get());
   std::sort(entries.begin(), entries.end(),
-            [](const Entry* a, const Entry* b) { return a->submitted < b->submitted; });
+            [](const Entry* a, const Entry* b) { return a->order < b->order; });
   return entries;
 }
 

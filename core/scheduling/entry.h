@@ -58,6 +58,7 @@ struct Entry {
   size_t output_index = 0;               // of the work's outputs
   int64_t divide_output_by = 1;          // sparse average: the made output is divided at the end
   Clock::time_point submitted;
+  uint64_t order = 0;  // grows with each submission on this rank, also where the time stands still
 
   // The engine's table (entry_table.h); guarded by its mutex for submissions.
   bool pending = false;

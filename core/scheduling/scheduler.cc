@@ -57,7 +57,7 @@ void Scheduler::join(Entry* entry, Clock::time_point now) {
   // The peers may be in the plan, and wait for tensors that this rank will not bring.
   if (replay_ && !ending_) veto(now);
   // And for what it does not send or receive any more.
-  for (auto& [key, pair] : pairs_) leave_pair(pair);
+  for (auto* pair : pairs_in_order()) leave_pair(*pair);
 }
 
 void Scheduler::request(Entry* entry) {
@@ -81,7 +81,7 @@ void Scheduler::on_resend(WireReader reader) {
   const auto forgotten = reader.numbers();
   const NameCache nobody_knows(0);
   auto message = begin_message(MessageType::requests);
-  for (const auto& [key, entry] : outstanding_)
+  for (Entry* entry : outstanding_in_order())
     if (std::find(forgotten.begin(), forgotten.end(), entry->sent_id) != forgotten.end()) {
       entry->sent_id = -1;
       encode_request(message, entry->request, nobody_knows);
@@ -95,6 +95,13 @@ Entry* Scheduler::take_outstanding(const std::string& key) {
   Entry* entry = found->second;
   outstanding_.erase(found);
   return entry;
+}
+
+std::vector<Entry*> Scheduler::outstanding_in_order() const {
+  std::vector<Entry*> entries;
+  for (const auto& [key, entry] : outstanding_) entries.push_back(entry);
+  std::ranges::sort(entries, {}, &Entry::order);
+  return entries;
 }
 
 // --- answers ------------------------------------------------------------------------------------
@@ -391,7 +398,7 @@ std::string Scheduler::first_pending() const {
   if (held())
     if (const auto* entry = replay_->find_waiting([](const Entry&) { return true; }))
       return entry->request.name;
-  if (!outstanding_.empty()) return outstanding_.begin()->second->request.name;
+  if (!outstanding_.empty()) return outstanding_in_order().front()->request.name;
   return join_ == nullptr ? std::string() : join_->work->name();
 }
 

@@ -118,7 +118,11 @@ class Scheduler {
   void finish_run(Run& run, Clock::time_point now);
   void finish_slices(Run& run, Clock::time_point now);
   Entry* take_outstanding(const std::string& key);
+  /// What was asked for and is not answered, in the order in which it was submitted.
+  std::vector<Entry*> outstanding_in_order() const;
   // --- scheduler_pairs.cc ---
+  /// By their numbers.
+  std::vector<PreparedPair*> pairs_in_order();
   void prepare_pair(const Response& response, const Entry& entry);
   bool launch_in_pair(Entry* entry, Clock::time_point now);
   void leave_pair(PreparedPair& pair);

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "tutti/core/scheduling/scheduler.h"
 
@@ -19,9 +20,11 @@ Farewell Scheduler::farewell() const {
     if (run->pair == nullptr)
       (run->replayed ? farewell.unfinished_buckets : farewell.unfinished)
           .push_back(static_cast<int64_t>(run->replayed ? run->sequence : run->tag()));
-  for (const auto& [key, pair] : pairs_) {
-    farewell.pairs.push_back(pair.id);
-    farewell.pairs.push_back(static_cast<int64_t>(pair.finished()));
+  std::map<int64_t, uint64_t> finished;
+  for (const auto& [key, pair] : pairs_) finished[pair.id] = pair.finished();
+  for (const auto& [id, uses] : finished) {
+    farewell.pairs.push_back(id);
+    farewell.pairs.push_back(static_cast<int64_t>(uses));
   }
   farewell.joins = joins_;
   return farewell;
@@ -84,7 +87,7 @@ bool Scheduler::end_what_is_doomed() {
     if (departure.rank != 0) continue;
     // Where another rank left, rank 0 answers with an error for the names that need it. Rank 0
     // itself answers nothing more.
-    for (const auto& [key, entry] : outstanding_) doom({&entry, 1}, 0);
+    doom(outstanding_in_order(), 0);
     if (join_ != nullptr) doom({&join_, 1}, 0);
   }
   // A Run that is not over may still touch the memory of its entries.

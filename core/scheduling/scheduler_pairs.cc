@@ -34,10 +34,17 @@ void Scheduler::prepare_pair(const Response& response, const Entry& entry) {
     leave_pair(pair);
 }
 
+std::vector<PreparedPair*> Scheduler::pairs_in_order() {
+  std::vector<PreparedPair*> pairs;
+  for (auto& [key, pair] : pairs_) pairs.push_back(&pair);
+  std::ranges::sort(pairs, {}, &PreparedPair::id);
+  return pairs;
+}
+
 // A receive from any rank is matched by rank 0, so what is sent under its name must be asked for.
 void Scheduler::leave_pairs_that_bring(const std::string& name) {
-  for (auto& [key, pair] : pairs_)
-    if (!pair.sends && key == pair_entry_key(name, pair.peer)) leave_pair(pair);
+  for (auto* pair : pairs_in_order())
+    if (!pair->sends && pair->key == pair_entry_key(name, pair->peer)) leave_pair(*pair);
 }
 
 // False: it must be asked for.

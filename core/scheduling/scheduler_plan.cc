@@ -45,13 +45,10 @@ void Scheduler::begin_plan(Plan plan, Clock::time_point now) {
   early_veto_.reset();
   hooks_.send(0, message.bytes());
   // What was asked for already, and will not be answered any more, belongs to the plan.
-  std::vector<Entry*> moving;
-  for (const auto& [key, entry] : outstanding_)
-    if (replay_->plan().index.contains(key)) moving.push_back(entry);
-  std::sort(moving.begin(), moving.end(),
-            [](const Entry* a, const Entry* b) { return a->submitted < b->submitted; });
-  for (Entry* entry : moving) {
-    outstanding_.erase(entry_key(entry->request));
+  for (Entry* entry : outstanding_in_order()) {
+    const auto key = entry_key(entry->request);
+    if (!replay_->plan().index.contains(key)) continue;
+    outstanding_.erase(key);
     std::erase(unsent_, entry);
     replay_->offer(entry);
   }

@@ -269,6 +269,23 @@ TEST(Negotiator, WaitingNamesPresentAndMissing) {
 }
 
 // Since the last request of any rank: it waits for as long as the others go on.
+TEST(Negotiator, WhatWaitsSinceOneTimeIsToldInTheOrderOfItsRequests) {
+  constexpr int kNames = 40;
+  Negotiator negotiator(2);
+  std::vector<std::string> asked, told;
+  for (int i = 0; i < kNames; ++i) {
+    asked.push_back("tensor " + std::to_string(7 * i % kNames));
+    auto one = request(asked.back());
+    if (i % 8 == 0) {
+      one.signature.kind = CollectiveKind::recv;
+      one.signature.root = kFromAnyRank;
+    }
+    negotiator.add(1, one, kAsked);
+  }
+  for (const auto& waiting : negotiator.waiting()) told.push_back(waiting.name);
+  EXPECT_EQ(told, asked);
+}
+
 TEST(Negotiator, AJoinWaitsForThoseThatHaveNotJoined) {
   Negotiator negotiator(3);
   Request join;

@@ -50,5 +50,23 @@ TEST(EntryTable, NothingForgottenIsGivenOut) {
   EXPECT_GT(table.allocations(), 21u);  // forgotten names were made anew
 }
 
+TEST(EntryTable, WhatIsPendingComesInTheOrderOfSubmissionAlsoAtOneTime) {
+  constexpr int kNames = 50;
+  EntryTable table(kNames);
+  const auto name = [](int i) { return "tensor " + std::to_string(7 * i % kNames); };
+  for (int i = 0; i < kNames; ++i) {
+    Entry& entry = table.at(name(i));
+    entry.request.name = name(i);
+    entry.order = static_cast<uint64_t>(i) + 1;
+    entry.pending = i % 3 != 0;
+  }
+  int i = 0;
+  for (const Entry* entry : table.pending()) {
+    while (i % 3 == 0) ++i;
+    EXPECT_EQ(entry->request.name, name(i++));
+  }
+  EXPECT_GE(i, kNames - 1);
+}
+
 }  // namespace
 }  // namespace tutti

@@ -1,0 +1,179 @@
+// A Scheduler reads no clock, and where many operations were submitted at one time, what it does
+// with them has the order in which they were submitted, whatever their names hash to.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <deque>
+
+#include "tests/backends/support/world.h"
+#include "tutti/core/agreement/coordinator.h"
+#include "tutti/core/scheduling/scheduler.h"
+
+namespace tutti {
+namespace {
+
+// Rank 1 of two; the test speaks for rank 0.
+class SubmittedAtOnce : public testing::Test {
+ protected:
+  static constexpr int kNames = 40;
+  const Clock::time_point now_ = Clock::time_point(std::chrono::hours(1));
+
+  SubmittedAtOnce() {
+    Scheduler::Hooks hooks;
+    hooks.send = [this](int, std::span<const std::byte> message) {
+      sent_.emplace_back(message.begin(), message.end());
+    };
+    hooks.finish = [this](std::span<Entry* const> entries, const Error*) {
+      for (const Entry* entry : entries) finished_.push_back(entry->request.name);
+    };
+    hooks.broken = [](const std::string& what) { ADD_FAILURE() << what; };
+    hooks.log = [](const std::string&) {};
+    scheduler_.emplace(options_, *ends_[1], 1, 2, statistics_, timeline_, std::move(hooks));
+  }
+  ~SubmittedAtOnce() override { scheduler_->drop(); }
+
+  static Entry named(int number, CollectiveKind kind) {
+    Entry entry;
+    entry.request.name = "tensor " + std::to_string(number);
+    entry.request.signature.kind = kind;
+    entry.request.signature.shape = Shape{4};
+    entry.submitted = Clock::time_point(std::chrono::hours(1));
+    return entry;
+  }
+  // In an order that is neither that of the names nor that of the numbers before.
+  void submit_all(CollectiveKind kind) {
+    for (int i = 0; i < kNames; ++i) {
+      auto& entry = entries_.emplace_back(named(7 * i % kNames, kind));
+      entry.order = static_cast<uint64_t>(i) + 1;
+      names_.push_back(entry.request.name);
+      scheduler_->submit(&entry, now_);
+    }
+    scheduler_->flush();
+  }
+  // Rank 0's answers to sends, which make each a pair; the numbers grow as the sends were asked
+  // for.
+  void make_pairs() {
+    submit_all(CollectiveKind::send);
+    WireWriter answers;
+    const NameCache nobody_knows(0);
+    for (int i = 0; i < kNames; ++i) {
+      Response response;
+      response.name = names_[static_cast<size_t>(i)];
+      response.signature = entries_[static_cast<size_t>(i)].request.signature;
+      response.rows = {1, 0};
+      response.pair = i;
+      answers.put(static_cast<uint8_t>(AnswerType::response));
+      encode_response(answers, response, nobody_knows);
+    }
+    scheduler_->on_answers(WireReader(answers.bytes()), now_);
+    sent_.clear();
+  }
+  void hear_of_plan(const std::vector<std::string>& names) {
+    std::vector<Plan::Tensor> tensors;
+    for (const auto& name : names) {
+      tensors.emplace_back().name = name;
+      tensors.back().signature.shape = Shape{4};
+    }
+    WireWriter answer;
+    answer.put(static_cast<uint8_t>(AnswerType::plan));
+    Plan::build(1, tensors, options_.fusion_bytes, options_.partition_bytes).encode(answer);
+    scheduler_->on_answers(WireReader(answer.bytes()), now_);
+  }
+  std::vector<std::string> names_requested() const {
+    std::vector<std::string> names;
+    const NameCache nobody_knows(0);
+    for (const auto& message : sent_) {
+      WireReader reader(message);
+      if (reader.enumeration<MessageType>(kMessageTypeCount) != MessageType::requests) continue;
+      while (!reader.at_end()) {
+        Request request;
+        int64_t unknown = 0;
+        EXPECT_TRUE(decode_request(reader, nobody_knows, request, unknown));
+        names.push_back(request.name);
+      }
+    }
+    return names;
+  }
+
+  const Options options_;
+  const std::vector<std::unique_ptr<Backend>> ends_ =
+      test::make_backends(find_backend("memory"), 2);
+  Statistics statistics_;
+  Timeline timeline_{1};
+  std::deque<Entry> entries_;
+  std::vector<std::string> names_;  // in the order of submission
+  std::vector<std::vector<std::byte>> sent_;
+  std::vector<std::string> finished_;
+  std::optional<Scheduler> scheduler_;
+};
+
+TEST_F(SubmittedAtOnce, IsAskedForAgainInThatOrder) {
+  submit_all(CollectiveKind::allreduce);
+  sent_.clear();
+  WireWriter forgotten;
+  forgotten.numbers({-1});  // all were asked for in full
+  scheduler_->on_resend(WireReader(forgotten.bytes()));
+  EXPECT_EQ(names_requested(), names_);
+}
+
+TEST_F(SubmittedAtOnce, IsReportedFromTheOldest) {
+  submit_all(CollectiveKind::allreduce);
+  EXPECT_EQ(scheduler_->first_pending(), names_[0]);
+}
+
+TEST_F(SubmittedAtOnce, EndsInThatOrderWhenRank0Leaves) {
+  submit_all(CollectiveKind::allreduce);
+  scheduler_->on_farewell(0, {}, Error(ErrorCode::closed, "rank 0 left"));
+  EXPECT_TRUE(scheduler_->advance(now_));
+  EXPECT_EQ(finished_, names_);
+}
+
+TEST_F(SubmittedAtOnce, EntersAPlanInThatOrder) {
+  submit_all(CollectiveKind::allreduce);
+  auto planned = names_;
+  std::sort(planned.begin(), planned.end());
+  planned.emplace_back("a tensor that does not come");
+  hear_of_plan(planned);
+  EXPECT_EQ(scheduler_->first_pending(), names_[0]);
+  // What a plan holds ends in the order in which the plan got it.
+  scheduler_->on_farewell(0, {}, Error(ErrorCode::closed, "rank 0 left"));
+  EXPECT_TRUE(scheduler_->advance(now_));
+  EXPECT_EQ(finished_, names_);
+}
+
+TEST_F(SubmittedAtOnce, PairsAreToldByTheirNumbers) {
+  make_pairs();
+  const auto farewell = scheduler_->farewell();
+  ASSERT_EQ(farewell.pairs.size(), static_cast<size_t>(2 * kNames));
+  for (int i = 0; i < kNames; ++i) {
+    EXPECT_EQ(farewell.pairs[static_cast<size_t>(2 * i)], i);
+    EXPECT_EQ(farewell.pairs[static_cast<size_t>(2 * i) + 1], 0) << "uses that are finished";
+  }
+}
+
+TEST_F(SubmittedAtOnce, AJoinLeavesPairsByTheirNumbers) {
+  make_pairs();
+  Entry join;
+  scheduler_->join(&join, now_);
+  std::vector<int64_t> left;
+  for (const auto& message : sent_) {
+    WireReader reader(message);
+    if (reader.enumeration<MessageType>(kMessageTypeCount) == MessageType::pair_left)
+      left.push_back(reader.get<int64_t>());
+  }
+  ASSERT_EQ(left.size(), static_cast<size_t>(kNames));
+  EXPECT_TRUE(std::is_sorted(left.begin(), left.end()));
+}
+
+TEST_F(SubmittedAtOnce, StartsWhenTheCallerSaysThatItIs) {
+  scheduler_->on_veto({.plan = 1, .sequence = 0});
+  hear_of_plan({"x"});
+  const auto later = now_ + std::chrono::hours(2);
+  scheduler_->advance(later);
+  ASSERT_EQ(scheduler_->runs().size(), 1u);
+  EXPECT_EQ(scheduler_->runs()[0]->started, later);
+}
+
+}  // namespace
+}  // namespace tutti
