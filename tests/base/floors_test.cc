@@ -1,6 +1,6 @@
 // Holds the house together: includes point down the floors, and down the rooms of a folder, only;
-// the environment is read in one file, no source grows beyond 600 lines and no folder beyond 25
-// files.
+// the environment is read in one file, some rooms know no time, no thread and no lock, no source
+// grows beyond 600 lines, no folder beyond 25 files and no class beyond 30 fields.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,8 +11,12 @@
 #include <map>
 #include <optional>
 #include <regex>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
+
+#include "tests/base/class_fields.h"
 
 namespace tutti {
 namespace {
@@ -26,6 +30,49 @@ constexpr std::array<std::string_view, 5> kBesideTheFloors = {"tools", "tests", 
                                                               "examples", "cmake"};
 constexpr size_t kMostLines = 600;
 constexpr size_t kMostFiles = 25;
+constexpr int kMostFields = 30;
+// Where the product's classes are. Tests and what stands beside may have larger ones.
+constexpr std::array<std::string_view, 8> kProduct = {
+    "base", "tensor", "kernels", "collectives", "backends", "core", "adapters", "tools"};
+
+// Rooms, and files of rooms, that get the time as a value and run in one thread at a time, so that
+// a test can drive them through any order of events. A room that is not there yet is pure once it
+// is.
+constexpr std::array<std::string_view, 6> kPure = {"core/agreement/",      "core/node/",
+                                                   "core/scheduling/",     "core/watch/death.",
+                                                   "core/watch/liveness.", "core/watch/stall."};
+struct Impure {
+  std::string_view path;
+  std::string_view reason;
+};
+constexpr std::array<Impure, 1> kImpure = {{
+    {"core/scheduling/work_state.h",
+     "Threads of the program wait for a Work and read its result: it has a lock and atomics."},
+}};
+
+// A class that has more than kMostFields, and how many it has. The list only shrinks: who takes
+// fields away writes the lower number, and who reaches kMostFields strikes the line.
+struct LargeClass {
+  std::string_view path, name;
+  int fields;
+  std::string_view reason;
+};
+constexpr std::array<LargeClass, 7> kLargeClasses = {{
+    {"backends/shared/pipeline_call.h", "Call", 35,
+     "It is all that one collective over shared memory needs; its chunks become a part of their "
+     "own."},
+    {"backends/ucx/ucx_message.h", "UcxTransfer", 32,
+     "It is one transfer of several protocols, whose states share its fields."},
+    {"backends/ucx/ucx_transport.h", "UcxTransport", 42,
+     "It has all queues of a rank, its peers' and its worker; matching becomes a part of its own."},
+    {"core/engine/engine.h", "Engine", 92,
+     "It has threads, locks, and all that one rank decides; the latter become a node of its own."},
+    {"core/scheduling/run.h", "Run", 40,
+     "It is an operation of five kinds, which become classes of their own."},
+    {"core/scheduling/scheduler.h", "Scheduler", 40,
+     "It follows plans and keeps pairs; both become parts of their own."},
+    {"core/settings/options.h", "Options", 43, "It is the list of all settings, one field each."},
+}};
 
 std::optional<size_t> floor_number(std::string_view folder) {
   const auto found = std::find(kFloors.begin(), kFloors.end(), folder);
@@ -129,6 +176,61 @@ void check_file(const std::string& name, const Lines& lines, Lines& faults) {
   }
 }
 
+// What a pure file may not name; the first match is shown.
+const std::regex& impure() {
+  static const std::regex kWords(
+      R"re(<(thread|mutex|condition_variable|atomic|sys/[^>]*)>|"[^"]*\bdescriptor\.h"|)re"
+      R"re(\b[A-Za-z_]*[Cc]lock::now|\bDeadline::after|\bsleep_for|\bsleep_until|\bthread_local|)re"
+      R"re(\bprocess_state\()re");
+  return kWords;
+}
+
+bool is_pure(std::string_view path) {
+  return std::ranges::any_of(kPure, [&](auto begin) { return path.starts_with(begin); }) &&
+         std::ranges::none_of(kImpure, [&](const Impure& file) { return file.path == path; });
+}
+
+void check_purity(const std::string& name, const Lines& lines, Lines& faults) {
+  if (!is_pure(name)) return;
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const auto code = without_comment(lines[i]);
+    std::smatch match;
+    if (std::regex_search(code, match, impure()))
+      faults.push_back(
+          name + ":" + std::to_string(i + 1) + ": " + match.str() +
+          " in a pure file: it gets the time as a value, and has no thread and no lock");
+  }
+}
+
+// Counts the fields of a file's classes; `met` are the large classes that were found.
+void check_classes(const std::string& name, const Lines& lines,
+                   std::span<const LargeClass> large_classes, std::vector<const LargeClass*>& met,
+                   Lines& faults) {
+  static const std::vector<std::string> kEndings = {".h", ".cc", ".c", ".cu"};
+  const auto ending = fs::path(name).extension().string();
+  if (std::ranges::count(kProduct, first_part(name)) == 0 ||
+      std::ranges::count(kEndings, ending) == 0)
+    return;
+  std::string text;
+  for (const auto& line : lines) text += line + "\n";
+  for (const auto& [class_name, line, fields] : test::classes_of(text)) {
+    const auto listed = std::ranges::find_if(large_classes, [&](const LargeClass& large) {
+      return large.path == name && large.name == class_name;
+    });
+    const bool is_listed = listed != large_classes.end();
+    if (is_listed) met.push_back(&*listed);
+    const int most = is_listed ? listed->fields : kMostFields;
+    const auto found = name + ":" + std::to_string(line) + ": " + class_name + " has " +
+                       std::to_string(fields) + " fields, ";
+    if (fields > most)
+      faults.push_back(found + "more than " + std::to_string(most) + ": give it parts");
+    else if (is_listed && fields <= kMostFields)
+      faults.push_back(found + "and is no large class any more: strike it from the list");
+    else if (is_listed && fields < most)
+      faults.push_back(found + "fewer than the " + std::to_string(most) + " listed: list as many");
+  }
+}
+
 bool is_source(const fs::path& path) {
   static const std::vector<std::string> kEndings = {".h",  ".cc",    ".c",  ".cu",
                                                     ".in", ".cmake", ".sh", ".txt"};
@@ -147,8 +249,9 @@ struct Report {
   Lines faults;
 };
 
-Report check_tree(const fs::path& root) {
+Report check_tree(const fs::path& root, std::span<const LargeClass> large_classes) {
   Report report;
+  std::vector<const LargeClass*> met;
   std::map<std::string, size_t> files_in;
   std::vector<std::string_view> folders(kFloors.begin(), kFloors.end());
   folders.insert(folders.end(), kBesideTheFloors.begin(), kBesideTheFloors.end());
@@ -165,20 +268,28 @@ Report check_tree(const fs::path& root) {
         report.faults.push_back(relative.string() + ": " + std::to_string(lines.size()) +
                                 " lines, more than " + std::to_string(kMostLines));
       check_file(relative.string(), lines, report.faults);
+      check_purity(relative.string(), lines, report.faults);
+      check_classes(relative.string(), lines, large_classes, met, report.faults);
     }
   }
   for (const auto& [folder, count] : files_in)
     if (count > kMostFiles)
       report.faults.push_back(folder + ": " + std::to_string(count) + " files, more than " +
                               std::to_string(kMostFiles) + ": give it rooms");
+  for (const auto& large : large_classes)
+    if (std::ranges::count(met, &large) == 0)
+      report.faults.push_back(std::string(large.path) + ": has no class " +
+                              std::string(large.name) + ", which the list names as large");
   std::sort(report.faults.begin(), report.faults.end());
   return report;
 }
 
 TEST(Floors, ThisTreeIsSound) {
-  const auto report = check_tree(TUTTI_SOURCE_DIR);
+  const auto report = check_tree(TUTTI_SOURCE_DIR, kLargeClasses);
   EXPECT_GT(report.file_count, 100) << "where are the sources? " << TUTTI_SOURCE_DIR;
   for (const auto& fault : report.faults) ADD_FAILURE() << fault;
+  for (const auto& [path, reason] : kImpure)
+    EXPECT_TRUE(fs::exists(fs::path(TUTTI_SOURCE_DIR) / path)) << path << " is listed, but gone";
 }
 
 // A tree of its own in the temporary folder, with the faults that the test plants.
@@ -195,7 +306,9 @@ class PlantedTree : public testing::Test {
     fs::create_directories((root_ / path).parent_path());
     std::ofstream(root_ / path) << text;
   }
-  Lines faults() const { return check_tree(root_).faults; }
+  Lines faults(std::span<const LargeClass> large_classes = {}) const {
+    return check_tree(root_, large_classes).faults;
+  }
 
  private:
   fs::path root_;
@@ -312,6 +425,79 @@ TEST_F(PlantedTree, AFolderOfMoreThan25FilesIsFound) {
   }
   EXPECT_THAT(faults(), ElementsAre("core/watch: 26 files, more than 25: give it rooms",
                                     "tests/planted/core: 26 files, more than 25: give it rooms"));
+}
+
+TEST_F(PlantedTree, AClockAThreadOrALockInAPureRoomIsFound) {
+  plant("core/agreement/a.h", "#include <mutex>\n#include <string>\n#include <sys/epoll.h>\n");
+  plant("core/node/a.cc",
+        "thread_local int calls;\n// Clock::now() is the caller's.\nauto now = Clock::now();\n");
+  plant("core/node/b.cc",
+        "#include \"tutti/base/descriptor.h\"\nauto end = Deadline::after(1);\n"
+        "auto now = std::chrono::steady_clock::now();\n");
+  plant("core/scheduling/a.cc",
+        "#include <thread>\nvoid f() { std::this_thread::sleep_for(second); }\n"
+        "auto state = process_state(pid);\n");
+  plant("core/watch/liveness.cc", "#include <atomic>\n#include <condition_variable>\n");
+  const std::string why =
+      " in a pure file: it gets the time as a value, and has no thread and no lock";
+  EXPECT_THAT(
+      faults(),
+      ElementsAre(
+          "core/agreement/a.h:1: <mutex>" + why, "core/agreement/a.h:3: <sys/epoll.h>" + why,
+          "core/node/a.cc:1: thread_local" + why, "core/node/a.cc:3: Clock::now" + why,
+          "core/node/b.cc:1: \"tutti/base/descriptor.h\"" + why,
+          "core/node/b.cc:2: Deadline::after" + why, "core/node/b.cc:3: steady_clock::now" + why,
+          "core/scheduling/a.cc:1: <thread>" + why, "core/scheduling/a.cc:2: sleep_for" + why,
+          "core/scheduling/a.cc:3: process_state(" + why,
+          "core/watch/liveness.cc:1: <atomic>" + why,
+          "core/watch/liveness.cc:2: <condition_variable>" + why));
+}
+
+TEST_F(PlantedTree, OtherRoomsAndNamedFilesHaveClocksAndLocks) {
+  plant("core/engine/engine.h", "#include <mutex>\nauto now = Clock::now();\n");
+  plant("core/scheduling/work_state.h", "#include <atomic>\n#include <mutex>\n");
+  plant("core/watch/timeline.cc", "auto now = Clock::now();\n");
+  plant("core/agreement/a.cc", "Clock::time_point now;\nauto process_states = 1;\n");
+  EXPECT_THAT(faults(), IsEmpty());
+}
+
+// `count` fields, six a line.
+std::string class_of(int count) {
+  std::string text = "class Big {\n  int first_";
+  for (int i = 1; i < count; ++i) text += i % 6 == 0 ? ";\n  int x_" : ", x_";
+  return text + ";\n};\n";
+}
+
+TEST_F(PlantedTree, AClassOfMoreThan30FieldsIsFound) {
+  plant("core/engine/large_enough.h", class_of(30));
+  plant("core/engine/too_large.h", "\n" + class_of(31));
+  plant("tools/run/too_large.cc", class_of(40));
+  plant("tests/core/test.h", class_of(50));
+  EXPECT_THAT(
+      faults(),
+      ElementsAre("core/engine/too_large.h:2: Big has 31 fields, more than 30: give it parts",
+                  "tools/run/too_large.cc:1: Big has 40 fields, more than 30: give it parts"));
+}
+
+TEST_F(PlantedTree, TheListOfLargeClassesOnlyShrinks) {
+  constexpr std::array<LargeClass, 5> kListed = {{{"core/as_listed.h", "Big", 33, "?"},
+                                                  {"core/fewer.h", "Big", 33, "?"},
+                                                  {"core/gone.h", "Big", 33, "?"},
+                                                  {"core/more.h", "Big", 33, "?"},
+                                                  {"core/small.h", "Big", 33, "?"}}};
+  plant("core/as_listed.h", class_of(33));
+  plant("core/fewer.h", class_of(32));
+  plant("core/gone.h", "class Small {};\n");
+  plant("core/more.h", class_of(34));
+  plant("core/small.h", class_of(30));
+  EXPECT_THAT(
+      faults(kListed),
+      ElementsAre(
+          "core/fewer.h:1: Big has 32 fields, fewer than the 33 listed: list as many",
+          "core/gone.h: has no class Big, which the list names as large",
+          "core/more.h:1: Big has 34 fields, more than 33: give it parts",
+          "core/small.h:1: Big has 30 fields, and is no large class any more: strike it from "
+          "the list"));
 }
 
 }  // namespace
