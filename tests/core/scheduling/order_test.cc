@@ -112,7 +112,7 @@ TEST_F(SubmittedAtOnce, IsAskedForAgainInThatOrder) {
   submit_all(CollectiveKind::allreduce);
   sent_.clear();
   WireWriter forgotten;
-  forgotten.numbers({-1});  // all were asked for in full
+  forgotten.numbers(std::vector<int64_t>{-1});  // all were asked for in full
   scheduler_->on_resend(WireReader(forgotten.bytes()));
   EXPECT_EQ(names_requested(), names_);
 }
