@@ -29,7 +29,7 @@ class SubmittedAtOnce : public testing::Test {
     };
     hooks.broken = [](const std::string& what) { ADD_FAILURE() << what; };
     hooks.log = [](const std::string&) {};
-    scheduler_.emplace(options_, *ends_[1], 1, 2, statistics_, timeline_, std::move(hooks));
+    scheduler_.emplace(options_, *ends_[1], peers_, 1, 2, statistics_, timeline_, std::move(hooks));
   }
   ~SubmittedAtOnce() override { scheduler_->drop(); }
 
@@ -105,6 +105,7 @@ class SubmittedAtOnce : public testing::Test {
   std::vector<std::string> names_;  // in the order of submission
   std::vector<std::vector<std::byte>> sent_;
   std::vector<std::string> finished_;
+  Peers peers_{2};
   std::optional<Scheduler> scheduler_;
 };
 
