@@ -23,7 +23,7 @@ struct Death {
   int pid = 0;
   int signal = 0;  // 0: it exited
   int code = 0;
-  std::string host;
+  std::string host = {};
   bool failed() const { return signal != 0 || code != 0; }
 };
 
