@@ -125,7 +125,7 @@ TEST_F(SubmittedAtOnce, IsReportedFromTheOldest) {
 
 TEST_F(SubmittedAtOnce, EndsInThatOrderWhenRank0Leaves) {
   submit_all(CollectiveKind::allreduce);
-  scheduler_->on_farewell(0, {}, Error(ErrorCode::closed, "rank 0 left"));
+  peers_.on_farewell({0, {}, Error(ErrorCode::closed, "rank 0 left"), {}});
   EXPECT_TRUE(scheduler_->advance(now_));
   EXPECT_EQ(finished_, names_);
 }
@@ -138,7 +138,7 @@ TEST_F(SubmittedAtOnce, EntersAPlanInThatOrder) {
   hear_of_plan(planned);
   EXPECT_EQ(scheduler_->first_pending(), names_[0]);
   // What a plan holds ends in the order in which the plan got it.
-  scheduler_->on_farewell(0, {}, Error(ErrorCode::closed, "rank 0 left"));
+  peers_.on_farewell({0, {}, Error(ErrorCode::closed, "rank 0 left"), {}});
   EXPECT_TRUE(scheduler_->advance(now_));
   EXPECT_EQ(finished_, names_);
 }
