@@ -98,8 +98,7 @@ class Inquiring : public testing::Test {
   Inquiring() : ranks_(2) {
     ranks_[0].submit("x", x_);
     ranks_.settle({0, 1});
-    ranks_[1].end().abort(Error(ErrorCode::internal, "killed"));
-    ranks_[1].end().progress();
+    ranks_[1].die();
     EXPECT_TRUE(ranks_.step(0)) << "that the phase changed is a move";
     EXPECT_EQ(ranks_[0].node().phase(), Phase::inquiring);
     EXPECT_TRUE(ranks_[0].asks_for_deaths);

@@ -21,10 +21,10 @@ class SteppedRank final : private Outside, private Driver {
   SteppedRank(int rank, int size, std::unique_ptr<Backend> end)
       : context_(thread_context(rank, size, nullptr)),
         options_(made_options()),
-        end_(std::move(end)),
-        node_(options_, context_, {*end_, *this, timeline_, statistics_}) {
+        end_(std::move(end)) {
     context_.name = "memory";
-    node_.start();
+    node_.emplace(options_, context_, Node::Ports{*end_, *this, timeline_, statistics_});
+    node_->start();
   }
 
   /// An operation of this name, in place, taken in the next step.
@@ -51,11 +51,18 @@ class SteppedRank final : private Outside, private Driver {
   void bring(KnownDeaths deaths) { batch_.deaths = std::move(deaths); }
   void bring_told() { batch_.is_told = true; }
 
-  bool step(Clock::time_point now) { return node_.step(batch_, now); }
-  Node& node() { return node_; }
-  Backend& end() { return *end_; }
-  /// What this rank does with its link when it has closed.
-  void say_goodbye() { end_->transport()->goodbye(1); }
+  bool step(Clock::time_point now) {
+    const bool was_over = node_->phase() == Phase::over;
+    const bool moved = node_->step(batch_, now);
+    if (!was_over && node_->may_say_goodbye()) end_->transport()->goodbye(1);
+    return moved;
+  }
+  Node& node() { return *node_; }
+  /// This rank is gone without a word; nothing but its end is used of it any more.
+  void die() {
+    node_.reset();
+    end_.reset();
+  }
 
   /// Of each operation that is over: its name, and the error with which it ended.
   std::vector<std::pair<std::string, std::optional<Error>>> ended;
@@ -124,7 +131,7 @@ class SteppedRank final : private Outside, private Driver {
   std::list<Entry> entries_;
   uint64_t orders_ = 0;
   Node::Batch batch_;
-  Node node_;
+  std::optional<Node> node_;
 };
 
 /// Ranks that a test steps in turn, at a time that it sets.
