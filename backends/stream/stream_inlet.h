@@ -8,7 +8,7 @@
 
 namespace tutti {
 
-/// The incoming half of one peer of a StreamTransport: bytes of the channel become frames, whose
+/// The incoming half of one peer of a StreamCore: bytes of the channel become frames, whose
 /// payload goes straight to where the reader wants it.
 class Inlet {
  public:

@@ -9,7 +9,7 @@
 
 namespace tutti {
 
-/// The outgoing half of one peer of a StreamTransport: sends and protocol messages become frames,
+/// The outgoing half of one peer of a StreamCore: sends and protocol messages become frames,
 /// frames become bytes in the channel.
 ///
 /// Three queues: protocol and control messages, which go first; sends that the peer has not heard

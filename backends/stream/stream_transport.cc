@@ -2,416 +2,65 @@
 
 #include <sys/epoll.h>
 
-#include <algorithm>
-#include <cstring>
+#include <exception>
 #include <utility>
 
 #include "tutti/backends/backend.h"
-#include "tutti/base/check.h"
 #include "tutti/base/deadline.h"
 
 namespace tutti {
 
 namespace {
 
-using Stage = Transfer::Stage;
-
-// Control messages of one peer that may wait for take(); beyond it the peer is not read.
-constexpr size_t kMaxInboxBytes = 64 << 20;
-constexpr size_t kMostSpareBuffers = 16;
-constexpr size_t kMostSpareBytes = 64 << 10;
+// Between two looks whether the last bytes have arrived, which wakes no sleeper.
+constexpr double kDeliveryLook = 0.002;  // seconds
 
 }  // namespace
 
 StreamTransport::StreamTransport(int rank, std::vector<std::unique_ptr<Channel>> channels)
-    : rank_(rank),
-      credit_(eager_credit(static_cast<int>(channels.size()))),
-      transfers_(counters_.allocations),
-      arrival_nodes_(counters_.allocations),
-      frames_(counters_.allocations),
-      buffers_(credit_ * channels.size()) {
-  const int size = static_cast<int>(channels.size());
-  TUTTI_CHECK(rank >= 0 && rank < size);
-  counters_.bytes_to_peer.assign(channels.size(), 0);
+    : StreamCore(rank, std::move(channels)) {
   poller_.watch(abort_bell_.descriptor(), EPOLLIN);
-  for (int i = 0; i < size; ++i) {
-    const auto at = static_cast<size_t>(i);
-    TUTTI_CHECK((channels[at] == nullptr) == (i == rank));
-    peers_.push_back(i == rank ? nullptr
-                               : std::make_unique<Peer>(i, Outlet::Shared{frames_, counters_},
-                                                        counters_.bytes_to_peer[at], credit_));
-    if (i == rank) continue;
-    peers_[at]->route = channels[at]->route();
-    peers_[at]->channel = std::move(channels[at]);
-    peers_[at]->channel->watch(poller_);
+  watch_channels(poller_);
+}
+
+bool StreamTransport::progress() {
+  if (abort_rung_.load(std::memory_order_relaxed) &&
+      abort_rung_.exchange(false, std::memory_order_acquire)) {
+    abort_bell_.silence();
+    fail_everything();
+    return true;
   }
+  return StreamCore::progress();
 }
 
-// --- tickets ------------------------------------------------------------------------------------
-
-StreamTransport::Peer& StreamTransport::peer_at(int rank) {
-  TUTTI_CHECK(rank >= 0 && rank < size() && rank != rank_);
-  return *peers_[static_cast<size_t>(rank)];
+bool StreamTransport::arm() {
+  return !abort_rung_.load(std::memory_order_acquire) && StreamCore::arm();
 }
 
-Transfer* StreamTransport::make_transfer(int peer, uint64_t tag, uint32_t key, bool is_send,
-                                         size_t bytes) {
-  Transfer* transfer = transfers_.take();
-  ++transfer->generation;
-  transfer->stage = Stage::failed;
-  transfer->is_send = is_send;
-  transfer->cancelled = false;
-  transfer->peer = peer;
-  transfer->tag = tag;
-  transfer->key = key;
-  transfer->verdict = 0;
-  transfer->source = nullptr;
-  transfer->target = nullptr;
-  transfer->bytes = bytes;
-  transfer->moved = 0;
-  transfer->remote = 0;
-  return transfer;
+void StreamTransport::abort(const Error&) noexcept {
+  // In this order: who sees the flag silences the bell, for good.
+  abort_bell_.ring();
+  abort_rung_.store(true, std::memory_order_release);
 }
 
-Transfer* StreamTransport::find(Ticket ticket) {
-  const auto index = static_cast<uint32_t>(ticket);
-  Transfer* transfer = index == 0 ? nullptr : transfers_.at(index - 1);
-  const bool is_it = transfer && transfer->stage != Stage::unused && transfer->ticket() == ticket;
-  return is_it ? transfer : nullptr;
-}
-
-Transfer* StreamTransport::find_send(const Peer& peer, Ticket ticket, Stage stage) {
-  Transfer* transfer = find(ticket);
-  const bool is_it =
-      transfer && transfer->is_send && transfer->peer == peer.rank && transfer->stage == stage;
-  return is_it ? transfer : nullptr;
-}
-
-Ticket StreamTransport::isend(int to, const MessageHeader& header,
-                              std::span<const std::byte> bytes) {
-  Peer& peer = peer_at(to);
-  Transfer* transfer = make_transfer(to, header.tag, header.key, true, bytes.size());
-  transfer->verdict = header.verdict;
-  transfer->source = bytes.data();
-  if (peer.channel && !aborted_) {
-    transfer->stage = Stage::fresh;
-    peer.outlet.send(transfer);
-  }
-  return transfer->ticket();
-}
-
-Ticket StreamTransport::irecv(int from, uint64_t tag, uint32_t key, std::span<std::byte> bytes) {
-  peer_at(from);
-  Transfer* transfer = make_transfer(from, tag, key, false, bytes.size());
-  transfer->target = bytes.data();
-  if (!aborted_) match(transfer);
-  return transfer->ticket();
-}
-
-TransferState StreamTransport::test(Ticket ticket, uint32_t* verdict) {
-  Transfer* transfer = find(ticket);
-  if (!transfer) return TransferState::failed;
-  if (!transfer->over()) return TransferState::pending;
-  const bool done = transfer->stage == Stage::done;
-  if (done && !transfer->is_send && verdict) *verdict |= transfer->verdict;
-  if (!transfer->is_send && transfer->verdict != 0) std::erase(vetoed_, transfer);
-  transfer->stage = Stage::unused;
-  transfers_.give_back(transfer);
-  return done ? TransferState::done : TransferState::failed;
-}
-
-void StreamTransport::cancel(Ticket ticket) {
-  Transfer* transfer = find(ticket);
-  if (!transfer || transfer->over()) return;
-  Peer& peer = peer_at(transfer->peer);
-  if (transfer->is_send) return peer.outlet.cancel(transfer);
-  // What is being read into it, and what may still come for it, goes nowhere.
-  if (transfer->stage == Stage::posted) posted_.remove(transfer);
-  if (peer.receive == transfer) {
-    peer.receive = nullptr;
-    peer.inlet.redirect(nullptr);
-  }
-  finish(transfer, Stage::failed);
-}
-
-void StreamTransport::finish(Transfer* transfer, Stage stage) { transfer->stage = stage; }
-
-// --- matching -----------------------------------------------------------------------------------
-
-// A new receive, or one whose sender has thought better of it.
-void StreamTransport::match(Transfer* receive) {
-  if (Arrival* arrival = arrivals_.find(receive->peer, receive->tag, receive->key))
-    return take_arrival(receive, arrival);
-  if (!peer_at(receive->peer).channel) return finish(receive, Stage::failed);
-  receive->stage = Stage::posted;
-  posted_.add(receive);
-}
-
-void StreamTransport::take_arrival(Transfer* receive, Arrival* arrival) {
-  Peer& peer = peer_at(receive->peer);
-  receive->verdict = arrival->verdict;
-  if (receive->verdict != 0) vetoed_.push_back(receive);
-  if (arrival->announced) {
-    grant_or_refuse(peer, receive, arrival->bytes, arrival->remote);
-    --peer.announces_held;
-    return forget_arrival(arrival);
-  }
-  const bool fits = receive->bytes == arrival->bytes;
-  const size_t here = arrival->complete ? arrival->bytes : peer.inlet.arrived();
-  if (fits && here > 0) std::memcpy(receive->target, arrival->buffer, here);
-  if (arrival->complete) {
-    finish(receive, fits ? Stage::done : Stage::failed);
-    return_credit(peer, eager_cost(arrival->bytes));
-  } else {
-    // The rest of it is still to be read, from now on straight to where it belongs.
-    peer.arrival = nullptr;
-    peer.receive = fits ? receive : nullptr;
-    peer.inlet.redirect(fits ? receive->target : nullptr);
-    finish(receive, fits ? Stage::filling : Stage::failed);
-  }
-  forget_arrival(arrival);
-}
-
-void StreamTransport::grant_or_refuse(Peer& peer, Transfer* receive, size_t bytes, Ticket remote) {
-  if (receive->bytes != bytes) {
-    peer.outlet.tell({.type = FrameType::refuse, .ticket = remote});
-    return finish(receive, Stage::failed);
-  }
-  receive->stage = Stage::granted;
-  receive->remote = remote;
-  receive->moved = 0;
-  peer.outlet.tell({.type = FrameType::grant, .tag = receive->ticket(), .ticket = remote});
-}
-
-void StreamTransport::forget_arrival(Arrival* arrival) {
-  arrivals_.remove(arrival);
-  if (arrival->verdict != 0) --vetoes_here_;
-  if (!arrival->announced) buffers_.give_back(arrival->buffer, arrival->bytes);
-  arrival_nodes_.give_back(arrival);
-}
-
-void StreamTransport::return_credit(Peer& peer, uint64_t cost) {
-  peer.eager_held -= cost;
-  if (peer.channel) peer.outlet.return_credit(cost);
-}
-
-// --- tags that are not wanted any more ----------------------------------------------------------
-
-void StreamTransport::discard(uint64_t first, uint64_t last) {
-  if (first > last) return;
-  arrivals_.for_each([&](Arrival* arrival) {
-    if (arrival->tag < first || arrival->tag > last) return;
-    Peer& peer = peer_at(arrival->peer);
-    if (arrival->announced) {
-      --peer.announces_held;
-      if (peer.channel) peer.outlet.tell({.type = FrameType::refuse, .ticket = arrival->remote});
-    } else if (arrival->complete) {
-      return_credit(peer, eager_cost(arrival->bytes));
-    } else {
-      peer.arrival = nullptr;
-      peer.inlet.redirect(nullptr);
+void StreamTransport::goodbye(double seconds) noexcept {
+  try {
+    const auto deadline = Deadline::after(seconds);
+    begin_goodbye();
+    while (true) {
+      const bool moved = progress();
+      if (is_flushed() || deadline.passed()) return;
+      const auto next_look = is_written() ? Deadline::after(kDeliveryLook) : deadline;
+      if (!moved && arm()) poller_.wait(next_look.poll_milliseconds());
     }
-    forget_arrival(arrival);
-  });
-  discarded_.insert(first, last);
-}
-
-bool StreamTransport::has_veto(uint64_t tag) const {
-  for (const Transfer* receive : vetoed_)
-    if (receive->tag == tag) return true;
-  return vetoes_here_ > 0 &&
-         arrivals_.any(tag, [](const Arrival& arrival) { return arrival.verdict != 0; });
-}
-
-// --- frames that come in ------------------------------------------------------------------------
-
-std::byte* StreamTransport::frame_begins(int from, const FrameHeader& frame) {
-  Peer& peer = peer_at(from);
-  switch (frame.type) {
-    case FrameType::eager:
-      return eager_begins(peer, frame);
-    case FrameType::data:
-      return data_begins(peer, frame);
-    case FrameType::control:
-      if (!spare_.empty()) {
-        peer.control = std::move(spare_.back());
-        spare_.pop_back();
-      }
-      peer.control.resize(frame.payload());
-      return peer.control.data();
-    default:
-      return nullptr;
+  } catch (const std::exception&) {
+    // A peer that was not told sees the end of the connection instead.
   }
 }
 
-Transfer* StreamTransport::take_posted(const Peer& peer, const FrameHeader& frame) {
-  Transfer* receive = posted_.find(peer.rank, frame.tag, frame.key);
-  if (receive == nullptr) return nullptr;
-  posted_.remove(receive);
-  receive->verdict = frame.verdict;
-  if (receive->verdict != 0) vetoed_.push_back(receive);
-  return receive;
-}
-
-Arrival* StreamTransport::arrive(const Peer& peer, const FrameHeader& frame) {
-  Arrival* arrival = arrival_nodes_.take();
-  arrival->peer = peer.rank;
-  arrival->tag = frame.tag;
-  arrival->key = frame.key;
-  arrival->verdict = frame.verdict;
-  arrival->bytes = frame.length;
-  arrival->announced = frame.type == FrameType::announce;
-  arrival->complete = false;
-  arrival->remote = arrival->announced ? frame.ticket : 0;
-  arrivals_.add(arrival);
-  if (arrival->verdict != 0) ++vetoes_here_;
-  return arrival;
-}
-
-std::byte* StreamTransport::eager_begins(Peer& peer, const FrameHeader& frame) {
-  peer.eager_held += eager_cost(frame.length);
-  if (peer.eager_held > credit_)
-    throw Error(ErrorCode::corrupt_data, "it sent more messages than it had credit for");
-  peer.outlet.add_credit(frame.ticket);
-  if (discarded_.contains(frame.tag)) return nullptr;
-  if (Transfer* receive = take_posted(peer, frame)) {
-    if (receive->bytes != frame.length) {
-      finish(receive, Stage::failed);
-      return nullptr;
-    }
-    receive->stage = Stage::filling;
-    peer.receive = receive;
-    return receive->target;
-  }
-  peer.arrival = arrive(peer, frame);
-  return peer.arrival->buffer = buffers_.take(frame.length);
-}
-
-std::byte* StreamTransport::data_begins(Peer& peer, const FrameHeader& frame) {
-  Transfer* receive = find(frame.ticket);
-  // Not there: it was cancelled, and its data, granted before, goes nowhere.
-  if (!receive || receive->is_send || receive->peer != peer.rank ||
-      receive->stage != Stage::granted)
-    return nullptr;
-  if (frame.length > receive->bytes - receive->moved)
-    throw Error(ErrorCode::corrupt_data, "it sent more data than the message has");
-  peer.receive = receive;
-  return receive->target + receive->moved;
-}
-
-void StreamTransport::frame_ends(int from, const FrameHeader& frame) {
-  Peer& peer = peer_at(from);
-  switch (frame.type) {
-    case FrameType::eager:
-      if (peer.arrival) {
-        peer.arrival->complete = true;
-        peer.arrival = nullptr;
-        return;
-      }
-      if (peer.receive) finish(std::exchange(peer.receive, nullptr), Stage::done);
-      return return_credit(peer, eager_cost(frame.length));
-    case FrameType::data:
-      if (Transfer* receive = std::exchange(peer.receive, nullptr)) {
-        receive->moved += frame.length;
-        if (receive->moved == receive->bytes) finish(receive, Stage::done);
-      }
-      return;
-    case FrameType::announce:
-      return announced(peer, frame);
-    case FrameType::grant:
-      if (Transfer* send = find_send(peer, frame.ticket, Stage::announced))
-        peer.outlet.grant(send, frame.tag);
-      return;
-    case FrameType::refuse:
-      if (Transfer* send = find_send(peer, frame.ticket, Stage::announced))
-        peer.outlet.refuse(send);
-      return;
-    case FrameType::withdraw:
-      return withdrawn(peer, frame);
-    case FrameType::credit:
-      return peer.outlet.add_credit(frame.length);
-    case FrameType::control:
-      peer.inbox_bytes += peer.control.size();
-      inbox_.push_back({peer.rank, std::exchange(peer.control, {})});
-      if (peer.inbox_bytes >= kMaxInboxBytes) peer.inlet.stop();
-      return;
-    case FrameType::goodbye:
-      peer.said_goodbye = true;
-      return peer.inlet.stop();
-  }
-}
-
-void StreamTransport::announced(Peer& peer, const FrameHeader& frame) {
-  if (discarded_.contains(frame.tag))
-    return peer.outlet.tell({.type = FrameType::refuse, .ticket = frame.ticket});
-  if (Transfer* receive = take_posted(peer, frame))
-    return grant_or_refuse(peer, receive, frame.length, frame.ticket);
-  if (++peer.announces_held > kMaxAnnounced)
-    throw Error(ErrorCode::corrupt_data, "it announced more messages than are allowed");
-  arrive(peer, frame);
-}
-
-void StreamTransport::withdrawn(Peer& peer, const FrameHeader& frame) {
-  Arrival* found = nullptr;
-  arrivals_.any(frame.tag, [&](Arrival& arrival) {
-    const bool is_it =
-        arrival.peer == peer.rank && arrival.announced && arrival.remote == frame.ticket;
-    if (is_it) found = &arrival;
-    return is_it;
-  });
-  if (found) {
-    --peer.announces_held;
-    return forget_arrival(found);
-  }
-  // Granted already: the receive waits again, as if the message had never been sent.
-  transfers_.for_each([&](Transfer& receive) {
-    if (receive.is_send || receive.stage != Stage::granted || receive.peer != peer.rank ||
-        receive.remote != frame.ticket)
-      return;
-    if (receive.verdict != 0) std::erase(vetoed_, &receive);
-    receive.verdict = 0;
-    match(&receive);
-  });
-}
-
-// --- control messages and events ----------------------------------------------------------------
-
-void StreamTransport::post(int to, std::span<const std::byte> message) {
-  TUTTI_CHECK(message.size() <= kMaxControlBytes);
-  Peer& peer = peer_at(to);
-  if (!peer.channel || aborted_) return;
-  if (!peer.outlet.post(message)) lose(peer, "it does not take its control messages");
-}
-
-bool StreamTransport::take(int& peer, std::vector<std::byte>& message) {
-  if (inbox_.empty()) return false;
-  auto& oldest = inbox_.front();
-  peer = oldest.peer;
-  message.swap(oldest.bytes);
-  Peer& from = peer_at(peer);
-  from.inbox_bytes -= message.size();
-  if (from.inbox_bytes < kMaxInboxBytes && !from.said_goodbye) from.inlet.resume();
-  if (spare_.size() < kMostSpareBuffers && oldest.bytes.capacity() <= kMostSpareBytes)
-    spare_.push_back(std::move(oldest.bytes));
-  inbox_.pop_front();
-  return true;
-}
-
-std::optional<PeerEvent> StreamTransport::take_event() {
-  if (events_.empty()) return {};
-  auto event = std::move(events_.front());
-  events_.pop_front();
-  return event;
-}
-
-double StreamTransport::quiet_seconds(int peer) {
-  Peer& asked = peer_at(peer);
-  return asked.channel ? asked.channel->quiet_seconds() : kQuietForEver;
-}
-
-std::string_view StreamTransport::route(int peer) const {
-  if (peer == rank_) return "self";
-  return peers_.at(static_cast<size_t>(peer))->route;
+std::unique_ptr<Transport> make_stream_transport(int rank,
+                                                 std::vector<std::unique_ptr<Channel>> channels) {
+  return std::make_unique<StreamTransport>(rank, std::move(channels));
 }
 
 }  // namespace tutti

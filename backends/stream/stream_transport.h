@@ -1,27 +1,17 @@
 #pragma once
 
 #include <atomic>
-#include <deque>
 #include <memory>
 #include <vector>
 
-#include "tutti/backends/channel.h"
-#include "tutti/backends/stream/eager_buffers.h"
-#include "tutti/backends/stream/stream_inlet.h"
-#include "tutti/backends/stream/stream_outlet.h"
-#include "tutti/backends/stream/tag_set.h"
-#include "tutti/backends/stream/transfer.h"
+#include "tutti/backends/stream/stream_core.h"
 #include "tutti/base/descriptor.h"
-#include "tutti/collectives/transport.h"
 
 namespace tutti {
 
-/// The Transport over Channels: one protocol (frame.h) for memory, shm, tcp and any mix of them.
-/// Matches messages with receives; the two halves of each peer move the bytes. Small messages are
-/// sent at once and wait here, bounded by credit, if their receive comes late; larger ones wait at
-/// the sender, so that nothing is blocked behind them. Everything comes from pools: once warm, no
-/// message allocates.
-class StreamTransport final : public Transport, private Inlet::Reader {
+/// A StreamCore for threads: one may sleep on its descriptor, any may abort it, and goodbye()
+/// waits.
+class StreamTransport final : public StreamCore {
  public:
   StreamTransport(int rank, std::vector<std::unique_ptr<Channel>> channels);
 
@@ -29,99 +19,19 @@ class StreamTransport final : public Transport, private Inlet::Reader {
   bool arm() override;
   int descriptor() const override { return poller_.descriptor(); }
   void abort(const Error& error) noexcept override;
-
-  int rank() const override { return rank_; }
-  int size() const override { return static_cast<int>(peers_.size()); }
-  Ticket isend(int peer, const MessageHeader& header, std::span<const std::byte> bytes) override;
-  Ticket irecv(int peer, uint64_t tag, uint32_t key, std::span<std::byte> bytes) override;
-  TransferState test(Ticket ticket, uint32_t* verdict) override;
-  void cancel(Ticket ticket) override;
-  void discard(uint64_t first, uint64_t last) override;
-  bool has_veto(uint64_t tag) const override;
-
-  void post(int peer, std::span<const std::byte> message) override;
-  bool take(int& peer, std::vector<std::byte>& message) override;
-  std::optional<PeerEvent> take_event() override;
   void goodbye(double seconds) noexcept override;
-  TransportCounters counters() const override { return counters_; }
-  std::string_view route(int peer) const override;
-  double quiet_seconds(int peer) override;
 
  private:
-  struct Peer {
-    Peer(int number, Outlet::Shared shared, uint64_t& bytes_written, uint64_t credit)
-        : rank(number), outlet(shared, bytes_written, credit) {}
-
-    const int rank;
-    std::unique_ptr<Channel> channel;  // null once the peer is gone
-    std::string route;
-    Outlet outlet;
-    Inlet inlet;
-    // Where the payload that is being read goes: one of these, or nowhere.
-    Transfer* receive = nullptr;
-    Arrival* arrival = nullptr;
-    std::vector<std::byte> control;
-    bool said_goodbye = false;
-    uint64_t eager_held = 0;      // cost of the eager messages that this side is not done with
-    uint32_t announces_held = 0;  // announcements that wait for a receive
-    size_t inbox_bytes = 0;       // control messages not taken yet
-  };
-  struct ControlMessage {
-    int peer = -1;
-    std::vector<std::byte> bytes;
+  // Channels forget themselves in the poller, so they go before it, and before the core.
+  struct ChannelsGoFirst {
+    StreamTransport& transport;
+    ~ChannelsGoFirst() { transport.end_channels(); }
   };
 
-  std::byte* frame_begins(int peer, const FrameHeader& frame) override;
-  void frame_ends(int peer, const FrameHeader& frame) override;
-  /// Takes the receive that was posted for a frame's message out of the table; null: there is none.
-  Transfer* take_posted(const Peer& peer, const FrameHeader& frame);
-  /// The message of a frame waits for its receive from now on.
-  Arrival* arrive(const Peer& peer, const FrameHeader& frame);
-  std::byte* eager_begins(Peer& peer, const FrameHeader& frame);
-  void announced(Peer& peer, const FrameHeader& frame);
-  void withdrawn(Peer& peer, const FrameHeader& frame);
-  std::byte* data_begins(Peer& peer, const FrameHeader& frame);
-
-  Peer& peer_at(int rank);
-  Transfer* make_transfer(int peer, uint64_t tag, uint32_t key, bool is_send, size_t bytes);
-  /// The transfer behind a ticket, null if it is no ticket of a running one.
-  Transfer* find(Ticket ticket);
-  Transfer* find_send(const Peer& peer, Ticket ticket, Transfer::Stage stage);
-  void match(Transfer* receive);
-  void take_arrival(Transfer* receive, Arrival* arrival);
-  void grant_or_refuse(Peer& peer, Transfer* receive, size_t bytes, Ticket remote);
-  void finish(Transfer* transfer, Transfer::Stage stage);
-  void forget_arrival(Arrival* arrival);
-  void return_credit(Peer& peer, uint64_t cost);
-
-  bool pump(Peer& peer);
-  bool drain(Peer& peer);
-  void lose(Peer& peer, const std::string& detail);
-  void fail_all(int peer);
-  void handle_abort();
-
-  const int rank_;
-  const uint64_t credit_;  // of each pair, each way
-  TransportCounters counters_;
-  Poller poller_;  // before the channels, which forget themselves in it
+  Poller poller_;
+  const ChannelsGoFirst channels_go_first_{*this};
   Bell abort_bell_;
-  std::atomic<bool> abort_asked_{false};
-  bool aborted_ = false;
-
-  NodePool<Transfer> transfers_;
-  NodePool<Arrival> arrival_nodes_;
-  NodePool<OutFrame> frames_;
-  EagerBuffers buffers_;
-  std::vector<std::unique_ptr<Peer>> peers_;  // null at the own rank
-
-  MatchTable<Transfer> posted_;
-  MatchTable<Arrival> arrivals_;
-  size_t vetoes_here_ = 0;         // arrivals whose verdict is not go
-  std::vector<Transfer*> vetoed_;  // matched receives whose verdict is not go, until tested
-  TagSet discarded_;
-  std::deque<ControlMessage> inbox_;
-  std::vector<std::vector<std::byte>> spare_;  // buffers of control messages for reuse
-  std::deque<PeerEvent> events_;
+  std::atomic<bool> abort_rung_{false};
 };
 
 }  // namespace tutti

@@ -11,6 +11,8 @@
 
 #include "tests/backends/support/world.h"
 #include "tutti/backends/stream/frame.h"
+#include "tutti/backends/stream/stream_core.h"
+#include "tutti/base/descriptor.h"
 #include "tutti/base/error.h"
 
 // What a StreamTransport makes of a peer that does not keep to the protocol.
@@ -319,7 +321,6 @@ TEST_F(StreamProtocol, AGoodbyeEndsTheConversation) {
   EXPECT_EQ(transport_->test(whole), TransferState::done);
 }
 
-// Streams of valid frames, damaged at random: a loss with a reason or nothing, never more.
 TEST_F(StreamProtocol, AGoodbyeReadsOnUntilItHasArrived) {
   script_.looks_until_delivered = 5;
   const FrameHeader last{.type = FrameType::eager, .length = 4, .tag = 9};
@@ -339,6 +340,72 @@ TEST_F(StreamProtocol, AGoodbyeThatNeverArrivesIsWaitedForUntilTheDeadline) {
   EXPECT_GE(Clock::now() - begin, std::chrono::milliseconds(50));
 }
 
+// Both may come from any thread, at any time.
+TEST_F(StreamProtocol, ASecondAbortWakesNobodyForGood) {
+  for (int i = 0; i < 2; ++i) {
+    transport_->abort(Error(ErrorCode::closed, "enough"));
+    EXPECT_FALSE(transport_->arm());
+    Poller poller;
+    poller.watch(transport_->descriptor(), 1 /* EPOLLIN */);
+    EXPECT_TRUE(poller.wait(0));
+    EXPECT_TRUE(transport_->progress());
+    EXPECT_TRUE(transport_->arm());
+    EXPECT_FALSE(poller.wait(0));
+  }
+}
+
+// A StreamCore whose channels have no descriptor, moved by the test.
+class StreamCoreAlone : public StreamProtocol {
+ protected:
+  void SetUp() override {
+    std::vector<std::unique_ptr<Channel>> channels(2);
+    channels[1] = std::make_unique<ScriptChannel>(script_);
+    core_ = std::make_unique<StreamCore>(0, std::move(channels));
+  }
+  std::unique_ptr<StreamCore> core_;
+};
+
+TEST_F(StreamCoreAlone, AGoodbyeIsFlushedOnceItIsWrittenAndDelivered) {
+  script_.room = kFrameBytes + 10;  // one frame and a part of the next
+  script_.looks_until_delivered = 2;
+  core_->post(1, pattern(1, 1));
+  EXPECT_FALSE(core_->is_written());
+  core_->begin_goodbye();
+  while (core_->progress()) {
+  }
+  EXPECT_FALSE(core_->is_written());
+  EXPECT_FALSE(core_->is_flushed());
+  EXPECT_EQ(script_.looks_until_delivered, 2);  // what is not written is not asked about
+  script_.room = SIZE_MAX;
+  while (core_->progress()) {
+  }
+  EXPECT_TRUE(core_->is_written());
+  EXPECT_FALSE(core_->is_flushed());
+  EXPECT_FALSE(core_->is_flushed());
+  EXPECT_TRUE(core_->is_flushed());
+  const auto frames = sent();
+  ASSERT_EQ(frames.size(), 2u);
+  EXPECT_EQ(frames[0].type, FrameType::control);
+  EXPECT_EQ(frames[1].type, FrameType::goodbye);
+}
+
+TEST_F(StreamCoreAlone, AnAbortFailsEverythingAtTheNextProgress) {
+  Bytes memory(10);
+  const Ticket recv = core_->irecv(1, 1, 0, memory);
+  EXPECT_TRUE(core_->arm());
+  core_->abort(Error(ErrorCode::closed, "enough"));
+  EXPECT_FALSE(core_->arm());
+  EXPECT_EQ(core_->test(recv, nullptr), TransferState::pending);
+  EXPECT_TRUE(core_->progress());
+  EXPECT_EQ(core_->test(recv, nullptr), TransferState::failed);
+  EXPECT_TRUE(core_->arm());
+  core_->begin_goodbye();
+  EXPECT_FALSE(core_->progress());
+  EXPECT_TRUE(core_->is_flushed());
+  EXPECT_TRUE(sent().empty());
+}
+
+// Streams of valid frames, damaged at random: a loss with a reason or nothing, never more.
 TEST_F(StreamProtocol, DamagedStreamsHarmNobody) {
 #ifdef __SANITIZE_ADDRESS__
   constexpr int kRuns = 600;

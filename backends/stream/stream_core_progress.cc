@@ -1,21 +1,18 @@
-#include <algorithm>
+#include <exception>
+#include <string>
+#include <utility>
 
-#include "tutti/backends/backend.h"
-#include "tutti/backends/stream/stream_transport.h"
-#include "tutti/base/deadline.h"
+#include "tutti/backends/stream/stream_core.h"
 
-// How a StreamTransport moves, sleeps and ends; see stream_transport.cc for what the messages mean.
+// How a StreamCore moves, comes to rest and ends; see stream_core.cc for what the messages mean.
 
 namespace tutti {
 
 using Stage = Transfer::Stage;
 
-// Between two looks whether the last bytes have arrived, which wakes no sleeper.
-constexpr double kDeliveryLook = 0.002;  // seconds
-
-bool StreamTransport::progress() {
-  if (!aborted_ && abort_asked_.load(std::memory_order_acquire)) {
-    handle_abort();
+bool StreamCore::progress() {
+  if (abort_asked_ && !aborted_) {
+    fail_everything();
     return true;
   }
   bool moved = false;
@@ -25,7 +22,7 @@ bool StreamTransport::progress() {
 }
 
 // Writes and reads what one peer's channel lets through.
-bool StreamTransport::pump(Peer& peer) {
+bool StreamCore::pump(Peer& peer) {
   bool moved = false;
   std::string broken;
   try {
@@ -48,7 +45,7 @@ bool StreamTransport::pump(Peer& peer) {
 
 // After an abort nothing is understood any more; but bytes that come are taken, so that no thread
 // wakes for them again and again, and so that ends are seen.
-bool StreamTransport::drain(Peer& peer) {
+bool StreamCore::drain(Peer& peer) {
   std::byte nothing[4096];
   try {
     bool moved = false;
@@ -60,7 +57,7 @@ bool StreamTransport::drain(Peer& peer) {
   }
 }
 
-void StreamTransport::lose(Peer& peer, const std::string& detail) {
+void StreamCore::lose(Peer& peer, const std::string& detail) {
   const auto kind = peer.said_goodbye ? PeerEvent::Kind::left : PeerEvent::Kind::lost;
   events_.push_back({peer.rank, kind, peer.said_goodbye ? "it said goodbye" : detail});
   peer.channel.reset();
@@ -68,7 +65,7 @@ void StreamTransport::lose(Peer& peer, const std::string& detail) {
 }
 
 // Everything that is pending with one peer. What has arrived whole can still be received.
-void StreamTransport::fail_all(int rank) {
+void StreamCore::fail_all(int rank) {
   Peer& peer = peer_at(rank);
   peer.outlet.clear();
   peer.receive = nullptr;
@@ -84,20 +81,14 @@ void StreamTransport::fail_all(int rank) {
   peer.announces_held = 0;
 }
 
-void StreamTransport::abort(const Error&) noexcept {
-  abort_asked_.store(true, std::memory_order_release);
-  abort_bell_.ring();
-}
-
-void StreamTransport::handle_abort() {
-  aborted_ = true;
-  abort_bell_.silence();
+void StreamCore::fail_everything() {
+  if (std::exchange(aborted_, true)) return;
   for (const auto& peer : peers_)
     if (peer) fail_all(peer->rank);
 }
 
-bool StreamTransport::arm() {
-  if (!aborted_ && abort_asked_.load(std::memory_order_acquire)) return false;
+bool StreamCore::arm() {
+  if (abort_asked_ && !aborted_) return false;
   for (const auto& peer : peers_) {
     if (!peer || !peer->channel) continue;
     if (!aborted_ && peer->inlet.has_more()) return false;
@@ -111,34 +102,47 @@ bool StreamTransport::arm() {
   return true;
 }
 
-void StreamTransport::goodbye(double seconds) noexcept {
+// --- leaving ------------------------------------------------------------------------------------
+
+void StreamCore::begin_goodbye() {
+  for (const auto& peer : peers_)
+    if (peer && peer->channel && !aborted_) peer->outlet.leave();
+}
+
+bool StreamCore::is_written() const {
+  for (const auto& peer : peers_)
+    if (peer && peer->channel && peer->outlet.wants_write()) return false;
+  return true;
+}
+
+bool StreamCore::is_flushed() {
+  if (aborted_) return true;
+  if (!is_written()) return false;
+  for (const auto& peer : peers_) {
+    if (!peer || !peer->channel) continue;
+    // A peer that said goodbye itself wants no more of ours.
+    if (!peer->said_goodbye && !peer->channel->delivered()) return false;
+  }
+  return true;
+}
+
+void StreamCore::goodbye(double) noexcept {
   try {
-    const auto deadline = Deadline::after(seconds);
-    for (const auto& peer : peers_)
-      if (peer && peer->channel && !aborted_) peer->outlet.leave();
-    while (true) {
-      const bool moved = progress();
-      bool flushed = true, delivered = true;
-      for (const auto& peer : peers_) {
-        if (!peer || !peer->channel) continue;
-        flushed = flushed && !peer->outlet.wants_write();
-        // A peer that said goodbye itself wants no more of ours.
-        delivered = delivered && (peer->said_goodbye || peer->channel->delivered());
-      }
-      if (aborted_ || (flushed && delivered) || deadline.passed()) return;
-      // A connection that ends with bytes of the peer unread is reset, and what is still on its way
-      // to that peer is lost with it: so this rank reads on until its goodbyes have arrived.
-      const auto next_look = flushed ? Deadline::after(kDeliveryLook) : deadline;
-      if (!moved && arm()) poller_.wait(next_look.poll_milliseconds());
-    }
+    begin_goodbye();
+    progress();
   } catch (const std::exception&) {
     // A peer that was not told sees the end of the connection instead.
   }
 }
 
-std::unique_ptr<Transport> make_stream_transport(int rank,
-                                                 std::vector<std::unique_ptr<Channel>> channels) {
-  return std::make_unique<StreamTransport>(rank, std::move(channels));
+void StreamCore::watch_channels(Poller& poller) {
+  for (const auto& peer : peers_)
+    if (peer && peer->channel) peer->channel->watch(poller);
+}
+
+void StreamCore::end_channels() noexcept {
+  for (const auto& peer : peers_)
+    if (peer) peer->channel.reset();
 }
 
 }  // namespace tutti

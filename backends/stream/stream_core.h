@@ -1,0 +1,144 @@
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "tutti/backends/channel.h"
+#include "tutti/backends/stream/eager_buffers.h"
+#include "tutti/backends/stream/stream_inlet.h"
+#include "tutti/backends/stream/stream_outlet.h"
+#include "tutti/backends/stream/tag_set.h"
+#include "tutti/backends/stream/transfer.h"
+#include "tutti/collectives/transport.h"
+
+namespace tutti {
+
+/// The Transport over Channels: one protocol (frame.h) for memory, shm, tcp and any mix of them.
+/// Matches messages with receives; the two halves of each peer move the bytes. Small messages are
+/// sent at once and wait here, bounded by credit, if their receive comes late; larger ones wait at
+/// the sender, so that nothing is blocked behind them. Everything comes from pools: once warm, no
+/// message allocates.
+///
+/// Knows neither threads nor clocks nor descriptors: whoever moves it knows when a channel may have
+/// something new. StreamTransport adds what a thread needs that sleeps.
+class StreamCore : public Transport, private Inlet::Reader {
+ public:
+  /// `channels[rank]` is null.
+  StreamCore(int rank, std::vector<std::unique_ptr<Channel>> channels);
+
+  bool progress() override;
+  bool arm() override;
+  int descriptor() const override { return -1; }  // there is nothing to sleep on
+  /// Only by the thread that moves it; the next progress() fails everything.
+  void abort(const Error&) noexcept override { abort_asked_ = true; }
+
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(peers_.size()); }
+  Ticket isend(int peer, const MessageHeader& header, std::span<const std::byte> bytes) override;
+  Ticket irecv(int peer, uint64_t tag, uint32_t key, std::span<std::byte> bytes) override;
+  TransferState test(Ticket ticket, uint32_t* verdict) override;
+  void cancel(Ticket ticket) override;
+  void discard(uint64_t first, uint64_t last) override;
+  bool has_veto(uint64_t tag) const override;
+
+  void post(int peer, std::span<const std::byte> message) override;
+  bool take(int& peer, std::vector<std::byte>& message) override;
+  std::optional<PeerEvent> take_event() override;
+  /// Begins it and writes what the channels take at once. Waiting for more takes a clock.
+  void goodbye(double seconds) noexcept override;
+  /// After everything that is queued, every peer is told that this rank leaves on purpose.
+  void begin_goodbye();
+  /// Whether the channels have taken everything, goodbyes too.
+  bool is_written() const;
+  /// Whether it has also reached the peers' hosts, so that ending this rank cannot undo it; true
+  /// after an abort. A rank that leaves reads on until then: a connection that ends with bytes of
+  /// the peer unread is reset, and what is still on its way to that peer is lost with it. Nothing
+  /// wakes a sleeper when this alone changes.
+  bool is_flushed();
+  TransportCounters counters() const override { return counters_; }
+  std::string_view route(int peer) const override;
+  double quiet_seconds(int peer) override;
+
+ protected:
+  /// What abort() asks for.
+  void fail_everything();
+  void watch_channels(Poller& poller);
+  /// Ends all channels, so that the poller which watches them can go.
+  void end_channels() noexcept;
+
+ private:
+  struct Peer {
+    Peer(int number, Outlet::Shared shared, uint64_t& bytes_written, uint64_t credit)
+        : rank(number), outlet(shared, bytes_written, credit) {}
+
+    const int rank;
+    std::unique_ptr<Channel> channel;  // null once the peer is gone
+    std::string route;
+    Outlet outlet;
+    Inlet inlet;
+    // Where the payload that is being read goes: one of these, or nowhere.
+    Transfer* receive = nullptr;
+    Arrival* arrival = nullptr;
+    std::vector<std::byte> control;
+    bool said_goodbye = false;
+    uint64_t eager_held = 0;      // cost of the eager messages that this side is not done with
+    uint32_t announces_held = 0;  // announcements that wait for a receive
+    size_t inbox_bytes = 0;       // control messages not taken yet
+  };
+  struct ControlMessage {
+    int peer = -1;
+    std::vector<std::byte> bytes;
+  };
+
+  std::byte* frame_begins(int peer, const FrameHeader& frame) override;
+  void frame_ends(int peer, const FrameHeader& frame) override;
+  /// Takes the receive that was posted for a frame's message out of the table; null: there is none.
+  Transfer* take_posted(const Peer& peer, const FrameHeader& frame);
+  /// The message of a frame waits for its receive from now on.
+  Arrival* arrive(const Peer& peer, const FrameHeader& frame);
+  std::byte* eager_begins(Peer& peer, const FrameHeader& frame);
+  void announced(Peer& peer, const FrameHeader& frame);
+  void withdrawn(Peer& peer, const FrameHeader& frame);
+  std::byte* data_begins(Peer& peer, const FrameHeader& frame);
+
+  Peer& peer_at(int rank);
+  Transfer* make_transfer(int peer, uint64_t tag, uint32_t key, bool is_send, size_t bytes);
+  /// The transfer behind a ticket, null if it is no ticket of a running one.
+  Transfer* find(Ticket ticket);
+  Transfer* find_send(const Peer& peer, Ticket ticket, Transfer::Stage stage);
+  void match(Transfer* receive);
+  void take_arrival(Transfer* receive, Arrival* arrival);
+  void grant_or_refuse(Peer& peer, Transfer* receive, size_t bytes, Ticket remote);
+  void finish(Transfer* transfer, Transfer::Stage stage);
+  void forget_arrival(Arrival* arrival);
+  void return_credit(Peer& peer, uint64_t cost);
+
+  bool pump(Peer& peer);
+  bool drain(Peer& peer);
+  void lose(Peer& peer, const std::string& detail);
+  void fail_all(int peer);
+
+  const int rank_;
+  const uint64_t credit_;  // of each pair, each way
+  TransportCounters counters_;
+  bool abort_asked_ = false;
+  bool aborted_ = false;  // everything has failed
+
+  NodePool<Transfer> transfers_;
+  NodePool<Arrival> arrival_nodes_;
+  NodePool<OutFrame> frames_;
+  EagerBuffers buffers_;
+  std::vector<std::unique_ptr<Peer>> peers_;  // null at the own rank
+
+  MatchTable<Transfer> posted_;
+  MatchTable<Arrival> arrivals_;
+  size_t vetoes_here_ = 0;         // arrivals whose verdict is not go
+  std::vector<Transfer*> vetoed_;  // matched receives whose verdict is not go, until tested
+  TagSet discarded_;
+  std::deque<ControlMessage> inbox_;
+  std::vector<std::vector<std::byte>> spare_;  // buffers of control messages for reuse
+  std::deque<PeerEvent> events_;
+};
+
+}  // namespace tutti
