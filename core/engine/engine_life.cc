@@ -276,7 +276,8 @@ void Engine::close(std::string_view error) noexcept {
       end_callbacks();
       return;
     }
-    guarded([&] { run_to_the_end(); });
+    // Where something is thrown on the way, the communicator is broken and its end is near.
+    if (!guarded([&] { run_to_the_end(); })) guarded([&] { run_to_the_end(); });
     put_token_back();
     end_callbacks();
   } catch (const std::exception& error) {
