@@ -19,9 +19,10 @@ constexpr size_t kMostSpareBytes = 64 << 10;
 
 }  // namespace
 
-StreamCore::StreamCore(int rank, std::vector<std::unique_ptr<Channel>> channels)
+StreamCore::StreamCore(int rank, std::vector<std::unique_ptr<Channel>> channels,
+                       std::optional<uint64_t> credit)
     : rank_(rank),
-      credit_(eager_credit(static_cast<int>(channels.size()))),
+      credit_(credit.value_or(eager_credit(static_cast<int>(channels.size())))),
       transfers_(counters_.allocations),
       arrival_nodes_(counters_.allocations),
       frames_(counters_.allocations),

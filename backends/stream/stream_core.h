@@ -2,6 +2,7 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "tutti/backends/channel.h"
@@ -24,8 +25,10 @@ namespace tutti {
 /// something new. StreamTransport adds what a thread needs that sleeps.
 class StreamCore : public Transport, private Inlet::Reader {
  public:
-  /// `channels[rank]` is null.
-  StreamCore(int rank, std::vector<std::unique_ptr<Channel>> channels);
+  /// `channels[rank]` is null. `credit`, of at least 512, is the same on all ranks: how much of one
+  /// peer's messages may wait here; a quarter of it is the longest message that travels at once.
+  StreamCore(int rank, std::vector<std::unique_ptr<Channel>> channels,
+             std::optional<uint64_t> credit = {});
 
   bool progress() override;
   bool arm() override;
