@@ -1,0 +1,53 @@
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "tests/simulation/sim_channel.h"
+
+namespace tutti::simulation {
+
+/// A link between any two ranks. One epoch's: what ranks form anew gets another one. Must live
+/// until no more events happen, and longer than the channels.
+class SimNetwork {
+ public:
+  SimNetwork(Events& events, uint64_t seed, int size,
+             const std::function<LinkShape(int, int)>& shape, LinkCounters& counters)
+      : size_(size), links_(static_cast<size_t>(size * size)) {
+    for (int low = 0; low < size; ++low)
+      for (int high = low + 1; high < size; ++high)
+        links_[at(low, high)] = std::make_unique<SimLink>(
+            events, Random::mix(seed + at(low, high) + 1), shape(low, high), counters);
+  }
+
+  SimLink& link(int one, int other) {
+    return *links_[at(std::min(one, other), std::max(one, other))];
+  }
+  /// All of a rank's, for its StreamCore. `moved` is called when one of them may move.
+  std::vector<std::unique_ptr<Channel>> channels(int rank, const std::function<void()>& moved) {
+    std::vector<std::unique_ptr<Channel>> channels(static_cast<size_t>(size_));
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer == rank) continue;
+      const int end = rank < peer ? 0 : 1;
+      link(rank, peer).on_moved(end, moved);
+      channels[static_cast<size_t>(peer)] = link(rank, peer).open(end);
+    }
+    return channels;
+  }
+  /// A rank's process is gone; it must not be moved any more.
+  void kill(int rank) {
+    for (int peer = 0; peer < size_; ++peer)
+      if (peer != rank) link(rank, peer).kill(rank < peer ? 0 : 1);
+  }
+
+ private:
+  size_t at(int low, int high) const { return static_cast<size_t>(low * size_ + high); }
+
+  const int size_;
+  std::vector<std::unique_ptr<SimLink>> links_;
+};
+
+}  // namespace tutti::simulation

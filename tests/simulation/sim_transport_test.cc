@@ -1,0 +1,196 @@
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "tests/backends/conformance/transport_conformance.h"
+#include "tests/simulation/sim_network.h"
+#include "tutti/backends/stream/stream_core.h"
+
+// What every transport promises, of the simulated links: so these are no kinder than real ones. The
+// suite's threads share one world, behind a lock; while they sleep, a thread makes its events
+// happen.
+
+namespace tutti::simulation {
+namespace {
+
+using test::TransportConformance;
+using test::TransportMaker;
+using test::Transports;
+
+// A look that moves nothing takes time too; else those that look again and again would wait for
+// ever.
+constexpr auto kLook = std::chrono::microseconds(20);
+
+class LockedWorld {
+ public:
+  LockedWorld(uint64_t seed, int size, const LinkShape& shape)
+      : network_(
+            events_, seed, size, [&](int, int) { return shape; }, counters_),
+        thread_([this] { run(); }) {}
+  ~LockedWorld() {
+    {
+      const std::lock_guard lock(mutex_);
+      is_over_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+  std::recursive_mutex& mutex() { return mutex_; }
+  SimNetwork& network() { return network_; }
+  void look() {
+    bool is_over = false;
+    events_.after(kLook, [&] { is_over = true; });
+    while (!is_over) events_.run_next();
+  }
+  void asleep() { changed_.notify_all(); }
+
+ private:
+  void run() {
+    std::unique_lock lock(mutex_);
+    while (!is_over_) {
+      // Others get the lock between any two events.
+      if (!events_.run_next()) {
+        changed_.wait(lock);
+        continue;
+      }
+      lock.unlock();
+      std::this_thread::yield();
+      lock.lock();
+    }
+  }
+
+  std::recursive_mutex mutex_;
+  Events events_;
+  LinkCounters counters_;
+  SimNetwork network_;
+  bool is_over_ = false;
+  std::condition_variable_any changed_;
+  std::thread thread_;
+};
+
+// A StreamCore in the world. A thread sleeps on its bell, which nothing rings but a link of its own
+// that was armed, and an abort.
+class LockedTransport final : public Transport {
+ public:
+  LockedTransport(std::shared_ptr<LockedWorld> world, int rank) : world_(std::move(world)) {
+    const std::lock_guard lock(world_->mutex());
+    core_ = std::make_unique<StreamCore>(
+        rank, world_->network().channels(rank, [this] { bell_.ring(); }));
+  }
+  ~LockedTransport() override {
+    const std::lock_guard lock(world_->mutex());
+    core_.reset();
+    world_->asleep();
+  }
+
+  bool progress() override {
+    const std::lock_guard lock(world_->mutex());
+    bell_.silence();
+    const bool moved = core_->progress();
+    if (!moved) world_->look();
+    return moved;
+  }
+  bool arm() override {
+    const std::lock_guard lock(world_->mutex());
+    const bool is_armed = core_->arm();
+    world_->asleep();
+    return is_armed;
+  }
+  int descriptor() const override { return bell_.descriptor(); }
+  void abort(const Error& error) noexcept override {
+    const std::lock_guard lock(world_->mutex());
+    core_->abort(error);
+    bell_.ring();
+  }
+  int rank() const override { return core_->rank(); }
+  int size() const override { return core_->size(); }
+  Ticket isend(int peer, const MessageHeader& header, std::span<const std::byte> bytes) override {
+    const std::lock_guard lock(world_->mutex());
+    return core_->isend(peer, header, bytes);
+  }
+  Ticket irecv(int peer, uint64_t tag, uint32_t key, std::span<std::byte> bytes) override {
+    const std::lock_guard lock(world_->mutex());
+    return core_->irecv(peer, tag, key, bytes);
+  }
+  TransferState test(Ticket ticket, uint32_t* verdict) override {
+    const std::lock_guard lock(world_->mutex());
+    return core_->test(ticket, verdict);
+  }
+  void cancel(Ticket ticket) override {
+    const std::lock_guard lock(world_->mutex());
+    core_->cancel(ticket);
+  }
+  void discard(uint64_t first, uint64_t last) override {
+    const std::lock_guard lock(world_->mutex());
+    core_->discard(first, last);
+  }
+  bool has_veto(uint64_t tag) const override {
+    const std::lock_guard lock(world_->mutex());
+    return core_->has_veto(tag);
+  }
+  void post(int peer, std::span<const std::byte> message) override {
+    const std::lock_guard lock(world_->mutex());
+    core_->post(peer, message);
+  }
+  bool take(int& peer, std::vector<std::byte>& message) override {
+    const std::lock_guard lock(world_->mutex());
+    return core_->take(peer, message);
+  }
+  std::optional<PeerEvent> take_event() override {
+    const std::lock_guard lock(world_->mutex());
+    return core_->take_event();
+  }
+  void goodbye(double seconds) noexcept override {
+    const auto deadline = Deadline::after(seconds);
+    {
+      const std::lock_guard lock(world_->mutex());
+      core_->begin_goodbye();
+    }
+    while (!deadline.passed()) {
+      progress();
+      const std::lock_guard lock(world_->mutex());
+      if (core_->is_flushed()) return;
+    }
+  }
+  TransportCounters counters() const override {
+    const std::lock_guard lock(world_->mutex());
+    return core_->counters();
+  }
+  std::string_view route(int peer) const override { return core_->route(peer); }
+
+ private:
+  const std::shared_ptr<LockedWorld> world_;
+  Bell bell_;
+  std::unique_ptr<StreamCore> core_;
+};
+
+TransportMaker maker_of(const std::string& name, const LinkShape& shape) {
+  return {name, "simulated", [shape](int size) {
+            static std::atomic<uint64_t> seed{1};
+            const auto world = std::make_shared<LockedWorld>(seed++, size, shape);
+            Transports transports;
+            for (int rank = 0; rank < size; ++rank)
+              transports.push_back(std::make_unique<LockedTransport>(world, rank));
+            return transports;
+          }};
+}
+
+// The suite's megabytes travel in large pieces, or in few.
+INSTANTIATE_TEST_SUITE_P(Simulated, TransportConformance,
+                         testing::Values(maker_of("Plain", {}),
+                                         maker_of("SplitAnywhere", {.buffer = 100'000,
+                                                                    .short_writes = 300,
+                                                                    .short_reads = 300,
+                                                                    .late = 200}),
+                                         maker_of("Slow",
+                                                  {.latency = std::chrono::microseconds(100),
+                                                   .bytes_per_second = 100'000'000,
+                                                   .buffer = 200'000,
+                                                   .late = 100,
+                                                   .writing_fails = true})),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace tutti::simulation
