@@ -71,14 +71,13 @@ void Engine::block(std::string_view name, const Start& start) {
       break;
     }
     if (state == OperationState::done || error) return;
-    await_verdict();
-    if (broken())
-      error = about(*broken(), name);
-    else if (operation->failure() != nullptr)
-      error = about_tensor(*operation->failure(), name);
-    else
-      error =
-          Error(ErrorCode::internal, fmt::format("\"{}\" failed although no rank was lost", name));
+    if (!drove) {
+      drove = true;
+      self = shared_from_this();
+      node_->blocking().waits(name, Clock::now());
+    }
+    await_cause(*operation);
+    error = about(node_->why_blocking_failed(*operation), name);
   });
   if (!went_well) {
     self = shared_from_this();
@@ -222,11 +221,12 @@ OperationState Engine::drive_blocking(Operation& operation, std::optional<Error>
   return state;
 }
 
-// A call that failed because a rank is gone ends with what the inquiry finds.
-void Engine::await_verdict() {
+// What a rank's end does to a call may be seen here before it is known which rank it was.
+void Engine::await_cause(const Operation& failed) {
+  const auto since = Clock::now();
   int idle_rounds = 0;
-  while (node_->phase() == Phase::inquiring)
-    if (!step()) rest(Deadline::never(), idle_rounds);
+  while (node_->may_hear_why(failed, since, Clock::now()))
+    if (!step()) rest(Deadline::at(since + Node::kLongestSilence), idle_rounds);
 }
 
 }  // namespace tutti

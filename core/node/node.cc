@@ -160,6 +160,21 @@ const Error* Node::why_blocking_never_ends() const {
   return departure == nullptr ? nullptr : &departure->error;
 }
 
+bool Node::may_hear_why(const Operation& failed, Clock::time_point since,
+                        Clock::time_point now) const {
+  if (why_blocking_never_ends() != nullptr) return false;
+  return phase_ == Phase::inquiring ||
+         (failed.failure() == nullptr && now < since + kLongestSilence);
+}
+
+Error Node::why_blocking_failed(const Operation& failed) const {
+  if (broken_) return *broken_;
+  if (const auto* failure = failed.failure()) return *failure;
+  if (const auto* why = why_blocking_never_ends()) return *why;
+  return {ErrorCode::internal,
+          fmt::format("\"{}\" failed although no rank was lost", blocking_.name())};
+}
+
 bool Node::pending() const {
   return is_watched_ || blocking_.is_waiting() || !scheduler_->idle() || !deferred_.empty() ||
          (coordinator_ && !coordinator_->idle());

@@ -82,6 +82,14 @@ class Node {
   const Error* broken() const { return broken_ ? &*broken_ : nullptr; }
   /// Why the blocking call under way can never end; null: it may end.
   const Error* why_blocking_never_ends() const;
+  /// Whether the cause of the blocking call's failure may still come: a link's end is looked into,
+  /// or the backend failed without a word before this rank has read who is gone. Step until it is
+  /// not.
+  bool may_hear_why(const Operation& failed, Clock::time_point since, Clock::time_point now) const;
+  /// The error with which the blocking call then ends. `failed`: its operation.
+  Error why_blocking_failed(const Operation& failed) const;
+  /// When may_hear_why() ends, at the latest.
+  static constexpr Clock::duration kLongestSilence = std::chrono::seconds(1);
   /// Why a blocking call cannot begin; null: it may.
   const Error* why_none_begins() const { return refusal_ ? &*refusal_ : nullptr; }
   /// Whether this rank was healthy until it closed, so that its peers are told goodbye.
