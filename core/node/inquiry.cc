@@ -10,7 +10,7 @@ void Inquiry::open(int peer, const std::string& seen, Clock::time_point now) {
   peer_ = peer;
   how_ = fmt::format("was lost ({})", seen);
   lost_ = -1;
-  is_all_ = false;
+  opened_ = now;
   until_ = now + kLongest;
   next_look_ = now + kBetweenLooks;
 }
@@ -18,7 +18,7 @@ void Inquiry::open(int peer, const std::string& seen, Clock::time_point now) {
 // The first member in the record that failed, or the peer however it ended. A rank that has said
 // goodbye is passed over, however it ended later.
 void Inquiry::on_deaths(const KnownDeaths& known, const Context& context, const Peers& peers) {
-  is_all_ |= known.is_all;
+  if (known.is_all) until_ = std::min(until_, opened_ + kLongestWithoutRecord);
   for (const auto& death : known.deaths) {
     const auto place = std::ranges::find_if(context.places, [&](const Place& member) {
       return LaunchedRank{member.world_rank, member.incarnation} == death.who;
@@ -35,8 +35,7 @@ void Inquiry::on_deaths(const KnownDeaths& known, const Context& context, const 
 std::optional<Inquiry::Verdict> Inquiry::look(Clock::time_point now, ProcessState peer_process) {
   if (lost_ < 0 && peer_process == ProcessState::ended)
     how_ = "ended without closing its Communicator (its process exited or was killed)";
-  // Where the store died with that rank, only what this rank saw on the wire can be reported.
-  if (lost_ < 0 && !is_all_ && now < until_) {
+  if (lost_ < 0 && now < until_) {
     if (now >= next_look_) next_look_ = now + kBetweenLooks;
     return {};
   }

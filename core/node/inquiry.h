@@ -16,10 +16,13 @@ namespace tutti {
 /// whether the store answers or not. The peer may also have ended because of another rank: then the
 /// launcher saw that one fail first. Pure.
 ///
-///   closed --open--> open --the record names a rank, it has all that will come, kLongest--> closed
+///   closed --open--> open --the record names a rank, or kLongest passed--> closed
 class Inquiry {
  public:
   static constexpr Clock::duration kLongest = std::chrono::milliseconds(300);
+  /// The same where no record can be read: a peer that ended because of a third rank gets its news
+  /// of that rank's end a moment earlier than this rank.
+  static constexpr Clock::duration kLongestWithoutRecord = std::chrono::milliseconds(20);
 
   bool is_open() const { return peer_ >= 0; }
   int peer() const { return peer_; }
@@ -43,8 +46,9 @@ class Inquiry {
   int peer_ = -1;    // whose link ended; -1: closed
   std::string how_;  // it ended
   int lost_ = -1;    // the rank that the record names; -1: none yet
-  bool is_all_ = false;
-  Clock::time_point until_, next_look_ = Clock::time_point::max();
+  Clock::time_point opened_;
+  Clock::time_point until_;
+  Clock::time_point next_look_ = Clock::time_point::max();
 };
 
 }  // namespace tutti

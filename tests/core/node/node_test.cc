@@ -141,9 +141,12 @@ TEST_F(Inquiring, ADeathOfAnotherIncarnationIsNone) {
   EXPECT_EQ(ranks_[0].node().phase(), Phase::inquiring);
 }
 
-TEST_F(Inquiring, EndsAtOnceWhenTheStoreIsGone) {
+TEST_F(Inquiring, EndsSoonWhenTheStoreIsGone) {
   ranks_[0].process = ProcessState::ended;
   ranks_[0].bring({.deaths = {}, .is_all = true});
+  ranks_.step(0);
+  EXPECT_EQ(ranks_[0].node().phase(), Phase::inquiring);
+  ranks_.pass(milliseconds(20));
   ranks_.step(0);
   EXPECT_EQ(ranks_[0].node().phase(), Phase::broken);
   EXPECT_THAT(end().what(), testing::HasSubstr("its process exited or was killed"));
