@@ -221,7 +221,7 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
   template <class Start>
   void block(std::string_view name, const Start& start);
   OperationState drive_blocking(Operation& operation, std::optional<Error>& error);
-  void await_cause(const Operation& failed);
+  void await_cause(const Error* reason);
 
   // --- who has the token (engine_token.cc) ---
   /// For a blocking call, which the thread that drives does not make for it: that thread lets go of

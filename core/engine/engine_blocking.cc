@@ -76,8 +76,9 @@ void Engine::block(std::string_view name, const Start& start) {
       self = shared_from_this();
       node_->blocking().waits(name, Clock::now());
     }
-    await_cause(*operation);
-    error = about(node_->why_blocking_failed(*operation), name);
+    const auto* reason = operation->failure();
+    await_cause(reason);
+    error = about(node_->why_blocking_failed(reason), name);
   });
   if (!went_well) {
     self = shared_from_this();
@@ -222,10 +223,10 @@ OperationState Engine::drive_blocking(Operation& operation, std::optional<Error>
 }
 
 // What a rank's end does to a call may be seen here before it is known which rank it was.
-void Engine::await_cause(const Operation& failed) {
+void Engine::await_cause(const Error* reason) {
   const auto since = Clock::now();
   int idle_rounds = 0;
-  while (node_->may_hear_why(failed, since, Clock::now()))
+  while (node_->may_hear_why(reason, since, Clock::now()))
     if (!step()) rest(Deadline::at(since + Node::kLongestSilence), idle_rounds);
 }
 

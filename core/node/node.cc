@@ -160,16 +160,14 @@ const Error* Node::why_blocking_never_ends() const {
   return departure == nullptr ? nullptr : &departure->error;
 }
 
-bool Node::may_hear_why(const Operation& failed, Clock::time_point since,
-                        Clock::time_point now) const {
+bool Node::may_hear_why(const Error* reason, Clock::time_point since, Clock::time_point now) const {
   if (why_blocking_never_ends() != nullptr) return false;
-  return phase_ == Phase::inquiring ||
-         (failed.failure() == nullptr && now < since + kLongestSilence);
+  return phase_ == Phase::inquiring || (reason == nullptr && now < since + kLongestSilence);
 }
 
-Error Node::why_blocking_failed(const Operation& failed) const {
+Error Node::why_blocking_failed(const Error* reason) const {
   if (broken_) return *broken_;
-  if (const auto* failure = failed.failure()) return *failure;
+  if (reason != nullptr) return *reason;
   if (const auto* why = why_blocking_never_ends()) return *why;
   return {ErrorCode::internal,
           fmt::format("\"{}\" failed although no rank was lost", blocking_.name())};
@@ -199,8 +197,9 @@ Clock::time_point Node::wake_at() const {
   return Clock::time_point::max();
 }
 
+// The plan is looked at only while operations go on.
 Clock::time_point Node::wake_at_for_driver() const {
-  return is_dead() ? Clock::time_point::max() : std::min(wake_at(), scheduler_->next_look());
+  return operations_go_on() ? std::min(wake_at(), scheduler_->next_look()) : wake_at();
 }
 
 std::string Node::in_flight() const {

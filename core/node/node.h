@@ -84,10 +84,10 @@ class Node {
   const Error* why_blocking_never_ends() const;
   /// Whether the cause of the blocking call's failure may still come: a link's end is looked into,
   /// or the backend failed without a word before this rank has read who is gone. Step until it is
-  /// not.
-  bool may_hear_why(const Operation& failed, Clock::time_point since, Clock::time_point now) const;
-  /// The error with which the blocking call then ends. `failed`: its operation.
-  Error why_blocking_failed(const Operation& failed) const;
+  /// not. `reason`: the failure of its operation; null: the backend gives none. `since`: it failed.
+  bool may_hear_why(const Error* reason, Clock::time_point since, Clock::time_point now) const;
+  /// The error with which the blocking call then ends.
+  Error why_blocking_failed(const Error* reason) const;
   /// When may_hear_why() ends, at the latest.
   static constexpr Clock::duration kLongestSilence = std::chrono::seconds(1);
   /// Why a blocking call cannot begin; null: it may.

@@ -78,7 +78,10 @@ class Scheduler {
   }
   uint32_t plan_id() const { return replay_ ? replay_->plan().id : 0; }
   /// When a thread that waits should look whether the plan fits.
-  Clock::time_point next_look() const { return held() ? next_look_ : Clock::time_point::max(); }
+  Clock::time_point next_look() const {
+    const bool looks = held() && !ending_ && !collapsed_ && replay_->lacks_some();
+    return looks ? next_look_ : Clock::time_point::max();
+  }
   RankStatus status() const;
   /// The name of an operation that is not on its way yet; empty: there is none.
   std::string first_pending() const;

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+
+#include "tests/simulation/case.h"
+
+namespace tutti::simulation {
+
+struct DrawOptions {
+  bool without_faults = false;
+  int scale = 1;  // 2: twice as many steps and tensors
+};
+
+/// The case of a seed. World, program, faults and schedule are drawn from streams of their own, so
+/// that what is added to one leaves the others as they are. Each feature and each fault is first on
+/// or off for the whole case, and then has a rate ("swarm testing"): a case with few features goes
+/// deeper into them than one that has all. Faults end by themselves or when the world heals.
+///
+/// The programs that are drawn never wait for each other in a circle, so every operation of them
+/// must end.
+Case draw(uint64_t seed, const DrawOptions& options = {});
+
+}  // namespace tutti::simulation

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <array>
+#include <string_view>
+
+#include "tests/simulation/case.h"
+
+namespace tutti::simulation {
+
+/// Calls visit(name, field) for each number of it. Text, parser and shrinking go through these, so
+/// that a new field needs one line.
+template <class TheWorld, class Visit>
+void for_each_field(TheWorld& world, Visit&& visit) requires requires {
+  world.replay_after;
+}
+{
+  visit("size", world.size);
+  visit("replay_after", world.replay_after);
+  visit("fusion_bytes", world.fusion_bytes);
+  visit("partition_bytes", world.partition_bytes);
+  visit("cache_capacity", world.cache_capacity);
+  visit("peer_timeout", world.peer_timeout);
+  visit("operation_timeout", world.operation_timeout);
+  visit("stall_warning", world.stall_warning);
+  visit("latency", world.latency);
+  visit("bandwidth", world.bandwidth);
+  visit("has_launcher", world.has_launcher);
+  visit("cannot_cancel", world.cannot_cancel);
+  visit("fails_before_reason", world.fails_before_reason);
+  visit("works_elsewhere", world.works_elsewhere);
+  visit("serves_blocking", world.serves_blocking);
+  visit("heals_at", world.heals_at);
+  visit("salt", world.salt);
+}
+
+template <class TheFault, class Visit>
+void for_each_field(TheFault& fault, Visit&& visit) requires requires {
+  fault.event;
+}
+{
+  visit("rank", fault.rank);
+  visit("peer", fault.peer);
+  visit("at", fault.at);
+  visit("event", fault.event);
+  visit("length", fault.length);
+  visit("amount", fault.amount);
+}
+
+inline constexpr std::array<std::string_view, kFaultKinds> kFaultNames = {"kill",
+                                                                          "stop",
+                                                                          "jump",
+                                                                          "reset",
+                                                                          "half_open",
+                                                                          "delay",
+                                                                          "clog",
+                                                                          "slow_link",
+                                                                          "damage",
+                                                                          "record_late",
+                                                                          "record_missing",
+                                                                          "record_of_other",
+                                                                          "store_slow",
+                                                                          "store_gone",
+                                                                          "launcher_slow",
+                                                                          "operation_fails",
+                                                                          "throws_in_start",
+                                                                          "throws_in_observer",
+                                                                          "throws_in_update",
+                                                                          "throws_in_callback"};
+inline constexpr std::array<std::string_view, kActionKinds> kActionNames = {
+    "submit", "wait", "block", "join", "pause", "allocate", "retire", "close"};
+inline constexpr std::array<std::string_view, 8> kReduceOpNames = {
+    "sum", "average", "min", "max", "product", "band", "bor", "bxor"};
+
+}  // namespace tutti::simulation

@@ -1,0 +1,333 @@
+// When calls end (I1), and with which errors (I5).
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "tests/simulation/judge/invariants.h"
+#include "tutti/base/error.h"
+
+namespace tutti::simulation {
+
+namespace {
+
+using Kind = Fault::Kind;
+
+std::string name_of_call(const OperationRecord& operation) {
+  return fmt::format("rank {} {} (script {}, action {})", operation.site.rank, operation.name,
+                     operation.site.script, operation.site.action);
+}
+
+bool has_code(int code, std::initializer_list<ErrorCode> codes) {
+  return std::any_of(codes.begin(), codes.end(),
+                     [&](ErrorCode one) { return static_cast<int>(one) == code; });
+}
+
+bool touches(const Fault& fault, int rank) { return fault.rank == rank || fault.peer == rank; }
+
+// Whether a rank may be called dead: it died, or its link ended.
+bool may_be_lost(const View& view, int rank, Micros by) {
+  const RankRecord& state = view.rank(rank);
+  if (state.killed != kNever && state.killed <= by) return true;
+  // A rank that broke off because of a third one is gone; why may be stuck in a link, and where the
+  // store does not answer nobody waits for it.
+  const bool is_stuck =
+      std::any_of(view.from.faults.begin(), view.from.faults.end(), [](const Fault& fault) {
+        return fault.kind == Kind::clog || fault.kind == Kind::delay ||
+               fault.kind == Kind::slow_link || fault.kind == Kind::half_open ||
+               fault.kind == Kind::reset || fault.kind == Kind::store_gone ||
+               fault.kind == Kind::stop || fault.kind == Kind::jump;
+      });
+  if (is_stuck && state.broken != kNever && state.broken <= by) return true;
+  return std::any_of(view.from.faults.begin(), view.from.faults.end(), [&](const Fault& fault) {
+    return (fault.kind == Kind::reset || fault.kind == Kind::half_open) && touches(fault, rank);
+  });
+}
+
+// Whether a rank may be called silent: it or a link of it stood still for long enough.
+bool may_be_silent(const View& view, int rank) {
+  const Micros limit = view.from.world.peer_timeout;
+  for (const auto& [since, until] : view.rank(rank).stopped)
+    if (until == kNever || until - since >= limit / 2) return true;
+  return std::any_of(view.from.faults.begin(), view.from.faults.end(), [&](const Fault& fault) {
+    switch (fault.kind) {
+      case Kind::stop:
+      case Kind::jump:
+        return fault.rank == rank && fault.length >= limit / 2;
+      case Kind::half_open:
+      case Kind::clog:
+      case Kind::delay:
+      case Kind::slow_link:
+      case Kind::kill:  // the end of its link may come behind a clog
+        return touches(fault, rank);
+      default:
+        return false;
+    }
+  });
+}
+
+// The longest way of a message, behind all data that there is.
+Micros longest_way(const Case& from) {
+  // To be woken and to take turns costs a moment, and pollers count milliseconds.
+  constexpr Micros kTurns = kSecond / 500;
+  Micros way = from.world.latency + kTurns;
+  int64_t bandwidth = from.world.bandwidth;
+  for (const auto& fault : from.faults) {
+    if (fault.kind == Kind::delay) way += fault.amount;
+    if (fault.kind == Kind::slow_link && fault.amount > 0 &&
+        (bandwidth == 0 || fault.amount < bandwidth))
+      bandwidth = fault.amount;
+  }
+  if (bandwidth == 0) return way;
+  int64_t bytes = 1 << 14;  // control messages
+  for (const auto& scripts : from.ranks)
+    for (const auto& script : scripts)
+      for (const auto& action : script)
+        for (const auto& operation : action.operations) bytes += operation.bytes() + 64;
+  return way + bytes * kSecond / bandwidth;
+}
+
+// The limits of I1, after each kind of cause.
+struct Limits {
+  explicit Limits(const Case& from)
+      :  // Rank 0 answers for what it was asked, which may have been on its way, or in a plan or a
+         // pair that had to be left before.
+        left(6 * longest_way(from) + (from.world.cannot_cancel ? kSecond / 4 : 0)),
+        lost(left + kSecond * 3 / 10 + (from.world.fails_before_reason ? kSecond : 0)),
+        silent(longest_way(from) + from.world.peer_timeout * 5 / 4),
+        limit(from.world.operation_timeout == 0 ? 0 : from.world.operation_timeout + kSecond) {}
+  Micros sum() const { return left + lost + silent + limit + never_meets; }
+  const Micros left, lost, silent, limit, never_meets = 2 * kSecond;
+};
+
+// When the last thing happened that an operation may have waited for.
+Micros last_cause(const View& view, const OperationRecord& operation) {
+  Micros last = operation.submitted;
+  if (!view.from.faults.empty()) last = std::max(last, view.from.world.heals_at);
+  const Meeting* meeting = view.oracle.meeting_of(operation);
+  if (meeting != nullptr)
+    for (const auto& [rank, voice] : meeting->voices)
+      last = std::max(last, voice.record->submitted);
+  // A rank that was needed, but did not ask for it, goes on until it closes or ends; so may one
+  // that joins last.
+  const bool waits_for_ends = meeting == nullptr || !meeting->is_complete() ||
+                              !meeting->voices.begin()->second.group.empty();
+  for (const auto& state : view.record.ranks) {
+    if (waits_for_ends) last = std::max({last, state.closing, state.killed, state.broken});
+    for (const auto& [since, until] : state.stopped)
+      if (since <= last) last = std::max({last, since, until});
+  }
+  return last;
+}
+
+// The end that the cause of the error alone allows, where there is no other; kNever: any.
+Micros sharp_end(const View& view, const OperationRecord& operation, const Limits& limits) {
+  const auto& faults = view.from.faults;
+  if (operation.error_rank < 0 || operation.error_rank >= view.from.world.size) return kNever;
+  const RankRecord& named = view.rank(operation.error_rank);
+  if (faults.empty() && has_code(operation.error_code, {ErrorCode::peer_left}) &&
+      named.farewell != kNever && view.from.world.operation_timeout == 0)
+    return std::max(operation.submitted, named.farewell) + limits.left;
+  if (faults.size() == 1 && faults[0].kind == Kind::kill && named.killed != kNever &&
+      has_code(operation.error_code, {ErrorCode::peer_lost}))
+    return std::max(operation.submitted, named.killed) + limits.lost;
+  if (faults.size() == 1 && faults[0].kind == Kind::stop && named.stopped.size() == 1 &&
+      operation.site.rank != operation.error_rank &&
+      has_code(operation.error_code, {ErrorCode::peer_silent}))
+    return std::max(operation.submitted, named.stopped[0].first) + limits.silent;
+  return kNever;
+}
+
+// Whether something was pending for as long as TUTTI_OPERATION_TIMEOUT by then.
+bool was_pending_too_long(const View& view, Micros by) {
+  const Micros limit = view.from.world.operation_timeout;
+  if (limit == 0) return false;
+  return std::any_of(view.record.operations.begin(), view.record.operations.end(),
+                     [&](const OperationRecord& one) {
+                       const Micros due = one.submitted + limit;
+                       return !one.is_refused && due <= by &&
+                              (one.ended == kNever || one.ended >= due);
+                     });
+}
+
+// What is submitted at once is taken or refused at once.
+bool is_pending_twice(const View& view, const OperationRecord& operation) {
+  const auto& together = view.oracle.action_of(operation).operations;
+  return std::any_of(
+      view.record.operations.begin(), view.record.operations.end(),
+      [&](const OperationRecord& one) {
+        return &one != &operation && !one.is_refused && one.site.rank == operation.site.rank &&
+               std::ranges::any_of(together,
+                                   [&](const Operation& part) { return part.name == one.name; }) &&
+               one.submitted <= operation.submitted &&
+               (one.ended == kNever || one.ended >= operation.submitted);
+      });
+}
+
+std::string why_not_mismatch(const View& view, const OperationRecord& operation) {
+  const Meeting* meeting = view.oracle.meeting_of(operation);
+  if (meeting == nullptr) return "it met nobody";
+  if (!view.oracle.disagreement(*meeting).empty()) return "";
+  const bool may_never_meet = view.from.world.serves_blocking && !meeting->is_complete() &&
+                              view.oracle.action_of(operation).kind == Action::Kind::block;
+  return may_never_meet ? "" : "the ranks agree";
+}
+
+std::string why_not_left(const View& view, const OperationRecord& operation) {
+  const int named = operation.error_rank;
+  if (named < 0 || named >= view.from.world.size) return "it names no rank";
+  if (named == operation.site.rank) return "it names itself";
+  const RankRecord& leaver = view.rank(named);
+  if (leaver.closing == kNever || leaver.closing > operation.ended)
+    return "that rank had not closed";
+  const Meeting* meeting = view.oracle.meeting_of(operation);
+  // Where a rank is lost after another one left, one that needs neither tells all of the latter.
+  const RankRecord& own = view.rank(operation.site.rank);
+  if (own.broken != kNever && own.error_rank == named) return "";
+  // A receive from any rank ends with any departure, and so does what was sent for it.
+  for (const auto& one : view.record.operations) {
+    if (one.name != operation.name || view.oracle.is_join(one)) continue;
+    if (view.oracle.operation_of(one)->root == kAnyRank) return "";
+  }
+  // A needed rank that left because another one did names that one. A blocking call that sends and
+  // receives has one error, of either.
+  const Action& action = view.oracle.action_of(operation);
+  for (const auto& part : action.operations) {
+    const bool is_pair = part.kind == CollectiveKind::send || part.kind == CollectiveKind::recv;
+    if (!is_pair || part.root < 0 || part.root >= view.from.world.size) continue;
+    for (const int needed : {0, part.root}) {
+      const Micros closing = view.rank(needed).closing;
+      if (closing != kNever && closing <= operation.ended && leaver.closing <= closing) return "";
+    }
+  }
+  // Rank 0 matches names, so all need it.
+  if (meeting != nullptr && meeting->is_pair && named != 0 && named != meeting->from &&
+      named != meeting->to)
+    return "it does not need that rank";
+  return "";
+}
+
+}  // namespace
+
+std::string why_not(const View& view, const OperationRecord& operation) {
+  const Case& from = view.from;
+  const int code = operation.error_code, self = operation.site.rank, named = operation.error_rank;
+  const auto has = [&](Kind kind) { return view.has_fault(kind); };
+  // A byte that differs within a message may be any other number.
+  if (has(Kind::damage)) return "";
+  const bool is_named = named >= 0 && named < from.world.size;
+  switch (static_cast<ErrorCode>(code)) {
+    case ErrorCode::mismatch:
+      return why_not_mismatch(view, operation);
+    case ErrorCode::duplicate_name:
+      if (!operation.is_refused) return "it was taken";
+      return is_pending_twice(view, operation) ? "" : "the name was not pending";
+    case ErrorCode::timeout:
+      return was_pending_too_long(view, operation.ended) ? "" : "nothing was pending for so long";
+    case ErrorCode::peer_lost:
+      if (!is_named) return "it names no rank";
+      if (!may_be_lost(view, named, operation.ended)) return "that rank lives, and its links do";
+      return named == self && !may_be_silent(view, named) && !has(Kind::reset) ? "it names itself"
+                                                                               : "";
+    case ErrorCode::peer_silent:
+      if (!is_named) return "it names no rank";
+      return may_be_silent(view, named) ? "" : "that rank answers";
+    case ErrorCode::peer_left:
+      return why_not_left(view, operation);
+    case ErrorCode::closed: {
+      const Micros closing = view.rank(self).closing;
+      return closing != kNever && closing <= operation.ended ? "" : "its program had not closed";
+    }
+    case ErrorCode::out_of_memory:
+      return has(Kind::throws_in_start) || has(Kind::operation_fails) ? "" : "there was memory";
+    case ErrorCode::invalid_argument:
+      for (const auto& script : from.ranks.at(static_cast<size_t>(self)))
+        for (const auto& action : script)
+          if (action.kind == Action::Kind::retire) return "";
+      return "it gave no memory back";
+    case ErrorCode::io:
+    case ErrorCode::unavailable:
+      return has(Kind::operation_fails) ? "" : "no operation failed by itself";
+    case ErrorCode::internal:
+      // The reason is waited for, but not for ever.
+      if (from.world.fails_before_reason &&
+          (has(Kind::clog) || has(Kind::half_open) || has(Kind::delay) || has(Kind::slow_link)))
+        return "";
+      return has(Kind::throws_in_start) || has(Kind::throws_in_observer) ||
+                     has(Kind::throws_in_update) || has(Kind::operation_fails)
+                 ? ""
+                 : "nothing was thrown";
+    case ErrorCode::callback:
+      return has(Kind::throws_in_observer) || has(Kind::throws_in_update) ? ""
+                                                                          : "nothing was thrown";
+    default:
+      return "that error is of nothing that happened";
+  }
+}
+
+void calls_end(const View& view, Findings& findings) {
+  const Limits limits(view.from);
+  for (const auto& operation : view.record.operations) {
+    if (view.rank(operation.site.rank).killed != kNever || operation.is_refused) continue;
+    if (operation.ended == kNever) {
+      findings.push_back({1, name_of_call(operation) + " never ended"});
+      continue;
+    }
+    Micros due = last_cause(view, operation) + 2 * limits.sum();
+    // A join waits for others as long as these go on.
+    if (view.oracle.is_join(operation)) due = operation.ended;
+    if (operation.error_code != 0)
+      if (const Micros sharp = sharp_end(view, operation, limits); sharp != kNever)
+        due = std::min(due, sharp);
+    if (operation.ended > due)
+      findings.push_back(
+          {1, fmt::format("{} ended at {} with code {}, {} us too late", name_of_call(operation),
+                          operation.ended, operation.error_code, operation.ended - due)});
+  }
+  for (size_t rank = 0; rank < view.record.ranks.size(); ++rank) {
+    const RankRecord& state = view.record.ranks[rank];
+    if (state.killed == kNever && state.over == kNever)
+      findings.push_back({1, fmt::format("rank {} is not over at the end", rank)});
+  }
+}
+
+void errors_have_one_cause(const View& view, Findings& findings) {
+  for (const auto& operation : view.record.operations) {
+    if (operation.error_code == 0 || view.rank(operation.site.rank).killed != kNever) continue;
+    if (const auto why = why_not(view, operation); !why.empty())
+      findings.push_back({5, fmt::format("{} failed with code {} about rank {}, but {}: {}",
+                                         name_of_call(operation), operation.error_code,
+                                         operation.error_rank, why, operation.error_text)});
+  }
+  const int mismatch = static_cast<int>(ErrorCode::mismatch);
+  for (const auto& meeting : view.oracle.meetings()) {
+    const OperationRecord* first = nullptr;
+    for (const auto& [rank, voice] : meeting.voices) {
+      if (voice.record->error_code != mismatch || view.rank(rank).killed != kNever) continue;
+      if (first == nullptr) first = voice.record;
+      if (voice.record->error_text != first->error_text)
+        findings.push_back(
+            {5, fmt::format("{} says \"{}\", but rank {} says \"{}\"", name_of_call(*voice.record),
+                            voice.record->error_text, first->site.rank, first->error_text)});
+    }
+  }
+  // One loss has one victim, whom all survivors name.
+  if (view.from.faults.size() != 1) return;
+  int named = -1;
+  for (size_t rank = 0; rank < view.record.ranks.size(); ++rank) {
+    const RankRecord& state = view.record.ranks[rank];
+    if (state.killed != kNever ||
+        !has_code(state.error_code, {ErrorCode::peer_lost, ErrorCode::peer_silent}))
+      continue;
+    const Kind kind = view.from.faults[0].kind;
+    const bool has_two_ends = kind != Kind::kill && kind != Kind::stop && kind != Kind::jump;
+    if (named >= 0 && state.error_rank != named && !has_two_ends)
+      findings.push_back(
+          {5, fmt::format("rank {} is broken because of rank {}, another one because "
+                          "of rank {}",
+                          rank, state.error_rank, named)});
+    named = state.error_rank;
+  }
+}
+
+}  // namespace tutti::simulation

@@ -1,0 +1,160 @@
+// When calls end, and with which errors.
+#include <gtest/gtest.h>
+
+#include "tests/simulation/judge/small_world.h"
+
+namespace tutti::simulation {
+namespace {
+
+constexpr std::string_view kSums = "world size=3\nranks 0,1,2: submit t allreduce 4 c=1; wait\n";
+constexpr std::string_view kKill = "fault kill rank=2 at=10\n";
+
+bool is_fine(const SmallWorld& world, void (*invariant)(const View&, Findings&)) {
+  const Findings findings = world.find(invariant);
+  for (const auto& finding : findings) std::cout << finding.text << "\n";
+  return findings.empty();
+}
+
+// Rank 2 was killed at 10; the others heard of it at `heard`.
+SmallWorld killed(Micros heard) {
+  SmallWorld world(std::string(kSums) + std::string(kKill));
+  world.rank(2).killed = 10;
+  for (const int rank : {0, 1}) {
+    world.fail(rank, "t", ErrorCode::peer_lost, 2, heard);
+    world.rank(rank).broken = heard;
+    world.rank(rank).error_code = static_cast<int>(ErrorCode::peer_lost);
+    world.rank(rank).error_rank = 2;
+  }
+  return world;
+}
+
+TEST(Ends, EveryCallEnds) {
+  SmallWorld world(kSums);
+  EXPECT_TRUE(is_fine(world, calls_end));
+  world.operation(1, "t").ended = kNever;
+  EXPECT_FALSE(is_fine(world, calls_end));
+  SmallWorld open(kSums);
+  open.rank(0).over = kNever;
+  EXPECT_FALSE(is_fine(open, calls_end));
+}
+
+TEST(Ends, ALossIsHeardOfWithinALatencyAndTheInquiry) {
+  EXPECT_TRUE(is_fine(killed(110), calls_end));
+  EXPECT_TRUE(is_fine(killed(300110), calls_end));
+  EXPECT_FALSE(is_fine(killed(300111), calls_end));
+  SmallWorld late = killed(1300110);
+  EXPECT_FALSE(is_fine(late, calls_end));
+  late.from().world.fails_before_reason = true;
+  EXPECT_TRUE(is_fine(late, calls_end));
+}
+
+TEST(Ends, ADepartureIsHeardOfWithinALatency) {
+  const auto left = [](Micros heard) {
+    SmallWorld world(kSums);
+    world.rank(2).closing = world.rank(2).farewell = 20;
+    world.fail(2, "t", ErrorCode::closed, -1, 20);
+    for (const int rank : {0, 1}) world.fail(rank, "t", ErrorCode::peer_left, 2, heard);
+    return world;
+  };
+  EXPECT_TRUE(is_fine(left(120), calls_end));
+  EXPECT_FALSE(is_fine(left(121), calls_end));
+  SmallWorld late = left(250120);
+  EXPECT_FALSE(is_fine(late, calls_end));
+  late.from().world.cannot_cancel = true;
+  EXPECT_TRUE(is_fine(late, calls_end));
+  EXPECT_TRUE(is_fine(late, errors_have_one_cause));
+}
+
+TEST(Ends, SilenceIsHeardOfWithinItsLimitAndAQuarter) {
+  const auto silent = [](Micros heard) {
+    SmallWorld world(std::string(kSums) + "fault stop rank=2 at=10 length=60000000\n");
+    world.from().world.heals_at = 60000010;
+    world.rank(2).stopped = {{10, 60000010}};
+    for (const int rank : {0, 1}) world.fail(rank, "t", ErrorCode::peer_silent, 2, heard);
+    world.operation(2, "t").ended = 60000020;
+    return world;
+  };
+  EXPECT_TRUE(is_fine(silent(12500110), calls_end));
+  EXPECT_FALSE(is_fine(silent(12500111), calls_end));
+  EXPECT_TRUE(is_fine(silent(12500110), errors_have_one_cause));
+}
+
+TEST(Ends, ALossNamesTheDead) {
+  SmallWorld world = killed(110);
+  EXPECT_TRUE(is_fine(world, errors_have_one_cause));
+  world.operation(0, "t").error_rank = 1;
+  EXPECT_FALSE(is_fine(world, errors_have_one_cause));
+  SmallWorld two = killed(110);
+  two.rank(1).error_rank = 0;
+  EXPECT_FALSE(is_fine(two, errors_have_one_cause));
+}
+
+TEST(Ends, AnErrorNeedsItsCause) {
+  const auto is_allowed = [](ErrorCode code, int about, auto&& change) {
+    SmallWorld world(kSums);
+    world.fail(1, "t", code, about, 50);
+    EXPECT_FALSE(world.find(errors_have_one_cause).empty());
+    change(world);
+    return is_fine(world, errors_have_one_cause);
+  };
+  EXPECT_TRUE(is_allowed(ErrorCode::closed, -1, [](auto& w) { w.rank(1).closing = 40; }));
+  EXPECT_TRUE(is_allowed(ErrorCode::peer_left, 0, [](auto& w) { w.rank(0).closing = 40; }));
+  EXPECT_FALSE(is_allowed(ErrorCode::peer_left, 0, [](auto& w) { w.rank(2).closing = 40; }));
+  EXPECT_TRUE(is_allowed(ErrorCode::peer_lost, 0, [](auto& w) { w.rank(0).killed = 40; }));
+  EXPECT_FALSE(is_allowed(ErrorCode::peer_lost, 0, [](auto& w) { w.rank(0).killed = 60; }));
+  EXPECT_TRUE(is_allowed(ErrorCode::peer_silent, 0, [](auto& w) {
+    w.rank(0).stopped = {{0, kNever}};
+  }));
+  EXPECT_TRUE(
+      is_allowed(ErrorCode::timeout, 0, [](auto& w) { w.from().world.operation_timeout = 50; }));
+  EXPECT_FALSE(
+      is_allowed(ErrorCode::timeout, 0, [](auto& w) { w.from().world.operation_timeout = 60; }));
+  const auto with = [](Fault::Kind kind) {
+    return [kind](SmallWorld& w) { w.from().faults = {{.kind = kind}}; };
+  };
+  EXPECT_TRUE(is_allowed(ErrorCode::out_of_memory, 0, with(Fault::Kind::throws_in_start)));
+  EXPECT_TRUE(is_allowed(ErrorCode::callback, 0, with(Fault::Kind::throws_in_observer)));
+  EXPECT_TRUE(is_allowed(ErrorCode::io, 0, with(Fault::Kind::operation_fails)));
+  EXPECT_TRUE(is_allowed(ErrorCode::corrupt_data, 0, with(Fault::Kind::damage)));
+  EXPECT_FALSE(is_allowed(ErrorCode::corrupt_data, 0, with(Fault::Kind::clog)));
+  EXPECT_FALSE(is_allowed(ErrorCode::version, 0, with(Fault::Kind::kill)));
+}
+
+TEST(Ends, AMismatchIsOfRanksThatDisagreeAndHasOneText) {
+  const std::string odd =
+      "world size=2\nranks 0: submit t allreduce 4\nranks 1: submit t allreduce 5\n";
+  SmallWorld world(odd);
+  for (const int rank : {0, 1}) world.fail(rank, "t", ErrorCode::mismatch, 1, 60);
+  EXPECT_TRUE(is_fine(world, errors_have_one_cause));
+  world.operation(1, "t").error_text = "something else";
+  EXPECT_FALSE(is_fine(world, errors_have_one_cause));
+  SmallWorld agreeing(kSums);
+  agreeing.fail(0, "t", ErrorCode::mismatch, 1, 60);
+  EXPECT_FALSE(is_fine(agreeing, errors_have_one_cause));
+}
+
+TEST(Ends, ANameIsADuplicateOnlyWhileItIsPending) {
+  SmallWorld world(
+      "world\nranks 0: submit t allreduce 4; submit t allreduce 4\n"
+      "ranks 1: submit t allreduce 4\n");
+  auto& second = world.operation(0, "t", 1);
+  second.is_refused = true;
+  second.error_code = static_cast<int>(ErrorCode::duplicate_name);
+  EXPECT_FALSE(is_fine(world, errors_have_one_cause));
+  world.operation(0, "t").ended = 110;
+  EXPECT_TRUE(is_fine(world, errors_have_one_cause));
+}
+
+TEST(Ends, TwoOthersThatSendEachOtherDoNotNeedTheLeaver) {
+  SmallWorld world(
+      "world size=4\nranks 1: submit p send 4 root=2\nranks 2: submit p recv 4 root=1\n");
+  world.rank(3).closing = 10;
+  world.fail(1, "p", ErrorCode::peer_left, 3, 50);
+  EXPECT_FALSE(is_fine(world, errors_have_one_cause));
+  world.operation(1, "p").error_rank = 0;  // which matches names
+  world.rank(0).closing = 10;
+  EXPECT_TRUE(is_fine(world, errors_have_one_cause));
+}
+
+}  // namespace
+}  // namespace tutti::simulation

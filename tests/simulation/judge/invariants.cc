@@ -1,0 +1,388 @@
+#include "tests/simulation/judge/invariants.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <utility>
+
+#include "tutti/base/error.h"
+
+namespace tutti::simulation {
+
+namespace {
+
+void add(Findings& findings, int invariant, std::string text) {
+  findings.push_back({invariant, std::move(text)});
+}
+
+std::string called(const OperationRecord& operation) {
+  return fmt::format("rank {} {} (script {}, action {}), submitted at {}", operation.site.rank,
+                     operation.name, operation.site.script, operation.site.action,
+                     operation.submitted);
+}
+
+bool is_killed(const View& view, const OperationRecord& operation) {
+  return view.rank(operation.site.rank).killed != kNever;
+}
+
+bool ended_well(const OperationRecord& operation) {
+  return !operation.is_refused && operation.ended != kNever && operation.error_code == 0;
+}
+
+// The edges of the drawing at tutti::Phase, by number.
+constexpr std::array<std::pair<int, int>, 13> kEdges = {{{0, 1},
+                                                         {0, 6},
+                                                         {1, 2},
+                                                         {1, 3},
+                                                         {1, 4},
+                                                         {1, 5},
+                                                         {2, 3},
+                                                         {2, 4},
+                                                         {2, 5},
+                                                         {3, 4},
+                                                         {3, 5},
+                                                         {4, 5},
+                                                         {5, 6}}};
+constexpr std::pair<int, int> kClosedWell = {4, 6};
+
+// Whether all ranks do the same in every step, so that plans lock and nobody waits for stragglers.
+bool is_steady(const Case& from) {
+  if (!from.faults.empty() || from.world.size < 2) return false;
+  const auto& scripts = from.ranks.front();
+  for (const auto& other : from.ranks)
+    if (other != scripts || other.size() != 1) return false;
+  const Action* first = nullptr;
+  for (const auto& action : scripts.front()) {
+    if (action.kind == Action::Kind::wait) continue;
+    if (action.kind != Action::Kind::submit) return false;
+    if (first == nullptr) first = &action;
+    if (action.operations.size() != first->operations.size()) return false;
+    for (size_t i = 0; i < action.operations.size(); ++i) {
+      Operation alike = action.operations[i];
+      alike.contents = first->operations[i].contents;
+      if (alike != first->operations[i]) return false;
+    }
+  }
+  return first != nullptr;
+}
+
+}  // namespace
+
+bool View::has_fault(Fault::Kind kind) const {
+  return std::any_of(from.faults.begin(), from.faults.end(),
+                     [&](const Fault& fault) { return fault.kind == kind; });
+}
+
+void ranks_sleep_and_wake(const View& view, Findings& findings) {
+  if (view.record.hit_the_limit) add(findings, 2, "the world did not come to rest");
+  for (size_t rank = 0; rank < view.record.ranks.size(); ++rank) {
+    const RankRecord& state = view.record.ranks[rank];
+    if (state.sleeps_with_something_pending)
+      add(findings, 2,
+          fmt::format("rank {} sleeps with something pending, and nothing can happen "
+                      "any more",
+                      rank));
+    if (state.most_steps_in_vain > 200)
+      add(findings, 2,
+          fmt::format("rank {} took {} steps in a row without cause", rank,
+                      state.most_steps_in_vain));
+  }
+}
+
+void results_are_right(const View& view, Findings& findings) {
+  // A byte that differs within a message may be any other number.
+  if (view.has_fault(Fault::Kind::damage)) return;
+  for (const auto& operation : view.record.operations) {
+    if (!ended_well(operation) || view.oracle.is_join(operation)) continue;
+    const Meeting* meeting = view.oracle.meeting_of(operation);
+    if (meeting == nullptr) {
+      add(findings, 3, called(operation) + " ended well, and nobody sent");
+      continue;
+    }
+    // A receive from any rank that failed does not tell from whom it would have taken.
+    const auto takes_from_any = [&](const OperationRecord& one) {
+      const Operation* asked = view.oracle.operation_of(one);
+      return asked != nullptr && asked->root == kAnyRank && one.name == operation.name;
+    };
+    if (!meeting->is_complete() && meeting->is_pair &&
+        std::ranges::any_of(view.record.operations, takes_from_any))
+      continue;
+    if (!meeting->is_complete()) {
+      add(findings, 3,
+          fmt::format("{} ended well though rank {} never asked for it", called(operation),
+                      meeting->absent.front()));
+      continue;
+    }
+    if (const auto why = view.oracle.disagreement(*meeting); !why.empty()) {
+      add(findings, 3,
+          fmt::format("{} ended well though ranks disagree: {}", called(operation), why));
+      continue;
+    }
+    const auto expected = view.oracle.result(*meeting, operation.site.rank);
+    if (operation.output == expected) continue;
+    const auto differ = std::mismatch(operation.output.begin(), operation.output.end(),
+                                      expected.begin(), expected.end());
+    add(findings, 3,
+        fmt::format("{} gave {} bytes that differ from the expected {} from byte {} on",
+                    called(operation), operation.output.size(), expected.size(),
+                    differ.first - operation.output.begin()));
+  }
+}
+
+void refusals_change_nothing(const View& view, Findings& findings) {
+  for (const auto& operation : view.record.operations) {
+    const bool is_refusal = operation.is_refused ||
+                            operation.error_code == static_cast<int>(ErrorCode::mismatch) ||
+                            operation.error_code == static_cast<int>(ErrorCode::duplicate_name);
+    if (is_refusal && operation.input_changed && !is_killed(view, operation))
+      add(findings, 4, called(operation) + " was refused, but its memory changed");
+  }
+}
+
+void leavers_finish_for_all(const View& view, Findings& findings) {
+  // A loss besides the departure may end what the leaver finished.
+  for (const auto& state : view.record.ranks)
+    if (state.broken != kNever || state.killed != kNever) return;
+  for (const auto& meeting : view.oracle.meetings())
+    for (const auto& [leaver, left] : meeting.voices) {
+      if (view.rank(leaver).farewell == kNever || left.record->ended == kNever) continue;
+      for (const auto& [other, voice] : meeting.voices) {
+        const auto& theirs = *voice.record;
+        const Micros own_end = view.rank(other).closing;
+        if (other == leaver || theirs.ended == kNever) continue;
+        // What a rank closes over is its own affair, and so is memory that it gave back too soon.
+        if (theirs.error_code == static_cast<int>(ErrorCode::invalid_argument)) continue;
+        // A call that sends and receives has one error for both.
+        if (view.oracle.action_of(theirs).kind == Action::Kind::block &&
+            view.oracle.action_of(theirs).operations.size() > 1)
+          continue;
+        if (own_end != kNever && own_end <= theirs.ended) continue;
+        // Nor does it end where yet another rank left without having finished it.
+        const bool another_left = std::ranges::any_of(meeting.voices, [](const auto& one) {
+          return one.second.record->error_code == static_cast<int>(ErrorCode::closed);
+        });
+        if (ended_well(*left.record) && !ended_well(theirs) && !another_left)
+          add(findings, 6,
+              fmt::format("{} failed, but rank {}, which left, had finished it", called(theirs),
+                          leaver));
+        const bool left_it = left.record->error_code == static_cast<int>(ErrorCode::closed);
+        // It may have been over here before this rank heard of the departure.
+        const Micros heard = left.record->ended + 3 * view.from.world.latency + kSecond / 500;
+        if (!view.from.faults.empty() || theirs.ended <= heard) continue;
+        if (left_it && ended_well(theirs))
+          add(findings, 6,
+              fmt::format("{} ended well, but rank {} left without having finished it",
+                          called(theirs), leaver));
+      }
+    }
+}
+
+void queues_have_one_order(const View& view, Findings& findings) {
+  std::map<std::pair<uint64_t, uint64_t>, std::string> names;
+  for (size_t rank = 0; rank < view.record.ranks.size(); ++rank) {
+    std::map<uint64_t, uint64_t> last;
+    for (const auto& start : view.record.ranks[rank].starts) {
+      const auto [at, is_first] = last.emplace(start.queue, start.tag);
+      if (!is_first && start.tag <= at->second)
+        add(findings, 7,
+            fmt::format("rank {} started tag {} of queue {} after tag {}", rank, start.tag,
+                        start.queue, at->second));
+      at->second = start.tag;
+      const auto& known =
+          names.emplace(std::pair(start.queue, start.tag), start.names).first->second;
+      if (known != start.names)
+        add(findings, 7,
+            fmt::format("tag {} of queue {} is {} on rank {} and {} on another", start.tag,
+                        start.queue, start.names, rank, known));
+    }
+  }
+}
+
+void the_broken_start_nothing(const View& view, Findings& findings) {
+  for (size_t rank = 0; rank < view.record.ranks.size(); ++rank) {
+    const RankRecord& state = view.record.ranks[rank];
+    for (const auto& start : state.starts)
+      if (state.broken != kNever && start.at > state.broken)
+        add(findings, 8, fmt::format("rank {} started {} after it was broken", rank, start.names));
+  }
+  for (const auto& operation : view.record.operations) {
+    if (is_killed(view, operation)) continue;
+    if (operation.touched_after_end)
+      add(findings, 8, called(operation) + ": its memory was touched after its Work was done");
+    if (operation.released != operation.started)
+      add(findings, 8,
+          fmt::format("{} was started {} times and released {} times", called(operation),
+                      operation.started, operation.released));
+  }
+}
+
+void farewells_are_final(const View& view, Findings& findings) {
+  for (size_t rank = 0; rank < view.record.ranks.size(); ++rank) {
+    const RankRecord& state = view.record.ranks[rank];
+    if (state.farewell == kNever) continue;
+    for (const auto& start : state.starts)
+      if (start.at > state.farewell)
+        add(findings, 9, fmt::format("rank {} started {} after its farewell", rank, start.names));
+    for (const Micros at : state.operation_messages)
+      if (at > state.farewell)
+        add(findings, 9,
+            fmt::format("rank {} sent a message about operations at {}, after its "
+                        "farewell",
+                        rank, at));
+  }
+}
+
+void negotiation_is_short(const View& view, Findings& findings) {
+  if (!is_steady(view.from)) return;
+  uint64_t messages = 0, batches = 0;
+  for (const auto& state : view.record.ranks) {
+    messages += state.negotiation_messages;
+    batches = std::max(batches, state.batches);
+  }
+  const uint64_t allowed = 2 * static_cast<uint64_t>(view.from.world.size - 1) * batches;
+  if (messages > allowed)
+    add(findings, 10,
+        fmt::format("{} batches took {} messages, of which {} would do", batches, messages,
+                    allowed));
+}
+
+void phases_follow_the_drawing(const View& view, Findings& findings) {
+  for (size_t rank = 0; rank < view.record.ranks.size(); ++rank) {
+    int at = 0;
+    for (const auto& change : view.record.ranks[rank].phases) {
+      const std::pair edge(change.from, change.to);
+      const bool drawn =
+          edge == kClosedWell || std::find(kEdges.begin(), kEdges.end(), edge) != kEdges.end();
+      if (!drawn || change.from != at)
+        add(findings, 11,
+            fmt::format("rank {} went from phase {} to {} when it was in {}", rank, change.from,
+                        change.to, at));
+      at = change.to;
+    }
+  }
+}
+
+void the_done_is_counted(const View& view, Findings& findings) {
+  for (const auto& operation : view.record.operations)
+    if (operation.ended != kNever && !operation.is_counted)
+      add(findings, 12, called(operation) + " was seen done before it was counted");
+}
+
+void nothing_is_left(const View& view, Findings& findings) {
+  for (size_t rank = 0; rank < view.record.ranks.size(); ++rank) {
+    const RankRecord& state = view.record.ranks[rank];
+    if (state.killed != kNever) continue;
+    const int left = state.entries_left + state.runs_left + state.tickets_left +
+                     state.regions_left + state.messages_left;
+    if (left > 0)
+      add(findings, 13,
+          fmt::format("rank {} leaves {} entries, {} runs, {} tickets, {} regions and "
+                      "{} messages",
+                      rank, state.entries_left, state.runs_left, state.tickets_left,
+                      state.regions_left, state.messages_left));
+  }
+}
+
+void callbacks_run_once(const View& view, Findings& findings) {
+  for (const auto& operation : view.record.operations) {
+    if (view.oracle.action_of(operation).kind != Action::Kind::submit || operation.is_refused ||
+        is_killed(view, operation))
+      continue;
+    const int expected = operation.ended == kNever ? 0 : 1;
+    if (operation.callbacks != expected)
+      add(findings, 14,
+          fmt::format("{}: its callback ran {} times", called(operation), operation.callbacks));
+    if (operation.callback_before_end)
+      add(findings, 14, called(operation) + ": its callback ran before it was over");
+  }
+}
+
+void the_idle_are_left_alone(const View& view, Findings& findings) {
+  for (size_t rank = 0; rank < view.record.ranks.size(); ++rank)
+    for (const Micros at : view.record.ranks[rank].idle_pings)
+      add(findings, 15, fmt::format("rank {} pinged at {} though nothing was pending", rank, at));
+}
+
+void memory_outlives_its_use(const View& view, Findings& findings) {
+  for (size_t rank = 0; rank < view.record.ranks.size(); ++rank)
+    if (view.record.ranks[rank].memory_retired_in_use)
+      add(findings, 16, fmt::format("rank {} freed memory that was in use", rank));
+}
+
+namespace {
+
+// Whether the program waits for itself: ranks that never asked for what others wait for wait for
+// something else that others never asked for. It is no fault of what runs it.
+bool waits_in_a_circle(const View& view) {
+  if (view.from.world.operation_timeout > 0) return false;
+  std::vector<bool> is_stuck(view.record.ranks.size(), false);
+  bool any = false;
+  for (const auto& operation : view.record.operations) {
+    if (operation.is_refused || operation.ended != kNever || is_killed(view, operation)) continue;
+    const Meeting* meeting = view.oracle.meeting_of(operation);
+    // Who has given its part up, because another part of its call failed, may wait elsewhere.
+    const Action& action = view.oracle.action_of(operation);
+    const bool is_both = action.kind == Action::Kind::block && action.operations.size() > 1;
+    const bool may_wait = meeting == nullptr || !meeting->is_complete() || is_both ||
+                          std::ranges::any_of(meeting->voices, [](const auto& one) {
+                            return !one.second.group.empty() || one.second.record->error_code != 0;
+                          });
+    if (!may_wait) return false;
+    // Who has left keeps nobody waiting.
+    const auto has_left = [&](int rank) { return view.rank(rank).closing != kNever; };
+    if (meeting != nullptr && std::ranges::any_of(meeting->absent, has_left)) return false;
+    if (view.oracle.is_join(operation))
+      for (int rank = 0; rank < view.from.world.size; ++rank)
+        if (has_left(rank)) return false;
+    is_stuck[static_cast<size_t>(operation.site.rank)] = any = true;
+  }
+  for (size_t rank = 0; rank < is_stuck.size(); ++rank) {
+    const RankRecord& state = view.record.ranks[rank];
+    const bool is_missed = state.killed != kNever && state.farewell == kNever;
+    if (is_missed || state.broken != kNever) return false;
+    if (!is_stuck[rank] && state.over == kNever && state.killed == kNever) return false;
+  }
+  return any;
+}
+
+}  // namespace
+
+Findings check(const Case& from, const Record& record) {
+  const View view(from, record);
+  Findings findings;
+  if (waits_in_a_circle(view)) return findings;
+  for (const auto& promise : record.broken_promises) findings.push_back({0, promise});
+  for (const auto invariant :
+       {calls_end, ranks_sleep_and_wake, results_are_right, refusals_change_nothing,
+        errors_have_one_cause, leavers_finish_for_all, queues_have_one_order,
+        the_broken_start_nothing, farewells_are_final, negotiation_is_short,
+        phases_follow_the_drawing, the_done_is_counted, nothing_is_left, callbacks_run_once,
+        the_idle_are_left_alone, memory_outlives_its_use})
+    invariant(view, findings);
+  // The model counts the uses of a pair's name, and does not know which of them a join refused that
+  // failed later.
+  const auto failed_join = [&](const OperationRecord& one) {
+    return view.oracle.is_join(one) && one.error_code != 0;
+  };
+  const auto is_of_pair = [&](const OperationRecord& one) {
+    const Operation* asked = view.oracle.operation_of(one);
+    return asked != nullptr &&
+           (asked->kind == CollectiveKind::send || asked->kind == CollectiveKind::recv);
+  };
+  if (std::ranges::any_of(record.operations, failed_join) &&
+      std::ranges::any_of(record.operations, is_of_pair))
+    std::erase_if(findings, [](const Finding& finding) {
+      return finding.invariant == 3 || finding.invariant == 5 || finding.invariant == 6;
+    });
+  // A message with a wrong byte may name what no rank ever asks for.
+  if (view.has_fault(Fault::Kind::damage))
+    std::erase_if(findings, [](const Finding& finding) {
+      return finding.invariant != 0 && finding.invariant != 8 && finding.invariant != 11 &&
+             finding.invariant != 16;
+    });
+  return findings;
+}
+
+}  // namespace tutti::simulation

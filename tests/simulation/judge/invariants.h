@@ -1,0 +1,70 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tests/simulation/judge/oracle.h"
+#include "tests/simulation/record.h"
+
+namespace tutti::simulation {
+
+/// One promise that a run did not keep.
+struct Finding {
+  int invariant = 0;  // its number below
+  std::string text;
+};
+using Findings = std::vector<Finding>;
+
+/// What the invariants look at.
+struct View {
+  View(const Case& the_case, const Record& the_record)
+      : from(the_case), record(the_record), oracle(the_case, the_record) {}
+  const RankRecord& rank(int number) const { return record.ranks.at(static_cast<size_t>(number)); }
+  bool has_fault(Fault::Kind kind) const;
+  const Case& from;
+  const Record& record;
+  const Oracle oracle;
+};
+
+/// All of them. I17, that one case has one trace, needs two runs.
+Findings check(const Case& from, const Record& record);
+
+// I1: every call ends, and soon enough after what made it end.
+void calls_end(const View& view, Findings& findings);
+// I2: no wake-up is lost, and no rank is busy with nothing.
+void ranks_sleep_and_wake(const View& view, Findings& findings);
+// I3: what ends well equals the plain model to the bit.
+void results_are_right(const View& view, Findings& findings);
+// I4: what was refused is unchanged to the byte.
+void refusals_change_nothing(const View& view, Findings& findings);
+// I5: each error has its cause, one on all ranks.
+void errors_have_one_cause(const View& view, Findings& findings);
+// I6: what a leaver finished ends on all, and nothing else that needs it does.
+void leavers_finish_for_all(const View& view, Findings& findings);
+// I7: each queue has one growing order on all ranks.
+void queues_have_one_order(const View& view, Findings& findings);
+// I8: nothing starts after `broken`, no memory is touched once its Work is done, and each operation
+// is released once.
+void the_broken_start_nothing(const View& view, Findings& findings);
+// I9: after its farewell a rank starts nothing and sends nothing about operations.
+void farewells_are_final(const View& view, Findings& findings);
+// I10: equal steps without faults need two messages a batch and rank at most.
+void negotiation_is_short(const View& view, Findings& findings);
+// I11: phases follow the drawing.
+void phases_follow_the_drawing(const View& view, Findings& findings);
+// I12: a Work that is seen done is counted.
+void the_done_is_counted(const View& view, Findings& findings);
+// I13: at the end nothing is left.
+void nothing_is_left(const View& view, Findings& findings);
+// I14: each callback runs once, after the end.
+void callbacks_run_once(const View& view, Findings& findings);
+// I15: pings are sent only while something is pending.
+void the_idle_are_left_alone(const View& view, Findings& findings);
+// I16: retired memory goes only when it is not used.
+void memory_outlives_its_use(const View& view, Findings& findings);
+
+/// Why an operation may not have ended with the error that it has, as docs/failures.md says;
+/// empty: it may.
+std::string why_not(const View& view, const OperationRecord& operation);
+
+}  // namespace tutti::simulation

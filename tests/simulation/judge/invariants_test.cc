@@ -1,0 +1,168 @@
+// Each invariant keeps still about a record that is right, and finds the one thing that is wrong.
+#include "tests/simulation/judge/invariants.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/simulation/judge/small_world.h"
+
+namespace tutti::simulation {
+namespace {
+
+constexpr std::string_view kTwoSums = "world\nranks 0,1: submit t allreduce 4 c=1; wait\n";
+
+std::string texts(const Findings& findings) {
+  std::string text;
+  for (const auto& finding : findings) text += finding.text + "\n";
+  return text;
+}
+
+// The invariant finds nothing before `change`, and something after it.
+template <class Change>
+void breaks(void (*invariant)(const View&, Findings&), int number, Change change,
+            std::string_view text = kTwoSums) {
+  SmallWorld world(text);
+  EXPECT_EQ(texts(world.find(invariant)), "");
+  change(world);
+  const Findings findings = world.find(invariant);
+  ASSERT_FALSE(findings.empty());
+  EXPECT_EQ(findings.front().invariant, number);
+}
+
+TEST(Invariants, ARunInWhichAllWentWellKeepsThemAll) {
+  EXPECT_EQ(texts(SmallWorld(kTwoSums).find_all()), "");
+  EXPECT_EQ(texts(SmallWorld("world size=3\nranks 0,1,2: submit t allgather 2 c=1, u alltoall 6; "
+                             "wait; block b broadcast 3 root=2; join\n")
+                      .find_all()),
+            "");
+}
+
+TEST(Invariants, NobodySleepsForGood) {
+  breaks(ranks_sleep_and_wake, 2,
+         [](SmallWorld& world) { world.rank(1).sleeps_with_something_pending = true; });
+  breaks(ranks_sleep_and_wake, 2,
+         [](SmallWorld& world) { world.rank(0).most_steps_in_vain = 201; });
+  breaks(ranks_sleep_and_wake, 2, [](SmallWorld& world) { world.record().hit_the_limit = true; });
+}
+
+TEST(Invariants, ResultsAreTheModelsToTheBit) {
+  breaks(results_are_right, 3,
+         [](SmallWorld& world) { world.operation(1, "t").output.back() ^= std::byte{1}; });
+  breaks(results_are_right, 3,
+         [](SmallWorld& world) { world.operation(1, "t").output.pop_back(); });
+  breaks(results_are_right, 3,
+         [](SmallWorld& world) { world.operation(0, "t").is_refused = true; });
+  breaks(results_are_right, 3,
+         [](SmallWorld& world) { world.from().ranks[0][0][0].operations[0].rows = 5; });
+}
+
+TEST(Invariants, RefusalsLeaveMemoryAlone) {
+  breaks(refusals_change_nothing, 4, [](SmallWorld& world) {
+    world.fail(1, "t", ErrorCode::mismatch, 0, 50).input_changed = true;
+  });
+  SmallWorld lost(kTwoSums);
+  lost.fail(1, "t", ErrorCode::peer_lost, 0, 50).input_changed = true;
+  EXPECT_EQ(texts(lost.find(refusals_change_nothing)), "");
+}
+
+TEST(Invariants, WhatALeaverFinishedEndsOnAll) {
+  breaks(leavers_finish_for_all, 6, [](SmallWorld& world) {
+    world.rank(0).closing = world.rank(0).farewell = 60;
+    world.fail(1, "t", ErrorCode::peer_left, 0, 80);
+  });
+  breaks(leavers_finish_for_all, 6, [](SmallWorld& world) {
+    world.rank(0).closing = world.rank(0).farewell = 40;
+    world.fail(0, "t", ErrorCode::closed, -1, 40);
+  });
+}
+
+TEST(Invariants, QueuesGrowAlike) {
+  breaks(queues_have_one_order, 7, [](SmallWorld& world) {
+    world.rank(0).starts = {{0, 10, 0, 2, "a"}, {0, 20, 0, 1, "b"}};
+  });
+  breaks(queues_have_one_order, 7, [](SmallWorld& world) {
+    world.rank(0).starts = {{0, 10, 0, 1, "a"}};
+    world.rank(1).starts = {{1, 10, 0, 1, "b"}};
+  });
+  SmallWorld fine(kTwoSums);
+  fine.rank(0).starts = {{0, 10, 0, 1, "a"}, {0, 20, 7, 1, "p"}, {0, 30, 0, 2, "b"}};
+  fine.rank(1).starts = {{1, 10, 0, 1, "a"}, {1, 11, 0, 2, "b"}};
+  EXPECT_EQ(texts(fine.find(queues_have_one_order)), "");
+}
+
+TEST(Invariants, TheBrokenStartNothing) {
+  breaks(the_broken_start_nothing, 8, [](SmallWorld& world) {
+    world.rank(0).broken = 20;
+    world.rank(0).starts = {{0, 21, 0, 1, "t"}};
+  });
+  breaks(the_broken_start_nothing, 8,
+         [](SmallWorld& world) { world.operation(0, "t").touched_after_end = true; });
+  breaks(the_broken_start_nothing, 8,
+         [](SmallWorld& world) { world.operation(0, "t").released = 2; });
+}
+
+TEST(Invariants, FarewellsAreFinal) {
+  breaks(farewells_are_final, 9, [](SmallWorld& world) {
+    world.rank(0).starts = {{0, 5001, 0, 1, "t"}};
+  });
+  breaks(farewells_are_final, 9, [](SmallWorld& world) {
+    world.rank(1).operation_messages = {10, 5001};
+  });
+}
+
+TEST(Invariants, NegotiationIsShort) {
+  breaks(negotiation_is_short, 10, [](SmallWorld& world) {
+    world.rank(0).batches = 1;
+    world.rank(0).negotiation_messages = 1;
+    world.rank(1).negotiation_messages = 2;
+  });
+  SmallWorld fine(kTwoSums);
+  fine.rank(0).batches = fine.rank(0).negotiation_messages = fine.rank(1).negotiation_messages = 1;
+  EXPECT_EQ(texts(fine.find(negotiation_is_short)), "");
+}
+
+TEST(Invariants, PhasesFollowTheDrawing) {
+  breaks(phases_follow_the_drawing, 11, [](SmallWorld& world) {
+    world.rank(0).phases = {{0, 1, 0}, {1, 5, 10}, {5, 1, 20}};
+  });
+  breaks(phases_follow_the_drawing, 11, [](SmallWorld& world) {
+    world.rank(0).phases = {{0, 1, 0}, {2, 4, 10}};
+  });
+}
+
+TEST(Invariants, TheDoneIsCounted) {
+  breaks(the_done_is_counted, 12,
+         [](SmallWorld& world) { world.operation(0, "t").is_counted = false; });
+}
+
+TEST(Invariants, NothingIsLeft) {
+  breaks(nothing_is_left, 13, [](SmallWorld& world) { world.rank(1).tickets_left = 1; });
+  SmallWorld killed(kTwoSums);
+  killed.rank(1).tickets_left = 1;
+  killed.rank(1).killed = 10;
+  EXPECT_EQ(texts(killed.find(nothing_is_left)), "");
+}
+
+TEST(Invariants, CallbacksRunOnce) {
+  breaks(callbacks_run_once, 14, [](SmallWorld& world) { world.operation(0, "t").callbacks = 2; });
+  breaks(callbacks_run_once, 14, [](SmallWorld& world) { world.operation(0, "t").callbacks = 0; });
+  breaks(callbacks_run_once, 14,
+         [](SmallWorld& world) { world.operation(0, "t").callback_before_end = true; });
+}
+
+TEST(Invariants, TheIdleAreLeftAlone) {
+  breaks(the_idle_are_left_alone, 15, [](SmallWorld& world) { world.rank(0).idle_pings = {30}; });
+}
+
+TEST(Invariants, MemoryOutlivesItsUse) {
+  breaks(memory_outlives_its_use, 16,
+         [](SmallWorld& world) { world.rank(0).memory_retired_in_use = true; });
+}
+
+TEST(Invariants, WhatTheWorldSawItselfIsAFinding) {
+  SmallWorld world(kTwoSums);
+  world.record().broken_promises = {"rank 1 was stepped from within a step"};
+  EXPECT_EQ(texts(world.find_all()), "rank 1 was stepped from within a step\n");
+}
+
+}  // namespace
+}  // namespace tutti::simulation

@@ -1,0 +1,100 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/simulation/case.h"
+
+namespace tutti::simulation {
+
+/// Where in a case an operation stands.
+struct Site {
+  int rank = 0;
+  int script = 0;
+  int action = 0;
+  int operation = 0;  // of a submit with several, or of a sendrecv
+  auto operator<=>(const Site&) const = default;
+};
+
+inline constexpr Micros kNever = -1;
+
+/// What became of one operation (of a join too) on one rank. Members of a group have one each, side
+/// by side, and all of them have the group's error.
+struct OperationRecord {
+  Site site;
+  std::string name;
+  Micros submitted = kNever;  // it was asked for
+  bool is_refused = false;    // the call threw, so that there never was a Work
+  Micros ended = kNever;      // its Work was done, or the blocking call came back; kNever: neither
+  int error_code = 0;         // 0: it ended well; else an ErrorCode
+  int error_rank = -1;
+  std::string error_text;
+  // What the program got, where it ended well; empty where its kind gives this rank nothing.
+  std::vector<std::byte> output;
+  int source = -1;  // of a receive: from which rank it came
+  // Its memory (of the input, and the program's output) is not as it was when it was submitted.
+  bool input_changed = false;
+  bool touched_after_end = false;  // its memory was written after its Work was done
+  int started = 0;                 // how often the backend started it (parts count once)
+  int released = 0;                // how often the backend released it
+  int callbacks = 0;               // how often its callback ran
+  bool callback_before_end = false;
+  bool is_counted = true;  // the statistics told of it when its Work was seen done
+};
+
+/// One operation on a backend: what was started, in the order of each rank.
+struct StartRecord {
+  int rank = 0;
+  Micros at = 0;
+  uint64_t queue = 0;  // 0: of all ranks; else the pair's
+  uint64_t tag = 0;    // grows in each queue, alike on all ranks
+  std::string names;   // of what it moves, one after another
+};
+
+/// A change of a rank's phase; the numbers are those of tutti::Phase.
+struct PhaseRecord {
+  int from = 0;
+  int to = 0;
+  Micros at = 0;
+};
+
+struct RankRecord {
+  std::vector<PhaseRecord> phases;
+  Micros broken = kNever;    // the door was broken
+  Micros farewell = kNever;  // it said farewell
+  Micros closing = kNever;   // its program asked to close
+  Micros over = kNever;      // closing was over
+  Micros killed = kNever;
+  std::vector<std::pair<Micros, Micros>> stopped;  // stood still from, until
+  std::vector<StartRecord> starts;                 // in order
+  std::vector<Micros> operation_messages;          // when it sent a message about operations
+  std::vector<Micros> idle_pings;                  // when it sent a ping though nothing was pending
+  uint64_t negotiation_messages = 0;               // of which it sent requests and answers
+  uint64_t batches = 0;                            // negotiated ones
+  uint64_t most_steps_in_vain = 0;             // steps in a row without input, wake time or move
+  bool sleeps_with_something_pending = false;  // when no event was left
+  bool memory_retired_in_use = false;
+  int error_code = 0;  // what broke it; 0: nothing did
+  int error_rank = -1;
+  std::string error_text;
+  // What is left once it is over.
+  int entries_left = 0;
+  int runs_left = 0;
+  int tickets_left = 0;  // and credit, announcements
+  int regions_left = 0;
+  int messages_left = 0;
+};
+
+/// All that the invariants look at. The world fills it.
+struct Record {
+  std::vector<OperationRecord> operations;  // in the order in which they were submitted
+  std::vector<RankRecord> ranks;
+  Micros ended = 0;                          // when the last event happened
+  bool hit_the_limit = false;                // the world was cut off: too many events or too late
+  std::vector<std::string> broken_promises;  // what the world itself saw go wrong, a line each
+};
+
+}  // namespace tutti::simulation

@@ -1,0 +1,54 @@
+// Drawn cases, each run by ranks of the shipped node over a simulated backend and judged by what
+// knows nothing of the node.
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+#include "tests/simulation/draw.h"
+#include "tests/simulation/judge/invariants.h"
+#include "tests/simulation/run.h"
+#include "tests/simulation/text.h"
+
+namespace tutti::simulation {
+namespace {
+
+#ifdef NDEBUG
+constexpr uint64_t kSeeds = 1000;
+#else
+constexpr uint64_t kSeeds = 200;  // under sanitizers
+#endif
+
+void run_seeds(uint64_t first, const DrawOptions& options) {
+  for (uint64_t seed = first; seed < first + kSeeds; ++seed) {
+    const Case drawn = draw(seed, options);
+    const Outcome outcome = run(drawn);
+    const auto findings = check(drawn, outcome.record);
+    for (const auto& finding : findings)
+      ADD_FAILURE() << "seed " << seed << ", I" << finding.invariant << ": " << finding.text;
+    if (!findings.empty()) FAIL() << to_text(drawn);
+  }
+}
+
+TEST(Simulation, ProgramsWithoutFaultsKeepAllPromises) { run_seeds(1, {.without_faults = true}); }
+
+TEST(Simulation, ProgramsWithFaultsKeepAllPromises) { run_seeds(1000001, {}); }
+
+// Where memory lies and what ran before makes no difference.
+TEST(Simulation, OneCaseHasOneTrace) {
+  constexpr uint64_t kEvery = 64;
+  std::vector<std::unique_ptr<char[]>> ballast;
+  for (uint64_t seed = kEvery; seed <= kSeeds; seed += kEvery) {
+    const Case drawn = draw(seed);
+    const Outcome first = run(drawn);
+    for (size_t bytes = 16; bytes < 4096; bytes += 16 * (1 + seed % 7))
+      ballast.push_back(std::make_unique<char[]>(bytes));
+    EXPECT_NE(first.hash, 0u);
+    EXPECT_EQ(run(drawn).hash, first.hash) << "seed " << seed << "\n" << to_text(drawn);
+    if (ballast.size() > 10000) ballast.clear();
+  }
+}
+
+}  // namespace
+}  // namespace tutti::simulation

@@ -1,0 +1,499 @@
+// The shell around the node: when it steps, when it sleeps, and what wakes it, as the engine's
+// threads do it.
+
+#include "tests/simulation/world/rank.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <new>
+#include <stdexcept>
+
+#include "tests/simulation/world/world.h"
+#include "tutti/core/agreement/messages.h"
+
+namespace tutti::simulation {
+
+namespace {
+
+double seconds(Micros micros) { return static_cast<double>(micros) / kSecond; }
+
+std::string text_of(std::string_view name) { return std::string(name.substr(0, name.find('\n'))); }
+
+}  // namespace
+
+SimRank::SimRank(SimWorld& world, int rank)
+    : world_(world),
+      rank_(rank),
+      random_(world.from().world.salt, 100 + static_cast<uint64_t>(rank)),
+      timeline_(rank),
+      entries_(1024) {
+  const auto& of = world.from().world;
+  options_.rank = rank;
+  options_.size = of.size;
+  options_.launcher = "explicit";
+  options_.fusion_bytes = of.fusion_bytes;
+  options_.partition_bytes = of.partition_bytes;
+  options_.cache_capacity = of.cache_capacity;
+  options_.replay_after = of.replay_after;
+  options_.peer_timeout = seconds(of.peer_timeout);
+  options_.operation_timeout = seconds(of.operation_timeout);
+  options_.stall_warning = seconds(of.stall_warning);
+  options_.observer = [this](std::string_view point) { observe(point); };
+  if (of.salt % 16 == 3) options_.timeline = "timeline";
+  context_.name = "simulated";
+  context_.rank = rank;
+  context_.size = of.size;
+  for (int peer = 0; peer < of.size; ++peer) {
+    Place place;
+    // Some worlds are one host, some are several.
+    place.host = place.host_name = of.salt % 2 == 0 ? "a" : fmt::format("host{}", peer / 2);
+    place.machine = place.host;
+    place.pid = 100 + peer;
+    place.world_rank = peer;
+    context_.places.push_back(std::move(place));
+  }
+  end_ = world.net().make_end(rank);
+  end_->on_wake = [this] { on_backend_wake(); };
+  end_->on_start = [this](const Collective& collective, const Launch& launch) {
+    return on_start(collective, launch);
+  };
+  end_->on_post = [this](int to, std::span<const std::byte> message) { on_post(to, message); };
+  if (!options_.timeline.empty()) timeline_.start();
+  node_ =
+      std::make_unique<Node>(options_, context_, Node::Ports{*end_, *this, timeline_, counting_});
+  int number = 0;
+  for (const auto& script : world.from().ranks.at(static_cast<size_t>(rank))) {
+    threads_.emplace_back();
+    threads_.back().script = &script;
+    threads_.back().number = number++;
+  }
+}
+
+SimRank::~SimRank() {
+  call_.reset();
+  node_.reset();
+}
+
+void SimRank::start() {
+  node_->start();
+  note_phase();
+  plan_turn(world_.events().now());
+  for (auto& thread : threads_) resume(thread, std::chrono::microseconds(random_.between(0, 200)));
+}
+
+// --- turns --------------------------------------------------------------------------------------
+
+int SimRank::drivers() const {
+  int count = call_ ? 1 : 0;
+  for (const auto& thread : threads_) count += thread.waits && !thread.awaited.back()->done();
+  return count;
+}
+
+void SimRank::plan_turn(Time when) {
+  is_asleep_ = false;
+  if (is_turn_planned_ || is_over_ || is_killed_) return;
+  is_turn_planned_ = true;
+  world_.events().at(when, [this] { turn(); });
+}
+
+bool SimRank::is_standing_still() const { return world_.events().now() < frozen_until_; }
+
+void SimRank::turn() {
+  is_turn_planned_ = false;
+  if (is_over_ || is_killed_) return;
+  const auto now = world_.events().now();
+  const auto until = std::max(frozen_until_, steps_frozen_until_);
+  if (now < until) return plan_turn(until);
+  world_.on_step(rank_, ++steps_);
+  if (is_killed_) return;
+  if (now < std::max(frozen_until_, steps_frozen_until_))
+    return plan_turn(std::max(frozen_until_, steps_frozen_until_));
+  const bool had_drivers = drivers() > 0;
+  // A call that is over lets go of the node before another step. Who closes makes one.
+  bool moved = is_closing_;
+  if (!call_ || poll_call()) moved = step();
+  if (is_killed_) return;
+  // The threads whose Works are done go on.
+  for (auto& thread : threads_)
+    if (thread.waits && thread.awaited.back()->done())
+      resume(thread, std::chrono::microseconds(random_.between(0, 3)));
+  rest(moved, had_drivers);
+}
+
+bool SimRank::step() {
+  const auto now = world_.events().now();
+  const bool has_input = rung_ || woken_;
+  rung_ = woken_ = false;
+  fill_batch();
+  const bool brings = !batch_.operations.empty() || !batch_.joins.empty() || batch_.deaths;
+  bool moved = false;
+  const bool went_well = guarded([&] { moved = node_->step(batch_, now); });
+  note_phase();
+  world_.note(rank_, "steps", moved ? 1 : 0);
+  if (retiring_.may_have_unused() && !node_->blocking().is_waiting()) {
+    const auto unused = retiring_.take_unused(entries_.pending());
+  }
+  const bool is_vain = !has_input && !brings && now == last_step_;
+  steps_in_vain_ = is_vain ? steps_in_vain_ + 1 : 0;
+  auto& most = world_.record_of(rank_).most_steps_in_vain;
+  most = std::max(most, steps_in_vain_);
+  last_step_ = now;
+  if (steps_in_vain_ > 300) world_.stop();
+  return moved || !went_well;
+}
+
+void SimRank::fill_batch() {
+  batch_.operations.clear();
+  batch_.joins.clear();
+  batch_.is_told = is_told_;
+  if (asks_ && deaths_) batch_.deaths = std::move(deaths_);
+  deaths_.reset();
+  batch_.operations.swap(submitted_);
+  batch_.joins.swap(joins_);
+  submitted_bytes_ = quiet_bytes_ = 0;
+  for (auto& region : retired_) retiring_.add(std::move(region));
+  retired_.clear();
+  if (is_closing_ && !batch_.closes) {
+    batch_.closes = true;
+    batch_.error = closing_error_;
+  }
+}
+
+// What the thread that has made a step does next.
+void SimRank::rest(bool moved, bool had_drivers) {
+  const auto now = world_.events().now();
+  if (is_closing_) {
+    if (drivers() == 0 && node_->phase() == Phase::over) return end_close();
+    if (moved || !node_->arm()) return plan_turn(now);
+    return sleep(node_->wake_at());
+  }
+  if (drivers() > 0) {
+    if (moved) return plan_turn(now);
+    auto due = node_->wake_at_for_driver();
+    if (call_ && call_->failed_since)
+      due = std::min(due, *call_->failed_since + Node::kLongestSilence);
+    if (!node_->arm()) return plan_turn(now);
+    return sleep(due);
+  }
+  if (had_drivers) return leave_to_background();
+  bool armed = false;
+  guarded([&] {
+    armed = !moved && node_->arm() && submitted_.empty();
+    if (!armed) return;
+    quiet_bytes_ = node_->scheduler().bytes_awaited();
+    quiet_plan_ = node_->scheduler().plan_id();
+    background_due_ = node_->wake_at();
+    options_.observe("idle");
+  });
+  if (!armed) return plan_turn(now);
+  sleep(background_due_);
+}
+
+// The background thread sleeps on what it armed before the driver drove.
+void SimRank::leave_to_background() {
+  const bool armed = node_->arm();
+  const auto now = world_.events().now();
+  const bool is_parked = background_due_ <= now;
+  if (!armed || node_->has_posted() || is_closing_ || is_parked ||
+      node_->wake_at() < background_due_)
+    return plan_turn(now);
+  sleep(background_due_);
+}
+
+void SimRank::sleep(Time due) {
+  const auto now = world_.events().now();
+  // What was written to a descriptor meanwhile is there still.
+  if (rung_ || woken_) return plan_turn(now);
+  is_asleep_ = true;
+  const uint64_t number = ++sleeps_;
+  world_.note(rank_, "sleeps");
+  if (due == Time::max()) return;
+  // The poller counts whole milliseconds, rounded up.
+  const auto whole = std::chrono::ceil<std::chrono::milliseconds>(std::max(due - now, {}));
+  world_.events().at(now + whole, [this, number, is_later = due > now] {
+    if (!is_asleep_ || sleeps_ != number) return;
+    woken_ |= is_later;
+    plan_turn(world_.events().now());
+  });
+}
+
+void SimRank::ring() {
+  rung_ = true;
+  if (is_asleep_)
+    plan_turn(world_.events().now() + std::chrono::microseconds(random_.between(0, 5)));
+}
+
+void SimRank::on_backend_wake() {
+  woken_ = true;
+  if (is_asleep_)
+    plan_turn(world_.events().now() + std::chrono::microseconds(random_.between(0, 5)));
+}
+
+void SimRank::end_close() {
+  is_over_ = true;
+  entries_.drop_works();
+  if (node_->may_say_goodbye()) end_->transport()->goodbye(options_.close_timeout);
+  world_.record_of(rank_).over = world_.micros();
+  world_.note(rank_, "is over");
+}
+
+// --- faults -------------------------------------------------------------------------------------
+
+void SimRank::kill() {
+  is_killed_ = true;
+  world_.record_of(rank_).killed = world_.micros();
+  world_.net().kill(rank_);
+}
+
+void SimRank::stand_still(Time until, bool only_steps) {
+  (only_steps ? steps_frozen_until_ : frozen_until_) = until;
+  world_.record_of(rank_).stopped.emplace_back(world_.micros(), world_.micros_of(until));
+}
+
+void SimRank::heal() {
+  frozen_until_ = std::min(frozen_until_, world_.events().now());
+  steps_frozen_until_ = std::min(steps_frozen_until_, world_.events().now());
+}
+
+void SimRank::observe(std::string_view) {
+  const auto* fault = world_.fault(Fault::Kind::throws_in_observer, rank_);
+  if (++observations_; fault != nullptr && fault->amount == observations_)
+    throw std::runtime_error("the observer throws");
+}
+
+bool SimRank::on_start(const Collective& collective, const Launch& launch) {
+  ++starts_;
+  auto& record = world_.record_of(rank_);
+  constexpr int kBlocking = 2;
+  const bool is_pair =
+      collective.kind == CollectiveKind::send || collective.kind == CollectiveKind::recv;
+  const bool is_planned = launch.tag >> kQueueTagBits != 0;
+  // What stands behind a gate starts when that opens, in no order with others.
+  const bool is_gated = is_planned && launch.queue == kNoQueue;
+  if (!is_gated && !(is_pair && launch.queue == kBlocking)) {
+    const uint64_t queue = launch.queue == kBlocking ? 1002 : is_planned ? 1001 : 0;
+    const std::string names(is_pair ? "pair" : to_string(collective.kind));
+    record.starts.push_back(
+        {rank_, world_.micros(), queue, launch.tag, queue == 1002 ? "blocking" : names});
+  }
+  world_.note(rank_, "starts", launch.tag);
+  if (const auto* fault = world_.fault(Fault::Kind::throws_in_start, rank_);
+      fault != nullptr && fault->amount == starts_) {
+    if (fault->peer == 0) throw std::bad_alloc();
+    throw std::runtime_error("start throws");
+  }
+  const auto* fault = world_.fault(Fault::Kind::operation_fails, rank_);
+  return fault != nullptr && fault->amount == starts_;
+}
+
+void SimRank::on_post(int to, std::span<const std::byte> message) {
+  note_phase();
+  auto& record = world_.record_of(rank_);
+  const auto type = static_cast<MessageType>(message[0]);
+  world_.note(
+      rank_, "posts",
+      static_cast<uint64_t>(message[0]) << 32 | static_cast<uint64_t>(to) << 24 | message.size());
+  switch (type) {
+    case MessageType::requests:
+    case MessageType::answers:
+      ++record.negotiation_messages;
+      [[fallthrough]];
+    case MessageType::resend:
+    case MessageType::plan_joined:
+    case MessageType::plan_failed:
+    case MessageType::plan_left:
+    case MessageType::veto:
+    case MessageType::pair_left:
+      if (node_->phase() == Phase::closing) record.operation_messages.push_back(world_.micros());
+      break;
+    case MessageType::ping:
+      if (!node_->pending()) record.idle_pings.push_back(world_.micros());
+      break;
+    case MessageType::leaving:
+      if (record.farewell == kNever) record.farewell = world_.micros();
+      break;
+    default:
+      break;
+  }
+}
+
+void SimRank::note_phase() {
+  if (!node_) return;
+  const auto phase = node_->phase();
+  if (phase == phase_) return;
+  world_.record_of(rank_).phases.push_back(
+      {static_cast<int>(phase_), static_cast<int>(phase), world_.micros()});
+  world_.note(rank_, "is", to_string(phase));
+  phase_ = phase;
+}
+
+// --- what is thrown -----------------------------------------------------------------------------
+
+Error SimRank::as_error() const {
+  const auto because = [&](ErrorCode code, std::string_view text) {
+    return Error(code, fmt::format("rank {} cannot go on{}: {}; make a new Communicator", rank_,
+                                   node_->in_flight(), text));
+  };
+  try {
+    throw;
+  } catch (const Error& error) {
+    return because(error.code(), error.what()).with_rank(error.rank()).with_tensor(error.tensor());
+  } catch (const std::bad_alloc&) {
+    return because(ErrorCode::out_of_memory, "it ran out of memory");
+  } catch (const std::exception& error) {
+    return because(ErrorCode::internal, error.what());
+  }
+}
+
+void SimRank::break_down() noexcept {
+  const auto error = as_error();
+  world_.note(rank_, "throws", std::string_view(error.what()));
+  node_->on_thrown(error);
+  note_phase();
+  ring();
+}
+
+Error SimRank::about(const Error& error, std::string_view name) {
+  name = name.substr(0, name.find('\n'));
+  if (!error.tensor().empty() || name.empty()) return error;
+  const bool is_prefixed =
+      error.code() == ErrorCode::peer_left || error.code() == ErrorCode::closed;
+  Error own = is_prefixed ? Error(error.code(), fmt::format("\"{}\": {}", name, error.what()))
+                                .with_rank(error.rank())
+                          : error;
+  return own.with_tensor(std::string(name));
+}
+
+// --- what the node asks for ---------------------------------------------------------------------
+
+void SimRank::finish(std::span<Entry* const> entries, const Error* error) {
+  note_phase();
+  counting_.operations += entries.size();
+  std::vector<std::pair<std::shared_ptr<WorkState>, std::optional<Error>>> finishing;
+  retiring_.an_operation_is_over();
+  for (Entry* entry : entries) {
+    std::optional<Error> why;
+    if (error != nullptr)
+      why = about(*error, entry->request.name);
+    else if (!retiring_.empty() && retiring_.holds(*entry))
+      why = Error(ErrorCode::invalid_argument, "its memory was freed").with_rank(rank_);
+    world_.note(rank_, why ? "fails" : "finishes", text_of(entry->request.name));
+    if (!entry->pending)
+      world_.record().broken_promises.push_back(
+          fmt::format("rank {} ends {} twice", rank_, text_of(entry->request.name)));
+    finishing.emplace_back(std::move(entry->work), std::move(why));
+    if (entry->made) entry->made = Tensor();
+    entry->staged = nullptr;
+    entry->ready.reset();
+    entry->pending = false;
+  }
+  for (auto& [work, why] : finishing) {
+    std::vector<WorkCallback> callbacks;
+    if (!work || !work->finish_part(std::move(why), callbacks)) continue;
+    on_work_over(*work);
+    for (auto& callback : callbacks)
+      world_.events().after(std::chrono::microseconds(random_.between(0, 50)),
+                            [callback = std::move(callback)] { callback(nullptr); });
+  }
+}
+
+void SimRank::finish_all(const Error& error) {
+  note_phase();
+  submitted_.clear();
+  joins_.clear();
+  finish(entries_.pending(), &error);
+}
+
+void SimRank::set_door(Door door, const Error& error) {
+  note_phase();
+  if (!broken_) broken_ = error;
+  const bool is_shut = door == Door::broken || !is_usable();
+  door_ = is_shut ? Door::broken : Door::breaking;
+  world_.note(rank_, door == Door::broken ? "is broken" : "breaks", std::string_view(error.what()));
+  if (door != Door::broken) return;
+  auto& record = world_.record_of(rank_);
+  if (record.broken == kNever) {
+    record.broken = world_.micros();
+    record.error_code = static_cast<int>(error.code());
+    record.error_rank = error.rank();
+    record.error_text = error.what();
+  }
+  ring();
+}
+
+void SimRank::ask_for_deaths() {
+  note_phase();
+  asks_ = true;
+  read_deaths(world_.events().now() + Node::kLongestInquiry);
+}
+
+// As a thread of its own reads them: once in 5 ms, and however long the store takes for that.
+void SimRank::read_deaths(Time end) {
+  Clock::duration takes = std::chrono::microseconds(random_.between(20, 1500));
+  if (const auto* slow = world_.fault(Fault::Kind::store_slow, rank_))
+    takes += std::chrono::microseconds(slow->length);
+  const bool is_gone = world_.fault(Fault::Kind::store_gone, rank_) != nullptr;
+  if (is_gone && random_.chance(500)) return;  // it never answers
+  auto known = world_.deaths();
+  world_.events().after(takes, [this, end, is_gone, known = std::move(known)] {
+    if (!asks_ || is_over_ || is_killed_) return;
+    deaths_.emplace();
+    deaths_->is_all = is_gone;
+    if (!deaths_->is_all) deaths_->deaths = known;
+    const bool goes_on = !deaths_->is_all && world_.events().now() < end;
+    ring();
+    if (goes_on)
+      world_.events().after(std::chrono::milliseconds(5), [this, end] {
+        if (asks_ && !is_over_ && !is_killed_) read_deaths(end);
+      });
+  });
+}
+
+bool SimRank::tell_launcher() {
+  if (!world_.from().world.has_launcher) return false;
+  Clock::duration takes = std::chrono::microseconds(random_.between(50, 5000));
+  if (const auto* slow = world_.fault(Fault::Kind::launcher_slow, rank_))
+    takes += std::chrono::microseconds(slow->length);
+  world_.events().after(takes, [this] {
+    if (is_over_ || is_killed_) return;
+    is_told_ = true;
+    ring();
+  });
+  return true;
+}
+
+ProcessState SimRank::process_of(int rank) {
+  const auto& other = world_.rank(rank);
+  if (other.is_killed()) return ProcessState::ended;
+  return other.is_standing_still() ? ProcessState::stopped : ProcessState::runs;
+}
+
+void SimRank::log(LogLevel level, const std::string& line) {
+  if (world_.is_traced() && level <= LogLevel::info) world_.note(rank_, "logs", line);
+}
+
+// --- the end of the world -----------------------------------------------------------------------
+
+void SimRank::look_back() {
+  auto& record = world_.record_of(rank_);
+  if (!is_killed_) {
+    const bool waits = drivers() > 0 || (is_closing_ && !is_over_) || node_->pending();
+    record.sleeps_with_something_pending = waits && !is_over_;
+    record.entries_left = static_cast<int>(entries_.pending().size());
+    record.runs_left = static_cast<int>(node_->scheduler().runs().size());
+  }
+  for (auto& use : uses_) {
+    if (!use.is_over) continue;
+    const std::span<const std::byte> out(use.out, use.out_bytes);
+    if (!std::ranges::equal(out, use.final_out)) record_of(use).touched_after_end = true;
+  }
+  call_.reset();
+  if (is_killed_) return;
+  node_.reset();
+  record.runs_left += static_cast<int>(world_.net().operations_left(rank_));
+  if (end_->regions() > 0) record.regions_left = end_->regions();
+  record.tickets_left = 0;
+}
+
+}  // namespace tutti::simulation

@@ -1,0 +1,197 @@
+// Blocking calls of a rank's program, as the engine makes them where the backend serves them.
+
+#include <fmt/format.h>
+
+#include "tests/simulation/judge/oracle.h"
+#include "tests/simulation/world/rank.h"
+#include "tests/simulation/world/world.h"
+
+namespace tutti::simulation {
+
+OperationState SimRank::Call::advance() {
+  auto over = OperationState::done;
+  bool is_pending = false;
+  for (auto& part : parts) {
+    if (part.state == OperationState::pending) part.state = part.operation->advance();
+    is_pending |= part.state == OperationState::pending;
+    if (over == OperationState::done) over = part.state;
+  }
+  return is_pending ? OperationState::pending : over;
+}
+
+const Error* SimRank::Call::failure(std::string& name_of_it) const {
+  for (const auto& part : parts)
+    if (part.state == OperationState::failed && part.operation->failure() != nullptr) {
+      name_of_it = part.name;
+      return part.operation->failure();
+    }
+  return nullptr;
+}
+
+Collective SimRank::collective_of(Use& use, Call& call) {
+  const auto& operation = *use.operation;
+  const auto kind = operation.kind;
+  Collective made;
+  made.kind = kind;
+  made.dtype = operation.dtype;
+  if (reduces(kind)) made.op = operation.op;
+  const bool is_root = operation.root == rank_;
+  const bool is_rooted = kind == CollectiveKind::broadcast || kind == CollectiveKind::reduce ||
+                         kind == CollectiveKind::gather || kind == CollectiveKind::scatter;
+  if (is_rooted || is_pair(kind)) made.root = operation.root;
+  made.input = use.in_bytes > 0 ? use.in : nullptr;
+  made.output = use.out_bytes > 0 ? use.out : nullptr;
+  if (kind == CollectiveKind::broadcast) made.input = made.output = use.out;
+  if (kind == CollectiveKind::recv) made.input = use.out;
+  if (kind == CollectiveKind::send) made.output = use.in;
+  if (kind == CollectiveKind::scatter && !is_root) made.input = nullptr;
+  auto& counts = call.counts.emplace_back();
+  const auto size = static_cast<size_t>(context_.size);
+  switch (kind) {
+    case CollectiveKind::barrier:
+      made.dtype = DataType::f32;
+      break;
+    case CollectiveKind::allgather:
+    case CollectiveKind::gather:
+      counts.assign(size, operation.count());
+      break;
+    case CollectiveKind::scatter:
+    case CollectiveKind::reduce_scatter:
+      for (int rank = 0; rank < context_.size; ++rank)
+        counts.push_back(rows_of(operation, rank, context_.size) * operation.row());
+      break;
+    case CollectiveKind::alltoall:
+      counts.assign(size, operation.count() / context_.size);
+      break;
+    default:
+      counts = {operation.count()};
+      break;
+  }
+  made.send_counts = counts;
+  if (kind == CollectiveKind::alltoall) {
+    made.recv_counts = counts;
+    made.longest = counts[0];
+  }
+  return made;
+}
+
+// False: it goes on later.
+bool SimRank::block(Thread& thread, const Action& action) {
+  const auto& first = action.operations.front();
+  if (!world_.from().world.serves_blocking) {
+    if (submit(thread, action, false)) {
+      std::vector<std::shared_ptr<WorkState>> works;
+      for (size_t i = 0; i < action.operations.size(); ++i) {
+        works.push_back(thread.unwaited.back()->work);
+        thread.unwaited.pop_back();
+      }
+      thread.awaited = std::move(works);
+    }
+    return wait(thread);
+  }
+  // Another thread's call has the token.
+  if (call_) {
+    resume(thread, std::chrono::microseconds(50));
+    return false;
+  }
+  if (const auto why = why_refused(first.name)) {
+    refuse(thread, action, *why);
+    return true;
+  }
+  auto& call = call_.emplace();
+  call.thread = &thread;
+  call.name = first.name;
+  call.counts.reserve(action.operations.size());
+  for (size_t i = 0; i < action.operations.size(); ++i)
+    call.uses.push_back(
+        &make_use(thread, action.operations[i], static_cast<int>(i), random_.chance(500)));
+  world_.note(rank_, "blocks in", first.name);
+  std::optional<Error> error;
+  auto state = OperationState::done;
+  auto& blocking = node_->blocking();
+  const bool went_well = guarded([&] {
+    Launch launch;
+    launch.queue = kBlockingQueue;
+    if (is_pair(first.kind))
+      blocking.begin_pairs(action.operations.size());
+    else
+      launch.tag = blocking.begin_all();
+    if (const auto* why = node_->why_none_begins()) {
+      error = about(*why, first.name);
+      return;
+    }
+    // A receive is posted before the send.
+    for (const bool sends : {false, true})
+      for (auto* use : call.uses) {
+        if ((use->operation->kind == CollectiveKind::send) != sends) continue;
+        if (is_pair(first.kind)) blocking.add_peer(use->operation->root);
+        launch.name = use->operation->name;
+        const auto collective = collective_of(*use, call);
+        call.parts.push_back({use->operation->name, end_->start(collective, launch)});
+      }
+    state = call.advance();
+  });
+  if (!went_well) {
+    const auto* broken = node_->broken();
+    error = about(broken != nullptr ? *broken : Error(ErrorCode::internal, "a rank cannot go on"),
+                  first.name);
+  }
+  if (error || state != OperationState::pending) {
+    if (!error && state != OperationState::done) {
+      blocking.waits(call.name, world_.events().now());
+      plan_turn(world_.events().now());
+      return false;
+    }
+    end_call(error);
+    return false;
+  }
+  blocking.waits(call.name, world_.events().now());
+  plan_turn(world_.events().now());
+  return false;
+}
+
+// True: it needs another step.
+bool SimRank::poll_call() {
+  auto& call = *call_;
+  auto& blocking = node_->blocking();
+  auto state = OperationState::pending;
+  std::optional<Error> error;
+  const bool went_well = guarded([&] {
+    state = call.advance();
+    if (state != OperationState::pending) return;
+    const auto* why = node_->why_blocking_never_ends();
+    if (why == nullptr) return;
+    if (blocking.is_of_two()) state = call.advance();
+    if (state == OperationState::pending) error = about(*why, blocking.name());
+  });
+  if (!went_well) {
+    end_call(about(*node_->broken(), call.name));
+    return false;
+  }
+  if (state == OperationState::pending && !error) return true;
+  if (state == OperationState::done || error) {
+    end_call(error);
+    return false;
+  }
+  const auto now = world_.events().now();
+  if (!call.failed_since) call.failed_since = now;
+  std::string name = call.name;
+  const auto* reason = call.failure(name);
+  if (node_->may_hear_why(reason, *call.failed_since, now)) return true;
+  error = about(node_->why_blocking_failed(reason), name);
+  end_call(error);
+  return false;
+}
+
+void SimRank::end_call(std::optional<Error> error) {
+  auto call = std::move(*call_);
+  call_.reset();
+  call.parts.clear();
+  node_->blocking().end(error ? &*error : nullptr);
+  for (auto* use : call.uses) end_use(*use, error ? &*error : nullptr);
+  world_.note(rank_, error ? "fails in" : "comes back from", call.name);
+  ++call.thread->at;
+  resume(*call.thread, std::chrono::microseconds(random_.between(0, 3)));
+}
+
+}  // namespace tutti::simulation

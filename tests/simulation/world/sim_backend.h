@@ -1,0 +1,124 @@
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/simulation/world/sim_net.h"
+
+namespace tutti::simulation {
+
+/// One operation of one rank. What it brings is there once all ranks that take part have started
+/// it, and this rank sees it in progress().
+class SimOperation final : public tutti::Operation {
+ public:
+  SimOperation(SimBackend& end, const Collective& collective, const Launch& launch);
+  ~SimOperation() override;
+  OperationState advance() override;
+  void cancel() override;
+  const Error* failure() const override { return failure_ ? &*failure_ : nullptr; }
+  bool lacks_ranks() const override { return !resolved_; }
+
+ private:
+  friend class SimNet;
+  friend class SimBackend;
+  const std::byte* input() const;
+  bool is_blocking() const { return !name_.empty(); }
+  void bring();
+
+  SimBackend* end_;
+  const uint64_t id_;
+  Collective collective_;
+  std::vector<int64_t> send_counts_, recv_counts_;
+  Launch launch_;
+  std::string name_;
+  SimNet::Key key_;
+  std::vector<std::byte> packed_;  // what the edges gave
+  std::vector<std::byte> result_;  // what it brings
+  std::optional<Error> failure_;
+  std::shared_ptr<bool> goes_well_;  // with all that resolved with it
+  bool resolved_ = false;            // its end is on its way
+  bool is_cancelled_ = false;
+  OperationState coming_ = OperationState::pending;  // as it is
+  bool is_seen_ = false;                             // by progress()
+  OperationState state_ = OperationState::pending;   // as the caller knows
+};
+
+/// One rank's end of the simulated network. Nothing is seen of what came before progress(), nobody
+/// is woken who has not armed.
+class SimBackend final : public Backend, private Transport {
+ public:
+  SimBackend(SimNet& net, int rank);
+  ~SimBackend() override;
+
+  /// Called when something comes for a rank that has armed.
+  std::function<void()> on_wake;
+  /// Called before each start; may throw, or return true for an operation that fails by itself.
+  std::function<bool(const Collective&, const Launch&)> on_start;
+  /// Told of each control message that is posted.
+  std::function<void(int to, std::span<const std::byte>)> on_post;
+  int regions() const { return *regions_; }
+  /// Control messages that nobody took.
+  size_t messages_left() const { return inbox_.size(); }
+
+  Capabilities capabilities() const override;
+  std::unique_ptr<Region> allocate(size_t bytes, Device device) override;
+  bool packs_itself(const Collective& collective, const Launch& launch) const override;
+  OperationPtr start(const Collective& collective, const Launch& launch) override;
+  bool works_elsewhere() const override { return net_.traits_.works_elsewhere; }
+  std::string_view algorithm(const Collective&) const override { return "simulated"; }
+  std::vector<int> missing(int queue) const override;
+  Transport* transport() override { return this; }
+  bool progress() override;
+  bool arm() override;
+  int descriptor() const override { return -1; }
+  void abort(const Error& error) noexcept override;
+
+ private:
+  friend class SimNet;
+  friend class SimOperation;
+  struct Arrival {
+    enum class Kind : uint8_t { message, event, operation, ticket } kind;
+    int from = -1;
+    std::vector<std::byte> bytes = {};
+    PeerEvent event = {};
+    uint64_t id = 0;
+  };
+  void arrive(Arrival arrival);
+  void check(const Collective& collective) const;
+
+  int rank() const override { return rank_; }
+  int size() const override { return net_.size_; }
+  Ticket isend(int peer, const MessageHeader& header, std::span<const std::byte> bytes) override;
+  Ticket irecv(int peer, uint64_t tag, uint32_t key, std::span<std::byte> bytes) override;
+  TransferState test(Ticket ticket, uint32_t* verdict) override;
+  void cancel(Ticket ticket) override { net_.cancel(rank_, ticket); }
+  void discard(uint64_t first, uint64_t last) override { net_.discard(rank_, first, last); }
+  bool has_veto(uint64_t tag) const override;
+  void post(int peer, std::span<const std::byte> message) override;
+  bool take(int& peer, std::vector<std::byte>& message) override;
+  std::optional<PeerEvent> take_event() override;
+  void goodbye(double seconds) noexcept override;
+  TransportCounters counters() const override { return counters_; }
+  TransportCounters counters() override { return counters_; }
+  std::string_view route(int) const override { return "simulated"; }
+  double quiet_seconds(int peer) override;
+
+  SimNet& net_;
+  const int rank_;
+  std::deque<Arrival> arrivals_;  // that progress() has not seen
+  std::deque<std::pair<int, std::vector<std::byte>>> inbox_;
+  std::deque<PeerEvent> peer_events_;
+  std::vector<bool> has_left_;  // of these, on purpose
+  std::vector<bool> is_gone_;   // peers whose link has ended
+  std::vector<SimNet::Time> heard_;
+  std::shared_ptr<int> regions_ = std::make_shared<int>(0);
+  TransportCounters counters_;
+  bool is_armed_ = false, has_news_ = false, is_over_ = false;
+};
+
+}  // namespace tutti::simulation

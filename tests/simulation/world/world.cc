@@ -1,0 +1,172 @@
+#include "tests/simulation/world/world.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <csignal>
+
+#include "tutti/base/text.h"
+
+namespace tutti::simulation {
+
+SimTraits SimWorld::traits_of(const Case& from) {
+  const auto& world = from.world;
+  SimTraits traits;
+  traits.latency = world.latency;
+  traits.bandwidth = world.bandwidth;
+  traits.cannot_cancel = world.cannot_cancel;
+  traits.fails_before_reason = world.fails_before_reason;
+  traits.works_elsewhere = world.works_elsewhere;
+  traits.serves_blocking = world.serves_blocking;
+  traits.packs = world.salt % 3 == 0;
+  traits.eager_bytes = world.salt % 5 < 2 ? 16 : 1 << 20;
+  traits.salt = world.salt;
+  return traits;
+}
+
+SimWorld::SimWorld(const Case& from, bool with_trace)
+    : case_(from),
+      with_trace_(with_trace),
+      began_(events_.now()),
+      random_(from.world.salt, 11),
+      net_(events_, from.world.size, traits_of(from)) {
+  record().ranks.resize(static_cast<size_t>(from.world.size));
+  for (int rank = 0; rank < from.world.size; ++rank)
+    ranks_.push_back(std::make_unique<SimRank>(*this, rank));
+}
+
+SimWorld::~SimWorld() = default;
+
+Outcome SimWorld::run() {
+  for (auto& rank : ranks_) rank->start();
+  for (const auto& fault : case_.faults)
+    if (fault.event < 0) events_.at(time_of(fault.at), [this, &fault] { apply(fault); });
+  if (case_.world.heals_at > 0)
+    events_.at(time_of(case_.world.heals_at), [this] {
+      net_.heal();
+      for (auto& rank : ranks_) rank->heal();
+    });
+  constexpr uint64_t kMostEvents = 200000;
+  const auto last = time_of(case_.world.heals_at + 600 * kSecond);
+  uint64_t events = 0;
+  while (!is_stopped_ && events_.next() <= last && events < kMostEvents && events_.run_next())
+    ++events;
+  record().hit_the_limit = !events_.empty();
+  record().ended = micros();
+  for (auto& rank : ranks_) rank->look_back();
+  for (auto& promise : net_.broken_promises) record().broken_promises.push_back(promise);
+  return std::move(outcome_);
+}
+
+// --- faults -------------------------------------------------------------------------------------
+
+SimWorld::Time SimWorld::end_of(const Fault& fault) const {
+  const auto end = events_.now() + std::chrono::microseconds(std::max<Micros>(fault.length, 1));
+  if (case_.world.heals_at == 0) return end;
+  return std::max(events_.now(), std::min(end, time_of(case_.world.heals_at)));
+}
+
+const Fault* SimWorld::fault(Fault::Kind kind, int rank) const {
+  if (case_.world.heals_at > 0 && micros() >= case_.world.heals_at) return nullptr;
+  for (const auto& one : case_.faults)
+    if (one.kind == kind && one.rank == rank && one.at <= micros()) return &one;
+  return nullptr;
+}
+
+void SimWorld::on_step(int rank, uint64_t step) {
+  for (const auto& fault : case_.faults)
+    if (fault.rank == rank && fault.event >= 0 && static_cast<uint64_t>(fault.event) == step)
+      apply(fault);
+}
+
+void SimWorld::apply(const Fault& fault) {
+  if (case_.world.heals_at > 0 && micros() > case_.world.heals_at) return;
+  using Kind = Fault::Kind;
+  note(fault.rank, "fault", static_cast<uint64_t>(fault.kind));
+  switch (fault.kind) {
+    case Kind::kill:
+      if (rank(fault.rank).is_killed()) return;
+      rank(fault.rank).kill();
+      record_death(fault.rank);
+      break;
+    case Kind::stop:
+      rank(fault.rank).stand_still(end_of(fault), false);
+      break;
+    case Kind::jump:
+      rank(fault.rank).stand_still(end_of(fault), true);
+      break;
+    case Kind::reset:
+      net_.reset(fault.rank, fault.peer);
+      break;
+    case Kind::half_open:
+      net_.half_open(fault.rank, fault.peer, end_of(fault));
+      break;
+    case Kind::delay:
+      net_.delay(fault.rank, fault.peer, fault.amount);
+      break;
+    case Kind::clog:
+      net_.clog(fault.rank, fault.peer, end_of(fault));
+      break;
+    case Kind::slow_link:
+      net_.slow(fault.rank, fault.peer, std::max<int64_t>(fault.amount, 1));
+      break;
+    case Kind::damage:
+      net_.damage(fault.rank, fault.peer, fault.amount);
+      break;
+    default:
+      break;  // looked up where it matters
+  }
+}
+
+void SimWorld::record_death(int number) {
+  if (!case_.world.has_launcher) return;
+  using Kind = Fault::Kind;
+  auto when = events_.now() + std::chrono::microseconds(random_.between(100, 30000));
+  bool is_missing = false;
+  for (const auto& fault : case_.faults) {
+    if (fault.rank != number) continue;
+    if (fault.kind == Kind::record_late) when += std::chrono::microseconds(fault.length);
+    is_missing |= fault.kind == Kind::record_missing;
+    if (fault.kind != Kind::record_of_other) continue;
+    Death other;
+    other.who = {number, 1};
+    other.signal = SIGKILL;
+    deaths_.emplace_back(events_.now(), other);
+  }
+  if (is_missing) return;
+  Death death;
+  death.who = {number, 0};
+  death.pid = rank(number).pid();
+  death.signal = SIGKILL;
+  deaths_.emplace_back(when, death);
+}
+
+std::vector<Death> SimWorld::deaths() const {
+  std::vector<Death> known;
+  for (const auto& [when, death] : deaths_)
+    if (when <= events_.now()) known.push_back(death);
+  return known;
+}
+
+// --- the trace ----------------------------------------------------------------------------------
+
+void SimWorld::mix(uint64_t value) { outcome_.hash = Random::mix(outcome_.hash ^ value) + value; }
+
+void SimWorld::note(int rank, std::string_view what, uint64_t number) {
+  mix(static_cast<uint64_t>(micros()) << 8 | static_cast<uint64_t>(rank));
+  mix(hash_bytes(std::as_bytes(std::span(what)), 5) + number);
+  if (with_trace_)
+    outcome_.trace += fmt::format("{:>9} rank {} {} {}\n", micros(), rank, what, number);
+}
+
+void SimWorld::note(int rank, std::string_view what, std::string_view text) {
+  mix(static_cast<uint64_t>(micros()) << 8 | static_cast<uint64_t>(rank));
+  mix(hash_bytes(std::as_bytes(std::span(what)), 5));
+  mix(hash_bytes(std::as_bytes(std::span(text)), 7));
+  if (with_trace_)
+    outcome_.trace += fmt::format("{:>9} rank {} {} {}\n", micros(), rank, what, text);
+}
+
+Outcome run(const Case& from, bool with_trace) { return SimWorld(from, with_trace).run(); }
+
+}  // namespace tutti::simulation

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tests/simulation/case.h"
+#include "tests/simulation/events.h"
+#include "tests/simulation/record.h"
+#include "tests/simulation/run.h"
+#include "tests/simulation/world/rank.h"
+#include "tests/simulation/world/sim_net.h"
+
+namespace tutti::simulation {
+
+/// The ranks of one case, what lies between them, and what goes wrong.
+class SimWorld {
+ public:
+  using Time = Events::Time;
+  SimWorld(const Case& from, bool with_trace);
+  ~SimWorld();
+  Outcome run();
+
+  const Case& from() const { return case_; }
+  Events& events() { return events_; }
+  SimNet& net() { return net_; }
+  Record& record() { return outcome_.record; }
+  RankRecord& record_of(int rank) { return record().ranks.at(static_cast<size_t>(rank)); }
+  SimRank& rank(int number) { return *ranks_.at(static_cast<size_t>(number)); }
+  Micros micros() const { return micros_of(events_.now()); }
+  Micros micros_of(Time when) const {
+    return std::chrono::duration_cast<std::chrono::microseconds>(when - began_).count();
+  }
+  Time time_of(Micros when) const { return began_ + std::chrono::microseconds(when); }
+
+  /// Nothing happens any more: a rank takes step after step for nothing.
+  void stop() { is_stopped_ = true; }
+
+  /// Whether such a fault of this rank is under way.
+  const Fault* fault(Fault::Kind kind, int rank) const;
+  /// Those that wait for this step of this rank.
+  void on_step(int rank, uint64_t step);
+  /// What the launcher has written by now.
+  std::vector<Death> deaths() const;
+
+  /// Everything that is told here goes into the trace and its hash.
+  bool is_traced() const { return with_trace_; }
+  void note(int rank, std::string_view what, uint64_t number = 0);
+  void note(int rank, std::string_view what, std::string_view text);
+
+ private:
+  static SimTraits traits_of(const Case& from);
+  void apply(const Fault& fault);
+  Time end_of(const Fault& fault) const;
+  void record_death(int rank);
+  void mix(uint64_t value);
+
+  const Case& case_;
+  const bool with_trace_;
+  Events events_;
+  const Time began_;
+  bool is_stopped_ = false;
+  Random random_;
+  Outcome outcome_;
+  SimNet net_;
+  std::vector<std::unique_ptr<SimRank>> ranks_;
+  std::vector<std::pair<Time, Death>> deaths_;
+};
+
+}  // namespace tutti::simulation
