@@ -160,9 +160,16 @@ void leavers_finish_for_all(const View& view, Findings& findings) {
           continue;
         if (own_end != kNever && own_end <= theirs.ended) continue;
         // Nor does it end where yet another rank left without having finished it.
-        const bool another_left = std::ranges::any_of(meeting.voices, [](const auto& one) {
-          return one.second.record->error_code == static_cast<int>(ErrorCode::closed);
-        });
+        const auto has_left_before = [&](int rank) {
+          const Micros farewell = view.rank(rank).farewell;
+          return farewell != kNever && farewell <= theirs.ended;
+        };
+        const bool another_left = std::ranges::any_of(meeting.voices,
+                                                      [](const auto& one) {
+                                                        return one.second.record->error_code ==
+                                                               static_cast<int>(ErrorCode::closed);
+                                                      }) ||
+                                  std::ranges::any_of(meeting.joined, has_left_before);
         if (ended_well(*left.record) && !ended_well(theirs) && !another_left)
           add(findings, 6,
               fmt::format("{} failed, but rank {}, which left, had finished it", called(theirs),

@@ -72,6 +72,7 @@ TEST(Invariants, WhatALeaverFinishedEndsOnAll) {
   breaks(leavers_finish_for_all, 6, [](SmallWorld& world) {
     world.rank(0).closing = world.rank(0).farewell = 40;
     world.fail(0, "t", ErrorCode::closed, -1, 40);
+    world.operation(1, "t").ended = 10000;
   });
 }
 

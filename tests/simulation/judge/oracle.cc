@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "tests/simulation/contents.h"
+#include "tutti/base/error.h"
 
 namespace tutti::simulation {
 
@@ -88,6 +89,18 @@ const Meeting* Oracle::meeting_of(const OperationRecord& operation) const {
   return found == place_.end() ? nullptr : &meetings_[found->second];
 }
 
+namespace {
+
+// A receive from any rank that did not fit what it took tells from whom in its error alone.
+int sender_in(const std::string& text) {
+  const auto end = text.find(" sends ");
+  const auto begin = text.rfind("rank ", end);
+  return end == std::string::npos || begin == std::string::npos ? -1
+                                                                : std::stoi(text.substr(begin + 5));
+}
+
+}  // namespace
+
 Oracle::Oracle(const Case& from, const Record& record) : case_(from) {
   // What meets: since which join, whether by name, the name, the two ranks of a pair, which use.
   using Key = std::tuple<int, bool, std::string, int, int, int>;
@@ -114,7 +127,9 @@ Oracle::Oracle(const Case& from, const Record& record) : case_(from) {
     int sender = -1, receiver = -1;
     if (is_pair) {
       const bool sends = operation.kind == CollectiveKind::send;
-      const int peer = operation.root == kAnyRank ? said.source : operation.root;
+      int peer = operation.root == kAnyRank ? said.source : operation.root;
+      if (peer < 0 && said.error_code == static_cast<int>(ErrorCode::mismatch))
+        peer = sender_in(said.error_text);
       if (peer < 0) continue;
       sender = sends ? rank : peer;
       receiver = sends ? peer : rank;
