@@ -91,6 +91,20 @@ void ranks_sleep_and_wake(const View& view, Findings& findings) {
   }
 }
 
+namespace {
+
+// Whether a receive from any rank was pending there that failed, so that it does not tell from whom
+// it would have taken.
+bool may_have_taken(const View& view, int rank, const std::string& name) {
+  return std::ranges::any_of(view.record.operations, [&](const OperationRecord& one) {
+    const Operation* asked = view.oracle.operation_of(one);
+    return one.site.rank == rank && one.name == name && !one.is_refused && one.source < 0 &&
+           asked != nullptr && asked->root == kAnyRank;
+  });
+}
+
+}  // namespace
+
 void results_are_right(const View& view, Findings& findings) {
   // A byte that differs within a message may be any other number.
   if (view.has_fault(Fault::Kind::damage)) return;
@@ -101,13 +115,8 @@ void results_are_right(const View& view, Findings& findings) {
       add(findings, 3, called(operation) + " ended well, and nobody sent");
       continue;
     }
-    // A receive from any rank that failed does not tell from whom it would have taken.
-    const auto takes_from_any = [&](const OperationRecord& one) {
-      const Operation* asked = view.oracle.operation_of(one);
-      return asked != nullptr && asked->root == kAnyRank && one.name == operation.name;
-    };
     if (!meeting->is_complete() && meeting->is_pair &&
-        std::ranges::any_of(view.record.operations, takes_from_any))
+        may_have_taken(view, meeting->absent.front(), operation.name))
       continue;
     if (!meeting->is_complete()) {
       add(findings, 3,
@@ -324,6 +333,9 @@ namespace {
 // something else that others never asked for. It is no fault of what runs it.
 bool waits_in_a_circle(const View& view) {
   if (view.from.world.operation_timeout > 0) return false;
+  const bool has_failed_join = std::ranges::any_of(
+      view.record.operations,
+      [&](const OperationRecord& one) { return view.oracle.is_join(one) && one.error_code != 0; });
   std::vector<bool> is_stuck(view.record.ranks.size(), false);
   bool any = false;
   for (const auto& operation : view.record.operations) {
@@ -332,7 +344,9 @@ bool waits_in_a_circle(const View& view) {
     // Who has given its part up, because another part of its call failed, may wait elsewhere.
     const Action& action = view.oracle.action_of(operation);
     const bool is_both = action.kind == Action::Kind::block && action.operations.size() > 1;
-    const bool may_wait = meeting == nullptr || !meeting->is_complete() || is_both ||
+    // After a join that failed a rank's sends and receives may have missed their partners.
+    const bool is_late = meeting != nullptr && meeting->is_pair && has_failed_join;
+    const bool may_wait = meeting == nullptr || !meeting->is_complete() || is_both || is_late ||
                           std::ranges::any_of(meeting->voices, [](const auto& one) {
                             return !one.second.group.empty() || one.second.record->error_code != 0;
                           });

@@ -55,6 +55,18 @@ TEST(Invariants, ResultsAreTheModelsToTheBit) {
          [](SmallWorld& world) { world.from().ranks[0][0][0].operations[0].rows = 5; });
 }
 
+TEST(Invariants, ASendToARankThatDiedMayHaveBeenTaken) {
+  SmallWorld world("world\nranks 0: submit p send 1 root=1\nranks 1: submit p recv 1 root=-1\n");
+  world.rank(1).killed = 60;
+  EXPECT_EQ(texts(world.find(results_are_right)),
+            "rank 1 p (script 0, action 0), submitted at 0 "
+            "ended well, and nobody sent\n");
+  world.operation(1, "p").ended = kNever;
+  EXPECT_EQ(texts(world.find(results_are_right)), "");
+  world.operation(1, "p").is_refused = true;
+  EXPECT_FALSE(world.find(results_are_right).empty());
+}
+
 TEST(Invariants, RefusalsLeaveMemoryAlone) {
   breaks(refusals_change_nothing, 4, [](SmallWorld& world) {
     world.fail(1, "t", ErrorCode::mismatch, 0, 50).input_changed = true;
@@ -72,8 +84,13 @@ TEST(Invariants, WhatALeaverFinishedEndsOnAll) {
   breaks(leavers_finish_for_all, 6, [](SmallWorld& world) {
     world.rank(0).closing = world.rank(0).farewell = 40;
     world.fail(0, "t", ErrorCode::closed, -1, 40);
-    world.operation(1, "t").ended = 10000;
+    world.operation(1, "t").ended = 2341;
   });
+  SmallWorld unheard(kTwoSums);
+  unheard.rank(0).closing = unheard.rank(0).farewell = 40;
+  unheard.fail(0, "t", ErrorCode::closed, -1, 40);
+  unheard.operation(1, "t").ended = 2340;
+  EXPECT_EQ(texts(unheard.find(leavers_finish_for_all)), "");
 }
 
 TEST(Invariants, QueuesGrowAlike) {

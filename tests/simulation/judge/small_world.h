@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <stdexcept>
 #include <string>
 #include <utility>
 
@@ -17,10 +19,12 @@ class SmallWorld {
   explicit SmallWorld(std::string_view text) : from_(parse(text)) {
     record_.ranks.resize(from_.ranks.size());
     size_t most = 0;
-    for (const auto& scripts : from_.ranks) most = std::max(most, scripts.front().size());
+    for (const auto& scripts : from_.ranks)
+      if (!scripts.empty()) most = std::max(most, scripts.front().size());
     for (size_t action = 0; action < most; ++action)
       for (size_t rank = 0; rank < from_.ranks.size(); ++rank)
-        if (action < from_.ranks[rank].front().size()) add(rank, action);
+        if (!from_.ranks[rank].empty() && action < from_.ranks[rank].front().size())
+          add(rank, action);
     const Oracle oracle(from_, record_);
     for (auto& operation : record_.operations)
       if (const auto* meeting = oracle.meeting_of(operation);
