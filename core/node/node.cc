@@ -169,8 +169,8 @@ Error Node::why_blocking_failed(const Error* reason) const {
   if (broken_) return *broken_;
   if (reason != nullptr) return *reason;
   if (const auto* why = why_blocking_never_ends()) return *why;
-  return {ErrorCode::internal,
-          fmt::format("\"{}\" failed although no rank was lost", blocking_.name())};
+  return Error(ErrorCode::internal,
+               fmt::format("\"{}\" failed although no rank was lost", blocking_.name()));
 }
 
 bool Node::pending() const {
