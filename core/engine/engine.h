@@ -19,6 +19,7 @@
 #include "tutti/core/engine/token.h"
 #include "tutti/core/engine/wake_bell.h"
 #include "tutti/core/node/node.h"
+#include "tutti/core/node/pair_calls.h"
 #include "tutti/core/settings/options.h"
 #include "tutti/core/settings/statistics.h"
 #include "tutti/core/watch/death_reader.h"
@@ -91,7 +92,7 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
     Collective collective;
     uint64_t layout = 0;
   };
-  static constexpr size_t kMostPairCalls = 2;
+  static constexpr size_t kMostPairCalls = PairCalls::kMost;
   bool run_pairs_now(std::span<const PairCall> calls);
   /// Frees memory of the program's when no operation of this rank uses it any more; those that do
   /// end with Error(invalid_argument). Any thread; never blocks.
@@ -214,7 +215,6 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
   };
   void charge(WaitAccount& account, bool moved, bool lacks_ranks);
   void count_wait(Clock::time_point begin);
-  class Both;
   /// Throws if this thread may not wait in a blocking call.
   void check_may_block(std::string_view name);
   /// With `start`, which counts the call and returns the Operation, or null if it is done.

@@ -3,24 +3,12 @@
 #include <fmt/format.h>
 #include <sched.h>
 
-#include <algorithm>
-#include <array>
-#include <utility>
-
 #include "tutti/base/check.h"
 #include "tutti/base/process/pause.h"
 #include "tutti/core/engine/engine.h"
+#include "tutti/core/node/pair_calls.h"
 
 namespace tutti {
-
-namespace {
-
-// The error, of the tensor that it names or of this one.
-Error about_tensor(const Error& error, std::string_view name) {
-  return error.tensor().empty() ? Error(error).with_tensor(name) : error;
-}
-
-}  // namespace
 
 void Engine::check_may_block(std::string_view name) {
   check_not_forked(name);
@@ -122,55 +110,6 @@ bool Engine::run_now(std::string_view name, const Collective& collective, uint64
   return true;
 }
 
-/// Of run_pairs_now(): over when each part is. Owned by that call, which lets go of the parts
-/// before it gives the token back.
-class Engine::Both final : public Operation {
- public:
-  void release() override {
-    for (auto& part : parts_) part = {};
-  }
-  void add(std::string_view name, OperationPtr operation) {
-    if (operation) parts_[count_++] = {name, std::move(operation), OperationState::pending};
-  }
-  OperationState advance() override {
-    auto over = OperationState::done;
-    bool is_pending = false;
-    for (auto& [name, operation, state] : parts_) {
-      if (state == OperationState::pending) state = operation->advance();
-      is_pending |= state == OperationState::pending;
-      if (over == OperationState::done) over = state;
-    }
-    return is_pending ? OperationState::pending : over;
-  }
-  void cancel() override {
-    for (auto& part : parts_)
-      if (part.state == OperationState::pending) part.operation->cancel();
-  }
-  const Error* failure() const override {
-    for (const auto& part : parts_) {
-      if (part.state != OperationState::failed || part.operation->failure() == nullptr) continue;
-      why_ = about_tensor(*part.operation->failure(), part.name);
-      return &*why_;
-    }
-    return nullptr;
-  }
-  bool lacks_ranks() const override {
-    return std::ranges::any_of(parts_, [](const Part& part) {
-      return part.state == OperationState::pending && part.operation->lacks_ranks();
-    });
-  }
-
- private:
-  struct Part {
-    std::string_view name;
-    OperationPtr operation;
-    OperationState state = OperationState::done;
-  };
-  std::array<Part, kMostPairCalls> parts_;
-  size_t count_ = 0;
-  mutable std::optional<Error> why_;
-};
-
 bool Engine::run_pairs_now(std::span<const PairCall> calls) {
   TUTTI_CHECK(!calls.empty() && calls.size() <= kMostPairCalls);
   Launch launch;
@@ -183,7 +122,7 @@ bool Engine::run_pairs_now(std::span<const PairCall> calls) {
   for (const auto& call : calls)
     if (!backend_->packs_itself(call.collective, launch_as(call))) return false;
   check_may_block(calls.front().name);
-  Both both;
+  PairCalls pairs(node_->peers());
   block(calls.front().name, [&]() -> OperationPtr {
     node_->blocking().begin_pairs(calls.size());
     if (node_->why_none_begins() != nullptr) return nullptr;
@@ -191,9 +130,9 @@ bool Engine::run_pairs_now(std::span<const PairCall> calls) {
       node_->blocking().add_peer(call.collective.root);
       // The other rank looks for this one's receive before it is done with its send.
       launch.spins = spin_rounds_ > 0 && &call == &calls.back() ? kBlockingSpins : 0;
-      both.add(call.name, backend_->start(call.collective, launch_as(call)));
+      pairs.add(call.name, call.collective.root, backend_->start(call.collective, launch_as(call)));
     }
-    return OperationPtr(&both);
+    return OperationPtr(&pairs);
   });
   return true;
 }
@@ -206,9 +145,7 @@ OperationState Engine::drive_blocking(Operation& operation, std::optional<Error>
   auto state = OperationState::pending;
   while ((state = operation.advance()) == OperationState::pending) {
     if (const auto* why = node_->why_blocking_never_ends()) {
-      // What the other rank of a pair wrote before it left is here, and nothing more comes.
-      if (blocking.is_of_two()) state = operation.advance();
-      if (state == OperationState::pending) error = about(*why, blocking.name());
+      error = about(*why, blocking.name());
       return state;
     }
     const bool moved = step();

@@ -120,17 +120,10 @@ ProcessState Engine::process_of(int rank) {
 
 // An error that ended more than one operation, as the Work called `name` throws it.
 Error Engine::about(const Error& error, std::string_view name) {
-  name = name.substr(0, name.find('\n'));  // send and recv: the peer is behind it, see entry_key()
   if (error.code() == ErrorCode::peer_left || error.code() == ErrorCode::peer_lost ||
       error.code() == ErrorCode::peer_silent)
     LauncherVoice::fall_silent();
-  if (!error.tensor().empty() || name.empty()) return error;
-  const bool is_prefixed =
-      error.code() == ErrorCode::peer_left || error.code() == ErrorCode::closed;
-  Error own = is_prefixed ? Error(error.code(), fmt::format("\"{}\": {}", name, error.what()))
-                                .with_rank(error.rank())
-                          : error;
-  return own.with_tensor(name);
+  return named(error, name);
 }
 
 int Engine::gone_rank() const {

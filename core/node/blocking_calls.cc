@@ -10,10 +10,8 @@ bool BlockingCalls::needs(int rank) const {
 
 const Departure* BlockingCalls::departure_that_ends(const Peers& peers) const {
   // Ranks that left have finished the calls before the one that they gave up; those end here too.
-  if (!is_of_two_) return peers.departure_before_blocking(begun_);
-  for (const int rank : peers_)
-    if (const auto* departure = peers.departure_of(rank)) return departure;
-  return nullptr;
+  // Of sends and receives each ends by itself: see PairCalls.
+  return is_of_two_ ? nullptr : peers.departure_before_blocking(begun_);
 }
 
 }  // namespace tutti

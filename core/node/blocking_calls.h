@@ -56,7 +56,7 @@ class BlockingCalls {
   uint64_t finished() const { return failed_ > 0 ? failed_ - 1 : over(); }
   /// Sends and receives.
   uint64_t pairs() const { return pairs_; }
-  /// The departure because of which the call under way never ends; null: it may end.
+  /// The departure because of which the call of all ranks under way never ends; null: it may end.
   const Departure* departure_that_ends(const Peers& peers) const;
 
  private:

@@ -36,9 +36,16 @@ void Coverage::add(const Case& from, const Record& record) {
   for (size_t i = 0; i < kinds.size(); ++i) kinds[i] += has_kind[i];
   for (const auto& operation : record.operations)
     ++operations_by_error.at(static_cast<size_t>(operation.error_code));
-  for (const auto& rank : record.ranks)
+  std::bitset<49> has_edge;
+  std::bitset<13> has_message;
+  for (const auto& rank : record.ranks) {
     for (const auto& change : rank.phases)
-      ++phase_edges.at(static_cast<size_t>(change.from * 7 + change.to));
+      has_edge.set(static_cast<size_t>(change.from * 7 + change.to));
+    for (size_t i = 0; i < messages.size(); ++i)
+      if (rank.messages[i] > 0) has_message.set(i);
+  }
+  for (size_t i = 0; i < phase_edges.size(); ++i) phase_edges[i] += has_edge[i];
+  for (size_t i = 0; i < messages.size(); ++i) messages[i] += has_message[i];
 }
 
 void Coverage::add(const Coverage& other) {
@@ -48,6 +55,7 @@ void Coverage::add(const Coverage& other) {
   add_all(kinds, other.kinds);
   add_all(operations_by_error, other.operations_by_error);
   add_all(phase_edges, other.phase_edges);
+  add_all(messages, other.messages);
 }
 
 std::string Coverage::to_text() const {
@@ -63,15 +71,19 @@ std::string Coverage::to_text() const {
   add_line("actions", actions, [](size_t i) { return std::string(kActionNames[i]); });
   add_line("kinds", kinds,
            [](size_t i) { return std::string(tutti::to_string(static_cast<CollectiveKind>(i))); });
-  text += "and how many operations ended with, and ranks went through\n";
-  add_line("errors", operations_by_error, [](size_t i) {
-    return i == 0 ? std::string("none") : std::string(tutti::to_string(static_cast<ErrorCode>(i)));
-  });
   constexpr std::array<const char*, 7> kPhases = {"forming", "running", "departing", "inquiring",
                                                   "closing", "broken",  "over"};
   add_line("phases", phase_edges, [&](size_t i) {
     return phase_edges[i] == 0 ? std::string()
                                : fmt::format("{}-{}", kPhases[i / 7], kPhases[i % 7]);
+  });
+  constexpr std::array<const char*, 13> kMessages = {
+      "requests", "answers", "resend", "plan_joined", "plan_failed", "plan_left", "veto",
+      "ping",     "pong",    "fault",  "timeline",    "leaving",     "pair_left"};
+  add_line("messages", messages, [&](size_t i) { return std::string(kMessages[i]); });
+  text += "and how many operations ended with\n";
+  add_line("errors", operations_by_error, [](size_t i) {
+    return i == 0 ? std::string("none") : std::string(tutti::to_string(static_cast<ErrorCode>(i)));
   });
   return text;
 }

@@ -17,7 +17,8 @@ struct Coverage {
   std::array<uint64_t, kActionKinds> actions{};
   std::array<uint64_t, kCollectiveKindCount> kinds{};
   std::array<uint64_t, 17> operations_by_error{};  // 0: that ended well
-  std::array<uint64_t, 49> phase_edges{};          // from * 7 + to
+  std::array<uint64_t, 49> phase_edges{};          // from * 7 + to: cases in which a rank took it
+  std::array<uint64_t, 13> messages{};             // cases in which a rank sent one
 
   void add(const Case& from, const Record& record);
   void add(const Coverage& other);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -70,6 +71,7 @@ struct RankRecord {
   Micros killed = kNever;
   std::vector<std::pair<Micros, Micros>> stopped;  // stood still from, until
   std::vector<StartRecord> starts;                 // in order
+  std::array<uint64_t, 13> messages{};             // sent, by tutti::MessageType
   std::vector<Micros> operation_messages;          // when it sent a message about operations
   std::vector<Micros> idle_pings;                  // when it sent a ping though nothing was pending
   uint64_t negotiation_messages = 0;               // of which it sent requests and answers

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <vector>
 
@@ -29,6 +32,19 @@ void run_seeds(uint64_t first, const DrawOptions& options) {
       ADD_FAILURE() << "seed " << seed << ", I" << finding.invariant << ": " << finding.text;
     if (!findings.empty()) FAIL() << to_text(drawn);
   }
+}
+
+TEST(Simulation, CasesThatOnceFoundABugFindNone) {
+  int cases = 0;
+  for (const auto& file :
+       std::filesystem::directory_iterator(TUTTI_SOURCE_DIR "/tests/simulation/cases")) {
+    std::ifstream text(file.path());
+    const Case kept = parse(std::string(std::istreambuf_iterator<char>(text), {}));
+    ++cases;
+    for (const auto& finding : check(kept, run(kept).record))
+      ADD_FAILURE() << file.path().filename() << ", I" << finding.invariant << ": " << finding.text;
+  }
+  EXPECT_GE(cases, 5);
 }
 
 TEST(Simulation, ProgramsWithoutFaultsKeepAllPromises) { run_seeds(1, {.without_faults = true}); }

@@ -11,6 +11,7 @@
 #include "tutti/core/node/blocking_calls.h"
 #include "tutti/core/node/gathering.h"
 #include "tutti/core/node/inquiry.h"
+#include "tutti/core/node/pair_calls.h"
 #include "tutti/core/node/phase.h"
 
 namespace tutti {
@@ -94,10 +95,57 @@ TEST(BlockingCalls, OfTwoRanksNeedTheOtherAlone) {
   EXPECT_EQ(calls.departure_that_ends(peers), nullptr);
   EXPECT_TRUE(calls.needs(2));
   EXPECT_FALSE(calls.needs(1));
-  peers.on_farewell(departure_of(2));
-  EXPECT_EQ(calls.departure_that_ends(peers)->rank, 2);
   EXPECT_EQ(calls.pairs(), 1u);
   EXPECT_EQ(calls.over(), 0u);
+}
+
+/// An operation that is done after so many looks, or never.
+class LookedAt final : public Operation {
+ public:
+  explicit LookedAt(int looks) : looks_(looks) {}
+  OperationState advance() override {
+    if (is_cancelled) return OperationState::failed;
+    return looks_-- > 0 ? OperationState::pending : OperationState::done;
+  }
+  void release() override {}
+  void cancel() override { is_cancelled = true; }
+  bool is_cancelled = false;
+
+ private:
+  int looks_;
+};
+
+constexpr int kNever = 1000;
+
+TEST(PairCalls, ThePartOfARankThatStayedGoesOnWhereTheOtherHasLeft) {
+  Peers peers(3);
+  LookedAt of_leaver(kNever), of_other(5);
+  PairCalls calls(peers);
+  calls.add("from 1", 1, OperationPtr(&of_leaver));
+  calls.add("to 2", 2, OperationPtr(&of_other));
+  EXPECT_EQ(calls.advance(), OperationState::pending);
+  peers.on_farewell(departure_of(1));
+  EXPECT_EQ(calls.advance(), OperationState::pending) << "rank 2 waits for its part";
+  EXPECT_TRUE(of_leaver.is_cancelled);
+  EXPECT_FALSE(of_other.is_cancelled);
+  auto state = OperationState::pending;
+  for (int looks = 0; state == OperationState::pending && looks < 10; ++looks)
+    state = calls.advance();
+  EXPECT_EQ(state, OperationState::failed);
+  ASSERT_NE(calls.failure(), nullptr);
+  EXPECT_EQ(calls.failure()->code(), ErrorCode::peer_left);
+  EXPECT_EQ(calls.failure()->tensor(), "from 1");
+  EXPECT_STREQ(calls.failure()->what(), "\"from 1\": left");
+}
+
+TEST(PairCalls, WhatARankSentBeforeItLeftIsStillReceived) {
+  Peers peers(3);
+  LookedAt received(1);
+  PairCalls calls(peers);
+  calls.add("x", 1, OperationPtr(&received));
+  peers.on_farewell(departure_of(1));
+  EXPECT_EQ(calls.advance(), OperationState::done);
+  EXPECT_EQ(calls.failure(), nullptr);
 }
 
 TEST(Gathering, IsWholeWhenEachRankHasSentItsLastPartOrIsGone) {

@@ -291,6 +291,7 @@ void SimRank::on_post(int to, std::span<const std::byte> message) {
   note_phase();
   auto& record = world_.record_of(rank_);
   const auto type = static_cast<MessageType>(message[0]);
+  ++record.messages.at(static_cast<size_t>(type));
   world_.note(
       rank_, "posts",
       static_cast<uint64_t>(message[0]) << 32 | static_cast<uint64_t>(to) << 24 | message.size());

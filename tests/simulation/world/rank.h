@@ -15,6 +15,7 @@
 #include "tutti/core/engine/entry_table.h"
 #include "tutti/core/engine/retired.h"
 #include "tutti/core/node/node.h"
+#include "tutti/core/node/pair_calls.h"
 
 namespace tutti::simulation {
 
@@ -72,16 +73,9 @@ class SimRank final : private Outside, private Driver {
     Thread* thread = nullptr;
     std::string name;
     std::vector<Use*> uses;
-    struct Part {
-      std::string name;
-      OperationPtr operation;
-      OperationState state = OperationState::pending;
-    };
-    std::vector<Part> parts;
+    std::optional<PairCalls> parts;  // one, where it is a call of all ranks
     std::vector<std::vector<int64_t>> counts;
     std::optional<Time> failed_since;
-    OperationState advance();
-    const Error* failure(std::string& name) const;
   };
 
   // --- rank.cc: the shell ---

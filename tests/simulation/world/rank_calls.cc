@@ -8,26 +8,6 @@
 
 namespace tutti::simulation {
 
-OperationState SimRank::Call::advance() {
-  auto over = OperationState::done;
-  bool is_pending = false;
-  for (auto& part : parts) {
-    if (part.state == OperationState::pending) part.state = part.operation->advance();
-    is_pending |= part.state == OperationState::pending;
-    if (over == OperationState::done) over = part.state;
-  }
-  return is_pending ? OperationState::pending : over;
-}
-
-const Error* SimRank::Call::failure(std::string& name_of_it) const {
-  for (const auto& part : parts)
-    if (part.state == OperationState::failed && part.operation->failure() != nullptr) {
-      name_of_it = part.name;
-      return part.operation->failure();
-    }
-  return nullptr;
-}
-
 Collective SimRank::collective_of(Use& use, Call& call) {
   const auto& operation = *use.operation;
   const auto kind = operation.kind;
@@ -99,6 +79,7 @@ bool SimRank::block(Thread& thread, const Action& action) {
     return true;
   }
   auto& call = call_.emplace();
+  call.parts.emplace(node_->peers());
   call.thread = &thread;
   call.name = first.name;
   call.counts.reserve(action.operations.size());
@@ -127,9 +108,10 @@ bool SimRank::block(Thread& thread, const Action& action) {
         if (is_pair(first.kind)) blocking.add_peer(use->operation->root);
         launch.name = use->operation->name;
         const auto collective = collective_of(*use, call);
-        call.parts.push_back({use->operation->name, end_->start(collective, launch)});
+        call.parts->add(use->operation->name, is_pair(first.kind) ? use->operation->root : -1,
+                        end_->start(collective, launch));
       }
-    state = call.advance();
+    state = call.parts->advance();
   });
   if (!went_well) {
     const auto* broken = node_->broken();
@@ -157,12 +139,10 @@ bool SimRank::poll_call() {
   auto state = OperationState::pending;
   std::optional<Error> error;
   const bool went_well = guarded([&] {
-    state = call.advance();
+    state = call.parts->advance();
     if (state != OperationState::pending) return;
     const auto* why = node_->why_blocking_never_ends();
-    if (why == nullptr) return;
-    if (blocking.is_of_two()) state = call.advance();
-    if (state == OperationState::pending) error = about(*why, blocking.name());
+    if (why != nullptr) error = about(*why, blocking.name());
   });
   if (!went_well) {
     end_call(about(*node_->broken(), call.name));
@@ -175,10 +155,9 @@ bool SimRank::poll_call() {
   }
   const auto now = world_.events().now();
   if (!call.failed_since) call.failed_since = now;
-  std::string name = call.name;
-  const auto* reason = call.failure(name);
+  const auto* reason = call.parts->failure();
   if (node_->may_hear_why(reason, *call.failed_since, now)) return true;
-  error = about(node_->why_blocking_failed(reason), name);
+  error = about(node_->why_blocking_failed(reason), call.name);
   end_call(error);
   return false;
 }
@@ -186,7 +165,7 @@ bool SimRank::poll_call() {
 void SimRank::end_call(std::optional<Error> error) {
   auto call = std::move(*call_);
   call_.reset();
-  call.parts.clear();
+  call.parts.reset();
   node_->blocking().end(error ? &*error : nullptr);
   for (auto* use : call.uses) end_use(*use, error ? &*error : nullptr);
   world_.note(rank_, error ? "fails in" : "comes back from", call.name);
