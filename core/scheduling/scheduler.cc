@@ -264,7 +264,8 @@ void Scheduler::start(std::unique_ptr<Run> run, uint32_t verdict, Clock::time_po
   options_.observe("pack");
   run->spans =
       run->is_on_device() && timeline_.on() ? timeline_.device_spans(describe(*run)) : nullptr;
-  run->start(backend_, verdict, run->replayed ? kReplayedQueue : kNegotiatedQueue, now);
+  run->start(backend_, verdict, run->replayed ? kReplayedQueue : kNegotiatedQueue,
+             timeline_.exact(now));
   if ((run->replayed || run->pair != nullptr) && verdict == 0) {
     statistics_.predicted_messages += run->traffic().messages;
     statistics_.predicted_bytes += run->traffic().bytes;
@@ -330,7 +331,7 @@ void Scheduler::finish_run(Run& run, Clock::time_point now) {
   if (timeline_.on())
     timeline_.span(
         run.replayed || run.pair != nullptr ? "replayed buckets" : "negotiated", describe(run),
-        run.started, now,
+        run.started, timeline_.exact(now),
         fmt::format("{} {} bytes by {} of {}", run.bytes(), to_string(run.collective().dtype),
                     backend_.algorithm(run.collective()), backend_.name_for(run.collective())));
   if (!run.slices().empty()) {
@@ -358,7 +359,8 @@ void Scheduler::finish_slices(Run& run, Clock::time_point now) {
     entry->left -= slice.count;
     if (entry->staged) entry->staged->finished(slice.begin, slice.count);
     if (entry->left > 0) continue;
-    if (timeline_.on()) timeline_.span(entry->request.name, "allreduce", entry->submitted, now);
+    if (timeline_.on())
+      timeline_.span(entry->request.name, "allreduce", entry->submitted, timeline_.exact(now));
     if (replay_) replay_->release(entry);
     over_.push_back(entry);
   }

@@ -22,6 +22,9 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
  public:
   explicit Timeline(int rank) : rank_(rank) {}
   bool on() const { return on_; }
+  /// The time of what happens now, in a step that began at `step`: exact while it records, so that
+  /// what one step begins keeps its order; else `step`.
+  Clock::time_point exact(Clock::time_point step) const { return on_ ? Clock::now() : step; }
   void start();
   /// Ends recording and hands out the events, as write_timeline() takes them.
   std::string stop();
