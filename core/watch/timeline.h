@@ -20,11 +20,14 @@ namespace tutti {
 /// the format knows only spans that follow each other or lie within each other.
 class Timeline : public std::enable_shared_from_this<Timeline> {
  public:
-  explicit Timeline(int rank) : rank_(rank) {}
+  /// Without a clock of its own it knows no times but those that it is given.
+  explicit Timeline(int rank, bool has_clock = true) : rank_(rank), has_clock_(has_clock) {}
   bool on() const { return on_; }
   /// The time of what happens now, in a step that began at `step`: exact while it records, so that
   /// what one step begins keeps its order; else `step`.
-  Clock::time_point exact(Clock::time_point step) const { return on_ ? Clock::now() : step; }
+  Clock::time_point exact(Clock::time_point step) const {
+    return on_ && has_clock_ ? Clock::now() : step;
+  }
   void start();
   /// Ends recording and hands out the events, as write_timeline() takes them.
   std::string stop();
@@ -50,6 +53,7 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   void record(Event event);
 
   const int rank_;
+  const bool has_clock_;
   std::atomic<bool> on_{false};
   std::mutex mutex_;
   std::vector<Event> events_;

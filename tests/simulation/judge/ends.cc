@@ -125,6 +125,11 @@ Micros sharp_end(const View& view, const OperationRecord& operation, const Limit
   const auto& faults = view.from.faults;
   if (operation.error_rank < 0 || operation.error_rank >= view.from.world.size) return kNever;
   const RankRecord& named = view.rank(operation.error_rank);
+  // A call that sends and receives ends when both halves are over.
+  const Action& action = view.oracle.action_of(operation);
+  if (!view.oracle.is_join(operation) && action.kind == Action::Kind::block &&
+      action.operations.size() > 1)
+    return kNever;
   if (faults.empty() && has_code(operation.error_code, {ErrorCode::peer_left}) &&
       named.farewell != kNever && view.from.world.operation_timeout == 0)
     return std::max(operation.submitted, named.farewell) + limits.left;

@@ -353,7 +353,8 @@ bool waits_in_a_circle(const View& view) {
     if (!may_wait) return false;
     // Who has left keeps nobody waiting.
     const auto has_left = [&](int rank) { return view.rank(rank).closing != kNever; };
-    if (meeting != nullptr && std::ranges::any_of(meeting->absent, has_left)) return false;
+    if (!is_both && meeting != nullptr && std::ranges::any_of(meeting->absent, has_left))
+      return false;
     if (view.oracle.is_join(operation))
       for (int rank = 0; rank < view.from.world.size; ++rank)
         if (has_left(rank)) return false;

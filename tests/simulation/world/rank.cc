@@ -26,7 +26,7 @@ SimRank::SimRank(SimWorld& world, int rank)
     : world_(world),
       rank_(rank),
       random_(world.from().world.salt, 100 + static_cast<uint64_t>(rank)),
-      timeline_(rank),
+      timeline_(rank, false),
       entries_(1024) {
   const auto& of = world.from().world;
   options_.rank = rank;
