@@ -193,7 +193,8 @@ class SimRank final : private Outside, private Driver {
   std::vector<Use*> open_;
   std::deque<Thread> threads_;
   std::optional<Call> call_;
-  std::shared_ptr<std::vector<std::byte>> memory_;  // of allocate
+  std::shared_ptr<std::vector<std::byte>> memory_;                   // of allocate
+  std::vector<std::shared_ptr<std::vector<std::byte>>> all_memory_;  // read after it was given back
   std::unique_ptr<Region> region_;
   size_t taken_ = 0;  // of it
   FusedUpdate update_;

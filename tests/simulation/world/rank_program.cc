@@ -478,6 +478,7 @@ void SimRank::close(const std::string& error) {
 
 void SimRank::allocate(size_t bytes) {
   memory_ = std::make_shared<std::vector<std::byte>>(bytes, kUntouched);
+  all_memory_.push_back(memory_);
   taken_ = 0;
   region_ = std::make_unique<ProgramRegion>(
       memory_, [this, begin = memory_->data(), bytes, kept = memory_] {

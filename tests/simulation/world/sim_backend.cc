@@ -84,10 +84,10 @@ void SimOperation::bring() {
   const auto& edges = launch_.edges;
   if (edges.drain != nullptr) {
     if (collective_.output != nullptr && !result_.empty())
-      std::memcpy(collective_.output, result_.data(), result_.size());
+      std::copy(result_.begin(), result_.end(), collective_.output);
     edges.drain(edges.self, {0, send_counts_[0]}, result_.data(), {});
   } else if (!result_.empty()) {
-    std::memcpy(collective_.output, result_.data(), result_.size());
+    std::copy(result_.begin(), result_.end(), collective_.output);
   }
 }
 

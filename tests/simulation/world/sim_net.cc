@@ -370,7 +370,7 @@ void SimNet::match(const BoxKey& key) {
       if (mine->second.state != TransferState::pending ||
           theirs->second.state != TransferState::pending)
         return;
-      std::memcpy(mine->second.data, theirs->second.data, mine->second.bytes);
+      std::copy_n(theirs->second.data, mine->second.bytes, mine->second.data);
       finish(to, ticket, TransferState::done);
       finish(from, sender, TransferState::done);
     });
