@@ -9,7 +9,7 @@
 
 namespace tutti {
 
-/// What travels between two StreamCores. Each frame is a header of kFrameBytes, little-endian,
+/// Two StreamCores send each other frames. Each frame is a header of kFrameBytes, little-endian,
 /// and, for eager, data and control, `length` bytes of payload.
 ///
 ///   eager     a whole message of moderate size; costs credit, and returns `ticket` of it: what its

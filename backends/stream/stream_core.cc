@@ -119,7 +119,7 @@ void StreamCore::cancel(Ticket ticket) {
   if (!transfer || transfer->over()) return;
   Peer& peer = peer_at(transfer->peer);
   if (transfer->is_send) return peer.outlet.cancel(transfer);
-  // What is being read into it, and what may still come for it, goes nowhere.
+  // Bytes that are being read into it, or that still come for it, are thrown away.
   if (transfer->stage == Stage::posted) posted_.remove(transfer);
   if (peer.receive == transfer) {
     peer.receive = nullptr;

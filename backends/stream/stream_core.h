@@ -64,7 +64,7 @@ class StreamCore : public Transport, private Inlet::Reader {
   double quiet_seconds(int peer) override;
 
  protected:
-  /// What abort() asks for.
+  /// Fails everything pending, as abort() asks.
   void fail_everything();
   void watch_channels(Poller& poller);
   /// Ends all channels, so that the poller which watches them can go.
@@ -80,7 +80,7 @@ class StreamCore : public Transport, private Inlet::Reader {
     std::string route;
     Outlet outlet;
     Inlet inlet;
-    // Where the payload that is being read goes: one of these, or nowhere.
+    // The payload that is being read goes to one of these; if both are null, it is thrown away.
     Transfer* receive = nullptr;
     Arrival* arrival = nullptr;
     std::vector<std::byte> control;

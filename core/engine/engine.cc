@@ -13,7 +13,7 @@ namespace tutti {
 
 void Engine::fill_batch() {
   bell_.silence();
-  // What a throw left here has ended by then.
+  // After a throw these entries are left here; they have ended by now.
   batch_.operations.clear();
   batch_.joins.clear();
   batch_.is_watched = watches_ > 0;

@@ -175,7 +175,7 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
   void raise_all();
   void find_waits(Entry& entry);
   bool may_be_quiet();
-  /// What a Work called `name` throws because of an error that ended more than one operation.
+  /// The error that a Work called `name` throws, made of one that ended several operations.
   static Error about(const Error& error, std::string_view name);
 
   // --- by the holder of the token ---

@@ -159,7 +159,7 @@ OperationState Engine::drive_blocking(Operation& operation, std::optional<Error>
   return state;
 }
 
-// What a rank's end does to a call may be seen here before it is known which rank it was.
+// A call can fail because a rank is gone before this rank knows which one it was.
 void Engine::await_cause(const Error* reason) {
   const auto since = Clock::now();
   int idle_rounds = 0;

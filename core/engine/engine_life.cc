@@ -276,7 +276,7 @@ void Engine::close(std::string_view error) noexcept {
       end_callbacks();
       return;
     }
-    // Where something is thrown on the way, the communicator is broken and its end is near.
+    // If a step throws, the communicator is broken; the second call ends it from there.
     if (!guarded([&] { run_to_the_end(); })) guarded([&] { run_to_the_end(); });
     put_token_back();
     end_callbacks();
