@@ -4,7 +4,7 @@
 
 #include "tutti/backends/stream/stream_core.h"
 
-// How a StreamCore moves, comes to rest and ends; see stream_core.cc for what the messages mean.
+// A StreamCore moves, comes to rest and ends here; stream_core.cc says what the messages mean.
 
 namespace tutti {
 
@@ -28,7 +28,7 @@ bool StreamCore::pump(Peer& peer) {
   try {
     moved = peer.outlet.flush(*peer.channel);
   } catch (const std::exception& error) {
-    // What the peer said before its end, above all a goodbye, may still be here to be read.
+    // Bytes that the peer sent before its end, above all a goodbye, may still be here to be read.
     broken = error.what();
   }
   try {

@@ -1,4 +1,4 @@
-// What the engine does for its node: ends operations, lets calls in or refuses them, asks the
+// The engine serves its node here: it ends operations, lets calls in or refuses them, and asks the
 // store and the system.
 
 #include <fmt/format.h>
@@ -138,7 +138,7 @@ int Engine::gone_rank() const {
 
 void Engine::raise_when_over(std::shared_ptr<uint32_t> word) {
   const std::lock_guard lock(submit_mutex_);
-  // What the engine alone holds nobody looks at.
+  // Nobody looks at a word that the engine alone holds.
   std::erase_if(raised_when_over_, [](const auto& one) { return one.use_count() == 1; });
   raised_when_over_.push_back(std::move(word));
   if (!is_usable()) raise_all();

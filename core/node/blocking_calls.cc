@@ -10,7 +10,7 @@ bool BlockingCalls::needs(int rank) const {
 
 const Departure* BlockingCalls::departure_that_ends(const Peers& peers) const {
   // Ranks that left have finished the calls before the one that they gave up; those end here too.
-  // Of sends and receives each ends by itself: see PairCalls.
+  // Each send and receive ends by itself: see PairCalls.
   return is_of_two_ ? nullptr : peers.departure_before_blocking(begun_);
 }
 

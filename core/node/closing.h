@@ -7,7 +7,7 @@
 
 namespace tutti {
 
-/// How far this rank is with closing, in Phase::closing.
+/// Says how far this rank is with closing, in Phase::closing.
 ///
 ///   telling --the launcher knows, or 1 s--> gathering --all timelines are here, or until--> over
 struct Closing {

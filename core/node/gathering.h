@@ -30,7 +30,7 @@ class Gathering {
     is_whole_[static_cast<size_t>(from)] = true;
     --missing_;
   }
-  /// What this rank recorded.
+  /// Takes what this rank recorded.
   void set_own(std::string timeline) {
     timelines_[static_cast<size_t>(rank_)] = std::move(timeline);
     has_own_ = true;

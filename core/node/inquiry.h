@@ -28,7 +28,7 @@ class Inquiry {
   int peer() const { return peer_; }
   /// `seen`: what the link told of its end.
   void open(int peer, const std::string& seen, Clock::time_point now);
-  /// What the launcher's record says now.
+  /// Takes what the launcher's record says now.
   void on_deaths(const KnownDeaths& known, const Context& context, const Peers& peers);
   /// When look() is due.
   Clock::time_point next_look() const { return next_look_; }

@@ -8,7 +8,7 @@ namespace tutti {
 
 /// "rank 3 (host b, pid 4711)"
 std::string describe_rank(const Context& context, int rank);
-/// What the program can do when one of its ranks is gone.
+/// Tells the program what it can do when one of its ranks is gone.
 std::string how_to_go_on(const Context& context);
 /// Whether that rank's process runs on this rank's host.
 bool is_on_this_host(const Context& context, int rank);

@@ -45,7 +45,7 @@ class Node {
   /// Instead of start(): the ranks do not meet after all.
   void abandon();
 
-  /// What has come since the last step.
+  /// Holds what has come since the last step.
   struct Batch {
     std::vector<Entry*> operations;  // in the order in which they were submitted
     std::vector<Entry*> joins;
@@ -105,7 +105,7 @@ class Node {
   /// " while \"x\" was in flight"; empty: nothing is.
   std::string in_flight() const;
 
-  /// How long the cause of a link's end is looked for.
+  /// The cause of a link's end is looked for no longer than this.
   static constexpr Clock::duration kLongestInquiry = Inquiry::kLongest;
 
  private:

@@ -1,5 +1,5 @@
-// How ranks end: what this rank tells its peers when it closes, what it does when a peer says so,
-// and what a peer's death or a fault does to what is pending here.
+// Ranks end here: this rank tells its peers that it closes, hears that a peer does, and fails what
+// is pending when a peer dies or a fault comes.
 
 #include <fmt/format.h>
 

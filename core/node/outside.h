@@ -12,9 +12,9 @@
 
 namespace tutti {
 
-/// What a Node cannot do itself. The engine implements it, and so does the simulation. The holder
-/// of the token calls it, from inside a call of the Node; nothing here waits, and nothing here
-/// calls the Node.
+/// Does for a Node what it cannot do itself. The engine implements it, and so does the simulation.
+/// The holder of the token calls it, from inside a call of the Node; nothing here waits, and
+/// nothing here calls the Node.
 class Outside {
  public:
   virtual ~Outside() = default;
@@ -31,7 +31,7 @@ class Outside {
   /// The first rank that left is known.
   virtual void on_first_departure(int rank) = 0;
   /// Looks in the job's store for deaths until stop_asking(), for Node::kLongestInquiry at most.
-  /// What is found comes in Node::Batch::deaths.
+  /// The deaths that are found come in Node::Batch::deaths.
   virtual void ask_for_deaths() = 0;
   virtual void stop_asking() = 0;
   /// Tells the launcher that this rank closes because of an error of its own. True: the answer

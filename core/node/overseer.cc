@@ -20,7 +20,7 @@ double seconds_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
-// What is said of a late rank, in a report or an error, must be known by then.
+// Ranks are probed so often that a report or an error knows where a late rank is.
 double probe_interval(const Options& options) {
   double seconds = options.stall_warning / 2;
   if (options.operation_timeout > 0) seconds = std::min(seconds, options.operation_timeout / 2);
@@ -228,7 +228,7 @@ std::optional<Error> Overseer::what_is_overdue(const Pending& pending, Clock::ti
 // --- reports ------------------------------------------------------------------------------------
 
 void Overseer::report_stalls(const Pending& pending, Clock::time_point now) {
-  // What waits no more is forgotten, also on a rank that is never idle.
+  // Names that wait no more are forgotten, also on a rank that is never idle.
   const auto before = std::exchange(reported_, {});
   const auto consider = [&](const std::string& key, Clock::time_point since, auto&& line) {
     const double seconds = seconds_between(since, now);

@@ -29,7 +29,7 @@ class Overseer {
     statuses_[static_cast<size_t>(rank)] = std::move(status);
   }
 
-  /// What waits on this rank, as the node has it.
+  /// Shows what waits on this rank, as the node has it.
   struct Pending {
     const Scheduler& scheduler;
     const Coordinator* coordinator;  // null but on rank 0
@@ -69,7 +69,7 @@ class Overseer {
   Outside& outside_;
   Liveness liveness_;
   StallClock stall_clock_;
-  // What waits: after how many seconds that was reported last; 0: not yet.
+  // Maps what waits to the seconds after which that was reported last; 0: not yet.
   std::unordered_map<std::string, double> reported_;
   std::vector<std::optional<RankStatus>> statuses_;  // as each peer told in its last pong
   std::string never_meets_;                          // what seems never to end

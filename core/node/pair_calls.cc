@@ -32,7 +32,7 @@ void PairCalls::advance(Part& part) {
   if (part.state != OperationState::pending || part.left) return;
   const auto* departure = peers_.departure_of(part.peer);
   if (departure == nullptr) return;
-  // What the other rank wrote before it left is here, and nothing more comes.
+  // All that the other rank wrote before it left is here, and nothing more comes.
   part.state = part.operation->advance();
   if (part.state != OperationState::pending) return;
   part.left = departure->error;

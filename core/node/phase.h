@@ -7,7 +7,7 @@
 
 namespace tutti {
 
-/// Where a rank stands in the life of its communicator. Node::become() alone changes it, along
+/// A rank is in one phase of the life of its communicator. Node::become() alone changes it, along
 /// these edges:
 ///
 ///   forming   -> running    all ranks have met
@@ -48,9 +48,9 @@ std::span<const PhaseEdge> phase_edges();
 bool may_follow(Phase from, Phase to);
 std::string_view to_string(Phase phase);
 
-/// What calls of the program see of the phase. Calls are refused once the door is broken or closed.
-/// While it is breaking the error is known and Works are about to fail with it, but the memory of
-/// what is pending may still be in use, so calls are not refused yet.
+/// Calls of the program see the door in place of the phase. They are refused once it is broken or
+/// closed. While it is breaking the error is known and Works are about to fail with it, but the
+/// memory of pending operations may still be in use, so calls are not refused yet.
 enum class Door : uint8_t { open, breaking, broken, closed };
 
 }  // namespace tutti

@@ -18,7 +18,7 @@ struct Departure {
   std::string why;  // the error because of which it closed; empty: none is known
 };
 
-/// What became of each other rank, and who left first. Pure.
+/// Knows what became of each other rank, and who left first. Pure.
 ///
 ///   here --farewell--> leaving --its link ends--> left
 ///    |  \--its link says goodbye----------------> left

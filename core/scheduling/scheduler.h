@@ -38,8 +38,8 @@ class Scheduler {
     std::function<void(const std::string&)> broken;  // an operation failed
     std::function<void(const std::string&)> log;
   };
-  /// What `peers` says of a rank that has left decides which operations end: those that it has not
-  /// finished fail, as soon as nothing touches their memory any more; what it did finish goes on.
+  /// `peers` says which ranks have left and what they finished. Operations that a leaver has not
+  /// finished fail, as soon as nothing touches their memory any more; the others go on.
   Scheduler(const Options& options, Backend& backend, const Peers& peers, int rank, int size,
             Statistics& statistics, Timeline& timeline, Hooks hooks);
 
@@ -121,7 +121,7 @@ class Scheduler {
   void finish_run(Run& run, Clock::time_point now);
   void finish_slices(Run& run, Clock::time_point now);
   Entry* take_outstanding(const std::string& key);
-  /// What was asked for and is not answered, in the order in which it was submitted.
+  /// The operations that were asked for and are not answered, in the order of their submission.
   std::vector<Entry*> outstanding_in_order() const;
   // --- scheduler_pairs.cc ---
   /// By their numbers.

@@ -27,7 +27,7 @@ struct Death {
   bool failed() const { return signal != 0 || code != 0; }
 };
 
-/// What a reader of the job's record knows of it.
+/// Holds what a reader of the job's record knows of it.
 struct KnownDeaths {
   std::vector<Death> deaths;  // in the order in which they were seen
   bool is_all = false;        // no more deaths will be known: no store or no thread

@@ -27,7 +27,7 @@ class DeathReader {
   /// Makes the thread look every few milliseconds until `end`, if it does not look already. Never
   /// waits. One thread calls this and news() at a time.
   void begin(Deadline end);
-  /// What is known now, if a look has ended since the last call; else nothing.
+  /// Returns what is known now, if a look has ended since the last call; else nothing.
   std::optional<KnownDeaths> news();
   /// Makes the thread begin no further look.
   void stop();

@@ -38,7 +38,7 @@ struct Operation {
   bool operator==(const Operation&) const = default;
 };
 
-/// What a thread of the program does next. It goes on with the next action once this one is over,
+/// A thread of the program does this next. It goes on with the next action once this one is over,
 /// whether it ended well or with an error; the record keeps the error.
 struct Action {
   enum class Kind : uint8_t {
@@ -100,7 +100,7 @@ struct Fault {
 };
 inline constexpr int kFaultKinds = 20;
 
-/// Where the ranks live, and what their backend can do.
+/// Describes where the ranks live and what their backend can do.
 struct World {
   int size = 2;
   int replay_after = 2;

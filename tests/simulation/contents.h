@@ -15,10 +15,10 @@ int64_t value_of(const Operation& operation, int rank, int64_t index);
 /// Writes `value` as one element.
 void append(std::vector<std::byte>& bytes, DataType dtype, int64_t value);
 
-/// What `rank` hands in: `operation.count()` elements.
+/// Makes what `rank` hands in: `operation.count()` elements.
 std::vector<std::byte> fill_input(const Operation& operation, int rank);
 
-/// What the program's output memory holds before; it differs from every result.
+/// The program's output memory holds this before; it differs from every result.
 inline constexpr std::byte kUntouched{0xa5};
 
 }  // namespace tutti::simulation

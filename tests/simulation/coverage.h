@@ -9,8 +9,8 @@
 
 namespace tutti::simulation {
 
-/// How many cases had what, and which errors and phases they came to. Plain numbers, so that it may
-/// lie in memory that processes share.
+/// Counts how many cases had what, and to which errors and phases they came. It has plain numbers
+/// only, so that it may lie in memory that processes share.
 struct Coverage {
   uint64_t cases = 0;
   std::array<uint64_t, kFaultKinds> faults{};

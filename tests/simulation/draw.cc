@@ -38,7 +38,7 @@ World draw_world(Random& random) {
   return world;
 }
 
-// Which features a program has; each is on in the given share of cases.
+// A program has these features; each is on in the given share of cases.
 struct Features {
   explicit Features(Random& random)
       : kinds(random.chance(600)),
@@ -68,7 +68,7 @@ struct Features {
       deviates, disagrees, lacks, pauses, waits_for_one, closes, splits;
 };
 
-// What all ranks submit in each step: single operations, a group, or a ring of pairs.
+// All ranks submit this in each step: single operations, a group, or a ring of pairs.
 struct Item {
   enum class Way { single, group, ring, from_any } way = Way::single;
   std::vector<Operation> operations;
@@ -204,7 +204,7 @@ class Program {
     return item;
   }
 
-  // What happens in a step to one item, on all ranks or on one: see plan_fuzz.h.
+  // Changes one item in one step, on all ranks or on one: see plan_fuzz.h.
   struct Event {
     enum Kind { nothing, missing, added, reshaped, late, count, other_by_one, missing_by_one };
     Kind kind = nothing;
@@ -333,7 +333,7 @@ class Program {
         submit(rank, item, contents, parts.emplace_back());
       }
       if (on_.shuffles) shuffle(parts, own);
-      // What waits for others comes last, after all that these may wait for.
+      // Parts that wait for others come last, after all that these may wait for.
       std::stable_sort(parts.begin(), parts.end(), [](const auto& one, const auto& other) {
         return one.size() < other.size();
       });

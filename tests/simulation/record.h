@@ -11,7 +11,7 @@
 
 namespace tutti::simulation {
 
-/// Where in a case an operation stands.
+/// Names the place of an operation in a case.
 struct Site {
   int rank = 0;
   int script = 0;
@@ -22,7 +22,7 @@ struct Site {
 
 inline constexpr Micros kNever = -1;
 
-/// What became of one operation (of a join too) on one rank. Members of a group have one each, side
+/// Tells what became of one operation (or join) on one rank. Members of a group have one each, side
 /// by side, and all of them have the group's error.
 struct OperationRecord {
   Site site;
@@ -33,7 +33,7 @@ struct OperationRecord {
   int error_code = 0;         // 0: it ended well; else an ErrorCode
   int error_rank = -1;
   std::string error_text;
-  // What the program got, where it ended well; empty where its kind gives this rank nothing.
+  // The program got this, if it ended well; it is empty if its kind gives this rank nothing.
   std::vector<std::byte> output;
   int source = -1;  // of a receive: from which rank it came
   // Its memory (of the input, and the program's output) is not as it was when it was submitted.
@@ -82,7 +82,7 @@ struct RankRecord {
   int error_code = 0;  // what broke it; 0: nothing did
   int error_rank = -1;
   std::string error_text;
-  // What is left once it is over.
+  // So many are left once it is over.
   int entries_left = 0;
   int runs_left = 0;
   int tickets_left = 0;  // and credit, announcements

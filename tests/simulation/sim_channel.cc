@@ -322,7 +322,7 @@ void SimLink::cut_off(int from) {
   come(way);
   if (half_open_ || has_ended(way) || closed_[static_cast<size_t>(1 - from)]) return;
   const auto now = events_.now();
-  // What is behind the last byte that has left will not.
+  // Bytes behind the last one that has left never leave.
   while (!way.flight.empty() && way.flight.back().when > now + shape_.latency)
     way.flight.pop_back();
   const auto through = way.flight.empty() ? way.arrived : way.flight.back().through;

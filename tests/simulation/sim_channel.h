@@ -16,7 +16,7 @@
 
 namespace tutti::simulation {
 
-/// How a link behaves, the same both ways.
+/// A link behaves like this, the same both ways.
 struct LinkShape {
   Clock::duration latency = std::chrono::microseconds(10);
   uint64_t bytes_per_second = 1'000'000'000;
@@ -24,10 +24,10 @@ struct LinkShape {
   /// A call moves at most so many bytes.
   size_t most_written = std::numeric_limits<size_t>::max();
   size_t most_read = std::numeric_limits<size_t>::max();
-  /// Of 1000 calls so many move less than they could: any number of bytes, mostly a small one.
+  /// So many of 1000 calls move less than they could: any number of bytes, mostly a small one.
   unsigned short_writes = 0;
   unsigned short_reads = 0;
-  /// Of 1000 calls that could move bytes so many find none yet: these come between the call and
+  /// So many of 1000 calls that could move bytes find none yet: these come between the call and
   /// the next arm().
   unsigned late = 0;
   /// Whether writing fails once the end is known; else only reading does.
@@ -37,7 +37,7 @@ struct LinkShape {
   static LinkShape draw(Random& random);
 };
 
-/// What happened on all links of a world, to see what its seeds come to.
+/// Counts what happened on all links of a world, to see what its seeds come to.
 struct LinkCounters {
   uint64_t written = 0;  // bytes
   uint64_t read = 0;
@@ -75,7 +75,7 @@ class SimLink {
 
   /// End 0 or 1, once each. The channel must not outlive the link.
   std::unique_ptr<Channel> open(int end);
-  /// What is called, out of an event, when an armed end may move again.
+  /// Sets the call that is made, out of an event, when an armed end may move again.
   void on_moved(int end, std::function<void()> call);
 
   /// Faults. All but the last two are for good.
@@ -83,7 +83,7 @@ class SimLink {
   void reset();
   /// The process of that end is gone: the other reads what was on its way, then the end of file.
   void kill(int end);
-  /// What is written vanishes, and nothing can be read; nobody is told, not even of an end.
+  /// Written bytes vanish, and nothing can be read; nobody is told, not even of an end.
   void half_open();
   /// Nothing arrives for so long, in neither direction.
   void stall(Clock::duration time);

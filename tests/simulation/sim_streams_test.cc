@@ -76,7 +76,7 @@ class StreamWorld {
     if (conditions_.has_faults) draw_fault();
   }
 
-  /// What went wrong; empty: nothing.
+  /// Returns what went wrong; empty: nothing.
   std::string run() {
     for (int rank = 0; rank < size_; ++rank) wake_after(rank, {});
     constexpr uint64_t kMostEvents = 1'000'000;
@@ -260,7 +260,7 @@ class StreamWorld {
     }
     while (const auto event = rank.core->take_event()) {
       moved = rank.is_gone[static_cast<size_t>(event->peer)] = true;
-      // Who hears a goodbye ends the link, without one of its own.
+      // A rank that hears a goodbye ends the link, without one of its own.
       if (event->kind == PeerEvent::Kind::lost && !may_lose_ && !rank.is_leaving)
         fault_ = fmt::format("rank {} lost rank {}: {}", number, event->peer, event->detail);
     }

@@ -7,7 +7,7 @@
 #include "tests/simulation/sim_network.h"
 #include "tutti/backends/stream/stream_core.h"
 
-// What every transport promises, of the simulated links: so these are no kinder than real ones. The
+// The simulated links keep what every transport promises, so they are no kinder than real ones. The
 // suite's threads share one world, behind a lock; while they sleep, a thread makes its events
 // happen.
 

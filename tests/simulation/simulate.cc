@@ -34,7 +34,7 @@ struct Arguments {
   bool with_trace = false, without_faults = false, lists = false;
 };
 
-// What a process that runs seeds tells the one that waits for it.
+// A process that runs seeds tells this to the one that waits for it.
 struct Shared {
   std::atomic<uint64_t> seed{0};  // under way
   std::atomic<bool> found{false};
@@ -70,8 +70,8 @@ std::string to_text(const Findings& findings) {
   return text;
 }
 
-// What a finding says but for its numbers and the operation that it is about, so that shrinking
-// does not wander from one mistake to another.
+// Leaves out of a finding its numbers and the operation that it is about, so that shrinking does
+// not wander from one mistake to another.
 std::string essence_of(const Finding& finding) {
   std::string text = finding.text.substr(std::min(finding.text.find(')'), finding.text.size()));
   if (text.empty()) text = finding.text;

@@ -51,7 +51,7 @@ TEST(Simulation, ProgramsWithoutFaultsKeepAllPromises) { run_seeds(1, {.without_
 
 TEST(Simulation, ProgramsWithFaultsKeepAllPromises) { run_seeds(1000001, {}); }
 
-// Where memory lies and what ran before makes no difference.
+// The trace depends neither on the addresses of memory nor on what ran before.
 TEST(Simulation, OneCaseHasOneTrace) {
   constexpr uint64_t kEvery = 64;
   std::vector<std::unique_ptr<char[]>> ballast;

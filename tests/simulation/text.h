@@ -16,8 +16,8 @@ namespace tutti::simulation {
 ///   fault kill rank=2 at=1200
 std::string to_text(const Case& from);
 
-/// What to_text() wrote, or a person: empty lines and lines that begin with # are left out. Throws
-/// std::invalid_argument that names the line. Names have no spaces, commas, semicolons.
+/// Reads what to_text() or a person wrote. Empty lines and lines that begin with # are left out.
+/// Throws std::invalid_argument that names the line. Names have no spaces, commas, semicolons.
 Case parse(std::string_view text);
 
 }  // namespace tutti::simulation

@@ -155,7 +155,7 @@ bool was_pending_too_long(const View& view, Micros by) {
                      });
 }
 
-// What is submitted at once is taken or refused at once.
+// Operations that are submitted at once are taken or refused at once.
 bool is_pending_twice(const View& view, const OperationRecord& operation) {
   const auto& together = view.oracle.action_of(operation).operations;
   return std::any_of(
@@ -186,7 +186,7 @@ std::string why_not_left(const View& view, const OperationRecord& operation) {
   if (leaver.closing == kNever || leaver.closing > operation.ended)
     return "that rank had not closed";
   const Meeting* meeting = view.oracle.meeting_of(operation);
-  // Where a rank is lost after another one left, one that needs neither tells all of the latter.
+  // If a rank is lost after another one left, a rank that needs neither blames the one that left.
   const RankRecord& own = view.rank(operation.site.rank);
   if (own.broken != kNever && own.error_rank == named) return "";
   // A receive from any rank ends with any departure, and so does what was sent for it.

@@ -161,7 +161,7 @@ void leavers_finish_for_all(const View& view, Findings& findings) {
         const auto& theirs = *voice.record;
         const Micros own_end = view.rank(other).closing;
         if (other == leaver || theirs.ended == kNever) continue;
-        // What a rank closes over is its own affair, and so is memory that it gave back too soon.
+        // A rank may close over its own operations, and may give memory back too soon.
         if (theirs.error_code == static_cast<int>(ErrorCode::invalid_argument)) continue;
         // A call that sends and receives has one error for both.
         if (view.oracle.action_of(theirs).kind == Action::Kind::block &&
@@ -341,7 +341,7 @@ bool waits_in_a_circle(const View& view) {
   for (const auto& operation : view.record.operations) {
     if (operation.is_refused || operation.ended != kNever || is_killed(view, operation)) continue;
     const Meeting* meeting = view.oracle.meeting_of(operation);
-    // Who has given its part up, because another part of its call failed, may wait elsewhere.
+    // A rank whose call failed in another part has given this part up and may wait elsewhere.
     const Action& action = view.oracle.action_of(operation);
     const bool is_both = action.kind == Action::Kind::block && action.operations.size() > 1;
     // After a join that failed a rank's sends and receives may have missed their partners.
@@ -351,7 +351,7 @@ bool waits_in_a_circle(const View& view) {
                             return !one.second.group.empty() || one.second.record->error_code != 0;
                           });
     if (!may_wait) return false;
-    // Who has left keeps nobody waiting.
+    // A rank that has left keeps nobody waiting.
     const auto has_left = [&](int rank) { return view.rank(rank).closing != kNever; };
     if (!is_both && meeting != nullptr && std::ranges::any_of(meeting->absent, has_left))
       return false;

@@ -15,7 +15,7 @@ struct Finding {
 };
 using Findings = std::vector<Finding>;
 
-/// What the invariants look at.
+/// The invariants look at this.
 struct View {
   View(const Case& the_case, const Record& the_record)
       : from(the_case), record(the_record), oracle(the_case, the_record) {}

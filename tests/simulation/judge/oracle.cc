@@ -102,7 +102,8 @@ int sender_in(const std::string& text) {
 }  // namespace
 
 Oracle::Oracle(const Case& from, const Record& record) : case_(from) {
-  // What meets: since which join, whether by name, the name, the two ranks of a pair, which use.
+  // Submissions of one key meet: since which join, whether by name, the name, the two ranks of a
+  // pair, which use.
   using Key = std::tuple<int, bool, std::string, int, int, int>;
   std::map<Key, size_t> places;
   std::vector<std::map<Key, int>> uses(from.ranks.size());
@@ -134,7 +135,7 @@ Oracle::Oracle(const Case& from, const Record& record) : case_(from) {
       sender = sends ? rank : peer;
       receiver = sends ? peer : rank;
     }
-    // What needs two ranks alone goes on after a join that failed.
+    // Sends and receives, which need two ranks alone, go on after a join that failed.
     Key key{is_pair ? epoch - failed_joins[place] : epoch,
             by_name,
             by_name ? operation.name : "",

@@ -10,7 +10,7 @@
 
 namespace tutti::simulation {
 
-/// What one rank said to an operation.
+/// Holds what one rank said to an operation.
 struct Voice {
   const OperationRecord* record = nullptr;
   const Operation* operation = nullptr;
@@ -36,7 +36,8 @@ class Oracle {
  public:
   Oracle(const Case& from, const Record& record);
   const std::vector<Meeting>& meetings() const { return meetings_; }
-  /// Where an operation belongs; null: a join, a refused one, a receive from any that took nothing.
+  /// Finds the meeting of an operation; null: it is a join, was refused, or is a receive from any
+  /// rank that took nothing.
   const Meeting* meeting_of(const OperationRecord& operation) const;
   const Operation* operation_of(const OperationRecord& operation) const;
   const Action& action_of(const OperationRecord& operation) const;
@@ -45,7 +46,7 @@ class Oracle {
   /// Why the ranks disagree, so that all of them get an error; empty: they agree. Members of one
   /// group share what any of them has.
   std::string disagreement(const Meeting& meeting) const;
-  /// What `rank` gets if it ends well, to the bit.
+  /// Computes what `rank` gets if it ends well, to the bit.
   std::vector<std::byte> result(const Meeting& meeting, int rank) const;
 
  private:

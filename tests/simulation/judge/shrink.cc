@@ -172,7 +172,7 @@ class Shrinker {
     return any;
   }
 
-  // Of each name on all ranks alike: plain types and sizes of one element.
+  // Gives each name, on all ranks alike, plain types and sizes of one element.
   bool lower_operations() {
     std::set<std::string> names;
     for_each_operation([&](const Operation& operation) { names.insert(operation.name); });

@@ -54,7 +54,7 @@ class SmallWorld {
   }
   Case& from() { return from_; }
   Record& record() { return record_; }
-  /// What one invariant finds.
+  /// Returns what one invariant finds.
   Findings find(void (*invariant)(const View&, Findings&)) const {
     Findings findings;
     invariant(View(from_, record_), findings);

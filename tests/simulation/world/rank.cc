@@ -160,7 +160,7 @@ void SimRank::fill_batch() {
   }
 }
 
-// What the thread that has made a step does next.
+// The thread that has made a step rests, or makes the next one.
 void SimRank::rest(bool moved, bool had_drivers) {
   const auto now = world_.events().now();
   if (is_closing_) {
@@ -203,7 +203,7 @@ void SimRank::leave_to_background() {
 
 void SimRank::sleep(Time due) {
   const auto now = world_.events().now();
-  // What was written to a descriptor meanwhile is there still.
+  // A descriptor that was written to meanwhile is still readable.
   if (rung_ || woken_) return plan_turn(now);
   is_asleep_ = true;
   const uint64_t number = ++sleeps_;
@@ -269,7 +269,7 @@ bool SimRank::on_start(const Collective& collective, const Launch& launch) {
   const bool is_pair =
       collective.kind == CollectiveKind::send || collective.kind == CollectiveKind::recv;
   const bool is_planned = launch.tag >> kQueueTagBits != 0;
-  // What stands behind a gate starts when that opens, in no order with others.
+  // An operation behind a gate starts when that opens, in no order with others.
   const bool is_gated = is_planned && launch.queue == kNoQueue;
   if (!is_gated && !(is_pair && launch.queue == kBlocking)) {
     const uint64_t queue = launch.queue == kBlocking ? 1002 : is_planned ? 1001 : 0;

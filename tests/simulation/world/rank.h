@@ -169,7 +169,7 @@ class SimRank final : private Outside, private Driver {
   std::unique_ptr<Node> node_;
   Node::Batch batch_;
 
-  // What waits to be taken.
+  // These wait to be taken.
   std::vector<Entry*> submitted_, joins_;
   std::optional<KnownDeaths> deaths_;
   uint64_t submissions_ = 0;

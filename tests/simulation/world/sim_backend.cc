@@ -60,7 +60,7 @@ SimOperation::SimOperation(SimBackend& end, const Collective& collective, const 
 SimOperation::~SimOperation() {
   end_->net_.withdraw(*this);
   end_->net_.operations_.erase(id_);
-  // Who gives up before it is over takes its part from the others.
+  // A rank that gives up before it is over takes its part from the others.
   if (!resolved_ || coming_ != OperationState::pending) return;
   *goes_well_ = false;
   for (const auto& [id, other] : end_->net_.operations_)
@@ -229,7 +229,7 @@ bool SimBackend::progress() {
         if (const auto found = net_.operations_.find(arrival.id); found != net_.operations_.end())
           found->second->is_seen_ = true;
         if (!net_.traits_.works_elsewhere) break;
-        // What moves on threads of a library is no move of this one, but whoever arms hears of it.
+        // A library's threads move this, which is no move of this rank; but arm() hears of it.
         has_news_ = true;
         continue;
       case Arrival::Kind::ticket: {

@@ -190,7 +190,7 @@ BackendMaker maker(const std::string& name, const SimTraits& traits) {
           }};
 }
 
-// What this suite cannot ask of it: device memory and streams, which it has not.
+// This suite cannot ask for device memory and streams, because the simulated backend has none.
 INSTANTIATE_TEST_SUITE_P(Simulated, BackendConformance,
                          testing::Values(maker("plain", {}), maker("packs", {.packs = true}),
                                          maker("elsewhere", {.works_elsewhere = true, .salt = 7}),

@@ -122,7 +122,7 @@ void SimNet::reset(int one, int other) {
   end_link(other, one, PeerEvent::Kind::lost, "connection reset");
 }
 
-// What vanished was never told of, so the link cannot go on afterwards.
+// Nobody was told which bytes vanished, so the link cannot go on afterwards.
 void SimNet::half_open(int from, int to, Time until) {
   link(from, to).half_open_until = std::max(link(from, to).half_open_until, until);
   events_.at(until, [this, from, to] {
@@ -419,7 +419,7 @@ void SimNet::discard(int rank, uint64_t first, uint64_t last) {
 void SimNet::fail_tickets(int rank, int peer) {
   for (auto& [ticket, one] : tickets_[place(rank)])
     if (one.peer == peer) {
-      // What has come before the end of the link stays.
+      // Messages that came before the end of the link stay.
       const BoxKey key{peer, rank, one.tag, one.key};
       if (!one.sends && boxes_.contains(key)) std::erase(boxes_[key].receives, ticket);
       finish(rank, ticket, TransferState::failed);

@@ -23,7 +23,7 @@ namespace tutti::simulation {
 class SimBackend;
 class SimOperation;
 
-/// What the backends of one simulated network can do, and how fast it is.
+/// Says what the backends of one simulated network can do, and how fast it is.
 struct SimTraits {
   Micros latency = 100;
   int64_t bandwidth = 0;  // bytes a second of a link; 0: without limit
@@ -56,7 +56,7 @@ class SimNet {
   /// All faults of links are over.
   void heal();
 
-  /// What ranks did that no backend has to bear.
+  /// Lists what ranks did that no backend has to bear.
   std::vector<std::string> broken_promises;
   /// Operations that the ranks have not released yet.
   size_t operations_left(int rank) const;
@@ -76,7 +76,7 @@ class SimNet {
     bool dropped = false;  // something vanished in it
     std::optional<int64_t> damage;
   };
-  // Which operation it is: the queue, the tag, and of pairs the two ranks.
+  // The key of an operation is the queue, the tag, and for pairs the two ranks.
   using Key = std::tuple<int, uint64_t, int, int>;
   struct Meeting {
     std::vector<SimOperation*> operations;  // by rank; null: it has not come

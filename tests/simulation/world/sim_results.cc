@@ -1,4 +1,4 @@
-// What the operations of a simulated backend bring, computed plainly, and whether ranks that meet
+// Computes plainly what the operations of a simulated backend bring, and whether ranks that meet
 // mean the same.
 
 #include <fmt/format.h>

@@ -43,7 +43,7 @@ class SimWorld {
   const Fault* fault(Fault::Kind kind, int rank) const;
   /// Those that wait for this step of this rank.
   void on_step(int rank, uint64_t step);
-  /// What the launcher has written by now.
+  /// Returns what the launcher has written by now.
   std::vector<Death> deaths() const;
 
   /// Everything that is told here goes into the trace and its hash.
