@@ -208,7 +208,7 @@ class Counter {
     return fields;
   }
 
-  // How many fields the declaration at `at` declares; moves to the next one.
+  // Counts the fields that the declaration at `at` declares, and moves to the next one.
   int declared(size_t& at, size_t end) const {
     static constexpr std::array<std::string_view, 3> kAccess = {"public", "protected", "private"};
     static constexpr std::array<std::string_view, 4> kNoMembers = {"using", "typedef", "friend",

@@ -64,7 +64,7 @@ class SteppedRank final : private Outside, private Driver {
     end_.reset();
   }
 
-  /// Of each operation that is over: its name, and the error with which it ended.
+  /// Lists the operations that are over: the name, and the error with which it ended.
   std::vector<std::pair<std::string, std::optional<Error>>> ended;
   std::vector<Door> doors;
   std::vector<std::string> lines;
@@ -72,7 +72,7 @@ class SteppedRank final : private Outside, private Driver {
   bool has_launcher = false;
   bool asks_launcher = false, asks_for_deaths = false;
   ProcessState process = ProcessState::runs;  // as the system shows every other rank
-  /// How the last operation of this name ended; nothing: it has not.
+  /// Says how the last operation of this name ended; nothing: it has not.
   std::optional<std::optional<Error>> end_of(const std::string& name) const {
     std::optional<std::optional<Error>> last;
     for (const auto& [of, error] : ended)

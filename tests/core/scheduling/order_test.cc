@@ -137,7 +137,7 @@ TEST_F(SubmittedAtOnce, EntersAPlanInThatOrder) {
   planned.emplace_back("a tensor that does not come");
   hear_of_plan(planned);
   EXPECT_EQ(scheduler_->first_pending(), names_[0]);
-  // What a plan holds ends in the order in which the plan got it.
+  // Operations that a plan holds end in the order in which it got them.
   peers_.on_farewell({0, {}, Error(ErrorCode::closed, "rank 0 left"), {}});
   EXPECT_TRUE(scheduler_->advance(now_));
   EXPECT_EQ(finished_, names_);
