@@ -197,7 +197,6 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
     }
   }
   [[gnu::cold]] void break_down() noexcept;
-  Error as_error() const;
   void publish_statistics();
   bool pending() const { return watches_ > 0 || node_->pending(); }
   /// Whether close() was called and the node has not heard of it.
@@ -257,6 +256,7 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
   void let_background_go();
   bool background_ends(Deadline deadline);
   void run_to_the_end();
+  void let_go();
   void write_timelines();
   void end_callbacks();
 

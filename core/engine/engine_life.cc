@@ -141,28 +141,9 @@ void Engine::report(const std::string& line) {
 
 // --- the end: something was thrown --------------------------------------------------------------
 
-// Of the exception that is being handled.
-Error Engine::as_error() const {
-  const auto because = [&](ErrorCode code, std::string_view text) {
-    return Error(code, fmt::format("rank {} cannot go on{}: {}; make a new Communicator",
-                                   context_.rank, node_->in_flight(), text));
-  };
-  try {
-    throw;
-  } catch (const Error& error) {
-    return because(error.code(), error.what()).with_rank(error.rank()).with_tensor(error.tensor());
-  } catch (const std::bad_alloc&) {
-    return because(ErrorCode::out_of_memory, "it ran out of memory");
-  } catch (const std::exception& error) {
-    return because(ErrorCode::internal, error.what());
-  } catch (...) {
-    return because(ErrorCode::internal, "something was thrown that is no std::exception");
-  }
-}
-
 void Engine::break_down() noexcept {
   try {
-    node_->on_thrown(as_error());
+    node_->on_thrown(node_->error_of_exception());
     // The step that threw was not finished; the background thread makes another one.
     wake();
   } catch (...) {
@@ -222,6 +203,10 @@ void Engine::run_to_the_end() {
     if (step() || !node_->arm()) continue;
     sleep(Deadline::at(node_->wake_at()).poll_milliseconds());
   }
+}
+
+// With the token, once the node is over.
+void Engine::let_go() {
   {
     const std::lock_guard lock(submit_mutex_);
     entries_.drop_works();
@@ -278,6 +263,7 @@ void Engine::close(std::string_view error) noexcept {
     }
     // If a step throws, the communicator is broken; the second call ends it from there.
     if (!guarded([&] { run_to_the_end(); })) guarded([&] { run_to_the_end(); });
+    guarded([&] { let_go(); });
     put_token_back();
     end_callbacks();
   } catch (const std::exception& error) {

@@ -104,7 +104,7 @@ void Engine::on_first_departure(int rank) {
 
 void Engine::ask_for_deaths() {
   asks_deaths_ = true;
-  deaths_->begin(Deadline::after(DeathReader::kLongestWait));
+  deaths_->begin(Deadline::at(Clock::now() + Node::kLongestInquiry));
 }
 
 void Engine::stop_asking() {

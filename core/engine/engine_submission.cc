@@ -19,7 +19,7 @@ Engine::Submission::Submission(Engine& engine, std::string_view name)
     : engine_((engine.check_not_forked(name), engine)),
       lock_(engine.submit_mutex_),
       before_(engine.submitted_.size()) {
-  // With submit_mutex_ held, so that nothing enters after end() has failed what was pending.
+  // With submit_mutex_ held, so that nothing enters once the door is shut.
   engine.check_usable(name);
 }
 

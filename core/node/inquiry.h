@@ -24,7 +24,6 @@ class Inquiry {
   /// of that rank's end a moment earlier than this rank.
   static constexpr Clock::duration kLongestWithoutRecord = std::chrono::milliseconds(20);
 
-  bool is_open() const { return peer_ >= 0; }
   int peer() const { return peer_; }
   /// `seen`: what the link told of its end.
   void open(int peer, const std::string& seen, Clock::time_point now);

@@ -10,6 +10,10 @@ const Place& place_of(const Context& context, int rank) {
   return context.places[static_cast<size_t>(rank)];
 }
 
+bool is_on_this_host(const Context& context, int rank) {
+  return place_of(context, rank).host == place_of(context, context.rank).host;
+}
+
 }  // namespace
 
 std::string describe_rank(const Context& context, int rank) {
@@ -22,10 +26,6 @@ std::string how_to_go_on(const Context& context) {
   return left == 1
              ? "shrink() gives the rank that is left a Communicator of its own"
              : fmt::format("shrink() gives the {} ranks that are left a new Communicator", left);
-}
-
-bool is_on_this_host(const Context& context, int rank) {
-  return place_of(context, rank).host == place_of(context, context.rank).host;
 }
 
 bool sees_process_of(const Context& context, int rank) {

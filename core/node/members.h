@@ -10,9 +10,7 @@ namespace tutti {
 std::string describe_rank(const Context& context, int rank);
 /// Tells the program what it can do when one of its ranks is gone.
 std::string how_to_go_on(const Context& context);
-/// Whether that rank's process runs on this rank's host.
-bool is_on_this_host(const Context& context, int rank);
-/// Whether its process has the same number for this rank.
+/// Whether that rank's process runs on this rank's host and has the same number for this rank.
 bool sees_process_of(const Context& context, int rank);
 
 }  // namespace tutti

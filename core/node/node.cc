@@ -91,13 +91,6 @@ bool Node::take(Batch& batch, Clock::time_point now) {
   joining_.clear();
   joining_.swap(batch.joins);
   const bool has_any = !taken_.empty() || !joining_.empty();
-  // An inquiry ends before this rank closes, so that its peers hear what it found.
-  if (batch.closes && phase_ != Phase::inquiring && phase_ != Phase::closing &&
-      phase_ != Phase::over) {
-    taken_.clear();
-    joining_.clear();
-    begin_closing(batch.error, now);
-  }
   for (Entry* entry : taken_) {
     if (const auto* why = why_never(*entry))
       outside_.finish({&entry, 1}, why);
@@ -113,6 +106,11 @@ bool Node::take(Batch& batch, Clock::time_point now) {
     else
       scheduler_->join(entry, now);
   }
+  // A join that came before the close counts, so what was submitted is taken first. An inquiry ends
+  // before this rank closes, so that its peers hear what it found.
+  if (batch.closes && phase_ != Phase::inquiring && phase_ != Phase::closing &&
+      phase_ != Phase::over)
+    begin_closing(batch.error, now);
   return has_any;
 }
 
@@ -169,8 +167,8 @@ Error Node::why_blocking_failed(const Error* reason) const {
   if (broken_) return *broken_;
   if (reason != nullptr) return *reason;
   if (const auto* why = why_blocking_never_ends()) return *why;
-  return Error(ErrorCode::internal,
-               fmt::format("\"{}\" failed although no rank was lost", blocking_.name()));
+  return Error(ErrorCode::internal, fmt::format("rank {}: \"{}\" failed although no rank was lost",
+                                                context_.rank, blocking_.name()));
 }
 
 bool Node::pending() const {

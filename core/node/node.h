@@ -60,6 +60,8 @@ class Node {
   /// arm() agrees, until the backend's descriptor is readable, a new batch is there, or wake_at().
   /// The lists in `batch` are empty afterwards. What is thrown goes to on_thrown().
   bool step(Batch& batch, Clock::time_point now);
+  /// The exception that is being handled, as the error that ends the communicator.
+  Error error_of_exception() const;
   /// Something was thrown in a call of the node: the communicator ends on all ranks because of
   /// `error`. Throws nothing.
   void on_thrown(const Error& error) noexcept;
@@ -134,6 +136,7 @@ class Node {
   Error blame_for(const Error& lost, Clock::time_point now);
   void fault(const Error& error, bool tell_others);
   void break_off(const Error& error);
+  void finish_breaking(const Error& error);
   void fail_all(const Error& error);
   void begin_closing(const std::string& error, Clock::time_point now);
   void go_on_closing(bool is_told, Clock::time_point now);

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <new>
+
 #include "tutti/base/text.h"
 #include "tutti/core/node/members.h"
 #include "tutti/core/node/node.h"
@@ -100,7 +102,7 @@ void Node::fault(const Error& error, bool tell_others) {
     // The messages just posted should leave before the transport is shut, as far as they can
     // without waiting for a peer to read; and a peer that sends without end does not keep this
     // rank here.
-    constexpr int kMostRounds = 1000;
+    constexpr int kMostRounds = 100;
     for (int round = 0; round < kMostRounds && backend_.progress(); ++round) {
     }
   }
@@ -115,10 +117,32 @@ void Node::break_off(const Error& error) {
   backend_.abort(error);
   backend_.progress();
   loopback_.clear();
+  finish_breaking(error);
+}
+
+// The door is shut last: a thread whose call is refused frees its tensors, and operations that it
+// submitted before may work on these until they are over.
+void Node::finish_breaking(const Error& error) {
   fail_all(error);
-  // Only now: a thread whose call is refused frees its tensors, and operations that it submitted
-  // before may have worked on these until here.
   outside_.set_door(Door::broken, error);
+}
+
+Error Node::error_of_exception() const {
+  const auto because = [&](ErrorCode code, std::string_view text) {
+    return Error(code, fmt::format("rank {} cannot go on{}: {}; make a new Communicator",
+                                   context_.rank, in_flight(), text));
+  };
+  try {
+    throw;
+  } catch (const Error& error) {
+    return because(error.code(), error.what()).with_rank(error.rank()).with_tensor(error.tensor());
+  } catch (const std::bad_alloc&) {
+    return because(ErrorCode::out_of_memory, "it ran out of memory");
+  } catch (const std::exception& error) {
+    return because(ErrorCode::internal, error.what());
+  } catch (...) {
+    return because(ErrorCode::internal, "something was thrown that is no std::exception");
+  }
 }
 
 void Node::on_thrown(const Error& error) noexcept {
@@ -131,7 +155,7 @@ void Node::on_thrown(const Error& error) noexcept {
     if (!is_dead())
       break_off(broken_ ? *broken_ : error);
     else if (phase_ == Phase::broken)
-      fail_all(*refusal_);
+      finish_breaking(*refusal_);
   } catch (...) {
     // Without memory even for this, what is pending ends when the program closes.
   }

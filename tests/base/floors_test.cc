@@ -170,6 +170,9 @@ TEST_F(PlantedTree, AClockAThreadOrALockInAPureRoomIsFound) {
   plant("core/scheduling/a.cc",
         "#include <thread>\nvoid f() { std::this_thread::sleep_for(second); }\n"
         "auto state = process_state(pid);\n");
+  plant("core/scheduling/b.cc",
+        "#include <shared_mutex>\n#include <future>\nauto now = std::time(nullptr);\n"
+        "void f() { std::this_thread::yield(); }\n");
   plant("core/watch/liveness.cc", "#include <atomic>\n#include <condition_variable>\n");
   const std::string why =
       " in a pure file: it gets the time as a value, and has no thread and no lock";
@@ -182,6 +185,9 @@ TEST_F(PlantedTree, AClockAThreadOrALockInAPureRoomIsFound) {
           "core/node/b.cc:2: Deadline::after" + why, "core/node/b.cc:3: steady_clock::now" + why,
           "core/scheduling/a.cc:1: <thread>" + why, "core/scheduling/a.cc:2: sleep_for" + why,
           "core/scheduling/a.cc:3: process_state(" + why,
+          "core/scheduling/b.cc:1: <shared_mutex>" + why, "core/scheduling/b.cc:2: <future>" + why,
+          "core/scheduling/b.cc:3: std::time(" + why,
+          "core/scheduling/b.cc:4: this_thread::yield" + why,
           "core/watch/liveness.cc:1: <atomic>" + why,
           "core/watch/liveness.cc:2: <condition_variable>" + why));
 }

@@ -159,8 +159,10 @@ void check_file(const std::string& name, const Lines& lines, Lines& faults) {
 // A pure file names none of these; the first match is shown.
 const std::regex& impure() {
   static const std::regex kWords(
-      R"re(<(thread|mutex|condition_variable|atomic|sys/[^>]*)>|"[^"]*\bdescriptor\.h"|)re"
-      R"re(\b[A-Za-z_]*[Cc]lock::now|\bDeadline::after|\bsleep_for|\bsleep_until|\bthread_local|)re"
+      R"re(<(thread|mutex|shared_mutex|condition_variable|future|semaphore|latch|barrier|atomic|)re"
+      R"re(sys/[^>]*)>|"[^"]*\bdescriptor\.h"|)re"
+      R"re(\b[A-Za-z_]*[Cc]lock::now|\bDeadline::after|\bsleep_for|\bsleep_until|\bthread_local|\bthis_thread::yield|)re"
+      R"re(\bclock_gettime|\bgettimeofday|\bstd::time\(|)re"
       R"re(\bprocess_state\()re");
   return kWords;
 }

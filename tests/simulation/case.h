@@ -68,26 +68,24 @@ using Script = std::vector<Action>;
 /// that is not negative, and ends after `length`, or when the world heals.
 struct Fault {
   enum class Kind : uint8_t {
-    kill,                // rank: its process ends
-    stop,                // rank: stands still for `length`, then goes on
-    jump,                // rank: its next step comes `length` late, so that its clock jumps
-    reset,               // the link of rank and peer ends for both
-    half_open,           // what rank writes to peer vanishes for `length`
-    delay,               // the link of rank and peer needs `amount` us more
-    clog,                // nothing passes between rank and peer for `length`, and then all
-    slow_link,           // the link of rank and peer passes `amount` bytes a second
-    damage,              // the next control message from rank to peer has a wrong byte, `amount`
-    record_late,         // the record of rank's death comes `length` late
-    record_missing,      // it never comes
-    record_of_other,     // first comes a record of rank's place by another incarnation
-    store_slow,          // what rank reads from the store comes `length` late
-    store_gone,          // rank reads nothing from the store any more
-    launcher_slow,       // the launcher needs `length` for its answer to rank
-    operation_fails,     // rank's `amount`-th operation on the backend fails by itself
-    throws_in_start,     // the backend's start of that operation throws; bad_alloc if `peer` is 0
-    throws_in_observer,  // the observer of rank throws at its `amount`-th call
-    throws_in_update,    // the update of rank's `amount`-th reduced operation throws
-    throws_in_callback   // the callback of rank's `amount`-th Work throws
+    kill,               // rank: its process ends
+    stop,               // rank: stands still for `length`, then goes on
+    jump,               // rank: its next step comes `length` late, so that its clock jumps
+    reset,              // the link of rank and peer ends for both
+    half_open,          // what rank writes to peer vanishes for `length`
+    delay,              // the link of rank and peer needs `amount` us more
+    clog,               // nothing passes between rank and peer for `length`, and then all
+    slow_link,          // the link of rank and peer passes `amount` bytes a second
+    damage,             // the next control message from rank to peer has a wrong byte, `amount`
+    record_late,        // the record of rank's death comes `length` late
+    record_missing,     // it never comes
+    record_of_other,    // first comes a record of rank's place by another incarnation
+    store_slow,         // what rank reads from the store comes `length` late
+    store_gone,         // rank reads nothing from the store any more
+    launcher_slow,      // the launcher needs `length` for its answer to rank
+    operation_fails,    // rank's `amount`-th operation on the backend fails by itself
+    throws_in_start,    // the backend's start of that operation throws; bad_alloc if `peer` is 0
+    throws_in_observer  // the observer of rank throws at its `amount`-th call
   };
   Kind kind = Kind::kill;
   int rank = 0;
@@ -98,7 +96,7 @@ struct Fault {
   int64_t amount = 0;
   bool operator==(const Fault&) const = default;
 };
-inline constexpr int kFaultKinds = 20;
+inline constexpr int kFaultKinds = 18;
 
 /// Describes where the ranks live and what their backend can do.
 struct World {

@@ -446,8 +446,6 @@ Fault draw_fault(Fault::Kind kind, const World& world, Random& random) {
       [[fallthrough]];
     case Kind::operation_fails:
     case Kind::throws_in_observer:
-    case Kind::throws_in_update:
-    case Kind::throws_in_callback:
       fault.amount = random.between(1, 12);
       fault.at = 0;
       fault.event = -1;

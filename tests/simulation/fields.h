@@ -63,9 +63,7 @@ inline constexpr std::array<std::string_view, kFaultKinds> kFaultNames = {"kill"
                                                                           "launcher_slow",
                                                                           "operation_fails",
                                                                           "throws_in_start",
-                                                                          "throws_in_observer",
-                                                                          "throws_in_update",
-                                                                          "throws_in_callback"};
+                                                                          "throws_in_observer"};
 inline constexpr std::array<std::string_view, kActionKinds> kActionNames = {
     "submit", "wait", "block", "join", "pause", "allocate", "retire", "close"};
 inline constexpr std::array<std::string_view, 8> kReduceOpNames = {

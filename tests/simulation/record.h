@@ -39,11 +39,7 @@ struct OperationRecord {
   // Its memory (of the input, and the program's output) is not as it was when it was submitted.
   bool input_changed = false;
   bool touched_after_end = false;  // its memory was written after its Work was done
-  int started = 0;                 // how often the backend started it (parts count once)
-  int released = 0;                // how often the backend released it
   int callbacks = 0;               // how often its callback ran
-  bool callback_before_end = false;
-  bool is_counted = true;  // the statistics told of it when its Work was seen done
 };
 
 /// One operation on a backend: what was started, in the order of each rank.
@@ -52,7 +48,7 @@ struct StartRecord {
   Micros at = 0;
   uint64_t queue = 0;  // 0: of all ranks; else the pair's
   uint64_t tag = 0;    // grows in each queue, alike on all ranks
-  std::string names;   // of what it moves, one after another
+  std::string names;   // its kind, "pair" or "blocking"
 };
 
 /// A change of a rank's phase; the numbers are those of tutti::Phase.
@@ -72,12 +68,12 @@ struct RankRecord {
   std::vector<std::pair<Micros, Micros>> stopped;  // stood still from, until
   std::vector<StartRecord> starts;                 // in order
   std::array<uint64_t, 13> messages{};             // sent, by tutti::MessageType
-  std::vector<Micros> operation_messages;          // when it sent a message about operations
+  int operation_messages_after_farewell = 0;       // messages about operations that it sent
   std::vector<Micros> idle_pings;                  // when it sent a ping though nothing was pending
   uint64_t negotiation_messages = 0;               // of which it sent requests and answers
-  uint64_t batches = 0;                            // negotiated ones
-  uint64_t most_steps_in_vain = 0;             // steps in a row without input, wake time or move
-  bool sleeps_with_something_pending = false;  // when no event was left
+  uint64_t batches = 0;                            // submits of its program
+  uint64_t most_steps_in_vain = 0;                 // steps in a row at one time and without input
+  bool sleeps_with_something_pending = false;      // when no event was left
   bool memory_retired_in_use = false;
   int error_code = 0;  // what broke it; 0: nothing did
   int error_rank = -1;
@@ -87,7 +83,6 @@ struct RankRecord {
   int runs_left = 0;
   int tickets_left = 0;  // and credit, announcements
   int regions_left = 0;
-  int messages_left = 0;
 };
 
 /// All that the invariants look at. The world fills it.

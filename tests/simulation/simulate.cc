@@ -30,7 +30,7 @@ struct Arguments {
   uint64_t seeds = 10000, first = 1;
   int jobs = 1, scale = 1;
   double minutes = 0;  // 0: all seeds, however long that takes
-  std::string tier = "operations", file, cases = TUTTI_SOURCE_DIR "/tests/simulation/cases", commit;
+  std::string file, cases = TUTTI_SOURCE_DIR "/tests/simulation/cases", commit;
   bool with_trace = false, without_faults = false, lists = false;
 };
 
@@ -204,8 +204,6 @@ int main(int argc, char** argv) {
   app.add_option("--minutes", arguments.minutes, "Ends after so long; 0: after all seeds");
   app.add_option("--scale", arguments.scale, "2: twice as many steps and tensors")
       ->check(CLI::Range(1, 8));
-  app.add_option("--tier", arguments.tier, "What lies below the node")
-      ->check(CLI::IsMember({"operations"}));
   app.add_flag("--without-faults", arguments.without_faults, "Draws programs alone");
   app.add_flag("--list", arguments.lists,
                "Goes on after a finding: a line a seed, nothing is shrunk");

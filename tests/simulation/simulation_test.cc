@@ -47,6 +47,20 @@ TEST(Simulation, CasesThatOnceFoundABugFindNone) {
   EXPECT_GE(cases, 5);
 }
 
+// The judge allows a rank to be given up by one that leaves; here it must not be.
+TEST(Simulation, TheHalfOfACallWithARankThatStayedIsDone) {
+  const Case half = parse(
+      "world size=3\n"
+      "ranks 0: block s0 send 1 root=1, r0 recv 1 root=2; pause time=5000000\n"
+      "ranks 1: pause time=2000000; block s0 recv 1; pause time=5000000\n"
+      "ranks 2: close\n");
+  bool is_received = false;
+  for (const auto& one : run(half).record.operations)
+    is_received |=
+        one.site.rank == 1 && one.name == "s0" && one.ended != kNever && one.error_code == 0;
+  EXPECT_TRUE(is_received);
+}
+
 TEST(Simulation, ProgramsWithoutFaultsKeepAllPromises) { run_seeds(1, {.without_faults = true}); }
 
 TEST(Simulation, ProgramsWithFaultsKeepAllPromises) { run_seeds(1000001, {}); }

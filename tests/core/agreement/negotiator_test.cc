@@ -268,7 +268,6 @@ TEST(Negotiator, WaitingNamesPresentAndMissing) {
   EXPECT_TRUE(negotiator.idle());
 }
 
-// Since the last request of any rank: it waits for as long as the others go on.
 TEST(Negotiator, WhatWaitsSinceOneTimeIsToldInTheOrderOfItsRequests) {
   constexpr int kNames = 40;
   Negotiator negotiator(2);
@@ -286,6 +285,7 @@ TEST(Negotiator, WhatWaitsSinceOneTimeIsToldInTheOrderOfItsRequests) {
   EXPECT_EQ(told, asked);
 }
 
+// A join waits since the last request of any rank, for as long as the others go on.
 TEST(Negotiator, AJoinWaitsForThoseThatHaveNotJoined) {
   Negotiator negotiator(3);
   Request join;

@@ -67,6 +67,19 @@ TEST(Node, TakesPartInNothingAfterItsFarewell) {
   }
 }
 
+TEST(Node, AJoinThatComesInTheStepOfTheCloseCounts) {
+  SteppedRanks ranks(2);
+  ranks[0].join();
+  ranks.settle({0, 1});
+  ranks[1].join();
+  ranks[1].close();
+  ranks.settle({0, 1});
+  EXPECT_EQ(code_of(ranks[1].end_of("join")), ErrorCode::closed);
+  const auto end = ranks[0].end_of("join");
+  ASSERT_TRUE(end);
+  EXPECT_FALSE(*end) << (*end)->what();
+}
+
 TEST(Node, SaysItsFarewellThoughTheLauncherNeverAnswers) {
   SteppedRanks ranks(2);
   ranks[1].has_launcher = true;

@@ -10,13 +10,14 @@
 #include <vector>
 
 #include "tests/backends/support/world.h"
+#include "tests/support/idle_driver.h"
 #include "tutti/core/node/node.h"
 
 namespace tutti::test {
 
 /// One Node over one end of the memory backend, without threads: a test brings it what comes and
 /// steps it by hand, at times that it makes up.
-class SteppedRank final : private Outside, private Driver {
+class SteppedRank final : private Outside {
  public:
   SteppedRank(int rank, int size, std::unique_ptr<Backend> end)
       : context_(thread_context(rank, size, nullptr)),
@@ -28,21 +29,26 @@ class SteppedRank final : private Outside, private Driver {
   }
 
   /// An operation of this name, in place, taken in the next step.
-  Entry& submit(const std::string& name, std::vector<float>& values,
-                CollectiveKind kind = CollectiveKind::allreduce, int root = 0) {
+  Entry& submit(const std::string& name, std::vector<float>& values) {
     auto& entry = entries_.emplace_back();
     auto& signature = entry.request.signature;
-    signature.kind = kind;
-    signature.root = root;
     signature.shape = Shape{static_cast<int64_t>(values.size())};
     entry.request.name = name;
     entry.input = entry.output = TensorView(values);
     entry.order = ++orders_;
     entry.pending = true;
-    entry.work = std::make_shared<WorkState>(std::shared_ptr<Driver>(std::shared_ptr<void>(), this),
-                                             name, 1);
+    entry.work = std::make_shared<WorkState>(driver_, name, 1);
     batch_.operations.push_back(&entry);
     return entry;
+  }
+  void join() {
+    auto& entry = entries_.emplace_back();
+    entry.request.name = "join";
+    entry.request.join = true;
+    entry.order = ++orders_;
+    entry.pending = true;
+    entry.work = std::make_shared<WorkState>(driver_, "join", 1);
+    batch_.joins.push_back(&entry);
   }
   void close(const std::string& error = {}) {
     batch_.closes = true;
@@ -67,7 +73,6 @@ class SteppedRank final : private Outside, private Driver {
   /// Lists the operations that are over: the name, and the error with which it ended.
   std::vector<std::pair<std::string, std::optional<Error>>> ended;
   std::vector<Door> doors;
-  std::vector<std::string> lines;
   int first_departure = -1;
   bool has_launcher = false;
   bool asks_launcher = false, asks_for_deaths = false;
@@ -111,18 +116,9 @@ class SteppedRank final : private Outside, private Driver {
   void stop_asking() override { asks_for_deaths = false; }
   bool tell_launcher() override { return asks_launcher = has_launcher; }
   ProcessState process_of(int) override { return process; }
-  void log(LogLevel, const std::string& line) override { lines.push_back(line); }
+  void log(LogLevel, const std::string&) override {}
 
-  void drive(WorkState&, Milestone, Deadline) override {}
-  void report(const std::string&) override {}
-  bool forked() const override { return false; }
-  void check_not_forked(std::string_view) const override {}
-  bool in_callback() const override { return false; }
-  void stream_waits(const std::shared_ptr<WorkState>&, StreamRef) override {}
-  bool is_first_on_device(const std::string&) const override { return false; }
-  void was_on_device(const std::string&) override {}
-  bool ranks_share_device(DeviceRuntime&) const override { return false; }
-
+  const std::shared_ptr<Driver> driver_ = std::make_shared<IdleDriver>();
   Context context_;
   const Options options_;
   std::unique_ptr<Backend> end_;

@@ -259,12 +259,11 @@ std::string why_not(const View& view, const OperationRecord& operation) {
           (has(Kind::clog) || has(Kind::half_open) || has(Kind::delay) || has(Kind::slow_link)))
         return "";
       return has(Kind::throws_in_start) || has(Kind::throws_in_observer) ||
-                     has(Kind::throws_in_update) || has(Kind::operation_fails)
+                     has(Kind::operation_fails)
                  ? ""
                  : "nothing was thrown";
     case ErrorCode::callback:
-      return has(Kind::throws_in_observer) || has(Kind::throws_in_update) ? ""
-                                                                          : "nothing was thrown";
+      return has(Kind::throws_in_observer) ? "" : "nothing was thrown";
     default:
       return "that error is of nothing that happened";
   }

@@ -53,7 +53,6 @@ void negotiation_is_short(const View& view, Findings& findings);
 // I11: phases follow the drawing.
 void phases_follow_the_drawing(const View& view, Findings& findings);
 // I12: a Work that is seen done is counted.
-void the_done_is_counted(const View& view, Findings& findings);
 // I13: at the end nothing is left.
 void nothing_is_left(const View& view, Findings& findings);
 // I14: each callback runs once, after the end.

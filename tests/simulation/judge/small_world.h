@@ -70,7 +70,6 @@ class SmallWorld {
     next.site = {static_cast<int>(rank), 0, static_cast<int>(place), 0};
     next.submitted = submitted;
     next.ended = submitted + 50;
-    next.started = next.released = 1;
     next.callbacks = action.kind == Action::Kind::submit ? 1 : 0;
     if (action.kind == Action::Kind::join) {
       next.name = "join";

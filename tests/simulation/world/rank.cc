@@ -257,8 +257,7 @@ void SimRank::heal() {
 }
 
 void SimRank::observe(std::string_view) {
-  const auto* fault = world_.fault(Fault::Kind::throws_in_observer, rank_);
-  if (++observations_; fault != nullptr && fault->amount == observations_)
+  if (world_.fault(Fault::Kind::throws_in_observer, rank_, ++observations_) != nullptr)
     throw std::runtime_error("the observer throws");
 }
 
@@ -278,13 +277,11 @@ bool SimRank::on_start(const Collective& collective, const Launch& launch) {
         {rank_, world_.micros(), queue, launch.tag, queue == 1002 ? "blocking" : names});
   }
   world_.note(rank_, "starts", launch.tag);
-  if (const auto* fault = world_.fault(Fault::Kind::throws_in_start, rank_);
-      fault != nullptr && fault->amount == starts_) {
+  if (const auto* fault = world_.fault(Fault::Kind::throws_in_start, rank_, starts_)) {
     if (fault->peer == 0) throw std::bad_alloc();
     throw std::runtime_error("start throws");
   }
-  const auto* fault = world_.fault(Fault::Kind::operation_fails, rank_);
-  return fault != nullptr && fault->amount == starts_;
+  return world_.fault(Fault::Kind::operation_fails, rank_, starts_) != nullptr;
 }
 
 void SimRank::on_post(int to, std::span<const std::byte> message) {
@@ -306,10 +303,12 @@ void SimRank::on_post(int to, std::span<const std::byte> message) {
     case MessageType::plan_left:
     case MessageType::veto:
     case MessageType::pair_left:
-      if (node_->phase() == Phase::closing) record.operation_messages.push_back(world_.micros());
+      if (record.farewell != kNever) ++record.operation_messages_after_farewell;
       break;
     case MessageType::ping:
-      if (!node_->pending()) record.idle_pings.push_back(world_.micros());
+      // Rank 0 watches for all ranks, so names of others may wait there.
+      if (rank_ != 0 && open_.empty() && !call_ && node_->scheduler().runs().empty())
+        record.idle_pings.push_back(world_.micros());
       break;
     case MessageType::leaving:
       if (record.farewell == kNever) record.farewell = world_.micros();
@@ -331,39 +330,12 @@ void SimRank::note_phase() {
 
 // --- what is thrown -----------------------------------------------------------------------------
 
-Error SimRank::as_error() const {
-  const auto because = [&](ErrorCode code, std::string_view text) {
-    return Error(code, fmt::format("rank {} cannot go on{}: {}; make a new Communicator", rank_,
-                                   node_->in_flight(), text));
-  };
-  try {
-    throw;
-  } catch (const Error& error) {
-    return because(error.code(), error.what()).with_rank(error.rank()).with_tensor(error.tensor());
-  } catch (const std::bad_alloc&) {
-    return because(ErrorCode::out_of_memory, "it ran out of memory");
-  } catch (const std::exception& error) {
-    return because(ErrorCode::internal, error.what());
-  }
-}
-
 void SimRank::break_down() noexcept {
-  const auto error = as_error();
+  const auto error = node_->error_of_exception();
   world_.note(rank_, "throws", std::string_view(error.what()));
   node_->on_thrown(error);
   note_phase();
   ring();
-}
-
-Error SimRank::about(const Error& error, std::string_view name) {
-  name = name.substr(0, name.find('\n'));
-  if (!error.tensor().empty() || name.empty()) return error;
-  const bool is_prefixed =
-      error.code() == ErrorCode::peer_left || error.code() == ErrorCode::closed;
-  Error own = is_prefixed ? Error(error.code(), fmt::format("\"{}\": {}", name, error.what()))
-                                .with_rank(error.rank())
-                          : error;
-  return own.with_tensor(std::string(name));
 }
 
 // --- what the node asks for ---------------------------------------------------------------------
@@ -376,7 +348,7 @@ void SimRank::finish(std::span<Entry* const> entries, const Error* error) {
   for (Entry* entry : entries) {
     std::optional<Error> why;
     if (error != nullptr)
-      why = about(*error, entry->request.name);
+      why = named(*error, entry->request.name);
     else if (!retiring_.empty() && retiring_.holds(*entry))
       why = Error(ErrorCode::invalid_argument, "its memory was freed").with_rank(rank_);
     world_.note(rank_, why ? "fails" : "finishes", text_of(entry->request.name));
@@ -494,7 +466,7 @@ void SimRank::look_back() {
   node_.reset();
   record.runs_left += static_cast<int>(world_.net().operations_left(rank_));
   if (end_->regions() > 0) record.regions_left = end_->regions();
-  record.tickets_left = 0;
+  record.tickets_left = static_cast<int>(world_.net().tickets_left(rank_));
 }
 
 }  // namespace tutti::simulation

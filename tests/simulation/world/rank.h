@@ -12,6 +12,7 @@
 #include "tests/simulation/random.h"
 #include "tests/simulation/record.h"
 #include "tests/simulation/world/sim_backend.h"
+#include "tests/support/idle_driver.h"
 #include "tutti/core/engine/entry_table.h"
 #include "tutti/core/engine/retired.h"
 #include "tutti/core/node/node.h"
@@ -24,7 +25,7 @@ class SimWorld;
 /// One rank: the shipped Node in a shell that does what the engine's does, without threads. It
 /// sleeps whenever the engine may, and is woken only by what wakes the engine: its bell, its
 /// backend where it has armed it, and the time that it sleeps until.
-class SimRank final : private Outside, private Driver {
+class SimRank final : private Outside {
  public:
   using Time = Events::Time;
   SimRank(SimWorld& world, int rank);
@@ -90,7 +91,6 @@ class SimRank final : private Outside, private Driver {
     }
   }
   void break_down() noexcept;
-  Error as_error() const;
   void plan_turn(Time when);
   void turn();
   bool step();
@@ -108,7 +108,6 @@ class SimRank final : private Outside, private Driver {
   void on_post(int to, std::span<const std::byte> message);
   void read_deaths(Time end);
   bool is_usable() const { return door_ == Door::open || door_ == Door::breaking; }
-  static Error about(const Error& error, std::string_view name);
 
   // --- rank_program.cc: the program ---
   void resume(Thread& thread, Clock::duration delay);
@@ -144,17 +143,7 @@ class SimRank final : private Outside, private Driver {
   ProcessState process_of(int rank) override;
   void log(LogLevel level, const std::string& line) override;
 
-  // --- Driver ---
-  void drive(WorkState&, Milestone, Deadline) override {}
-  void report(const std::string&) override {}
-  bool forked() const override { return false; }
-  void check_not_forked(std::string_view) const override {}
-  bool in_callback() const override { return false; }
-  void stream_waits(const std::shared_ptr<WorkState>&, StreamRef) override {}
-  bool is_first_on_device(const std::string&) const override { return false; }
-  void was_on_device(const std::string&) override {}
-  bool ranks_share_device(DeviceRuntime&) const override { return false; }
-
+  const std::shared_ptr<Driver> driver_ = std::make_shared<test::IdleDriver>();
   SimWorld& world_;
   const int rank_;
   Random random_;
@@ -197,8 +186,7 @@ class SimRank final : private Outside, private Driver {
   std::vector<std::shared_ptr<std::vector<std::byte>>> all_memory_;  // read after it was given back
   std::unique_ptr<Region> region_;
   size_t taken_ = 0;  // of it
-  FusedUpdate update_;
-  int64_t starts_ = 0, observations_ = 0, updates_ = 0, works_ = 0;
+  int64_t starts_ = 0, observations_ = 0;
   Phase phase_ = Phase::forming;
 };
 

@@ -98,7 +98,7 @@ bool SimRank::block(Thread& thread, const Action& action) {
     else
       launch.tag = blocking.begin_all();
     if (const auto* why = node_->why_none_begins()) {
-      error = about(*why, first.name);
+      error = named(*why, first.name);
       return;
     }
     // A receive is posted before the send.
@@ -115,7 +115,7 @@ bool SimRank::block(Thread& thread, const Action& action) {
   });
   if (!went_well) {
     const auto* broken = node_->broken();
-    error = about(broken != nullptr ? *broken : Error(ErrorCode::internal, "a rank cannot go on"),
+    error = named(broken != nullptr ? *broken : Error(ErrorCode::internal, "a rank cannot go on"),
                   first.name);
   }
   if (error || state != OperationState::pending) {
@@ -142,10 +142,10 @@ bool SimRank::poll_call() {
     state = call.parts->advance();
     if (state != OperationState::pending) return;
     const auto* why = node_->why_blocking_never_ends();
-    if (why != nullptr) error = about(*why, blocking.name());
+    if (why != nullptr) error = named(*why, blocking.name());
   });
   if (!went_well) {
-    end_call(about(*node_->broken(), call.name));
+    end_call(named(*node_->broken(), call.name));
     return false;
   }
   if (state == OperationState::pending && !error) return true;
@@ -157,7 +157,7 @@ bool SimRank::poll_call() {
   if (!call.failed_since) call.failed_since = now;
   const auto* reason = call.parts->failure();
   if (node_->may_hear_why(reason, *call.failed_since, now)) return true;
-  error = about(node_->why_blocking_failed(reason), call.name);
+  error = named(node_->why_blocking_failed(reason), call.name);
   end_call(error);
   return false;
 }

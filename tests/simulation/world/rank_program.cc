@@ -155,7 +155,7 @@ bool SimRank::wait(Thread& thread) {
 
 std::optional<Error> SimRank::why_refused(std::string_view name) const {
   if (is_usable()) return {};
-  if (broken_) return about(*broken_, name);
+  if (broken_) return named(*broken_, name);
   return Error(ErrorCode::closed, fmt::format("\"{}\": this Communicator is closed", name));
 }
 
@@ -350,24 +350,21 @@ bool SimRank::submit(Thread& thread, const Action& action, bool rings) {
     return false;
   }
   const bool is_group = !action.text.empty() && action.kind == Action::Kind::submit;
-  const std::shared_ptr<Driver> driver(std::shared_ptr<void>(), this);
   std::shared_ptr<WorkState> work;
   if (is_group)
-    work = std::make_shared<WorkState>(driver, action.text,
+    work = std::make_shared<WorkState>(driver_, action.text,
                                        static_cast<int>(action.operations.size()));
   for (size_t i = 0; i < entries.size(); ++i) {
     const auto& operation = action.operations[i];
     auto& use = make_use(thread, operation, static_cast<int>(i), random_.chance(500));
-    use.work = work ? work : std::make_shared<WorkState>(driver, operation.name, 1);
+    use.work = work ? work : std::make_shared<WorkState>(driver_, operation.name, 1);
     use.output_index = is_group ? i : 0;
     fill_entry(*entries[i], use, is_group ? action.text : std::string(),
                is_group ? action.operations.size() : 0);
     if (action.kind == Action::Kind::submit)
       use.work->then([this, &use](const std::exception_ptr&) {
         if (is_killed_) return;
-        auto& record = record_of(use);
-        ++record.callbacks;
-        record.callback_before_end |= !use.is_over;
+        ++record_of(use).callbacks;
       });
     thread.unwaited.push_back(&use);
     open_.push_back(&use);
@@ -403,8 +400,7 @@ void SimRank::submit_join(Thread& thread) {
   record.site = {rank_, thread.number, static_cast<int>(thread.at), 0};
   record.name = "join";
   record.submitted = world_.micros();
-  use.work = std::make_shared<WorkState>(std::shared_ptr<Driver>(std::shared_ptr<void>(), this),
-                                         "join", 1);
+  use.work = std::make_shared<WorkState>(driver_, "join", 1);
   entry.request = Request();
   entry.request.name = "join\n";
   entry.request.join = true;

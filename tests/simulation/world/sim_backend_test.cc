@@ -50,7 +50,10 @@ class LockedOperation final : public Operation {
     const Held lock(world_->mutex);
     inner_->cancel();
   }
-  const Error* failure() const override { return inner_->failure(); }
+  const Error* failure() const override {
+    const Held lock(world_->mutex);
+    return inner_->failure();
+  }
 
  private:
   const std::shared_ptr<World> world_;

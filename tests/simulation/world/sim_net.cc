@@ -163,13 +163,16 @@ size_t SimNet::operations_left(int rank) const {
 }
 
 bool SimNet::is_used(int rank, const std::byte* begin, size_t bytes) const {
-  return std::ranges::any_of(operations_, [&](const auto& one) {
-    const auto& operation = *one.second;
-    if (operation.end_ != ends_[place(rank)] || operation.state_ != OperationState::pending)
-      return false;
-    const auto lies_in = [&](const std::byte* at) { return at >= begin && at < begin + bytes; };
-    return lies_in(operation.collective_.input) || lies_in(operation.collective_.output);
+  const auto reaches = [&](const std::byte* at) { return at >= begin && at < begin + bytes; };
+  const bool has_ticket = std::ranges::any_of(tickets_[place(rank)], [&](const auto& one) {
+    return one.second.state == TransferState::pending && reaches(one.second.data);
   });
+  return has_ticket || std::ranges::any_of(operations_, [&](const auto& one) {
+           const auto& operation = *one.second;
+           if (operation.end_ != ends_[place(rank)] || operation.state_ != OperationState::pending)
+             return false;
+           return reaches(operation.collective_.input) || reaches(operation.collective_.output);
+         });
 }
 
 bool SimNet::needs(const SimOperation& operation, int peer) const {

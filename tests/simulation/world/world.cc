@@ -66,10 +66,12 @@ SimWorld::Time SimWorld::end_of(const Fault& fault) const {
   return std::max(events_.now(), std::min(end, time_of(case_.world.heals_at)));
 }
 
-const Fault* SimWorld::fault(Fault::Kind kind, int rank) const {
+const Fault* SimWorld::fault(Fault::Kind kind, int rank, std::optional<int64_t> amount) const {
   if (case_.world.heals_at > 0 && micros() >= case_.world.heals_at) return nullptr;
   for (const auto& one : case_.faults)
-    if (one.kind == kind && one.rank == rank && one.at <= micros()) return &one;
+    if (one.kind == kind && one.rank == rank && one.at <= micros() &&
+        (!amount || one.amount == *amount))
+      return &one;
   return nullptr;
 }
 

@@ -40,7 +40,7 @@ class SimWorld {
   void stop() { is_stopped_ = true; }
 
   /// Whether such a fault of this rank is under way.
-  const Fault* fault(Fault::Kind kind, int rank) const;
+  const Fault* fault(Fault::Kind kind, int rank, std::optional<int64_t> amount = {}) const;
   /// Those that wait for this step of this rank.
   void on_step(int rank, uint64_t step);
   /// Returns what the launcher has written by now.
