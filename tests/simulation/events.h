@@ -20,36 +20,49 @@ class Events {
   /// Never the epoch, which means "never" in places.
   Time now() const { return now_; }
   void at(Time when, std::function<void()> event) {
-    heap_.push({std::max(when, now_), made_++, std::move(event)});
+    uint32_t slot = static_cast<uint32_t>(happenings_.size());
+    if (free_.empty()) {
+      happenings_.push_back(std::move(event));
+    } else {
+      slot = free_.back();
+      free_.pop_back();
+      happenings_[slot] = std::move(event);
+    }
+    heap_.push({std::max(when, now_).time_since_epoch().count(), made_++, slot});
   }
   void after(Clock::duration delay, std::function<void()> event) {
     at(now_ + delay, std::move(event));
   }
   bool empty() const { return heap_.empty(); }
   /// When the next event happens; Time::max() if there is none.
-  Time next() const { return heap_.empty() ? Time::max() : heap_.top().when; }
+  Time next() const { return heap_.empty() ? Time::max() : Time(Time::duration(heap_.top().when)); }
   /// Makes the next event happen. False: there is none.
   bool run_next() {
     if (heap_.empty()) return false;
-    auto event = std::move(const_cast<Event&>(heap_.top()));
+    const Event event = heap_.top();
     heap_.pop();
-    now_ = event.when;
-    event.happen();
+    now_ = Time(Time::duration(event.when));
+    const auto happen = std::exchange(happenings_[event.slot], nullptr);
+    free_.push_back(event.slot);
+    happen();
     return true;
   }
 
  private:
+  // Small, because the heap moves it about. What is to happen lies in a slot.
   struct Event {
-    Time when;
+    Time::rep when;
     uint64_t number;
-    std::function<void()> happen;
+    uint32_t slot;
     bool operator<(const Event& other) const {
-      return std::pair(when, number) > std::pair(other.when, other.number);
+      return when != other.when ? when > other.when : number > other.number;
     }
   };
   Time now_ = Time(std::chrono::seconds(1000));
   uint64_t made_ = 0;
   std::priority_queue<Event> heap_;
+  std::vector<std::function<void()>> happenings_;
+  std::vector<uint32_t> free_;  // slots
 };
 
 }  // namespace tutti::simulation

@@ -198,6 +198,11 @@ TEST(Node, WhatIsThrownEndsTheCommunicatorOnAllRanks) {
   ranks.settle({0});
   EXPECT_EQ(ranks[0].node().phase(), Phase::broken);
   EXPECT_EQ(code_of(ranks[0].end_of("x")), ErrorCode::out_of_memory);
+  // Both may sleep from now on.
+  for (const int rank : {0, 1}) {
+    EXPECT_FALSE(ranks[rank].step(ranks.now())) << "rank " << rank;
+    EXPECT_TRUE(ranks[rank].node().arm()) << "rank " << rank;
+  }
 }
 
 TEST(Node, ASilentPeerIsAskedAndThenGivenUp) {
