@@ -12,6 +12,7 @@
 #include <fstream>
 #include <iostream>
 #include <new>
+#include <optional>
 #include <sstream>
 
 #include "tests/simulation/coverage.h"
@@ -30,6 +31,7 @@ struct Arguments {
   uint64_t seeds = 10000, first = 1;
   int jobs = 1, scale = 1;
   double minutes = 0;  // 0: all seeds, however long that takes
+  std::optional<uint64_t> printed;
   std::string file, cases = TUTTI_SOURCE_DIR "/tests/simulation/cases", commit;
   bool with_trace = false, without_faults = false, lists = false;
 };
@@ -209,11 +211,17 @@ int main(int argc, char** argv) {
                "Goes on after a finding: a line a seed, nothing is shrunk");
   app.add_option("--case", arguments.file, "Runs the case of this file alone");
   app.add_flag("--trace", arguments.with_trace, "With --case: prints what each rank does");
+  app.add_option("--print", arguments.printed, "Prints the case of this seed alone");
   app.add_option("--cases", arguments.cases, "The folder of cases that run first");
   app.add_option("--commit", arguments.commit, "Is printed with what is found");
   CLI11_PARSE(app, argc, argv);
   try {
     if (!arguments.file.empty()) return run_file(arguments.file, arguments.with_trace);
+    if (arguments.printed) {
+      const DrawOptions options{.without_faults = arguments.without_faults, .scale = arguments.scale};
+      std::cout << to_text(draw(*arguments.printed, options));
+      return 0;
+    }
     const int known = run_known_cases(arguments.cases);
     return run_all_seeds(arguments) | known;
   } catch (const std::exception& error) {
