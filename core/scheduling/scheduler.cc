@@ -149,6 +149,9 @@ void Scheduler::on_response(const Response& response, std::vector<Response>& fus
     if (response.rows.at(1) == rank_)
       key = pair_entry_key(response.name, from_any ? kFromAnyRank : response.rows[0]);
   }
+  if (const auto asked = outstanding_.find(key);
+      response.error && asked != outstanding_.end() && answers_before(*asked->second, response))
+    return;
   Entry* entry = take_outstanding(key);
   if (response.error) {
     if (entry != nullptr) finish(entry, &*response.error);
@@ -162,6 +165,16 @@ void Scheduler::on_response(const Response& response, std::vector<Response>& fus
   const uint64_t tag = next_tag_++;
   if (entry != nullptr)
     waiting_.push_back(Run::moved(tag, pool_, {&response, 1}, {}, {entry}, rank_, size_));
+}
+
+// Whether an error answers what the peer asked for while this rank had joined. If that join fails,
+// this rank may ask anew under the same name before it reads the answer, which is none to that.
+bool Scheduler::answers_before(const Entry& entry, const Response& response) const {
+  const auto& error = *response.error;
+  if (joins_ == 0 || !is_pair(response.signature.kind)) return false;
+  if (error.code() != ErrorCode::mismatch || error.rank() != rank_) return false;
+  // A disagreement of two ranks names the higher one, and is about what differs.
+  return entry.request.signature.root > rank_ || answers(entry.request, response, rank_, size_);
 }
 
 // Fuses what was answered together. Every rank does the same with the same answers.
