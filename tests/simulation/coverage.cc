@@ -56,6 +56,7 @@ void Coverage::add(const Coverage& other) {
   add_all(operations_by_error, other.operations_by_error);
   add_all(phase_edges, other.phase_edges);
   add_all(messages, other.messages);
+  add_all(looks, other.looks);
 }
 
 std::string Coverage::to_text() const {
@@ -85,6 +86,8 @@ std::string Coverage::to_text() const {
   add_line("errors", operations_by_error, [](size_t i) {
     return i == 0 ? std::string("none") : std::string(tutti::to_string(static_cast<ErrorCode>(i)));
   });
+  text += "and what the invariants looked at\n";
+  add_line("looks", looks, [](size_t i) { return i == 0 ? std::string() : fmt::format("I{}", i); });
   return text;
 }
 

@@ -20,6 +20,7 @@ struct Coverage {
   std::array<uint64_t, 49> phase_edges{};          // from * 7 + to: cases in which a rank took it
   std::array<uint64_t, 13> messages{};             // cases in which a rank sent one
 
+  std::array<uint64_t, 18> looks{};  // what each invariant has looked at
   void add(const Case& from, const Record& record);
   void add(const Coverage& other);
   std::string to_text() const;

@@ -74,6 +74,7 @@ struct RankRecord {
   uint64_t batches = 0;                            // submits of its program
   uint64_t most_steps_in_vain = 0;                 // steps in a row at one time and without input
   bool sleeps_with_something_pending = false;      // when no event was left
+  int regions_retired = 0;                         // memory that its program gave back is gone
   bool memory_retired_in_use = false;
   int error_code = 0;  // what broke it; 0: nothing did
   int error_rank = -1;
@@ -90,6 +91,7 @@ struct Record {
   std::vector<OperationRecord> operations;  // in the order in which they were submitted
   std::vector<RankRecord> ranks;
   Micros ended = 0;                          // when the last event happened
+  Micros damaged = kNever;                   // the first message with a wrong byte was written
   bool hit_the_limit = false;                // the world was cut off: too many events or too late
   std::vector<std::string> broken_promises;  // what the world itself saw go wrong, a line each
 };

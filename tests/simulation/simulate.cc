@@ -55,7 +55,11 @@ Findings findings_of(const Case& from, Coverage* coverage, bool twice) {
   try {
     const Outcome outcome = run(from);
     if (coverage != nullptr) coverage->add(from, outcome.record);
-    Findings findings = check(from, outcome.record);
+    Looks looks{};
+    Findings findings = check(from, outcome.record, &looks);
+    if (twice) ++looks[17];
+    if (coverage != nullptr)
+      for (size_t i = 0; i < looks.size(); ++i) coverage->looks[i] += looks[i];
     if (twice && run(from).hash != outcome.hash)
       findings.push_back({17, "the same case went otherwise when it ran again"});
     return findings;
@@ -218,7 +222,8 @@ int main(int argc, char** argv) {
   try {
     if (!arguments.file.empty()) return run_file(arguments.file, arguments.with_trace);
     if (arguments.printed) {
-      const DrawOptions options{.without_faults = arguments.without_faults, .scale = arguments.scale};
+      const DrawOptions options{.without_faults = arguments.without_faults,
+                                .scale = arguments.scale};
       std::cout << to_text(draw(*arguments.printed, options));
       return 0;
     }

@@ -90,14 +90,16 @@ Micros longest_way(const Case& from) {
 // The limits of I1, after each kind of cause.
 struct Limits {
   explicit Limits(const Case& from)
-      :  // Rank 0 answers for what it was asked, which may have been on its way, or in a plan or a
-         // pair that had to be left before.
-        left(6 * longest_way(from) + (from.world.cannot_cancel ? kSecond / 4 : 0)),
+      :  // The farewell and a request reach rank 0, then its answer comes; a pair that a peer
+         // leaves is asked for once more.
+        left(3 * longest_way(from) + (from.world.cannot_cancel ? kSecond / 4 : 0)),
         lost(left + kSecond * 3 / 10 + (from.world.fails_before_reason ? kSecond : 0)),
         silent(longest_way(from) + from.world.peer_timeout * 5 / 4),
-        limit(from.world.operation_timeout == 0 ? 0 : from.world.operation_timeout + kSecond) {}
+        limit(from.world.operation_timeout == 0 ? 0 : from.world.operation_timeout + kSecond),
+        // A plan is given up that waits for a second, and its operations are asked for anew.
+        well(kSecond + 20 * longest_way(from)) {}
   Micros sum() const { return left + lost + silent + limit + never_meets; }
-  const Micros left, lost, silent, limit, never_meets = 2 * kSecond;
+  const Micros left, lost, silent, limit, well, never_meets = 2 * kSecond;
 };
 
 // When the last thing happened that an operation may have waited for.
@@ -108,9 +110,15 @@ Micros last_cause(const View& view, const OperationRecord& operation) {
   if (meeting != nullptr)
     for (const auto& [rank, voice] : meeting->voices)
       last = std::max(last, voice.record->submitted);
+  if (view.record.damaged != kNever) last = std::max(last, view.record.damaged);
+  if (meeting != nullptr && !meeting->joined.empty())
+    for (const auto& one : view.record.operations)
+      if (view.oracle.is_join(one) && one.submitted <= operation.ended)
+        last = std::max(last, one.submitted);
   // A rank that was needed, but did not ask for it, goes on until it closes or ends; so may one
   // that joins last.
-  const bool waits_for_ends = meeting == nullptr || !meeting->is_complete() ||
+  const bool waits_for_ends = view.record.damaged != kNever || meeting == nullptr ||
+                              !meeting->is_complete() ||
                               !meeting->voices.begin()->second.group.empty();
   for (const auto& state : view.record.ranks) {
     if (waits_for_ends) last = std::max({last, state.closing, state.killed, state.broken});
@@ -118,6 +126,32 @@ Micros last_cause(const View& view, const OperationRecord& operation) {
       if (since <= last) last = std::max({last, since, until});
   }
   return last;
+}
+
+// When a rank left that an operation needs and that has not finished it; kNever: none did. A
+// receive from any rank needs the last one that may send.
+Micros needed_left(const View& view, const OperationRecord& operation) {
+  const Meeting* meeting = view.oracle.meeting_of(operation);
+  const Operation* asked = view.oracle.operation_of(operation);
+  const bool is_pair = asked != nullptr &&
+                       (asked->kind == CollectiveKind::send || asked->kind == CollectiveKind::recv);
+  Micros first = kNever, last = 0;
+  for (int rank = 0; rank < view.from.world.size; ++rank) {
+    if (rank == operation.site.rank) continue;
+    const Micros farewell = view.rank(rank).farewell;
+    last = farewell == kNever || last == kNever ? kNever : std::max(last, farewell);
+    if (farewell == kNever) continue;
+    // Rank 0 matches the names of all.
+    if (is_pair && rank != 0 && asked->root != rank) continue;
+    if (meeting != nullptr && meeting->voices.contains(rank)) {
+      const auto& theirs = *meeting->voices.at(rank).record;
+      if (theirs.error_code == 0 && theirs.ended != kNever && theirs.ended <= farewell) continue;
+    }
+    if (first == kNever || farewell < first) first = farewell;
+  }
+  if (is_pair && asked->root == kAnyRank && last != kNever)
+    first = first == kNever ? last : std::min(first, last);
+  return first;
 }
 
 // The end that the cause of the error alone allows, where there is no other; kNever: any.
@@ -130,9 +164,10 @@ Micros sharp_end(const View& view, const OperationRecord& operation, const Limit
   if (!view.oracle.is_join(operation) && action.kind == Action::Kind::block &&
       action.operations.size() > 1)
     return kNever;
-  if (faults.empty() && has_code(operation.error_code, {ErrorCode::peer_left}) &&
-      named.farewell != kNever && view.from.world.operation_timeout == 0)
-    return std::max(operation.submitted, named.farewell) + limits.left;
+  if (faults.empty() && has_code(operation.error_code, {ErrorCode::peer_left})) {
+    const Micros left = needed_left(view, operation);
+    return left == kNever ? kNever : std::max(operation.submitted, left) + limits.left;
+  }
   if (faults.size() == 1 && faults[0].kind == Kind::kill && named.killed != kNever &&
       has_code(operation.error_code, {ErrorCode::peer_lost}))
     return std::max(operation.submitted, named.killed) + limits.lost;
@@ -218,8 +253,7 @@ std::string why_not(const View& view, const OperationRecord& operation) {
   const Case& from = view.from;
   const int code = operation.error_code, self = operation.site.rank, named = operation.error_rank;
   const auto has = [&](Kind kind) { return view.has_fault(kind); };
-  // A byte that differs within a message may be any other number.
-  if (has(Kind::damage)) return "";
+  if (view.is_damaged(operation.ended)) return "";
   const bool is_named = named >= 0 && named < from.world.size;
   switch (static_cast<ErrorCode>(code)) {
     case ErrorCode::mismatch:
@@ -273,11 +307,16 @@ void calls_end(const View& view, Findings& findings) {
   const Limits limits(view.from);
   for (const auto& operation : view.record.operations) {
     if (view.rank(operation.site.rank).killed != kNever || operation.is_refused) continue;
+    view.looks(1);
+    if (operation.ended == kNever && view.may_wait_for_ever()) continue;
     if (operation.ended == kNever) {
       findings.push_back({1, name_of_call(operation) + " never ended"});
       continue;
     }
-    Micros due = last_cause(view, operation) + 2 * limits.sum();
+    const Meeting* meeting = view.oracle.meeting_of(operation);
+    const bool is_healthy = view.from.faults.empty() && meeting != nullptr &&
+                            meeting->is_complete() && meeting->voices.begin()->second.group.empty();
+    Micros due = last_cause(view, operation) + (is_healthy ? limits.well : 2 * limits.sum());
     // A join waits for others as long as these go on.
     if (view.oracle.is_join(operation)) due = operation.ended;
     if (operation.error_code != 0)
@@ -290,7 +329,7 @@ void calls_end(const View& view, Findings& findings) {
   }
   for (size_t rank = 0; rank < view.record.ranks.size(); ++rank) {
     const RankRecord& state = view.record.ranks[rank];
-    if (state.killed == kNever && state.over == kNever)
+    if (state.killed == kNever && state.over == kNever && !view.may_wait_for_ever())
       findings.push_back({1, fmt::format("rank {} is not over at the end", rank)});
   }
 }
@@ -298,6 +337,7 @@ void calls_end(const View& view, Findings& findings) {
 void errors_have_one_cause(const View& view, Findings& findings) {
   for (const auto& operation : view.record.operations) {
     if (operation.error_code == 0 || view.rank(operation.site.rank).killed != kNever) continue;
+    view.looks(5);
     if (const auto why = why_not(view, operation); !why.empty())
       findings.push_back({5, fmt::format("{} failed with code {} about rank {}, but {}: {}",
                                          name_of_call(operation), operation.error_code,
@@ -308,6 +348,7 @@ void errors_have_one_cause(const View& view, Findings& findings) {
     const OperationRecord* first = nullptr;
     for (const auto& [rank, voice] : meeting.voices) {
       if (voice.record->error_code != mismatch || view.rank(rank).killed != kNever) continue;
+      if (view.is_damaged(voice.record->ended)) continue;
       if (first == nullptr) first = voice.record;
       if (voice.record->error_text != first->error_text)
         findings.push_back(
@@ -316,7 +357,7 @@ void errors_have_one_cause(const View& view, Findings& findings) {
     }
   }
   // One loss has one victim, whom all survivors name.
-  if (view.from.faults.size() != 1) return;
+  if (view.from.faults.size() != 1 || view.record.damaged != kNever) return;
   int named = -1;
   for (size_t rank = 0; rank < view.record.ranks.size(); ++rank) {
     const RankRecord& state = view.record.ranks[rank];

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -15,19 +17,32 @@ struct Finding {
 };
 using Findings = std::vector<Finding>;
 
+/// How many operations, ranks or calls each invariant has looked at.
+using Looks = std::array<uint64_t, 18>;
+
 /// The invariants look at this.
 struct View {
   View(const Case& the_case, const Record& the_record)
       : from(the_case), record(the_record), oracle(the_case, the_record) {}
   const RankRecord& rank(int number) const { return record.ranks.at(static_cast<size_t>(number)); }
   bool has_fault(Fault::Kind kind) const;
+  /// A message with a wrong byte may name what no rank asks for, and a byte that differs within one
+  /// may be any other number: what ends later can be anything.
+  bool is_damaged(Micros by) const { return record.damaged != kNever && record.damaged <= by; }
+  /// Whether what is pending may wait for ever: for what a message with a wrong byte named. It ends
+  /// once a rank breaks off, or when its time is over.
+  bool may_wait_for_ever() const;
+  /// Counts what an invariant has looked at: none at all proves nothing.
+  void looks(int invariant) const { ++looked[static_cast<size_t>(invariant)]; }
   const Case& from;
   const Record& record;
   const Oracle oracle;
+  mutable Looks looked{};
 };
 
 /// All of them. I17, that one case has one trace, needs two runs.
-Findings check(const Case& from, const Record& record);
+/// `looks`: what they looked at is added to it.
+Findings check(const Case& from, const Record& record, Looks* looks = nullptr);
 
 // I1: every call ends, and soon enough after what made it end.
 void calls_end(const View& view, Findings& findings);

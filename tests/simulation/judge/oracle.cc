@@ -99,6 +99,13 @@ int sender_in(const std::string& text) {
                                                                 : std::stoi(text.substr(begin + 5));
 }
 
+// Whether an operation failed because its peer had joined. It is no use of their name: once that
+// join has failed, the peer's next one meets the next one of this rank.
+bool met_a_joined_rank(const OperationRecord& said) {
+  return said.error_code == static_cast<int>(ErrorCode::mismatch) &&
+         said.error_text.find("has joined (is out of data)") != std::string::npos;
+}
+
 }  // namespace
 
 Oracle::Oracle(const Case& from, const Record& record) : case_(from) {
@@ -110,6 +117,7 @@ Oracle::Oracle(const Case& from, const Record& record) : case_(from) {
   std::vector<int> joins(from.ranks.size()), failed_joins(from.ranks.size());
   std::set<std::pair<int, int>> joined;  // the rank, since which join
   std::map<size_t, int> since;
+  int missed = 0;
   for (const auto& said : record.operations) {
     if (said.is_refused) continue;
     const int rank = said.site.rank;
@@ -142,7 +150,10 @@ Oracle::Oracle(const Case& from, const Record& record) : case_(from) {
             sender,
             receiver,
             0};
-    std::get<5>(key) = uses[place][key]++;
+    if (is_pair && met_a_joined_rank(said))
+      std::get<5>(key) = -++missed;
+    else
+      std::get<5>(key) = uses[place][key]++;
     const auto [at, is_new] = places.emplace(key, meetings_.size());
     if (is_new) {
       meetings_.push_back({is_pair, sender, receiver, {}, {}, {}});

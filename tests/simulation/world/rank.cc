@@ -133,6 +133,7 @@ bool SimRank::step() {
   world_.note(rank_, "steps", moved ? 1 : 0);
   if (retiring_.may_have_unused() && !node_->blocking().is_waiting()) {
     const auto unused = retiring_.take_unused(entries_.pending());
+    world_.record_of(rank_).regions_retired += static_cast<int>(unused.size());
   }
   const bool is_vain = !has_input && !brings && now == last_step_;
   steps_in_vain_ = is_vain ? steps_in_vain_ + 1 : 0;

@@ -66,6 +66,7 @@ void SimNet::post(int from, int to, std::span<const std::byte> message) {
   if (auto& damage = link(from, to).damage) {
     bytes[static_cast<size_t>(*damage) % bytes.size()] ^= std::byte{0x21};
     damage.reset();
+    if (!damaged_) damaged_ = now();
   }
   events_.at(*when, [this, from, to, bytes = std::move(bytes)]() mutable {
     auto* end = ends_[place(to)];

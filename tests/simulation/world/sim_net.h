@@ -56,6 +56,8 @@ class SimNet {
   /// All faults of links are over.
   void heal();
 
+  /// When the first message got a wrong byte.
+  std::optional<Time> damaged() const { return damaged_; }
   /// Lists what ranks did that no backend has to bear.
   std::vector<std::string> broken_promises;
   /// Operations that the ranks have not released yet.
@@ -146,6 +148,7 @@ class SimNet {
   std::map<Key, std::unique_ptr<Meeting>> meetings_;
   std::map<uint64_t, SimOperation*> operations_;  // by their ids
   uint64_t last_id_ = 0;
+  std::optional<Time> damaged_;
   std::vector<std::map<Ticket, SimTicket>> tickets_;  // of each rank
   std::map<BoxKey, Box> boxes_;
   std::vector<std::vector<std::pair<uint64_t, uint64_t>>> discarded_;  // tags, of each rank

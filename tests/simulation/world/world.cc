@@ -53,6 +53,7 @@ Outcome SimWorld::run() {
     ++events;
   record().hit_the_limit = !events_.empty();
   record().ended = micros();
+  if (net_.damaged()) record().damaged = micros_of(*net_.damaged());
   for (auto& rank : ranks_) rank->look_back();
   for (auto& promise : net_.broken_promises) record().broken_promises.push_back(promise);
   return std::move(outcome_);
