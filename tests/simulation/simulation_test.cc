@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <iterator>
 #include <memory>
 #include <vector>
@@ -12,24 +13,28 @@
 #include "tests/simulation/draw.h"
 #include "tests/simulation/judge/invariants.h"
 #include "tests/simulation/run.h"
+#include "tests/simulation/seeds_of_commit.h"
 #include "tests/simulation/text.h"
 
 namespace tutti::simulation {
 namespace {
 
-#ifdef NDEBUG
-constexpr uint64_t kSeeds = 1000;
+// There are eight shares of these, which run beside each other.
+#if defined(NDEBUG) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+constexpr uint64_t kSeeds = 3750;
 #else
-constexpr uint64_t kSeeds = 200;  // under sanitizers
+constexpr uint64_t kSeeds = 3750 / 8;
 #endif
 
 void run_seeds(uint64_t first, const DrawOptions& options) {
+  std::cout << "seeds from " << first << " on; commit " << kCommit << std::endl;
   for (uint64_t seed = first; seed < first + kSeeds; ++seed) {
     const Case drawn = draw(seed, options);
     const Outcome outcome = run(drawn);
     const auto findings = check(drawn, outcome.record);
     for (const auto& finding : findings)
-      ADD_FAILURE() << "seed " << seed << ", I" << finding.invariant << ": " << finding.text;
+      ADD_FAILURE() << "seed " << seed << " at commit " << kCommit << ", I" << finding.invariant
+                    << ": " << finding.text;
     if (!findings.empty()) FAIL() << to_text(drawn);
   }
 }
@@ -61,9 +66,19 @@ TEST(Simulation, TheHalfOfACallWithARankThatStayedIsDone) {
   EXPECT_TRUE(is_received);
 }
 
-TEST(Simulation, ProgramsWithoutFaultsKeepAllPromises) { run_seeds(1, {.without_faults = true}); }
+// Half of the seeds are always the same, and half are those of the commit. The first share of each
+// half draws programs alone.
+class Seeds : public testing::TestWithParam<uint64_t> {
+ protected:
+  void run_share_of(uint64_t base) {
+    run_seeds(base + GetParam() * kSeeds, {.without_faults = GetParam() == 0});
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Drawn, Seeds, testing::Range<uint64_t>(0, 4));
 
-TEST(Simulation, ProgramsWithFaultsKeepAllPromises) { run_seeds(1000001, {}); }
+TEST_P(Seeds, ThatAreFixedKeepAllPromises) { run_share_of(1'000'001); }
+
+TEST_P(Seeds, OfTheCommitKeepAllPromises) { run_share_of(kFirstSeedOfCommit); }
 
 // The trace depends neither on the addresses of memory nor on what ran before.
 TEST(Simulation, OneCaseHasOneTrace) {
