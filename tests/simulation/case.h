@@ -1,5 +1,6 @@
 #pragma once
 
+#include <bitset>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -65,27 +66,30 @@ inline constexpr int kActionKinds = 8;
 using Script = std::vector<Action>;
 
 /// Something that goes wrong. It begins at the time `at`, or at the `event`-th step of `rank` if
-/// that is not negative, and ends after `length`, or when the world heals.
+/// that is not negative, or `at` after a rank first came to the phase `phase` if that is not
+/// negative. It ends after `length`, or when the world heals. With an event or a phase a fault of
+/// the `amount`-th call is one of the next call.
 struct Fault {
   enum class Kind : uint8_t {
-    kill,               // rank: its process ends
-    stop,               // rank: stands still for `length`, then goes on
-    jump,               // rank: its next step comes `length` late, so that its clock jumps
-    reset,              // the link of rank and peer ends for both
-    half_open,          // what rank writes to peer vanishes for `length`
-    delay,              // the link of rank and peer needs `amount` us more
-    clog,               // nothing passes between rank and peer for `length`, and then all
-    slow_link,          // the link of rank and peer passes `amount` bytes a second
-    damage,             // the next control message from rank to peer has a wrong byte, `amount`
-    record_late,        // the record of rank's death comes `length` late
-    record_missing,     // it never comes
-    record_of_other,    // first comes a record of rank's place by another incarnation
-    store_slow,         // what rank reads from the store comes `length` late
-    store_gone,         // rank reads nothing from the store any more
-    launcher_slow,      // the launcher needs `length` for its answer to rank
-    operation_fails,    // rank's `amount`-th operation on the backend fails by itself
-    throws_in_start,    // the backend's start of that operation throws; bad_alloc if `peer` is 0
-    throws_in_observer  // the observer of rank throws at its `amount`-th call
+    kill,                // rank: its process ends
+    stop,                // rank: stands still for `length`, then goes on
+    jump,                // rank: its next step comes `length` late, so that its clock jumps
+    reset,               // the link of rank and peer ends for both
+    half_open,           // what rank writes to peer vanishes for `length`
+    delay,               // the link of rank and peer needs `amount` us more
+    clog,                // nothing passes between rank and peer for `length`, and then all
+    slow_link,           // the link of rank and peer passes `amount` bytes a second
+    damage,              // the next control message from rank to peer has a wrong byte, `amount`
+    record_late,         // the record of rank's death comes `length` late
+    record_missing,      // it never comes
+    record_of_other,     // first comes a record of rank's place by another incarnation
+    store_slow,          // what rank reads from the store comes `length` late
+    store_gone,          // rank reads nothing from the store any more
+    launcher_slow,       // the launcher needs `length` for its answer to rank
+    operation_fails,     // rank's `amount`-th operation on the backend fails by itself
+    throws_in_start,     // the backend's start of that operation throws; bad_alloc if `peer` is 0
+    throws_in_observer,  // the observer of rank throws at its `amount`-th call
+    abandons             // rank never starts, and gives its communicator up at the time `at`
   };
   Kind kind = Kind::kill;
   int rank = 0;
@@ -94,9 +98,12 @@ struct Fault {
   int64_t event = -1;
   Micros length = 0;
   int64_t amount = 0;
+  int phase = -1;  // the numbers are those of tutti::Phase
   bool operator==(const Fault&) const = default;
 };
-inline constexpr int kFaultKinds = 18;
+inline constexpr int kFaultKinds = 19;
+/// A set of their kinds.
+using FaultKinds = std::bitset<kFaultKinds>;
 
 /// Describes where the ranks live and what their backend can do.
 struct World {

@@ -20,10 +20,9 @@ void add_all(Counts& to, const Counts& from) {
 
 void Coverage::add(const Case& from, const Record& record) {
   ++cases;
-  std::bitset<kFaultKinds> has_fault;
+  const FaultKinds& has_fault = record.faults;
   std::bitset<kActionKinds> has_action;
   std::bitset<kCollectiveKindCount> has_kind;
-  for (const auto& fault : from.faults) has_fault.set(static_cast<size_t>(fault.kind));
   for (const auto& scripts : from.ranks)
     for (const auto& script : scripts)
       for (const auto& action : script) {
@@ -78,10 +77,7 @@ std::string Coverage::to_text() const {
     return phase_edges[i] == 0 ? std::string()
                                : fmt::format("{}-{}", kPhases[i / 7], kPhases[i % 7]);
   });
-  constexpr std::array<const char*, 13> kMessages = {
-      "requests", "answers", "resend", "plan_joined", "plan_failed", "plan_left", "veto",
-      "ping",     "pong",    "fault",  "timeline",    "leaving",     "pair_left"};
-  add_line("messages", messages, [&](size_t i) { return std::string(kMessages[i]); });
+  add_line("messages", messages, [&](size_t i) { return std::string(kMessageNames[i]); });
   text += "and how many operations ended with\n";
   add_line("errors", operations_by_error, [](size_t i) {
     return i == 0 ? std::string("none") : std::string(tutti::to_string(static_cast<ErrorCode>(i)));

@@ -3,17 +3,23 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "tests/simulation/case.h"
 #include "tests/simulation/record.h"
 
 namespace tutti::simulation {
 
+/// By tutti::MessageType.
+inline constexpr std::array<std::string_view, 13> kMessageNames = {
+    "requests", "answers", "resend", "plan_joined", "plan_failed", "plan_left", "veto",
+    "ping",     "pong",    "fault",  "timeline",    "leaving",     "pair_left"};
+
 /// Counts how many cases had what, and to which errors and phases they came. It has plain numbers
 /// only, so that it may lie in memory that processes share.
 struct Coverage {
   uint64_t cases = 0;
-  std::array<uint64_t, kFaultKinds> faults{};
+  std::array<uint64_t, kFaultKinds> faults{};  // that had something to spoil
   std::array<uint64_t, kActionKinds> actions{};
   std::array<uint64_t, kCollectiveKindCount> kinds{};
   std::array<uint64_t, 17> operations_by_error{};  // 0: that ended well

@@ -44,6 +44,7 @@ void for_each_field(TheFault& fault, Visit&& visit) requires requires {
   visit("event", fault.event);
   visit("length", fault.length);
   visit("amount", fault.amount);
+  visit("phase", fault.phase);
 }
 
 inline constexpr std::array<std::string_view, kFaultKinds> kFaultNames = {"kill",
@@ -63,7 +64,8 @@ inline constexpr std::array<std::string_view, kFaultKinds> kFaultNames = {"kill"
                                                                           "launcher_slow",
                                                                           "operation_fails",
                                                                           "throws_in_start",
-                                                                          "throws_in_observer"};
+                                                                          "throws_in_observer",
+                                                                          "abandons"};
 inline constexpr std::array<std::string_view, kActionKinds> kActionNames = {
     "submit", "wait", "block", "join", "pause", "allocate", "retire", "close"};
 inline constexpr std::array<std::string_view, 8> kReduceOpNames = {

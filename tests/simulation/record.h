@@ -92,6 +92,7 @@ struct Record {
   std::vector<RankRecord> ranks;
   Micros ended = 0;                          // when the last event happened
   Micros damaged = kNever;                   // the first message with a wrong byte was written
+  FaultKinds faults;                         // those that had something to spoil
   bool hit_the_limit = false;                // the world was cut off: too many events or too late
   std::vector<std::string> broken_promises;  // what the world itself saw go wrong, a line each
 };

@@ -1,20 +1,27 @@
 // Drawn cases, each run by ranks of the shipped node over a simulated backend and judged by what
 // knows nothing of the node.
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <iterator>
 #include <memory>
+#include <string>
+#include <string_view>
 #include <vector>
 
+#include "tests/simulation/coverage.h"
 #include "tests/simulation/draw.h"
+#include "tests/simulation/fields.h"
 #include "tests/simulation/judge/invariants.h"
 #include "tests/simulation/run.h"
 #include "tests/simulation/seeds_of_commit.h"
 #include "tests/simulation/text.h"
+#include "tutti/core/node/phase.h"
 
 namespace tutti::simulation {
 namespace {
@@ -22,21 +29,29 @@ namespace {
 // There are eight shares of these, which run beside each other.
 #if defined(NDEBUG) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 constexpr uint64_t kSeeds = 3750;
+constexpr uint64_t kOften = 100;  // one case of so many
 #else
 constexpr uint64_t kSeeds = 3750 / 8;
+constexpr uint64_t kOften = kSeeds;
 #endif
 
-void run_seeds(uint64_t first, const DrawOptions& options) {
+void run_seeds(uint64_t first, const DrawOptions& options, Coverage& coverage) {
   std::cout << "seeds from " << first << " on; commit " << kCommit << std::endl;
   for (uint64_t seed = first; seed < first + kSeeds; ++seed) {
     const Case drawn = draw(seed, options);
     const Outcome outcome = run(drawn);
+    coverage.add(drawn, outcome.record);
     const auto findings = check(drawn, outcome.record);
     for (const auto& finding : findings)
       ADD_FAILURE() << "seed " << seed << " at commit " << kCommit << ", I" << finding.invariant
                     << ": " << finding.text;
     if (!findings.empty()) FAIL() << to_text(drawn);
   }
+}
+
+void expect_often(uint64_t count, const Coverage& of, std::string_view what) {
+  EXPECT_GE(count * kOften, of.cases)
+      << what << " is in " << count << " of " << of.cases << " cases";
 }
 
 TEST(Simulation, CasesThatOnceFoundABugFindNone) {
@@ -66,17 +81,41 @@ TEST(Simulation, TheHalfOfACallWithARankThatStayedIsDone) {
   EXPECT_TRUE(is_received);
 }
 
+// They see every edge of the drawing of phases and no other, every message and every fault.
+void expect_all_of(const Coverage& coverage) {
+  std::array<bool, kPhaseCount * kPhaseCount> is_drawn{};
+  for (const auto& [from, to] : phase_edges())
+    is_drawn.at(static_cast<size_t>(from) * kPhaseCount + static_cast<size_t>(to)) = true;
+  for (size_t edge = 0; edge < is_drawn.size(); ++edge) {
+    const std::string name =
+        fmt::format("{} -> {}", to_string(static_cast<Phase>(edge / kPhaseCount)),
+                    to_string(static_cast<Phase>(edge % kPhaseCount)));
+    if (!is_drawn[edge])
+      EXPECT_EQ(coverage.phase_edges[edge], 0u) << name;
+    else
+      expect_often(coverage.phase_edges[edge], coverage, name);
+  }
+  for (size_t type = 0; type < kMessageNames.size(); ++type)
+    expect_often(coverage.messages[type], coverage, kMessageNames[type]);
+  for (size_t kind = 0; kind < kFaultNames.size(); ++kind)
+    expect_often(coverage.faults[kind], coverage, kFaultNames[kind]);
+}
+
 // Half of the seeds are always the same, and half are those of the commit. The first share of each
 // half draws programs alone.
 class Seeds : public testing::TestWithParam<uint64_t> {
  protected:
+  Coverage coverage_;
   void run_share_of(uint64_t base) {
-    run_seeds(base + GetParam() * kSeeds, {.without_faults = GetParam() == 0});
+    run_seeds(base + GetParam() * kSeeds, {.without_faults = GetParam() == 0}, coverage_);
   }
 };
 INSTANTIATE_TEST_SUITE_P(Drawn, Seeds, testing::Range<uint64_t>(0, 4));
 
-TEST_P(Seeds, ThatAreFixedKeepAllPromises) { run_share_of(1'000'001); }
+TEST_P(Seeds, ThatAreFixedKeepAllPromises) {
+  ASSERT_NO_FATAL_FAILURE(run_share_of(1'000'001));
+  if (GetParam() != 0) expect_all_of(coverage_);
+}
 
 TEST_P(Seeds, OfTheCommitKeepAllPromises) { run_share_of(kFirstSeedOfCommit); }
 

@@ -40,7 +40,7 @@ SimRank::SimRank(SimWorld& world, int rank)
   options_.operation_timeout = seconds(of.operation_timeout);
   options_.stall_warning = seconds(of.stall_warning);
   options_.observer = [this](std::string_view point) { observe(point); };
-  if (of.salt % 16 == 3) options_.timeline = "timeline";
+  if (of.salt % 8 == 3) options_.timeline = "timeline";
   context_.name = "simulated";
   context_.rank = rank;
   context_.size = of.size;
@@ -247,6 +247,12 @@ void SimRank::kill() {
   world_.net().kill(rank_);
 }
 
+void SimRank::abandon() {
+  node_->abandon();
+  note_phase();
+  kill();
+}
+
 void SimRank::stand_still(Time until, bool only_steps) {
   (only_steps ? steps_frozen_until_ : frozen_until_) = until;
   world_.record_of(rank_).stopped.emplace_back(world_.micros(), world_.micros_of(until));
@@ -327,6 +333,7 @@ void SimRank::note_phase() {
       {static_cast<int>(phase_), static_cast<int>(phase), world_.micros()});
   world_.note(rank_, "is", to_string(phase));
   phase_ = phase;
+  world_.on_phase(static_cast<int>(phase));
 }
 
 // --- what is thrown -----------------------------------------------------------------------------

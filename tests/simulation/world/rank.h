@@ -34,10 +34,13 @@ class SimRank final : private Outside {
 
   // --- what happens to it ---
   void kill();
+  /// Instead of start(): the ranks do not meet after all, and its process ends with that.
+  void abandon();
   void stand_still(Time until, bool only_steps);
   void heal();
 
   bool is_killed() const { return is_killed_; }
+  bool is_over() const { return is_over_; }
   bool is_standing_still() const;
   int pid() const { return 100 + rank_; }
   /// At the end of the world: whether something waits here for ever, and what is left.

@@ -35,16 +35,22 @@ std::optional<SimNet::Time> SimNet::arrival(int from, int to, size_t bytes) {
   auto& way = link(from, to);
   if (now() < way.half_open_until) {
     way.dropped = true;
+    happens(Fault::Kind::half_open);
     return {};
   }
+  if (way.more > 0) happens(Fault::Kind::delay);
   auto when = now() + micros(traits_.latency / 4 + way.more) +
               draw_delay(traits_.latency - traits_.latency / 4);
   if (way.bandwidth > 0) {
+    if (way.bandwidth != traits_.bandwidth) happens(Fault::Kind::slow_link);
     way.free_at = std::max(way.free_at, now()) +
                   micros(static_cast<int64_t>(bytes + 16) * kSecond / way.bandwidth);
     when = std::max(when, way.free_at);
   }
-  if (now() < way.clogged_until) when = std::max(when, way.clogged_until + draw_delay(50));
+  if (now() < way.clogged_until) {
+    happens(Fault::Kind::clog);
+    when = std::max(when, way.clogged_until + draw_delay(50));
+  }
   way.last_of_all = std::max(way.last_of_all, when);
   return when;
 }
@@ -67,6 +73,7 @@ void SimNet::post(int from, int to, std::span<const std::byte> message) {
     bytes[static_cast<size_t>(*damage) % bytes.size()] ^= std::byte{0x21};
     damage.reset();
     if (!damaged_) damaged_ = now();
+    happens(Fault::Kind::damage);
   }
   events_.at(*when, [this, from, to, bytes = std::move(bytes)]() mutable {
     auto* end = ends_[place(to)];
@@ -119,6 +126,11 @@ void SimNet::kill(int rank) {
 }
 
 void SimNet::reset(int one, int other) {
+  if (!link(one, other).ended && !link(other, one).ended) happens(Fault::Kind::reset);
+  cut(one, other);
+}
+
+void SimNet::cut(int one, int other) {
   end_link(one, other, PeerEvent::Kind::lost, "connection reset");
   end_link(other, one, PeerEvent::Kind::lost, "connection reset");
 }
@@ -127,7 +139,7 @@ void SimNet::reset(int one, int other) {
 void SimNet::half_open(int from, int to, Time until) {
   link(from, to).half_open_until = std::max(link(from, to).half_open_until, until);
   events_.at(until, [this, from, to] {
-    if (link(from, to).dropped) reset(from, to);
+    if (link(from, to).dropped) cut(from, to);
   });
 }
 
@@ -152,7 +164,7 @@ void SimNet::heal() {
       way.bandwidth = traits_.bandwidth;
       way.clogged_until = way.half_open_until = std::min(now(), way.half_open_until);
       way.damage.reset();
-      if (way.dropped && !way.ended) reset(from, to);
+      if (way.dropped && !way.ended) cut(from, to);
     }
 }
 

@@ -58,6 +58,8 @@ class SimNet {
 
   /// When the first message got a wrong byte.
   std::optional<Time> damaged() const { return damaged_; }
+  /// The faults that met something.
+  FaultKinds faults;
   /// Lists what ranks did that no backend has to bear.
   std::vector<std::string> broken_promises;
   /// Operations that the ranks have not released yet.
@@ -107,6 +109,7 @@ class SimNet {
   };
   using BoxKey = std::tuple<int, int, uint64_t, uint32_t>;
 
+  void happens(Fault::Kind kind) { faults.set(static_cast<size_t>(kind)); }
   static size_t place(int rank) { return static_cast<size_t>(rank); }
   Link& link(int from, int to) { return links_[place(from) * place(size_) + place(to)]; }
   Time now() const { return events_.now(); }
@@ -118,6 +121,7 @@ class SimNet {
   void post(int from, int to, std::span<const std::byte> message);
   void end_link(int from, int to, PeerEvent::Kind kind, const std::string& detail);
   void on_link_end(int from, int to, PeerEvent::Kind kind, const std::string& detail);
+  void cut(int one, int other);
   void end_all_links(int rank, PeerEvent::Kind kind, const std::string& detail);
 
   // --- operations ---

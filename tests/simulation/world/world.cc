@@ -31,6 +31,7 @@ SimWorld::SimWorld(const Case& from, bool with_trace)
       random_(from.world.salt, 11),
       net_(events_, from.world.size, traits_of(from)) {
   record().ranks.resize(static_cast<size_t>(from.world.size));
+  for (const auto& fault : from.faults) troubles_.push_back({fault});
   for (int rank = 0; rank < from.world.size; ++rank)
     ranks_.push_back(std::make_unique<SimRank>(*this, rank));
 }
@@ -38,9 +39,19 @@ SimWorld::SimWorld(const Case& from, bool with_trace)
 SimWorld::~SimWorld() = default;
 
 Outcome SimWorld::run() {
-  for (auto& rank : ranks_) rank->start();
-  for (const auto& fault : case_.faults)
-    if (fault.event < 0) events_.at(time_of(fault.at), [this, &fault] { apply(fault); });
+  std::vector<bool> starts(ranks_.size(), true);
+  for (auto& trouble : troubles_) {
+    auto& fault = trouble.fault;
+    if (fault.kind == Fault::Kind::abandons) {
+      starts[static_cast<size_t>(fault.rank)] = false;
+      if (case_.world.heals_at > 0) fault.at = std::min(fault.at, case_.world.heals_at);
+      fault.event = fault.phase = -1;
+    }
+    if (fault.event < 0 && fault.phase < 0)
+      events_.at(time_of(fault.at), [this, &trouble] { begin(trouble); });
+  }
+  for (size_t rank = 0; rank < ranks_.size(); ++rank)
+    if (starts[rank]) ranks_[rank]->start();
   if (case_.world.heals_at > 0)
     events_.at(time_of(case_.world.heals_at), [this] {
       net_.heal();
@@ -55,6 +66,7 @@ Outcome SimWorld::run() {
   record().ended = micros();
   if (net_.damaged()) record().damaged = micros_of(*net_.damaged());
   for (auto& rank : ranks_) rank->look_back();
+  record().faults |= net_.faults;
   for (auto& promise : net_.broken_promises) record().broken_promises.push_back(promise);
   return std::move(outcome_);
 }
@@ -67,19 +79,40 @@ SimWorld::Time SimWorld::end_of(const Fault& fault) const {
   return std::max(events_.now(), std::min(end, time_of(case_.world.heals_at)));
 }
 
-const Fault* SimWorld::fault(Fault::Kind kind, int rank, std::optional<int64_t> amount) const {
+const Fault* SimWorld::fault(Fault::Kind kind, int rank, std::optional<int64_t> call) {
   if (case_.world.heals_at > 0 && micros() >= case_.world.heals_at) return nullptr;
-  for (const auto& one : case_.faults)
-    if (one.kind == kind && one.rank == rank && one.at <= micros() &&
-        (!amount || one.amount == *amount))
-      return &one;
+  for (auto& trouble : troubles_) {
+    const auto& one = trouble.fault;
+    if (one.kind != kind || one.rank != rank || !trouble.has_begun || trouble.is_over) continue;
+    const bool is_of_number = call && one.event < 0 && one.phase < 0;
+    if (is_of_number && one.amount != *call) continue;
+    trouble.is_over = call.has_value();
+    happens(kind);
+    return &one;
+  }
   return nullptr;
 }
 
 void SimWorld::on_step(int rank, uint64_t step) {
-  for (const auto& fault : case_.faults)
-    if (fault.rank == rank && fault.event >= 0 && static_cast<uint64_t>(fault.event) == step)
-      apply(fault);
+  for (auto& trouble : troubles_)
+    if (trouble.fault.rank == rank && trouble.fault.event >= 0 &&
+        static_cast<uint64_t>(trouble.fault.event) == step)
+      begin(trouble);
+}
+
+void SimWorld::on_phase(int phase) {
+  const unsigned bit = 1u << phase;
+  if ((phases_seen_ & bit) != 0) return;
+  phases_seen_ |= bit;
+  for (auto& trouble : troubles_)
+    if (trouble.fault.phase == phase && trouble.fault.event < 0)
+      events_.after(std::chrono::microseconds(trouble.fault.at),
+                    [this, &trouble] { begin(trouble); });
+}
+
+void SimWorld::begin(Trouble& trouble) {
+  trouble.has_begun = true;
+  apply(trouble.fault);
 }
 
 void SimWorld::apply(const Fault& fault) {
@@ -89,14 +122,14 @@ void SimWorld::apply(const Fault& fault) {
   switch (fault.kind) {
     case Kind::kill:
       if (rank(fault.rank).is_killed()) return;
+      if (!rank(fault.rank).is_over()) happens(fault.kind);
       rank(fault.rank).kill();
       record_death(fault.rank);
       break;
     case Kind::stop:
-      rank(fault.rank).stand_still(end_of(fault), false);
-      break;
     case Kind::jump:
-      rank(fault.rank).stand_still(end_of(fault), true);
+      if (!rank(fault.rank).is_killed() && !rank(fault.rank).is_over()) happens(fault.kind);
+      rank(fault.rank).stand_still(end_of(fault), fault.kind == Kind::jump);
       break;
     case Kind::reset:
       net_.reset(fault.rank, fault.peer);
@@ -116,6 +149,11 @@ void SimWorld::apply(const Fault& fault) {
     case Kind::damage:
       net_.damage(fault.rank, fault.peer, fault.amount);
       break;
+    case Kind::abandons:
+      if (rank(fault.rank).is_killed()) return;
+      happens(fault.kind);
+      rank(fault.rank).abandon();
+      break;
     default:
       break;  // looked up where it matters
   }
@@ -127,7 +165,10 @@ void SimWorld::record_death(int number) {
   auto when = events_.now() + std::chrono::microseconds(random_.between(100, 30000));
   bool is_missing = false;
   for (const auto& fault : case_.faults) {
-    if (fault.rank != number) continue;
+    const bool is_record = fault.kind == Kind::record_late || fault.kind == Kind::record_missing ||
+                           fault.kind == Kind::record_of_other;
+    if (fault.rank != number || !is_record) continue;
+    happens(fault.kind);
     if (fault.kind == Kind::record_late) when += std::chrono::microseconds(fault.length);
     is_missing |= fault.kind == Kind::record_missing;
     if (fault.kind != Kind::record_of_other) continue;

@@ -39,10 +39,13 @@ class SimWorld {
   /// Nothing happens any more: a rank takes step after step for nothing.
   void stop() { is_stopped_ = true; }
 
-  /// Whether such a fault of this rank is under way.
-  const Fault* fault(Fault::Kind kind, int rank, std::optional<int64_t> amount = {}) const;
-  /// Those that wait for this step of this rank.
+  /// Returns a fault of this rank that is under way, or of its `call`-th call, which the caller
+  /// then makes happen.
+  const Fault* fault(Fault::Kind kind, int rank, std::optional<int64_t> call = {});
+  /// Applies the faults that wait for this step of this rank.
   void on_step(int rank, uint64_t step);
+  /// Begins the faults that wait for this phase.
+  void on_phase(int phase);
   /// Returns what the launcher has written by now.
   std::vector<Death> deaths() const;
 
@@ -53,7 +56,15 @@ class SimWorld {
 
  private:
   static SimTraits traits_of(const Case& from);
+  /// A fault of the case, and what became of it.
+  struct Trouble {
+    Fault fault;
+    bool has_begun = false;
+    bool is_over = false;  // the one call that it was about was made
+  };
+  void begin(Trouble& trouble);
   void apply(const Fault& fault);
+  void happens(Fault::Kind kind) { record().faults.set(static_cast<size_t>(kind)); }
   Time end_of(const Fault& fault) const;
   void record_death(int rank);
   void mix(uint64_t value);
@@ -66,6 +77,8 @@ class SimWorld {
   Random random_;
   Outcome outcome_;
   SimNet net_;
+  std::vector<Trouble> troubles_;
+  unsigned phases_seen_ = 0;  // a bit for each
   std::vector<std::unique_ptr<SimRank>> ranks_;
   std::vector<std::pair<Time, Death>> deaths_;
 };
