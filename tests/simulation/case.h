@@ -122,8 +122,13 @@ struct World {
   bool fails_before_reason = false;  // its operations fail before it says why (UCX)
   bool works_elsewhere = false;      // its operations advance in threads of its own
   bool serves_blocking = true;       // it runs blocking calls without negotiation
-  Micros heals_at = 0;               // all faults are over from then on; 0: there are none to end
-  uint64_t salt = 0;                 // of the choices of the schedule
+  bool over_streams = false;  // the bytes tier: the shipped messages and schedules over streams
+  int64_t buffer = 1 << 16;   // bytes of a stream that may be on their way each way
+  int64_t splits = 0;         // so many of 1000 reads and writes move less than they could
+  int64_t credit = 1 << 16;   // bytes of one peer that may wait for their receive
+  int64_t segment_bytes = 1 << 20;  // an operation longer than this is cut
+  Micros heals_at = 0;              // all faults are over from then on; 0: there are none to end
+  uint64_t salt = 0;                // of the choices of the schedule
   bool operator==(const World&) const = default;
 };
 

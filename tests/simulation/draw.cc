@@ -528,6 +528,8 @@ void draw_faults(Case& into, Random& random) {
     // After a communicator that was given up nothing else is seen.
     if (random.chance(kind == static_cast<int>(Fault::Kind::abandons) ? 25 : 120))
       on.push_back(static_cast<Fault::Kind>(kind));
+  // Operations over streams never fail by themselves.
+  if (into.world.over_streams) std::erase(on, Fault::Kind::operation_fails);
   if (on.empty()) on.push_back(one_of(random, {Fault::Kind::kill, Fault::Kind::stop}));
   for (const auto kind : on) {
     into.faults.push_back(draw_fault(kind, into.world, random));
@@ -560,6 +562,7 @@ Case draw(uint64_t seed, const DrawOptions& options) {
       schedule(seed, kSchedule);
   drawn.world = draw_world(world);
   drawn.ranks = Program(drawn.world, program, options).draw();
+  if (options.over_streams) draw_streams(drawn, seed);
   if (!options.without_faults) draw_faults(drawn, faults);
   drawn.world.salt = schedule.next() & 0xffffffff;
   return drawn;

@@ -8,7 +8,8 @@ namespace tutti::simulation {
 
 struct DrawOptions {
   bool without_faults = false;
-  int scale = 1;  // 2: twice as many steps and tensors
+  int scale = 1;              // 2: twice as many steps and tensors
+  bool over_streams = false;  // of the bytes tier
 };
 
 /// The case of a seed. World, program, faults and schedule are drawn from streams of their own, so
@@ -19,5 +20,7 @@ struct DrawOptions {
 /// The programs that are drawn never wait for each other in a circle, so every operation of them
 /// must end.
 Case draw(uint64_t seed, const DrawOptions& options = {});
+/// Makes it one of the bytes tier.
+void draw_streams(Case& drawn, uint64_t seed);
 
 }  // namespace tutti::simulation

@@ -29,6 +29,11 @@ void for_each_field(TheWorld& world, Visit&& visit) requires requires {
   visit("fails_before_reason", world.fails_before_reason);
   visit("works_elsewhere", world.works_elsewhere);
   visit("serves_blocking", world.serves_blocking);
+  visit("over_streams", world.over_streams);
+  visit("buffer", world.buffer);
+  visit("splits", world.splits);
+  visit("credit", world.credit);
+  visit("segment_bytes", world.segment_bytes);
   visit("heals_at", world.heals_at);
   visit("salt", world.salt);
 }

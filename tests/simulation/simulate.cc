@@ -33,7 +33,12 @@ struct Arguments {
   double minutes = 0;  // 0: all seeds, however long that takes
   std::optional<uint64_t> printed;
   std::string file, cases = TUTTI_SOURCE_DIR "/tests/simulation/cases", commit;
+  std::string tier = "operations";
   bool with_trace = false, without_faults = false, lists = false;
+
+  DrawOptions draws() const {
+    return {.without_faults = without_faults, .scale = scale, .over_streams = tier == "bytes"};
+  }
 };
 
 // A process that runs seeds tells this to the one that waits for it.
@@ -119,8 +124,7 @@ void run_seeds(const Arguments& arguments, int job, Shared* all) {
       if (all[other].found && !arguments.lists) return;
     const uint64_t seed = arguments.first + i;
     mine.seed = seed;
-    const Case drawn =
-        draw(seed, {.without_faults = arguments.without_faults, .scale = arguments.scale});
+    const Case drawn = draw(seed, arguments.draws());
     const Findings findings = findings_of(drawn, &mine.coverage, seed % 64 == 0);
     if (findings.empty()) continue;
     mine.found = true;
@@ -162,8 +166,7 @@ int run_all_seeds(const Arguments& arguments) {
     coverage.add(all[job].coverage);
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) continue;
     failed = true;
-    const Case crashed =
-        draw(all[job].seed, {.without_faults = arguments.without_faults, .scale = arguments.scale});
+    const Case crashed = draw(all[job].seed, arguments.draws());
     std::cout << fmt::format("seed {} ended its process (status {:#x}); its case is\n{}",
                              all[job].seed.load(), status, simulation::to_text(crashed));
   }
@@ -210,6 +213,8 @@ int main(int argc, char** argv) {
   app.add_option("--minutes", arguments.minutes, "Ends after so long; 0: after all seeds");
   app.add_option("--scale", arguments.scale, "2: twice as many steps and tensors")
       ->check(CLI::Range(1, 8));
+  app.add_option("--tier", arguments.tier, "What the ranks' backend is: a model, or real streams")
+      ->check(CLI::IsMember({"operations", "bytes"}));
   app.add_flag("--without-faults", arguments.without_faults, "Draws programs alone");
   app.add_flag("--list", arguments.lists,
                "Goes on after a finding: a line a seed, nothing is shrunk");

@@ -53,12 +53,14 @@ SimRank::SimRank(SimWorld& world, int rank)
     place.world_rank = peer;
     context_.places.push_back(std::move(place));
   }
-  end_ = world.net().make_end(rank);
-  end_->on_wake = [this] { on_backend_wake(); };
-  end_->on_start = [this](const Collective& collective, const Launch& launch) {
+  if (of.over_streams) context_.executor.segment_bytes = of.segment_bytes;
+  EndHooks hooks;
+  hooks.on_wake = [this] { on_backend_wake(); };
+  hooks.on_start = [this](const Collective& collective, const Launch& launch) {
     return on_start(collective, launch);
   };
-  end_->on_post = [this](int to, std::span<const std::byte> message) { on_post(to, message); };
+  hooks.on_post = [this](int to, std::span<const std::byte> message) { on_post(to, message); };
+  end_ = world.net().make_backend(rank, context_, std::move(hooks));
   if (!options_.timeline.empty()) timeline_.start();
   node_ =
       std::make_unique<Node>(options_, context_, Node::Ports{*end_, *this, timeline_, counting_});
@@ -109,6 +111,7 @@ void SimRank::turn() {
   if (is_killed_) return;
   if (now < std::max(frozen_until_, steps_frozen_until_))
     return plan_turn(std::max(frozen_until_, steps_frozen_until_));
+  if (is_leaving_) return leave();
   const bool had_drivers = drivers() > 0;
   // A call that is over lets go of the node before another step. Who closes makes one.
   bool moved = is_closing_;
@@ -232,9 +235,30 @@ void SimRank::on_backend_wake() {
 }
 
 void SimRank::end_close() {
-  is_over_ = true;
   entries_.drop_works();
-  if (node_->may_say_goodbye()) end_->transport()->goodbye(options_.close_timeout);
+  if (!node_->may_say_goodbye()) return be_over();
+  is_leaving_ = true;
+  leaves_by_ = world_.events().now() + std::chrono::duration_cast<Clock::duration>(
+                                           std::chrono::duration<double>(options_.close_timeout));
+  world_.net().begin_goodbye(rank_);
+  leave();
+}
+
+// As the goodbye of StreamTransport, which waits until all of it has arrived.
+void SimRank::leave() {
+  const auto now = world_.events().now();
+  rung_ = woken_ = false;
+  if (world_.net().is_flushed(rank_) || now >= leaves_by_) return be_over();
+  const bool moved = end_->progress();
+  if (world_.net().is_flushed(rank_)) return be_over();
+  if (moved || !end_->arm()) return plan_turn(now);
+  const auto next_look = now + std::chrono::milliseconds(2);
+  sleep(world_.net().is_written(rank_) ? std::min(next_look, leaves_by_) : leaves_by_);
+}
+
+void SimRank::be_over() {
+  is_over_ = true;
+  world_.net().end(rank_);
   world_.record_of(rank_).over = world_.micros();
   world_.note(rank_, "is over");
 }
@@ -473,7 +497,7 @@ void SimRank::look_back() {
   if (is_killed_) return;
   node_.reset();
   record.runs_left += static_cast<int>(world_.net().operations_left(rank_));
-  if (end_->regions() > 0) record.regions_left = end_->regions();
+  record.regions_left = static_cast<int>(world_.net().regions_left(rank_));
   record.tickets_left = static_cast<int>(world_.net().tickets_left(rank_));
 }
 

@@ -11,7 +11,7 @@
 #include "tests/simulation/case.h"
 #include "tests/simulation/random.h"
 #include "tests/simulation/record.h"
-#include "tests/simulation/world/sim_backend.h"
+#include "tests/simulation/world/net.h"
 #include "tests/support/idle_driver.h"
 #include "tutti/core/engine/entry_table.h"
 #include "tutti/core/engine/retired.h"
@@ -105,6 +105,8 @@ class SimRank final : private Outside {
   void on_backend_wake();
   int drivers() const;
   void end_close();
+  void leave();
+  void be_over();
   void note_phase();
   void observe(std::string_view point);
   bool on_start(const Collective& collective, const Launch& launch);
@@ -152,7 +154,7 @@ class SimRank final : private Outside {
   Random random_;
   Options options_;
   Context context_;
-  std::unique_ptr<SimBackend> end_;
+  std::unique_ptr<Backend> end_;
   Timeline timeline_;
   Statistics counting_;
   EntryTable entries_;
@@ -170,8 +172,9 @@ class SimRank final : private Outside {
   bool is_told_ = false, asks_ = false;
   Door door_ = Door::open;
   std::optional<Error> broken_;
-  bool is_closing_ = false, is_over_ = false, is_killed_ = false;
+  bool is_closing_ = false, is_leaving_ = false, is_over_ = false, is_killed_ = false;
   std::string closing_error_;
+  Time leaves_by_;
 
   // Whose turn it is.
   bool is_turn_planned_ = false, is_asleep_ = false, rung_ = false, woken_ = false;

@@ -15,22 +15,6 @@ bool is_of_two(CollectiveKind kind) {
   return kind == CollectiveKind::send || kind == CollectiveKind::recv;
 }
 
-// One that its backend counts.
-class CountedRegion final : public Region {
- public:
-  CountedRegion(size_t bytes, std::shared_ptr<int> count)
-      : memory_(make_heap_region(bytes)), count_(std::move(count)) {
-    ++*count_;
-  }
-  ~CountedRegion() override { --*count_; }
-  std::byte* data() const override { return memory_->data(); }
-  size_t bytes() const override { return memory_->bytes(); }
-
- private:
-  const std::unique_ptr<Region> memory_;
-  const std::shared_ptr<int> count_;
-};
-
 }  // namespace
 
 // --- operations ---------------------------------------------------------------------------------
@@ -131,7 +115,7 @@ Capabilities SimBackend::capabilities() const {
 std::unique_ptr<Region> SimBackend::allocate(size_t bytes, Device device) {
   if (device.kind != DeviceKind::cpu)
     throw Error(ErrorCode::unavailable, "the simulated backend has memory of the host alone");
-  return std::make_unique<CountedRegion>(bytes, regions_);
+  return std::make_unique<CountedRegion>(make_heap_region(bytes), regions_);
 }
 
 bool SimBackend::packs_itself(const Collective& collective, const Launch& launch) const {

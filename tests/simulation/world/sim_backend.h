@@ -61,7 +61,7 @@ class SimBackend final : public Backend, private Transport {
   std::function<bool(const Collective&, const Launch&)> on_start;
   /// Told of each control message that is posted.
   std::function<void(int to, std::span<const std::byte>)> on_post;
-  int regions() const { return *regions_; }
+  size_t regions() const { return *regions_; }
   /// Control messages that nobody took.
   size_t messages_left() const { return inbox_.size(); }
 
@@ -116,7 +116,7 @@ class SimBackend final : public Backend, private Transport {
   std::vector<bool> has_left_;  // of these, on purpose
   std::vector<bool> is_gone_;   // peers whose link has ended
   std::vector<SimNet::Time> heard_;
-  std::shared_ptr<int> regions_ = std::make_shared<int>(0);
+  std::shared_ptr<size_t> regions_ = std::make_shared<size_t>(0);
   TransportCounters counters_;
   bool is_armed_ = false, has_news_ = false, is_over_ = false;
 };

@@ -29,6 +29,18 @@ std::unique_ptr<SimBackend> SimNet::make_end(int rank) {
   return end;
 }
 
+std::unique_ptr<Backend> SimNet::make_backend(int rank, const Context&, EndHooks hooks) {
+  auto end = make_end(rank);
+  end->on_wake = std::move(hooks.on_wake);
+  end->on_start = std::move(hooks.on_start);
+  end->on_post = std::move(hooks.on_post);
+  return end;
+}
+
+void SimNet::begin_goodbye(int rank) { ends_[place(rank)]->transport()->goodbye(0); }
+
+size_t SimNet::regions_left(int rank) const { return ends_[place(rank)]->regions(); }
+
 // --- links --------------------------------------------------------------------------------------
 
 std::optional<SimNet::Time> SimNet::arrival(int from, int to, size_t bytes) {
@@ -72,7 +84,7 @@ void SimNet::post(int from, int to, std::span<const std::byte> message) {
   if (auto& damage = link(from, to).damage) {
     bytes[static_cast<size_t>(*damage) % bytes.size()] ^= std::byte{0x21};
     damage.reset();
-    if (!damaged_) damaged_ = now();
+    if (!damaged) damaged = now();
     happens(Fault::Kind::damage);
   }
   events_.at(*when, [this, from, to, bytes = std::move(bytes)]() mutable {

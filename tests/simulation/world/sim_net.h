@@ -16,7 +16,7 @@
 #include "tests/simulation/case.h"
 #include "tests/simulation/events.h"
 #include "tests/simulation/random.h"
-#include "tutti/backends/backend.h"
+#include "tests/simulation/world/net.h"
 
 namespace tutti::simulation {
 
@@ -38,35 +38,33 @@ struct SimTraits {
 
 /// All that lies between the simulated ranks: links with their faults, the operations that the
 /// ranks have started, and messages on their way. Events carry what takes time.
-class SimNet {
+class SimNet final : public Net {
  public:
-  using Time = Events::Time;
   SimNet(Events& events, int size, const SimTraits& traits);
-  ~SimNet();
+  ~SimNet() override;
   std::unique_ptr<SimBackend> make_end(int rank);
+  std::unique_ptr<Backend> make_backend(int rank, const Context& context, EndHooks hooks) override;
+
+  // Nothing of a goodbye takes time here.
+  void begin_goodbye(int rank) override;
+  bool is_written(int) override { return true; }
+  bool is_flushed(int) override { return true; }
+  void end(int) override {}
 
   // --- faults ---
-  void kill(int rank);
-  void reset(int one, int other);
-  void half_open(int from, int to, Time until);
-  void delay(int one, int other, Micros more);
-  void clog(int one, int other, Time until);
-  void slow(int one, int other, int64_t bytes_a_second);
-  void damage(int from, int to, int64_t place) { link(from, to).damage = place; }
-  /// All faults of links are over.
-  void heal();
+  void kill(int rank) override;
+  void reset(int one, int other) override;
+  void half_open(int from, int to, Time until) override;
+  void delay(int one, int other, Micros more) override;
+  void clog(int one, int other, Time until) override;
+  void slow(int one, int other, int64_t bytes_a_second) override;
+  void damage(int from, int to, int64_t place) override { link(from, to).damage = place; }
+  void heal() override;
 
-  /// When the first message got a wrong byte.
-  std::optional<Time> damaged() const { return damaged_; }
-  /// The faults that met something.
-  FaultKinds faults;
-  /// Lists what ranks did that no backend has to bear.
-  std::vector<std::string> broken_promises;
-  /// Operations that the ranks have not released yet.
-  size_t operations_left(int rank) const;
-  size_t tickets_left(int rank) const { return tickets_.at(place(rank)).size(); }
-  /// Whether an operation that is not over works in this memory.
-  bool is_used(int rank, const std::byte* begin, size_t bytes) const;
+  size_t operations_left(int rank) const override;
+  size_t tickets_left(int rank) const override { return tickets_.at(place(rank)).size(); }
+  size_t regions_left(int rank) const override;
+  bool is_used(int rank, const std::byte* begin, size_t bytes) const override;
 
  private:
   friend class SimBackend;
@@ -109,7 +107,6 @@ class SimNet {
   };
   using BoxKey = std::tuple<int, int, uint64_t, uint32_t>;
 
-  void happens(Fault::Kind kind) { faults.set(static_cast<size_t>(kind)); }
   static size_t place(int rank) { return static_cast<size_t>(rank); }
   Link& link(int from, int to) { return links_[place(from) * place(size_) + place(to)]; }
   Time now() const { return events_.now(); }
@@ -152,7 +149,6 @@ class SimNet {
   std::map<Key, std::unique_ptr<Meeting>> meetings_;
   std::map<uint64_t, SimOperation*> operations_;  // by their ids
   uint64_t last_id_ = 0;
-  std::optional<Time> damaged_;
   std::vector<std::map<Ticket, SimTicket>> tickets_;  // of each rank
   std::map<BoxKey, Box> boxes_;
   std::vector<std::vector<std::pair<uint64_t, uint64_t>>> discarded_;  // tags, of each rank

@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <csignal>
 
+#include "tests/simulation/world/stream_net.h"
 #include "tutti/base/text.h"
 
 namespace tutti::simulation {
 
-SimTraits SimWorld::traits_of(const Case& from) {
-  const auto& world = from.world;
+SimTraits SimWorld::traits_of(const World& world) {
   SimTraits traits;
   traits.latency = world.latency;
   traits.bandwidth = world.bandwidth;
@@ -24,12 +24,17 @@ SimTraits SimWorld::traits_of(const Case& from) {
   return traits;
 }
 
+std::unique_ptr<Net> SimWorld::make_net(Events& events, const World& world) {
+  if (world.over_streams) return std::make_unique<StreamNet>(events, world);
+  return std::make_unique<SimNet>(events, world.size, traits_of(world));
+}
+
 SimWorld::SimWorld(const Case& from, bool with_trace)
     : case_(from),
       with_trace_(with_trace),
       began_(events_.now()),
       random_(from.world.salt, 11),
-      net_(events_, from.world.size, traits_of(from)) {
+      net_(make_net(events_, from.world)) {
   record().ranks.resize(static_cast<size_t>(from.world.size));
   for (const auto& fault : from.faults) troubles_.push_back({fault});
   for (int rank = 0; rank < from.world.size; ++rank)
@@ -54,7 +59,7 @@ Outcome SimWorld::run() {
     if (starts[rank]) ranks_[rank]->start();
   if (case_.world.heals_at > 0)
     events_.at(time_of(case_.world.heals_at), [this] {
-      net_.heal();
+      net_->heal();
       for (auto& rank : ranks_) rank->heal();
     });
   constexpr uint64_t kMostEvents = 200000;
@@ -64,10 +69,10 @@ Outcome SimWorld::run() {
     ++events;
   record().hit_the_limit = !events_.empty();
   record().ended = micros();
-  if (net_.damaged()) record().damaged = micros_of(*net_.damaged());
+  if (net_->damaged) record().damaged = micros_of(*net_->damaged);
   for (auto& rank : ranks_) rank->look_back();
-  record().faults |= net_.faults;
-  for (auto& promise : net_.broken_promises) record().broken_promises.push_back(promise);
+  record().faults |= net_->faults;
+  for (auto& promise : net_->broken_promises) record().broken_promises.push_back(promise);
   return std::move(outcome_);
 }
 
@@ -132,22 +137,22 @@ void SimWorld::apply(const Fault& fault) {
       rank(fault.rank).stand_still(end_of(fault), fault.kind == Kind::jump);
       break;
     case Kind::reset:
-      net_.reset(fault.rank, fault.peer);
+      net_->reset(fault.rank, fault.peer);
       break;
     case Kind::half_open:
-      net_.half_open(fault.rank, fault.peer, end_of(fault));
+      net_->half_open(fault.rank, fault.peer, end_of(fault));
       break;
     case Kind::delay:
-      net_.delay(fault.rank, fault.peer, fault.amount);
+      net_->delay(fault.rank, fault.peer, fault.amount);
       break;
     case Kind::clog:
-      net_.clog(fault.rank, fault.peer, end_of(fault));
+      net_->clog(fault.rank, fault.peer, end_of(fault));
       break;
     case Kind::slow_link:
-      net_.slow(fault.rank, fault.peer, std::max<int64_t>(fault.amount, 1));
+      net_->slow(fault.rank, fault.peer, std::max<int64_t>(fault.amount, 1));
       break;
     case Kind::damage:
-      net_.damage(fault.rank, fault.peer, fault.amount);
+      net_->damage(fault.rank, fault.peer, fault.amount);
       break;
     case Kind::abandons:
       if (rank(fault.rank).is_killed()) return;

@@ -11,6 +11,7 @@
 #include "tests/simulation/events.h"
 #include "tests/simulation/record.h"
 #include "tests/simulation/run.h"
+#include "tests/simulation/world/net.h"
 #include "tests/simulation/world/rank.h"
 #include "tests/simulation/world/sim_net.h"
 
@@ -26,7 +27,7 @@ class SimWorld {
 
   const Case& from() const { return case_; }
   Events& events() { return events_; }
-  SimNet& net() { return net_; }
+  Net& net() { return *net_; }
   Record& record() { return outcome_.record; }
   RankRecord& record_of(int rank) { return record().ranks.at(static_cast<size_t>(rank)); }
   SimRank& rank(int number) { return *ranks_.at(static_cast<size_t>(number)); }
@@ -55,7 +56,8 @@ class SimWorld {
   void note(int rank, std::string_view what, std::string_view text);
 
  private:
-  static SimTraits traits_of(const Case& from);
+  static SimTraits traits_of(const World& world);
+  static std::unique_ptr<Net> make_net(Events& events, const World& world);
   /// A fault of the case, and what became of it.
   struct Trouble {
     Fault fault;
@@ -76,7 +78,7 @@ class SimWorld {
   bool is_stopped_ = false;
   Random random_;
   Outcome outcome_;
-  SimNet net_;
+  const std::unique_ptr<Net> net_;
   std::vector<Trouble> troubles_;
   unsigned phases_seen_ = 0;  // a bit for each
   std::vector<std::unique_ptr<SimRank>> ranks_;

@@ -1,0 +1,57 @@
+// What the bytes tier adds to a drawn case, from a stream of random numbers of its own.
+
+#include <algorithm>
+#include <set>
+#include <string>
+
+#include "tests/simulation/draw.h"
+#include "tests/simulation/random.h"
+
+namespace tutti::simulation {
+
+namespace {
+
+// Some tensors are long enough to wait at their sender, to be cut and to keep a slow link busy.
+void make_some_long(Case& drawn, Random& random) {
+  std::set<std::string> names;
+  for (const auto& scripts : drawn.ranks)
+    for (const auto& script : scripts)
+      for (const auto& action : script)
+        for (const auto& operation : action.operations) names.insert(operation.name);
+  std::set<std::string> long_ones;
+  for (const auto& name : names)
+    if (random.chance(200)) long_ones.insert(name);
+  const auto factor = static_cast<int64_t>(uint64_t{4} << random.below(7));
+  for (auto& scripts : drawn.ranks)
+    for (auto& script : scripts)
+      for (auto& action : script)
+        for (auto& operation : action.operations) {
+          if (!long_ones.contains(operation.name)) continue;
+          operation.rows *= factor;
+          for (auto& rows : operation.splits) rows *= factor;
+        }
+}
+
+}  // namespace
+
+void draw_streams(Case& drawn, uint64_t seed) {
+  constexpr uint64_t kStreams = 5;
+  Random random(seed, kStreams);
+  auto& world = drawn.world;
+  world.over_streams = true;
+  // The backend over streams cancels at once, says why its operations failed, moves on the rank's
+  // own threads, and takes no blocking calls.
+  world.cannot_cancel = world.fails_before_reason = false;
+  world.works_elsewhere = world.serves_blocking = false;
+  if (random.chance(200)) world.bandwidth = int64_t{1} << random.between(13, 16);
+  // A buffer passes its bytes once in two latencies.
+  const Micros least = 2 * world.latency * (1 << 14) / kSecond;
+  if (random.chance(400))
+    world.buffer = std::max<int64_t>(int64_t{1} << random.between(5, 13), least);
+  if (random.chance(500)) world.splits = random.between(1, 1000);
+  if (random.chance(600)) world.credit = int64_t{512} << random.below(5);
+  if (random.chance(500)) world.segment_bytes = int64_t{32} << random.below(8);
+  if (random.chance(400)) make_some_long(drawn, random);
+}
+
+}  // namespace tutti::simulation
