@@ -435,7 +435,12 @@ void Execution::give_up() {
 
 void Execution::release() {
   cancel();
-  for (auto& lane : lanes_) drop(std::move(lane));
+  for (auto& lane : lanes_) {
+    // Each of them has its ticket back, as far as the transport is done with it.
+    static_cast<void>(has_received(*lane));
+    static_cast<void>(has_sent(*lane));
+    drop(std::move(lane));
+  }
   lanes_.clear();
   state_ = OperationState::done;
   pool_.give_back(this);

@@ -55,7 +55,6 @@ Transfer* StreamCore::make_transfer(int peer, uint64_t tag, uint32_t key, bool i
   ++transfer->generation;
   transfer->stage = Stage::failed;
   transfer->is_send = is_send;
-  transfer->cancelled = false;
   transfer->peer = peer;
   transfer->tag = tag;
   transfer->key = key;

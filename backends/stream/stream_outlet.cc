@@ -100,10 +100,7 @@ void Outlet::cancel(Transfer* transfer) {
     case Stage::closing: {
       OutFrame* frame = wire_.front();
       while (frame && frame->transfer != transfer) frame = frame->next;
-      if (frame && frame->written > 0) {
-        transfer->cancelled = true;
-        return;
-      }
+      if (frame && frame->written > 0) return leave_alone(frame);
       if (frame) {
         if (frame->type == FrameType::eager) credit_ += eager_cost(frame->payload_bytes);
         owed_ += frame->returned;
@@ -122,6 +119,17 @@ void Outlet::cancel(Transfer* transfer) {
       return;
   }
   transfer->stage = Stage::failed;
+}
+
+// What is left of a frame that has begun must be written, but the memory of its message is the
+// caller's again.
+void Outlet::leave_alone(OutFrame* frame) {
+  Transfer* transfer = std::exchange(frame->transfer, nullptr);
+  frame->copy.assign(frame->payload, frame->payload + frame->payload_bytes);
+  frame->payload = frame->copy.data();
+  transfer->moved += frame->payload_bytes;
+  transfer->stage = transfer->moved == transfer->bytes ? Stage::done : Stage::failed;
+  if (transfer->stage == Stage::failed) withdraw(transfer);
 }
 
 bool Outlet::may_start() const {
@@ -237,15 +245,13 @@ void Outlet::frame_through(OutFrame* frame) {
     if (frame->type == FrameType::control) control_bytes_ -= frame->payload_bytes;
     return release(frame);
   }
-  Transfer* transfer = frame->transfer;
-  transfer->moved += frame->payload_bytes;
   counters.bytes_sent += frame->payload_bytes;
+  Transfer* transfer = frame->transfer;
+  if (transfer == nullptr) return release(frame);  // it was cancelled meanwhile
+  transfer->moved += frame->payload_bytes;
   if (transfer->moved == transfer->bytes) {
     ++counters.messages_sent;
     transfer->stage = Stage::done;
-  } else if (transfer->cancelled) {
-    withdraw(transfer);
-    transfer->stage = Stage::failed;
   } else {
     transfer->stage = Stage::granted;
     granted_.push(transfer);

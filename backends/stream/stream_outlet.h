@@ -38,7 +38,7 @@ class Outlet {
   /// The peer wants, or does not want, an announced send.
   void grant(Transfer* transfer, Ticket remote);
   void refuse(Transfer* transfer);
-  /// Gives a send up; it is over now, or as soon as the frame that is being written is through.
+  /// Gives a send up; it is over now, and its memory is not read any more.
   void cancel(Transfer* transfer);
   /// Throws Error(corrupt_data) if the peer returns more credit than there is.
   void add_credit(uint64_t cost);
@@ -65,6 +65,7 @@ class Outlet {
   OutFrame* data_of(Transfer* transfer);
   void written(size_t bytes);
   void frame_through(OutFrame* frame);
+  void leave_alone(OutFrame* frame);
   void withdraw(Transfer* transfer);
   void release(OutFrame* frame);
 

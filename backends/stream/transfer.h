@@ -30,7 +30,6 @@ struct Transfer {
   uint32_t generation = 0;  // of the slot, so that a ticket of an earlier user is known as old
   Stage stage = Stage::unused;
   bool is_send = false;
-  bool cancelled = false;  // send: given up while a frame of it was being written
   int peer = -1;
   uint64_t tag = 0;
   uint32_t key = 0;

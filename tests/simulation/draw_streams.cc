@@ -13,6 +13,8 @@ namespace {
 
 // Some tensors are long enough to wait at their sender, to be cut and to keep a slow link busy.
 void make_some_long(Case& drawn, Random& random) {
+  // Many small pieces take an event each.
+  drawn.world.buffer = std::max<int64_t>(drawn.world.buffer, 1024);
   std::set<std::string> names;
   for (const auto& scripts : drawn.ranks)
     for (const auto& script : scripts)

@@ -152,6 +152,17 @@ size_t SimLink::write(int end, std::span<const iovec> parts) {
 }
 
 void SimLink::send(int from, uint64_t bytes) {
+  // A slow line brings what was written at once in packets, one after another.
+  constexpr uint64_t kPackets = 20;  // a second, at least
+  const uint64_t most = std::max<uint64_t>(shape_.bytes_per_second / kPackets, 1);
+  while (bytes > 0) {
+    send_packet(from, std::min(bytes, most));
+    bytes -= std::min(bytes, most);
+  }
+  watch_reader(from);
+}
+
+void SimLink::send_packet(int from, uint64_t bytes) {
   Way& way = way_from(from);
   way.written += bytes;
   const auto nanoseconds = bytes * 1'000'000'000 / shape_.bytes_per_second;
@@ -165,7 +176,6 @@ void SimLink::send(int from, uint64_t bytes) {
   }
   if (!way.flight.empty()) when = std::max(when, way.flight.back().when);
   way.flight.push_back({when, way.written});
-  watch_reader(from);
 }
 
 size_t SimLink::read(int end, std::span<const iovec> parts) {

@@ -126,6 +126,7 @@ class SimLink {
   void close(int end);
 
   void send(int from, uint64_t bytes);
+  void send_packet(int from, uint64_t bytes);
   void acknowledge(Way& way);
   void come(Way& way);  // takes in what has come by now, both ways
   bool has_ended(const Way& way) const;

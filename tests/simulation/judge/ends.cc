@@ -66,7 +66,8 @@ bool may_be_silent(const View& view, int rank) {
   });
 }
 
-// The longest way of a message, behind all data that there is.
+}  // namespace
+
 Micros longest_way(const Case& from) {
   // To be woken and to take turns costs a moment, and pollers count milliseconds.
   constexpr Micros kTurns = kSecond / 500;
@@ -78,14 +79,26 @@ Micros longest_way(const Case& from) {
         (bandwidth == 0 || fault.amount < bandwidth))
       bandwidth = fault.amount;
   }
+  int64_t copies = 1;
+  if (from.world.over_streams) {
+    // A buffer passes its bytes once in the time that they and the answer to them take. The rounds
+    // of a schedule bring the elements, with a frame around them, to several ranks; a long message
+    // is announced first.
+    const int64_t by_buffer = from.world.buffer * kSecond / (2 * way);
+    bandwidth = bandwidth == 0 ? by_buffer : std::min(bandwidth, by_buffer);
+    copies = 2 * from.world.size;
+    way *= 4;
+  }
   if (bandwidth == 0) return way;
   int64_t bytes = 1 << 14;  // control messages
   for (const auto& scripts : from.ranks)
     for (const auto& script : scripts)
       for (const auto& action : script)
-        for (const auto& operation : action.operations) bytes += operation.bytes() + 64;
+        for (const auto& operation : action.operations) bytes += copies * (operation.bytes() + 64);
   return way + bytes * kSecond / bandwidth;
 }
+
+namespace {
 
 // The limits of I1, after each kind of cause.
 struct Limits {

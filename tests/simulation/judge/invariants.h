@@ -77,6 +77,9 @@ void the_idle_are_left_alone(const View& view, Findings& findings);
 // I16: retired memory goes only when it is not used.
 void memory_outlives_its_use(const View& view, Findings& findings);
 
+/// The longest way of a message, behind all data that there is.
+Micros longest_way(const Case& from);
+
 /// Why an operation may not have ended with the error that it has, as docs/failures.md says;
 /// empty: it may.
 std::string why_not(const View& view, const OperationRecord& operation);

@@ -481,6 +481,7 @@ void SimRank::log(LogLevel level, const std::string& line) {
 // --- the end of the world -----------------------------------------------------------------------
 
 void SimRank::look_back() {
+  is_past_ = true;
   auto& record = world_.record_of(rank_);
   if (!is_killed_) {
     const bool waits = drivers() > 0 || (is_closing_ && !is_over_) || node_->pending();

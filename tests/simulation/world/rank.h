@@ -173,6 +173,7 @@ class SimRank final : private Outside {
   Door door_ = Door::open;
   std::optional<Error> broken_;
   bool is_closing_ = false, is_leaving_ = false, is_over_ = false, is_killed_ = false;
+  bool is_past_ = false;  // the world has ended
   std::string closing_error_;
   Time leaves_by_;
 

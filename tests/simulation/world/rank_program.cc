@@ -478,7 +478,7 @@ void SimRank::allocate(size_t bytes) {
   taken_ = 0;
   region_ = std::make_unique<ProgramRegion>(
       memory_, [this, begin = memory_->data(), bytes, kept = memory_] {
-        if (!is_killed_ && world_.net().is_used(rank_, begin, bytes))
+        if (!is_killed_ && !is_past_ && world_.net().is_used(rank_, begin, bytes))
           world_.record_of(rank_).memory_retired_in_use = true;
       });
 }
