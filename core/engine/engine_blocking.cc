@@ -164,7 +164,7 @@ void Engine::await_cause(const Error* reason) {
   const auto since = Clock::now();
   int idle_rounds = 0;
   while (node_->may_hear_why(reason, since, Clock::now()))
-    if (!step()) rest(Deadline::at(since + Node::kLongestSilence), idle_rounds);
+    if (!step()) rest(Deadline::at(node_->hears_no_more_at(since)), idle_rounds);
 }
 
 }  // namespace tutti

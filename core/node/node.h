@@ -90,8 +90,10 @@ class Node {
   bool may_hear_why(const Error* reason, Clock::time_point since, Clock::time_point now) const;
   /// The error with which the blocking call then ends.
   Error why_blocking_failed(const Error* reason) const;
-  /// When may_hear_why() ends, at the latest.
-  static constexpr Clock::duration kLongestSilence = std::chrono::seconds(1);
+  /// When to ask may_hear_why() again if no step has moved; max() while only steps can tell.
+  Clock::time_point hears_no_more_at(Clock::time_point since) const {
+    return phase_ == Phase::inquiring ? Clock::time_point::max() : since + kLongestSilence;
+  }
   /// Why a blocking call cannot begin; null: it may.
   const Error* why_none_begins() const { return refusal_ ? &*refusal_ : nullptr; }
   /// Whether this rank was healthy until it closed, so that its peers are told goodbye.
@@ -111,6 +113,7 @@ class Node {
   static constexpr Clock::duration kLongestInquiry = Inquiry::kLongest;
 
  private:
+  static constexpr Clock::duration kLongestSilence = std::chrono::seconds(1);
   void become(Phase next);
   bool operations_go_on() const { return phase_ == Phase::running || phase_ == Phase::departing; }
   bool take(Batch& batch, Clock::time_point now);

@@ -162,6 +162,9 @@ Micros needed_left(const View& view, const OperationRecord& operation) {
     }
     if (first == kNever || farewell < first) first = farewell;
   }
+  // A pair that two ranks have prepared goes on without rank 0, until one of the two leaves.
+  if (is_pair && asked->root > 0 && first != kNever && view.rank(asked->root).farewell != kNever)
+    first = std::max(first, view.rank(asked->root).farewell);
   if (is_pair && asked->root == kAnyRank && last != kNever)
     first = first == kNever ? last : std::min(first, last);
   return first;

@@ -176,7 +176,7 @@ void SimRank::rest(bool moved, bool had_drivers) {
     if (moved) return plan_turn(now);
     auto due = node_->wake_at_for_driver();
     if (call_ && call_->failed_since)
-      due = std::min(due, *call_->failed_since + Node::kLongestSilence);
+      due = std::min(due, node_->hears_no_more_at(*call_->failed_since));
     if (!node_->arm()) return plan_turn(now);
     return sleep(due);
   }
