@@ -263,6 +263,26 @@ std::string why_not_left(const View& view, const OperationRecord& operation) {
   return "";
 }
 
+// What the program of a rank closes with; empty: it closes of its own accord.
+std::string closing_text(const Case& from, int rank) {
+  for (const auto& script : from.ranks.at(static_cast<size_t>(rank)))
+    for (const auto& action : script)
+      if (action.kind == Action::Kind::close) return action.text;
+  return "";
+}
+
+// Whoever tells of a rank that left passes on that rank's error, not its own.
+std::string why_not_its_text(const View& view, const OperationRecord& operation) {
+  const std::string said = closing_text(view.from, operation.error_rank);
+  const bool tells_one = operation.error_text.find("because of an error (") != std::string::npos;
+  if (said.empty()) return tells_one ? "that rank closed without an error" : "";
+  // A link that ends may take the farewell along.
+  if (!tells_one && (view.has_fault(Kind::half_open) || view.has_fault(Kind::reset))) return "";
+  const bool is_told =
+      operation.error_text.find("because of an error (" + said + ")") != std::string::npos;
+  return is_told ? "" : fmt::format("that rank closed because of \"{}\"", said);
+}
+
 }  // namespace
 
 std::string why_not(const View& view, const OperationRecord& operation) {
@@ -287,8 +307,10 @@ std::string why_not(const View& view, const OperationRecord& operation) {
     case ErrorCode::peer_silent:
       if (!is_named) return "it names no rank";
       return may_be_silent(view, named) ? "" : "that rank answers";
-    case ErrorCode::peer_left:
-      return why_not_left(view, operation);
+    case ErrorCode::peer_left: {
+      const auto why = why_not_left(view, operation);
+      return why.empty() ? why_not_its_text(view, operation) : why;
+    }
     case ErrorCode::closed: {
       const Micros closing = view.rank(self).closing;
       return closing != kNever && closing <= operation.ended ? "" : "its program had not closed";

@@ -157,6 +157,19 @@ TEST(Ends, ANameIsADuplicateOnlyWhileItIsPending) {
   EXPECT_TRUE(is_fine(world, errors_have_one_cause));
 }
 
+TEST(Ends, ARankThatLeftIsNamedWithItsOwnError) {
+  SmallWorld world(kSums);
+  world.rank(0).closing = 40;
+  world.fail(1, "t", ErrorCode::peer_left, 0, 50);
+  EXPECT_TRUE(is_fine(world, errors_have_one_cause));
+  world.operation(1, "t").error_text = "rank 0 closed because of an error (bad), so nothing";
+  EXPECT_FALSE(is_fine(world, errors_have_one_cause));
+  world.from().ranks[0][0].push_back({Action::Kind::close, {}, "bad"});
+  EXPECT_TRUE(is_fine(world, errors_have_one_cause));
+  world.from().ranks[0][0].back().text = "worse";
+  EXPECT_FALSE(is_fine(world, errors_have_one_cause));
+}
+
 TEST(Ends, TwoOthersThatSendEachOtherDoNotNeedTheLeaver) {
   SmallWorld world(
       "world size=4\nranks 1: submit p send 4 root=2\nranks 2: submit p recv 4 root=1\n");
