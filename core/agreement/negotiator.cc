@@ -165,15 +165,17 @@ void Negotiator::release_from_any() {
   });
 }
 
-// The operation never ends if a rank left that neither asked for it nor joined. For an operation
-// between two ranks that is the other one; an operation of all ranks names the first that left.
+// An operation of all ranks never ends if one of them left that had not joined, even if it had
+// asked for it: the others do not ask for it any more. Its error names the first that left. An
+// operation of two ranks never ends if the other one left and had not asked for it.
 const Error* Negotiator::hopeless(const Pending& pending) const {
   if (!left_) return nullptr;
   const auto first = std::find_if(pending.requests.begin(), pending.requests.end(),
                                   [](const auto& request) { return request.has_value(); });
   for (size_t rank = 0; rank < gone_.size(); ++rank) {
-    if (!gone_[rank] || pending.requests[rank] || joined_[rank]) continue;
+    if (!gone_[rank] || joined_[rank]) continue;
     if (!pending.is_pair) return &*left_;
+    if (pending.requests[rank]) continue;
     if ((*first)->signature.root == static_cast<int>(rank)) return &*gone_[rank];
   }
   return nullptr;

@@ -329,5 +329,18 @@ TEST(Negotiator, AJoinIsNotAwaitedOnceOneLeftThatHadNotJoined) {
   EXPECT_FALSE(ready[0].error);
 }
 
+// The ranks that have not asked for it by then do not ask any more.
+TEST(Negotiator, WhatARankAskedForBeforeItLeftFailsOnTheOthers) {
+  Negotiator negotiator(3);
+  for (const int rank : {0, 1}) negotiator.add(rank, request("a"), kAsked);
+  EXPECT_TRUE(negotiator.take_ready().empty());
+  negotiator.leave(1, Error(ErrorCode::peer_left, "rank 1 left"));
+  const auto ready = negotiator.take_ready();
+  ASSERT_EQ(ready.size(), 1u);
+  ASSERT_TRUE(ready[0].error);
+  EXPECT_STREQ(ready[0].error->what(), "rank 1 left");
+  EXPECT_TRUE(negotiator.idle());
+}
+
 }  // namespace
 }  // namespace tutti
