@@ -81,27 +81,6 @@ TEST(Blocking, RanksThatDisagreeAllHearTheSameAndGoOn) {
             3);
 }
 
-TEST(Blocking, ALateRankIsReportedAndWaitedFor) {
-  std::mutex mutex;
-  std::string log;
-  test::run_threads(
-      2,
-      [&](Communicator& comm) {
-        if (comm.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(600));
-        std::vector<float> one(1, 1.0f);
-        comm.allreduce_blocking("late", one, ReduceOp::sum);
-        EXPECT_EQ(one[0], 2.0f);
-      },
-      [&](Options& options) {
-        options.stall_warning = 0.2;
-        options.log = [&](LogLevel, std::string_view line) {
-          const std::lock_guard lock(mutex);
-          log += fmt::format("{}\n", line);
-        };
-      });
-  EXPECT_NE(log.find("\"late\", a blocking call, waits for rank 1 since 0."), log.npos) << log;
-}
-
 TEST(Blocking, APeerThatLeavesIsNamed) {
   test::run_threads(2, [](Communicator& comm) {
     std::vector<float> one(1, 1.0f);

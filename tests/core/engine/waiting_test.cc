@@ -1,11 +1,14 @@
-// What waits for ranks that are late, or for ever: limits, errors that say who and why, and where
-// the time of the waiting went.
+// Threads and processes that wait for ranks that are late, or for ever: what holds nobody up,
+// errors that say who and why, and where the time of the waiting went. Which rank is named and
+// when, in any order of events, tests/core/node/limits_test.cc and the simulation show without
+// waiting.
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -21,16 +24,20 @@ using std::chrono::milliseconds;
 using testing::AllOf;
 using testing::HasSubstr;
 
+void run_over(const std::string& backend, int size, const test::RankFunction& body,
+              const test::Tune& tune = {}) {
+  if (backend == "memory") return test::run_threads(size, body, tune);
+  test::run_processes(size, body, [&](Options& options) {
+    options.backend = backend;
+    if (tune) tune(options);
+  });
+}
+
 class Waiting : public testing::TestWithParam<const char*> {
  protected:
   void run(int size, const test::RankFunction& body, const test::Tune& tune = {}) {
-    if (std::string(GetParam()) == "memory") return test::run_threads(size, body, tune);
-    test::run_processes(size, body, [&](Options& options) {
-      options.backend = GetParam();
-      if (tune) tune(options);
-    });
+    run_over(GetParam(), size, body, tune);
   }
-  bool shares_memory() const { return std::string(GetParam()) != "tcp"; }
 };
 INSTANTIATE_TEST_SUITE_P(Backends, Waiting, testing::Values("memory", "shm", "tcp"),
                          [](const auto& info) { return std::string(info.param); });
@@ -50,108 +57,89 @@ Error error_of(Function&& function, double most_seconds) {
 
 // --- TUTTI_OPERATION_TIMEOUT --------------------------------------------------------------------
 
-constexpr double kLimit = 1.5;
-constexpr auto kLate = milliseconds(5000);  // and gone then, which is another error
-void limit(Options& options) { options.operation_timeout = kLimit; }
+constexpr double kLimit = 1;
+constexpr auto kLate = milliseconds(3500);  // and gone then, which is another error
 
-void expect_overdue(const Error& error, int late, const std::string& tensor,
+// Rank `late` of `size` does not make the call that the others make after some steps.
+void expect_overdue(const std::string& backend, int size, int late,
+                    const std::function<void(Communicator&, std::vector<float>&)>& step,
                     const std::string& last) {
-  EXPECT_EQ(error.code(), ErrorCode::timeout) << error.what();
-  EXPECT_EQ(error.rank(), late) << error.what();
-  EXPECT_EQ(error.tensor(), tensor);
-  EXPECT_THAT(error.what(),
-              AllOf(HasSubstr("TUTTI_OPERATION_TIMEOUT=1.5"),
-                    HasSubstr(fmt::format("waits for rank {}. Rank {} is alive", late, late)),
-                    HasSubstr(last)));
-}
-
-TEST_P(Waiting, ARankThatNeverSubmitsIsNamedWhenTheTimeIsUp) {
-  // Each in turn: rank 0 is the one that matches names.
-  for (const int late : {0, 2}) {
-    run(
-        3,
-        [&](Communicator& comm) {
-          std::vector<float> values(1000, 1.0f);
-          comm.allreduce("before", values).wait();
-          if (comm.rank() == late) {
-            std::this_thread::sleep_for(kLate);
-            return;
-          }
-          expect_overdue(error_of([&] { comm.allreduce("x", values).wait(); }, kLimit + 3), late,
-                         "x", "last submitted \"before\"");
-        },
-        limit);
-  }
-}
-
-TEST_P(Waiting, ALateRankInAReplayedStepIsNamedWhenTheTimeIsUp) {
-  run(
-      2,
-      [](Communicator& comm) {
-        std::vector<float> a(1000, 1.0f), b(1000, 1.0f);
-        for (int step = 0; step < 10; ++step) {
-          comm.allreduce("a", a).wait();
-          comm.allreduce("b", b).wait();
-        }
-        if (comm.rank() == 1) {
-          std::this_thread::sleep_for(kLate);
-          return;
-        }
-        expect_overdue(error_of([&] { comm.allreduce("a", a).wait(); }, kLimit + 3), 1, "a",
-                       "last submitted \"b\"");
-      },
-      limit);
-}
-
-TEST_P(Waiting, ALateRankInABlockingCallIsNamedWhenTheTimeIsUp) {
-  run(
-      2,
+  run_over(
+      backend, size,
       [&](Communicator& comm) {
-        std::vector<float> values(10, 1.0f);
-        for (int step = 0; step < 3; ++step) comm.allreduce_blocking("before", values);
-        if (comm.rank() == 1) {
+        std::vector<float> values(1000, 1.0f);
+        for (int i = 0; i < 10; ++i) step(comm, values);
+        if (comm.rank() == late) {
           std::this_thread::sleep_for(kLate);
           return;
         }
-        expect_overdue(error_of([&] { comm.allreduce_blocking("x", values); }, kLimit + 3), 1, "x",
-                       shares_memory() ? "after 3 blocking calls" : "before");
+        const Error error = error_of([&] { step(comm, values); }, kLimit + 2);
+        EXPECT_EQ(error.code(), ErrorCode::timeout) << error.what();
+        EXPECT_EQ(error.rank(), late) << error.what();
+        EXPECT_EQ(error.tensor(), "x");
+        EXPECT_THAT(error.what(),
+                    AllOf(HasSubstr("TUTTI_OPERATION_TIMEOUT=1 s"),
+                          HasSubstr(fmt::format("waits for rank {}. Rank {} is alive", late, late)),
+                          HasSubstr(last)));
       },
-      limit);
+      [](Options& options) { options.operation_timeout = kLimit; });
+}
+
+TEST(OperationTimeout, NamesALateRankInAReplayedStepOverSockets) {
+  expect_overdue(
+      "tcp", 3, 2, [](Communicator& comm, auto& values) { comm.allreduce("x", values).wait(); },
+      "last submitted \"x\"");
+}
+
+TEST(OperationTimeout, NamesALateRankInABlockingCallOfProcesses) {
+  expect_overdue(
+      "shm", 2, 1, [](Communicator& comm, auto& values) { comm.allreduce_blocking("x", values); },
+      "after 10 blocking calls");
 }
 
 // --- what holds nothing up ----------------------------------------------------------------------
 
-// A callback of rank 1 takes longer than the time after which a rank counts as silent. Meanwhile
-// rank 1 takes part in everything else, whether or not a thread of it waits.
-TEST_P(Waiting, ACallbackThatTakesLongHoldsUpNoOtherRank) {
-  for (const bool waits : {false, true})
-    run(
-        2,
-        [&](Communicator& comm) {
-          std::vector<float> a(1000, 1.0f), b(300'000, 1.0f), c(10, 1.0f);
-          if (comm.rank() == 0) {
-            comm.barrier_blocking();
-            comm.allreduce("a", a).wait();
-            const auto since = Clock::now();
-            comm.allreduce("b", b).wait();
-            EXPECT_LT(std::chrono::duration<double>(Clock::now() - since).count(), 3);
-            std::this_thread::sleep_for(milliseconds(4500));
-            comm.allreduce("c", c).wait();
-            return;
-          }
-          std::atomic<bool> is_over{false};
-          comm.allreduce("a", a).then([&](std::exception_ptr) {
-            std::this_thread::sleep_for(milliseconds(4500));
-            is_over = true;
-          });
-          comm.barrier_blocking();  // rank 0 submits only now, so the Work was not over before
-          const Work other = comm.allreduce("b", b);
+// A callback of rank 1 stands still until rank 0 is through with all else. Meanwhile rank 1 takes
+// part in everything, whether or not a thread of it waits.
+void expect_that_a_callback_holds_nothing_up(const char* backend, bool waits) {
+  SCOPED_TRACE(backend);
+  std::atomic<bool> is_through{false}, is_over{false};
+  test::run_threads(
+      2,
+      [&](Communicator& comm) {
+        std::vector<float> a(1000, 1.0f), b(300'000, 1.0f), c(10, 1.0f);
+        if (comm.rank() == 0) {
+          comm.barrier_blocking();
+          comm.allreduce("a", a).wait();
+          comm.allreduce("b", b).wait();
           if (waits) comm.allreduce("c", c).wait();
-          while (!is_over) std::this_thread::sleep_for(milliseconds(5));
-          EXPECT_TRUE(other.done());
+          EXPECT_FALSE(is_over);
+          is_through = true;
           if (!waits) comm.allreduce("c", c).wait();
-        },
-        [](Options& options) { options.peer_timeout = 3; });
+          return;
+        }
+        comm.allreduce("a", a).then([&](std::exception_ptr) {
+          const auto deadline = Deadline::after(10);
+          while (!is_through && !deadline.passed()) std::this_thread::sleep_for(milliseconds(1));
+          EXPECT_TRUE(is_through) << "rank 0 waited for the callback";
+          is_over = true;
+        });
+        comm.barrier_blocking();  // rank 0 submits only now, so the Work was not over before
+        const Work other = comm.allreduce("b", b);
+        if (waits) comm.allreduce("c", c).wait();
+        while (!is_over) std::this_thread::sleep_for(milliseconds(1));
+        EXPECT_TRUE(other.done());
+        if (!waits) comm.allreduce("c", c).wait();
+      },
+      [&](Options& options) {
+        options.backend = backend;
+        options.peer_timeout = 60;  // a rank that stands still is late, and nothing else
+      });
+}
+
+TEST(LongCallbacks, HoldUpNoOtherRank) {
+  for (const char* backend : {"memory", "tcp"})
+    for (const bool waits : {false, true}) expect_that_a_callback_holds_nothing_up(backend, waits);
 }
 
 // A thread of rank 0 waits for what rank 1 submits only after a blocking call, which another thread
@@ -179,21 +167,25 @@ TEST_P(Waiting, ABlockingCallPassesAThreadThatWaits) {
 
 // --- what never meets ---------------------------------------------------------------------------
 
-TEST_P(Waiting, ABlockingAndAnAsynchronousCallOfOneNameEndWithAnErrorThatSaysSo) {
-  run(2, [&](Communicator& comm) {
+void blocking_and_asynchronous(Communicator& comm, float& one) {
+  if (comm.rank() == 0)
+    comm.allreduce_blocking("x", std::span(&one, 1), ReduceOp::sum);
+  else
+    comm.allreduce("x", std::span(&one, 1), ReduceOp::sum).wait();
+}
+
+TEST(NeverMeeting, ABlockingAndAnAsynchronousCallOfOneNameMeetOverSockets) {
+  run_over("tcp", 2, [](Communicator& comm) {
     float one = 1;
-    const auto call = [&] {
-      if (comm.rank() == 0)
-        comm.allreduce_blocking("x", std::span(&one, 1), ReduceOp::sum);
-      else
-        comm.allreduce("x", std::span(&one, 1), ReduceOp::sum).wait();
-    };
-    if (!shares_memory()) {
-      call();  // there both are matched by name
-      EXPECT_EQ(one, 2.0f);
-      return;
-    }
-    const auto error = error_of(call, 4);
+    blocking_and_asynchronous(comm, one);  // there both are matched by name
+    EXPECT_EQ(one, 2.0f);
+  });
+}
+
+TEST(NeverMeeting, ABlockingAndAnAsynchronousCallOfOneNameEndWithAnErrorThatSaysSo) {
+  run_over("memory", 2, [](Communicator& comm) {
+    float one = 1;
+    const auto error = error_of([&] { blocking_and_asynchronous(comm, one); }, 4);
     EXPECT_EQ(error.code(), ErrorCode::mismatch) << error.what();
     EXPECT_EQ(error.tensor(), "x");
     EXPECT_THAT(error.what(), AllOf(HasSubstr("rank 0 waits in a blocking call"),
@@ -202,9 +194,8 @@ TEST_P(Waiting, ABlockingAndAnAsynchronousCallOfOneNameEndWithAnErrorThatSaysSo)
   });
 }
 
-TEST_P(Waiting, ABlockingCallAgainstARankThatHasJoinedEndsWithAnErrorThatSaysSo) {
-  if (!shares_memory()) GTEST_SKIP() << "there it takes part with nothing";
-  run(2, [](Communicator& comm) {
+TEST(NeverMeeting, ABlockingCallAgainstARankThatHasJoinedEndsWithAnErrorThatSaysSo) {
+  run_over("memory", 2, [](Communicator& comm) {
     float one = 1;
     const auto error = error_of(
         [&] {
@@ -269,25 +260,26 @@ void expect_refused_beside_a_joined_rank(Communicator& comm, const BlockingKind&
 }
 
 // Every kind in a group and a thread of its own, so that they wait at the same time.
-TEST_P(Waiting, EveryBlockingKindBesideARankThatHasJoinedEndsWithAnErrorThatSaysSo) {
-  run(2, [&](Communicator& comm) {
-    std::vector<std::jthread> threads;
-    for (const auto& kind : kBlockingKinds)
-      threads.emplace_back([this, &kind, group = comm.split(0)] {
-        expect_refused_beside_a_joined_rank(*group, kind, shares_memory());
-      });
-    threads.clear();
-    comm.barrier("all are done").wait();
-  });
+TEST(NeverMeeting, EveryBlockingKindBesideARankThatHasJoinedEndsWithAnErrorThatSaysSo) {
+  for (const std::string backend : {"shm", "tcp"})
+    run_over(backend, 2, [&](Communicator& comm) {
+      std::vector<std::jthread> threads;
+      for (const auto& kind : kBlockingKinds)
+        threads.emplace_back([&backend, &kind, group = comm.split(0)] {
+          expect_refused_beside_a_joined_rank(*group, kind, backend == "shm");
+        });
+      threads.clear();
+      comm.barrier("all are done").wait();
+    });
 }
 
 // --- reports ------------------------------------------------------------------------------------
 
-TEST_P(Waiting, ReportsSayWhereTheLateRankIs) {
+TEST(Reports, SayWhereTheLateRankIsOverSockets) {
   std::mutex mutex;
   int reports = 0;
-  run(
-      2,
+  run_over(
+      "tcp", 2,
       [&](Communicator& comm) {
         std::vector<float> a(1000, 1.0f), b(1000, 1.0f);
         for (int step = 0; step < 10; ++step) {
@@ -365,7 +357,7 @@ TEST_P(Waiting, WaitingForALateRankIsSkewAndNotExposed) {
     run(2, [&](Communicator& comm) {
       // Long beside the time for which a blocking call spins, which is not counted and takes some
       // milliseconds where other programs have the core.
-      constexpr int kSteps = 10;
+      constexpr int kSteps = 5;
       constexpr auto kLate = milliseconds(80);
       std::vector<float> values(1000, 1.0f);
       const auto step = [&] {

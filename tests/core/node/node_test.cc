@@ -103,6 +103,45 @@ TEST(Node, AnOperationThatIsSubmittedAfterARankLeftEndsAtOnce) {
   EXPECT_EQ(code_of(ranks[0].end_of("x")), ErrorCode::peer_left);
 }
 
+// Rank 0 has begun its part of a step that is replayed, so no message of rank 1 is on its way.
+TEST(Node, WhatNeedsARankThatHasClosedEndsThoughItRuns) {
+  SteppedRanks ranks(2);
+  std::vector<float> x{1}, y{1};
+  for (int step = 0; step < 10; ++step) {
+    ranks[0].submit("x", x);
+    ranks[1].submit("x", y);
+    ranks.settle({0, 1});
+  }
+  ranks[0].ended.clear();
+  ranks[0].submit("x", x);
+  ranks.settle({0, 1});
+  ASSERT_EQ(ranks[0].node().scheduler().runs().size(), 1u);
+  ranks[1].close();
+  ranks.settle({0, 1});
+  const auto end = ranks[0].end_of("x");
+  ASSERT_EQ(code_of(end), ErrorCode::peer_left);
+  EXPECT_EQ((*end)->rank(), 1);
+}
+
+// Rank 0 closes because rank 1 did, with words of its own, and rank 2 reads of both at once.
+TEST(Node, TheErrorBecauseOfWhichTheFirstRankClosedIsPassedOn) {
+  SteppedRanks ranks(3);
+  ranks[1].close("ValueError: sample\n17");
+  ranks.settle({0, 1});
+  ASSERT_EQ(ranks[0].node().phase(), Phase::departing);
+  ranks[0].close("what rank 1 brought about");
+  ranks.settle({0});
+  EXPECT_EQ(ranks[0].node().phase(), Phase::over);
+  std::vector<float> y{1};
+  ranks[2].submit("y", y);
+  ranks.settle({2});
+  const auto end = ranks[2].end_of("y");
+  ASSERT_EQ(code_of(end), ErrorCode::peer_left);
+  EXPECT_EQ((*end)->rank(), 1);
+  EXPECT_THAT((*end)->what(),
+              testing::HasSubstr("because of an error (ValueError: sample 17), so nothing"));
+}
+
 // --- a link that ends without a farewell --------------------------------------------------------
 
 /// Rank 1 of two is gone without a farewell, and rank 0 has seen its link end.
@@ -198,10 +237,11 @@ TEST(Node, WhatIsThrownEndsTheCommunicatorOnAllRanks) {
   ranks.settle({0});
   EXPECT_EQ(ranks[0].node().phase(), Phase::broken);
   EXPECT_EQ(code_of(ranks[0].end_of("x")), ErrorCode::out_of_memory);
-  // Both may sleep from now on.
+  // Both sleep from now on.
   for (const int rank : {0, 1}) {
-    EXPECT_FALSE(ranks[rank].step(ranks.now())) << "rank " << rank;
-    EXPECT_TRUE(ranks[rank].node().arm()) << "rank " << rank;
+    EXPECT_FALSE(ranks.step(rank));
+    EXPECT_TRUE(ranks[rank].node().arm());
+    EXPECT_EQ(ranks[rank].node().wake_at(), Clock::time_point::max());
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <list>
 #include <memory>
 #include <optional>
@@ -19,9 +20,10 @@ namespace tutti::test {
 /// steps it by hand, at times that it makes up.
 class SteppedRank final : private Outside {
  public:
-  SteppedRank(int rank, int size, std::unique_ptr<Backend> end)
+  SteppedRank(int rank, int size, std::unique_ptr<Backend> end,
+              const std::function<void(Options&)>& tune = {})
       : context_(thread_context(rank, size, nullptr)),
-        options_(made_options()),
+        options_(made_options(tune)),
         end_(std::move(end)) {
     context_.name = "memory";
     node_.emplace(options_, context_, Node::Ports{*end_, *this, timeline_, statistics_});
@@ -41,7 +43,7 @@ class SteppedRank final : private Outside {
     batch_.operations.push_back(&entry);
     return entry;
   }
-  void join() {
+  Entry& join() {
     auto& entry = entries_.emplace_back();
     entry.request.name = "join";
     entry.request.join = true;
@@ -49,6 +51,16 @@ class SteppedRank final : private Outside {
     entry.pending = true;
     entry.work = std::make_shared<WorkState>(driver_, "join", 1);
     batch_.joins.push_back(&entry);
+    return entry;
+  }
+  /// A blocking barrier under this name, which a thread begins and then waits in.
+  void block(const char* name, Clock::time_point now) {
+    Launch launch;
+    launch.queue = kBlockingQueue;
+    launch.name = name;
+    launch.tag = node_->blocking().begin_all();
+    blocked_ = end_->start({}, launch);
+    node_->blocking().waits(name, now);
   }
   void close(const std::string& error = {}) {
     batch_.closes = true;
@@ -67,12 +79,14 @@ class SteppedRank final : private Outside {
   /// This rank is gone without a word; nothing but its end is used of it any more.
   void die() {
     node_.reset();
+    blocked_.reset();
     end_.reset();
   }
 
   /// Lists the operations that are over: the name, and the error with which it ended.
   std::vector<std::pair<std::string, std::optional<Error>>> ended;
   std::vector<Door> doors;
+  std::vector<std::string> lines;  // of the log
   int first_departure = -1;
   bool has_launcher = false;
   bool asks_launcher = false, asks_for_deaths = false;
@@ -86,11 +100,12 @@ class SteppedRank final : private Outside {
   }
 
  private:
-  static Options made_options() {
+  static Options made_options(const std::function<void(Options&)>& tune) {
     Options options;
     options.backend = "memory";
     options.peer_timeout = 10;
     options.operation_timeout = 0;
+    if (tune) tune(options);
     return options;
   }
 
@@ -116,12 +131,13 @@ class SteppedRank final : private Outside {
   void stop_asking() override { asks_for_deaths = false; }
   bool tell_launcher() override { return asks_launcher = has_launcher; }
   ProcessState process_of(int) override { return process; }
-  void log(LogLevel, const std::string&) override {}
+  void log(LogLevel, const std::string& line) override { lines.push_back(line); }
 
   const std::shared_ptr<Driver> driver_ = std::make_shared<IdleDriver>();
   Context context_;
   const Options options_;
   std::unique_ptr<Backend> end_;
+  OperationPtr blocked_;
   Timeline timeline_{0};
   Statistics statistics_;
   std::list<Entry> entries_;
@@ -133,11 +149,11 @@ class SteppedRank final : private Outside {
 /// Ranks that a test steps in turn, at a time that it sets.
 class SteppedRanks {
  public:
-  explicit SteppedRanks(int size) {
+  explicit SteppedRanks(int size, const std::function<void(Options&)>& tune = {}) {
     auto ends = make_backends(find_backend("memory"), size);
     for (int rank = 0; rank < size; ++rank)
-      ranks_.push_back(
-          std::make_unique<SteppedRank>(rank, size, std::move(ends[static_cast<size_t>(rank)])));
+      ranks_.push_back(std::make_unique<SteppedRank>(
+          rank, size, std::move(ends[static_cast<size_t>(rank)]), tune));
   }
   SteppedRank& operator[](int rank) { return *ranks_[static_cast<size_t>(rank)]; }
   void pass(Clock::duration time) { now_ += time; }
@@ -154,6 +170,18 @@ class SteppedRanks {
       if (quiet == 3) return;
     }
     ADD_FAILURE() << "the ranks move without end";
+  }
+  /// Steps all ranks every 10 ms for so long, or until `is_over` says so; returns the time it took.
+  Clock::duration run(Clock::duration longest, const std::function<bool()>& is_over = {}) {
+    std::vector<int> all;
+    for (int rank = 0; rank < static_cast<int>(ranks_.size()); ++rank) all.push_back(rank);
+    const auto begin = now_;
+    settle(all);
+    while (now_ - begin < longest && !(is_over && is_over())) {
+      pass(std::chrono::milliseconds(10));
+      settle(all);
+    }
+    return now_ - begin;
   }
 
  private:

@@ -89,9 +89,8 @@ void run_case(int size, const std::string& algorithm, int odd, int changed) {
 TEST(Veto, AtEveryBucketForEveryAlgorithm) {
   for (const auto& algorithm : algorithms()) {
     if (algorithm.kind != CollectiveKind::allreduce) continue;
-    for (const int size : {2, 3, 5})
-      for (int changed = 0; changed < kTensors; changed += 2)
-        run_case(size, std::string(algorithm.name), (changed / 2 + 1) % size, changed);
+    for (int changed = 0; changed < kTensors; changed += 2)
+      run_case(3, std::string(algorithm.name), (changed / 2 + 1) % 3, changed);
   }
 }
 
