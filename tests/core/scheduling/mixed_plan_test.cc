@@ -258,17 +258,18 @@ TEST_P(MixedPlan, SendsNoControlMessageFromTheFourthStepOn) {
           [&](Options& options) { options.backend = GetParam(); });
 }
 
+constexpr int kSize = 3;
+
 // One rank hands in another shape for one call of a step that is replayed: each `stride`th in turn.
 void veto_anywhere(const std::string& backend, size_t stride) {
-  constexpr int size = 3;
   const auto calls = of_all_kinds();
   for (size_t odd = 0; odd < calls.size(); odd += stride)
     test::run_threads(
-        size,
+        kSize,
         [&](Communicator& comm) {
-          SCOPED_TRACE("call " + std::to_string(odd) + " of " + std::to_string(size) + " ranks");
+          SCOPED_TRACE("call " + std::to_string(odd) + " of " + std::to_string(kSize) + " ranks");
           constexpr int kSteps = 9, kOdd = 6;
-          const int odd_rank = static_cast<int>(odd) % size;
+          const int odd_rank = static_cast<int>(odd) % kSize;
           for (int step = 0; step < kSteps; ++step) {
             std::vector<std::unique_ptr<Pending>> pending;
             for (size_t i = 0; i < calls.size(); ++i)
@@ -312,14 +313,14 @@ TEST_P(MixedPlan, NothingIsWrittenBeforeAllRanksHaveCome) {
   const auto calls = of_all_kinds();
   for (size_t last = 0; last < calls.size(); ++last)
     test::run_threads(
-        3,
+        kSize,
         [&](Communicator& comm) {
           for (int step = 0; step < 7; ++step) {
             std::vector<std::unique_ptr<Pending>> pending;
             const bool stops = step == 5;
             if (stops) comm.allgather_bytes("meet", {});
             // The last rank leaves out all from `last` on until the others have looked.
-            const bool holds_back = stops && comm.rank() == size - 1;
+            const bool holds_back = stops && comm.rank() == kSize - 1;
             for (size_t i = 0; i < calls.size(); ++i) {
               if (holds_back && i == last) comm.allgather_bytes("looked", {});
               pending.push_back(
