@@ -139,21 +139,29 @@ TEST_P(Leaving, InTheMiddleOfAnOperation) {
   });
 }
 
-// However late: of other ways and backends see tests/core/node/limits_test.cc.
-TEST(LeavingProcesses, WhoIsLateIsWaitedFor) {
+// However late; tests/core/node/limits_test.cc has other ways.
+void late_rank_is_waited_for(const char* backend, Way way) {
   run_ranks(
-      "tcp", 2,
+      backend, 2,
       [&](Communicator& comm) {
         std::vector<float> values(1000, 1.0f);
-        for (int step = 0; step < 10; ++step) one_step(comm, Way::replayed, values);
+        for (int step = 0; step < 10; ++step) one_step(comm, way, values);
         if (comm.rank() == 1) std::this_thread::sleep_for(milliseconds(6000));
         values.assign(1000, 1.0f);
-        one_step(comm, Way::replayed, values);
+        one_step(comm, way, values);
         EXPECT_EQ(values[0], 2.0f);
       },
-      [&](Options& options) {
+      [](Options& options) {
         options.peer_timeout = 4;  // the others may wait for a core longer than 1 s
       });
+}
+
+TEST(LeavingProcesses, WhoIsLateInAReplayedStepIsWaitedForOverSockets) {
+  late_rank_is_waited_for("tcp", Way::replayed);
+}
+
+TEST(LeavingProcesses, WhoIsLateInABlockingCallIsWaitedForInSharedMemory) {
+  late_rank_is_waited_for("shm", Way::blocking);
 }
 
 class LeavingOver : public testing::TestWithParam<const char*> {
