@@ -28,6 +28,8 @@ bool can_miss_ranks(const Signature& signature) {
   return signature.kind == CollectiveKind::allreduce && !signature.updates;
 }
 
+}  // namespace
+
 Error joined_without(const std::string& name, const Signature& signature,
                      const std::vector<int>& joined) {
   const auto ranks = format_rank_set(joined);
@@ -44,8 +46,6 @@ Error joined_without(const std::string& name, const Signature& signature,
                 name, to_string(signature.kind), ranks);
   return Error(ErrorCode::mismatch, text).with_rank(joined.front()).with_tensor(name);
 }
-
-}  // namespace
 
 void Negotiator::add(int rank, Request request, Clock::time_point now) {
   last_asked_ = now;

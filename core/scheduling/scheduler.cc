@@ -149,9 +149,7 @@ void Scheduler::on_response(const Response& response, std::vector<Response>& fus
     if (response.rows.at(1) == rank_)
       key = pair_entry_key(response.name, from_any ? kFromAnyRank : response.rows[0]);
   }
-  if (const auto asked = outstanding_.find(key);
-      response.error && asked != outstanding_.end() && answers_before(*asked->second, response))
-    return;
+  if (response.error && answers_before(response)) return;
   Entry* entry = take_outstanding(key);
   if (response.error) {
     if (entry != nullptr) finish(entry, &*response.error);
@@ -169,12 +167,12 @@ void Scheduler::on_response(const Response& response, std::vector<Response>& fus
 
 // Whether an error answers what the peer asked for while this rank had joined. If that join fails,
 // this rank may ask anew under the same name before it reads the answer, which is none to that.
-bool Scheduler::answers_before(const Entry& entry, const Response& response) const {
-  const auto& error = *response.error;
+bool Scheduler::answers_before(const Response& response) const {
   if (joins_ == 0 || !is_pair(response.signature.kind)) return false;
-  if (error.code() != ErrorCode::mismatch || error.rank() != rank_) return false;
-  // A disagreement of two ranks names the higher one, and is about what differs.
-  return entry.request.signature.root > rank_ || answers(entry.request, response, rank_, size_);
+  Signature asked = response.signature;
+  asked.kind = response.rows.at(0) == rank_ ? CollectiveKind::recv : CollectiveKind::send;
+  const std::string_view text = response.error->what();
+  return text == joined_without(response.name, asked, {rank_}).what();
 }
 
 // Fuses what was answered together. Every rank does the same with the same answers.

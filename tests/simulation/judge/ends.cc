@@ -110,7 +110,8 @@ struct Limits {
         silent(longest_way(from) + from.world.peer_timeout * 5 / 4),
         limit(from.world.operation_timeout == 0 ? 0 : from.world.operation_timeout + kSecond),
         // A plan is given up that waits for a second, and its operations are asked for anew.
-        well(kSecond + 20 * longest_way(from)) {}
+        // Some backends end late what they cannot cancel.
+        well(kSecond + 20 * longest_way(from) + (from.world.cannot_cancel ? kSecond / 2 : 0)) {}
   Micros sum() const { return left + lost + silent + limit + never_meets; }
   const Micros left, lost, silent, limit, well, never_meets = 2 * kSecond;
 };
