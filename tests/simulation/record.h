@@ -58,6 +58,12 @@ struct PhaseRecord {
   Micros at = 0;
 };
 
+/// How far a rank was at the end of a wait.
+struct StepRecord {
+  uint64_t negotiation_messages = 0;  // sent so far
+  uint64_t allocations = 0;           // made so far
+};
+
 struct RankRecord {
   std::vector<PhaseRecord> phases;
   Micros broken = kNever;    // the door was broken
@@ -71,10 +77,15 @@ struct RankRecord {
   int operation_messages_after_farewell = 0;       // messages about operations that it sent
   std::vector<Micros> idle_pings;                  // when it sent a ping though nothing was pending
   uint64_t negotiation_messages = 0;               // of which it sent requests and answers
-  uint64_t batches = 0;                            // submits of its program
-  uint64_t most_steps_in_vain = 0;                 // steps in a row at one time and without input
-  bool sleeps_with_something_pending = false;      // when no event was left
-  int regions_retired = 0;                         // memory that its program gave back is gone
+  std::vector<StepRecord> steps;                   // one a wait of its program
+  // So many it has counted.
+  uint64_t allreduces_counted = 0;             // taken, by name
+  uint64_t blocking_counted = 0;               // calls of all ranks that are over
+  uint64_t pairs_counted = 0;                  // blocking sends and receives that it began
+  uint64_t batches = 0;                        // submits of its program
+  uint64_t most_steps_in_vain = 0;             // steps in a row at one time and without input
+  bool sleeps_with_something_pending = false;  // when no event was left
+  int regions_retired = 0;                     // memory that its program gave back is gone
   bool memory_retired_in_use = false;
   int error_code = 0;  // what broke it; 0: nothing did
   int error_rank = -1;

@@ -74,6 +74,25 @@ bool is_steady(const Case& from) {
   return step.empty() || ends();
 }
 
+template <class Is>
+bool has_only(const Case& from, Is is) {
+  return std::ranges::all_of(from.ranks.front().front(), [&](const Action& action) {
+    return std::ranges::all_of(action.operations,
+                               [&](const Operation& operation) { return is(operation.kind); });
+  });
+}
+
+// Whether all that it does can be replayed in one plan.
+bool is_replayable(const Case& from) {
+  return has_only(from, [](CollectiveKind kind) {
+    return kind != CollectiveKind::send && kind != CollectiveKind::recv;
+  });
+}
+
+bool has_only_allreduces(const Case& from) {
+  return has_only(from, [](CollectiveKind kind) { return kind == CollectiveKind::allreduce; });
+}
+
 }  // namespace
 
 bool View::has_fault(Fault::Kind kind) const {
@@ -277,6 +296,23 @@ void negotiation_is_short(const View& view, Findings& findings) {
     add(findings, 10,
         fmt::format("{} batches took {} messages, of which {} would do", batches, messages,
                     allowed));
+  if (!is_replayable(view.from)) return;
+  // So many steps are looked at before the next one is replayed for the first time.
+  const auto first = static_cast<size_t>(view.from.world.replay_after) + 1;
+  for (size_t rank = 0; rank < view.record.ranks.size(); ++rank) {
+    const auto& steps = view.record.ranks[rank].steps;
+    if (steps.size() <= first) continue;
+    view.looks(10);
+    const auto messages = steps.back().negotiation_messages - steps[first - 1].negotiation_messages;
+    if (messages > 0)
+      add(findings, 10,
+          fmt::format("rank {} sent {} messages in steps that are replayed", rank, messages));
+    // The first one that is replayed makes what the later ones use again.
+    const auto allocations = steps.back().allocations - steps[first].allocations;
+    if (allocations > 0 && has_only_allreduces(view.from))
+      add(findings, 10,
+          fmt::format("rank {} allocated {} times in steps that are replayed", rank, allocations));
+  }
 }
 
 void phases_follow_the_drawing(const View& view, Findings& findings) {
@@ -293,6 +329,41 @@ void phases_follow_the_drawing(const View& view, Findings& findings) {
                         change.to, at));
       at = change.to;
     }
+  }
+}
+
+void ends_are_counted(const View& view, Findings& findings) {
+  struct Counts {
+    uint64_t taken = 0, well = 0, blocking = 0, pairs = 0;
+  };
+  std::vector<Counts> counts(view.record.ranks.size());
+  for (const auto& one : view.record.operations) {
+    const Operation* asked = view.oracle.operation_of(one);
+    if (one.is_refused || asked == nullptr) continue;
+    auto& count = counts[static_cast<size_t>(one.site.rank)];
+    const bool is_pair = asked->kind == CollectiveKind::send || asked->kind == CollectiveKind::recv;
+    const bool is_blocking =
+        view.from.world.serves_blocking && view.oracle.action_of(one).kind == Action::Kind::block;
+    const bool is_allreduce = asked->kind == CollectiveKind::allreduce && !is_blocking;
+    if (is_blocking && is_pair) ++count.pairs;
+    if (is_blocking && !is_pair && one.ended != kNever) ++count.blocking;
+    if (is_allreduce) ++count.taken;
+    if (is_allreduce && ended_well(one)) ++count.well;
+  }
+  for (size_t rank = 0; rank < counts.size(); ++rank) {
+    const RankRecord& state = view.record.ranks[rank];
+    const Counts& count = counts[rank];
+    if (state.killed != kNever) continue;
+    view.looked[12] += count.well + count.blocking + count.pairs;
+    if (state.allreduces_counted < count.well || state.allreduces_counted > count.taken)
+      add(findings, 12,
+          fmt::format("rank {} counts {} allreduces; it took {}, and {} ended well", rank,
+                      state.allreduces_counted, count.taken, count.well));
+    if (state.blocking_counted != count.blocking || state.pairs_counted != count.pairs)
+      add(findings, 12,
+          fmt::format("rank {} counts {} blocking calls and {} sends and receives of {} and {}",
+                      rank, state.blocking_counted, state.pairs_counted, count.blocking,
+                      count.pairs));
   }
 }
 
@@ -407,8 +478,8 @@ Findings check(const Case& from, const Record& record, Looks* looks) {
        {calls_end, ranks_sleep_and_wake, results_are_right, refusals_change_nothing,
         errors_have_one_cause, leavers_finish_for_all, queues_have_one_order,
         the_broken_start_nothing, farewells_are_final, negotiation_is_short,
-        phases_follow_the_drawing, nothing_is_left, callbacks_run_once, the_idle_are_left_alone,
-        memory_outlives_its_use})
+        phases_follow_the_drawing, ends_are_counted, nothing_is_left, callbacks_run_once,
+        the_idle_are_left_alone, memory_outlives_its_use})
     invariant(view, findings);
   // A program that waits in a circle need not end, nor let go of what it waits for.
   const bool is_any_busy = std::ranges::any_of(

@@ -63,11 +63,13 @@ void queues_have_one_order(const View& view, Findings& findings);
 void the_broken_start_nothing(const View& view, Findings& findings);
 // I9: after its farewell a rank starts nothing and sends nothing about operations.
 void farewells_are_final(const View& view, Findings& findings);
-// I10: equal steps without faults need two messages a batch and rank at most.
+// I10: equal steps without faults need two messages a batch and rank at most. Once they are
+// replayed they need neither messages nor memory.
 void negotiation_is_short(const View& view, Findings& findings);
 // I11: phases follow the drawing.
 void phases_follow_the_drawing(const View& view, Findings& findings);
-// I12: a Work that is seen done is counted.
+// I12: a Work that is seen done is counted, and nothing else is.
+void ends_are_counted(const View& view, Findings& findings);
 // I13: at the end nothing is left.
 void nothing_is_left(const View& view, Findings& findings);
 // I14: each callback runs once, after the end.

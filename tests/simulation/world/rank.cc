@@ -488,6 +488,9 @@ void SimRank::look_back() {
     record.sleeps_with_something_pending = waits && !is_over_;
     record.entries_left = static_cast<int>(entries_.pending().size());
     record.runs_left = static_cast<int>(node_->scheduler().runs().size());
+    record.allreduces_counted = counting_.tensors;
+    record.blocking_counted = node_->blocking().over();
+    record.pairs_counted = node_->blocking().pairs();
   }
   for (auto& use : uses_) {
     if (!use.is_over) continue;

@@ -148,6 +148,8 @@ bool SimRank::wait(Thread& thread) {
     plan_turn(world_.events().now());
     return false;
   }
+  auto& record = world_.record_of(rank_);
+  record.steps.push_back({record.negotiation_messages, node_->scheduler().allocations()});
   return true;
 }
 
