@@ -28,8 +28,6 @@ bool can_miss_ranks(const Signature& signature) {
   return signature.kind == CollectiveKind::allreduce && !signature.updates;
 }
 
-}  // namespace
-
 Error joined_without(const std::string& name, const Signature& signature,
                      const std::vector<int>& joined) {
   const auto ranks = format_rank_set(joined);
@@ -46,6 +44,8 @@ Error joined_without(const std::string& name, const Signature& signature,
                 name, to_string(signature.kind), ranks);
   return Error(ErrorCode::mismatch, text).with_rank(joined.front()).with_tensor(name);
 }
+
+}  // namespace
 
 void Negotiator::add(int rank, Request request, Clock::time_point now) {
   last_asked_ = now;
@@ -277,14 +277,15 @@ Response Negotiator::answer(const std::string& name, const Pending& pending) con
   response.signature = first.signature;
   const auto kind = first.signature.kind;
   if (pending.is_pair) {
-    // The answer is told as the sender's: kind send, rows = {from, to}.
-    const int one = voices[0].first, other = first.signature.root;
+    // The answer is told as the sender's: kind send, rows = {from, to}. If one rank alone asked, it
+    // is both: the other one may ask under this name before it reads this, and that is not meant.
+    const int one = voices[0].first, other = voices.size() < 2 ? one : first.signature.root;
     response.rows = kind == CollectiveKind::send ? std::vector<int64_t>{one, other}
                                                  : std::vector<int64_t>{other, one};
     response.signature.kind = CollectiveKind::send;
     if (pending.from_any) response.signature.root = kFromAnyRank;
     if (voices.size() < 2 && !hopeless(pending)) {
-      response.error = joined_without(name, first.signature, {other});
+      response.error = joined_without(name, first.signature, {first.signature.root});
       return response;
     }
   }

@@ -12,10 +12,6 @@
 
 namespace tutti {
 
-/// The error of an operation that cannot run while these ranks have joined. It names the first.
-Error joined_without(const std::string& name, const Signature& signature,
-                     const std::vector<int>& joined);
-
 /// Matches the requests of all ranks by name and checks that they agree; the heart of the
 /// coordinator. Pure: no thread, no socket; time comes in as a value. A request is answered once,
 /// as soon as every rank that has not joined made it; a group only when all its members are there.

@@ -144,12 +144,12 @@ void Scheduler::on_response(const Response& response, std::vector<Response>& fus
   if (is_pair(kind)) {
     last_pair_ = std::max(last_pair_, response.pair);
     key.clear();
-    const bool from_any = response.signature.root == kFromAnyRank;
-    if (response.rows.at(0) == rank_) key = pair_entry_key(response.name, response.rows.at(1));
-    if (response.rows.at(1) == rank_)
-      key = pair_entry_key(response.name, from_any ? kFromAnyRank : response.rows[0]);
+    const int64_t from = response.rows.at(0), to = response.rows.at(1),
+                  root = response.signature.root;
+    if (from == rank_) key = pair_entry_key(response.name, from == to ? root : to);
+    if (from != rank_ && to == rank_)
+      key = pair_entry_key(response.name, root == kFromAnyRank ? root : from);
   }
-  if (response.error && answers_before(response)) return;
   Entry* entry = take_outstanding(key);
   if (response.error) {
     if (entry != nullptr) finish(entry, &*response.error);
@@ -163,16 +163,6 @@ void Scheduler::on_response(const Response& response, std::vector<Response>& fus
   const uint64_t tag = next_tag_++;
   if (entry != nullptr)
     waiting_.push_back(Run::moved(tag, pool_, {&response, 1}, {}, {entry}, rank_, size_));
-}
-
-// Whether an error answers what the peer asked for while this rank had joined. If that join fails,
-// this rank may ask anew under the same name before it reads the answer, which is none to that.
-bool Scheduler::answers_before(const Response& response) const {
-  if (joins_ == 0 || !is_pair(response.signature.kind)) return false;
-  Signature asked = response.signature;
-  asked.kind = response.rows.at(0) == rank_ ? CollectiveKind::recv : CollectiveKind::send;
-  const std::string_view text = response.error->what();
-  return text == joined_without(response.name, asked, {rank_}).what();
 }
 
 // Fuses what was answered together. Every rank does the same with the same answers.

@@ -102,7 +102,6 @@ class Scheduler {
   void finish(Entry* entry, const Error* error) { hooks_.finish({&entry, 1}, error); }
   void request(Entry* entry);
   void on_response(const Response& response, std::vector<Response>& fusable);
-  bool answers_before(const Response& response) const;
   void launch_fused(std::vector<Response>& fusable);
   /// Where the backend works on a bucket.
   Device device_of(const BucketKey& key) const;
