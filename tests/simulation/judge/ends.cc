@@ -66,6 +66,35 @@ bool may_be_silent(const View& view, int rank) {
   });
 }
 
+// When a rank left that an operation needs and that has not finished it; kNever: none did. A
+// receive from any rank needs the last one that may send.
+Micros needed_left(const View& view, const OperationRecord& operation) {
+  const Meeting* meeting = view.oracle.meeting_of(operation);
+  const Operation* asked = view.oracle.operation_of(operation);
+  const bool is_pair = asked != nullptr &&
+                       (asked->kind == CollectiveKind::send || asked->kind == CollectiveKind::recv);
+  Micros first = kNever, last = 0;
+  for (int rank = 0; rank < view.from.world.size; ++rank) {
+    if (rank == operation.site.rank) continue;
+    const Micros farewell = view.rank(rank).farewell;
+    last = farewell == kNever || last == kNever ? kNever : std::max(last, farewell);
+    if (farewell == kNever) continue;
+    // Rank 0 matches the names of all.
+    if (is_pair && rank != 0 && asked->root != rank) continue;
+    if (meeting != nullptr && meeting->voices.contains(rank)) {
+      const auto& theirs = *meeting->voices.at(rank).record;
+      if (theirs.error_code == 0 && theirs.ended != kNever && theirs.ended <= farewell) continue;
+    }
+    if (first == kNever || farewell < first) first = farewell;
+  }
+  // A pair that two ranks have prepared goes on without rank 0, until one of the two leaves.
+  if (is_pair && asked->root > 0 && first != kNever && view.rank(asked->root).farewell != kNever)
+    first = std::max(first, view.rank(asked->root).farewell);
+  if (is_pair && asked->root == kAnyRank && last != kNever)
+    first = first == kNever ? last : std::min(first, last);
+  return first;
+}
+
 }  // namespace
 
 Micros longest_way(const Case& from) {
@@ -142,35 +171,6 @@ Micros last_cause(const View& view, const OperationRecord& operation) {
   return last;
 }
 
-// When a rank left that an operation needs and that has not finished it; kNever: none did. A
-// receive from any rank needs the last one that may send.
-Micros needed_left(const View& view, const OperationRecord& operation) {
-  const Meeting* meeting = view.oracle.meeting_of(operation);
-  const Operation* asked = view.oracle.operation_of(operation);
-  const bool is_pair = asked != nullptr &&
-                       (asked->kind == CollectiveKind::send || asked->kind == CollectiveKind::recv);
-  Micros first = kNever, last = 0;
-  for (int rank = 0; rank < view.from.world.size; ++rank) {
-    if (rank == operation.site.rank) continue;
-    const Micros farewell = view.rank(rank).farewell;
-    last = farewell == kNever || last == kNever ? kNever : std::max(last, farewell);
-    if (farewell == kNever) continue;
-    // Rank 0 matches the names of all.
-    if (is_pair && rank != 0 && asked->root != rank) continue;
-    if (meeting != nullptr && meeting->voices.contains(rank)) {
-      const auto& theirs = *meeting->voices.at(rank).record;
-      if (theirs.error_code == 0 && theirs.ended != kNever && theirs.ended <= farewell) continue;
-    }
-    if (first == kNever || farewell < first) first = farewell;
-  }
-  // A pair that two ranks have prepared goes on without rank 0, until one of the two leaves.
-  if (is_pair && asked->root > 0 && first != kNever && view.rank(asked->root).farewell != kNever)
-    first = std::max(first, view.rank(asked->root).farewell);
-  if (is_pair && asked->root == kAnyRank && last != kNever)
-    first = first == kNever ? last : std::min(first, last);
-  return first;
-}
-
 // The end that the cause of the error alone allows, where there is no other; kNever: any.
 Micros sharp_end(const View& view, const OperationRecord& operation, const Limits& limits) {
   const auto& faults = view.from.faults;
@@ -230,6 +230,19 @@ std::string why_not_mismatch(const View& view, const OperationRecord& operation)
   return may_never_meet ? "" : "the ranks agree";
 }
 
+// Whether a rank left by then that a part of the call needs. A blocking call that sends and
+// receives has one error, of either.
+bool has_needed_left(const View& view, const OperationRecord& operation) {
+  return std::ranges::any_of(view.record.operations, [&](const OperationRecord& one) {
+    const bool is_of_call = one.site.rank == operation.site.rank &&
+                            one.site.script == operation.site.script &&
+                            one.site.action == operation.site.action;
+    if (!is_of_call) return false;
+    const Micros left = needed_left(view, one);
+    return left != kNever && left <= operation.ended;
+  });
+}
+
 std::string why_not_left(const View& view, const OperationRecord& operation) {
   const int named = operation.error_rank;
   if (named < 0 || named >= view.from.world.size) return "it names no rank";
@@ -241,7 +254,8 @@ std::string why_not_left(const View& view, const OperationRecord& operation) {
   // If a rank is lost after another one left, a rank that needs neither blames the one that left.
   const RankRecord& own = view.rank(operation.site.rank);
   if (own.broken != kNever && own.error_rank == named) return "";
-  // A receive from any rank ends with any departure, and so does what was sent for it.
+  if (!has_needed_left(view, operation)) return "no rank that it needs had left";
+  // A receive from any rank names the first of those that left, and so does what was sent for it.
   for (const auto& one : view.record.operations) {
     if (one.name != operation.name || view.oracle.is_join(one)) continue;
     if (view.oracle.operation_of(one)->root == kAnyRank) return "";
