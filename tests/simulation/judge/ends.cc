@@ -221,8 +221,21 @@ bool is_pending_twice(const View& view, const OperationRecord& operation) {
       });
 }
 
+// Whether a rank has joined without the others while the operation was pending, as far as rank 0
+// had heard.
+bool had_joined(const View& view, const OperationRecord& operation) {
+  const Micros late = view.from.faults.empty() ? 3 * longest_way(view.from) : kSecond * 3600;
+  return std::ranges::any_of(view.record.operations, [&](const OperationRecord& one) {
+    return view.oracle.is_join(one) && one.site.rank == operation.error_rank &&
+           one.submitted <= operation.ended &&
+           (one.ended == kNever || one.ended + late >= operation.submitted);
+  });
+}
+
 std::string why_not_mismatch(const View& view, const OperationRecord& operation) {
   const Meeting* meeting = view.oracle.meeting_of(operation);
+  if (met_a_joined_rank(operation) && !had_joined(view, operation))
+    return "that rank had not joined";
   if (meeting == nullptr) return "it met nobody";
   if (!view.oracle.disagreement(*meeting).empty()) return "";
   const bool may_never_meet = view.from.world.serves_blocking && !meeting->is_complete() &&

@@ -42,6 +42,7 @@ TEST(Ends, AProgramThatWaitsInACircleNeedNotEnd) {
   SmallWorld world(
       "world\nranks 0: submit a allreduce 1; wait\nranks 1: submit b allreduce 1; wait\n");
   world.operation(0, "a").ended = world.operation(1, "b").ended = kNever;
+  world.operation(0, "a").callbacks = world.operation(1, "b").callbacks = 0;
   for (const int rank : {0, 1}) world.rank(rank).closing = world.rank(rank).over = kNever;
   EXPECT_TRUE(world.find_all().empty());
   world.rank(1).closing = 50;
@@ -50,15 +51,15 @@ TEST(Ends, AProgramThatWaitsInACircleNeedNotEnd) {
 
 TEST(Ends, ALossIsHeardOfWithinALatencyAndTheInquiry) {
   EXPECT_TRUE(is_fine(killed(2160), calls_end));
-  EXPECT_TRUE(is_fine(killed(312610), calls_end));
-  EXPECT_FALSE(is_fine(killed(312611), calls_end));
-  SmallWorld late = killed(1312610);
+  EXPECT_TRUE(is_fine(killed(306310), calls_end));
+  EXPECT_FALSE(is_fine(killed(306311), calls_end));
+  SmallWorld late = killed(1306310);
   EXPECT_FALSE(is_fine(late, calls_end));
   late.from().world.fails_before_reason = true;
   EXPECT_TRUE(is_fine(late, calls_end));
 }
 
-TEST(Ends, ADepartureIsHeardOfWithinALatency) {
+TEST(Ends, ADepartureIsHeardOfWithinThreeMessages) {
   const auto left = [](Micros heard) {
     SmallWorld world(kSums);
     world.rank(2).closing = world.rank(2).farewell = 20;
@@ -66,9 +67,9 @@ TEST(Ends, ADepartureIsHeardOfWithinALatency) {
     for (const int rank : {0, 1}) world.fail(rank, "t", ErrorCode::peer_left, 2, heard);
     return world;
   };
-  EXPECT_TRUE(is_fine(left(12620), calls_end));
-  EXPECT_FALSE(is_fine(left(12621), calls_end));
-  SmallWorld late = left(262620);
+  EXPECT_TRUE(is_fine(left(6320), calls_end));
+  EXPECT_FALSE(is_fine(left(6321), calls_end));
+  SmallWorld late = left(256320);
   EXPECT_FALSE(is_fine(late, calls_end));
   late.from().world.cannot_cancel = true;
   EXPECT_TRUE(is_fine(late, calls_end));
@@ -108,8 +109,11 @@ TEST(Ends, AnErrorNeedsItsCause) {
     return is_fine(world, errors_have_one_cause);
   };
   EXPECT_TRUE(is_allowed(ErrorCode::closed, -1, [](auto& w) { w.rank(1).closing = 40; }));
-  EXPECT_TRUE(is_allowed(ErrorCode::peer_left, 0, [](auto& w) { w.rank(0).closing = 40; }));
-  EXPECT_FALSE(is_allowed(ErrorCode::peer_left, 0, [](auto& w) { w.rank(2).closing = 40; }));
+  EXPECT_TRUE(is_allowed(ErrorCode::peer_left, 0,
+                         [](auto& w) { w.rank(0).closing = w.rank(0).farewell = 40; }));
+  EXPECT_FALSE(is_allowed(ErrorCode::peer_left, 0, [](auto& w) { w.rank(0).closing = 40; }));
+  EXPECT_FALSE(is_allowed(ErrorCode::peer_left, 0,
+                          [](auto& w) { w.rank(2).closing = w.rank(2).farewell = 40; }));
   EXPECT_TRUE(is_allowed(ErrorCode::peer_lost, 0, [](auto& w) { w.rank(0).killed = 40; }));
   EXPECT_FALSE(is_allowed(ErrorCode::peer_lost, 0, [](auto& w) { w.rank(0).killed = 60; }));
   EXPECT_TRUE(is_allowed(ErrorCode::peer_silent, 0, [](auto& w) {
@@ -125,7 +129,8 @@ TEST(Ends, AnErrorNeedsItsCause) {
   EXPECT_TRUE(is_allowed(ErrorCode::out_of_memory, 0, with(Fault::Kind::throws_in_start)));
   EXPECT_TRUE(is_allowed(ErrorCode::callback, 0, with(Fault::Kind::throws_in_observer)));
   EXPECT_TRUE(is_allowed(ErrorCode::io, 0, with(Fault::Kind::operation_fails)));
-  EXPECT_TRUE(is_allowed(ErrorCode::corrupt_data, 0, with(Fault::Kind::damage)));
+  EXPECT_TRUE(is_allowed(ErrorCode::corrupt_data, 0, [](auto& w) { w.record().damaged = 50; }));
+  EXPECT_FALSE(is_allowed(ErrorCode::corrupt_data, 0, [](auto& w) { w.record().damaged = 51; }));
   EXPECT_TRUE(is_allowed(ErrorCode::invalid_argument, 1,
                          [](auto& w) { w.from().ranks[1][0].push_back({Action::Kind::retire}); }));
   EXPECT_FALSE(is_allowed(ErrorCode::corrupt_data, 0, with(Fault::Kind::clog)));
@@ -173,12 +178,46 @@ TEST(Ends, ARankThatLeftIsNamedWithItsOwnError) {
 TEST(Ends, TwoOthersThatSendEachOtherDoNotNeedTheLeaver) {
   SmallWorld world(
       "world size=4\nranks 1: submit p send 4 root=2\nranks 2: submit p recv 4 root=1\n");
-  world.rank(3).closing = 10;
+  world.rank(3).closing = world.rank(3).farewell = 10;
   world.fail(1, "p", ErrorCode::peer_left, 3, 50);
   EXPECT_FALSE(is_fine(world, errors_have_one_cause));
   world.operation(1, "p").error_rank = 0;  // which matches names
-  world.rank(0).closing = 10;
+  world.rank(0).closing = world.rank(0).farewell = 10;
   EXPECT_TRUE(is_fine(world, errors_have_one_cause));
+}
+
+TEST(Ends, AReceiveFromAnyRankNeedsTheLastThatMaySend) {
+  SmallWorld world("world size=4\nranks 1: submit p recv 4 root=-1\n");
+  world.rank(2).closing = world.rank(2).farewell = 10;
+  world.fail(1, "p", ErrorCode::peer_left, 2, 50);
+  EXPECT_FALSE(is_fine(world, errors_have_one_cause));
+  for (const int other : {0, 3}) world.rank(other).closing = world.rank(other).farewell = 40;
+  EXPECT_TRUE(is_fine(world, errors_have_one_cause));
+  EXPECT_TRUE(is_fine(world, calls_end));
+  world.operation(1, "p").ended = 6341;
+  EXPECT_FALSE(is_fine(world, calls_end));
+}
+
+TEST(Ends, WhatAllAskedForEndsSoon) {
+  SmallWorld world(kSums);
+  world.operation(0, "t").ended = 1042000;
+  EXPECT_TRUE(is_fine(world, calls_end));
+  world.operation(0, "t").ended = 1042001;
+  EXPECT_FALSE(is_fine(world, calls_end));
+}
+
+TEST(Ends, WhatWaitsForADamagedNameEndsOnceARankBreaks) {
+  SmallWorld world(kSums);
+  world.operation(1, "t").ended = kNever;
+  world.record().damaged = 10;
+  EXPECT_TRUE(is_fine(world, calls_end));
+  world.rank(2).broken = 60;
+  EXPECT_FALSE(is_fine(world, calls_end));
+  SmallWorld limited(kSums);
+  limited.operation(1, "t").ended = kNever;
+  limited.record().damaged = 10;
+  limited.from().world.operation_timeout = 1000;
+  EXPECT_FALSE(is_fine(limited, calls_end));
 }
 
 }  // namespace

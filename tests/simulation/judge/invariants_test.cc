@@ -135,6 +135,48 @@ TEST(Invariants, NegotiationIsShort) {
   EXPECT_EQ(texts(fine.find(negotiation_is_short)), "");
 }
 
+TEST(Invariants, ReplayedStepsNeedNeitherMessagesNorMemory) {
+  const std::string step = "submit t allreduce 4; wait; ";
+  const std::string text =
+      "world\nranks 0,1: " + step + step + step + step + step + step + step + "\n";
+  const auto with = [](std::vector<StepRecord> steps) {
+    return [=](SmallWorld& world) { world.rank(1).steps = steps; };
+  };
+  breaks(negotiation_is_short, 10, with({{1, 1}, {2, 2}, {3, 3}, {3, 4}, {3, 4}, {4, 4}}), text);
+  breaks(negotiation_is_short, 10, with({{1, 1}, {2, 2}, {3, 3}, {3, 4}, {3, 5}, {3, 6}, {3, 7}}),
+         text);
+  SmallWorld fine(text);
+  fine.rank(1).steps = {{1, 1}, {2, 2}, {3, 3}, {3, 4}, {3, 5}, {3, 5}, {3, 6}};
+  EXPECT_EQ(texts(fine.find(negotiation_is_short)), "");
+}
+
+TEST(Invariants, EndsAreCounted) {
+  breaks(ends_are_counted, 12, [](SmallWorld& world) { world.rank(1).allreduces_counted = 0; });
+  breaks(ends_are_counted, 12, [](SmallWorld& world) { world.rank(1).allreduces_counted = 2; });
+  breaks(
+      ends_are_counted, 12, [](SmallWorld& world) { world.rank(0).blocking_counted = 0; },
+      "world\nranks 0,1: block b barrier 1\n");
+  breaks(
+      ends_are_counted, 12, [](SmallWorld& world) { world.rank(0).pairs_counted = 0; },
+      "world\nranks 0: block p send 1 root=1\nranks 1: block p recv 1\n");
+}
+
+TEST(Invariants, WhatCameBeforeADamagedMessageIsJudged) {
+  const auto change = [](SmallWorld& world) {
+    world.operation(1, "t").output.back() ^= std::byte{1};
+  };
+  breaks(results_are_right, 3, [&](SmallWorld& world) {
+    change(world);
+    world.record().damaged = 51;
+  });
+  SmallWorld later(kTwoSums);
+  change(later);
+  later.record().damaged = 50;
+  EXPECT_EQ(texts(later.find(results_are_right)), "");
+  later.rank(0).tickets_left = 1;
+  EXPECT_FALSE(later.find_all().empty());
+}
+
 TEST(Invariants, PhasesFollowTheDrawing) {
   breaks(phases_follow_the_drawing, 11, [](SmallWorld& world) {
     world.rank(0).phases = {{0, 1, 0}, {1, 5, 10}, {5, 1, 20}};
@@ -149,6 +191,8 @@ TEST(Invariants, NothingIsLeft) {
   SmallWorld killed(kTwoSums);
   killed.rank(1).tickets_left = 1;
   killed.rank(1).killed = 10;
+  EXPECT_EQ(texts(killed.find(nothing_is_left)), "");
+  killed.rank(1).killed = killed.rank(1).over = kNever;
   EXPECT_EQ(texts(killed.find(nothing_is_left)), "");
 }
 

@@ -99,14 +99,12 @@ int sender_in(const std::string& text) {
                                                                 : std::stoi(text.substr(begin + 5));
 }
 
-// Whether an operation failed because its peer had joined. It is no use of their name: once that
-// join has failed, the peer's next one meets the next one of this rank.
+}  // namespace
+
 bool met_a_joined_rank(const OperationRecord& said) {
   return said.error_code == static_cast<int>(ErrorCode::mismatch) &&
          said.error_text.find("has joined (is out of data)") != std::string::npos;
 }
-
-}  // namespace
 
 Oracle::Oracle(const Case& from, const Record& record) : case_(from) {
   // Submissions of one key meet: since which join, whether by name, the name, the two ranks of a

@@ -56,6 +56,10 @@ class Oracle {
   std::map<const OperationRecord*, size_t> place_;
 };
 
+/// Whether an operation failed because a rank that it needs had joined. For a pair it is no use of
+/// their name: once that join has failed, the peer's next one meets the next one of this rank.
+bool met_a_joined_rank(const OperationRecord& said);
+
 /// `rows` that are dealt equally, the remainder to the lowest ranks, or as `splits` say.
 int64_t rows_of(const Operation& operation, int rank, int size);
 

@@ -66,6 +66,21 @@ TEST(Oracle, AfterAllHaveJoinedNamesMeetAnew) {
   EXPECT_EQ(second->voices.size(), 2U);
 }
 
+TEST(Oracle, WhatAJoinRefusedIsNoUseOfItsName) {
+  SmallWorld world(
+      "world size=3\nranks 0: submit t recv 1 root=1; submit t recv 1 root=1\n"
+      "ranks 1: join; submit t send 1\nranks 2: close\n");
+  world.fail(1, "join", ErrorCode::peer_left, 2, 90);
+  world.fail(0, "t", ErrorCode::mismatch, 1, 50, "rank 1 has joined (is out of data); only");
+  const Oracle oracle(world.from(), world.record());
+  const Meeting* refused = oracle.meeting_of(world.operation(0, "t"));
+  EXPECT_EQ(refused->joined, std::vector<int>{1});
+  EXPECT_NE(oracle.disagreement(*refused), "");
+  const Meeting* second = oracle.meeting_of(world.operation(0, "t", 1));
+  EXPECT_EQ(second, oracle.meeting_of(world.operation(1, "t")));
+  EXPECT_EQ(oracle.disagreement(*second), "");
+}
+
 TEST(Oracle, MovesRowsBetweenRanks) {
   const auto gathered = result_of(
       "world\nranks 0: submit t allgather 1 c=7\nranks 1: submit t allgather 2 c=7\n", 0, "t");

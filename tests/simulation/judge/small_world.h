@@ -35,6 +35,7 @@ class SmallWorld {
       state.closing = state.farewell = 5000;
       state.over = 5010;
     }
+    count_all(oracle);
   }
   OperationRecord& operation(int rank, const std::string& name, int use = 0) {
     for (auto& one : record_.operations)
@@ -63,6 +64,19 @@ class SmallWorld {
   Findings find_all() const { return check(from_, record_); }
 
  private:
+  void count_all(const Oracle& oracle) {
+    for (const auto& one : record_.operations) {
+      const Operation* asked = oracle.operation_of(one);
+      if (asked == nullptr) continue;
+      auto& state = record_.ranks[static_cast<size_t>(one.site.rank)];
+      const bool is_pair =
+          asked->kind == CollectiveKind::send || asked->kind == CollectiveKind::recv;
+      if (from_.world.serves_blocking && oracle.action_of(one).kind == Action::Kind::block)
+        ++(is_pair ? state.pairs_counted : state.blocking_counted);
+      else if (asked->kind == CollectiveKind::allreduce)
+        ++state.allreduces_counted;
+    }
+  }
   void add(size_t rank, size_t place) {
     const Action& action = from_.ranks[rank].front()[place];
     const auto submitted = static_cast<Micros>(place) * 100;
