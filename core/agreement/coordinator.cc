@@ -39,9 +39,9 @@ void Coordinator::on_requests(int rank, WireReader reader, Clock::time_point now
     }
     if (!request.join) check_request(request, rank, size_);
     // A rank that has not heard of the plan yet asks for its tensors; when it hears of it, it moves
-    // them into the plan itself.
+    // them into the plan itself. It asks to join once more, too, after it has left the plan.
     if (plan_ && progress_[static_cast<size_t>(rank)] == Progress::before &&
-        !is_between_two(request) && plan_->index.contains(request.name))
+        !is_between_two(request) && (request.join || plan_->index.contains(request.name)))
       continue;
     negotiator_.add(rank, std::move(request), now);
   }
@@ -111,7 +111,9 @@ void Coordinator::answer() {
       learner_.disturb();
       allreduce_learner_.disturb();
     }
-    if (locked && count_pieces(*locked, options_.partition_bytes) > kMostPieces) locked.reset();
+    if (locked && (negotiator_.awaits_joins() ||
+                   count_pieces(*locked, options_.partition_bytes) > kMostPieces))
+      locked.reset();
   }
   if (locked) lock(std::move(*locked), messages);
   for (int rank = 0; rank < size_; ++rank)

@@ -188,7 +188,6 @@ bool Negotiator::never_all_join() const {
   return false;
 }
 
-// Whether a rank that has joined, and has not left, waits for the others to join.
 bool Negotiator::awaits_joins() const {
   for (size_t rank = 0; rank < joined_.size(); ++rank)
     if (joined_[rank] && !gone_[rank]) return true;

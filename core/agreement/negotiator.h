@@ -46,6 +46,8 @@ class Negotiator {
            !awaits_joins();
   }
   int joined_count() const { return joined_count_; }
+  /// Whether a rank that has joined, and has not left, waits for the others to join.
+  bool awaits_joins() const;
 
  private:
   struct Pending {
@@ -73,7 +75,6 @@ class Negotiator {
   /// The error of the rank whose leaving keeps this operation from ending; null: it may end.
   const Error* hopeless(const Pending& pending) const;
   bool never_all_join() const;
-  bool awaits_joins() const;
   void finish(const std::string& key);
   void release_complete();
   Response answer(const std::string& name, const Pending& pending) const;

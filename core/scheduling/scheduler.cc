@@ -48,16 +48,23 @@ void Scheduler::submit(Entry* entry, Clock::time_point now) {
 void Scheduler::join(Entry* entry, Clock::time_point now) {
   join_ = entry;
   ++joins_;
+  flush();
+  // The peers may be in the plan, and wait for tensors that this rank will not bring. What the plan
+  // holds of this rank's counts, so rank 0 hears of it before it hears of the join.
+  if (!replay_)
+    ask_to_join();
+  else if (!ending_)
+    veto(now);
+  // And for what it does not send or receive any more.
+  for (auto* pair : pairs_in_order()) leave_pair(*pair);
+}
+
+void Scheduler::ask_to_join() {
   auto message = begin_message(MessageType::requests);
   Request request;
   request.join = true;
   encode_request(message, request, cache_);
-  flush();
   hooks_.send(0, message.bytes());
-  // The peers may be in the plan, and wait for tensors that this rank will not bring.
-  if (replay_ && !ending_) veto(now);
-  // And for what it does not send or receive any more.
-  for (auto* pair : pairs_in_order()) leave_pair(*pair);
 }
 
 void Scheduler::request(Entry* entry) {

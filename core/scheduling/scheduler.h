@@ -100,6 +100,7 @@ class Scheduler {
   static constexpr int kMostRunning = 8;  // of each: negotiated, replayed
   bool held() const { return replay_ && replay_->holds_waiting(); }
   void finish(Entry* entry, const Error* error) { hooks_.finish({&entry, 1}, error); }
+  void ask_to_join();
   void request(Entry* entry);
   void on_response(const Response& response, std::vector<Response>& fusable);
   void launch_fused(std::vector<Response>& fusable);

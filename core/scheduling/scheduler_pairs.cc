@@ -29,8 +29,10 @@ void Scheduler::prepare_pair(const Response& response, const Entry& entry) {
     early_left_.erase(early);
   }
   ++allocations_;
-  // What it would bring is for whoever receives from any rank here.
-  if (!pair.sends && outstanding_.contains(pair_entry_key(entry.request.name, kFromAnyRank)))
+  // What it would bring is for whoever receives from any rank here. A rank that has joined neither
+  // sends nor receives.
+  if (join_ != nullptr ||
+      (!pair.sends && outstanding_.contains(pair_entry_key(entry.request.name, kFromAnyRank))))
     leave_pair(pair);
 }
 

@@ -237,6 +237,7 @@ void Scheduler::renegotiate() {
   idle_runs_.clear();
   collapsed_.reset();
   flush();
+  if (join_ != nullptr) ask_to_join();
 }
 
 }  // namespace tutti
