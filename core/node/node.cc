@@ -167,6 +167,8 @@ Error Node::why_blocking_failed(const Error* reason) const {
   if (broken_) return *broken_;
   if (reason != nullptr) return *reason;
   if (const auto* why = why_blocking_never_ends()) return *why;
+  // The link of a rank that had left may have ended before all that this rank sent had come.
+  if (const auto* departure = peers_.first()) return departure->error;
   return Error(ErrorCode::internal, fmt::format("rank {}: \"{}\" failed although no rank was lost",
                                                 context_.rank, blocking_.name()));
 }

@@ -191,6 +191,7 @@ void leavers_finish_for_all(const View& view, Findings& findings) {
   for (const auto& state : view.record.ranks)
     for (const Micros at : {state.broken, state.killed})
       if (at != kNever) lost = std::min(lost, at);
+  if (view.has_fault(Fault::Kind::reset) || view.has_fault(Fault::Kind::half_open)) return;
   for (const auto& meeting : view.oracle.meetings())
     for (const auto& [leaver, left] : meeting.voices) {
       if (view.rank(leaver).farewell == kNever || left.record->ended == kNever) continue;
