@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <initializer_list>
 #include <utility>
 
+#include "tests/simulation/draw_faults.h"
 #include "tests/simulation/random.h"
 
 namespace tutti::simulation {
@@ -13,11 +13,6 @@ namespace tutti::simulation {
 namespace {
 
 enum Stream : uint64_t { kWorld = 1, kProgram, kFaults, kSchedule };
-
-template <class T>
-T one_of(Random& random, std::initializer_list<T> values) {
-  return values.begin()[random.below(values.size())];
-}
 
 World draw_world(Random& random) {
   World world;
@@ -58,7 +53,9 @@ struct Features {
         waits_for_one(random.chance(300)),
         closes(random.chance(350)),
         splits(random.chance(400)),
-        lingers(random.chance(350)) {
+        lingers(random.chance(350)),
+        moves_on(random.chance(200)),
+        hurries(random.chance(400)) {
     // A rank that has joined neither receives nor makes blocking calls, and one that lacks an
     // operation lets the others wait where it goes on to a blocking call.
     if (joins) from_any = blocking = second_script = lacks = false;
@@ -66,14 +63,15 @@ struct Features {
     if (lacks) blocking = false;
   }
   bool kinds, types, groups, pairs, from_any, blocking, joins, memory, second_script, shuffles,
-      deviates, disagrees, lacks, pauses, waits_for_one, closes, splits, lingers;
+      deviates, disagrees, lacks, pauses, waits_for_one, closes, splits, lingers, moves_on, hurries;
 };
 
-// All ranks submit this in each step: single operations, a group, or a ring of pairs.
+// All ranks submit this in each step: single operations, a group, a ring of pairs, or one pair.
 struct Item {
-  enum class Way { single, group, ring, from_any } way = Way::single;
+  enum class Way { single, group, ring, pair, from_any } way = Way::single;
   std::vector<Operation> operations;
-  int shift = 1;  // ring: to which rank after it each one sends
+  int shift = 1;           // ring: to which rank after it each one sends
+  int sender = 0, to = 0;  // pair
 };
 
 class Program {
@@ -84,15 +82,20 @@ class Program {
   std::vector<std::vector<Script>> draw() {
     ranks_.assign(static_cast<size_t>(size_), {Script{}});
     const auto tensors = static_cast<int>(random_.between(2, 4)) * scale_;
-    for (int i = 0; i < tensors; ++i) items_.push_back(draw_item(fmt::format("t{}", i)));
+    draw_items("t", tensors);
     const auto steps = static_cast<int>(random_.between(3, 6)) * scale_;
+    moves_on_at_ = on_.moves_on ? static_cast<int>(random_.between(2, 3)) : steps;
     joins_at_ = on_.joins ? static_cast<int>(random_.below(static_cast<uint64_t>(steps))) : steps;
+    if (on_.joins && on_.moves_on && random_.chance(500)) joins_at_ = moves_on_at_;
     joins_early_ = any_rank();
     if (on_.closes) closes_at_ = static_cast<int>(random_.below(static_cast<uint64_t>(steps)));
     closer_ = any_rank();
     if (on_.memory)
       for (int rank = 0; rank < size_; ++rank) add(rank, action(Action::Kind::allocate, "", 4096));
-    for (int step = 0; step < steps; ++step) draw_step(step);
+    for (int step = 0; step < steps; ++step) {
+      if (step == moves_on_at_) draw_items("v", tensors);
+      draw_step(step);
+    }
     for (int rank = 0; rank < size_ && on_.joins; ++rank)
       if (!(rank == joins_early_ && joins_at_ < steps)) add(rank, action(Action::Kind::join));
     if (on_.joins && random_.chance(300)) {  // on with a new epoch, in which all take part
@@ -175,6 +178,25 @@ class Program {
     if (on_.types) operation.dtype = one_of(random_, {DataType::f64, DataType::u8, DataType::raw});
     draw_shape(operation);
     return operation;
+  }
+
+  void draw_items(const std::string& prefix, int count) {
+    items_.clear();
+    for (int i = 0; i < count; ++i) items_.push_back(draw_item(fmt::format("{}{}", prefix, i)));
+    // Two ranks send each other something under the name of an operation of all.
+    const auto& first = items_.front();
+    if (!on_.pairs || first.way != Item::Way::single || !random_.chance(300)) return;
+    Item pair;
+    pair.way = Item::Way::pair;
+    pair.sender = any_rank();
+    pair.to = (pair.sender + static_cast<int>(random_.between(1, size_ - 1))) % size_;
+    pair.operations = {draw_moved(first.operations.front().name)};
+    if (random_.chance(500) && first.operations.front().count() > 0) {
+      pair.operations[0].rows = first.operations.front().rows;
+      pair.operations[0].width = first.operations.front().width;
+      pair.operations[0].dtype = first.operations.front().dtype;
+    }
+    items_.push_back(std::move(pair));
   }
 
   Item draw_item(const std::string& name) {
@@ -286,6 +308,11 @@ class Program {
         next.operations.push_back(std::move(received));
         break;
       }
+      case Item::Way::pair:
+        if (rank != item.sender && rank != item.to) return;
+        if (rank == item.to) first.kind = CollectiveKind::recv;
+        first.root = rank == item.to ? item.sender : item.to;
+        break;
       case Item::Way::from_any: {
         const int receiver = first.root;
         if (rank != receiver) break;
@@ -324,6 +351,8 @@ class Program {
         add(rank, action(Action::Kind::close, event.choice % 3 == 0 ? "" : "it_failed"));
       if (on_.joins && joins_at_ == step && rank == joins_early_)
         add(rank, action(Action::Kind::join));
+      if (on_.joins && on_.hurries && joins_at_ == step && rank == joins_early_)
+        add(rank, action(Action::Kind::wait));
       if (on_.joins && joins_at_ <= step && rank == joins_early_) continue;
       if (event.kind == Event::late && event.rank == rank)
         add(rank, action(Action::Kind::pause, "", draw_pause(own)));
@@ -356,7 +385,10 @@ class Program {
             break;
           }
       }
-      add(rank, action(Action::Kind::wait));
+      // Who is out of data may join while its last operations are under way.
+      const bool joins_now =
+          on_.joins && on_.hurries && !on_.closes && rank == joins_early_ && step + 1 == joins_at_;
+      if (!joins_now) add(rank, action(Action::Kind::wait));
       if (blocks && !blocks_first) add_blocking(rank, blocking, contents);
     }
   }
@@ -420,139 +452,8 @@ class Program {
   const int size_, scale_;
   std::vector<Item> items_;
   std::vector<std::vector<Script>> ranks_;
-  int joins_at_ = 0, joins_early_ = 0, closes_at_ = -1, closer_ = 0;
+  int moves_on_at_ = 0, joins_at_ = 0, joins_early_ = 0, closes_at_ = -1, closer_ = 0;
 };
-
-constexpr int kDeparting = 2, kInquiring = 3, kClosing = 4, kBroken = 5;  // phases
-
-Fault draw_fault(Fault::Kind kind, const World& world, Random& random) {
-  using Kind = Fault::Kind;
-  Fault fault;
-  fault.kind = kind;
-  const auto size = static_cast<uint64_t>(world.size);
-  fault.rank = static_cast<int>(random.below(size));
-  fault.peer =
-      static_cast<int>((static_cast<uint64_t>(fault.rank) + 1 + random.below(size - 1)) % size);
-  // A third waits for a moment that few other times hit: a rank goes, asks who is gone, or breaks.
-  const auto when = random.below(3);
-  if (when == 0) {
-    fault.phase = one_of(random, {kDeparting, kDeparting, kInquiring, kClosing, kClosing, kBroken});
-    fault.at = random.chance(400) ? 0 : random.between(0, 3 * world.latency + 1000);
-  } else if (when == 1) {
-    fault.event = random.between(1, 80);
-  } else {
-    fault.at = random.between(0, 40 * world.latency + 2000);
-  }
-  fault.length = one_of<Micros>(random, {world.latency * 3, kSecond / 5, world.peer_timeout * 2});
-  switch (kind) {
-    case Kind::delay:
-      fault.amount = one_of<int64_t>(random, {world.latency, 10 * world.latency, kSecond / 4});
-      break;
-    case Kind::slow_link:
-      fault.amount = one_of<int64_t>(random, {1 << 12, 1 << 14, 1 << 17});
-      break;
-    case Kind::damage:
-      fault.amount = random.between(0, 40);
-      break;
-    case Kind::throws_in_start:
-      fault.peer = static_cast<int>(random.below(2));
-      [[fallthrough]];
-    case Kind::operation_fails:
-    case Kind::throws_in_observer:
-      fault.amount = random.between(1, 12);
-      if (fault.phase < 0 && random.chance(800)) {
-        fault.at = 0;
-        fault.event = -1;
-      }
-      break;
-    case Kind::store_slow:
-    case Kind::store_gone:
-    case Kind::launcher_slow:
-      if (random.chance(700)) {
-        fault.at = 0;
-        fault.event = fault.phase = -1;
-      }
-      break;
-    case Kind::abandons:
-      fault.event = fault.phase = -1;
-      fault.at = random.between(0, 3 * world.latency + 1000);
-      break;
-    case Kind::record_late:
-      fault.length = one_of<Micros>(random, {1000, kSecond / 5, kSecond});
-      break;
-    default:
-      break;
-  }
-  return fault;
-}
-
-// The rank whose program closes because of an error; -1: none does.
-int rank_that_gives_up(const Case& from) {
-  for (size_t rank = 0; rank < from.ranks.size(); ++rank)
-    for (const auto& action : from.ranks[rank].front())
-      if (action.kind == Action::Kind::close && !action.text.empty()) return static_cast<int>(rank);
-  return -1;
-}
-
-// Something happens to a rank just when another one closes, or has closed.
-void draw_trouble_at_an_end(Case& into, Random& random) {
-  using Kind = Fault::Kind;
-  const int leaver = rank_that_gives_up(into);
-  if (leaver >= 0 && random.chance(800)) {
-    Fault slow = draw_fault(Kind::launcher_slow, into.world, random);
-    slow.rank = leaver;
-    slow.length = kSecond / 2;
-    slow.at = 0;
-    slow.event = slow.phase = -1;
-    into.faults.push_back(slow);
-  }
-  // A link's end breaks a third rank, which then tells the one that leaves.
-  const auto kind = into.world.size > 2 && random.chance(500)
-                        ? one_of(random, {Kind::kill, Kind::kill, Kind::reset})
-                        : one_of(random, {Kind::operation_fails, Kind::throws_in_start,
-                                          Kind::throws_in_observer, Kind::throws_in_observer});
-  Fault fault = draw_fault(kind, into.world, random);
-  const bool is_late = random.chance(300);
-  fault.event = -1;
-  fault.phase = random.chance(600) ? kClosing : kDeparting;
-  fault.at = is_late ? random.between(0, 2 * into.world.latency) : 0;
-  if (fault.rank == leaver) std::swap(fault.rank, fault.peer);
-  into.faults.push_back(fault);
-}
-
-void draw_faults(Case& into, Random& random) {
-  if (random.chance(350)) return;
-  // Each kind is on or off; what is on comes once or twice.
-  std::vector<Fault::Kind> on;
-  for (int kind = 0; kind < kFaultKinds; ++kind)
-    // After a communicator that was given up nothing else is seen.
-    if (random.chance(kind == static_cast<int>(Fault::Kind::abandons) ? 25 : 120))
-      on.push_back(static_cast<Fault::Kind>(kind));
-  // Operations over streams never fail by themselves.
-  if (into.world.over_streams) std::erase(on, Fault::Kind::operation_fails);
-  if (on.empty()) on.push_back(one_of(random, {Fault::Kind::kill, Fault::Kind::stop}));
-  for (const auto kind : on) {
-    into.faults.push_back(draw_fault(kind, into.world, random));
-    if (random.chance(150)) into.faults.push_back(draw_fault(kind, into.world, random));
-    // A record is of a death.
-    const bool is_record = kind == Fault::Kind::record_late ||
-                           kind == Fault::Kind::record_missing ||
-                           kind == Fault::Kind::record_of_other;
-    // The store is read after one.
-    const bool is_of_store = kind == Fault::Kind::store_slow || kind == Fault::Kind::store_gone;
-    if (!is_record && !(is_of_store && random.chance(500))) continue;
-    Fault death = draw_fault(Fault::Kind::kill, into.world, random);
-    death.rank = into.faults.back().rank;
-    if (is_of_store) death.rank = (death.rank + 1) % into.world.size;
-    into.faults.push_back(death);
-  }
-  if (random.chance(350)) draw_trouble_at_an_end(into, random);
-  into.world.heals_at = random.between(1, 100) * into.world.latency +
-                        one_of<Micros>(random, {3000, kSecond, 2 * kSecond});
-  // Moments come late.
-  if (std::ranges::any_of(into.faults, [](const Fault& fault) { return fault.phase >= 0; }))
-    into.world.heals_at += 100 * into.world.latency + random.between(0, 3) * kSecond;
-}
 
 }  // namespace
 

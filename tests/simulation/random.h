@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 
 namespace tutti::simulation {
 
@@ -31,5 +32,10 @@ class Random {
   static constexpr uint64_t kGolden = 0x9e3779b97f4a7c15u;
   uint64_t state_;
 };
+
+template <class T>
+T one_of(Random& random, std::initializer_list<T> values) {
+  return values.begin()[random.below(values.size())];
+}
 
 }  // namespace tutti::simulation
