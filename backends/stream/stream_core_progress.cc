@@ -32,7 +32,10 @@ bool StreamCore::pump(Peer& peer) {
     broken = error.what();
   }
   try {
-    moved |= peer.inlet.pump(peer.rank, *peer.channel, *this);
+    bool has_read = false;
+    do {
+      moved |= has_read = peer.inlet.pump(peer.rank, *peer.channel, *this);
+    } while (!broken.empty() && has_read && peer.inlet.has_more());
   } catch (const std::exception& error) {
     if (broken.empty()) broken = error.what();
   }

@@ -30,12 +30,14 @@ struct Script {
   size_t most_at_once = 1 << 20;
   size_t room = SIZE_MAX;  // how much the channel still takes
   int looks_until_delivered = 0;
+  bool refuses = false;  // writing fails
 };
 
 class ScriptChannel final : public Channel {
  public:
   explicit ScriptChannel(Script& script) : script_(script) {}
   size_t write(std::span<const iovec> parts) override {
+    if (script_.refuses) throw Error(ErrorCode::peer_lost, "connection reset");
     const size_t most = std::min(script_.most_at_once, script_.room);
     size_t total = 0;
     for (const auto& part : parts) {
@@ -281,10 +283,11 @@ TEST_F(StreamProtocol, AReceiveThatComesInMidMessageTakesTheRest) {
     }
 }
 
-TEST_F(StreamProtocol, ASendCancelledInMidFrameEndsWithItsFrame) {
-  const Bytes data = pattern(3 << 20, 6);
+TEST_F(StreamProtocol, ASendCancelledInMidFrameNeedsItsMemoryNoMore) {
+  const Bytes original = pattern(3 << 20, 6);
   for (const size_t room : {size_t{0}, size_t{1}, size_t{500'000}}) {
     open();
+    Bytes data = original;
     const Ticket send = transport_->isend(1, {3, 0, 0}, data);
     run();
     sent();
@@ -292,18 +295,32 @@ TEST_F(StreamProtocol, ASendCancelledInMidFrameEndsWithItsFrame) {
     script_.room = room;
     run();
     transport_->cancel(send);
-    // Not one byte is out: at once. Else its memory is needed until the frame is through.
-    EXPECT_EQ(transport_->test(send), room == 0 ? TransferState::failed : TransferState::pending);
+    EXPECT_EQ(transport_->test(send), TransferState::failed);
+    std::ranges::fill(data, std::byte{0});
     script_.room = SIZE_MAX;
     run();
     if (room > 0) {
-      EXPECT_EQ(transport_->test(send), TransferState::failed);
+      // The frame that has begun ends as it was.
+      const auto* payload = script_.out.data() + kFrameBytes;
+      EXPECT_TRUE(std::equal(payload, payload + kMaxDataBytes, original.begin()));
     }
     const auto frames = sent();
     EXPECT_EQ(frames.size(), room == 0 ? 1u : 2u);
     EXPECT_EQ(frames.back().type, FrameType::withdraw);
     EXPECT_EQ(frames.front().type, room == 0 ? FrameType::withdraw : FrameType::data);
   }
+}
+
+TEST_F(StreamProtocol, AGoodbyeBehindMuchElseIsReadThoughWritingFails) {
+  for (int i = 0; i < 10; ++i)
+    feed(frame({.type = FrameType::control, .length = 50'000}, Bytes(50'000)));
+  feed(frame({.type = FrameType::goodbye}));
+  script_.ended = script_.refuses = true;
+  transport_->post(1, Bytes(10));
+  run();
+  const auto event = transport_->take_event();
+  ASSERT_TRUE(event);
+  EXPECT_EQ(event->kind, PeerEvent::Kind::left);
 }
 
 TEST_F(StreamProtocol, AGoodbyeEndsTheConversation) {
