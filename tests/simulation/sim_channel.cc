@@ -90,7 +90,7 @@ SimLink::SimLink(Events& events, uint64_t seed, const LinkShape& shape, LinkCoun
       random_{Random(seed, 1), Random(seed, 2)} {
   TUTTI_CHECK(shape.buffer > 0 && shape.most_read > 0 && shape.most_written > 0);
   for (auto& way : ways_) {
-    way.line_free = way.last_sign = way.last_freed = events.now();
+    way.line_free = way.last_sign = way.told_at = way.last_freed = events.now();
     way.end_at = kNever;
   }
 }
@@ -125,12 +125,14 @@ size_t SimLink::write(int end, std::span<const iovec> parts) {
   come(way);
   come(back);
   if (has_ended(back)) {
+    back.end_is_known = true;  // so what came before it is here, and no read is late
     if (shape_.writing_fails) throw Error(ErrorCode::peer_lost, back.end);
     return 0;
   }
   const size_t wanted = bytes_in(parts);
   const size_t most = std::min({wanted, room(way), shape_.most_written});
-  if (most == 0 || is_late(end, way.is_late_for_writer)) {
+  // Where all of it fits, none is refused.
+  if (most == 0 || (most < wanted && is_late(end, way.is_late_for_writer))) {
     counters_.full_writes += wanted > 0;
     return 0;
   }
@@ -184,7 +186,8 @@ size_t SimLink::read(int end, std::span<const iovec> parts) {
   way.reader_is_armed = false;
   come(way);
   const uint64_t here = way.arrived - way.read;
-  if ((here > 0 || has_ended(way)) && is_late(end, way.is_late_for_reader)) return 0;
+  if ((here > 0 || has_ended(way)) && !way.end_is_known && is_late(end, way.is_late_for_reader))
+    return 0;
   if (here == 0) {
     if (!has_ended(way)) return 0;
     ++counters_.ends;
@@ -208,6 +211,14 @@ size_t SimLink::read(int end, std::span<const iovec> parts) {
 
 // Those of small reads travel together; else a full buffer would be filled byte by byte for ever.
 void SimLink::acknowledge(Way& way) {
+  // As TCP, it opens the window by a good part at once, or a stream would go on in ever smaller
+  // pieces; but what has been read is known before long.
+  constexpr auto kLongest = std::chrono::milliseconds(40);
+  const bool is_worth_it =
+      way.read - way.told >= shape_.buffer / 4 || events_.now() - way.told_at >= kLongest;
+  if (!is_worth_it && way.read != way.written) return;
+  way.told = way.read;
+  way.told_at = events_.now();
   const auto when = events_.now() + shape_.latency;
   if (!way.acknowledgements.empty()) {
     auto& last = way.acknowledgements.back();

@@ -102,16 +102,19 @@ class SimLink {
     uint64_t written = 0;
     uint64_t arrived = 0;
     uint64_t read = 0;
+    uint64_t told = 0;   // read, and said to be so
     uint64_t freed = 0;  // the writer knows that they are read
     std::deque<Piece> flight;
     std::deque<Piece> acknowledgements;
     Time line_free;                   // when the next byte can leave
     Time last_sign;                   // of the writer, at the reader
+    Time told_at;                     // by the reader
     Time last_freed;                  // at the writer
     Time end_at;                      // of the stream, at the reader; Time::max(): there is none
     Time reader_event = Time::max();  // the one that looks after an armed reader
     Time writer_event = Time::max();
     std::string end;                  // how it looks there
+    bool end_is_known = false;        // by the reader, whose own bytes were refused
     bool is_late_for_reader = false;  // the last call was late
     bool is_late_for_writer = false;
     bool reader_is_armed = false;

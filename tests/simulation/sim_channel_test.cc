@@ -171,9 +171,9 @@ TEST_F(SimChannel, ReadsIntoSeveralParts) {
 }
 
 TEST_F(SimChannel, WhatComesBetweenALookAndArmingIsSeenByArming) {
-  open({.late = 1000});
+  open({.buffer = 10, .late = 1000});
   const Bytes bytes(10);
-  EXPECT_EQ(write(0, bytes), 0u);
+  EXPECT_EQ(write(0, Bytes(11)), 0u);
   EXPECT_FALSE(ends_[0]->arm(true));
   EXPECT_EQ(write(0, bytes), 10u);
   pass(milliseconds(1));
