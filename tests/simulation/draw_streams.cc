@@ -13,7 +13,10 @@ namespace {
 
 // Some tensors are long enough to wait at their sender, to be cut and to keep a slow link busy.
 void make_some_long(Case& drawn, Random& random) {
-  // Many small pieces take an event each.
+  constexpr int64_t kLongest = 1 << 14;
+  // Many small pieces take an event each, and many segments a step.
+  drawn.world.segment_bytes = std::max<int64_t>(drawn.world.segment_bytes, 256);
+  drawn.world.splits /= 4;
   drawn.world.buffer = std::max<int64_t>(drawn.world.buffer, 1024);
   std::set<std::string> names;
   for (const auto& scripts : drawn.ranks)
@@ -29,6 +32,7 @@ void make_some_long(Case& drawn, Random& random) {
       for (auto& action : script)
         for (auto& operation : action.operations) {
           if (!long_ones.contains(operation.name)) continue;
+          if (operation.bytes() * factor > kLongest) continue;
           operation.rows *= factor;
           for (auto& rows : operation.splits) rows *= factor;
         }

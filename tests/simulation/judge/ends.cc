@@ -23,6 +23,12 @@ bool has_code(int code, std::initializer_list<ErrorCode> codes) {
                      [&](ErrorCode one) { return static_cast<int>(one) == code; });
 }
 
+// Whether what a rank tells its peers when it breaks may not fit into a small buffer at once, or
+// not have left when its process ends.
+bool may_not_leave(const World& world) {
+  return world.over_streams && (world.buffer < 8192 || world.bandwidth > 0);
+}
+
 bool touches(const Fault& fault, int rank) { return fault.rank == rank || fault.peer == rank; }
 
 // Whether a rank may be called dead: it died, or its link ended.
@@ -38,7 +44,8 @@ bool may_be_lost(const View& view, int rank, Micros by) {
                fault.kind == Kind::reset || fault.kind == Kind::store_gone ||
                fault.kind == Kind::stop || fault.kind == Kind::jump;
       });
-  if (is_stuck && state.broken != kNever && state.broken <= by) return true;
+  if ((is_stuck || may_not_leave(view.from.world)) && state.broken != kNever && state.broken <= by)
+    return true;
   return std::any_of(view.from.faults.begin(), view.from.faults.end(), [&](const Fault& fault) {
     return (fault.kind == Kind::reset || fault.kind == Kind::half_open) && touches(fault, rank);
   });
@@ -49,6 +56,8 @@ bool may_be_silent(const View& view, int rank) {
   const Micros limit = view.from.world.peer_timeout;
   for (const auto& [since, until] : view.rank(rank).stopped)
     if (until == kNever || until - since >= limit / 2) return true;
+  // A rank that is broken answers nothing, until its program closes.
+  if (may_not_leave(view.from.world) && view.rank(rank).broken != kNever) return true;
   return std::any_of(view.from.faults.begin(), view.from.faults.end(), [&](const Fault& fault) {
     switch (fault.kind) {
       case Kind::stop:
@@ -431,7 +440,8 @@ void errors_have_one_cause(const View& view, Findings& findings) {
         !has_code(state.error_code, {ErrorCode::peer_lost, ErrorCode::peer_silent}))
       continue;
     const Kind kind = view.from.faults[0].kind;
-    const bool has_two_ends = kind != Kind::kill && kind != Kind::stop && kind != Kind::jump;
+    const bool has_two_ends = (kind != Kind::kill && kind != Kind::stop && kind != Kind::jump) ||
+                              may_not_leave(view.from.world);
     if (named >= 0 && state.error_rank != named && !has_two_ends)
       findings.push_back(
           {5, fmt::format("rank {} is broken because of rank {}, another one because "

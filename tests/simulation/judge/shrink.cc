@@ -149,7 +149,8 @@ class Shrinker {
       Case smaller = best_;
       size_t i = 0;
       for_each_field(smaller.world, [&](const char*, auto& field) {
-        if (i++ == place)
+        // What one tier finds is not looked for in another.
+        if (i++ == place && static_cast<const void*>(&field) != &smaller.world.over_streams)
           field = static_cast<std::remove_reference_t<decltype(field)>>(usual[place]);
       });
       any |= keep(std::move(smaller));

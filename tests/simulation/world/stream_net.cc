@@ -148,7 +148,9 @@ LinkShape StreamNet::draw_shape(int low, int high) {
   Random random(world_.salt, 1000 + place(low) * place(size_) + place(high));
   LinkShape shape;
   shape.latency = microseconds(random.between(world_.latency / 4, world_.latency));
-  if (world_.bandwidth > 0) shape.bytes_per_second = static_cast<uint64_t>(world_.bandwidth);
+  constexpr uint64_t kWithoutLimit = uint64_t{1} << 50;
+  shape.bytes_per_second =
+      world_.bandwidth > 0 ? static_cast<uint64_t>(world_.bandwidth) : kWithoutLimit;
   shape.buffer = static_cast<size_t>(std::max<int64_t>(world_.buffer, 1));
   shape.short_writes = shape.short_reads = static_cast<unsigned>(world_.splits);
   shape.late = static_cast<unsigned>(world_.splits / 2);
