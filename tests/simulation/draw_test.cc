@@ -21,6 +21,26 @@ TEST(Draw, TheTextOfACaseMakesTheSameCase) {
   }
 }
 
+TEST(Draw, TheBytesTierHasTheSameProgramsAndOtherWorlds) {
+  int long_ones = 0, slow = 0, splits = 0, small = 0;
+  for (uint64_t seed = 0; seed < 1000; ++seed) {
+    const Case drawn = draw(seed, {.over_streams = true}), other = draw(seed);
+    const std::string text = to_text(drawn);
+    ASSERT_EQ(parse(text), drawn) << "seed " << seed << "\n" << text;
+    ASSERT_TRUE(drawn.world.over_streams && !other.world.over_streams);
+    ASSERT_EQ(drawn.ranks.size(), other.ranks.size());
+    // What only a model of a backend does is not drawn.
+    ASSERT_FALSE(drawn.world.serves_blocking || drawn.world.works_elsewhere ||
+                 drawn.world.cannot_cancel || drawn.world.fails_before_reason);
+    for (const auto& fault : drawn.faults) ASSERT_NE(fault.kind, Fault::Kind::operation_fails);
+    long_ones += drawn.ranks != other.ranks;
+    slow += drawn.world.bandwidth > 0;
+    splits += drawn.world.splits > 0;
+    small += drawn.world.buffer < 8192;
+  }
+  for (const int count : {long_ones, slow, splits, small}) EXPECT_GT(count, 100);
+}
+
 TEST(Draw, OneSeedIsOneCase) {
   for (uint64_t seed = 0; seed < 50; ++seed) EXPECT_EQ(draw(seed), draw(seed));
   EXPECT_NE(draw(1), draw(2));
