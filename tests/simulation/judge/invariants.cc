@@ -227,10 +227,10 @@ void leavers_finish_for_all(const View& view, Findings& findings) {
                           leaver));
         const bool left_it = left.record->error_code == static_cast<int>(ErrorCode::closed);
         // It may have been over here before this rank heard of the departure.
-        const Micros heard =
-            left.record->ended + 3 * (view.from.world.over_streams
-                                          ? longest_way(view.from)
-                                          : view.from.world.latency + kSecond / 1500);
+        const Micros way = view.from.world.over_streams
+                               ? 3 * longest_way(view.from)
+                               : 3 * view.from.world.latency + kSecond / 500;
+        const Micros heard = left.record->ended + way;
         if (!view.from.faults.empty() || theirs.ended <= heard) continue;
         if (left_it && ended_well(theirs))
           add(findings, 6,
