@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tests/simulation/case.h"
-#include "tests/simulation/sim_network.h"
+#include "tests/simulation/links/sim_network.h"
 #include "tests/simulation/world/net.h"
 #include "tutti/backends/stream/stream_core.h"
 

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "tests/simulation/sim_network.h"
+#include "tests/simulation/links/sim_network.h"
 #include "tests/support/bulk.h"
 #include "tutti/backends/stream/stream_core.h"
 

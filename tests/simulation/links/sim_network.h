@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/simulation/sim_channel.h"
+#include "tests/simulation/links/sim_channel.h"
 
 namespace tutti::simulation {
 

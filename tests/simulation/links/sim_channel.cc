@@ -1,4 +1,4 @@
-#include "tests/simulation/sim_channel.h"
+#include "tests/simulation/links/sim_channel.h"
 
 #include <algorithm>
 #include <bit>

@@ -4,7 +4,7 @@
 #include <thread>
 
 #include "tests/backends/conformance/transport_conformance.h"
-#include "tests/simulation/sim_network.h"
+#include "tests/simulation/links/sim_network.h"
 #include "tutti/backends/stream/stream_core.h"
 
 // The simulated links keep what every transport promises, so they are no kinder than real ones. The
