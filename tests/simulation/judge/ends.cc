@@ -96,9 +96,6 @@ Micros needed_left(const View& view, const OperationRecord& operation) {
     }
     if (first == kNever || farewell < first) first = farewell;
   }
-  // A pair that two ranks have prepared goes on without rank 0, until one of the two leaves.
-  if (is_pair && asked->root > 0 && first != kNever && view.rank(asked->root).farewell != kNever)
-    first = std::max(first, view.rank(asked->root).farewell);
   if (is_pair && asked->root == kAnyRank && last != kNever)
     first = first == kNever ? last : std::min(first, last);
   return first;
@@ -191,7 +188,13 @@ Micros sharp_end(const View& view, const OperationRecord& operation, const Limit
       action.operations.size() > 1)
     return kNever;
   if (faults.empty() && has_code(operation.error_code, {ErrorCode::peer_left})) {
-    const Micros left = needed_left(view, operation);
+    Micros left = needed_left(view, operation);
+    // A pair that two ranks have prepared goes on without rank 0, until one of the two leaves.
+    const Operation* asked = view.oracle.operation_of(operation);
+    const bool is_pair = asked != nullptr && (asked->kind == CollectiveKind::send ||
+                                              asked->kind == CollectiveKind::recv);
+    if (is_pair && asked->root > 0 && left != kNever && view.rank(asked->root).farewell != kNever)
+      left = std::max(left, view.rank(asked->root).farewell);
     return left == kNever ? kNever : std::max(operation.submitted, left) + limits.left;
   }
   if (faults.size() == 1 && faults[0].kind == Kind::kill && named.killed != kNever &&
