@@ -26,29 +26,44 @@ Coordinator::Coordinator(const Options& options, int size, Send send)
       learner_(options.replay_after),
       allreduce_learner_(options.replay_after + 2),
       pair_learner_(options.replay_after),
-      progress_(static_cast<size_t>(size), Progress::after) {}
+      progress_(static_cast<size_t>(size), Progress::after),
+      asked_again_(static_cast<size_t>(size)) {}
 
 void Coordinator::on_requests(int rank, WireReader reader, Clock::time_point now) {
+  auto& asked_again = asked_again_[static_cast<size_t>(rank)];
+  if (reader.at_end() && asked_again.count > 0 && --asked_again.count == 0 &&
+      std::exchange(asked_again.joins, false)) {
+    Request join;
+    join.join = true;
+    add(rank, std::move(join), now);
+  }
   std::vector<int64_t> forgotten;
   while (!reader.at_end()) {
     Request request;
     int64_t unknown = -1;
     if (!decode_request(reader, cache_, request, unknown)) {
       forgotten.push_back(unknown);
-      continue;
+    } else if (request.join && (asked_again.count > 0 || !forgotten.empty())) {
+      asked_again.joins = true;
+    } else {
+      if (!request.join) check_request(request, rank, size_);
+      add(rank, std::move(request), now);
     }
-    if (!request.join) check_request(request, rank, size_);
-    // A rank that has not heard of the plan yet asks for its tensors; when it hears of it, it moves
-    // them into the plan itself. It asks to join once more, too, after it has left the plan.
-    if (plan_ && progress_[static_cast<size_t>(rank)] == Progress::before &&
-        !is_between_two(request) && (request.join || plan_->index.contains(request.name)))
-      continue;
-    negotiator_.add(rank, std::move(request), now);
   }
   if (forgotten.empty()) return;
+  ++asked_again.count;
   auto message = begin_message(MessageType::resend);
   message.numbers(forgotten);
   send_(rank, message.bytes());
+}
+
+// A rank that has not heard of the plan yet asks for its tensors; when it hears of it, it moves
+// them into the plan itself. It asks to join once more, too, after it has left the plan.
+void Coordinator::add(int rank, Request request, Clock::time_point now) {
+  if (plan_ && progress_[static_cast<size_t>(rank)] == Progress::before &&
+      !is_between_two(request) && (request.join || plan_->index.contains(request.name)))
+    return;
+  negotiator_.add(rank, std::move(request), now);
 }
 
 void Coordinator::on_plan_joined(int rank, WireReader reader) {

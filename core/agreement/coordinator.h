@@ -39,6 +39,7 @@ class Coordinator {
   std::vector<Negotiator::Waiting> waiting() const { return negotiator_.waiting(); }
 
  private:
+  void add(int rank, Request request, Clock::time_point now);
   std::optional<std::vector<Plan::Tensor>> learn(const Response& response);
   void lock(std::vector<Plan::Tensor> tensors, std::vector<WireWriter>& messages);
 
@@ -56,6 +57,13 @@ class Coordinator {
   std::optional<Plan> plan_;  // the last one locked, until all ranks are after it
   bool has_failed_ = false;
   std::vector<Progress> progress_;
+  // A rank's join counts after what it asked for before, so it waits until the rank has told in
+  // full what this one had forgotten.
+  struct AskedAgain {
+    int count = 0;  // resend messages that are not answered yet; an empty message ends each answer
+    bool joins = false;
+  };
+  std::vector<AskedAgain> asked_again_;
 };
 
 }  // namespace tutti

@@ -84,16 +84,20 @@ void Scheduler::flush() {
   options_.observe("negotiation");
 }
 
+// Answers with what is still to be asked for, and then with an empty message.
 void Scheduler::on_resend(WireReader reader) {
   const auto forgotten = reader.numbers();
   const NameCache nobody_knows(0);
   auto message = begin_message(MessageType::requests);
+  bool has_any = false;
   for (Entry* entry : outstanding_in_order())
     if (std::find(forgotten.begin(), forgotten.end(), entry->sent_id) != forgotten.end()) {
       entry->sent_id = -1;
       encode_request(message, entry->request, nobody_knows);
+      has_any = true;
     }
-  hooks_.send(0, message.bytes());
+  if (has_any) hooks_.send(0, message.bytes());
+  hooks_.send(0, begin_message(MessageType::requests).bytes());
 }
 
 Entry* Scheduler::take_outstanding(const std::string& key) {
