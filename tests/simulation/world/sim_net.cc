@@ -265,6 +265,12 @@ void SimNet::resolve(Meeting& meeting) {
   const auto why = disagreement(meeting);
   if (why.empty() && verdict == 0) compute(meeting);
   const auto goes_well = std::make_shared<bool>(true);
+  struct End {
+    SimOperation* operation;
+    OperationState state;
+    Time when;
+  };
+  std::vector<End> ends;
   for (auto* operation : meeting.operations) {
     if (operation == nullptr) continue;
     const int rank = operation->end_->rank_;
@@ -286,7 +292,16 @@ void SimNet::resolve(Meeting& meeting) {
     if (!comes) continue;  // the end of the link ends it
     operation->resolved_ = true;
     operation->goes_well_ = goes_well;
-    end_later(*operation, state, when - now());
+    ends.push_back({operation, state, when});
+  }
+  // A blocking send or receive is through memory that both ranks see: neither hears that the other
+  // has left before it sees what that one had finished.
+  const auto last = std::ranges::max_element(ends, {}, &End::when);
+  for (const auto& [operation, state, when] : ends) {
+    const auto kind = operation->collective_.kind;
+    const bool is_seen =
+        operation->is_blocking() && (kind == CollectiveKind::send || kind == CollectiveKind::recv);
+    end_later(*operation, state, (is_seen ? last->when : when) - now());
   }
 }
 
