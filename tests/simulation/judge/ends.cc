@@ -75,6 +75,17 @@ bool may_be_silent(const View& view, int rank) {
   });
 }
 
+// Whether `rank` left before what it had sent to a receive from any rank was received: such a
+// receive may have taken it, and then needs that rank.
+bool left_a_send(const View& view, int rank, const OperationRecord& receive) {
+  return std::ranges::any_of(view.record.operations, [&](const OperationRecord& one) {
+    const Operation* asked = view.oracle.operation_of(one);
+    return one.site.rank == rank && one.name == receive.name && asked != nullptr &&
+           asked->kind == CollectiveKind::send && asked->root == receive.site.rank &&
+           one.error_code == static_cast<int>(ErrorCode::closed) && !one.is_refused;
+  });
+}
+
 // When a rank left that an operation needs and that has not finished it; kNever: none did. A
 // receive from any rank needs the last one that may send.
 Micros needed_left(const View& view, const OperationRecord& operation) {
@@ -188,9 +199,10 @@ Micros sharp_end(const View& view, const OperationRecord& operation, const Limit
       action.operations.size() > 1)
     return kNever;
   if (faults.empty() && has_code(operation.error_code, {ErrorCode::peer_left})) {
+    const Operation* asked = view.oracle.operation_of(operation);
+    if (asked != nullptr && asked->root == kAnyRank) return kNever;  // what it took is not known
     Micros left = needed_left(view, operation);
     // A pair that two ranks have prepared goes on without rank 0, until one of the two leaves.
-    const Operation* asked = view.oracle.operation_of(operation);
     const bool is_pair = asked != nullptr && (asked->kind == CollectiveKind::send ||
                                               asked->kind == CollectiveKind::recv);
     if (is_pair && asked->root > 0 && left != kNever && view.rank(asked->root).farewell != kNever)
@@ -244,12 +256,27 @@ bool had_joined(const View& view, const OperationRecord& operation) {
   });
 }
 
+// Whether a receive from any rank may have met this send, which does not fit, and failed before it
+// heard of it.
+bool may_have_met_another(const View& view, const Meeting& meeting, const OperationRecord& send) {
+  const Operation& sent = *view.oracle.operation_of(send);
+  return std::ranges::any_of(view.record.operations, [&](const OperationRecord& one) {
+    const Operation* asked = view.oracle.operation_of(one);
+    return one.site.rank == meeting.to && one.name == send.name && !one.is_refused &&
+           one.source < 0 && asked != nullptr && asked->root == kAnyRank &&
+           (asked->dtype != sent.dtype || asked->count() != sent.count());
+  });
+}
+
 std::string why_not_mismatch(const View& view, const OperationRecord& operation) {
   const Meeting* meeting = view.oracle.meeting_of(operation);
   if (met_a_joined_rank(operation) && !had_joined(view, operation))
     return "that rank had not joined";
   if (meeting == nullptr) return "it met nobody";
   if (!view.oracle.disagreement(*meeting).empty()) return "";
+  if (meeting->is_pair && !meeting->is_complete() && meeting->from == operation.site.rank &&
+      may_have_met_another(view, *meeting, operation))
+    return "";
   const bool may_never_meet = view.from.world.serves_blocking && !meeting->is_complete() &&
                               view.oracle.action_of(operation).kind == Action::Kind::block;
   return may_never_meet ? "" : "the ranks agree";
@@ -263,6 +290,9 @@ bool has_needed_left(const View& view, const OperationRecord& operation) {
                             one.site.script == operation.site.script &&
                             one.site.action == operation.site.action;
     if (!is_of_call) return false;
+    const Operation* asked = view.oracle.operation_of(one);
+    if (asked != nullptr && asked->root == kAnyRank && left_a_send(view, operation.error_rank, one))
+      return true;
     const Micros left = needed_left(view, one);
     return left != kNever && left <= operation.ended;
   });
@@ -392,8 +422,11 @@ void calls_end(const View& view, Findings& findings) {
       continue;
     }
     const Meeting* meeting = view.oracle.meeting_of(operation);
+    const Action& action = view.oracle.action_of(operation);
+    const bool is_both = action.kind == Action::Kind::block && action.operations.size() > 1;
     const bool is_healthy = view.from.faults.empty() && meeting != nullptr &&
-                            meeting->is_complete() && meeting->voices.begin()->second.group.empty();
+                            meeting->is_complete() && !is_both &&
+                            meeting->voices.begin()->second.group.empty();
     Micros due = last_cause(view, operation) + (is_healthy ? limits.well : 2 * limits.sum());
     // A join waits for others as long as these go on.
     if (view.oracle.is_join(operation)) due = operation.ended;

@@ -193,9 +193,12 @@ TEST(Ends, AReceiveFromAnyRankNeedsTheLastThatMaySend) {
   EXPECT_FALSE(is_fine(world, errors_have_one_cause));
   for (const int other : {0, 3}) world.rank(other).closing = world.rank(other).farewell = 40;
   EXPECT_TRUE(is_fine(world, errors_have_one_cause));
-  EXPECT_TRUE(is_fine(world, calls_end));
-  world.operation(1, "p").ended = 6341;
-  EXPECT_FALSE(is_fine(world, calls_end));
+  SmallWorld taken(
+      "world size=4\nranks 1: submit p recv 4 root=-1\nranks 2: submit p send 4 root=1\n");
+  taken.rank(2).closing = taken.rank(2).farewell = 10;
+  taken.fail(2, "p", ErrorCode::closed, -1, 10);
+  taken.fail(1, "p", ErrorCode::peer_left, 2, 50);
+  EXPECT_TRUE(is_fine(taken, errors_have_one_cause));
 }
 
 TEST(Ends, WhatAllAskedForEndsSoon) {

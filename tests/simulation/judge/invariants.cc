@@ -320,7 +320,7 @@ void negotiation_is_short(const View& view, Findings& findings) {
     // What runs at once needs memory of its own, which later steps use again; how much runs at once
     // is luck, so a step may need more than those before it, but not each one.
     constexpr size_t kEnough = 3;
-    if (!has_only_allreduces(view.from) || steps.size() <= first + kEnough) continue;
+    if (!has_only_allreduces(view.from) || steps.size() < first + kEnough) continue;
     const auto even = std::adjacent_find(
         steps.begin() + static_cast<std::ptrdiff_t>(first), steps.end(),
         [](const auto& one, const auto& next) { return one.allocations == next.allocations; });
