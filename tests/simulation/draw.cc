@@ -55,7 +55,8 @@ struct Features {
         splits(random.chance(400)),
         lingers(random.chance(350)),
         moves_on(random.chance(200)),
-        hurries(random.chance(400)) {
+        hurries(random.chance(400)),
+        mixes(random.chance(100)) {
     // A rank that has joined neither receives nor makes blocking calls, and one that lacks an
     // operation lets the others wait where it goes on to a blocking call.
     if (joins) from_any = blocking = second_script = lacks = false;
@@ -63,7 +64,8 @@ struct Features {
     if (lacks) blocking = false;
   }
   bool kinds, types, groups, pairs, from_any, blocking, joins, memory, second_script, shuffles,
-      deviates, disagrees, lacks, pauses, waits_for_one, closes, splits, lingers, moves_on, hurries;
+      deviates, disagrees, lacks, pauses, waits_for_one, closes, splits, lingers, moves_on, hurries,
+      mixes;
 };
 
 // All ranks submit this in each step: single operations, a group, a ring of pairs, or one pair.
@@ -345,6 +347,9 @@ class Program {
     // A sender that blocks may be one for which a receiver waits before it blocks too.
     const bool blocks_first = random_.chance(500) && !on_.from_any;
     const Item blocking = blocks ? draw_blocking(step) : Item();
+    // It waits by name for what the others call blocking.
+    const bool mixes = blocks && on_.mixes && blocking.way == Item::Way::single;
+    by_name_ = mixes && random_.chance(300) ? any_rank() : -1;
     for (int rank = 0; rank < size_; ++rank) {
       Random own(Random::mix(event.choice + static_cast<uint64_t>(rank)));
       if (closes_at_ == step && closer_ == rank)
@@ -417,9 +422,10 @@ class Program {
     std::vector<Action> actions;
     submit(rank, item, contents, actions);
     for (auto& next : actions) {
-      next.kind = Action::Kind::block;
+      if (rank != by_name_) next.kind = Action::Kind::block;
       add(rank, std::move(next));
     }
+    if (rank == by_name_) add(rank, action(Action::Kind::wait));
   }
 
   // A second thread of each rank has steps of its own.
@@ -453,6 +459,7 @@ class Program {
   std::vector<Item> items_;
   std::vector<std::vector<Script>> ranks_;
   int moves_on_at_ = 0, joins_at_ = 0, joins_early_ = 0, closes_at_ = -1, closer_ = 0;
+  int by_name_ = -1;
 };
 
 }  // namespace

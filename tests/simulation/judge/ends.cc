@@ -268,7 +268,20 @@ bool may_have_met_another(const View& view, const Meeting& meeting, const Operat
   });
 }
 
+// Whether a rank waits by name for what others call blocking.
+bool mixes_calls(const Case& from) {
+  std::set<std::string> called, submitted;
+  for (const auto& scripts : from.ranks)
+    for (const auto& script : scripts)
+      for (const auto& action : script)
+        for (const auto& operation : action.operations)
+          (action.kind == Action::Kind::block ? called : submitted).insert(operation.name);
+  return std::ranges::any_of(called, [&](const auto& name) { return submitted.contains(name); });
+}
+
 std::string why_not_mismatch(const View& view, const OperationRecord& operation) {
+  // That ends the communicator on all ranks.
+  if (view.from.world.serves_blocking && mixes_calls(view.from)) return "";
   const Meeting* meeting = view.oracle.meeting_of(operation);
   if (met_a_joined_rank(operation) && !had_joined(view, operation))
     return "that rank had not joined";
