@@ -66,10 +66,12 @@ struct StepRecord {
 
 struct RankRecord {
   std::vector<PhaseRecord> phases;
-  Micros broken = kNever;    // the door was broken
-  Micros farewell = kNever;  // it said farewell
-  Micros closing = kNever;   // its program asked to close
-  Micros over = kNever;      // closing was over
+  Micros broken = kNever;          // the door was broken
+  Micros farewell = kNever;        // it said farewell
+  Micros closing = kNever;         // its program asked to close
+  Micros over = kNever;            // closing was over
+  bool tells_launcher = false;     // of the error because of which it closes
+  std::string closing_error = {};  // which that is; empty: it closes of its own accord
   Micros killed = kNever;
   std::vector<std::pair<Micros, Micros>> stopped;  // stood still from, until
   std::vector<StartRecord> starts;                 // in order

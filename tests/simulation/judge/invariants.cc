@@ -290,6 +290,10 @@ void farewells_are_final(const View& view, Findings& findings) {
       add(findings, 9,
           fmt::format("rank {} sent {} messages about operations after its farewell", rank,
                       state.operation_messages_after_farewell));
+    if (state.tells_launcher == state.closing_error.empty())
+      add(findings, 9,
+          fmt::format("rank {} left because of \"{}\", and the launcher was{} told", rank,
+                      state.closing_error, state.tells_launcher ? "" : " not"));
   }
 }
 

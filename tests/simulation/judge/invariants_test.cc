@@ -122,6 +122,8 @@ TEST(Invariants, FarewellsAreFinal) {
   });
   breaks(farewells_are_final, 9,
          [](SmallWorld& world) { world.rank(1).operation_messages_after_farewell = 1; });
+  breaks(farewells_are_final, 9, [](SmallWorld& world) { world.rank(1).closing_error = "bad"; });
+  breaks(farewells_are_final, 9, [](SmallWorld& world) { world.rank(1).tells_launcher = true; });
 }
 
 TEST(Invariants, NegotiationIsShort) {

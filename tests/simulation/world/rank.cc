@@ -456,6 +456,7 @@ void SimRank::read_deaths(Time end) {
 }
 
 bool SimRank::tell_launcher() {
+  world_.record_of(rank_).tells_launcher = true;
   if (!world_.from().world.has_launcher) return false;
   Clock::duration takes = std::chrono::microseconds(random_.between(50, 5000));
   if (const auto* slow = world_.fault(Fault::Kind::launcher_slow, rank_))

@@ -470,6 +470,7 @@ void SimRank::close(const std::string& error) {
   closing_error_ = error;
   door_ = door_ == Door::open ? Door::closed : Door::broken;
   world_.record_of(rank_).closing = world_.micros();
+  world_.record_of(rank_).closing_error = error;
   world_.note(rank_, "closes", error);
   ring();
 }
