@@ -49,7 +49,7 @@ void draw_streams(Case& drawn, uint64_t seed) {
   // own threads, and takes no blocking calls.
   world.cannot_cancel = world.fails_before_reason = false;
   world.works_elsewhere = world.serves_blocking = false;
-  if (random.chance(200)) world.bandwidth = int64_t{1} << random.between(13, 16);
+  if (random.chance(250)) world.bandwidth = int64_t{1} << random.between(12, 15);
   // A buffer passes its bytes once in two latencies.
   const Micros least = 2 * world.latency * (1 << 14) / kSecond;
   if (random.chance(400))
@@ -57,7 +57,8 @@ void draw_streams(Case& drawn, uint64_t seed) {
   if (random.chance(500)) world.splits = random.between(1, 1000);
   if (random.chance(600)) world.credit = int64_t{512} << random.below(5);
   if (random.chance(500)) world.segment_bytes = int64_t{32} << random.below(8);
-  if (random.chance(400)) make_some_long(drawn, random);
+  // Long tensors on slow links keep them busy for longer than a rank may be silent.
+  if (random.chance(world.bandwidth > 0 ? 700 : 300)) make_some_long(drawn, random);
 }
 
 }  // namespace tutti::simulation
