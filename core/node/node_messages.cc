@@ -155,6 +155,8 @@ void Node::on_fault(Error error) {
     error = Error(error.code(), fmt::format("rank {} was given up by the others: {}", context_.rank,
                                             error.what()))
                 .with_rank(context_.rank);
+  // It left, and the others could not go on without it.
+  if (error.code() == ErrorCode::peer_left && error.rank() == context_.rank) error = closed_error();
   fault(error, false);
 }
 
