@@ -53,7 +53,11 @@ SimRank::SimRank(SimWorld& world, int rank)
     place.world_rank = peer;
     context_.places.push_back(std::move(place));
   }
-  if (of.over_streams) context_.executor.segment_bytes = of.segment_bytes;
+  if (of.over_streams) {
+    context_.executor.segment_bytes = of.segment_bytes;
+    // What a slow link has been given arrives before a rank that closes gives up.
+    options_.close_timeout = 60;
+  }
   EndHooks hooks;
   hooks.on_wake = [this] { on_backend_wake(); };
   hooks.on_start = [this](const Collective& collective, const Launch& launch) {
