@@ -176,8 +176,11 @@ void results_are_right(const View& view, Findings& findings) {
 
 void refusals_change_nothing(const View& view, Findings& findings) {
   for (const auto& operation : view.record.operations) {
+    // A mismatch of calls that never meet ends the communicator, and with it what goes on.
+    const Micros broken = view.rank(operation.site.rank).broken;
     const bool is_refusal = operation.is_refused ||
-                            operation.error_code == static_cast<int>(ErrorCode::mismatch) ||
+                            (operation.error_code == static_cast<int>(ErrorCode::mismatch) &&
+                             (broken == kNever || operation.ended < broken)) ||
                             operation.error_code == static_cast<int>(ErrorCode::duplicate_name);
     if (is_refusal) view.looks(4);
     if (is_refusal && operation.input_changed && !is_killed(view, operation))
