@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "tests/simulation/case.h"
+#include "tests/simulation/random.h"
 
 namespace tutti::simulation {
 
@@ -22,5 +23,9 @@ struct DrawOptions {
 Case draw(uint64_t seed, const DrawOptions& options = {});
 /// Makes it one of the bytes tier.
 void draw_streams(Case& drawn, uint64_t seed);
+
+/// Adds faults to a case whose world and programs are drawn, or none, and says when the world
+/// heals.
+void draw_faults(Case& into, Random& random);
 
 }  // namespace tutti::simulation

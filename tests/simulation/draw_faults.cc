@@ -1,8 +1,8 @@
-#include "tests/simulation/draw_faults.h"
-
 #include <algorithm>
 #include <utility>
 #include <vector>
+
+#include "tests/simulation/draw.h"
 
 namespace tutti::simulation {
 

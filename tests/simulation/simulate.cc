@@ -191,7 +191,7 @@ int run_file(const std::string& file, bool with_trace) {
 int run_known_cases(const std::string& folder) {
   std::vector<std::string> files;
   if (fs::is_directory(folder))
-    for (const auto& entry : fs::directory_iterator(folder))
+    for (const auto& entry : fs::recursive_directory_iterator(folder))
       if (entry.path().extension() == ".case") files.push_back(entry.path().string());
   std::sort(files.begin(), files.end());
   int failed = 0;

@@ -60,7 +60,8 @@ void expect_often(uint64_t count, const Coverage& of, std::string_view what) {
 TEST(Simulation, CasesThatOnceFoundABugFindNone) {
   int cases = 0;
   for (const auto& file :
-       std::filesystem::directory_iterator(TUTTI_SOURCE_DIR "/tests/simulation/cases")) {
+       std::filesystem::recursive_directory_iterator(TUTTI_SOURCE_DIR "/tests/simulation/cases")) {
+    if (file.path().extension() != ".case") continue;
     std::ifstream text(file.path());
     const Case kept = parse(std::string(std::istreambuf_iterator<char>(text), {}));
     ++cases;
