@@ -188,6 +188,17 @@ Micros last_cause(const View& view, const OperationRecord& operation) {
   return last;
 }
 
+// Whether a rank waits by name for what others call blocking.
+bool mixes_calls(const Case& from) {
+  std::set<std::string> called, submitted;
+  for (const auto& scripts : from.ranks)
+    for (const auto& script : scripts)
+      for (const auto& action : script)
+        for (const auto& operation : action.operations)
+          (action.kind == Action::Kind::block ? called : submitted).insert(operation.name);
+  return std::ranges::any_of(called, [&](const auto& name) { return submitted.contains(name); });
+}
+
 // The end that the cause of the error alone allows, where there is no other; kNever: any.
 Micros sharp_end(const View& view, const OperationRecord& operation, const Limits& limits) {
   const auto& faults = view.from.faults;
@@ -208,6 +219,16 @@ Micros sharp_end(const View& view, const OperationRecord& operation, const Limit
     if (is_pair && asked->root > 0 && left != kNever && view.rank(asked->root).farewell != kNever)
       left = std::max(left, view.rank(asked->root).farewell);
     return left == kNever ? kNever : std::max(operation.submitted, left) + limits.left;
+  }
+  // What never meets is told once all ranks wait.
+  if (faults.empty() && has_code(operation.error_code, {ErrorCode::mismatch}) &&
+      view.from.world.serves_blocking && mixes_calls(view.from)) {
+    const Meeting* meeting = view.oracle.meeting_of(operation);
+    if (meeting == nullptr || meeting->is_complete()) return kNever;
+    Micros last = 0;
+    for (const auto& one : view.record.operations)
+      if (one.submitted < operation.ended) last = std::max(last, one.submitted);
+    return last + limits.never_meets + kSecond + longest_way(view.from);
   }
   if (faults.size() == 1 && faults[0].kind == Kind::kill && named.killed != kNever &&
       has_code(operation.error_code, {ErrorCode::peer_lost}))
@@ -266,17 +287,6 @@ bool may_have_met_another(const View& view, const Meeting& meeting, const Operat
            one.source < 0 && asked != nullptr && asked->root == kAnyRank &&
            (asked->dtype != sent.dtype || asked->count() != sent.count());
   });
-}
-
-// Whether a rank waits by name for what others call blocking.
-bool mixes_calls(const Case& from) {
-  std::set<std::string> called, submitted;
-  for (const auto& scripts : from.ranks)
-    for (const auto& script : scripts)
-      for (const auto& action : script)
-        for (const auto& operation : action.operations)
-          (action.kind == Action::Kind::block ? called : submitted).insert(operation.name);
-  return std::ranges::any_of(called, [&](const auto& name) { return submitted.contains(name); });
 }
 
 std::string why_not_mismatch(const View& view, const OperationRecord& operation) {
@@ -385,6 +395,10 @@ std::string why_not(const View& view, const OperationRecord& operation) {
     case ErrorCode::peer_lost:
       if (!is_named) return "it names no rank";
       if (!may_be_lost(view, named, operation.ended)) return "that rank lives, and its links do";
+      // Its record comes while it is waited for.
+      if (from.faults.size() == 1 && has(Kind::kill) && from.world.has_launcher &&
+          operation.error_text.find("killed by signal") == std::string::npos)
+        return "the record says how it died";
       return named == self && !may_be_silent(view, named) && !has(Kind::reset) ? "it names itself"
                                                                                : "";
     case ErrorCode::peer_silent:

@@ -92,6 +92,12 @@ TEST(Ends, SilenceIsHeardOfWithinItsLimitAndAQuarter) {
 
 TEST(Ends, ALossNamesTheDead) {
   SmallWorld world = killed(110);
+  for (auto& operation : world.record().operations)
+    operation.error_text = "rank 2 was killed by signal 9 (Killed)";
+  EXPECT_TRUE(is_fine(world, errors_have_one_cause));
+  world.operation(1, "t").error_text = "rank 2 was lost (connection reset)";
+  EXPECT_FALSE(is_fine(world, errors_have_one_cause));
+  world.from().world.has_launcher = false;
   EXPECT_TRUE(is_fine(world, errors_have_one_cause));
   world.operation(0, "t").error_rank = 1;
   EXPECT_FALSE(is_fine(world, errors_have_one_cause));
