@@ -78,11 +78,7 @@ struct Item {
 class Program {
  public:
   Program(const World& world, Random& random, const DrawOptions& options)
-      : random_(random),
-        on_(random),
-        hurries_(on_.hurries && world.cache_capacity > 5),
-        size_(world.size),
-        scale_(options.scale) {}
+      : random_(random), on_(random), size_(world.size), scale_(options.scale) {}
 
   std::vector<std::vector<Script>> draw() {
     ranks_.assign(static_cast<size_t>(size_), {Script{}});
@@ -359,7 +355,7 @@ class Program {
         add(rank, action(Action::Kind::close, event.choice % 3 == 0 ? "" : "it_failed"));
       if (on_.joins && joins_at_ == step && rank == joins_early_)
         add(rank, action(Action::Kind::join));
-      if (on_.joins && hurries_ && joins_at_ == step && rank == joins_early_)
+      if (on_.joins && on_.hurries && joins_at_ == step && rank == joins_early_)
         add(rank, action(Action::Kind::wait));
       if (on_.joins && joins_at_ <= step && rank == joins_early_) continue;
       if (event.kind == Event::late && event.rank == rank)
@@ -395,7 +391,7 @@ class Program {
       }
       // Who is out of data may join while its last operations are under way.
       const bool joins_now =
-          on_.joins && hurries_ && !on_.closes && rank == joins_early_ && step + 1 == joins_at_;
+          on_.joins && on_.hurries && !on_.closes && rank == joins_early_ && step + 1 == joins_at_;
       if (!joins_now) add(rank, action(Action::Kind::wait));
       if (blocks && !blocks_first) add_blocking(rank, blocking, contents);
     }
@@ -458,7 +454,6 @@ class Program {
 
   Random& random_;
   const Features on_;
-  const bool hurries_;
   const int size_, scale_;
   std::vector<Item> items_;
   std::vector<std::vector<Script>> ranks_;

@@ -52,8 +52,8 @@ void run_seeds(uint64_t first, const DrawOptions& options, Coverage& coverage) {
   }
 }
 
-void expect_often(uint64_t count, const Coverage& of, std::string_view what) {
-  EXPECT_GE(count * kOften, of.cases)
+void expect_often(uint64_t count, const Coverage& of, std::string_view what, uint64_t often) {
+  EXPECT_GE(count * often, of.cases)
       << what << " is in " << count << " of " << of.cases << " cases";
 }
 
@@ -88,6 +88,7 @@ TEST(Simulation, TheHalfOfACallWithARankThatStayedIsDone) {
 // They see every edge of the drawing of phases and no other, every message and every fault. Over
 // streams no operation fails by itself.
 void expect_all_of(const Coverage& coverage, bool over_streams) {
+  const uint64_t often = over_streams ? 2 * kOften : kOften;
   std::array<bool, kPhaseCount * kPhaseCount> is_drawn{};
   for (const auto& [from, to] : phase_edges())
     is_drawn.at(static_cast<size_t>(from) * kPhaseCount + static_cast<size_t>(to)) = true;
@@ -98,13 +99,13 @@ void expect_all_of(const Coverage& coverage, bool over_streams) {
     if (!is_drawn[edge])
       EXPECT_EQ(coverage.phase_edges[edge], 0u) << name;
     else
-      expect_often(coverage.phase_edges[edge], coverage, name);
+      expect_often(coverage.phase_edges[edge], coverage, name, often);
   }
   for (size_t type = 0; type < kMessageNames.size(); ++type)
-    expect_often(coverage.messages[type], coverage, kMessageNames[type]);
+    expect_often(coverage.messages[type], coverage, kMessageNames[type], often);
   for (size_t kind = 0; kind < kFaultNames.size(); ++kind)
     if (!over_streams || kind != static_cast<size_t>(Fault::Kind::operation_fails))
-      expect_often(coverage.faults[kind], coverage, kFaultNames[kind]);
+      expect_often(coverage.faults[kind], coverage, kFaultNames[kind], often);
 }
 
 // Half of the seeds are always the same, and half are those of the commit. The first share of each

@@ -147,7 +147,7 @@ bool SimRank::step() {
   auto& most = world_.record_of(rank_).most_steps_in_vain;
   most = std::max(most, steps_in_vain_);
   last_step_ = now;
-  if (steps_in_vain_ > 300) world_.stop();
+  if (steps_in_vain_ > 3000) world_.stop();
   return moved || !went_well;
 }
 
