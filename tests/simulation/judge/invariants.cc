@@ -438,17 +438,23 @@ namespace {
 // Whether the program waits for itself: ranks that never asked for what others wait for wait for
 // something else that others never asked for. It is no fault of what runs it.
 // Whether an operation waits for what never comes: a rank never asked for it, or gave it up.
-bool is_missed(const Meeting* meeting) {
-  return meeting == nullptr || !meeting->is_complete() ||
-         std::ranges::any_of(meeting->voices,
-                             [](const auto& one) { return one.second.record->error_code != 0; });
+bool is_missed(const View& view, const Meeting* meeting) {
+  if (meeting == nullptr || !meeting->is_complete()) return true;
+  const auto failed = [](const auto& one) { return one.second.record->error_code != 0; };
+  // A rank whose join failed is not excused.
+  const auto is_failed_join = [&](const OperationRecord& one) {
+    return view.oracle.is_join(one) && one.error_code != 0 &&
+           std::ranges::find(meeting->joined, one.site.rank) != meeting->joined.end();
+  };
+  return std::ranges::any_of(meeting->voices, failed) ||
+         std::ranges::any_of(view.record.operations, is_failed_join);
 }
 
 bool has_missed_part(const View& view, const Site& site) {
   return std::ranges::any_of(view.record.operations, [&](const OperationRecord& one) {
     const bool is_of_action = one.site.rank == site.rank && one.site.script == site.script &&
                               one.site.action == site.action;
-    return is_of_action && !one.is_refused && is_missed(view.oracle.meeting_of(one));
+    return is_of_action && !one.is_refused && is_missed(view, view.oracle.meeting_of(one));
   });
 }
 
@@ -463,7 +469,7 @@ bool waits_in_a_circle(const View& view) {
     const bool is_both = action.kind == Action::Kind::block && action.operations.size() > 1;
     // Parts of one action wait for each other, on every rank that takes part in them.
     const bool may_wait =
-        is_missed(meeting) || std::ranges::any_of(meeting->voices, [&](const auto& one) {
+        is_missed(view, meeting) || std::ranges::any_of(meeting->voices, [&](const auto& one) {
           return has_missed_part(view, one.second.record->site);
         });
     if (!may_wait) return false;
