@@ -35,7 +35,7 @@ void Coordinator::on_requests(int rank, WireReader reader, Clock::time_point now
       std::exchange(asked_again.joins, false)) {
     Request join;
     join.join = true;
-    add(rank, std::move(join), now);
+    negotiator_.add(rank, std::move(join), now);
   }
   std::vector<int64_t> forgotten;
   while (!reader.at_end()) {
@@ -43,12 +43,18 @@ void Coordinator::on_requests(int rank, WireReader reader, Clock::time_point now
     int64_t unknown = -1;
     if (!decode_request(reader, cache_, request, unknown)) {
       forgotten.push_back(unknown);
-    } else if (request.join && (asked_again.count > 0 || !forgotten.empty())) {
-      asked_again.joins = true;
-    } else {
-      if (!request.join) check_request(request, rank, size_);
-      add(rank, std::move(request), now);
+      continue;
     }
+    if (!request.join) check_request(request, rank, size_);
+    // A rank that has not heard of the plan yet asks for its tensors; when it hears of it, it moves
+    // them into the plan itself. It asks to join once more, too, after it has left the plan.
+    if (plan_ && progress_[static_cast<size_t>(rank)] == Progress::before &&
+        !is_between_two(request) && (request.join || plan_->index.contains(request.name)))
+      continue;
+    if (request.join && (asked_again.count > 0 || !forgotten.empty()))
+      asked_again.joins = true;
+    else
+      negotiator_.add(rank, std::move(request), now);
   }
   if (forgotten.empty()) return;
   ++asked_again.count;
@@ -57,13 +63,9 @@ void Coordinator::on_requests(int rank, WireReader reader, Clock::time_point now
   send_(rank, message.bytes());
 }
 
-// A rank that has not heard of the plan yet asks for its tensors; when it hears of it, it moves
-// them into the plan itself. It asks to join once more, too, after it has left the plan.
-void Coordinator::add(int rank, Request request, Clock::time_point now) {
-  if (plan_ && progress_[static_cast<size_t>(rank)] == Progress::before &&
-      !is_between_two(request) && (request.join || plan_->index.contains(request.name)))
-    return;
-  negotiator_.add(rank, std::move(request), now);
+bool Coordinator::awaits_joins() const {
+  return negotiator_.awaits_joins() ||
+         std::ranges::any_of(asked_again_, [](const auto& one) { return one.joins; });
 }
 
 void Coordinator::on_plan_joined(int rank, WireReader reader) {
@@ -126,8 +128,7 @@ void Coordinator::answer() {
       learner_.disturb();
       allreduce_learner_.disturb();
     }
-    if (locked && (negotiator_.awaits_joins() ||
-                   count_pieces(*locked, options_.partition_bytes) > kMostPieces))
+    if (locked && (awaits_joins() || count_pieces(*locked, options_.partition_bytes) > kMostPieces))
       locked.reset();
   }
   if (locked) lock(std::move(*locked), messages);
