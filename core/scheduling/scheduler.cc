@@ -53,7 +53,7 @@ void Scheduler::join(Entry* entry, Clock::time_point now) {
   // holds of this rank's counts, so rank 0 hears of it before it hears of the join.
   if (!replay_)
     ask_to_join();
-  else if (!ending_)
+  else if (!ending_ && !collapsed_)
     veto(now);
   // And for what it does not send or receive any more.
   for (auto* pair : pairs_in_order()) leave_pair(*pair);
