@@ -396,7 +396,8 @@ std::string why_not(const View& view, const OperationRecord& operation) {
       if (!is_named) return "it names no rank";
       if (!may_be_lost(view, named, operation.ended)) return "that rank lives, and its links do";
       // Its record comes while it is waited for.
-      if (from.faults.size() == 1 && view.rank(named).killed != kNever && from.world.has_launcher &&
+      if (from.faults.size() == 1 && has(Kind::kill) && view.rank(named).killed != kNever &&
+          from.world.has_launcher &&
           operation.error_text.find("killed by signal") == std::string::npos)
         return "the record says how it died";
       return named == self && !may_be_silent(view, named) && !has(Kind::reset) ? "it names itself"
