@@ -427,6 +427,7 @@ TEST(BlockingCalls, AreCountedWhileAnotherThreadDrives) {
       EXPECT_EQ(comm.statistics().operations - before.operations, 10u);
       holds = false;
     }
+    driver.join();
   };
   test::run_threads(2, body, tune);
 }
