@@ -438,6 +438,7 @@ void Execution::release() {
   for (auto& lane : lanes_) {
     // Each of them has its ticket back, as far as the transport is done with it.
     static_cast<void>(has_received(*lane));
+    give_views_back(*lane);
     static_cast<void>(has_sent(*lane));
     drop(std::move(lane));
   }

@@ -124,9 +124,9 @@ void Outlet::cancel(Transfer* transfer) {
 // What is left of a frame that has begun must be written, but the memory of its message is the
 // caller's again.
 void Outlet::leave_alone(OutFrame* frame) {
-  Transfer* transfer = std::exchange(frame->transfer, nullptr);
   frame->copy.assign(frame->payload, frame->payload + frame->payload_bytes);
   frame->payload = frame->copy.data();
+  Transfer* transfer = std::exchange(frame->transfer, nullptr);
   transfer->moved += frame->payload_bytes;
   transfer->stage = transfer->moved == transfer->bytes ? Stage::done : Stage::failed;
   if (transfer->stage == Stage::failed) withdraw(transfer);

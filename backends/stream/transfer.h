@@ -53,7 +53,7 @@ struct OutFrame {
   size_t written = 0;            // of header and payload
   uint64_t returned = 0;         // credit that rides on it
   Transfer* transfer = nullptr;  // whose payload it is
-  std::vector<std::byte> copy;   // the payload of a control message
+  std::vector<std::byte> copy;  // the payload of a control message, or of a send that was cancelled
   OutFrame* next = nullptr;
   OutFrame* before = nullptr;
 

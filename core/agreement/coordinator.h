@@ -31,7 +31,7 @@ class Coordinator {
   void on_plan_failed(WireReader reader);
   void on_plan_left(int rank, WireReader reader);
   /// A rank left; see Negotiator::leave.
-  void on_left(int rank, const Error& error) { negotiator_.leave(rank, error); }
+  void on_left(int rank, const Error& error, Clock::time_point now);
   /// Sends what became ready since the last call.
   void answer();
 
@@ -39,7 +39,8 @@ class Coordinator {
   std::vector<Negotiator::Waiting> waiting() const { return negotiator_.waiting(); }
 
  private:
-  bool awaits_joins() const;
+  /// Whether a plan may begin: no rank has left, and no join is to be counted.
+  bool may_lock() const;
   std::optional<std::vector<Plan::Tensor>> learn(const Response& response);
   void lock(std::vector<Plan::Tensor> tensors, std::vector<WireWriter>& messages);
 
@@ -61,7 +62,8 @@ class Coordinator {
   // full what this one had forgotten.
   struct AskedAgain {
     int count = 0;  // resend messages that are not answered yet; an empty message ends each answer
-    bool joins = false;
+    bool joins = false;       // it has joined meanwhile
+    bool joins_anew = false;  // its join came before it heard of the plan; it asks once more
   };
   std::vector<AskedAgain> asked_again_;
 };

@@ -69,12 +69,12 @@ void Negotiator::add(int rank, Request request, Clock::time_point now) {
     if (found == table_.end() && any != from_any_.end()) {
       FromAny asked = std::move(*any);
       from_any_.erase(any);
-      put(rank, std::move(request), now, true);
       asked.request.signature.root = rank;
-      return put(asked.rank, std::move(asked.request), now, true);
+      put(rank, std::move(request), now, true);
+      return settle(put(asked.rank, std::move(asked.request), now, true));
     }
   }
-  put(rank, std::move(request), now, false);
+  settle(put(rank, std::move(request), now, false));
 }
 
 // Takes the oldest send that is there, or waits for one.
@@ -102,14 +102,14 @@ void Negotiator::add_from_any(int rank, Request request, Clock::time_point now) 
   }
   if (sender >= 0) {
     request.signature.root = sender;
-    return put(rank, std::move(request), now, true);
+    return settle(put(rank, std::move(request), now, true));
   }
   from_any_.push_back({rank, std::move(request), now, next_order_++});
   if (!may_come) release_from_any();
 }
 
-void Negotiator::put(int rank, Request request, Clock::time_point now, bool from_any) {
-  const auto key = table_key(rank, request);
+std::string Negotiator::put(int rank, Request request, Clock::time_point now, bool from_any) {
+  auto key = table_key(rank, request);
   auto [found, is_new] = table_.try_emplace(key);
   auto& pending = found->second;
   if (is_new) {
@@ -124,12 +124,27 @@ void Negotiator::put(int rank, Request request, Clock::time_point now, bool from
   need_of_message(!place.has_value(), "it asks twice for one operation");
   place = std::move(request);
   ++pending.count;
+  return key;
+}
+
+void Negotiator::settle(const std::string& key) {
+  const auto& pending = table_.at(key);
   if (complete(pending) || hopeless(pending)) finish(key);
 }
 
 void Negotiator::leave(int rank, const Error& error) {
   gone_[static_cast<size_t>(rank)] = error;
   if (!left_) left_ = error;
+  std::erase_if(from_any_, [&](const FromAny& asked) { return asked.rank == rank; });
+  // From now on each operation is answered by itself, so no group fills any more. What all ranks
+  // had asked for ends with the rank that left.
+  for (auto& [name, group] : groups_)
+    for (auto& member : group.members) {
+      const bool needs_all = !is_pair(member.signature.kind) && !joined_[static_cast<size_t>(rank)];
+      if (needs_all && !member.error) member.error = error;
+      ready_.push_back(std::move(member));
+    }
+  groups_.clear();
   // The joins of the others fail. They may join again, and they take part in operations again.
   for (size_t other = 0; never_all_join() && other < joined_.size(); ++other)
     if (joined_[other] && !gone_[other]) {
@@ -282,7 +297,9 @@ Response Negotiator::answer(const std::string& name, const Pending& pending) con
     response.rows = kind == CollectiveKind::send ? std::vector<int64_t>{one, other}
                                                  : std::vector<int64_t>{other, one};
     response.signature.kind = CollectiveKind::send;
-    if (pending.from_any) response.signature.root = kFromAnyRank;
+    // A send keeps the root under which its own rank knows it.
+    if (pending.from_any && (voices.size() == 2 || kind == CollectiveKind::recv))
+      response.signature.root = kFromAnyRank;
     if (voices.size() < 2 && !hopeless(pending)) {
       response.error = joined_without(name, first.signature, {first.signature.root});
       return response;

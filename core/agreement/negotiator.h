@@ -48,6 +48,7 @@ class Negotiator {
   int joined_count() const { return joined_count_; }
   /// Whether a rank that has joined, and has not left, waits for the others to join.
   bool awaits_joins() const;
+  bool has_lost_a_rank() const { return left_.has_value(); }
 
  private:
   struct Pending {
@@ -69,7 +70,9 @@ class Negotiator {
     uint64_t order;
   };
   void add_from_any(int rank, Request request, Clock::time_point now);
-  void put(int rank, Request request, Clock::time_point now, bool from_any);
+  /// Returns the key under which it waits.
+  std::string put(int rank, Request request, Clock::time_point now, bool from_any);
+  void settle(const std::string& key);
   void release_from_any();
   bool complete(const Pending& pending) const;
   /// The error of the rank whose leaving keeps this operation from ending; null: it may end.

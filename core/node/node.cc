@@ -85,7 +85,7 @@ bool Node::take(Batch& batch, Clock::time_point now) {
   if (batch.deaths && phase_ == Phase::inquiring)
     inquiry_.on_deaths(*batch.deaths, context_, peers_);
   batch.deaths.reset();
-  // Taken out first: what a throw leaves here has ended by then.
+  // The batch is emptied first, because a throw ends all that it leaves here.
   taken_.clear();
   taken_.swap(batch.operations);
   joining_.clear();
@@ -103,6 +103,8 @@ bool Node::take(Batch& batch, Clock::time_point now) {
   for (Entry* entry : joining_) {
     if (const auto* why = refusal())
       outside_.finish({&entry, 1}, why);
+    else if (!deferred_.empty())
+      deferred_.push_back(entry);  // it counts after them
     else
       scheduler_->join(entry, now);
   }
@@ -122,7 +124,17 @@ bool Node::take(Batch& batch, Clock::time_point now) {
 // contents cannot be there before.
 bool Node::take_deferred(Clock::time_point now) {
   if (phase_ == Phase::inquiring) return false;
-  const auto count = std::erase_if(deferred_, [this, now](Entry* entry) {
+  bool others_wait = false;
+  const auto count = std::erase_if(deferred_, [&](Entry* entry) {
+    if (entry->request.join) {
+      if (others_wait) return false;
+      scheduler_->flush();
+      if (const auto* why = refusal())
+        outside_.finish({&entry, 1}, why);
+      else
+        scheduler_->join(entry, now);
+      return true;
+    }
     if (const auto* why = why_never(*entry)) {
       outside_.finish({&entry, 1}, why);
       return true;
@@ -131,7 +143,10 @@ bool Node::take_deferred(Clock::time_point now) {
       const auto state = work.lock();
       return !state || state->done();
     });
-    if (!entry->behind.empty()) return false;
+    if (!entry->behind.empty()) {
+      others_wait = true;
+      return false;
+    }
     scheduler_->submit(entry, now);
     return true;
   });

@@ -133,7 +133,7 @@ class Node {
   // --- node_ends.cc ---
   Error closed_error() const;
   Error left_error(int rank, const std::string& why) const;
-  void on_farewell(int from, Farewell farewell);
+  void on_farewell(int from, Farewell farewell, Clock::time_point now);
   void handle_peer_events(Clock::time_point now);
   void inquire(Clock::time_point now);
   Error blame_for(const Error& lost, Clock::time_point now);

@@ -32,7 +32,7 @@ Error Node::left_error(int rank, const std::string& why) const {
 
 // Operations that rank `from` has finished end here too. All others that need it fail now, and not
 // when its connection ends, which shared memory would not even notice.
-void Node::on_farewell(int from, Farewell farewell) {
+void Node::on_farewell(int from, Farewell farewell, Clock::time_point now) {
   if (is_dead() || peers_.departure_of(from) != nullptr) return;
   overseer_.left(from);
   const int cause = farewell.first_to_leave(from, context_.rank, context_.size);
@@ -40,7 +40,7 @@ void Node::on_farewell(int from, Farewell farewell) {
   const auto error = left_error(cause, why);
   const bool is_first = peers_.first() == nullptr;
   peers_.on_farewell({from, std::move(farewell), error, std::move(why)});
-  if (coordinator_) coordinator_->on_left(from, error);
+  if (coordinator_) coordinator_->on_left(from, error, now);
   if (is_first) outside_.on_first_departure(cause);
   if (phase_ == Phase::running) become(Phase::departing);
 }
@@ -55,7 +55,7 @@ void Node::handle_peer_events(Clock::time_point now) {
     overseer_.left(event->peer);
     gathering_.on_end(event->peer);
     // It said so before; a plain goodbye promises nothing.
-    if (event->kind == PeerEvent::Kind::left) on_farewell(event->peer, {});
+    if (event->kind == PeerEvent::Kind::left) on_farewell(event->peer, {}, now);
     if (state != Peers::State::lost || !operations_go_on()) continue;
     inquiry_.open(event->peer, event->detail, now);
     become(Phase::inquiring);

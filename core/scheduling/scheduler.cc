@@ -46,8 +46,9 @@ void Scheduler::submit(Entry* entry, Clock::time_point now) {
 }
 
 void Scheduler::join(Entry* entry, Clock::time_point now) {
-  join_ = entry;
-  ++joins_;
+  join_.entry = entry;
+  join_.is_asked = false;
+  ++join_.count;
   flush();
   // The peers may be in the plan, and wait for tensors that this rank will not bring. What the plan
   // holds of this rank's counts, so rank 0 hears of it before it hears of the join.
@@ -60,6 +61,7 @@ void Scheduler::join(Entry* entry, Clock::time_point now) {
 }
 
 void Scheduler::ask_to_join() {
+  join_.is_asked = true;
   auto message = begin_message(MessageType::requests);
   Request request;
   request.join = true;
@@ -136,7 +138,7 @@ void Scheduler::on_answers(WireReader reader, Clock::time_point now) {
 
 void Scheduler::on_response(const Response& response, std::vector<Response>& fusable) {
   if (response.all_joined) {
-    Entry* entry = std::exchange(join_, nullptr);
+    Entry* entry = std::exchange(join_.entry, nullptr);
     if (entry == nullptr) return;
     entry->made = Tensor(Shape{}, DataType::i64);
     *entry->made.as<int64_t>() = response.rows.at(0);
@@ -386,7 +388,7 @@ void Scheduler::drop() {
   idle_runs_.clear();
   outstanding_.clear();
   unsent_.clear();
-  join_ = nullptr;
+  join_.entry = nullptr;
   doomed_.clear();
   running_[0] = running_[1] = 0;
   pairs_.clear();
@@ -402,7 +404,8 @@ RankStatus Scheduler::status() const {
   }
   status.next_tag = waiting_.empty() ? next_tag_ : waiting_.front()->tag();
   status.outstanding = outstanding_.size() + runs_.size();
-  status.joined = join_ != nullptr && join_->work->waiters.load(std::memory_order_acquire) > 0;
+  status.joined =
+      join_.entry != nullptr && join_.entry->work->waiters.load(std::memory_order_acquire) > 0;
   return status;
 }
 
@@ -413,7 +416,7 @@ std::string Scheduler::first_pending() const {
     if (const auto* entry = replay_->find_waiting([](const Entry&) { return true; }))
       return entry->request.name;
   if (!outstanding_.empty()) return outstanding_in_order().front()->request.name;
-  return join_ == nullptr ? std::string() : join_->work->name();
+  return join_.entry == nullptr ? std::string() : join_.entry->work->name();
 }
 
 bool Scheduler::is_awaited(std::string_view name) const {

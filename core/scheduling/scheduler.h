@@ -62,14 +62,15 @@ class Scheduler {
   /// Forgets everything, and ends what is on its way; the entries are the engine's to finish.
   void drop();
   /// How far this rank went, which it tells its peers before it closes.
-  Farewell farewell() const;
+  Farewell farewell();
   /// The error of a rank whose leaving keeps an operation that is submitted only now from ending.
   /// Collectives need all ranks; a send or a receive needs the other rank alone. Null: it may end.
   const Error* departure_that_ends(const Entry& entry) const;
 
   /// Whether no operation and no join of this rank waits for other ranks.
   bool idle() const {
-    return runs_.empty() && outstanding_.empty() && waiting_.empty() && !held() && join_ == nullptr;
+    return runs_.empty() && outstanding_.empty() && waiting_.empty() && !held() &&
+           join_.entry == nullptr;
   }
   /// While tensors wait for others of their bucket: how many bytes the program must submit before
   /// anything can be launched. 0: any submission matters.
@@ -154,8 +155,12 @@ class Scheduler {
 
   std::unordered_map<std::string, Entry*> outstanding_;  // asked, not answered
   std::vector<Entry*> unsent_;                           // of these, not sent yet
-  Entry* join_ = nullptr;
-  uint64_t joins_ = 0;                        // asked for so far
+  struct Join {
+    Entry* entry = nullptr;  // that is pending
+    bool is_asked = false;   // rank 0 will count it
+    uint64_t count = 0;      // of all joins so far
+  };
+  Join join_;
   uint64_t next_tag_ = 1;                     // of negotiated operations
   std::deque<std::unique_ptr<Run>> waiting_;  // answered, not launched
   std::vector<std::unique_ptr<Run>> runs_;

@@ -10,7 +10,13 @@
 
 namespace tutti {
 
-Farewell Scheduler::farewell() const {
+Farewell Scheduler::farewell() {
+  // A rank that joins inside a plan asks for that when it has left the plan. Now it will not, and
+  // the join counts if nothing of this rank's is in the plan.
+  const auto is_in_plan = [](const auto& run) { return run->replayed && !run->entries().empty(); };
+  if (join_.entry != nullptr && !join_.is_asked && !held() &&
+      std::ranges::none_of(runs_, is_in_plan))
+    ask_to_join();
   Farewell farewell;
   farewell.next_tag = waiting_.empty() ? next_tag_ : waiting_.front()->tag();
   farewell.plan = replay_ ? replay_->plan().id : last_plan_;
@@ -26,7 +32,13 @@ Farewell Scheduler::farewell() const {
     farewell.pairs.push_back(id);
     farewell.pairs.push_back(static_cast<int64_t>(uses));
   }
-  farewell.joins = joins_;
+  farewell.joins = join_.count;
+  // Rank 0 does not count a join that it was not asked for, or that comes behind a name which it
+  // may ask for again.
+  const auto may_be_asked_again = [](const auto& one) { return one.second->sent_id >= 0; };
+  if (join_.entry != nullptr &&
+      (!join_.is_asked || std::ranges::any_of(outstanding_, may_be_asked_again)))
+    --farewell.joins;
   return farewell;
 }
 
@@ -81,14 +93,17 @@ bool Scheduler::end_what_is_doomed() {
   if (replay_) {
     ending_ = true;
     doom(replay_->take_waiting(), peers_.first()->rank);
+    // This rank does not leave the plan any more.
+    if (join_.entry != nullptr && !join_.is_asked) ask_to_join();
   }
   for (const auto& departure : peers_.departures()) {
-    if (join_ != nullptr && departure.farewell.joins < joins_) doom({&join_, 1}, departure.rank);
+    if (join_.entry != nullptr && departure.farewell.joins < join_.count)
+      doom({&join_.entry, 1}, departure.rank);
     if (departure.rank != 0) continue;
     // Where another rank left, rank 0 answers with an error for the names that need it. Rank 0
     // itself answers nothing more.
     doom(outstanding_in_order(), 0);
-    if (join_ != nullptr) doom({&join_, 1}, 0);
+    if (join_.entry != nullptr) doom({&join_.entry, 1}, 0);
   }
   // A Run that is not over may still touch the memory of its entries.
   const auto is_running = [this](const Entry* entry) {
@@ -104,7 +119,7 @@ bool Scheduler::end_what_is_doomed() {
         asked != outstanding_.end() && asked->second == entry)
       outstanding_.erase(asked);
     std::erase(unsent_, entry);
-    if (join_ == entry) join_ = nullptr;
+    if (join_.entry == entry) join_.entry = nullptr;
     if (replay_) replay_->release(entry);
     finish(entry, &peers_.departure_of(rank)->error);
   }

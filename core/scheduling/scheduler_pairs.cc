@@ -31,7 +31,7 @@ void Scheduler::prepare_pair(const Response& response, const Entry& entry) {
   ++allocations_;
   // What it would bring is for whoever receives from any rank here. A rank that has joined neither
   // sends nor receives.
-  if (join_ != nullptr ||
+  if (join_.entry != nullptr ||
       (!pair.sends && outstanding_.contains(pair_entry_key(entry.request.name, kFromAnyRank))))
     leave_pair(pair);
 }

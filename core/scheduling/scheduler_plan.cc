@@ -52,7 +52,10 @@ void Scheduler::begin_plan(Plan plan, Clock::time_point now) {
     std::erase(unsent_, entry);
     replay_->offer(entry);
   }
-  if (join_ != nullptr) veto(now);
+  if (join_.entry != nullptr) {
+    join_.is_asked = false;  // rank 0 had begun the plan before it read that
+    veto(now);
+  }
 }
 
 void Scheduler::on_veto(const Veto& veto) {
@@ -182,7 +185,7 @@ void Scheduler::veto(Clock::time_point now, bool reordered) {
   if (mine) {
     auto message = begin_message(MessageType::plan_failed);
     const auto missing =
-        join_ != nullptr || reordered ? std::vector<std::string>{} : replay_->missing();
+        join_.entry != nullptr || reordered ? std::vector<std::string>{} : replay_->missing();
     message.put(plan.id).put(static_cast<uint8_t>(reordered));
     message.put(static_cast<uint16_t>(missing.size()));
     for (const auto& name : missing) message.text(name);
@@ -237,7 +240,7 @@ void Scheduler::renegotiate() {
   idle_runs_.clear();
   collapsed_.reset();
   flush();
-  if (join_ != nullptr) ask_to_join();
+  if (join_.entry != nullptr && !join_.is_asked) ask_to_join();
 }
 
 }  // namespace tutti

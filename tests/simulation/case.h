@@ -47,7 +47,7 @@ struct Action {
     wait,      // for the operation called `text` (or the group) that this script submitted last;
                // empty: for all that this script submitted and has not waited for
     block,     // makes one blocking call; two operations, a send and a receive, are sendrecv
-    join,      // out of data, and waits for all others to join
+    join,      // out of data, and waits for all others to join, unless `text` says that it goes on
     pause,     // does nothing for `time`
     allocate,  // takes memory that the ranks share, `time` bytes of it, in which later inputs lie
     retire,    // gives the memory of the last allocate back

@@ -227,9 +227,7 @@ int main(int argc, char** argv) {
   try {
     if (!arguments.file.empty()) return run_file(arguments.file, arguments.with_trace);
     if (arguments.printed) {
-      const DrawOptions options{.without_faults = arguments.without_faults,
-                                .scale = arguments.scale};
-      std::cout << to_text(draw(*arguments.printed, options));
+      std::cout << to_text(draw(*arguments.printed, arguments.draws()));
       return 0;
     }
     const int known = run_known_cases(arguments.cases);

@@ -223,6 +223,57 @@ TEST(Negotiator, APairWhoseOtherRankHasJoinedIsAMismatch) {
       }
 }
 
+Request pair_request(CollectiveKind kind, int peer) {
+  auto asked = request("p");
+  asked.signature.kind = kind;
+  asked.signature.root = peer;
+  return asked;
+}
+
+// Its own rank knows a send by the rank that receives it, whatever that one had asked for.
+TEST(Negotiator, ASendToARankThatLeftEndsUnderItsOwnRoot) {
+  Negotiator negotiator(3);
+  negotiator.add(1, pair_request(CollectiveKind::recv, kFromAnyRank), kAsked);
+  negotiator.leave(1, Error(ErrorCode::peer_left, "rank 1 left"));
+  negotiator.add(0, pair_request(CollectiveKind::send, 1), kAsked);
+  const auto ready = negotiator.take_ready();
+  ASSERT_EQ(ready.size(), 1u);
+  ASSERT_TRUE(ready[0].error);
+  EXPECT_EQ(ready[0].rows, (std::vector<int64_t>{0, 0}));
+  EXPECT_EQ(ready[0].signature.root, 1);
+  EXPECT_TRUE(negotiator.idle());
+}
+
+TEST(Negotiator, AReceiveFromAnyRankMeetsASendThatComesAfterItsJoin) {
+  Negotiator negotiator(3);
+  Request join;
+  join.join = true;
+  negotiator.add(1, pair_request(CollectiveKind::recv, kFromAnyRank), kAsked);
+  negotiator.add(1, join, kAsked);
+  negotiator.add(0, pair_request(CollectiveKind::send, 1), kAsked);
+  const auto ready = negotiator.take_ready();
+  ASSERT_EQ(ready.size(), 1u);
+  EXPECT_FALSE(ready[0].error);
+  EXPECT_EQ(ready[0].rows, (std::vector<int64_t>{0, 1}));
+  EXPECT_EQ(ready[0].signature.root, kFromAnyRank);
+}
+
+TEST(Negotiator, WhatAGroupHadCollectedEndsWithTheRankThatLeft) {
+  Negotiator negotiator(2);
+  auto member = request("a");
+  member.signature.group = "g";
+  member.signature.group_size = 2;
+  negotiator.add(0, member, kAsked);
+  negotiator.add(1, member, kAsked);
+  EXPECT_TRUE(negotiator.take_ready().empty());
+  negotiator.leave(1, Error(ErrorCode::peer_left, "rank 1 left"));
+  const auto ready = negotiator.take_ready();
+  ASSERT_EQ(ready.size(), 1u);
+  ASSERT_TRUE(ready[0].error);
+  EXPECT_EQ(ready[0].error->code(), ErrorCode::peer_left);
+  EXPECT_TRUE(negotiator.idle());
+}
+
 TEST(Negotiator, SendAndRecvNeedTheirTwoRanksOnly) {
   Negotiator negotiator(4);
   auto send = request("p");

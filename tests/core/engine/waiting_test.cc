@@ -99,9 +99,9 @@ TEST(OperationTimeout, NamesALateRankInABlockingCallOfProcesses) {
 
 // --- what holds nothing up ----------------------------------------------------------------------
 
-// A callback of rank 1 stands still until rank 0 is through with all else. Meanwhile rank 1 takes
-// part in everything, whether or not a thread of it waits.
-void expect_that_a_callback_holds_nothing_up(const char* backend, bool waits) {
+// A callback of rank 1 stands still until rank 0 is through with all else, and `more` than that.
+// Meanwhile rank 1 takes part in everything, whether or not a thread of it waits.
+void expect_that_a_callback_holds_nothing_up(const char* backend, bool waits, milliseconds more) {
   SCOPED_TRACE(backend);
   std::atomic<bool> is_through{false}, is_over{false};
   test::run_threads(
@@ -122,6 +122,7 @@ void expect_that_a_callback_holds_nothing_up(const char* backend, bool waits) {
           const auto deadline = Deadline::after(10);
           while (!is_through && !deadline.passed()) std::this_thread::sleep_for(milliseconds(1));
           EXPECT_TRUE(is_through) << "rank 0 waited for the callback";
+          std::this_thread::sleep_for(more);
           is_over = true;
         });
         comm.barrier_blocking();  // rank 0 submits only now, so the Work was not over before
@@ -133,13 +134,19 @@ void expect_that_a_callback_holds_nothing_up(const char* backend, bool waits) {
       },
       [&](Options& options) {
         options.backend = backend;
-        options.peer_timeout = 60;  // a rank that stands still is late, and nothing else
+        options.peer_timeout = 3;
       });
 }
 
 TEST(LongCallbacks, HoldUpNoOtherRank) {
   for (const char* backend : {"memory", "tcp"})
-    for (const bool waits : {false, true}) expect_that_a_callback_holds_nothing_up(backend, waits);
+    for (const bool waits : {false, true})
+      expect_that_a_callback_holds_nothing_up(backend, waits, milliseconds(0));
+}
+
+// A rank whose callback runs longer than TUTTI_PEER_TIMEOUT answers all the same.
+TEST(LongCallbacks, AreNotSilence) {
+  expect_that_a_callback_holds_nothing_up("tcp", false, milliseconds(4500));
 }
 
 // A thread of rank 0 waits for what rank 1 submits only after a blocking call, which another thread

@@ -96,14 +96,14 @@ std::string name_of(const testing::TestParamInfo<Leaving::ParamType>& info) {
                                               : "blocking");
 }
 
-// One case a backend: what a rank that leaves ends, in any order of events, the simulation shows.
-INSTANTIATE_TEST_SUITE_P(Backends, Leaving,
-                         testing::Values(std::tuple("memory", 3, Way::replayed),
-                                         std::tuple("memory", 2, Way::blocking),
-                                         std::tuple("shm", 2, Way::replayed),
-                                         std::tuple("shm", 3, Way::blocking),
-                                         std::tuple("tcp", 3, Way::negotiated)),
-                         name_of);
+// A case or two for each backend. The simulation shows what a rank that leaves ends, in any order
+// of events.
+INSTANTIATE_TEST_SUITE_P(
+    Backends, Leaving,
+    testing::Values(std::tuple("memory", 3, Way::replayed), std::tuple("memory", 2, Way::blocking),
+                    std::tuple("shm", 2, Way::replayed), std::tuple("shm", 3, Way::blocking),
+                    std::tuple("tcp", 2, Way::replayed), std::tuple("tcp", 3, Way::negotiated)),
+    name_of);
 
 // The commonest mistake of all. Each rank in turn has the fewest steps.
 TEST_P(Leaving, UnevenNumbersOfSteps) {

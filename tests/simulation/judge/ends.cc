@@ -23,8 +23,8 @@ bool has_code(int code, std::initializer_list<ErrorCode> codes) {
                      [&](ErrorCode one) { return static_cast<int>(one) == code; });
 }
 
-// Whether what a rank tells its peers when it breaks may not fit into a small buffer at once, or
-// not have left when its process ends.
+// Returns whether the last message of a rank that breaks may be lost: the buffer may be too small
+// for it, or the process may end first.
 bool may_not_leave(const World& world) {
   return world.over_streams && (world.buffer < 8192 || world.bandwidth > 0);
 }
@@ -52,12 +52,13 @@ bool may_be_lost(const View& view, int rank, Micros by) {
 }
 
 // Whether a rank may be called silent: it or a link of it stood still for long enough.
-bool may_be_silent(const View& view, int rank) {
+bool may_be_silent(const View& view, int rank, Micros by) {
   const Micros limit = view.from.world.peer_timeout;
   for (const auto& [since, until] : view.rank(rank).stopped)
     if (until == kNever || until - since >= limit / 2) return true;
   // A rank that is broken answers nothing, until its program closes.
-  if (may_not_leave(view.from.world) && view.rank(rank).broken != kNever) return true;
+  const Micros broken = view.rank(rank).broken;
+  if (may_not_leave(view.from.world) && broken != kNever && broken + limit / 2 <= by) return true;
   return std::any_of(view.from.faults.begin(), view.from.faults.end(), [&](const Fault& fault) {
     switch (fault.kind) {
       case Kind::stop:
@@ -67,16 +68,17 @@ bool may_be_silent(const View& view, int rank) {
       case Kind::clog:
       case Kind::delay:
       case Kind::slow_link:
-      case Kind::kill:  // the end of its link may come behind a clog
         return touches(fault, rank);
+      case Kind::kill:  // the end of its link may come late
+        return fault.rank == rank;
       default:
         return false;
     }
   });
 }
 
-// Whether `rank` left before what it had sent to a receive from any rank was received: such a
-// receive may have taken it, and then needs that rank.
+// Returns whether `rank` left while its send to a receive from any rank was pending. The receive
+// may have matched it, and then it needs that rank.
 bool left_a_send(const View& view, int rank, const OperationRecord& receive) {
   return std::ranges::any_of(view.record.operations, [&](const OperationRecord& one) {
     const Operation* asked = view.oracle.operation_of(one);
@@ -290,7 +292,7 @@ bool may_have_met_another(const View& view, const Meeting& meeting, const Operat
 }
 
 std::string why_not_mismatch(const View& view, const OperationRecord& operation) {
-  // That ends the communicator on all ranks.
+  // A call that never meets ends the communicator, so any rank may report a mismatch.
   if (view.from.world.serves_blocking && mixes_calls(view.from)) return "";
   const Meeting* meeting = view.oracle.meeting_of(operation);
   if (met_a_joined_rank(operation) && !had_joined(view, operation))
@@ -395,16 +397,17 @@ std::string why_not(const View& view, const OperationRecord& operation) {
     case ErrorCode::peer_lost:
       if (!is_named) return "it names no rank";
       if (!may_be_lost(view, named, operation.ended)) return "that rank lives, and its links do";
-      // Its record comes while it is waited for.
+      // A rank waits for the record of a death before it reports one.
       if (from.faults.size() == 1 && has(Kind::kill) && view.rank(named).killed != kNever &&
           from.world.has_launcher &&
           operation.error_text.find("killed by signal") == std::string::npos)
         return "the record says how it died";
-      return named == self && !may_be_silent(view, named) && !has(Kind::reset) ? "it names itself"
-                                                                               : "";
+      return named == self && !may_be_silent(view, named, operation.ended) && !has(Kind::reset)
+                 ? "it names itself"
+                 : "";
     case ErrorCode::peer_silent:
       if (!is_named) return "it names no rank";
-      return may_be_silent(view, named) ? "" : "that rank answers";
+      return may_be_silent(view, named, operation.ended) ? "" : "that rank answers";
     case ErrorCode::peer_left: {
       const auto why = why_not_left(view, operation);
       return why.empty() ? why_not_its_text(view, operation) : why;

@@ -435,8 +435,6 @@ void memory_outlives_its_use(const View& view, Findings& findings) {
 
 namespace {
 
-// Whether the program waits for itself: ranks that never asked for what others wait for wait for
-// something else that others never asked for. It is no fault of what runs it.
 // Whether an operation waits for what never comes: a rank never asked for it, or gave it up.
 bool is_missed(const View& view, const Meeting* meeting) {
   if (meeting == nullptr || !meeting->is_complete()) return true;
@@ -458,6 +456,8 @@ bool has_missed_part(const View& view, const Site& site) {
   });
 }
 
+// Returns whether the ranks wait for each other in a circle: each waits for what another one never
+// asks for. That is a mistake of the program, not of the communicator.
 bool waits_in_a_circle(const View& view) {
   if (view.from.world.operation_timeout > 0) return false;
   std::vector<bool> is_stuck(view.record.ranks.size(), false);
@@ -484,8 +484,8 @@ bool waits_in_a_circle(const View& view) {
   }
   for (size_t rank = 0; rank < is_stuck.size(); ++rank) {
     const RankRecord& state = view.record.ranks[rank];
-    const bool is_missed = state.killed != kNever && state.farewell == kNever;
-    if (is_missed || state.broken != kNever) return false;
+    const bool is_lost = state.killed != kNever && state.farewell == kNever;
+    if (is_lost || state.broken != kNever) return false;
     if (!is_stuck[rank] && state.over == kNever && state.killed == kNever) return false;
   }
   return any;

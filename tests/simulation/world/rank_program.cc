@@ -110,7 +110,7 @@ bool SimRank::act(Thread& thread, const Action& action) {
       return block(thread, action);
     case Action::Kind::join:
       submit_join(thread);
-      return wait(thread);
+      return action.text.empty() ? wait(thread) : true;
     case Action::Kind::pause:
       ++thread.at;
       resume(thread, microseconds(action.time));
