@@ -112,16 +112,14 @@ void draw_faults(Case& into, Random& random) {
   // Each kind is on or off; what is on comes once or twice.
   std::vector<Fault::Kind> on;
   for (int kind = 0; kind < kFaultKinds; ++kind)
-    // After a communicator that was given up nothing else is seen.
+    // A rank that gives its communicator up shows no other fault.
     if (random.chance(kind == static_cast<int>(Fault::Kind::abandons) ? 25 : 120))
       on.push_back(static_cast<Fault::Kind>(kind));
-  // Operations over streams never fail by themselves.
-  if (into.world.over_streams) std::erase(on, Fault::Kind::operation_fails);
   if (on.empty()) on.push_back(one_of(random, {Fault::Kind::kill, Fault::Kind::stop}));
   for (const auto kind : on) {
     into.faults.push_back(draw_fault(kind, into.world, random));
     if (random.chance(150)) into.faults.push_back(draw_fault(kind, into.world, random));
-    // A record is of a death.
+    // The faults of records need a death.
     const bool is_record = kind == Fault::Kind::record_late ||
                            kind == Fault::Kind::record_missing ||
                            kind == Fault::Kind::record_of_other;
@@ -136,7 +134,11 @@ void draw_faults(Case& into, Random& random) {
   if (random.chance(350)) draw_trouble_at_an_end(into, random);
   into.world.heals_at = random.between(1, 100) * into.world.latency +
                         one_of<Micros>(random, {3000, kSecond, 2 * kSecond});
-  // Moments come late.
+  // Operations over streams never fail by themselves.
+  for (auto& fault : into.faults)
+    if (into.world.over_streams && fault.kind == Fault::Kind::operation_fails)
+      fault.kind = Fault::Kind::throws_in_start;
+  // A rank comes late to a phase, so the world heals later.
   if (std::ranges::any_of(into.faults, [](const Fault& fault) { return fault.phase >= 0; }))
     into.world.heals_at += 100 * into.world.latency + random.between(0, 3) * kSecond;
 }

@@ -170,7 +170,7 @@ TEST(Ends, ANameIsADuplicateOnlyWhileItIsPending) {
 
 TEST(Ends, ARankThatLeftIsNamedWithItsOwnError) {
   SmallWorld world(kSums);
-  world.rank(0).closing = 40;
+  world.rank(0).closing = world.rank(0).farewell = 40;
   world.fail(1, "t", ErrorCode::peer_left, 0, 50);
   EXPECT_TRUE(is_fine(world, errors_have_one_cause));
   world.operation(1, "t").error_text = "rank 0 closed because of an error (bad), so nothing";
