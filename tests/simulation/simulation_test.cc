@@ -31,11 +31,12 @@ namespace {
 // have half as many.
 #if defined(NDEBUG) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 constexpr uint64_t kSeeds = 3750;
-constexpr uint64_t kOften = 100;  // one case of so many
+constexpr bool kCountsWhatIsCovered = true;
 #else
 constexpr uint64_t kSeeds = 3750 / 8;
-constexpr uint64_t kOften = kSeeds;
+constexpr bool kCountsWhatIsCovered = false;  // so few cases need not have what is rare
 #endif
+constexpr uint64_t kOften = 100;  // one case of so many
 
 void run_seeds(uint64_t first, const DrawOptions& options, Coverage& coverage) {
   std::cout << "seeds from " << first << " on; commit " << kCommit << std::endl;
@@ -130,7 +131,7 @@ INSTANTIATE_TEST_SUITE_P(Drawn, Seeds,
 
 TEST_P(Seeds, ThatAreFixedKeepAllPromises) {
   ASSERT_NO_FATAL_FAILURE(run_share_of(1'000'001));
-  if (share_ != 0) expect_all_of(coverage_, over_streams_);
+  if (kCountsWhatIsCovered && share_ != 0) expect_all_of(coverage_, over_streams_);
 }
 
 TEST_P(Seeds, OfTheCommitKeepAllPromises) { run_share_of(kFirstSeedOfCommit); }
