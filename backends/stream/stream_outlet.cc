@@ -121,8 +121,8 @@ void Outlet::cancel(Transfer* transfer) {
   transfer->stage = Stage::failed;
 }
 
-// What is left of a frame that has begun must be written, but the memory of its message is the
-// caller's again.
+// The rest of a frame that has begun must still be written. It is copied, because the memory of the
+// message belongs to the caller again.
 void Outlet::leave_alone(OutFrame* frame) {
   frame->copy.assign(frame->payload, frame->payload + frame->payload_bytes);
   frame->payload = frame->copy.data();

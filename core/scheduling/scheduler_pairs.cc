@@ -29,8 +29,8 @@ void Scheduler::prepare_pair(const Response& response, const Entry& entry) {
     early_left_.erase(early);
   }
   ++allocations_;
-  // What it would bring is for whoever receives from any rank here. A rank that has joined neither
-  // sends nor receives.
+  // This rank leaves the pair at once if it has joined, because then it neither sends nor receives;
+  // and if it receives from any rank under this name, because that receive must get the message.
   if (join_.entry != nullptr ||
       (!pair.sends && outstanding_.contains(pair_entry_key(entry.request.name, kFromAnyRank))))
     leave_pair(pair);

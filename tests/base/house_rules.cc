@@ -94,8 +94,8 @@ std::optional<std::string> room_of(const House& house, const std::string& path) 
   return end == std::string::npos ? "" : inside.substr(0, end);
 }
 
-// What is wrong with an include of `to` in the file `from`, both by their paths in the tree; empty
-// if nothing is.
+// Returns the rule that the file `from` breaks when it includes `to`; empty: none. Both are paths
+// in the tree.
 std::string room_fault(const House& house, const std::string& from, const std::string& to) {
   const auto from_room = room_of(house, from), to_room = room_of(house, to);
   if (!from_room || !to_room || *from_room == *to_room) return "";
@@ -110,7 +110,7 @@ std::string room_fault(const House& house, const std::string& from, const std::s
   return to_height > from_height ? "points up the rooms" : "";
 }
 
-// Where in the tree the file lies that sources include by this name.
+// Returns the path in the tree of the file that sources include by this name.
 std::string path_of(const std::string& target) {
   if (target == "tutti/tutti.h") return "core/tutti.h";
   if (target == "tutti/nn.h") return "adapters/nn/nn.h";
@@ -120,8 +120,8 @@ std::string path_of(const std::string& target) {
 
 std::string first_part(const std::string& path) { return path.substr(0, path.find('/')); }
 
-// What is wrong with an include of `target`, named as the source names it, in the floor's file
-// `from`; empty if nothing is.
+// Returns the rule that the file `from` of a floor breaks when it includes `target`, which is named
+// as in the source; empty: none.
 std::string floor_fault(const std::string& from, const std::string& target, bool is_quoted) {
   const auto to = path_of(target);
   if (to == target) return is_quoted ? "is not written as tutti/<floor>/<file>" : "";

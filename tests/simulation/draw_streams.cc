@@ -1,4 +1,4 @@
-// What the bytes tier adds to a drawn case, from a stream of random numbers of its own.
+// Turns a drawn case into one of the bytes tier. It has a stream of random numbers of its own.
 
 #include <algorithm>
 #include <set>

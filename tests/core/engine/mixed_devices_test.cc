@@ -136,8 +136,8 @@ TEST(MixedDevices, RanksMixDevicesWhereTheOptionSaysSo) {
   }
 }
 
-// Where only some of the ranks say so, all hear of it (settings_at_work_test); an arena on a device
-// would be nobody else's memory.
+// All ranks hear of TUTTI_MIXED_DEVICES even if only some set it (settings_at_work_test). No arena
+// lies on a device then, because the peers could not reach its memory.
 TEST(MixedDevices, WhoMixesDevicesHasNoArenaOnOne) {
   FakeDevice device({.devices = 8});
   run_threads(

@@ -1,4 +1,4 @@
-// What a node does about ranks that are late, or come never: the time is made up.
+// A node reports ranks that are late or never come, and ends at its limits. The time is made up.
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

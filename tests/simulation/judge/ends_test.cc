@@ -175,9 +175,9 @@ TEST(Ends, ARankThatLeftIsNamedWithItsOwnError) {
   EXPECT_TRUE(is_fine(world, errors_have_one_cause));
   world.operation(1, "t").error_text = "rank 0 closed because of an error (bad), so nothing";
   EXPECT_FALSE(is_fine(world, errors_have_one_cause));
-  world.from().ranks[0][0].push_back({Action::Kind::close, {}, "bad"});
+  world.rank(0).closing_error = "bad";
   EXPECT_TRUE(is_fine(world, errors_have_one_cause));
-  world.from().ranks[0][0].back().text = "worse";
+  world.rank(0).closing_error = "worse";
   EXPECT_FALSE(is_fine(world, errors_have_one_cause));
 }
 

@@ -34,7 +34,7 @@ bool ended_well(const OperationRecord& operation) {
 }
 
 // The edges of the drawing at tutti::Phase, by number.
-constexpr std::array<std::pair<int, int>, 13> kEdges = {{{0, 1},
+constexpr std::array<std::pair<int, int>, 12> kEdges = {{{0, 1},
                                                          {0, 6},
                                                          {1, 2},
                                                          {1, 3},
@@ -43,7 +43,6 @@ constexpr std::array<std::pair<int, int>, 13> kEdges = {{{0, 1},
                                                          {2, 3},
                                                          {2, 4},
                                                          {2, 5},
-                                                         {3, 4},
                                                          {3, 5},
                                                          {4, 5},
                                                          {5, 6}}};
@@ -84,7 +83,7 @@ bool has_only(const Case& from, Is is) {
   });
 }
 
-// Whether all that it does can be replayed in one plan.
+// Returns whether one plan can replay all operations of the program.
 bool is_replayable(const Case& from) {
   return has_only(from, [](CollectiveKind kind) {
     return kind != CollectiveKind::send && kind != CollectiveKind::recv;
@@ -325,8 +324,8 @@ void negotiation_is_short(const View& view, Findings& findings) {
     if (messages > 0)
       add(findings, 10,
           fmt::format("rank {} sent {} messages in steps that are replayed", rank, messages));
-    // What runs at once needs memory of its own, which later steps use again; how much runs at once
-    // is luck, so a step may need more than those before it, but not each one.
+    // Operations that run at once need memory each, which later steps use again. How many run at
+    // once is chance, so one step may need more memory than those before it, but not every step.
     constexpr size_t kEnough = 3;
     if (!has_only_allreduces(view.from) || steps.size() < first + kEnough) continue;
     const auto even = std::adjacent_find(
@@ -432,66 +431,6 @@ void memory_outlives_its_use(const View& view, Findings& findings) {
       add(findings, 16, fmt::format("rank {} freed memory that was in use", rank));
   }
 }
-
-namespace {
-
-// Whether an operation waits for what never comes: a rank never asked for it, or gave it up.
-bool is_missed(const View& view, const Meeting* meeting) {
-  if (meeting == nullptr || !meeting->is_complete()) return true;
-  const auto failed = [](const auto& one) { return one.second.record->error_code != 0; };
-  // A rank whose join failed is not excused.
-  const auto is_failed_join = [&](const OperationRecord& one) {
-    return view.oracle.is_join(one) && one.error_code != 0 &&
-           std::ranges::find(meeting->joined, one.site.rank) != meeting->joined.end();
-  };
-  return std::ranges::any_of(meeting->voices, failed) ||
-         std::ranges::any_of(view.record.operations, is_failed_join);
-}
-
-bool has_missed_part(const View& view, const Site& site) {
-  return std::ranges::any_of(view.record.operations, [&](const OperationRecord& one) {
-    const bool is_of_action = one.site.rank == site.rank && one.site.script == site.script &&
-                              one.site.action == site.action;
-    return is_of_action && !one.is_refused && is_missed(view, view.oracle.meeting_of(one));
-  });
-}
-
-// Returns whether the ranks wait for each other in a circle: each waits for what another one never
-// asks for. That is a mistake of the program, not of the communicator.
-bool waits_in_a_circle(const View& view) {
-  if (view.from.world.operation_timeout > 0) return false;
-  std::vector<bool> is_stuck(view.record.ranks.size(), false);
-  bool any = false;
-  for (const auto& operation : view.record.operations) {
-    if (operation.is_refused || operation.ended != kNever || is_killed(view, operation)) continue;
-    const Meeting* meeting = view.oracle.meeting_of(operation);
-    const Action& action = view.oracle.action_of(operation);
-    const bool is_both = action.kind == Action::Kind::block && action.operations.size() > 1;
-    // Parts of one action wait for each other, on every rank that takes part in them.
-    const bool may_wait =
-        is_missed(view, meeting) || std::ranges::any_of(meeting->voices, [&](const auto& one) {
-          return has_missed_part(view, one.second.record->site);
-        });
-    if (!may_wait) return false;
-    // A rank that has left keeps nobody waiting.
-    const auto has_left = [&](int rank) { return view.rank(rank).closing != kNever; };
-    if (!is_both && meeting != nullptr && std::ranges::any_of(meeting->absent, has_left))
-      return false;
-    if (view.oracle.is_join(operation))
-      for (int rank = 0; rank < view.from.world.size; ++rank)
-        if (has_left(rank)) return false;
-    is_stuck[static_cast<size_t>(operation.site.rank)] = any = true;
-  }
-  for (size_t rank = 0; rank < is_stuck.size(); ++rank) {
-    const RankRecord& state = view.record.ranks[rank];
-    const bool is_lost = state.killed != kNever && state.farewell == kNever;
-    if (is_lost || state.broken != kNever) return false;
-    if (!is_stuck[rank] && state.over == kNever && state.killed == kNever) return false;
-  }
-  return any;
-}
-
-}  // namespace
 
 Findings check(const Case& from, const Record& record, Looks* looks) {
   const View view(from, record);

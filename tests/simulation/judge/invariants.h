@@ -79,6 +79,10 @@ void the_idle_are_left_alone(const View& view, Findings& findings);
 // I16: retired memory goes only when it is not used.
 void memory_outlives_its_use(const View& view, Findings& findings);
 
+/// Returns whether the ranks wait for each other in a circle: each waits for what another one never
+/// asks for. That is a mistake of the program, not of the communicator.
+bool waits_in_a_circle(const View& view);
+
 /// The longest way of a message, behind all data that there is.
 Micros longest_way(const Case& from);
 

@@ -149,7 +149,7 @@ class Shrinker {
       Case smaller = best_;
       size_t i = 0;
       for_each_field(smaller.world, [&](const char*, auto& field) {
-        // What one tier finds is not looked for in another.
+        // A finding of one tier stays in that tier.
         if (i++ == place && static_cast<const void*>(&field) != &smaller.world.over_streams)
           field = static_cast<std::remove_reference_t<decltype(field)>>(usual[place]);
       });

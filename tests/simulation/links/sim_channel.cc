@@ -131,7 +131,7 @@ size_t SimLink::write(int end, std::span<const iovec> parts) {
   }
   const size_t wanted = bytes_in(parts);
   const size_t most = std::min({wanted, room(way), shape_.most_written});
-  // Where all of it fits, none is refused.
+  // The link refuses no bytes of a write that fits.
   if (most == 0 || (most < wanted && is_late(end, way.is_late_for_writer))) {
     counters_.full_writes += wanted > 0;
     return 0;

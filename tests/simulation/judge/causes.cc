@@ -1,27 +1,15 @@
-// When calls end (I1), and with which errors (I5).
+// I5: the errors with which calls may end.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
 
-#include "tests/simulation/judge/invariants.h"
-#include "tutti/base/error.h"
+#include "tests/simulation/judge/departures.h"
 
 namespace tutti::simulation {
 
 namespace {
 
 using Kind = Fault::Kind;
-
-std::string name_of_call(const OperationRecord& operation) {
-  return fmt::format("rank {} {} (script {}, action {})", operation.site.rank, operation.name,
-                     operation.site.script, operation.site.action);
-}
-
-bool has_code(int code, std::initializer_list<ErrorCode> codes) {
-  return std::any_of(codes.begin(), codes.end(),
-                     [&](ErrorCode one) { return static_cast<int>(one) == code; });
-}
 
 // Returns whether the last message of a rank that breaks may be lost: the buffer may be too small
 // for it, or the process may end first.
@@ -77,171 +65,6 @@ bool may_be_silent(const View& view, int rank, Micros by) {
   });
 }
 
-// Returns whether `rank` left while its send to a receive from any rank was pending. The receive
-// may have matched it, and then it needs that rank.
-bool left_a_send(const View& view, int rank, const OperationRecord& receive) {
-  return std::ranges::any_of(view.record.operations, [&](const OperationRecord& one) {
-    const Operation* asked = view.oracle.operation_of(one);
-    return one.site.rank == rank && one.name == receive.name && asked != nullptr &&
-           asked->kind == CollectiveKind::send && asked->root == receive.site.rank &&
-           one.error_code == static_cast<int>(ErrorCode::closed) && !one.is_refused;
-  });
-}
-
-// When a rank left that an operation needs and that has not finished it; kNever: none did. A
-// receive from any rank needs the last one that may send.
-Micros needed_left(const View& view, const OperationRecord& operation) {
-  const Meeting* meeting = view.oracle.meeting_of(operation);
-  const Operation* asked = view.oracle.operation_of(operation);
-  const bool is_pair = asked != nullptr &&
-                       (asked->kind == CollectiveKind::send || asked->kind == CollectiveKind::recv);
-  Micros first = kNever, last = 0;
-  for (int rank = 0; rank < view.from.world.size; ++rank) {
-    if (rank == operation.site.rank) continue;
-    const Micros farewell = view.rank(rank).farewell;
-    last = farewell == kNever || last == kNever ? kNever : std::max(last, farewell);
-    if (farewell == kNever) continue;
-    // Rank 0 matches the names of all.
-    if (is_pair && rank != 0 && asked->root != rank) continue;
-    if (meeting != nullptr && meeting->voices.contains(rank)) {
-      const auto& theirs = *meeting->voices.at(rank).record;
-      if (theirs.error_code == 0 && theirs.ended != kNever && theirs.ended <= farewell) continue;
-    }
-    if (first == kNever || farewell < first) first = farewell;
-  }
-  if (is_pair && asked->root == kAnyRank && last != kNever)
-    first = first == kNever ? last : std::min(first, last);
-  return first;
-}
-
-}  // namespace
-
-Micros longest_way(const Case& from) {
-  // To be woken and to take turns costs a moment, and pollers count milliseconds.
-  constexpr Micros kTurns = kSecond / 500;
-  Micros way = from.world.latency + kTurns;
-  int64_t bandwidth = from.world.bandwidth;
-  for (const auto& fault : from.faults) {
-    if (fault.kind == Kind::delay) way += fault.amount;
-    if (fault.kind == Kind::slow_link && fault.amount > 0 &&
-        (bandwidth == 0 || fault.amount < bandwidth))
-      bandwidth = fault.amount;
-  }
-  int64_t copies = 1;
-  if (from.world.over_streams) {
-    // A buffer passes its bytes once in the time that they and the answer to them take. The rounds
-    // of a schedule bring the elements, with a frame around them, to several ranks; a long message
-    // is announced first.
-    const int64_t by_buffer = from.world.buffer * kSecond / (2 * way);
-    bandwidth = bandwidth == 0 ? by_buffer : std::min(bandwidth, by_buffer);
-    copies = 2 * from.world.size;
-    way *= 4;
-  }
-  if (bandwidth == 0) return way;
-  int64_t bytes = 1 << 14;  // control messages
-  for (const auto& scripts : from.ranks)
-    for (const auto& script : scripts)
-      for (const auto& action : script)
-        for (const auto& operation : action.operations) bytes += copies * (operation.bytes() + 64);
-  return way + bytes * kSecond / bandwidth;
-}
-
-namespace {
-
-// The limits of I1, after each kind of cause.
-struct Limits {
-  explicit Limits(const Case& from)
-      :  // The farewell and a request reach rank 0, then its answer comes; a pair that a peer
-         // leaves is asked for once more.
-        left(3 * longest_way(from) + (from.world.cannot_cancel ? kSecond / 4 : 0)),
-        lost(left + kSecond * 3 / 10 + (from.world.fails_before_reason ? kSecond : 0)),
-        silent(longest_way(from) + from.world.peer_timeout * 5 / 4),
-        limit(from.world.operation_timeout == 0 ? 0 : from.world.operation_timeout + kSecond),
-        // A plan is given up that waits for a second, and its operations are asked for anew.
-        // Some backends end late what they cannot cancel.
-        well(kSecond + 20 * longest_way(from) + (from.world.cannot_cancel ? kSecond / 2 : 0)) {}
-  Micros sum() const { return left + lost + silent + limit + never_meets; }
-  const Micros left, lost, silent, limit, well, never_meets = 2 * kSecond;
-};
-
-// When the last thing happened that an operation may have waited for.
-Micros last_cause(const View& view, const OperationRecord& operation) {
-  Micros last = operation.submitted;
-  if (!view.from.faults.empty()) last = std::max(last, view.from.world.heals_at);
-  const Meeting* meeting = view.oracle.meeting_of(operation);
-  if (meeting != nullptr)
-    for (const auto& [rank, voice] : meeting->voices)
-      last = std::max(last, voice.record->submitted);
-  if (view.record.damaged != kNever) last = std::max(last, view.record.damaged);
-  if (meeting != nullptr && !meeting->joined.empty())
-    for (const auto& one : view.record.operations)
-      if (view.oracle.is_join(one) && one.submitted <= operation.ended)
-        last = std::max(last, one.submitted);
-  // A rank that was needed, but did not ask for it, goes on until it closes or ends; so may one
-  // that joins last.
-  const bool waits_for_ends = view.record.damaged != kNever || meeting == nullptr ||
-                              !meeting->is_complete() ||
-                              !meeting->voices.begin()->second.group.empty();
-  for (const auto& state : view.record.ranks) {
-    if (waits_for_ends) last = std::max({last, state.closing, state.killed, state.broken});
-    for (const auto& [since, until] : state.stopped)
-      if (since <= last) last = std::max({last, since, until});
-  }
-  return last;
-}
-
-// Whether a rank waits by name for what others call blocking.
-bool mixes_calls(const Case& from) {
-  std::set<std::string> called, submitted;
-  for (const auto& scripts : from.ranks)
-    for (const auto& script : scripts)
-      for (const auto& action : script)
-        for (const auto& operation : action.operations)
-          (action.kind == Action::Kind::block ? called : submitted).insert(operation.name);
-  return std::ranges::any_of(called, [&](const auto& name) { return submitted.contains(name); });
-}
-
-// The end that the cause of the error alone allows, where there is no other; kNever: any.
-Micros sharp_end(const View& view, const OperationRecord& operation, const Limits& limits) {
-  const auto& faults = view.from.faults;
-  if (operation.error_rank < 0 || operation.error_rank >= view.from.world.size) return kNever;
-  const RankRecord& named = view.rank(operation.error_rank);
-  // A call that sends and receives ends when both halves are over.
-  const Action& action = view.oracle.action_of(operation);
-  if (!view.oracle.is_join(operation) && action.kind == Action::Kind::block &&
-      action.operations.size() > 1)
-    return kNever;
-  if (faults.empty() && has_code(operation.error_code, {ErrorCode::peer_left})) {
-    const Operation* asked = view.oracle.operation_of(operation);
-    if (asked != nullptr && asked->root == kAnyRank) return kNever;  // what it took is not known
-    Micros left = needed_left(view, operation);
-    // A pair that two ranks have prepared goes on without rank 0, until one of the two leaves.
-    const bool is_pair = asked != nullptr && (asked->kind == CollectiveKind::send ||
-                                              asked->kind == CollectiveKind::recv);
-    if (is_pair && asked->root > 0 && left != kNever && view.rank(asked->root).farewell != kNever)
-      left = std::max(left, view.rank(asked->root).farewell);
-    return left == kNever ? kNever : std::max(operation.submitted, left) + limits.left;
-  }
-  // What never meets is told once all ranks wait.
-  if (faults.empty() && has_code(operation.error_code, {ErrorCode::mismatch}) &&
-      view.from.world.serves_blocking && mixes_calls(view.from)) {
-    const Meeting* meeting = view.oracle.meeting_of(operation);
-    if (meeting == nullptr || meeting->is_complete()) return kNever;
-    Micros last = 0;
-    for (const auto& one : view.record.operations)
-      if (one.submitted < operation.ended) last = std::max(last, one.submitted);
-    return last + limits.never_meets + kSecond + longest_way(view.from);
-  }
-  if (faults.size() == 1 && faults[0].kind == Kind::kill && named.killed != kNever &&
-      has_code(operation.error_code, {ErrorCode::peer_lost}))
-    return std::max(operation.submitted, named.killed) + limits.lost;
-  if (faults.size() == 1 && faults[0].kind == Kind::stop && named.stopped.size() == 1 &&
-      operation.site.rank != operation.error_rank &&
-      has_code(operation.error_code, {ErrorCode::peer_silent}))
-    return std::max(operation.submitted, named.stopped[0].first) + limits.silent;
-  return kNever;
-}
-
 // Whether something was pending for as long as TUTTI_OPERATION_TIMEOUT by then.
 bool was_pending_too_long(const View& view, Micros by) {
   const Micros limit = view.from.world.operation_timeout;
@@ -268,8 +91,8 @@ bool is_pending_twice(const View& view, const OperationRecord& operation) {
       });
 }
 
-// Whether a rank has joined without the others while the operation was pending, as far as rank 0
-// had heard.
+// Returns whether, as far as rank 0 had heard, the rank that the error names had joined without the
+// others while the operation was pending.
 bool had_joined(const View& view, const OperationRecord& operation) {
   const Micros late = view.from.faults.empty() ? 3 * longest_way(view.from) : kSecond * 3600;
   return std::ranges::any_of(view.record.operations, [&](const OperationRecord& one) {
@@ -279,8 +102,8 @@ bool had_joined(const View& view, const OperationRecord& operation) {
   });
 }
 
-// Whether a receive from any rank may have met this send, which does not fit, and failed before it
-// heard of it.
+// Returns whether this send may have met a receive from any rank that it does not fit. That receive
+// may have failed before its rank heard of the send.
 bool may_have_met_another(const View& view, const Meeting& meeting, const OperationRecord& send) {
   const Operation& sent = *view.oracle.operation_of(send);
   return std::ranges::any_of(view.record.operations, [&](const OperationRecord& one) {
@@ -307,7 +130,18 @@ std::string why_not_mismatch(const View& view, const OperationRecord& operation)
   return may_never_meet ? "" : "the ranks agree";
 }
 
-// Whether a rank left by then that a part of the call needs. A blocking call that sends and
+// Returns whether `rank` left while its send to a receive from any rank was pending. The receive
+// may have matched it, and then it needs that rank.
+bool left_a_send(const View& view, int rank, const OperationRecord& receive) {
+  return std::ranges::any_of(view.record.operations, [&](const OperationRecord& one) {
+    const Operation* asked = view.oracle.operation_of(one);
+    return one.site.rank == rank && one.name == receive.name && asked != nullptr &&
+           asked->kind == CollectiveKind::send && asked->root == receive.site.rank &&
+           one.error_code == static_cast<int>(ErrorCode::closed) && !one.is_refused;
+  });
+}
+
+// Returns whether a rank left by then that a part of the call needs. A blocking call that sends and
 // receives has one error, of either.
 bool has_needed_left(const View& view, const OperationRecord& operation) {
   return std::ranges::any_of(view.record.operations, [&](const OperationRecord& one) {
@@ -358,17 +192,9 @@ std::string why_not_left(const View& view, const OperationRecord& operation) {
   return "";
 }
 
-// What the program of a rank closes with; empty: it closes of its own accord.
-std::string closing_text(const Case& from, int rank) {
-  for (const auto& script : from.ranks.at(static_cast<size_t>(rank)))
-    for (const auto& action : script)
-      if (action.kind == Action::Kind::close) return action.text;
-  return "";
-}
-
 // Whoever tells of a rank that left passes on that rank's error, not its own.
 std::string why_not_its_text(const View& view, const OperationRecord& operation) {
-  const std::string said = closing_text(view.from, operation.error_rank);
+  const std::string& said = view.rank(operation.error_rank).closing_error;
   const bool tells_one = operation.error_text.find("because of an error (") != std::string::npos;
   if (said.empty()) return tells_one ? "that rank closed without an error" : "";
   // A link that ends may take the farewell along.
@@ -439,40 +265,6 @@ std::string why_not(const View& view, const OperationRecord& operation) {
       return has(Kind::throws_in_observer) ? "" : "nothing was thrown";
     default:
       return "that error is of nothing that happened";
-  }
-}
-
-void calls_end(const View& view, Findings& findings) {
-  const Limits limits(view.from);
-  for (const auto& operation : view.record.operations) {
-    if (view.rank(operation.site.rank).killed != kNever || operation.is_refused) continue;
-    view.looks(1);
-    if (operation.ended == kNever && view.may_wait_for_ever()) continue;
-    if (operation.ended == kNever) {
-      findings.push_back({1, name_of_call(operation) + " never ended"});
-      continue;
-    }
-    const Meeting* meeting = view.oracle.meeting_of(operation);
-    const Action& action = view.oracle.action_of(operation);
-    const bool is_both = action.kind == Action::Kind::block && action.operations.size() > 1;
-    const bool is_healthy = view.from.faults.empty() && meeting != nullptr &&
-                            meeting->is_complete() && !is_both &&
-                            meeting->voices.begin()->second.group.empty();
-    Micros due = last_cause(view, operation) + (is_healthy ? limits.well : 2 * limits.sum());
-    // A join waits for others as long as these go on.
-    if (view.oracle.is_join(operation)) due = operation.ended;
-    if (operation.error_code != 0)
-      if (const Micros sharp = sharp_end(view, operation, limits); sharp != kNever)
-        due = std::min(due, sharp);
-    if (operation.ended > due)
-      findings.push_back(
-          {1, fmt::format("{} ended at {} with code {}, {} us too late", name_of_call(operation),
-                          operation.ended, operation.error_code, operation.ended - due)});
-  }
-  for (size_t rank = 0; rank < view.record.ranks.size(); ++rank) {
-    const RankRecord& state = view.record.ranks[rank];
-    if (state.killed == kNever && state.over == kNever && !view.may_wait_for_ever())
-      findings.push_back({1, fmt::format("rank {} is not over at the end", rank)});
   }
 }
 

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <initializer_list>
+#include <string>
+
+#include "tests/simulation/judge/invariants.h"
+#include "tutti/base/error.h"
+
+// What the judge asks both about when operations end and about their errors.
+namespace tutti::simulation {
+
+/// The operation, as findings name it.
+std::string name_of_call(const OperationRecord& operation);
+bool has_code(int code, std::initializer_list<ErrorCode> codes);
+/// When a rank left that an operation needs and that has not finished it; kNever: none did. A
+/// receive from any rank needs the last one that may send.
+Micros needed_left(const View& view, const OperationRecord& operation);
+/// Returns whether ranks use one name for blocking and for asynchronous calls.
+bool mixes_calls(const Case& from);
+
+}  // namespace tutti::simulation
