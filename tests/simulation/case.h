@@ -67,15 +67,15 @@ using Script = std::vector<Action>;
 
 /// Something that goes wrong. It begins at the time `at`, or at the `event`-th step of `rank` if
 /// that is not negative, or `at` after a rank first came to the phase `phase` if that is not
-/// negative. It ends after `length`, or when the world heals. With an event or a phase a fault of
-/// the `amount`-th call is one of the next call.
+/// negative. It ends after `length`, or when the world heals. If `event` or
+/// `phase` is set, a fault of the `amount`-th call hits the next call.
 struct Fault {
   enum class Kind : uint8_t {
     kill,                // rank: its process ends
     stop,                // rank: stands still for `length`, then goes on
     jump,                // rank: its next step comes `length` late, so that its clock jumps
     reset,               // the link of rank and peer ends for both
-    half_open,           // what rank writes to peer vanishes for `length`
+    half_open,           // what rank writes to peer vanishes for `length`; over streams both ways
     delay,               // the link of rank and peer needs `amount` us more
     clog,                // nothing passes between rank and peer for `length`, and then all
     slow_link,           // the link of rank and peer passes `amount` bytes a second

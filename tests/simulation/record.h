@@ -44,7 +44,6 @@ struct OperationRecord {
 
 /// One operation on a backend: what was started, in the order of each rank.
 struct StartRecord {
-  int rank = 0;
   Micros at = 0;
   uint64_t queue = 0;  // 0: of all ranks; else the pair's
   uint64_t tag = 0;    // grows in each queue, alike on all ranks
@@ -55,7 +54,6 @@ struct StartRecord {
 struct PhaseRecord {
   int from = 0;
   int to = 0;
-  Micros at = 0;
 };
 
 /// How far a rank was at the end of a wait.
@@ -103,7 +101,6 @@ struct RankRecord {
 struct Record {
   std::vector<OperationRecord> operations;  // in the order in which they were submitted
   std::vector<RankRecord> ranks;
-  Micros ended = 0;                          // when the last event happened
   Micros damaged = kNever;                   // the first message with a wrong byte was written
   FaultKinds faults;                         // those that had something to spoil
   bool hit_the_limit = false;                // the world was cut off: too many events or too late

@@ -226,6 +226,9 @@ Case parse(std::string_view text) {
       throw std::invalid_argument(fmt::format("line {}: {}", number, error.what()));
     }
   }
+  for (const auto& fault : result.faults)
+    if (result.world.over_streams && fault.kind == Fault::Kind::operation_fails)
+      throw std::invalid_argument("over streams no operation fails by itself (operation_fails)");
   return result;
 }
 

@@ -45,6 +45,12 @@ bool waits_in_a_circle(const View& view) {
           return has_missed_part(view, one.second.record->site);
         });
     if (!may_wait) return false;
+    // A rank that gave it up and left keeps nobody waiting, unless another half of the call does.
+    if (!is_both && meeting != nullptr &&
+        std::ranges::any_of(meeting->voices, [&](const auto& one) {
+          return one.second.record->error_code != 0 && view.rank(one.first).farewell != kNever;
+        }))
+      return false;
     // A rank that has left keeps nobody waiting.
     const auto has_left = [&](int rank) { return view.rank(rank).closing != kNever; };
     if (!is_both && meeting != nullptr && std::ranges::any_of(meeting->absent, has_left))

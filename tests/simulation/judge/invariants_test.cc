@@ -95,22 +95,22 @@ TEST(Invariants, WhatALeaverFinishedEndsOnAll) {
 
 TEST(Invariants, QueuesGrowAlike) {
   breaks(queues_have_one_order, 7, [](SmallWorld& world) {
-    world.rank(0).starts = {{0, 10, 0, 2, "a"}, {0, 20, 0, 1, "b"}};
+    world.rank(0).starts = {{10, 0, 2, "a"}, {20, 0, 1, "b"}};
   });
   breaks(queues_have_one_order, 7, [](SmallWorld& world) {
-    world.rank(0).starts = {{0, 10, 0, 1, "a"}};
-    world.rank(1).starts = {{1, 10, 0, 1, "b"}};
+    world.rank(0).starts = {{10, 0, 1, "a"}};
+    world.rank(1).starts = {{10, 0, 1, "b"}};
   });
   SmallWorld fine(kTwoSums);
-  fine.rank(0).starts = {{0, 10, 0, 1, "a"}, {0, 20, 7, 1, "p"}, {0, 30, 0, 2, "b"}};
-  fine.rank(1).starts = {{1, 10, 0, 1, "a"}, {1, 11, 0, 2, "b"}};
+  fine.rank(0).starts = {{10, 0, 1, "a"}, {20, 7, 1, "p"}, {30, 0, 2, "b"}};
+  fine.rank(1).starts = {{10, 0, 1, "a"}, {11, 0, 2, "b"}};
   EXPECT_EQ(texts(fine.find(queues_have_one_order)), "");
 }
 
 TEST(Invariants, TheBrokenStartNothing) {
   breaks(the_broken_start_nothing, 8, [](SmallWorld& world) {
     world.rank(0).broken = 20;
-    world.rank(0).starts = {{0, 21, 0, 1, "t"}};
+    world.rank(0).starts = {{21, 0, 1, "t"}};
   });
   breaks(the_broken_start_nothing, 8,
          [](SmallWorld& world) { world.operation(0, "t").touched_after_end = true; });
@@ -118,7 +118,7 @@ TEST(Invariants, TheBrokenStartNothing) {
 
 TEST(Invariants, FarewellsAreFinal) {
   breaks(farewells_are_final, 9, [](SmallWorld& world) {
-    world.rank(0).starts = {{0, 5001, 0, 1, "t"}};
+    world.rank(0).starts = {{5001, 0, 1, "t"}};
   });
   breaks(farewells_are_final, 9,
          [](SmallWorld& world) { world.rank(1).operation_messages_after_farewell = 1; });
@@ -181,10 +181,10 @@ TEST(Invariants, WhatCameBeforeADamagedMessageIsJudged) {
 
 TEST(Invariants, PhasesFollowTheDrawing) {
   breaks(phases_follow_the_drawing, 11, [](SmallWorld& world) {
-    world.rank(0).phases = {{0, 1, 0}, {1, 5, 10}, {5, 1, 20}};
+    world.rank(0).phases = {{0, 1}, {1, 5}, {5, 1}};
   });
   breaks(phases_follow_the_drawing, 11, [](SmallWorld& world) {
-    world.rank(0).phases = {{0, 1, 0}, {2, 4, 10}};
+    world.rank(0).phases = {{0, 1}, {2, 4}};
   });
 }
 

@@ -31,7 +31,7 @@ class SmallWorld {
           meeting != nullptr && meeting->is_complete() && oracle.disagreement(*meeting).empty())
         operation.output = oracle.result(*meeting, operation.site.rank);
     for (auto& state : record_.ranks) {
-      state.phases = {{0, 1, 0}, {1, 4, 5000}, {4, 6, 5010}};
+      state.phases = {{0, 1}, {1, 4}, {4, 6}};
       state.closing = state.farewell = 5000;
       state.over = 5010;
     }

@@ -404,6 +404,11 @@ void SimLink::half_open() {
   half_open_ = true;
 }
 
+bool SimLink::is_open() const {
+  return !closed_[0] && !closed_[1] &&
+         std::ranges::all_of(ways_, [](const Way& way) { return way.end_at == Time::max(); });
+}
+
 void SimLink::stall(Clock::duration time) {
   ++counters_.stalls;
   for (auto& way : ways_) come(way);

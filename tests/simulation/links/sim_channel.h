@@ -88,6 +88,8 @@ class SimLink {
   /// Nothing arrives for so long, in neither direction.
   void stall(Clock::duration time);
   void slow(Clock::duration latency, uint64_t bytes_per_second);
+  /// Whether neither end has closed, and no fault has ended it.
+  bool is_open() const;
 
  private:
   class End;

@@ -307,7 +307,7 @@ bool SimRank::on_start(const Collective& collective, const Launch& launch) {
     const uint64_t queue = launch.queue == kBlocking ? 1002 : is_planned ? 1001 : 0;
     const std::string names(is_pair ? "pair" : to_string(collective.kind));
     record.starts.push_back(
-        {rank_, world_.micros(), queue, launch.tag, queue == 1002 ? "blocking" : names});
+        {world_.micros(), queue, launch.tag, queue == 1002 ? "blocking" : names});
   }
   world_.note(rank_, "starts", launch.tag);
   if (const auto* fault = world_.fault(Fault::Kind::throws_in_start, rank_, starts_)) {
@@ -355,8 +355,7 @@ void SimRank::note_phase() {
   if (!node_) return;
   const auto phase = node_->phase();
   if (phase == phase_) return;
-  world_.record_of(rank_).phases.push_back(
-      {static_cast<int>(phase_), static_cast<int>(phase), world_.micros()});
+  world_.record_of(rank_).phases.push_back({static_cast<int>(phase_), static_cast<int>(phase)});
   world_.note(rank_, "is", to_string(phase));
   phase_ = phase;
   world_.on_phase(static_cast<int>(phase));

@@ -170,19 +170,28 @@ std::unique_ptr<Backend> StreamNet::make_backend(int rank, const Context& contex
   return end;
 }
 
-void StreamNet::reset(int one, int other) {
-  happens(Fault::Kind::reset);
+// A fault met something only if the link was still open.
+void StreamNet::meets(Fault::Kind kind, int one, int other) {
+  if (network_.link(one, other).is_open()) happens(kind);
+}
+
+void StreamNet::cut(int one, int other) {
   line(one, other).is_half_open = false;
   network_.link(one, other).reset();
 }
 
+void StreamNet::reset(int one, int other) {
+  meets(Fault::Kind::reset, one, other);
+  cut(one, other);
+}
+
 // A link that loses bytes loses them both ways, and cannot go on afterwards.
 void StreamNet::half_open(int from, int to, Time until) {
-  happens(Fault::Kind::half_open);
+  meets(Fault::Kind::half_open, from, to);
   line(from, to).is_half_open = true;
   network_.link(from, to).half_open();
   events_.at(until, [this, from, to] {
-    if (line(from, to).is_half_open) reset(from, to);
+    if (line(from, to).is_half_open) cut(from, to);
   });
 }
 
@@ -194,18 +203,18 @@ void StreamNet::set_speed(int one, int other) {
 }
 
 void StreamNet::delay(int one, int other, int64_t more_micros) {
-  happens(Fault::Kind::delay);
+  meets(Fault::Kind::delay, one, other);
   line(one, other).more += more_micros;
   set_speed(one, other);
 }
 
 void StreamNet::clog(int one, int other, Time until) {
-  happens(Fault::Kind::clog);
+  meets(Fault::Kind::clog, one, other);
   network_.link(one, other).stall(until - events_.now());
 }
 
 void StreamNet::slow(int one, int other, int64_t bytes_a_second) {
-  happens(Fault::Kind::slow_link);
+  meets(Fault::Kind::slow_link, one, other);
   line(one, other).bandwidth = static_cast<uint64_t>(bytes_a_second);
   set_speed(one, other);
 }
@@ -216,7 +225,7 @@ void StreamNet::heal() {
   for (int low = 0; low < size_; ++low)
     for (int high = low + 1; high < size_; ++high) {
       auto& at = line(low, high);
-      if (at.is_half_open) reset(low, high);
+      if (at.is_half_open) cut(low, high);
       if (at.more == 0 && !at.bandwidth) continue;
       at.more = 0;
       at.bandwidth.reset();

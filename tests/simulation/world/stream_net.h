@@ -69,7 +69,6 @@ class StreamNet final : public Net {
 
  private:
   friend class SimStream;
-  friend class StreamBackend;
   /// How a link is, and what is wrong with it.
   struct Line {
     LinkShape shape;
@@ -90,6 +89,8 @@ class StreamNet final : public Net {
     return damages_[place(from) * place(size_) + place(to)];
   }
   SimStream& stream(int rank) const;
+  void meets(Fault::Kind kind, int one, int other);
+  void cut(int one, int other);
   void set_speed(int one, int other);
 
   Events& events_;
@@ -97,7 +98,7 @@ class StreamNet final : public Net {
   const int size_;
   std::vector<Line> lines_;                      // of each pair of ranks
   std::vector<std::optional<int64_t>> damages_;  // of the next control message
-  LinkCounters counters_;
+  LinkCounters counters_;                        // that the links count in; nobody reads them
   SimNetwork network_;
   std::vector<StreamBackend*> ends_;
 };

@@ -69,7 +69,6 @@ Outcome SimWorld::run() {
   while (!is_stopped_ && events_.next() <= last && events < most_events && events_.run_next())
     ++events;
   record().hit_the_limit = !events_.empty();
-  record().ended = micros();
   if (net_->damaged) record().damaged = micros_of(*net_->damaged);
   for (auto& rank : ranks_) rank->look_back();
   record().faults |= net_->faults;
