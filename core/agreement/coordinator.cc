@@ -49,11 +49,8 @@ void Coordinator::on_requests(int rank, WireReader reader, Clock::time_point now
     // A rank that has not heard of the plan yet asks for its tensors; when it hears of it, it moves
     // them into the plan itself. It asks to join once more, too, after it has left the plan.
     if (plan_ && progress_[static_cast<size_t>(rank)] == Progress::before &&
-        !is_between_two(request) && (request.join || plan_->index.contains(request.name))) {
-      asked_again.joins_anew |= request.join;
+        !is_between_two(request) && (request.join || plan_->index.contains(request.name)))
       continue;
-    }
-    if (request.join) asked_again.joins_anew = false;
     if (request.join && (asked_again.count > 0 || !forgotten.empty()))
       asked_again.joins = true;
     else
@@ -66,18 +63,9 @@ void Coordinator::on_requests(int rank, WireReader reader, Clock::time_point now
   send_(rank, message.bytes());
 }
 
-// A rank that left before it could ask to join anew has joined: what it asked for besides is in the
-// plan, which fails. What it has not told in full is lost, so a join behind that counts for
-// nothing.
-void Coordinator::on_left(int rank, const Error& error, Clock::time_point now) {
-  auto& asked_again = asked_again_[static_cast<size_t>(rank)];
-  asked_again.joins = false;
-  if (std::exchange(asked_again.joins_anew, false)) {
-    Request join;
-    join.join = true;
-    negotiator_.add(rank, std::move(join), now);
-  }
-  negotiator_.leave(rank, error);
+void Coordinator::on_left(int rank, const Error& error, uint64_t joins) {
+  asked_again_[static_cast<size_t>(rank)] = {};
+  negotiator_.leave(rank, error, joins);
 }
 
 bool Coordinator::may_lock() const {

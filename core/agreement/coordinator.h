@@ -31,7 +31,7 @@ class Coordinator {
   void on_plan_failed(WireReader reader);
   void on_plan_left(int rank, WireReader reader);
   /// A rank left; see Negotiator::leave.
-  void on_left(int rank, const Error& error, Clock::time_point now);
+  void on_left(int rank, const Error& error, uint64_t joins);
   /// Sends what became ready since the last call.
   void answer();
 
@@ -62,8 +62,7 @@ class Coordinator {
   // full what this one had forgotten.
   struct AskedAgain {
     int count = 0;  // resend messages that are not answered yet; an empty message ends each answer
-    bool joins = false;       // it has joined meanwhile
-    bool joins_anew = false;  // its join came before it heard of the plan; it asks once more
+    bool joins = false;  // it has joined meanwhile
   };
   std::vector<AskedAgain> asked_again_;
 };

@@ -132,7 +132,14 @@ void Negotiator::settle(const std::string& key) {
   if (complete(pending) || hopeless(pending)) finish(key);
 }
 
-void Negotiator::leave(int rank, const Error& error) {
+void Negotiator::leave(int rank, const Error& error, uint64_t joins) {
+  // Its peers go by what it says of its joins, so this rank does, whatever has come here by now.
+  const bool has_joined = !never_all_join() && joins > rounds_of_joins_;
+  if (joined_[static_cast<size_t>(rank)] != has_joined) {
+    joined_[static_cast<size_t>(rank)] = has_joined;
+    joined_count_ += has_joined ? 1 : -1;
+    if (has_joined) last_joined_ = rank;
+  }
   gone_[static_cast<size_t>(rank)] = error;
   if (!left_) left_ = error;
   std::erase_if(from_any_, [&](const FromAny& asked) { return asked.rank == rank; });
@@ -140,8 +147,7 @@ void Negotiator::leave(int rank, const Error& error) {
   // had asked for ends with the rank that left.
   for (auto& [name, group] : groups_)
     for (auto& member : group.members) {
-      const bool needs_all = !is_pair(member.signature.kind) && !joined_[static_cast<size_t>(rank)];
-      if (needs_all && !member.error) member.error = error;
+      if (!is_pair(member.signature.kind) && !member.error) member.error = error;
       ready_.push_back(std::move(member));
     }
   groups_.clear();
@@ -156,7 +162,7 @@ void Negotiator::leave(int rank, const Error& error) {
     if (hopeless(pending)) keys.emplace_back(pending.order, key);
   std::sort(keys.begin(), keys.end());
   for (const auto& [order, key] : keys) finish(key);
-  release_from_any();
+  release_complete();
 }
 
 // Nobody is left who could send to a rank that receives from any.
@@ -180,17 +186,17 @@ void Negotiator::release_from_any() {
   });
 }
 
-// An operation of all ranks never ends if one of them left that had not joined, even if it had
+// An operation of all ranks never ends if one of them left, even if that one had joined or had
 // asked for it: the others do not ask for it any more. Its error names the first that left. An
-// operation of two ranks never ends if the other one left and had not asked for it.
+// operation of two ranks never ends if the other one left and had neither joined nor asked for it.
 const Error* Negotiator::hopeless(const Pending& pending) const {
   if (!left_) return nullptr;
   const auto first = std::find_if(pending.requests.begin(), pending.requests.end(),
                                   [](const auto& request) { return request.has_value(); });
   for (size_t rank = 0; rank < gone_.size(); ++rank) {
-    if (!gone_[rank] || joined_[rank]) continue;
+    if (!gone_[rank]) continue;
     if (!pending.is_pair) return &*left_;
-    if (pending.requests[rank]) continue;
+    if (joined_[rank] || pending.requests[rank]) continue;
     if ((*first)->signature.root == static_cast<int>(rank)) return &*gone_[rank];
   }
   return nullptr;
@@ -235,6 +241,7 @@ void Negotiator::release_complete() {
   Response response;
   response.all_joined = true;
   response.rows = {last_joined_};
+  ++rounds_of_joins_;
   ready_.push_back(std::move(response));
   std::fill(joined_.begin(), joined_.end(), false);
   joined_count_ = 0;

@@ -23,7 +23,8 @@ class Negotiator {
 
   void add(int rank, Request request, Clock::time_point now);
   /// A rank left: names that it did not ask for, now or later, are answered with this error.
-  void leave(int rank, const Error& error);
+  /// `joins`: how often it joined, as its farewell says.
+  void leave(int rank, const Error& error, uint64_t joins);
   /// What became ready since the last call: by priority, then in order of completion.
   std::vector<Response> take_ready();
   /// Forgets all unanswered requests for a name (they moved into a plan).
@@ -91,6 +92,7 @@ class Negotiator {
       std::vector<std::optional<Error>>(static_cast<size_t>(size_));
   std::optional<Error> left_;
   int last_joined_ = -1;
+  uint64_t rounds_of_joins_ = 0;  // that are over
   Clock::time_point last_asked_;  // by any rank
   uint64_t next_order_ = 0;
   std::unordered_map<std::string, Pending> table_;

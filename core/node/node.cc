@@ -101,7 +101,7 @@ bool Node::take(Batch& batch, Clock::time_point now) {
   }
   scheduler_->flush();
   for (Entry* entry : joining_) {
-    if (const auto* why = refusal())
+    if (const auto* why = why_no_join())
       outside_.finish({&entry, 1}, why);
     else if (!deferred_.empty())
       deferred_.push_back(entry);  // it counts after them
@@ -127,12 +127,13 @@ bool Node::take_deferred(Clock::time_point now) {
   bool others_wait = false;
   const auto count = std::erase_if(deferred_, [&](Entry* entry) {
     if (entry->request.join) {
+      if (const auto* why = why_no_join()) {
+        outside_.finish({&entry, 1}, why);
+        return true;
+      }
       if (others_wait) return false;
       scheduler_->flush();
-      if (const auto* why = refusal())
-        outside_.finish({&entry, 1}, why);
-      else
-        scheduler_->join(entry, now);
+      scheduler_->join(entry, now);
       return true;
     }
     if (const auto* why = why_never(*entry)) {
@@ -156,11 +157,7 @@ bool Node::take_deferred(Clock::time_point now) {
 
 // --- what can be done and what waits ------------------------------------------------------------
 
-const Error* Node::refusal() const {
-  if (refusal_) return &*refusal_;
-  const auto* departure = peers_.first();
-  return departure == nullptr ? nullptr : &departure->error;
-}
+const Error* Node::why_no_join() const { return refusal_ ? &*refusal_ : scheduler_->why_no_join(); }
 
 // Why an operation that is submitted now cannot end.
 const Error* Node::why_never(const Entry& entry) const {

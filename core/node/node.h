@@ -118,9 +118,8 @@ class Node {
   bool operations_go_on() const { return phase_ == Phase::running || phase_ == Phase::departing; }
   bool take(Batch& batch, Clock::time_point now);
   bool take_deferred(Clock::time_point now);
-  /// Why nothing that needs all ranks can end any more; null: it may.
-  const Error* refusal() const;
   const Error* why_never(const Entry& entry) const;
+  const Error* why_no_join() const;
   RankStatus status() const;
   void watch(Clock::time_point now);
   // --- node_messages.cc ---
@@ -133,7 +132,7 @@ class Node {
   // --- node_ends.cc ---
   Error closed_error() const;
   Error left_error(int rank, const std::string& why) const;
-  void on_farewell(int from, Farewell farewell, Clock::time_point now);
+  void on_farewell(int from, Farewell farewell);
   void handle_peer_events(Clock::time_point now);
   void inquire(Clock::time_point now);
   Error blame_for(const Error& lost, Clock::time_point now);

@@ -32,15 +32,16 @@ Error Node::left_error(int rank, const std::string& why) const {
 
 // Operations that rank `from` has finished end here too. All others that need it fail now, and not
 // when its connection ends, which shared memory would not even notice.
-void Node::on_farewell(int from, Farewell farewell, Clock::time_point now) {
+void Node::on_farewell(int from, Farewell farewell) {
   if (is_dead() || peers_.departure_of(from) != nullptr) return;
   overseer_.left(from);
   const int cause = farewell.first_to_leave(from, context_.rank, context_.size);
   auto why = one_line(farewell.error, Farewell::kLongestError);
   const auto error = left_error(cause, why);
   const bool is_first = peers_.first() == nullptr;
+  const auto joins = farewell.joins;
   peers_.on_farewell({from, std::move(farewell), error, std::move(why)});
-  if (coordinator_) coordinator_->on_left(from, error, now);
+  if (coordinator_) coordinator_->on_left(from, error, joins);
   if (is_first) outside_.on_first_departure(cause);
   if (phase_ == Phase::running) become(Phase::departing);
 }
@@ -55,7 +56,7 @@ void Node::handle_peer_events(Clock::time_point now) {
     overseer_.left(event->peer);
     gathering_.on_end(event->peer);
     // It said so before; a plain goodbye promises nothing.
-    if (event->kind == PeerEvent::Kind::left) on_farewell(event->peer, {}, now);
+    if (event->kind == PeerEvent::Kind::left) on_farewell(event->peer, {});
     if (state != Peers::State::lost || !operations_go_on()) continue;
     inquiry_.open(event->peer, event->detail, now);
     become(Phase::inquiring);

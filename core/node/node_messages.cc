@@ -140,7 +140,7 @@ void Node::handle(MessageType type, int from, WireReader& reader, Clock::time_po
       on_fault(decode_error(reader));
       break;
     case MessageType::leaving:
-      on_farewell(from, decode_farewell(reader), now);
+      on_farewell(from, decode_farewell(reader));
       break;
     case MessageType::timeline:
       gathering_.on_part(from, reader.rest());

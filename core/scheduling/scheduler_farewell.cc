@@ -68,6 +68,18 @@ const Error* Scheduler::departure_that_ends(const Entry& entry) const {
   return departure == nullptr ? nullptr : &departure->error;
 }
 
+const Departure* Scheduler::departure_that_ends_join(uint64_t number) const {
+  const auto found = std::ranges::find_if(peers_.departures(), [&](const Departure& departure) {
+    return departure.rank == 0 || departure.farewell.joins < number;
+  });
+  return found == peers_.departures().end() ? nullptr : &*found;
+}
+
+const Error* Scheduler::why_no_join() const {
+  const auto* departure = departure_that_ends_join(join_.count + 1);
+  return departure == nullptr ? nullptr : &departure->error;
+}
+
 // An entry may be in several buckets: it is doomed once.
 void Scheduler::doom(std::span<Entry* const> entries, int rank) {
   for (Entry* entry : entries)
@@ -93,17 +105,18 @@ bool Scheduler::end_what_is_doomed() {
   if (replay_) {
     ending_ = true;
     doom(replay_->take_waiting(), peers_.first()->rank);
-    // This rank does not leave the plan any more.
-    if (join_.entry != nullptr && !join_.is_asked) ask_to_join();
+  }
+  if (join_.entry != nullptr) {
+    if (const auto* departure = departure_that_ends_join(join_.count))
+      doom({&join_.entry, 1}, departure->rank);
+    else if (replay_ && !join_.is_asked)
+      ask_to_join();  // this rank does not leave the plan any more
   }
   for (const auto& departure : peers_.departures()) {
-    if (join_.entry != nullptr && departure.farewell.joins < join_.count)
-      doom({&join_.entry, 1}, departure.rank);
     if (departure.rank != 0) continue;
     // Where another rank left, rank 0 answers with an error for the names that need it. Rank 0
     // itself answers nothing more.
     doom(outstanding_in_order(), 0);
-    if (join_.entry != nullptr) doom({&join_.entry, 1}, 0);
   }
   // A Run that is not over may still touch the memory of its entries.
   const auto is_running = [this](const Entry* entry) {

@@ -234,7 +234,7 @@ Request pair_request(CollectiveKind kind, int peer) {
 TEST(Negotiator, ASendToARankThatLeftEndsUnderItsOwnRoot) {
   Negotiator negotiator(3);
   negotiator.add(1, pair_request(CollectiveKind::recv, kFromAnyRank), kAsked);
-  negotiator.leave(1, Error(ErrorCode::peer_left, "rank 1 left"));
+  negotiator.leave(1, Error(ErrorCode::peer_left, "rank 1 left"), 0);
   negotiator.add(0, pair_request(CollectiveKind::send, 1), kAsked);
   const auto ready = negotiator.take_ready();
   ASSERT_EQ(ready.size(), 1u);
@@ -266,7 +266,7 @@ TEST(Negotiator, WhatAGroupHadCollectedEndsWithTheRankThatLeft) {
   negotiator.add(0, member, kAsked);
   negotiator.add(1, member, kAsked);
   EXPECT_TRUE(negotiator.take_ready().empty());
-  negotiator.leave(1, Error(ErrorCode::peer_left, "rank 1 left"));
+  negotiator.leave(1, Error(ErrorCode::peer_left, "rank 1 left"), 0);
   const auto ready = negotiator.take_ready();
   ASSERT_EQ(ready.size(), 1u);
   ASSERT_TRUE(ready[0].error);
@@ -363,7 +363,7 @@ TEST(Negotiator, AJoinIsNotAwaitedOnceOneLeftThatHadNotJoined) {
   Request join;
   join.join = true;
   negotiator.add(1, join, kAsked);
-  negotiator.leave(2, Error(ErrorCode::peer_left, "rank 2 left"));
+  negotiator.leave(2, Error(ErrorCode::peer_left, "rank 2 left"), 0);
   EXPECT_TRUE(negotiator.idle());
   EXPECT_TRUE(negotiator.waiting().empty());
   // That rank may send and receive again, and ask for another join, which fails as well.
@@ -380,12 +380,50 @@ TEST(Negotiator, AJoinIsNotAwaitedOnceOneLeftThatHadNotJoined) {
   EXPECT_FALSE(ready[0].error);
 }
 
+// The peers of a rank that leaves go by what its farewell says of its joins.
+TEST(Negotiator, AJoinThatTheFarewellDoesNotCountIsNone) {
+  Negotiator negotiator(3);
+  Request join;
+  join.join = true;
+  for (const int rank : {1, 2}) negotiator.add(rank, join, kAsked);
+  negotiator.leave(2, Error(ErrorCode::peer_left, "rank 2 left"), 0);
+  negotiator.add(0, pair_request(CollectiveKind::send, 1), kAsked);
+  EXPECT_TRUE(negotiator.take_ready().empty()) << "rank 1 may still receive";
+  negotiator.add(1, pair_request(CollectiveKind::recv, 0), kAsked);
+  EXPECT_EQ(negotiator.take_ready().size(), 1u);
+  EXPECT_TRUE(negotiator.idle());
+}
+
+TEST(Negotiator, AJoinThatTheFarewellCountsIsOneThoughItNeverCame) {
+  Negotiator negotiator(2);
+  Request join;
+  join.join = true;
+  negotiator.leave(1, Error(ErrorCode::peer_left, "rank 1 left"), 1);
+  negotiator.add(0, join, kAsked);
+  const auto ready = negotiator.take_ready();
+  ASSERT_EQ(ready.size(), 1u);
+  EXPECT_TRUE(ready[0].all_joined);
+  EXPECT_TRUE(negotiator.idle());
+}
+
+TEST(Negotiator, NoOperationOfAllRanksEndsAfterAJoinedRankLeft) {
+  Negotiator negotiator(3);
+  Request join;
+  join.join = true;
+  negotiator.add(2, join, kAsked);
+  negotiator.add(1, request("a"), kAsked);
+  negotiator.leave(2, Error(ErrorCode::peer_left, "rank 2 left"), 1);
+  const auto ready = negotiator.take_ready();
+  ASSERT_EQ(ready.size(), 1u);
+  EXPECT_TRUE(ready[0].error);
+}
+
 // The ranks that have not asked for it by then do not ask any more.
 TEST(Negotiator, WhatARankAskedForBeforeItLeftFailsOnTheOthers) {
   Negotiator negotiator(3);
   for (const int rank : {0, 1}) negotiator.add(rank, request("a"), kAsked);
   EXPECT_TRUE(negotiator.take_ready().empty());
-  negotiator.leave(1, Error(ErrorCode::peer_left, "rank 1 left"));
+  negotiator.leave(1, Error(ErrorCode::peer_left, "rank 1 left"), 0);
   const auto ready = negotiator.take_ready();
   ASSERT_EQ(ready.size(), 1u);
   ASSERT_TRUE(ready[0].error);

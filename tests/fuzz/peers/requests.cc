@@ -44,7 +44,7 @@ bool parse_requests(std::string_view input) {
           coordinator.on_plan_left(rank, reader);
           break;
         case MessageType::leaving:
-          coordinator.on_left(rank, Error(ErrorCode::peer_left, "left"), now);
+          coordinator.on_left(rank, Error(ErrorCode::peer_left, "left"), 0);
           break;
         default:
           throw DamagedMessage("not for the coordinator");
