@@ -157,7 +157,11 @@ bool Node::take_deferred(Clock::time_point now) {
 
 // --- what can be done and what waits ------------------------------------------------------------
 
-const Error* Node::why_no_join() const { return refusal_ ? &*refusal_ : scheduler_->why_no_join(); }
+const Error* Node::why_no_join() const {
+  if (refusal_) return &*refusal_;
+  const auto* departure = peers_.first();
+  return departure == nullptr ? nullptr : &departure->error;
+}
 
 // Why an operation that is submitted now cannot end.
 const Error* Node::why_never(const Entry& entry) const {

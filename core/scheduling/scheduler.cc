@@ -165,7 +165,8 @@ void Scheduler::on_response(const Response& response, std::vector<Response>& fus
   }
   Entry* entry = take_outstanding(key);
   if (response.error) {
-    if (entry != nullptr) finish(entry, &*response.error);
+    // An operation that a departure ends waits until no Run touches its memory any more.
+    if (entry != nullptr && !is_doomed(entry)) finish(entry, &*response.error);
     return;
   }
   if (entry != nullptr) {

@@ -67,9 +67,6 @@ class Scheduler {
   /// Collectives need all ranks; a send or a receive needs the other rank alone. Null: it may end.
   const Error* departure_that_ends(const Entry& entry) const;
 
-  /// The same of a join: a rank left that has not joined as often. Null: it may end.
-  const Error* why_no_join() const;
-
   /// Whether no operation and no join of this rank waits for other ranks.
   bool idle() const {
     return runs_.empty() && outstanding_.empty() && waiting_.empty() && !held() &&
@@ -105,8 +102,8 @@ class Scheduler {
   bool held() const { return replay_ && replay_->holds_waiting(); }
   void finish(Entry* entry, const Error* error) { hooks_.finish({&entry, 1}, error); }
   void ask_to_join();
-  /// The departure because of which the join of this number, from 1 on, never ends; null: it may.
-  const Departure* departure_that_ends_join(uint64_t number) const;
+  /// The departure because of which this rank's join never ends; null: it may.
+  const Departure* departure_that_ends_join() const;
   void request(Entry* entry);
   void on_response(const Response& response, std::vector<Response>& fusable);
   void launch_fused(std::vector<Response>& fusable);
@@ -140,6 +137,7 @@ class Scheduler {
   bool finish_in_pair(std::unique_ptr<Run>& run, OperationState state, Clock::time_point now);
   // --- scheduler_farewell.cc ---
   const Departure* departure_that_dooms(const Run& run) const;
+  bool is_doomed(const Entry* entry) const;
   void doom(std::span<Entry* const> entries, int rank);
   bool end_what_is_doomed();
   bool break_what_cannot_be_cancelled(Clock::time_point now);

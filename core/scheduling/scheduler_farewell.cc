@@ -68,23 +68,21 @@ const Error* Scheduler::departure_that_ends(const Entry& entry) const {
   return departure == nullptr ? nullptr : &departure->error;
 }
 
-const Departure* Scheduler::departure_that_ends_join(uint64_t number) const {
+const Departure* Scheduler::departure_that_ends_join() const {
   const auto found = std::ranges::find_if(peers_.departures(), [&](const Departure& departure) {
-    return departure.rank == 0 || departure.farewell.joins < number;
+    return departure.rank == 0 || departure.farewell.joins < join_.count;
   });
   return found == peers_.departures().end() ? nullptr : &*found;
 }
 
-const Error* Scheduler::why_no_join() const {
-  const auto* departure = departure_that_ends_join(join_.count + 1);
-  return departure == nullptr ? nullptr : &departure->error;
+bool Scheduler::is_doomed(const Entry* entry) const {
+  return std::ranges::find(doomed_, entry, &std::pair<Entry*, int>::first) != doomed_.end();
 }
 
 // An entry may be in several buckets: it is doomed once.
 void Scheduler::doom(std::span<Entry* const> entries, int rank) {
   for (Entry* entry : entries)
-    if (std::ranges::find(doomed_, entry, &std::pair<Entry*, int>::first) == doomed_.end())
-      doomed_.emplace_back(entry, rank);
+    if (!is_doomed(entry)) doomed_.emplace_back(entry, rank);
 }
 
 // Looked for again at each step after a rank has left, because rank 0 may answer later what this
@@ -107,7 +105,7 @@ bool Scheduler::end_what_is_doomed() {
     doom(replay_->take_waiting(), peers_.first()->rank);
   }
   if (join_.entry != nullptr) {
-    if (const auto* departure = departure_that_ends_join(join_.count))
+    if (const auto* departure = departure_that_ends_join())
       doom({&join_.entry, 1}, departure->rank);
     else if (replay_ && !join_.is_asked)
       ask_to_join();  // this rank does not leave the plan any more

@@ -353,10 +353,13 @@ class Program {
       Random own(Random::mix(event.choice + static_cast<uint64_t>(rank)));
       if (closes_at_ == step && closer_ == rank)
         add(rank, action(Action::Kind::close, event.choice % 3 == 0 ? "" : "it_failed"));
-      if (on_.joins && joins_at_ == step && rank == joins_early_)
-        add(rank, action(Action::Kind::join));
-      if (on_.joins && on_.hurries && joins_at_ == step && rank == joins_early_)
-        add(rank, action(Action::Kind::wait));
+      if (on_.joins && joins_at_ == step && rank == joins_early_) {
+        // A pair that it leaves behind would be released while the other rank still uses it.
+        const bool goes = on_.hurries && !on_.pairs && !on_.from_any && event.choice % 4 == 0;
+        add(rank, action(Action::Kind::join, goes ? "on" : ""));
+        if (goes) add(rank, action(Action::Kind::close));
+        if (on_.hurries && !goes) add(rank, action(Action::Kind::wait));
+      }
       if (on_.joins && joins_at_ <= step && rank == joins_early_) continue;
       if (event.kind == Event::late && event.rank == rank)
         add(rank, action(Action::Kind::pause, "", draw_pause(own)));

@@ -99,11 +99,12 @@ TEST(OperationTimeout, NamesALateRankInABlockingCallOfProcesses) {
 
 // --- what holds nothing up ----------------------------------------------------------------------
 
-// A callback of rank 1 stands still until rank 0 is through with all else, and `more` than that.
-// Meanwhile rank 1 takes part in everything, whether or not a thread of it waits.
+// A callback of rank 1 stands still until rank 0 is through with all else and rank 1's own "b" has
+// ended, and `more` than that. Meanwhile rank 1 takes part in everything, whether or not a thread
+// of it waits.
 void expect_that_a_callback_holds_nothing_up(const char* backend, bool waits, milliseconds more) {
   SCOPED_TRACE(backend);
-  std::atomic<bool> is_through{false}, is_over{false};
+  std::atomic<bool> is_through{false}, has_ended{false}, is_over{false};
   test::run_threads(
       2,
       [&](Communicator& comm) {
@@ -120,16 +121,20 @@ void expect_that_a_callback_holds_nothing_up(const char* backend, bool waits, mi
         }
         comm.allreduce("a", a).then([&](std::exception_ptr) {
           const auto deadline = Deadline::after(10);
-          while (!is_through && !deadline.passed()) std::this_thread::sleep_for(milliseconds(1));
+          while (!(is_through && has_ended) && !deadline.passed())
+            std::this_thread::sleep_for(milliseconds(1));
           EXPECT_TRUE(is_through) << "rank 0 waited for the callback";
+          EXPECT_TRUE(has_ended) << "b of rank 1 waited for the callback";
           std::this_thread::sleep_for(more);
           is_over = true;
         });
         comm.barrier_blocking();  // rank 0 submits only now, so the Work was not over before
         const Work other = comm.allreduce("b", b);
         if (waits) comm.allreduce("c", c).wait();
-        while (!is_over) std::this_thread::sleep_for(milliseconds(1));
-        EXPECT_TRUE(other.done());
+        while (!is_over) {
+          has_ended = other.done();
+          std::this_thread::sleep_for(milliseconds(1));
+        }
         if (!waits) comm.allreduce("c", c).wait();
       },
       [&](Options& options) {
