@@ -50,6 +50,14 @@ struct StartRecord {
   std::string names;   // its kind, "pair" or "blocking"
 };
 
+/// How a rank took part in a bucket of a plan: with its tensors, or with a veto.
+struct BucketRecord {
+  Micros at = 0;
+  uint64_t plan = 0;
+  uint64_t sequence = 0;
+  bool vetoes = false;
+};
+
 /// A change of a rank's phase; the numbers are those of tutti::Phase.
 struct PhaseRecord {
   int from = 0;
@@ -73,6 +81,7 @@ struct RankRecord {
   Micros killed = kNever;
   std::vector<std::pair<Micros, Micros>> stopped;  // stood still from, until
   std::vector<StartRecord> starts;                 // in order
+  std::vector<BucketRecord> buckets;               // in order
   std::array<uint64_t, 13> messages{};             // sent, by tutti::MessageType
   int operation_messages_after_farewell = 0;       // messages about operations that it sent
   std::vector<Micros> idle_pings;                  // when it sent a ping though nothing was pending

@@ -438,7 +438,7 @@ Findings check(const Case& from, const Record& record, Looks* looks) {
   for (const auto& promise : record.broken_promises) findings.push_back({0, promise});
   for (const auto invariant :
        {calls_end, ranks_sleep_and_wake, results_are_right, refusals_change_nothing,
-        errors_have_one_cause, leavers_finish_for_all, queues_have_one_order,
+        errors_have_one_cause, leavers_finish_for_all, queues_have_one_order, vetoes_are_heard,
         the_broken_start_nothing, farewells_are_final, negotiation_is_short,
         phases_follow_the_drawing, ends_are_counted, nothing_is_left, callbacks_run_once,
         the_idle_are_left_alone, memory_outlives_its_use})

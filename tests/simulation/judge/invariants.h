@@ -58,6 +58,8 @@ void errors_have_one_cause(const View& view, Findings& findings);
 void leavers_finish_for_all(const View& view, Findings& findings);
 // I7: each queue has one growing order on all ranks.
 void queues_have_one_order(const View& view, Findings& findings);
+// I7 too: a rank that has started all before a bucket which another rank vetoed takes part at once.
+void vetoes_are_heard(const View& view, Findings& findings);
 // I8: nothing starts after `broken`, no memory is touched once its Work is done, and each operation
 // is released once.
 void the_broken_start_nothing(const View& view, Findings& findings);

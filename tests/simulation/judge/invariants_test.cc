@@ -107,6 +107,25 @@ TEST(Invariants, QueuesGrowAlike) {
   EXPECT_EQ(texts(fine.find(queues_have_one_order)), "");
 }
 
+TEST(Invariants, VetoesAreHeard) {
+  const BucketRecord first{10, 1, 0, false};
+  const Micros due = 20 + 20 * 2100;
+  const auto find = [](std::vector<BucketRecord> one, std::vector<BucketRecord> other) {
+    SmallWorld world(kTwoSums);
+    world.rank(0).closing = world.rank(1).closing = kSecond;
+    world.rank(0).buckets = std::move(one);
+    world.rank(1).buckets = std::move(other);
+    return texts(world.find(vetoes_are_heard));
+  };
+  EXPECT_EQ(find({first, {20, 1, 1, true}}, {first}),
+            "rank 0 vetoed bucket 1 of plan 1 at 20, and rank 1 never took part in it\n");
+  EXPECT_EQ(find({{20, 1, 0, true}}, {{due + 1, 1, 0, false}}),
+            "rank 0 vetoed bucket 0 of plan 1 at 20, and rank 1 took part at 42021\n");
+  EXPECT_EQ(find({{20, 1, 0, true}}, {{due, 1, 0, false}}), "");
+  EXPECT_EQ(find({first, {20, 1, 1, true}}, {{15, 1, 0, true}}), "");
+  EXPECT_EQ(find({first, {20, 1, 1, true}}, {}), "");  // rank 1 has not started bucket 0
+}
+
 TEST(Invariants, TheBrokenStartNothing) {
   breaks(the_broken_start_nothing, 8, [](SmallWorld& world) {
     world.rank(0).broken = 20;

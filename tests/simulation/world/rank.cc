@@ -294,6 +294,17 @@ void SimRank::observe(std::string_view) {
     throw std::runtime_error("the observer throws");
 }
 
+// A gate starts first, with the tag after its bucket's; the bucket behind it is known then.
+void SimRank::note_bucket(const Launch& launch) {
+  const uint64_t plan = launch.tag >> kQueueTagBits;
+  const uint64_t sequence = (launch.tag - (plan << kQueueTagBits)) / 2;
+  auto& buckets = world_.record_of(rank_).buckets;
+  const bool is_known = std::ranges::any_of(
+      buckets.rbegin(), buckets.rend(),
+      [&](const BucketRecord& known) { return known.plan == plan && known.sequence == sequence; });
+  if (!is_known) buckets.push_back({world_.micros(), plan, sequence, launch.verdict != 0});
+}
+
 bool SimRank::on_start(const Collective& collective, const Launch& launch) {
   ++starts_;
   auto& record = world_.record_of(rank_);
@@ -301,6 +312,7 @@ bool SimRank::on_start(const Collective& collective, const Launch& launch) {
   const bool is_pair =
       collective.kind == CollectiveKind::send || collective.kind == CollectiveKind::recv;
   const bool is_planned = launch.tag >> kQueueTagBits != 0;
+  if (is_planned && !is_pair && launch.queue != kBlocking) note_bucket(launch);
   // An operation behind a gate starts when that opens, in no order with others.
   const bool is_gated = is_planned && launch.queue == kNoQueue;
   if (!is_gated && !(is_pair && launch.queue == kBlocking)) {

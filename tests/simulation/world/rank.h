@@ -47,6 +47,7 @@ class SimRank final : private Outside {
   void look_back();
 
  private:
+  void note_bucket(const Launch& launch);
   /// One operation of the program.
   struct Use {
     size_t record = 0;
