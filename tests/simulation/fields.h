@@ -23,6 +23,7 @@ void for_each_field(TheWorld& world, Visit&& visit) requires requires {
   visit("operation_timeout", world.operation_timeout);
   visit("stall_warning", world.stall_warning);
   visit("latency", world.latency);
+  visit("far", world.far);
   visit("bandwidth", world.bandwidth);
   visit("has_launcher", world.has_launcher);
   visit("cannot_cancel", world.cannot_cancel);

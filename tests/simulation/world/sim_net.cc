@@ -51,8 +51,9 @@ std::optional<SimNet::Time> SimNet::arrival(int from, int to, size_t bytes) {
     return {};
   }
   if (way.more > 0) happens(Fault::Kind::delay);
-  auto when = now() + micros(traits_.latency / 4 + way.more) +
-              draw_delay(traits_.latency - traits_.latency / 4);
+  const bool is_near = traits_.far != 0 && !(from == 0 && to == traits_.far);
+  const Micros latency = is_near ? (traits_.latency + 7) / 8 : traits_.latency;
+  auto when = now() + micros(latency / 4 + way.more) + draw_delay(latency - latency / 4);
   if (way.bandwidth > 0) {
     if (way.bandwidth != traits_.bandwidth) happens(Fault::Kind::slow_link);
     way.free_at = std::max(way.free_at, now()) +

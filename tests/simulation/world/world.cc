@@ -13,6 +13,7 @@ namespace tutti::simulation {
 SimTraits SimWorld::traits_of(const World& world) {
   SimTraits traits;
   traits.latency = world.latency;
+  traits.far = world.far;
   traits.bandwidth = world.bandwidth;
   traits.cannot_cancel = world.cannot_cancel;
   traits.fails_before_reason = world.fails_before_reason;
