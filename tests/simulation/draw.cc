@@ -23,7 +23,7 @@ World draw_world(Random& random) {
   if (random.chance(200)) world.operation_timeout = one_of<Micros>(random, {2, 5}) * kSecond;
   if (random.chance(300)) world.stall_warning = kSecond / 2;
   world.latency = one_of<Micros>(random, {1, 10, 100, 1000, 10000, 50000});
-  if (random.chance(200)) world.far = static_cast<int>(random.between(1, world.size - 1));
+  if (random.chance(300)) world.far = static_cast<int>(random.between(1, world.size - 1));
   if (random.chance(250)) world.bandwidth = one_of<int64_t>(random, {1 << 17, 1 << 20, 1 << 26});
   world.has_launcher = random.chance(800);
   world.cannot_cancel = random.chance(200);
@@ -79,7 +79,7 @@ struct Item {
 class Program {
  public:
   Program(const World& world, Random& random, const DrawOptions& options)
-      : random_(random), on_(random), size_(world.size), scale_(options.scale) {}
+      : random_(random), on_(random), size_(world.size), far_(world.far), scale_(options.scale) {}
 
   std::vector<std::vector<Script>> draw() {
     ranks_.assign(static_cast<size_t>(size_), {Script{}});
@@ -90,10 +90,11 @@ class Program {
     joins_at_ = on_.joins ? static_cast<int>(random_.below(static_cast<uint64_t>(steps))) : steps;
     if (on_.joins && on_.moves_on && random_.chance(500)) joins_at_ = moves_on_at_;
     joins_early_ = any_rank();
-    // The join then meets the plan that the last step locked.
-    if (on_.joins && on_.hurries && random_.chance(500))
-      joins_at_ = std::min(static_cast<int>(random_.between(2, 3)), steps - 1);
-    if (on_.joins && on_.hurries && random_.chance(300)) late_after_join_ = any_rank();
+    if (on_.joins && on_.hurries && random_.chance(500)) {  // it meets the plan that locks then
+      joins_at_ = 2;
+      comes_last_ = random_.chance(500);
+      late_after_join_ = far_ > 0 ? far_ : any_rank();
+    }
     if (on_.closes) closes_at_ = static_cast<int>(random_.below(static_cast<uint64_t>(steps)));
     closer_ = any_rank();
     if (on_.memory)
@@ -366,9 +367,10 @@ class Program {
         if (on_.hurries && !goes) add(rank, action(Action::Kind::wait));
       }
       if (on_.joins && joins_at_ <= step && rank == joins_early_) continue;
-      if ((event.kind == Event::late && event.rank == rank) ||
-          (step == joins_at_ && rank == late_after_join_))
-        add(rank, action(Action::Kind::pause, "", draw_pause(own)));
+      const bool comes_last = comes_last_ && step + 1 == joins_at_ && rank == joins_early_;
+      const bool is_late = step == joins_at_ && rank == late_after_join_;
+      if (comes_last || is_late || (event.kind == Event::late && event.rank == rank))
+        add(rank, action(Action::Kind::pause, "", is_late ? kSecond : draw_pause(own)));
       std::vector<std::vector<Action>> parts;
       for (size_t i = 0; i < items.size(); ++i) {
         Item item = items[i];
@@ -463,11 +465,12 @@ class Program {
 
   Random& random_;
   const Features on_;
-  const int size_, scale_;
+  const int size_, far_, scale_;
   std::vector<Item> items_;
   std::vector<std::vector<Script>> ranks_;
   int moves_on_at_ = 0, joins_at_ = 0, joins_early_ = 0, closes_at_ = -1, closer_ = 0,
       late_after_join_ = -1;
+  bool comes_last_ = false;
   int by_name_ = -1;
 };
 
