@@ -157,6 +157,19 @@ bool has_needed_left(const View& view, const OperationRecord& operation) {
   });
 }
 
+// Returns whether the call may have failed though its backend tells no reason: by itself, or because
+// a rank that had left was killed before all that it had sent had come. A blocking call then names
+// the first rank that left.
+bool may_lack_a_reason(const View& view, const OperationRecord& operation) {
+  if (view.oracle.action_of(operation).kind != Action::Kind::block) return false;
+  return std::ranges::any_of(view.from.faults, [&](const Fault& fault) {
+    if (fault.kind == Kind::operation_fails) return fault.rank == operation.site.rank;
+    if (fault.kind != Kind::kill) return false;
+    const RankRecord& killed = view.rank(fault.rank);
+    return killed.killed != kNever && killed.closing != kNever && killed.killed >= killed.closing;
+  });
+}
+
 std::string why_not_left(const View& view, const OperationRecord& operation) {
   const int named = operation.error_rank;
   if (named < 0 || named >= view.from.world.size) return "it names no rank";
@@ -168,6 +181,7 @@ std::string why_not_left(const View& view, const OperationRecord& operation) {
   // If a rank is lost after another one left, a rank that needs neither blames the one that left.
   const RankRecord& own = view.rank(operation.site.rank);
   if (own.broken != kNever && own.error_rank == named) return "";
+  if (may_lack_a_reason(view, operation)) return "";
   if (!has_needed_left(view, operation)) return "no rank that it needs had left";
   // A receive from any rank names the first of those that left, and so does what was sent for it.
   for (const auto& one : view.record.operations) {
