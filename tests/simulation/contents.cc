@@ -34,6 +34,11 @@ uint16_t brain_of(int64_t value) {
   return static_cast<uint16_t>(bits >> 16);
 }
 
+bool is_unsigned(DataType dtype) {
+  return dtype == DataType::u8 || dtype == DataType::u16 || dtype == DataType::u32 ||
+         dtype == DataType::u64;
+}
+
 }  // namespace
 
 int64_t value_of(const Operation& operation, int rank, int64_t index) {
@@ -46,6 +51,8 @@ int64_t value_of(const Operation& operation, int rank, int64_t index) {
       return static_cast<int64_t>(drawn % 5);
     case ReduceOp::average:  // divisible by up to five ranks
       return static_cast<int64_t>(drawn & 1) * 60;
+    case ReduceOp::max:  // a rank that contributes 0 would change what is less
+      return static_cast<int64_t>(drawn % 121) - (is_unsigned(operation.dtype) ? 0 : 121);
     case ReduceOp::product:
       return 1 + static_cast<int64_t>(drawn % 3);
     default:
