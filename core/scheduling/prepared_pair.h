@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "tutti/core/agreement/farewell.h"
 #include "tutti/core/agreement/pair_learner.h"
 #include "tutti/core/scheduling/run.h"
 
@@ -22,12 +23,18 @@ struct PreparedPair {
   uint64_t next_use = 0;  // that this rank will launch
   // The first use that either rank will ask for instead.
   uint64_t over_from = std::numeric_limits<uint64_t>::max();
+  // The peer has left the pair, and finished the uses before this one. None: it has not left.
+  std::optional<uint64_t> left_by_peer;
   Run* running = nullptr;     // of use next_use - 1
   std::unique_ptr<Run> idle;  // kept for the next use
 
   bool fits(const Signature& signature) const {
     return (signature.kind == CollectiveKind::send) == sends && signature.dtype == dtype &&
            signature.shape.count() == count && signature.placement == DeviceKind::cpu;
+  }
+  /// Whether the peer, which said this farewell, has finished the use.
+  bool peer_finished(uint64_t use, const Farewell& farewell) const {
+    return farewell.has_finished_use(id, use) || (left_by_peer && use < *left_by_peer);
   }
   /// Uses that are finished here.
   uint64_t finished() const { return next_use - (running != nullptr ? 1 : 0); }

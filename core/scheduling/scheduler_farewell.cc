@@ -49,7 +49,7 @@ const Departure* Scheduler::departure_that_dooms(const Run& run) const {
     const auto& farewell = departure.farewell;
     const auto plan = static_cast<uint32_t>(run.tag() >> Plan::kSequenceBits);
     if (run.pair != nullptr) {
-      if (!farewell.has_finished_use(run.pair->id, run.sequence)) return &departure;
+      if (!run.pair->peer_finished(run.sequence, farewell)) return &departure;
       continue;
     }
     if (run.replayed ? !farewell.has_finished_bucket(plan, run.sequence)

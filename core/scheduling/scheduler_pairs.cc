@@ -110,6 +110,7 @@ void Scheduler::on_pair_left(int from, WireReader reader) {
   auto& pair = found->second;
   need_of_message(pair.peer == from, "it leaves a pair that is not its own");
   pair.over_from = std::min(pair.over_from, use);
+  pair.left_by_peer = use;
   if (pair.running != nullptr && pair.running->sequence >= use) pair.running->operation()->cancel();
 }
 

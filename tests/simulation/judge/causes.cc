@@ -157,9 +157,9 @@ bool has_needed_left(const View& view, const OperationRecord& operation) {
   });
 }
 
-// Returns whether the call may have failed though its backend tells no reason: by itself, or because
-// a rank that had left was killed before all that it had sent had come. A blocking call then names
-// the first rank that left.
+// Returns whether the call may have failed though its backend tells no reason: by itself, or
+// because a rank that had left was killed before all that it had sent had come. A blocking call
+// then names the first rank that left.
 bool may_lack_a_reason(const View& view, const OperationRecord& operation) {
   if (view.oracle.action_of(operation).kind != Action::Kind::block) return false;
   return std::ranges::any_of(view.from.faults, [&](const Fault& fault) {

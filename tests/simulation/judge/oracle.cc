@@ -113,7 +113,7 @@ Oracle::Oracle(const Case& from, const Record& record) : case_(from) {
   std::map<Key, size_t> places;
   std::vector<std::map<Key, int>> uses(from.ranks.size());
   std::vector<int> joins(from.ranks.size()), failed_joins(from.ranks.size());
-  std::set<std::pair<int, int>> joined;  // the rank, since which join
+  std::set<std::pair<int, int>> joined, stays_joined;  // the rank, since which join
   std::map<size_t, int> since;
   int missed = 0;
   for (const auto& said : record.operations) {
@@ -123,6 +123,8 @@ Oracle::Oracle(const Case& from, const Record& record) : case_(from) {
     const int epoch = joins[place];
     if (is_join(said)) {
       joined.emplace(rank, epoch);
+      if (said.ended == kNever || said.error_code == 0)
+        stays_joined.emplace(rank, epoch - failed_joins[place]);
       if (said.ended != kNever) ++joins[place];
       if (said.ended != kNever && said.error_code != 0) ++failed_joins[place];
       continue;
@@ -164,10 +166,13 @@ Oracle::Oracle(const Case& from, const Record& record) : case_(from) {
   }
   for (size_t i = 0; i < meetings_.size(); ++i) {
     Meeting& meeting = meetings_[i];
+    const bool was_refused = std::ranges::any_of(
+        meeting.voices, [](const auto& voice) { return met_a_joined_rank(*voice.second.record); });
+    const auto& out_of_data = meeting.is_pair && !was_refused ? stays_joined : joined;
     for (int rank = 0; rank < from.world.size; ++rank) {
       if (meeting.is_pair && rank != meeting.from && rank != meeting.to) continue;
       if (meeting.voices.count(rank) > 0) continue;
-      (joined.count({rank, since[i]}) > 0 ? meeting.joined : meeting.absent).push_back(rank);
+      (out_of_data.count({rank, since[i]}) > 0 ? meeting.joined : meeting.absent).push_back(rank);
     }
   }
 }
