@@ -22,11 +22,10 @@ bool Farewell::has_finished_bucket(uint32_t of_plan, uint64_t sequence) const {
   return sequence < next_sequence && !contains(unfinished_buckets, sequence);
 }
 
-// A pair that is not in the list has ended there, or not begun.
-bool Farewell::has_finished_use(int64_t pair, uint64_t use) const {
+std::optional<uint64_t> Farewell::uses_of(int64_t pair) const {
   for (size_t i = 0; i + 1 < pairs.size(); i += 2)
-    if (pairs[i] == pair) return use < static_cast<uint64_t>(pairs[i + 1]);
-  return false;
+    if (pairs[i] == pair) return static_cast<uint64_t>(pairs[i + 1]);
+  return {};
 }
 
 void encode(WireWriter& writer, const Farewell& farewell) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,7 +37,8 @@ struct Farewell {
 
   bool has_finished(uint64_t tag) const;
   bool has_finished_bucket(uint32_t of_plan, uint64_t sequence) const;
-  bool has_finished_use(int64_t pair, uint64_t use) const;
+  /// How many uses of the pair are finished; none: the pair has ended there, or has not begun.
+  std::optional<uint64_t> uses_of(int64_t pair) const;
   bool has_finished_blocking(uint64_t call) const { return call <= blocking_done; }
   /// The rank whose end began it, as rank `own` of `size` hears it of rank `from`: a rank that
   /// closes because another one closed before is not the cause.

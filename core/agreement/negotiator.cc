@@ -133,7 +133,7 @@ void Negotiator::settle(const std::string& key) {
 }
 
 void Negotiator::leave(int rank, const Error& error, uint64_t joins) {
-  // Its peers go by what it says of its joins, so this rank does, whatever has come here by now.
+  // Its peers count the joins that its farewell tells. So does this rank, which may have read fewer.
   const bool has_joined = !never_all_join() && joins > rounds_of_joins_;
   if (joined_[static_cast<size_t>(rank)] != has_joined) {
     joined_[static_cast<size_t>(rank)] = has_joined;

@@ -22,7 +22,7 @@ class Negotiator {
   explicit Negotiator(int size) : size_(size), joined_(static_cast<size_t>(size), false) {}
 
   void add(int rank, Request request, Clock::time_point now);
-  /// A rank left: names that it did not ask for, now or later, are answered with this error.
+  /// A rank left: what needs all ranks, or that rank, is answered with this error, now and later.
   /// `joins`: how often it joined, as its farewell says.
   void leave(int rank, const Error& error, uint64_t joins);
   /// What became ready since the last call: by priority, then in order of completion.
@@ -92,7 +92,7 @@ class Negotiator {
       std::vector<std::optional<Error>>(static_cast<size_t>(size_));
   std::optional<Error> left_;
   int last_joined_ = -1;
-  uint64_t rounds_of_joins_ = 0;  // that are over
+  uint64_t rounds_of_joins_ = 0;  // in which all ranks joined
   Clock::time_point last_asked_;  // by any rank
   uint64_t next_order_ = 0;
   std::unordered_map<std::string, Pending> table_;

@@ -23,7 +23,7 @@ struct PreparedPair {
   uint64_t next_use = 0;  // that this rank will launch
   // The first use that either rank will ask for instead.
   uint64_t over_from = std::numeric_limits<uint64_t>::max();
-  // The peer has left the pair, and finished the uses before this one. None: it has not left.
+  // The peer has left the pair from this use on. The use before may still run there.
   std::optional<uint64_t> left_by_peer;
   Run* running = nullptr;     // of use next_use - 1
   std::unique_ptr<Run> idle;  // kept for the next use
@@ -32,9 +32,10 @@ struct PreparedPair {
     return (signature.kind == CollectiveKind::send) == sends && signature.dtype == dtype &&
            signature.shape.count() == count && signature.placement == DeviceKind::cpu;
   }
-  /// Whether the peer, which said this farewell, has finished the use.
+  /// Whether the peer, which said this farewell, has finished the use. A pair that it left is in
+  /// the farewell as long as a use of it runs there.
   bool peer_finished(uint64_t use, const Farewell& farewell) const {
-    return farewell.has_finished_use(id, use) || (left_by_peer && use < *left_by_peer);
+    return use < farewell.uses_of(id).value_or(left_by_peer.value_or(0));
   }
   /// Uses that are finished here.
   uint64_t finished() const { return next_use - (running != nullptr ? 1 : 0); }

@@ -130,7 +130,10 @@ bool Scheduler::end_what_is_doomed() {
         asked != outstanding_.end() && asked->second == entry)
       outstanding_.erase(asked);
     std::erase(unsent_, entry);
-    if (join_.entry == entry) join_.entry = nullptr;
+    if (join_.entry == entry) {
+      join_.entry = nullptr;
+      --join_.count;  // this rank has not joined
+    }
     if (replay_) replay_->release(entry);
     finish(entry, &peers_.departure_of(rank)->error);
   }

@@ -26,6 +26,7 @@ void Scheduler::prepare_pair(const Response& response, const Entry& entry) {
   pair.count = signature.shape.count();
   if (const auto early = early_left_.find(pair.id); early != early_left_.end()) {
     pair.over_from = early->second;
+    pair.left_by_peer = early->second;
     early_left_.erase(early);
   }
   ++allocations_;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tutti/base/error.h"
+#include "tutti/core/scheduling/prepared_pair.h"
 
 namespace tutti {
 namespace {
@@ -41,12 +42,26 @@ TEST(Farewell, OfEarlierPlansEverythingOfLaterOnesNothing) {
   EXPECT_FALSE(farewell.has_finished_bucket(4, 0));
 }
 
+// Who joins leaves its pairs, though a use may run that it never finishes.
+TEST(Farewell, AUseThatRunsWhereItsPairWasLeftIsNotFinished) {
+  PreparedPair pair;
+  pair.id = 4;
+  EXPECT_TRUE(pair.peer_finished(9, a_farewell()));
+  EXPECT_FALSE(pair.peer_finished(10, a_farewell()));
+  pair.left_by_peer = 11;
+  EXPECT_FALSE(pair.peer_finished(10, a_farewell()));
+  pair.id = 7;  // it has ended there
+  EXPECT_TRUE(pair.peer_finished(10, a_farewell()));
+  EXPECT_FALSE(pair.peer_finished(11, a_farewell()));
+  pair.left_by_peer.reset();  // it has not begun there
+  EXPECT_FALSE(pair.peer_finished(0, a_farewell()));
+}
+
 TEST(Farewell, OfItsPairsWhatItHasFinished) {
   const auto farewell = a_farewell();
-  EXPECT_TRUE(farewell.has_finished_use(4, 9));
-  EXPECT_FALSE(farewell.has_finished_use(4, 10));
-  EXPECT_FALSE(farewell.has_finished_use(6, 0));
-  EXPECT_FALSE(farewell.has_finished_use(10, 0));  // a number of uses, and no pair
+  EXPECT_EQ(farewell.uses_of(4), 10u);
+  EXPECT_EQ(farewell.uses_of(6), 0u);
+  EXPECT_FALSE(farewell.uses_of(10));  // a number of uses, and no pair
 }
 
 TEST(Farewell, OneThatSaysNothingPromisesNothing) {
@@ -54,7 +69,7 @@ TEST(Farewell, OneThatSaysNothingPromisesNothing) {
   EXPECT_FALSE(farewell.has_finished(0));
   EXPECT_FALSE(farewell.has_finished_bucket(1, 0));
   EXPECT_FALSE(farewell.has_finished_blocking(1));
-  EXPECT_FALSE(farewell.has_finished_use(0, 0));
+  EXPECT_FALSE(farewell.uses_of(0));
 }
 
 TEST(Farewell, TheFirstRankThatLeftIsNamed) {
@@ -79,7 +94,7 @@ TEST(Farewell, ComesAsItWasSent) {
   EXPECT_EQ(farewell.blocking_done, 5u);
   EXPECT_EQ(farewell.joins, 2u);
   EXPECT_EQ(farewell.error, "ValueError: sample 17");
-  EXPECT_TRUE(farewell.has_finished_use(4, 9));
+  EXPECT_EQ(farewell.uses_of(4), 10u);
   EXPECT_EQ(farewell.cause, 1);
   WireReader cut(writer.bytes().first(writer.size() - 1));
   EXPECT_THROW(decode_farewell(cut), Error);

@@ -32,7 +32,7 @@ bool parse_control(std::string_view input) {
       require(first >= 1 && first < 3, "a farewell blames a rank that is none");
       farewell.has_finished(7);
       farewell.has_finished_bucket(1, 7);
-      farewell.has_finished_use(4, 7);
+      farewell.uses_of(4);
       encode(again, farewell);
       break;
     }

@@ -159,14 +159,17 @@ bool has_needed_left(const View& view, const OperationRecord& operation) {
 
 // Returns whether the call may have failed though its backend tells no reason: by itself, or
 // because a rank that had left was killed before all that it had sent had come. A blocking call
-// then names the first rank that left.
+// then names the first rank whose farewell has come.
 bool may_lack_a_reason(const View& view, const OperationRecord& operation) {
   if (view.oracle.action_of(operation).kind != Action::Kind::block) return false;
   return std::ranges::any_of(view.from.faults, [&](const Fault& fault) {
-    if (fault.kind == Kind::operation_fails) return fault.rank == operation.site.rank;
+    if (fault.kind == Kind::operation_fails)
+      return fault.rank == operation.site.rank &&
+             view.record.faults.test(static_cast<size_t>(Kind::operation_fails));
     if (fault.kind != Kind::kill) return false;
     const RankRecord& killed = view.rank(fault.rank);
-    return killed.killed != kNever && killed.closing != kNever && killed.killed >= killed.closing;
+    return killed.killed != kNever && killed.killed <= operation.ended &&
+           killed.closing != kNever && killed.closing <= killed.killed;
   });
 }
 

@@ -10,19 +10,28 @@ namespace tutti::simulation {
 
 namespace {
 
-// When this rank could take part: it had started the bucket before, if there is one. None: it had
-// not, and starts that first.
-std::optional<Micros> ready_at(const RankRecord& state, const BucketRecord& vetoed) {
-  if (vetoed.sequence == 0) return 0;
+// So many buckets of a plan run at once (Scheduler::kMostRunning).
+constexpr uint64_t kMostRunning = 8;
+
+std::optional<Micros> started_at(const RankRecord& state, uint64_t plan, uint64_t sequence) {
   for (const auto& bucket : state.buckets)
-    if (bucket.plan == vetoed.plan && bucket.sequence + 1 == vetoed.sequence) return bucket.at;
+    if (bucket.plan == plan && bucket.sequence == sequence) return bucket.at;
   return {};
 }
 
-Micros took_part_at(const RankRecord& state, const BucketRecord& vetoed) {
-  for (const auto& bucket : state.buckets)
-    if (bucket.plan == vetoed.plan && bucket.sequence == vetoed.sequence) return bucket.at;
-  return kNever;
+// Returns when this rank could take part: it had started the bucket before, and all ranks had
+// started the one that must be over by then. Returns nothing if one of these did not happen.
+std::optional<Micros> ready_at(const View& view, const RankRecord& state,
+                               const BucketRecord& vetoed) {
+  if (vetoed.sequence == 0) return 0;
+  auto ready = started_at(state, vetoed.plan, vetoed.sequence - 1);
+  if (vetoed.sequence < kMostRunning) return ready;
+  for (const auto& one : view.record.ranks) {
+    const auto at = started_at(one, vetoed.plan, vetoed.sequence - kMostRunning);
+    if (!ready || !at) return {};
+    ready = std::max(*ready, *at);
+  }
+  return ready;
 }
 
 // The first bucket that a rank vetoes ends the plan; what comes behind it never happened.
@@ -50,20 +59,20 @@ void vetoes_are_heard(const View& view, Findings& findings) {
       if (!vetoed.vetoes || !is_first(view, vetoed)) continue;
       for (size_t other = 0; other < view.record.ranks.size(); ++other) {
         const RankRecord& state = view.record.ranks[other];
-        const auto ready = ready_at(state, vetoed);
+        const auto ready = ready_at(view, state, vetoed);
         if (!ready) continue;
         const Micros due = std::max(vetoed.at, *ready) + while_it_hears;
         if (std::ranges::any_of(view.record.ranks,
                                 [&](const RankRecord& one) { return is_ending(one, due); }))
           continue;
         view.looks(7);
-        const Micros at = took_part_at(state, vetoed);
-        if (at == kNever || at > due)
+        const auto at = started_at(state, vetoed.plan, vetoed.sequence);
+        if (!at || *at > due)
           findings.push_back(
-              {7, fmt::format("rank {} vetoed bucket {} of plan {} at {}, and rank {} {}", rank,
-                              vetoed.sequence, vetoed.plan, vetoed.at, other,
-                              at == kNever ? "never took part in it"
-                                           : fmt::format("took part at {}", at))});
+              {7,
+               fmt::format("rank {} vetoed bucket {} of plan {} at {}, and rank {} {}", rank,
+                           vetoed.sequence, vetoed.plan, vetoed.at, other,
+                           !at ? "never took part in it" : fmt::format("took part at {}", *at))});
       }
     }
 }

@@ -294,7 +294,8 @@ void SimRank::observe(std::string_view) {
     throw std::runtime_error("the observer throws");
 }
 
-// A gate starts first, with the tag after its bucket's; the bucket behind it is known then.
+// A gate starts before its bucket, with the next tag: this rank takes part when the first of them
+// starts.
 void SimRank::note_bucket(const Launch& launch) {
   const uint64_t plan = launch.tag >> kQueueTagBits;
   const uint64_t sequence = (launch.tag - (plan << kQueueTagBits)) / 2;

@@ -63,7 +63,7 @@ Outcome SimWorld::run() {
       net_->heal();
       for (auto& rank : ranks_) rank->heal();
     });
-  // Streams take more of them, as each piece is one: few are busy for millions.
+  // Streams take more of them, as each piece is one.
   const uint64_t most_events = case_.world.over_streams ? 5'000'000 : 200'000;
   const auto last = time_of(case_.world.heals_at + 600 * kSecond);
   uint64_t events = 0;
