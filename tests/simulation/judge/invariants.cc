@@ -316,6 +316,7 @@ void negotiation_is_short(const View& view, Findings& findings) {
   if (!is_replayable(view.from)) return;
   // So many steps are looked at before the next one is replayed for the first time.
   const auto first = static_cast<size_t>(view.from.world.replay_after) + 1;
+  size_t ranks_that_allocate = 0;
   for (size_t rank = 0; rank < view.record.ranks.size(); ++rank) {
     const auto& steps = view.record.ranks[rank].steps;
     if (steps.size() <= first) continue;
@@ -325,15 +326,17 @@ void negotiation_is_short(const View& view, Findings& findings) {
       add(findings, 10,
           fmt::format("rank {} sent {} messages in steps that are replayed", rank, messages));
     // Operations that run at once need memory each, which later steps use again. How many run at
-    // once is chance, so one step may need more memory than those before it, but not every step.
+    // once is chance, so a step may need more memory than those before it, but not every step of
+    // every rank.
     constexpr size_t kEnough = 3;
     if (!has_only_allreduces(view.from) || steps.size() < first + kEnough) continue;
     const auto even = std::adjacent_find(
         steps.begin() + static_cast<std::ptrdiff_t>(first), steps.end(),
         [](const auto& one, const auto& next) { return one.allocations == next.allocations; });
-    if (even == steps.end())
-      add(findings, 10, fmt::format("rank {} allocates in each step that is replayed", rank));
+    if (even == steps.end()) ++ranks_that_allocate;
   }
+  if (ranks_that_allocate == view.record.ranks.size())
+    add(findings, 10, "all ranks allocate in each step that is replayed");
 }
 
 void phases_follow_the_drawing(const View& view, Findings& findings) {

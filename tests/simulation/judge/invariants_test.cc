@@ -160,14 +160,20 @@ TEST(Invariants, ReplayedStepsNeedNeitherMessagesNorMemory) {
   const std::string step = "submit t allreduce 4; wait; ";
   const std::string text =
       "world\nranks 0,1: " + step + step + step + step + step + step + step + "\n";
-  const auto with = [](std::vector<StepRecord> steps) {
-    return [=](SmallWorld& world) { world.rank(1).steps = steps; };
-  };
-  breaks(negotiation_is_short, 10, with({{1, 1}, {2, 2}, {3, 3}, {3, 4}, {3, 4}, {4, 4}}), text);
-  breaks(negotiation_is_short, 10, with({{1, 1}, {2, 2}, {3, 3}, {3, 4}, {3, 5}, {3, 6}, {3, 7}}),
-         text);
+  const std::vector<StepRecord> grows = {{1, 1}, {2, 2}, {3, 3}, {3, 4}, {3, 5}, {3, 6}, {3, 7}};
+  const std::vector<StepRecord> rests = {{1, 1}, {2, 2}, {3, 3}, {3, 4}, {3, 5}, {3, 5}, {3, 6}};
+  breaks(
+      negotiation_is_short, 10,
+      [](SmallWorld& world) {
+        world.rank(1).steps = {{1, 1}, {2, 2}, {3, 3}, {3, 4}, {3, 4}, {4, 4}};
+      },
+      text);
+  breaks(
+      negotiation_is_short, 10,
+      [&](SmallWorld& world) { world.rank(0).steps = world.rank(1).steps = grows; }, text);
   SmallWorld fine(text);
-  fine.rank(1).steps = {{1, 1}, {2, 2}, {3, 3}, {3, 4}, {3, 5}, {3, 5}, {3, 6}};
+  fine.rank(0).steps = grows;
+  fine.rank(1).steps = rests;
   EXPECT_EQ(texts(fine.find(negotiation_is_short)), "");
 }
 
