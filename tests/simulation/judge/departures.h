@@ -6,7 +6,7 @@
 #include "tests/simulation/judge/invariants.h"
 #include "tutti/base/error.h"
 
-// What the judge asks both about when operations end and about their errors.
+// The judge needs these functions for its rules on when operations end and for those on errors.
 namespace tutti::simulation {
 
 /// The operation, as findings name it.

@@ -10,7 +10,7 @@ namespace tutti::simulation {
 
 namespace {
 
-// So many buckets of a plan run at once (Scheduler::kMostRunning).
+// At most this many buckets of a plan run at once (Scheduler::kMostRunning).
 constexpr uint64_t kMostRunning = 8;
 
 std::optional<Micros> started_at(const RankRecord& state, uint64_t plan, uint64_t sequence) {

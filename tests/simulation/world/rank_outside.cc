@@ -74,7 +74,7 @@ void SimRank::ask_for_deaths() {
   read_deaths(world_.events().now() + Node::kLongestInquiry);
 }
 
-// As a thread of its own reads them: once in 5 ms, and however long the store takes for that.
+// A thread of the engine reads them once in 5 ms, and waits as long as the store takes.
 void SimRank::read_deaths(Time end) {
   Clock::duration takes = std::chrono::microseconds(random_.between(20, 1500));
   if (const auto* slow = world_.fault(Fault::Kind::store_slow, rank_))
