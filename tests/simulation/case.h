@@ -116,7 +116,8 @@ struct World {
   Micros operation_timeout = 0;  // 0: off
   Micros stall_warning = 2 * kSecond;
   Micros latency = 100;
-  int far = 0;  // messages from rank 0 to this rank take so long, all others an eighth; 0: off
+  // Messages from rank 0 to this rank take the whole latency, all others an eighth of it; 0: off.
+  int far = 0;
   int64_t bandwidth = 0;             // bytes a second of a link; 0: without limit
   bool has_launcher = true;          // there are records of deaths
   bool cannot_cancel = false;        // the backend ends cancelled operations late (Gloo)

@@ -51,7 +51,7 @@ int64_t value_of(const Operation& operation, int rank, int64_t index) {
       return static_cast<int64_t>(drawn % 5);
     case ReduceOp::average:  // divisible by up to five ranks
       return static_cast<int64_t>(drawn & 1) * 60;
-    case ReduceOp::max:  // all less than a 0 that a rank might contribute by mistake
+    case ReduceOp::max:  // a 0 that a rank contributes by mistake would be the result
       return static_cast<int64_t>(drawn % 121) - (is_unsigned(operation.dtype) ? 0 : 121);
     case ReduceOp::product:
       return 1 + static_cast<int64_t>(drawn % 3);

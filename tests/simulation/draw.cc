@@ -90,7 +90,7 @@ class Program {
     joins_at_ = on_.joins ? static_cast<int>(random_.below(static_cast<uint64_t>(steps))) : steps;
     if (on_.joins && on_.moves_on && random_.chance(500)) joins_at_ = moves_on_at_;
     joins_early_ = any_rank();
-    if (on_.joins && on_.hurries && random_.chance(500)) {  // meets the plan that locks in step 1
+    if (on_.joins && on_.hurries && random_.chance(500)) {  // the join meets the plan of step 1
       joins_at_ = 2;
       comes_last_ = random_.chance(500);
       late_after_join_ = far_ > 0 ? far_ : any_rank();

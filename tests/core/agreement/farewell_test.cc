@@ -42,7 +42,7 @@ TEST(Farewell, OfEarlierPlansEverythingOfLaterOnesNothing) {
   EXPECT_FALSE(farewell.has_finished_bucket(4, 0));
 }
 
-// Who joins leaves its pairs, though a use may run that it never finishes.
+// A rank that joins leaves its pairs, although a use may still run that it never finishes.
 TEST(Farewell, AUseThatRunsWhereItsPairWasLeftIsNotFinished) {
   PreparedPair pair;
   pair.id = 4;

@@ -17,6 +17,12 @@ Request request(const std::string& name, Shape shape = {4}, DataType dtype = Dat
 
 const auto kAsked = Clock::time_point();
 
+Request join_request() {
+  Request request;
+  request.join = true;
+  return request;
+}
+
 TEST(Negotiator, AnswersWhenAllRanksHaveAsked) {
   Negotiator negotiator(3);
   negotiator.add(2, request("a"), kAsked);
@@ -171,8 +177,7 @@ TEST(Negotiator, GroupsComeTogetherOrNotAtAll) {
 
 TEST(Negotiator, JoinedRanksAreCountedOut) {
   Negotiator negotiator(3);
-  Request join;
-  join.join = true;
+  const Request join = join_request();
   negotiator.add(1, request("a"), kAsked);
   negotiator.add(2, join, kAsked);
   negotiator.add(0, request("a"), kAsked);
@@ -203,8 +208,7 @@ TEST(Negotiator, APairWhoseOtherRankHasJoinedIsAMismatch) {
     for (const bool sends : {true, false})
       for (const bool joins_first : {true, false}) {
         Negotiator negotiator(size);
-        Request join;
-        join.join = true;
+        const Request join = join_request();
         auto alone = request("p");
         alone.signature.kind = sends ? CollectiveKind::send : CollectiveKind::recv;
         alone.signature.root = 1;
@@ -246,8 +250,7 @@ TEST(Negotiator, ASendToARankThatLeftEndsUnderItsOwnRoot) {
 
 TEST(Negotiator, AReceiveFromAnyRankMeetsASendThatComesAfterItsJoin) {
   Negotiator negotiator(3);
-  Request join;
-  join.join = true;
+  const Request join = join_request();
   negotiator.add(1, pair_request(CollectiveKind::recv, kFromAnyRank), kAsked);
   negotiator.add(1, join, kAsked);
   negotiator.add(0, pair_request(CollectiveKind::send, 1), kAsked);
@@ -339,8 +342,7 @@ TEST(Negotiator, WhatWaitsSinceOneTimeIsToldInTheOrderOfItsRequests) {
 // A join waits since the last request of any rank, for as long as the others go on.
 TEST(Negotiator, AJoinWaitsForThoseThatHaveNotJoined) {
   Negotiator negotiator(3);
-  Request join;
-  join.join = true;
+  const Request join = join_request();
   negotiator.add(1, join, kAsked);
   EXPECT_FALSE(negotiator.idle());
   const auto later = kAsked + std::chrono::seconds(5);
@@ -360,8 +362,7 @@ TEST(Negotiator, AJoinWaitsForThoseThatHaveNotJoined) {
 // Its Work has failed on the rank that joined, so nobody waits.
 TEST(Negotiator, AJoinIsNotAwaitedOnceOneLeftThatHadNotJoined) {
   Negotiator negotiator(3);
-  Request join;
-  join.join = true;
+  const Request join = join_request();
   negotiator.add(1, join, kAsked);
   negotiator.leave(2, Error(ErrorCode::peer_left, "rank 2 left"), 0);
   EXPECT_TRUE(negotiator.idle());
@@ -383,8 +384,7 @@ TEST(Negotiator, AJoinIsNotAwaitedOnceOneLeftThatHadNotJoined) {
 // The peers of a rank that leaves go by what its farewell says of its joins.
 TEST(Negotiator, AJoinThatTheFarewellDoesNotCountIsNone) {
   Negotiator negotiator(3);
-  Request join;
-  join.join = true;
+  const Request join = join_request();
   for (const int rank : {1, 2}) negotiator.add(rank, join, kAsked);
   negotiator.leave(2, Error(ErrorCode::peer_left, "rank 2 left"), 0);
   negotiator.add(0, pair_request(CollectiveKind::send, 1), kAsked);
@@ -396,8 +396,7 @@ TEST(Negotiator, AJoinThatTheFarewellDoesNotCountIsNone) {
 
 TEST(Negotiator, AJoinThatTheFarewellCountsIsOneThoughItNeverCame) {
   Negotiator negotiator(2);
-  Request join;
-  join.join = true;
+  const Request join = join_request();
   negotiator.leave(1, Error(ErrorCode::peer_left, "rank 1 left"), 1);
   negotiator.add(0, join, kAsked);
   const auto ready = negotiator.take_ready();
@@ -408,8 +407,7 @@ TEST(Negotiator, AJoinThatTheFarewellCountsIsOneThoughItNeverCame) {
 
 TEST(Negotiator, NoOperationOfAllRanksEndsAfterAJoinedRankLeft) {
   Negotiator negotiator(3);
-  Request join;
-  join.join = true;
+  const Request join = join_request();
   negotiator.add(2, join, kAsked);
   negotiator.add(1, request("a"), kAsked);
   negotiator.leave(2, Error(ErrorCode::peer_left, "rank 2 left"), 1);

@@ -80,6 +80,21 @@ TEST(Node, AJoinThatComesInTheStepOfTheCloseCounts) {
   EXPECT_FALSE(*end) << (*end)->what();
 }
 
+// Rank 0 hears that rank 1 left before it hears that rank 2, which never joined, did.
+TEST(Node, AJoinThatFailedIsInNoFarewell) {
+  SteppedRanks ranks(3);
+  ranks[1].join();
+  ranks.settle({0, 1});
+  ranks[2].close();
+  ranks.settle({1, 2});
+  EXPECT_EQ(code_of(ranks[1].end_of("join")), ErrorCode::peer_left);
+  ranks[1].close();
+  ranks.settle({0, 1});
+  const auto* departure = ranks[0].node().peers().departure_of(1);
+  ASSERT_NE(departure, nullptr);
+  EXPECT_EQ(departure->farewell.joins, 0u);
+}
+
 TEST(Node, SaysItsFarewellThoughTheLauncherNeverAnswers) {
   SteppedRanks ranks(2);
   ranks[1].has_launcher = true;

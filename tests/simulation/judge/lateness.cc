@@ -1,4 +1,4 @@
-// I1: when calls must have ended.
+// I1 asks when calls must have ended.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -41,7 +41,7 @@ Micros longest_way(const Case& from) {
 
 namespace {
 
-// The limits of I1, after each kind of cause.
+// Holds how long after each kind of cause I1 lets a call go on.
 struct Limits {
   explicit Limits(const Case& from)
       :  // The farewell and a request reach rank 0, then its answer comes; a pair that a peer
@@ -57,7 +57,7 @@ struct Limits {
   const Micros left, lost, silent, limit, well, never_meets = 2 * kSecond;
 };
 
-// When the last thing happened that an operation may have waited for.
+// Returns when the last thing happened that an operation may have waited for.
 Micros last_cause(const View& view, const OperationRecord& operation) {
   Micros last = operation.submitted;
   if (!view.from.faults.empty()) last = std::max(last, view.from.world.heals_at);
@@ -83,7 +83,7 @@ Micros last_cause(const View& view, const OperationRecord& operation) {
   return last;
 }
 
-// The end that the cause of the error alone allows, where there is no other; kNever: any.
+// Returns the latest end that the cause of the error allows, if it had no other cause; kNever: any.
 Micros sharp_end(const View& view, const OperationRecord& operation, const Limits& limits) {
   const auto& faults = view.from.faults;
   if (operation.error_rank < 0 || operation.error_rank >= view.from.world.size) return kNever;

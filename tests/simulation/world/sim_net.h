@@ -26,7 +26,7 @@ class SimOperation;
 /// Says what the backends of one simulated network can do, and how fast it is.
 struct SimTraits {
   Micros latency = 100;
-  int far = 0;            // only messages from rank 0 to this rank take so long; 0: off
+  int far = 0;            // as in World
   int64_t bandwidth = 0;  // bytes a second of a link; 0: without limit
   bool cannot_cancel = false;
   bool fails_before_reason = false;
