@@ -52,16 +52,19 @@ TEST(ReceiveAny, TwoSendersAnswerAndTheSecondWaitsForTheNext) {
       auto sent = comm.send("x", value, 0);
       comm.barrier("second has sent").wait();
       comm.barrier("first has sent").wait();
+      comm.barrier("looked").wait();
       sent.wait();
     } else if (comm.rank() == 1) {
       comm.barrier("second has sent").wait();
       auto sent = comm.send("x", value, 0);
       comm.barrier("first has sent").wait();
       EXPECT_FALSE(sent.done());
+      comm.barrier("looked").wait();
       sent.wait();
     } else {
       comm.barrier("second has sent").wait();
       comm.barrier("first has sent").wait();
+      comm.barrier("looked").wait();  // no receive ends the sends before rank 1 has looked
       for (const int from : {2, 1}) {
         auto work = comm.recv_any("x", value);
         EXPECT_EQ(work.source(), from);
