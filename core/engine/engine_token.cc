@@ -117,7 +117,8 @@ void Engine::drive_until(const WorkState& work, Milestone milestone, Deadline de
 // may come for this rank, or is due later than what this thread knows of, it must arm again. Where
 // it naps, it will, unless something is pending that may not wait so long.
 void Engine::leave_to_background() {
-  const bool idle = !pending() && !node_->has_posted();
+  const bool goes_on = node_->can_go_on();
+  const bool idle = !pending() && !goes_on;
   {
     const std::lock_guard lock(token_mutex_);
     left_idle_at_ = idle ? Clock::now() : Clock::time_point();
@@ -127,7 +128,7 @@ void Engine::leave_to_background() {
   const auto due = node_->wake_at();
   const std::lock_guard lock(token_mutex_);
   // A step of this thread may have silenced the bell that close() rang.
-  if (!armed || node_->has_posted() || closing_ || due < sleeping_until_ || (naps_ && !idle))
+  if (!armed || goes_on || closing_ || due < sleeping_until_ || (naps_ && !idle))
     wake();
 }
 

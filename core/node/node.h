@@ -78,8 +78,9 @@ class Node {
   bool is_dead() const { return phase_ == Phase::broken || phase_ == Phase::over; }
   /// Whether something waits for other ranks, so that these are watched.
   bool pending() const;
-  /// Whether the last step posted a control message.
-  bool has_posted() const { return posted_; }
+  /// Whether the next step goes on although nothing comes. A thread that stops stepping sees to it
+  /// that another one steps.
+  bool can_go_on() { return posted_ || (operations_go_on() && scheduler_->can_go_on()); }
   /// The error that broke the communicator; null: none did.
   const Error* broken() const { return broken_ ? &*broken_ : nullptr; }
   /// Why the blocking call under way can never end; null: it may end.

@@ -341,6 +341,18 @@ bool Scheduler::advance(Clock::time_point now) {
   return moved;
 }
 
+// What ended in the last call may have made room for the next operation, and what was cancelled in
+// it may be over.
+bool Scheduler::can_go_on() {
+  const auto is_given_up = [](const auto& run) { return run->cancelled || run->doomed_by >= 0; };
+  if (!doomed_.empty() || std::ranges::any_of(runs_, is_given_up)) return true;
+  if (!waiting_.empty() && running_[0] < kMostRunning &&
+      arrived(waiting_.front()->entries(), waiting_.front()->slices()))
+    return true;
+  if (!replay_ || ending_ || collapsed_ || running_[1] >= kMostRunning) return false;
+  return must_veto() || (replay_->ready() && next_arrived());
+}
+
 void Scheduler::finish_run(Run& run, Clock::time_point now) {
   run.finish();
   if (timeline_.on())

@@ -56,6 +56,8 @@ class Scheduler {
 
   /// Launches and moves; true if something moved.
   bool advance(Clock::time_point now);
+  /// Whether advance() can go on although nothing arrives. Who stops calling it asks.
+  bool can_go_on();
   /// When advance() must be called although nothing arrives.
   Clock::time_point next_deadline() const { return next_deadline_; }
 
@@ -69,8 +71,8 @@ class Scheduler {
 
   /// Whether no operation and no join of this rank waits for other ranks.
   bool idle() const {
-    return runs_.empty() && outstanding_.empty() && waiting_.empty() && !held() &&
-           join_.entry == nullptr;
+    return runs_.empty() && outstanding_.empty() && waiting_.empty() && doomed_.empty() &&
+           !held() && join_.entry == nullptr;
   }
   /// While tensors wait for others of their bucket: how many bytes the program must submit before
   /// anything can be launched. 0: any submission matters.
@@ -115,6 +117,10 @@ class Scheduler {
   static bool arrived(std::span<Entry* const> entries, std::span<const BucketSlice> slices);
   std::unique_ptr<Run> plan_run(std::vector<Entry*> entries);
   bool next_arrived();
+  /// Whether the next bucket of the plan cannot be launched as planned.
+  bool must_veto() const {
+    return replay_->deviates() || (veto_seen_ && *veto_seen_ <= replay_->next_sequence());
+  }
   void check_memory(const Entry& entry) const;
   void start(std::unique_ptr<Run> run, uint32_t verdict, Clock::time_point now);
   bool plan_is_stuck(Clock::time_point now);

@@ -71,7 +71,7 @@ void Scheduler::on_veto(const Veto& veto) {
 bool Scheduler::launch_replay(Clock::time_point now) {
   bool moved = false;
   while (replay_ && !ending_ && !collapsed_ && running_[1] < kMostRunning) {
-    if ((veto_seen_ && *veto_seen_ <= replay_->next_sequence()) || replay_->deviates()) {
+    if (must_veto()) {
       veto(now);
       return true;
     }

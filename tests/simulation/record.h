@@ -94,6 +94,7 @@ struct RankRecord {
   uint64_t batches = 0;                        // submits of its program
   uint64_t most_steps_in_vain = 0;             // steps in a row at one time and without input
   bool sleeps_with_something_pending = false;  // when no event was left
+  bool went_on_at_a_look = false;              // nothing had woken it, though it could have gone on
   int regions_retired = 0;                     // memory that its program gave back is gone
   bool memory_retired_in_use = false;
   int error_code = 0;  // what broke it; 0: nothing did

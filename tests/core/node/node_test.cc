@@ -138,6 +138,36 @@ TEST(Node, WhatNeedsARankThatHasClosedEndsThoughItRuns) {
   EXPECT_EQ((*end)->rank(), 1);
 }
 
+// A thread that stops stepping leaves the rest to one that sleeps until something comes.
+TEST(Node, SaysThatItCanGoOnWhereMoreWaitsThanRunsAtOnce) {
+  SteppedRanks ranks(1, [](Options& options) { options.fusion_bytes = 4; });
+  std::vector<float> x{1};
+  for (int i = 0; i < 20; ++i) ranks[0].submit("x" + std::to_string(i), x);
+  do {
+    ranks.step(0);
+  } while (ranks[0].node().can_go_on());
+  EXPECT_EQ(ranks[0].ended.size(), 20u);
+  EXPECT_FALSE(ranks[0].node().pending());
+}
+
+TEST(Node, SaysThatItCanGoOnWhereADepartureEndsWhatRuns) {
+  SteppedRanks ranks(2);
+  std::vector<float> x{1}, y{1};
+  ranks[0].submit("x", x);
+  ranks[1].submit("x", y);
+  while (ranks[0].node().scheduler().runs().empty()) {
+    ranks.step(1);
+    ranks.step(0);
+  }
+  ranks[1].close();
+  ranks.step(1);
+  do {
+    ranks.step(0);
+  } while (ranks[0].node().can_go_on());
+  EXPECT_EQ(code_of(ranks[0].end_of("x")), ErrorCode::peer_left);
+  EXPECT_FALSE(ranks[0].node().pending());
+}
+
 // Rank 0 closes because rank 1 did, with words of its own, and rank 2 reads of both at once.
 TEST(Node, TheErrorBecauseOfWhichTheFirstRankClosedIsPassedOn) {
   SteppedRanks ranks(3);

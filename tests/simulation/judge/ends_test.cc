@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/simulation/judge/small_world.h"
+#include "tutti/core/agreement/messages.h"
 
 namespace tutti::simulation {
 namespace {
@@ -69,6 +70,10 @@ TEST(Ends, ADepartureIsHeardOfWithinThreeMessages) {
   };
   EXPECT_TRUE(is_fine(left(6320), calls_end));
   EXPECT_FALSE(is_fine(left(6321), calls_end));
+  SmallWorld asked_again = left(10520);
+  EXPECT_FALSE(is_fine(asked_again, calls_end));
+  asked_again.rank(0).messages[static_cast<size_t>(MessageType::resend)] = 1;
+  EXPECT_TRUE(is_fine(asked_again, calls_end));
   SmallWorld late = left(256320);
   EXPECT_FALSE(is_fine(late, calls_end));
   late.from().world.cannot_cancel = true;

@@ -118,6 +118,9 @@ void ranks_sleep_and_wake(const View& view, Findings& findings) {
           fmt::format("rank {} sleeps with something pending, and nothing can happen "
                       "any more",
                       rank));
+    if (state.went_on_at_a_look)
+      add(findings, 2,
+          fmt::format("rank {} could go on, and slept until it looked after its peers", rank));
     if (state.most_steps_in_vain > most_in_vain(view.from))
       add(findings, 2,
           fmt::format("rank {} took {} steps in a row without cause", rank,

@@ -40,6 +40,8 @@ TEST(Invariants, NobodySleepsForGood) {
   breaks(ranks_sleep_and_wake, 2,
          [](SmallWorld& world) { world.rank(1).sleeps_with_something_pending = true; });
   breaks(ranks_sleep_and_wake, 2,
+         [](SmallWorld& world) { world.rank(1).went_on_at_a_look = true; });
+  breaks(ranks_sleep_and_wake, 2,
          [](SmallWorld& world) { world.rank(0).most_steps_in_vain = 201; });
   breaks(ranks_sleep_and_wake, 2, [](SmallWorld& world) { world.record().hit_the_limit = true; });
 }

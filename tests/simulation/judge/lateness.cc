@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "tests/simulation/judge/departures.h"
+#include "tutti/core/agreement/messages.h"
 
 namespace tutti::simulation {
 
@@ -41,12 +42,19 @@ Micros longest_way(const Case& from) {
 
 namespace {
 
+// Returns whether rank 0 asked for names that its cache had forgotten: a request then travels to it
+// twice.
+bool asks_again(const View& view) {
+  return view.rank(0).messages[static_cast<size_t>(MessageType::resend)] > 0;
+}
+
 // Holds how long after each kind of cause I1 lets a call go on.
 struct Limits {
-  explicit Limits(const Case& from)
+  explicit Limits(const View& view) : Limits(view.from, asks_again(view) ? 5 : 3) {}
+  Limits(const Case& from, int ways)
       :  // The farewell and a request reach rank 0, then its answer comes; a pair that a peer
          // leaves is asked for once more.
-        left(3 * longest_way(from) + (from.world.cannot_cancel ? kSecond / 4 : 0)),
+        left(ways * longest_way(from) + (from.world.cannot_cancel ? kSecond / 4 : 0)),
         lost(left + kSecond * 3 / 10 + (from.world.fails_before_reason ? kSecond : 0)),
         silent(longest_way(from) + from.world.peer_timeout * 5 / 4),
         limit(from.world.operation_timeout == 0 ? 0 : from.world.operation_timeout + kSecond),
@@ -127,7 +135,7 @@ Micros sharp_end(const View& view, const OperationRecord& operation, const Limit
 }  // namespace
 
 void calls_end(const View& view, Findings& findings) {
-  const Limits limits(view.from);
+  const Limits limits(view);
   for (const auto& operation : view.record.operations) {
     if (view.rank(operation.site.rank).killed != kNever || operation.is_refused) continue;
     view.looks(1);

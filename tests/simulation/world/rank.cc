@@ -117,7 +117,10 @@ void SimRank::turn() {
   const bool had_drivers = drivers() > 0;
   // A call that is over lets go of the node before another step. Who closes makes one.
   bool moved = is_closing_;
-  if (!call_ || poll_call()) moved = step();
+  if (!call_ || poll_call())
+    moved = step();
+  else if (drivers() > 0)
+    moved = true;  // another thread has the token now, and begins with a step
   if (is_killed_) return;
   // The threads whose Works are done go on.
   for (auto& thread : threads_)
@@ -128,14 +131,22 @@ void SimRank::turn() {
 
 bool SimRank::step() {
   const auto now = world_.events().now();
-  const bool has_input = rung_ || woken_;
-  rung_ = woken_ = false;
+  const bool has_input = rung_ || woken_ || is_due_;
+  const auto& scheduler = node_->scheduler();
+  const bool is_look = is_due_ && !rung_ && !woken_ &&
+                       std::min(scheduler.next_deadline(), scheduler.next_look()) > now;
+  rung_ = woken_ = is_due_ = false;
   fill_batch();
   const bool brings = !batch_.operations.empty() || !batch_.joins.empty() || batch_.deaths;
+  const auto phase = node_->phase();
+  const auto done = starts_ + static_cast<int64_t>(counting_.operations);
   bool moved = false;
   const bool went_well = guarded([&] { moved = node_->step(batch_, now); });
   note_phase();
   world_.note(rank_, "steps", moved ? 1 : 0);
+  const bool has_gone_on = starts_ + static_cast<int64_t>(counting_.operations) != done;
+  if (is_look && !brings && has_gone_on && node_->phase() == phase)
+    world_.record_of(rank_).went_on_at_a_look = true;
   if (retiring_.may_have_unused() && !node_->blocking().is_waiting()) {
     const auto unused = retiring_.take_unused(entries_.pending());
     world_.record_of(rank_).regions_retired += static_cast<int>(unused.size());
@@ -201,7 +212,7 @@ void SimRank::leave_to_background() {
   const bool armed = node_->arm();
   const auto now = world_.events().now();
   const bool is_parked = background_due_ <= now;
-  if (!armed || node_->has_posted() || is_closing_ || is_parked ||
+  if (!armed || node_->can_go_on() || is_closing_ || is_parked ||
       node_->wake_at() < background_due_)
     return plan_turn(now);
   sleep(background_due_);
@@ -219,7 +230,7 @@ void SimRank::sleep(Time due) {
   const auto whole = std::chrono::ceil<std::chrono::milliseconds>(std::max(due - now, {}));
   world_.events().at(now + whole, [this, number, is_later = due > now] {
     if (!is_asleep_ || sleeps_ != number) return;
-    woken_ |= is_later;
+    is_due_ |= is_later;
     plan_turn(world_.events().now());
   });
 }
@@ -249,7 +260,7 @@ void SimRank::end_close() {
 // As the goodbye of StreamTransport, which waits until all of it has arrived.
 void SimRank::leave() {
   const auto now = world_.events().now();
-  rung_ = woken_ = false;
+  rung_ = woken_ = is_due_ = false;
   if (world_.net().is_flushed(rank_) || now >= leaves_by_) return be_over();
   const bool moved = end_->progress();
   if (world_.net().is_flushed(rank_)) return be_over();

@@ -180,6 +180,7 @@ class SimRank final : private Outside {
 
   // Whose turn it is.
   bool is_turn_planned_ = false, is_asleep_ = false, rung_ = false, woken_ = false;
+  bool is_due_ = false;  // the time of its sleep was over
   uint64_t sleeps_ = 0;
   Time background_due_ = Time::max();
   Time frozen_until_, steps_frozen_until_;
