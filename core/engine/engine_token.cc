@@ -128,8 +128,7 @@ void Engine::leave_to_background() {
   const auto due = node_->wake_at();
   const std::lock_guard lock(token_mutex_);
   // A step of this thread may have silenced the bell that close() rang.
-  if (!armed || goes_on || closing_ || due < sleeping_until_ || (naps_ && !idle))
-    wake();
+  if (!armed || goes_on || closing_ || due < sleeping_until_ || (naps_ && !idle)) wake();
 }
 
 // The system may have put the rank that is waited for on the same core, and leaves it there while
