@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <numeric>
 #include <random>
@@ -342,13 +343,16 @@ TEST(Arena, SteadyStepsAllocateNothingAndSendNoControlMessage) {
 // Its memory is on its way: the destructor waits until the other rank, which comes late, has had
 // its part of it, and what rank 1 reads is whole.
 TEST(Arena, DestroyedInAStepItWaitsForTheRest) {
-  test::run_threads(2, [](Communicator& comm) {
+  std::atomic<bool> has_begun{false};
+  test::run_threads(2, [&](Communicator& comm) {
     constexpr int64_t kElements = 300'000;
     auto arena = std::make_unique<GradientArena>(
         comm, std::vector<GradientArena::Array>{{"w", {kElements}}, {"v", {kElements}}});
     for (const char* name : {"w", "v"})
       std::fill_n((*arena)[name].as<float>(), kElements, static_cast<float>(comm.rank() + 1));
     if (comm.rank() == 1) {
+      const auto deadline = Deadline::after(30);
+      while (!has_begun && !deadline.passed()) std::this_thread::yield();
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
       for (const char* name : {"w", "v"}) arena->ready(name);
       arena->wait();
@@ -358,6 +362,7 @@ TEST(Arena, DestroyedInAStepItWaitsForTheRest) {
     } else {
       for (const char* name : {"w", "v"}) arena->ready(name);
       const auto begin = Clock::now();
+      has_begun = true;
       arena.reset();
       EXPECT_GT(std::chrono::duration<double>(Clock::now() - begin).count(), 0.03);
     }

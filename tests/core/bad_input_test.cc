@@ -150,6 +150,7 @@ TEST_F(BadInput, SenderAndReceiverDisagree) {
 }
 
 TEST_F(BadInput, ANameSubmittedTwice) {
+  std::atomic<bool> was_refused{false};
   run_threads(2, [&](Communicator& comm) {
     auto& values = memory(comm).floats;
     std::vector<float> others(4, 1.0f);
@@ -165,8 +166,10 @@ TEST_F(BadInput, ANameSubmittedTwice) {
             "\"x\" is pending already on rank 1: it was submitted twice before its Work was "
             "done. Wait for the first, or use another name");
       }
+      was_refused = true;
     } else {
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      const auto deadline = Deadline::after(30);
+      while (!was_refused && !deadline.passed()) std::this_thread::yield();
       gate = comm.allreduce("x", values);
     }
     gate.wait();  // the first one is unharmed
@@ -438,15 +441,21 @@ TEST_F(BadInput, ARankThatLeavesIsNamed) {
 TEST_F(BadInput, ALateRankIsReportedAndNeverFailed) {
   std::mutex mutex;
   std::vector<std::string> lines;
+  const auto is_reported = [&] {
+    const std::lock_guard lock(mutex);
+    return !lines.empty();
+  };
   run_threads(
       2,
       [&](Communicator& comm) {
-        if (comm.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(700));
+        const auto deadline = Deadline::after(30);
+        while (comm.rank() == 1 && !is_reported() && !deadline.passed())
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
         comm.allreduce("x", memory(comm).floats, ReduceOp::sum).wait();
         EXPECT_EQ(memory(comm).floats[0], 2.0f);
       },
       [&](Options& options) {
-        options.stall_warning = 0.3;
+        options.stall_warning = 1.2;  // rank 1 is asked where it is before
         options.peer_timeout = 20;
         options.log = [&](LogLevel, std::string_view line) {
           const std::lock_guard lock(mutex);

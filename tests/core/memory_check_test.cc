@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include <atomic>
 #include <string>
 #include <thread>
 #include <vector>
@@ -50,9 +51,10 @@ TEST(MemoryCheck, SeesEveryPage) {
 
 TEST(MemoryCheck, ATensorThatWasFreedTooEarlyIsAnErrorOnEveryRank) {
   constexpr int64_t kCount = 1 << 18;
+  std::atomic<bool> is_freed{false};
   run_threads(
       2,
-      [](Communicator& comm) {
+      [&](Communicator& comm) {
         Pages gradient(kCount * sizeof(float));
         const auto reduce = [&] {
           return comm.allreduce("w", TensorView(gradient.data(), Shape{kCount}, DataType::f32),
@@ -61,9 +63,13 @@ TEST(MemoryCheck, ATensorThatWasFreedTooEarlyIsAnErrorOnEveryRank) {
         reduce().wait();
         comm.barrier_blocking();
         // Rank 1 makes the call when rank 0 has freed its tensor already.
-        if (comm.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+        const auto deadline = Deadline::after(30);
+        while (comm.rank() == 1 && !is_freed && !deadline.passed()) std::this_thread::yield();
         auto work = reduce();
-        if (comm.rank() == 0) gradient.give_back();
+        if (comm.rank() == 0) {
+          gradient.give_back();
+          is_freed = true;
+        }
         try {
           work.wait();
           ADD_FAILURE() << "nothing was thrown on rank " << comm.rank();

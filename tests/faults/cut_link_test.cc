@@ -146,7 +146,7 @@ void cut_and_restore(const std::string& backend) {
   while (shared.running < ranks && !deadline.passed())
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   ASSERT_EQ(shared.running, ranks);
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  std::this_thread::sleep_for(std::chrono::seconds(1));
   shared.cut = now();
   hosts.cut(layout.back());
   std::this_thread::sleep_for(std::chrono::seconds(3));

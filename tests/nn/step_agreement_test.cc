@@ -250,7 +250,8 @@ TEST(StepAgreement, SharesAreEqualOrFollowTheSpeed) {
     StepAgreement agreement(comm,
                             {.shares = {.samples = 12, .follow_speed = true, .window = 0.05}});
     int64_t samples = 0;
-    for (int step = 0; step < 8; ++step) {
+    // Where other programs hold a rank up, the first shares may be taken back.
+    for (int step = 0; step < 8 || (agreement.shares()[1] >= 4 && step < 60); ++step) {
       const auto mine = agreement.begin();
       EXPECT_EQ(mine.count, agreement.shares()[static_cast<size_t>(comm.rank())]);
       std::this_thread::sleep_for(
@@ -279,7 +280,7 @@ TEST(StepAgreement, WhatARankWaitsIsNotItsOwnTime) {
   test::run_threads(2, [](Communicator& comm) {
     auto model = small_model();
     StepAgreement agreement(comm, {.shares = {.samples = 8, .follow_speed = true, .window = 0.1}});
-    for (int step = 0; step < 6; ++step) {
+    for (int step = 0; step < 6 || (agreement.shares()[0] <= 4 && step < 60); ++step) {
       const auto mine = agreement.begin();
       // Rank 0 does 10 ms of work and then waits for rank 1, as a batch norm over all ranks would.
       std::this_thread::sleep_for(

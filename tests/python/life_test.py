@@ -11,7 +11,7 @@ import unittest
 import weakref
 
 import numpy
-from support import DEADLINE, on_threads, run_script
+from support import DEADLINE, TableStore, on_threads, run_script
 
 import tutti
 
@@ -60,30 +60,6 @@ for other in range(1, size):
         rank = other
         break
 """
-
-
-class TableStore(tutti.Store):
-    """The fewest methods."""
-
-    def __init__(self):
-        self.lock = threading.Lock()
-        self.values = {}
-
-    def get(self, key):
-        with self.lock:
-            return self.values.get(key)
-
-    def compare_set(self, key, expected, desired):
-        with self.lock:
-            if self.values.get(key) == expected:
-                self.values[key] = desired
-            return self.values.get(key, b"")
-
-    def add(self, key, amount):
-        with self.lock:
-            value = int(self.values.get(key, b"0")) + amount
-            self.values[key] = str(value).encode()
-            return value
 
 
 class FullStore(TableStore):
@@ -208,7 +184,7 @@ class Stores(unittest.TestCase):
             )
             ask.start()
             with self.assertRaisesRegex(error, "by a handler"):
-                tutti.Communicator.create({"connect_timeout": 1}, store, rank=0, size=2)
+                tutti.Communicator.create({"connect_timeout": 5}, store, rank=0, size=2)
         finally:
             ask.join()
             signal.signal(signal.SIGUSR1, before)

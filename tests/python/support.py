@@ -12,6 +12,30 @@ import tutti
 DEADLINE = 30.0  # seconds; what takes longer on any machine hangs
 
 
+class TableStore(tutti.Store):
+    """A store with the fewest methods."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.values = {}
+
+    def get(self, key):
+        with self.lock:
+            return self.values.get(key)
+
+    def compare_set(self, key, expected, desired):
+        with self.lock:
+            if self.values.get(key) == expected:
+                self.values[key] = desired
+            return self.values.get(key, b"")
+
+    def add(self, key, amount):
+        with self.lock:
+            value = int(self.values.get(key, b"0")) + amount
+            self.values[key] = str(value).encode()
+            return value
+
+
 def on_threads(size, function, **settings):
     """Runs function(comm) on ranks that are threads of this process; returns what each returned."""
     store = tutti.MemoryStore()

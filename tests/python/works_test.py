@@ -13,7 +13,7 @@ import unittest
 import weakref
 
 import numpy
-from support import DEADLINE, on_threads, run_script
+from support import DEADLINE, TableStore, on_threads, run_script
 
 import tutti
 
@@ -222,10 +222,21 @@ class Works(unittest.TestCase):
         self.assertFalse(thread.is_alive())
 
     def test_keyboard_interrupt_while_the_ranks_meet(self):
-        store = tutti.MemoryStore()
+        class Watched(TableStore):
+            asked = threading.Event()
+
+            def get(self, key):
+                self.asked.set()
+                return super().get(key)
+
+        store = Watched()
+        interrupt = threading.Thread(
+            target=lambda: (store.asked.wait(DEADLINE), os.kill(os.getpid(), signal.SIGINT))
+        )
+        interrupt.start()
         with self.assertRaises(KeyboardInterrupt):
-            threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
             tutti.Communicator.create({}, store, rank=0, size=2)
+        interrupt.join()
         # The rank that nobody took meets the other one, and leaves.
         with tutti.Communicator.create({}, store, rank=1, size=2) as comm:
             with self.assertRaises(tutti.PeerLeftError):

@@ -145,9 +145,10 @@ TEST(TuttiRun, HandsTheSecretOverByADescriptorOnly) {
 }
 
 TEST(TuttiRun, EndsWithTheCodeOfTheFirstFailure) {
-  Program program(run({"-np", "3"},
-                      "case $TUTTI_RANK in 1) echo going; echo down >&2; exit 5;; 2) sleep 0.3; "
-                      "exit 6;; *) sleep 0.5;; esac"));
+  Program program(
+      run({"-np", "3"},
+          "case $TUTTI_RANK in 1) echo going; echo down >&2; exit 5;; 2) " TUTTI_STORE_PROBE
+          " deaths/0 >/dev/null; exit 6;; *) " TUTTI_STORE_PROBE " deaths/0 >/dev/null;; esac"));
   EXPECT_EQ(program.finish(), 5);
   EXPECT_THAT(program.errors(),
               HasSubstr(") ended with code 5, the first of 2. Its last lines:\n  "));
@@ -156,7 +157,8 @@ TEST(TuttiRun, EndsWithTheCodeOfTheFirstFailure) {
 }
 
 TEST(TuttiRun, NamesTheSignalThatKilledARank) {
-  Program program(run({"-np", "2"}, "test $TUTTI_RANK = 0 && kill -9 $$; sleep 1"));
+  Program program(run({"-np", "2"}, "test $TUTTI_RANK = 0 && kill -9 $$; exec " TUTTI_STORE_PROBE
+                                    " deaths/0 >/dev/null"));
   EXPECT_EQ(program.finish(), 137);
   EXPECT_THAT(program.errors(),
               MatchesRegex("tutti-run: rank 0 \\(host [^,]*, pid [0-9]+\\) was killed by signal 9 "
@@ -193,7 +195,7 @@ TEST(TuttiRun, WritesDeathsIntoTheStore) {
 TEST(TuttiRun, GivesTheOthersTimeToReport) {
   // Rank 1 ends in time by itself, rank 2 on SIGTERM, rank 3 on nothing but SIGKILL.
   Program program(run({"-np", "4"},
-                      "case $TUTTI_RANK in 0) exit 9;; 1) sleep 2; echo reported;; 2) trap 'echo "
+                      "case $TUTTI_RANK in 0) exit 9;; 1) sleep 1; echo reported;; 2) trap 'echo "
                       "told to end; exit 0' TERM; while :; do sleep 0.1; done;; 3) trap '' TERM; "
                       "while :; do sleep 0.1; done;; esac"));
   EXPECT_EQ(program.finish(), 9);
@@ -227,8 +229,9 @@ TEST(TuttiRun, ForwardsSignals) {
 }
 
 TEST(TuttiRun, SaysWhichRanksHadEndedBeforeTheFirstFailure) {
-  Program program(run(
-      {"-np", "4"}, "case $TUTTI_RANK in 1|2) exit 0;; 3) sleep 1;; 0) sleep 0.5; exit 4;; esac"));
+  Program program(run({"-np", "4"}, "case $TUTTI_RANK in 1|2) exit 0;; 3) exec " TUTTI_STORE_PROBE
+                                    " deaths/2 >/dev/null;; 0) " TUTTI_STORE_PROBE
+                                    " deaths/1 >/dev/null; exit 4;; esac"));
   EXPECT_EQ(program.finish(), 4);
   EXPECT_THAT(program.errors(),
               HasSubstr(") ended with code 4, after ranks 1 2 had ended with code 0"));
@@ -266,10 +269,10 @@ TEST(TuttiRun, ASecondInterruptEndsAtOnce) {
   Program program(run({"-np", "2"}, "trap '' INT; echo ready; while :; do sleep 0.1; done"));
   ASSERT_TRUE(program.wait_for("[0] ready") && program.wait_for("[1] ready"));
   program.signal(SIGINT);
-  ::usleep(200'000);
+  ASSERT_TRUE(program.wait_for("SIGINT passed on"));
   program.signal(SIGINT);
   EXPECT_EQ(program.finish(), 130);
-  EXPECT_LT(program.seconds(), 3);
+  EXPECT_LT(program.seconds(), 8);  // SIGTERM would come after 10
 }
 
 TEST(TuttiRun, LeavesNoProcess) {

@@ -340,7 +340,7 @@ TEST(NcclCommunicator, ARankThatHangsAndLeavesIsNamed) {
     auto work = comm.allreduce("stuck", stream.view(tensor), ReduceOp::sum);
     if (comm.rank() == 2) {
       // Everybody is in the transfer.
-      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      std::this_thread::sleep_for(std::chrono::seconds(1));
       return;
     }
     work.wait_on(stream.get());
@@ -375,7 +375,7 @@ TEST(NcclCommunicator, WhoIsRefusedHasNothingUnderWay) {
     comm.barrier("it hangs").wait();
     auto stuck = comm.allreduce("stuck", stream.view(tensor), ReduceOp::sum);
     if (comm.rank() == 1) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      std::this_thread::sleep_for(std::chrono::milliseconds(500));
       return;
     }
     const auto deadline = Deadline::after(10);

@@ -61,7 +61,7 @@ TEST(NcclLevels, ARankThatHangsInTheInnerLevelAndLeavesIsNamed) {
     const auto tensor = stream.make(Shape{1000}, DataType::f32, [](int64_t) { return 1; });
     auto work = comm.allreduce("stuck", stream.view(tensor), ReduceOp::sum);
     if (comm.rank() == 3) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      std::this_thread::sleep_for(std::chrono::seconds(1));
       return;
     }
     try {

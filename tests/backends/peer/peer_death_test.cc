@@ -31,10 +31,11 @@ TEST(PeerDeath, TheOthersGoOn) {
           auto part = comm.split(0, comm.rank());
           const auto tensor = ones(100'000);
           part->allreduce("warm", tensor).wait();
-          auto work = part->allreduce("x", tensor);
-          std::this_thread::sleep_for(milliseconds(60));  // it is on its way
-          if (comm.rank() == 2) ::raise(SIGKILL);
+          part->barrier("all are warm").wait();
           try {
+            auto work = part->allreduce("x", tensor);
+            std::this_thread::sleep_for(milliseconds(60));  // it is on its way
+            if (comm.rank() == 2) ::raise(SIGKILL);
             work.wait();
           } catch (const Error& error) {
             EXPECT_EQ(error.code(), ErrorCode::peer_lost) << error.what();

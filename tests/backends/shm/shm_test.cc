@@ -155,10 +155,10 @@ TEST_F(Shm, NamesTheMissingRanks) {
   for (const int rank : {0, 2})
     threads.emplace_back([&, rank] {
       const auto before = Clock::now();
-      const auto error = error_of([&] { connect(rank, 4, 0.4); });
+      const auto error = error_of([&] { connect(rank, 4, 2); });
       EXPECT_EQ(error.code(), ErrorCode::timeout);
       EXPECT_EQ(error.rank(), 1);
-      EXPECT_LT(Clock::now() - before, std::chrono::seconds(5));
+      EXPECT_LT(Clock::now() - before, std::chrono::seconds(15));
       texts[static_cast<size_t>(rank / 2)] = error.what();
     });
   for (auto& thread : threads) thread.join();

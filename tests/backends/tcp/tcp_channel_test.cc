@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <mutex>
 #include <numeric>
@@ -180,7 +181,7 @@ TEST_P(TcpInterfaceTest, EveryPairIsConnected) {
 TEST(TcpMeetingTest, MissingRanksAreNamedAtTheDeadline) {
   Meeting meeting(5, "");
   const auto outcomes =
-      meeting.run({0, 2}, [](Context& context) { context.deadline = Deadline::after(0.5); });
+      meeting.run({0, 2}, [](Context& context) { context.deadline = Deadline::after(2); });
   for (const int rank : {0, 2}) {
     const auto& outcome = outcomes[static_cast<size_t>(rank)];
     ASSERT_TRUE(outcome.error);
@@ -190,7 +191,7 @@ TEST(TcpMeetingTest, MissingRanksAreNamedAtTheDeadline) {
         outcome.error->what(),
         HasSubstr(" waited in vain for ranks 1 3 4 to announce a TCP address; check that every "
                   "rank was started and uses the same store and backend"));
-    EXPECT_LT(outcome.seconds, 3);
+    EXPECT_LT(outcome.seconds, 15);
   }
 }
 
@@ -281,13 +282,18 @@ TEST(TcpMeetingTest, AnUnknownCongestionControlIsRefusedWithWhatThereIs) {
 
 TEST(TcpMeetingTest, StrangersAtTheDoorAreTurnedAwayAndLogged) {
   Meeting meeting(2, "");
+  std::atomic<bool> were_there{false};
   std::thread stranger([&] {
     const auto address = meeting.store()->get("tcp/0/0", Deadline::after(10));
     const int port = std::stoi(address.substr(address.find(' ') + 1));
     for (int i = 0; i < 20; ++i) RawConnection(port).send("GET / HTTP/1.1\r\n\r\n");
+    were_there = true;
   });
-  const auto outcomes = meeting.run(all(2), [](Context& context) {
-    if (context.rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  // Rank 1 comes when the strangers are at the door.
+  const auto outcomes = meeting.run(all(2), [&](Context& context) {
+    const auto deadline = Deadline::after(20);
+    while (context.rank == 1 && !were_there && !deadline.passed())
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
   });
   stranger.join();
   for (const auto& outcome : outcomes) EXPECT_FALSE(outcome.error) << outcome.error->what();

@@ -83,8 +83,9 @@ TEST(Destroyed, ABlockingCallHearsOfItAtOnce) {
       });
       while (!is_there) std::this_thread::yield();
       std::this_thread::sleep_for(std::chrono::milliseconds(sleep_ms));
-      comm.reset();
+      comm->close();  // the waiter may not have begun its call
       waiter.join();
+      comm.reset();
     });
 }
 
@@ -141,9 +142,9 @@ TEST(Destroyed, WhileACallbackRuns) {
       float value = 1;
       comm->allreduce("x", std::span(&value, 1)).wait();
     });
-    auto comm = make_rank(0, 2, store, [](Options& options) {
+    auto comm = make_rank(0, 2, store, [&](Options& options) {
       quiet(options);
-      options.close_timeout = 0.5;
+      options.close_timeout = ends ? kAtOnce : 0.5;
     });
     float value = 1;
     comm->allreduce("x", std::span(&value, 1)).then([&](std::exception_ptr) {

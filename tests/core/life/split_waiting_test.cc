@@ -144,7 +144,7 @@ TEST_P(StandingStill, AnotherRankThanAMemberIsNamed) {
               [] {
                 EXPECT_THROW(parent->barrier_blocking(), Error);
                 // Rank 0 looks ten times a second.
-                std::this_thread::sleep_for(std::chrono::milliseconds(300));
+                std::this_thread::sleep_for(std::chrono::seconds(1));
               }),
       60, 2);
 }

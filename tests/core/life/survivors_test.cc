@@ -88,7 +88,7 @@ TEST_F(AgreeTest, AFurtherDeathLeadsToTheNextEpochAnyNumberOfTimes) {
 }
 
 TEST_F(AgreeTest, WithoutALauncherARankThatSaysNothingIsLeftBehind) {
-  auto zero = survivors(0, {2}, 0.5), one = survivors(1, {2}, 0.5), three = survivors(3, {2}, 0.5);
+  auto zero = survivors(0, {2}, 2), one = survivors(1, {2}, 2), three = survivors(3, {2}, 2);
   for (const auto& members : agree({&zero, &one, &three}))
     EXPECT_THAT(members, ElementsAre(0, 1, 3));
   for (auto* rank : {&one, &three})

@@ -124,6 +124,7 @@ TEST_P(JoinWatch, WhoIsLateIsReportedAndTimesOut) {
     run_ranks(
         GetParam(), 3,
         [&](Communicator& comm) {
+          comm.barrier("all are here").wait();
           const auto since = Clock::now();
           if (comm.rank() == late) {
             std::this_thread::sleep_for(milliseconds(2500));
@@ -140,7 +141,7 @@ TEST_P(JoinWatch, WhoIsLateIsReportedAndTimesOut) {
         },
         [&](Options& options) {
           options.operation_timeout = kOperationTimeout;
-          options.stall_warning = 0.3;
+          options.stall_warning = 0.6;
           options.log = [&](LogLevel, std::string_view line) {
             const std::lock_guard lock(log.mutex);
             log.text += line;

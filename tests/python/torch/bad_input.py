@@ -183,17 +183,18 @@ def an_exception_behind_a_future(rank, size):
 
 def a_signal_while_waiting(rank, size):
     """Ctrl-C interrupts a wait; the call goes on and may be waited for again."""
+    store = dist.distributed_c10d._get_default_store()
     if rank != 0:
-        time.sleep(1)
+        store.wait(["Ctrl-C was heard"])
         dist.all_reduce(torch.ones(3))
         return usable(rank, size)
     tensor = torch.ones(3)
     work = dist.all_reduce(tensor, async_op=True)
-    threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     try:
+        threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         work.wait()
     except KeyboardInterrupt:
-        pass
+        store.set("Ctrl-C was heard", "yes")
     else:
         raise AssertionError("Ctrl-C was not heard")
     work.wait()
