@@ -58,7 +58,7 @@ void Node::abandon() {
 // --- one step -----------------------------------------------------------------------------------
 
 bool Node::step(Batch& batch, Clock::time_point now) {
-  posted_ = false;
+  posted_ = submitted_late_ = false;
   const auto before = phase_;
   bool moved = take(batch, now);
   if (!is_dead()) {
@@ -68,7 +68,7 @@ bool Node::step(Batch& batch, Clock::time_point now) {
   if (!is_dead()) handle_peer_events(now);
   if (operations_go_on()) moved |= scheduler_->advance(now);
   if (phase_ == Phase::inquiring) inquire(now);
-  if (!deferred_.empty()) moved |= take_deferred(now);
+  if (!deferred_.empty() && take_deferred(now)) moved = submitted_late_ = true;
   if (phase_ == Phase::closing) go_on_closing(batch.is_told, now);
   if (operations_go_on()) watch(now);
   if (posted_ && !is_dead()) {
@@ -190,8 +190,8 @@ Error Node::why_blocking_failed(const Error* reason) const {
 }
 
 bool Node::pending() const {
-  return is_watched_ || blocking_.is_waiting() || !scheduler_->idle() || !deferred_.empty() ||
-         (coordinator_ && !coordinator_->idle());
+  return is_watched_ || blocking_.is_waiting() || !scheduler_->idle() || scheduler_->has_doomed() ||
+         !deferred_.empty() || (coordinator_ && !coordinator_->idle());
 }
 
 bool Node::arm() { return is_dead() || backend_.arm(); }

@@ -80,7 +80,9 @@ class Node {
   bool pending() const;
   /// Whether the next step goes on although nothing comes. A thread that stops stepping sees to it
   /// that another one steps.
-  bool can_go_on() { return posted_ || (operations_go_on() && scheduler_->can_go_on()); }
+  bool can_go_on() {
+    return posted_ || submitted_late_ || (operations_go_on() && scheduler_->can_go_on());
+  }
   /// The error that broke the communicator; null: none did.
   const Error* broken() const { return broken_ ? &*broken_ : nullptr; }
   /// Why the blocking call under way can never end; null: it may end.
@@ -169,6 +171,7 @@ class Node {
   std::vector<Entry*> taken_, joining_;  // of the batch, in take()
   std::vector<std::byte> message_;       // in handle_messages()
   bool posted_ = false;                  // this step posted a control message
+  bool submitted_late_ = false;          // this step submitted operations after it had advanced
   bool is_watched_ = false;
   uint64_t negotiation_messages_ = 0;
 };

@@ -403,6 +403,7 @@ void Scheduler::drop() {
   unsent_.clear();
   join_.entry = nullptr;
   doomed_.clear();
+  collapsed_.reset();
   running_[0] = running_[1] = 0;
   pairs_.clear();
   early_left_.clear();

@@ -71,9 +71,11 @@ class Scheduler {
 
   /// Whether no operation and no join of this rank waits for other ranks.
   bool idle() const {
-    return runs_.empty() && outstanding_.empty() && waiting_.empty() && doomed_.empty() &&
-           !held() && join_.entry == nullptr;
+    return runs_.empty() && outstanding_.empty() && waiting_.empty() && !held() &&
+           join_.entry == nullptr;
   }
+  /// Whether the next advance() ends operations that a departure dooms.
+  bool has_doomed() const { return !doomed_.empty(); }
   /// While tensors wait for others of their bucket: how many bytes the program must submit before
   /// anything can be launched. 0: any submission matters.
   int64_t bytes_awaited() const {

@@ -541,7 +541,7 @@ const char* check_statistics(tutti_comm_t comm) {
   EXPECT(old.skew_seconds >= 0 && old.plans_locked == 0x5555555555555555u);
   EXPECT(old.caller_runs == 0x5555555555555555u);
   EXPECT(tutti_size(comm) == 1 || more.negotiation_messages > 0);
-  /* A waiting thread drives the engine itself, unless the background thread is often first. */
+  /* A waiting thread drives the engine itself where the background thread is not first. */
   on_all = 0;
   for (int attempt = 0; attempt < 10000 && on_all == 0; ++attempt) {
     EXPECT_OK(tutti_get_statistics(comm, &more));

@@ -28,7 +28,7 @@ TEST(Idle, FourProcessesUseLessThanHalfAPercentOfACore) {
     // busy machine it may find all there whenever it looks.
     const auto deadline = Deadline::after(30);
     float has_slept = 0;
-    for (int i = 0; has_slept == 0 && !deadline.passed(); ++i) {
+    while (has_slept == 0 && !deadline.passed()) {
       const auto work = comm.allreduce("warm", values);
       while (!work.done() && !deadline.passed())
         std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -139,33 +139,67 @@ TEST(Node, WhatNeedsARankThatHasClosedEndsThoughItRuns) {
 }
 
 // A thread that stops stepping leaves the rest to one that sleeps until something comes.
+int steps_while_it_can_go_on(SteppedRanks& ranks, int rank) {
+  int steps = 0;
+  do {
+    ranks.step(rank);
+  } while (++steps < 100 && ranks[rank].node().can_go_on());
+  EXPECT_FALSE(ranks[rank].node().can_go_on());
+  return steps;
+}
+
 TEST(Node, SaysThatItCanGoOnWhereMoreWaitsThanRunsAtOnce) {
   SteppedRanks ranks(1, [](Options& options) { options.fusion_bytes = 4; });
   std::vector<float> x{1};
   for (int i = 0; i < 20; ++i) ranks[0].submit("x" + std::to_string(i), x);
-  do {
-    ranks.step(0);
-  } while (ranks[0].node().can_go_on());
+  steps_while_it_can_go_on(ranks, 0);
   EXPECT_EQ(ranks[0].ended.size(), 20u);
   EXPECT_FALSE(ranks[0].node().pending());
 }
 
+// Rank 0 gathers timelines, so its farewell comes without the end of its link.
 TEST(Node, SaysThatItCanGoOnWhereADepartureEndsWhatRuns) {
-  SteppedRanks ranks(2);
+  SteppedRanks ranks(2, [](Options& options) { options.timeline = "timeline"; });
   std::vector<float> x{1}, y{1};
-  ranks[0].submit("x", x);
-  ranks[1].submit("x", y);
-  while (ranks[0].node().scheduler().runs().empty()) {
-    ranks.step(1);
-    ranks.step(0);
+  for (int step = 0; step < 10; ++step) {
+    ranks[0].submit("x", x);
+    ranks[1].submit("x", y);
+    ranks.settle({0, 1});
   }
-  ranks[1].close();
-  ranks.step(1);
-  do {
-    ranks.step(0);
-  } while (ranks[0].node().can_go_on());
-  EXPECT_EQ(code_of(ranks[0].end_of("x")), ErrorCode::peer_left);
-  EXPECT_FALSE(ranks[0].node().pending());
+  ranks[1].ended.clear();
+  ranks[1].submit("x", y);
+  ranks.settle({0, 1});
+  ASSERT_EQ(ranks[1].node().scheduler().runs().size(), 1u);
+  ranks[0].close();
+  ranks.step(0);
+  ASSERT_EQ(ranks[0].node().phase(), Phase::closing);
+  EXPECT_GT(steps_while_it_can_go_on(ranks, 1), 1);
+  EXPECT_EQ(code_of(ranks[1].end_of("x")), ErrorCode::peer_left);
+  EXPECT_FALSE(ranks[1].node().pending());
+}
+
+// Rank 1 ends because rank 2 has closed, and rank 0 reads of both in one step.
+TEST(Node, WhoClosedIsBlamedThoughWhatRunsIsTakenBackOnlyNow) {
+  SteppedRanks ranks(3);
+  std::vector<std::vector<float>> x{{1}, {1}, {1}};
+  const auto submit = [&](int rank) { ranks[rank].submit("x", x[static_cast<size_t>(rank)]); };
+  for (int step = 0; step < 10; ++step) {
+    for (int rank = 0; rank < 3; ++rank) submit(rank);
+    ranks.settle({0, 1, 2});
+  }
+  ranks[0].ended.clear();
+  submit(0);
+  ranks.settle({0, 1, 2});
+  ASSERT_EQ(ranks[0].node().scheduler().runs().size(), 1u);
+  ranks[1].die();
+  ranks[2].close();
+  ranks.step(2);
+  ranks.step(0);
+  ranks.pass(milliseconds(300));
+  ranks.settle({0});
+  const auto end = ranks[0].end_of("x");
+  ASSERT_EQ(code_of(end), ErrorCode::peer_left);
+  EXPECT_EQ((*end)->rank(), 2);
 }
 
 // Rank 0 closes because rank 1 did, with words of its own, and rank 2 reads of both at once.
