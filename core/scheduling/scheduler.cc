@@ -341,8 +341,8 @@ bool Scheduler::advance(Clock::time_point now) {
   return moved;
 }
 
-// What ended in the last call may have made room for the next operation, and what was cancelled in
-// it may be over.
+// An operation that ended in the last call may have made room for the next one, and one that was
+// cancelled in it may be over.
 bool Scheduler::can_go_on() {
   const auto is_given_up = [](const auto& run) { return run->cancelled || run->doomed_by >= 0; };
   if (!doomed_.empty() || std::ranges::any_of(runs_, is_given_up)) return true;

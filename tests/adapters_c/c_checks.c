@@ -515,7 +515,7 @@ const char* check_statistics(tutti_comm_t comm) {
   EXPECT_OK(tutti_get_statistics(comm, &more));
   EXPECT(more.operations == all.operations + 1 && more.tensors == all.tensors + 1);
   EXPECT(more.buckets == all.buckets + 1);
-  /* What a rank waits for one that is late is skew, unless it is late itself. */
+  /* A rank's wait for one that is late is skew, unless that rank is late itself. */
   float on_all = tutti_size(comm) == 1;
   const tutti_tensor_t seen_on_all = tutti_vector(&on_all, 1, TUTTI_F32);
   for (int attempt = 0; attempt < 10 && on_all == 0; ++attempt) {

@@ -250,7 +250,7 @@ TEST(StepAgreement, SharesAreEqualOrFollowTheSpeed) {
     StepAgreement agreement(comm,
                             {.shares = {.samples = 12, .follow_speed = true, .window = 0.05}});
     int64_t samples = 0;
-    // Where other programs hold a rank up, the first shares may be taken back.
+    // The first shares may be taken back if other programs hold a rank up.
     for (int step = 0; step < 8 || (agreement.shares()[1] >= 4 && step < 60); ++step) {
       const auto mine = agreement.begin();
       EXPECT_EQ(mine.count, agreement.shares()[static_cast<size_t>(comm.rank())]);

@@ -191,7 +191,7 @@ TEST(TcpMeetingTest, MissingRanksAreNamedAtTheDeadline) {
         outcome.error->what(),
         HasSubstr(" waited in vain for ranks 1 3 4 to announce a TCP address; check that every "
                   "rank was started and uses the same store and backend"));
-    EXPECT_LT(outcome.seconds, 15);
+    EXPECT_LT(outcome.seconds, 4.5);
   }
 }
 

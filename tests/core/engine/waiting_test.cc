@@ -170,7 +170,7 @@ TEST_P(Waiting, ABlockingCallPassesAThreadThatWaits) {
       std::this_thread::sleep_for(milliseconds(2));
       const auto since = Clock::now();
       comm.allreduce_blocking("y", y);
-      EXPECT_LT(std::chrono::duration<double>(Clock::now() - since).count(), 10.0);
+      EXPECT_LT(std::chrono::duration<double>(Clock::now() - since).count(), 1.0);
       if (comm.rank() == 1)
         for (int i = 0; i < 3; ++i) comm.allreduce(fmt::format("x{}", i), x).wait();
       for (auto& waiter : waiters) waiter.join();

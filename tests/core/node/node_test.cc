@@ -15,6 +15,21 @@ using std::chrono::seconds;
 using test::SteppedRank;
 using test::SteppedRanks;
 
+// All ranks sum x until its plan is replayed. Then this rank submits it alone, and its part runs.
+void run_alone(SteppedRanks& ranks, int size, int alone) {
+  static std::vector<std::vector<float>> values(8, std::vector<float>{1});
+  std::vector<int> all;
+  for (int rank = 0; rank < size; ++rank) all.push_back(rank);
+  for (int step = 0; step < 10; ++step) {
+    for (const int rank : all) ranks[rank].submit("x", values[static_cast<size_t>(rank)]);
+    ranks.settle(all);
+  }
+  ranks[alone].ended.clear();
+  ranks[alone].submit("x", values[static_cast<size_t>(alone)]);
+  ranks.settle(all);
+  ASSERT_EQ(ranks[alone].node().scheduler().runs().size(), 1u);
+}
+
 ErrorCode code_of(const std::optional<std::optional<Error>>& end) {
   return end && *end ? (*end)->code() : ErrorCode::internal;
 }
@@ -121,16 +136,7 @@ TEST(Node, AnOperationThatIsSubmittedAfterARankLeftEndsAtOnce) {
 // Rank 0 has begun its part of a step that is replayed, so no message of rank 1 is on its way.
 TEST(Node, WhatNeedsARankThatHasClosedEndsThoughItRuns) {
   SteppedRanks ranks(2);
-  std::vector<float> x{1}, y{1};
-  for (int step = 0; step < 10; ++step) {
-    ranks[0].submit("x", x);
-    ranks[1].submit("x", y);
-    ranks.settle({0, 1});
-  }
-  ranks[0].ended.clear();
-  ranks[0].submit("x", x);
-  ranks.settle({0, 1});
-  ASSERT_EQ(ranks[0].node().scheduler().runs().size(), 1u);
+  ASSERT_NO_FATAL_FAILURE(run_alone(ranks, 2, 0));
   ranks[1].close();
   ranks.settle({0, 1});
   const auto end = ranks[0].end_of("x");
@@ -160,16 +166,7 @@ TEST(Node, SaysThatItCanGoOnWhereMoreWaitsThanRunsAtOnce) {
 // Rank 0 gathers timelines, so its farewell comes without the end of its link.
 TEST(Node, SaysThatItCanGoOnWhereADepartureEndsWhatRuns) {
   SteppedRanks ranks(2, [](Options& options) { options.timeline = "timeline"; });
-  std::vector<float> x{1}, y{1};
-  for (int step = 0; step < 10; ++step) {
-    ranks[0].submit("x", x);
-    ranks[1].submit("x", y);
-    ranks.settle({0, 1});
-  }
-  ranks[1].ended.clear();
-  ranks[1].submit("x", y);
-  ranks.settle({0, 1});
-  ASSERT_EQ(ranks[1].node().scheduler().runs().size(), 1u);
+  ASSERT_NO_FATAL_FAILURE(run_alone(ranks, 2, 1));
   ranks[0].close();
   ranks.step(0);
   ASSERT_EQ(ranks[0].node().phase(), Phase::closing);
@@ -181,16 +178,7 @@ TEST(Node, SaysThatItCanGoOnWhereADepartureEndsWhatRuns) {
 // Rank 1 ends because rank 2 has closed, and rank 0 reads of both in one step.
 TEST(Node, WhoClosedIsBlamedThoughWhatRunsIsTakenBackOnlyNow) {
   SteppedRanks ranks(3);
-  std::vector<std::vector<float>> x{{1}, {1}, {1}};
-  const auto submit = [&](int rank) { ranks[rank].submit("x", x[static_cast<size_t>(rank)]); };
-  for (int step = 0; step < 10; ++step) {
-    for (int rank = 0; rank < 3; ++rank) submit(rank);
-    ranks.settle({0, 1, 2});
-  }
-  ranks[0].ended.clear();
-  submit(0);
-  ranks.settle({0, 1, 2});
-  ASSERT_EQ(ranks[0].node().scheduler().runs().size(), 1u);
+  ASSERT_NO_FATAL_FAILURE(run_alone(ranks, 3, 0));
   ranks[1].die();
   ranks[2].close();
   ranks.step(2);

@@ -133,7 +133,7 @@ bool SimRank::step() {
   const auto now = world_.events().now();
   const bool has_input = rung_ || woken_ || is_due_;
   const auto& scheduler = node_->scheduler();
-  // Where bytes travel in streams, some may come in the very moment of a look.
+  // Bytes of a stream may come in the very moment of a look, so worlds over streams are left out.
   const bool is_look = is_due_ && !rung_ && !woken_ && !world_.from().world.over_streams &&
                        std::min(scheduler.next_deadline(), scheduler.next_look()) > now;
   rung_ = woken_ = is_due_ = false;
