@@ -32,8 +32,9 @@ struct PreparedPair {
     return (signature.kind == CollectiveKind::send) == sends && signature.dtype == dtype &&
            signature.shape.count() == count && signature.placement == DeviceKind::cpu;
   }
-  /// Whether the peer, which said this farewell, has finished the use. A pair that it left is in
-  /// the farewell as long as a use of it runs there.
+  /// Whether the peer, which said this farewell, has finished the use. A pair is in the farewell as
+  /// long as a use of it runs there. Before a rank forgets a pair it says how many uses it
+  /// finished.
   bool peer_finished(uint64_t use, const Farewell& farewell) const {
     return use < farewell.uses_of(id).value_or(left_by_peer.value_or(0));
   }

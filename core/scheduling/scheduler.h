@@ -140,7 +140,9 @@ class Scheduler {
   std::vector<PreparedPair*> pairs_in_order();
   void prepare_pair(const Response& response, const Entry& entry);
   bool launch_in_pair(Entry* entry, Clock::time_point now);
+  void tell_pair_left(const PreparedPair& pair, uint64_t use);
   void leave_pair(PreparedPair& pair);
+  void end_pair(const PreparedPair& pair, uint64_t finished);
   void leave_pairs_that_bring(const std::string& name);
   bool finish_in_pair(std::unique_ptr<Run>& run, OperationState state, Clock::time_point now);
   // --- scheduler_farewell.cc ---

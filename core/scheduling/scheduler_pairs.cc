@@ -62,7 +62,7 @@ bool Scheduler::launch_in_pair(Entry* entry, Clock::time_point now) {
   auto& pair = found->second;
   if (pair.next_use < pair.over_from && !pair.fits(entry->request.signature)) leave_pair(pair);
   if (pair.next_use >= pair.over_from) {
-    pairs_.erase(found);
+    end_pair(pair, pair.next_use);
     return false;
   }
   const uint64_t use = pair.next_use++;
@@ -86,14 +86,25 @@ bool Scheduler::launch_in_pair(Entry* entry, Clock::time_point now) {
   return true;
 }
 
+void Scheduler::tell_pair_left(const PreparedPair& pair, uint64_t use) {
+  auto message = begin_message(MessageType::pair_left);
+  message.put(pair.id).put(use);
+  hooks_.send(pair.peer, message.bytes());
+}
+
 // From the next use on. What the peer has sent for it goes nowhere.
 void Scheduler::leave_pair(PreparedPair& pair) {
   if (pair.over_from <= pair.next_use) return;
   pair.over_from = pair.next_use;
-  auto message = begin_message(MessageType::pair_left);
-  message.put(pair.id).put(pair.next_use);
-  hooks_.send(pair.peer, message.bytes());
+  tell_pair_left(pair, pair.next_use);
   backend_.transport()->discard(pair_tag(pair.id, pair.next_use), last_pair_tag(pair.id));
+}
+
+// No use of it runs here any more. If the peer left the pair first, a use may still run there, and
+// this rank's farewell no longer has the pair; so this rank says how many uses it has finished.
+void Scheduler::end_pair(const PreparedPair& pair, uint64_t finished) {
+  if (pair.left_by_peer) tell_pair_left(pair, finished);
+  pairs_.erase(std::string(pair.key));
 }
 
 void Scheduler::on_pair_left(int from, WireReader reader) {
@@ -128,8 +139,9 @@ bool Scheduler::finish_in_pair(std::unique_ptr<Run>& run, OperationState state,
   }
   if (run->sequence < pair.over_from || run->doomed_by >= 0) return false;
   Entry* entry = run->entries()[0];
+  const auto finished = run->sequence;
   run.reset();
-  pairs_.erase(std::string(pair.key));
+  end_pair(pair, finished);
   request(entry);
   flush();
   return true;

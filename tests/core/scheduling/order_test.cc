@@ -69,6 +69,35 @@ class SubmittedAtOnce : public testing::Test {
     scheduler_->on_answers(WireReader(answers.bytes()), now_);
     sent_.clear();
   }
+  // Rank 0 leaves pair 0 before its first use.
+  void hear_that_pair_is_left() {
+    WireWriter left;
+    left.put(int64_t{0}).put(uint64_t{0});
+    scheduler_->on_pair_left(0, WireReader(left.bytes()));
+  }
+  void submit_again(const std::string& name) {
+    auto& entry = entries_.emplace_back(named(0, CollectiveKind::send));
+    entry.request.name = name;
+    scheduler_->submit(&entry, now_);
+    scheduler_->flush();
+  }
+  std::vector<MessageType> types_sent() const {
+    std::vector<MessageType> types;
+    for (const auto& message : sent_)
+      types.push_back(WireReader(message).enumeration<MessageType>(kMessageTypeCount));
+    return types;
+  }
+  // The pairs that this rank said it left or ended, each with the uses that it has finished.
+  std::vector<std::pair<int64_t, uint64_t>> pairs_told() const {
+    std::vector<std::pair<int64_t, uint64_t>> told;
+    for (const auto& message : sent_) {
+      WireReader reader(message);
+      if (reader.enumeration<MessageType>(kMessageTypeCount) != MessageType::pair_left) continue;
+      const auto id = reader.get<int64_t>();
+      told.emplace_back(id, reader.get<uint64_t>());
+    }
+    return told;
+  }
   void hear_of_plan(const std::vector<std::string>& names) {
     std::vector<Plan::Tensor> tensors;
     for (const auto& name : names) {
@@ -157,14 +186,30 @@ TEST_F(SubmittedAtOnce, AJoinLeavesPairsByTheirNumbers) {
   make_pairs();
   Entry join;
   scheduler_->join(&join, now_);
-  std::vector<int64_t> left;
-  for (const auto& message : sent_) {
-    WireReader reader(message);
-    if (reader.enumeration<MessageType>(kMessageTypeCount) == MessageType::pair_left)
-      left.push_back(reader.get<int64_t>());
-  }
+  const auto left = pairs_told();
   ASSERT_EQ(left.size(), static_cast<size_t>(kNames));
   EXPECT_TRUE(std::is_sorted(left.begin(), left.end()));
+}
+
+// Rank 0 may still run the use before. If this rank said nothing, its farewell would not have the
+// pair, and rank 0 would take that use for one that never ends.
+TEST_F(SubmittedAtOnce, WhoEndsAPairThatItsPeerLeftSaysWhatItFinished) {
+  make_pairs();
+  hear_that_pair_is_left();
+  EXPECT_THAT(pairs_told(), testing::IsEmpty());
+  submit_again(names_[0]);
+  EXPECT_THAT(pairs_told(), testing::ElementsAre(testing::Pair(0, 0)));
+  EXPECT_THAT(types_sent(), testing::ElementsAre(MessageType::pair_left, MessageType::requests));
+}
+
+TEST_F(SubmittedAtOnce, WhoTakesItsUseOfAPairBackSaysWhatItFinished) {
+  make_pairs();
+  submit_again(names_[0]);  // use 0
+  hear_that_pair_is_left();
+  EXPECT_THAT(pairs_told(), testing::IsEmpty());
+  scheduler_->advance(now_);
+  EXPECT_THAT(pairs_told(), testing::ElementsAre(testing::Pair(0, 0)));
+  EXPECT_THAT(types_sent(), testing::ElementsAre(MessageType::pair_left, MessageType::requests));
 }
 
 TEST_F(SubmittedAtOnce, StartsWhenTheCallerSaysThatItIs) {
