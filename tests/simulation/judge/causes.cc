@@ -14,7 +14,7 @@ using Kind = Fault::Kind;
 // Returns whether the last message of a rank that breaks may be lost: the buffer may be too small
 // for it, or the process may end first.
 bool may_not_leave(const World& world) {
-  return world.over_streams && (world.buffer < 8192 || world.bandwidth > 0);
+  return world.over_streams && (world.buffer <= 8192 || world.bandwidth > 0);
 }
 
 bool touches(const Fault& fault, int rank) { return fault.rank == rank || fault.peer == rank; }
