@@ -113,6 +113,7 @@ struct Record {
   std::vector<RankRecord> ranks;
   Micros damaged = kNever;                   // the first message with a wrong byte was written
   FaultKinds faults;                         // those that had something to spoil
+  bool memory_ran_out = false;               // a damaged message may ask for all there is
   bool hit_the_limit = false;                // the world was cut off: too many events or too late
   std::vector<std::string> broken_promises;  // what the world itself saw go wrong, a line each
 };

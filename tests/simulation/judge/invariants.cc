@@ -414,8 +414,8 @@ void callbacks_run_once(const View& view, Findings& findings) {
         is_killed(view, operation))
       continue;
     view.looks(14);
-    // A damaged message may ask for all memory, and without memory a callback is destroyed.
-    if (operation.callbacks == 0 && view.is_damaged(operation.ended)) continue;
+    // Without memory a callback is destroyed.
+    if (operation.callbacks == 0 && view.record.memory_ran_out) continue;
     const int expected = operation.ended == kNever ? 0 : 1;
     if (operation.callbacks != expected)
       add(findings, 14,

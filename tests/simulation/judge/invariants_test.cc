@@ -228,10 +228,10 @@ TEST(Invariants, NothingIsLeft) {
 TEST(Invariants, CallbacksRunOnce) {
   breaks(callbacks_run_once, 14, [](SmallWorld& world) { world.operation(0, "t").callbacks = 2; });
   breaks(callbacks_run_once, 14, [](SmallWorld& world) { world.operation(0, "t").callbacks = 0; });
-  SmallWorld damaged(kTwoSums);
-  damaged.operation(0, "t").callbacks = 0;
-  damaged.record().damaged = 50;
-  EXPECT_EQ(texts(damaged.find(callbacks_run_once)), "") << "there may have been no memory for it";
+  SmallWorld full(kTwoSums);
+  full.operation(0, "t").callbacks = 0;
+  full.record().memory_ran_out = true;
+  EXPECT_EQ(texts(full.find(callbacks_run_once)), "") << "there may have been no memory for it";
 }
 
 TEST(Invariants, TheIdleAreLeftAlone) {

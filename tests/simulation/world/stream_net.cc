@@ -15,13 +15,13 @@ SimStream::SimStream(StreamNet& net, int rank, std::vector<std::unique_ptr<Chann
 
 Ticket SimStream::isend(int peer, const MessageHeader& header, std::span<const std::byte> bytes) {
   const Ticket ticket = StreamCore::isend(peer, header, bytes);
-  posted_.push_back({ticket, bytes});
+  posted_.push_back({ticket, bytes.data()});
   return ticket;
 }
 
 Ticket SimStream::irecv(int peer, uint64_t tag, uint32_t key, std::span<std::byte> bytes) {
   const Ticket ticket = StreamCore::irecv(peer, tag, key, bytes);
-  posted_.push_back({ticket, bytes});
+  posted_.push_back({ticket, bytes.data()});
   return ticket;
 }
 
@@ -51,30 +51,12 @@ void SimStream::post(int peer, std::span<const std::byte> message) {
 
 namespace {
 
-// Whether a rank gives, or takes, any element. A pointer to no elements may be that to the end of
-// what lies before.
-bool gives(const Collective& collective, int rank) {
-  const auto kind = collective.kind;
-  const bool root_gives = kind == CollectiveKind::broadcast || kind == CollectiveKind::scatter;
-  return kind != CollectiveKind::barrier && kind != CollectiveKind::recv &&
-         (!root_gives || collective.root == rank);
-}
-bool takes(const Collective& collective, int rank) {
-  const auto kind = collective.kind;
-  const bool root_takes = kind == CollectiveKind::reduce || kind == CollectiveKind::gather;
-  return kind != CollectiveKind::barrier && kind != CollectiveKind::send &&
-         (!root_takes || collective.root == rank);
-}
-
 /// An operation of the shipped backend that is counted while it lives.
 class CountedOperation final : public tutti::Operation {
  public:
   CountedOperation(std::vector<CountedOperation*>& all, OperationPtr inner,
-                   const Collective& collective, int rank)
-      : all_(all),
-        inner_(std::move(inner)),
-        input_(gives(collective, rank) ? collective.input : nullptr),
-        output_(takes(collective, rank) ? collective.output : nullptr) {
+                   const Collective& collective)
+      : all_(all), inner_(std::move(inner)), input_(collective.input), output_(collective.output) {
     all_.push_back(this);
   }
   ~CountedOperation() override { std::erase(all_, this); }
@@ -123,8 +105,8 @@ class StreamBackend final : public Backend {
   }
   OperationPtr start(const Collective& collective, const Launch& launch) override {
     hooks_.on_start(collective, launch);
-    return OperationPtr(new CountedOperation(operations_, inner_->start(collective, launch),
-                                             collective, stream_.rank()));
+    return OperationPtr(
+        new CountedOperation(operations_, inner_->start(collective, launch), collective));
   }
   Traffic predict(const Collective& collective, const Launch& launch) override {
     return inner_->predict(collective, launch);
@@ -260,9 +242,8 @@ size_t StreamNet::regions_left(int rank) const { return ends_[place(rank)]->regi
 
 bool StreamNet::is_used(int rank, const std::byte* begin, size_t bytes) const {
   const auto reaches = [&](const std::byte* at) { return at >= begin && at < begin + bytes; };
-  return std::ranges::any_of(
-             stream(rank).posted(),
-             [&](const auto& one) { return !one.bytes.empty() && reaches(one.bytes.data()); }) ||
+  return std::ranges::any_of(stream(rank).posted(),
+                             [&](const auto& one) { return reaches(one.data); }) ||
          std::ranges::any_of(ends_[place(rank)]->operations(),
                              [&](const auto* one) { return one->works_in(reaches); });
 }

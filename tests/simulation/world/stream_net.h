@@ -29,7 +29,7 @@ class SimStream final : public StreamCore {
 
   struct Posted {
     Ticket ticket = 0;
-    std::span<const std::byte> bytes = {};
+    const std::byte* data = nullptr;
   };
   const std::vector<Posted>& posted() const { return posted_; }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <new>
 
 #include "tests/simulation/world/stream_net.h"
 #include "tutti/base/text.h"
@@ -44,7 +45,29 @@ SimWorld::SimWorld(const Case& from, bool with_trace)
 
 SimWorld::~SimWorld() = default;
 
+namespace {
+
+/// Records, while it lives, that an allocation failed.
+class MemoryWatch {
+ public:
+  explicit MemoryWatch(bool& ran_out) {
+    ran_out_ = &ran_out;
+    before_ = std::set_new_handler([] {
+      *ran_out_ = true;
+      throw std::bad_alloc();
+    });
+  }
+  ~MemoryWatch() { std::set_new_handler(before_); }
+
+ private:
+  static inline bool* ran_out_ = nullptr;
+  std::new_handler before_ = nullptr;
+};
+
+}  // namespace
+
 Outcome SimWorld::run() {
+  const MemoryWatch watch(record().memory_ran_out);
   std::vector<bool> starts(ranks_.size(), true);
   for (auto& trouble : troubles_) {
     auto& fault = trouble.fault;
