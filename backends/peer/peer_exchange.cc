@@ -212,12 +212,16 @@ bool PeerExchange::has_died(int peer) const {
 
 // A process that died stores no more words. A rank that stores them in its place says first that it
 // does, so that no rank takes what it computes then for a result. Nothing is stored into the words
-// of a process that lives: it uses them for its next Communicator.
+// of a process that lives: it uses them for its next Communicator. A process that did its part
+// before it ended is left as it is: peers that close later may still complete what it took part in.
 void PeerExchange::free_streams_of_the_dead() {
   for (int peer = 0; peer < size_; ++peer) {
     const auto at = static_cast<size_t>(peer);
     if (peer == rank_ || !has_died(peer)) continue;
     auto& words = words_of(peer);
+    if (load_word(words.packed) >= awaited_packed_[at] &&
+        load_word(words.reduced) >= awaited_reduced_[at])
+      continue;
     store_word(words.poisoned, 1);
     if (load_word(words.packed) < awaited_packed_[at])
       store_word(words.packed, awaited_packed_[at]);

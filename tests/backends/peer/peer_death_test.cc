@@ -1,16 +1,19 @@
-// A process dies in the middle of an operation on devices; the others go on, in memory and words
-// that they have used before.
+// A process dies in the middle of an operation on devices, or ends when it has done its part; the
+// others go on, in memory and words that they have used before.
 
 #include <gmock/gmock.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <thread>
+#include <vector>
 
 #include "tests/backends/conformance/user_stream.h"
 #include "tests/support/ranks.h"
 #include "tests/tensor/fake_device.h"
+#include "tutti/base/process/process_state.h"
 
 namespace tutti::test {
 namespace {
@@ -52,6 +55,33 @@ TEST(PeerDeath, TheOthersGoOn) {
         options.backend = "peer";
       },
       60, 2);
+}
+
+// Rank 0 closes when the process of rank 1 has ended in good order, while the device of rank 2,
+// which is slow, still completes the same operation.
+TEST(PeerDeath, AProcessThatEndsAfterItsPartSpoilsNoResult) {
+  run_processes(
+      3,
+      [](Communicator& comm) {
+        const std::vector<int64_t> own = {::getpid()};
+        std::vector<int64_t> pids(3);
+        comm.allgather("pids", own, pids).wait();
+        const auto tensor = ones(5);
+        comm.allreduce("x", tensor, ReduceOp::sum).wait();
+        EXPECT_THAT(tensor.span<float>(), testing::Each(3.0f));
+        if (comm.rank() != 0) return;
+        const auto deadline = Deadline::after(10);
+        while (process_state(static_cast<int>(pids[1])) != ProcessState::ended) {
+          ASSERT_FALSE(deadline.passed());
+          std::this_thread::sleep_for(milliseconds(1));
+        }
+      },
+      [](Options& options) {
+        const milliseconds delay(options.rank == 2 ? 300 : 0);
+        static FakeDevice own({.least_delay = delay, .most_delay = delay});
+        options.backend = "peer";
+      },
+      60);
 }
 
 }  // namespace
