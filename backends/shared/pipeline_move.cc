@@ -118,7 +118,7 @@ void Pipeline::Call::lay_out_move(const Collective& collective) {
   if (parts > 1) begin_at(given_at, send_counts);
   if (is_joined(kind)) begin_at(received_at, send_counts);
   if (kind == CollectiveKind::alltoall) begin_at(received_at, recv_counts);
-  if (!gives(rank)) return;
+  if (!gives(rank) || verdict != 0) return;  // a veto has no input
 
   const int64_t own = given_to(rank);
   const auto given = bytes(parts > 1 ? sum_of(send_counts) : own);
@@ -139,7 +139,7 @@ void Pipeline::Call::lay_out_move(const Collective& collective) {
   }
   const bool is_for_others =
       kind == CollectiveKind::gather ? rank != root : given > (parts > 1 ? bytes(own) : 0);
-  if (verdict == 0 && given >= kLeastReadInPlace && is_for_others && !is_own_in_slot)
+  if (given >= kLeastReadInPlace && is_for_others && !is_own_in_slot)
     place = pipeline_.memory_.place_of(input, given);
 }
 
