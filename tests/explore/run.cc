@@ -418,13 +418,13 @@ void Run::store(Cell& cell, uint64_t value, std::memory_order order) {
   const auto message = send(order);
   const bool is_strong = order == std::memory_order_seq_cst;
   auto& buffer = me().buffer;
-  if (is_strong) drain(running_, buffer.size());
-  if (!buffer.empty() || (!is_strong && running_ != 0 && choices_.choose(1, 2) == 1)) {
+  if (!is_strong && running_ != 0 && choices_.choose(1, 2) == 1) {
     note(releases(order) ? "store release" : "store relaxed", cell, value, "(delayed)");
     buffer.push_back({&cell, value, message});
     return;
   }
   note(is_strong ? "store" : releases(order) ? "store release" : "store relaxed", cell, value);
+  drain(running_, buffer.size());
   settle(cell, running_);
   commit(running_, cell, value, message);
 }
