@@ -475,6 +475,7 @@ void Run::wait(const Cell& cell, uint64_t old, std::memory_order order) {
 void Run::notify(const Object& object, State waiters, bool all) {
   point();
   check(object);
+  learn(object.number());
   drain(running_, me().buffer.size());
   std::array<int, kMostThreads> woken;
   int count = 0;
@@ -531,6 +532,7 @@ bool Run::try_lock(Mutex& mutex) {
   check(mutex);
   drain(running_, me().buffer.size());
   const bool is_free = mutex.owner_ < 0;
+  learn(mutex.number());
   learn(is_free);
   note("try_lock", mutex, is_free);
   if (is_free) acquire(mutex);
