@@ -243,7 +243,8 @@ bool Run::let_time_pass(Options& options) {
 // read, and the history of whoever wrote that so that it may be relied on.
 uint64_t Run::state() const {
   uint64_t hash = mixed(memory_, static_cast<uint64_t>(now_.time_since_epoch().count()));
-  hash = mixed(hash, is_enabled(running_) ? running_ : 0);
+  const bool has_choices = threads_[running_].now.state == State::paused || is_enabled(running_);
+  hash = mixed(hash, has_choices ? running_ : 0);
   hash = mixed(hash, static_cast<uint64_t>(idle_) << 8 | static_cast<uint64_t>(last_idle_));
   for (int i = 1; i < count_; ++i) {
     const auto& thread = threads_[i].now;
