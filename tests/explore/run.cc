@@ -249,6 +249,7 @@ uint64_t Run::state() const {
   for (int i = 1; i < count_; ++i) {
     const auto& thread = threads_[i].now;
     hash = mixed(hash, thread.history);
+    hash = mixed(hash, static_cast<uint64_t>(thread.deadline.time_since_epoch().count()));
     const bool has_news = others_writes(i) != thread.seen_writes;
     hash = mixed(hash, static_cast<uint64_t>(thread.state) | (has_news ? 8 : 0) |
                            static_cast<uint64_t>(thread.pauses_at_one_cost) << 4 |
