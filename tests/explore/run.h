@@ -15,6 +15,12 @@
 
 namespace tutti::explore {
 
+/// A hash of what `hash` is of, and then `what`.
+inline uint64_t mixed(uint64_t hash, uint64_t what) {
+  hash = ((hash ^ (hash >> 29)) + what + 1) * 0x9e3779b97f4a7c15;
+  return hash ^ (hash >> 32);
+}
+
 /// A store that its thread has made and the others have not seen yet.
 struct DelayedStore {
   Cell* cell;
@@ -128,7 +134,7 @@ class Run {
   };
   struct Failed {};
 
-  // scheduling
+  // scheduling: run.cc
   void reset();
   static void run_thread();
   void end_thread();
@@ -144,7 +150,7 @@ class Run {
   bool let_time_pass(Options& options);
   uint64_t state() const;
 
-  // memory
+  // memory: run_memory.cc and run_locks.cc
   void check(const Object& object);
   void learn(uint64_t what);
   uint64_t hashed(const Cell& cell, uint64_t value);
@@ -161,7 +167,7 @@ class Run {
   void set_bell(const Bell& bell, bool is_rung, const Message& message);
   Plain& plain(const void* data);
 
-  // words
+  // words: run_trace.cc
   void note(const char* operation) { steps_.push_back({running_, operation, nullptr, -1, {}, ""}); }
   void note(const char* operation, const Object& object, std::optional<uint64_t> value = {},
             const char* how = "") {
