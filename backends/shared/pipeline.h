@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tutti/backends/shared/shared_memory.h"
+#include "tutti/backends/shared/sleep_line.h"
 #include "tutti/collectives/executor.h"
 #include "tutti/kernels/destination_choice.h"
 #include "tutti/kernels/reduce.h"
@@ -67,16 +68,6 @@ struct alignas(128) ProgressLine {
 /// For the message when ranks disagree: the name of the operation that begins with a chunk.
 struct alignas(64) NameLine {
   char text[64] = {};
-};
-
-/// Set by a rank before it sleeps, taken down by the rank that wakes it.
-struct alignas(128) SleepLine {
-  std::atomic<uint32_t> sleeps{0};
-  /// True: the rank slept, and the caller is the one that must ring it.
-  bool take() {
-    return sleeps.load(std::memory_order_seq_cst) != 0 &&
-           sleeps.exchange(0, std::memory_order_seq_cst) != 0;
-  }
 };
 
 /// Operations of one queue, in shared memory: of all kinds but send and recv. They are cut into

@@ -43,14 +43,14 @@ class SharedMemoryBackend final : public Backend {
     std::vector<std::byte*> words;
     for (int rank = 0; rank < size_; ++rank)
       words.push_back(memory_->first(rank) + sizeof(SleepLine));
-    pairs_.emplace(context.rank, *memory_, std::move(words), std::move(sleepers));
+    pairs_.emplace(context.rank, *memory_, words, std::move(sleepers));
   }
 
   static size_t block_bytes() { return kHeaderBytes + kQueues * Pipeline::block_bytes(); }
 
   bool progress() override {
     if (is_asleep_) {
-      sleeper_->sleeps.store(0, std::memory_order_relaxed);
+      sleeper_->take_down();
       is_asleep_ = false;
     }
     bool moved = rest_->progress();
@@ -65,7 +65,7 @@ class SharedMemoryBackend final : public Backend {
     if (all_idle) return true;
     // Said before the last look: either that look sees what a peer publishes, or the peer sees
     // that this rank sleeps.
-    sleeper_->sleeps.store(1, std::memory_order_seq_cst);
+    sleeper_->put_up();
     is_asleep_ = true;
     for (const auto& pipeline : pipelines_)
       if (!pipeline->may_sleep()) return false;
