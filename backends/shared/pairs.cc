@@ -65,7 +65,7 @@ class Pairs::FirstCall final : public Operation {
                   fmt::format("rank {} or rank {} has no shared memory for sends and receives "
                               "between the two that block ({} bytes each); free memory, raise its "
                               "limit, or call send() and recv(), which need none",
-                              pairs_.rank_, peer(), Pipeline::pair_bytes()));
+                              pairs_.rank_, peer(), Pipeline::pair_bytes(pairs_.geometry_)));
         return end(OperationState::failed);
       case Meeting::met:
         break;
@@ -103,9 +103,10 @@ class Pairs::FirstCall final : public Operation {
 };
 
 Pairs::Pairs(int rank, SharedMemory& memory, std::vector<std::byte*> words,
-             std::vector<SleepLine*> sleepers)
+             std::vector<SleepLine*> sleepers, const Geometry& geometry)
     : rank_(rank),
       memory_(memory),
+      geometry_(geometry),
       words_(std::move(words)),
       sleepers_(std::move(sleepers)),
       pairs_(words_.size()) {}
@@ -130,7 +131,7 @@ Pairs::Meeting Pairs::meet(int peer) {
   if (own == kNotYet) {
     try {
       // The receiver may be at the last chunks when the sender is done, and leaves.
-      pair.region = memory_.allocate_for_good(Pipeline::pair_bytes());
+      pair.region = memory_.allocate_for_good(Pipeline::pair_bytes(geometry_));
       own = pair.region->handle().offset + 1;
     } catch (const Error& error) {
       if (error.code() != ErrorCode::out_of_memory) throw;
@@ -142,8 +143,8 @@ Pairs::Meeting Pairs::meet(int peer) {
   if (own == kRefused || other == kRefused) return Meeting::refused;
   if (other == kNotYet) return Meeting::awaited;
   auto* mine = pair.region->data();
-  auto* theirs = memory_.at(peer, other - 1, Pipeline::pair_bytes());
-  const size_t receiver_at = Pipeline::sender_bytes();
+  auto* theirs = memory_.at(peer, other - 1, Pipeline::pair_bytes(geometry_));
+  const size_t receiver_at = Pipeline::sender_bytes(geometry_);
   pair.sent = std::make_unique<Memory>(memory_, rank_, peer);
   pair.received = std::make_unique<Memory>(memory_, peer, rank_);
   pair.from = make_pipeline(*pair.received, theirs, mine + receiver_at);
@@ -159,7 +160,7 @@ std::unique_ptr<Pipeline> Pairs::make_pipeline(Memory& memory, std::byte* sender
   for (const int rank : ranks) sleepers.push_back(sleepers_[static_cast<size_t>(rank)]);
   return std::make_unique<Pipeline>(ranks[0] == rank_ ? 0 : 1, memory,
                                     std::vector<std::byte*>{sender, receiver}, std::move(sleepers),
-                                    ranks);
+                                    geometry_, ranks);
 }
 
 Pipeline& Pairs::pipeline_of(const Collective& collective) {

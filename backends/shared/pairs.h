@@ -24,7 +24,7 @@ class Pairs {
   }
   /// `words`: of each rank, zeroed, bytes_of_words() large; `sleepers`: of each rank.
   Pairs(int rank, SharedMemory& memory, std::vector<std::byte*> words,
-        std::vector<SleepLine*> sleepers);
+        std::vector<SleepLine*> sleepers, const Geometry& geometry = {});
   ~Pairs();
 
   /// A send or a receive, whose `root` is the other rank. Null: it is done; see Launch::spins.
@@ -58,6 +58,7 @@ class Pairs {
 
   const int rank_;
   SharedMemory& memory_;
+  const Geometry geometry_;
   const std::vector<std::byte*> words_;
   const std::vector<SleepLine*> sleepers_;
   std::vector<Pair> pairs_;           // by the other rank
