@@ -67,7 +67,7 @@ class Pairs::FirstCall final : public Operation {
                   fmt::format("rank {} or rank {} has no shared memory for sends and receives "
                               "between the two that block ({} bytes each); free memory, raise its "
                               "limit, or call send() and recv(), which need none",
-                              pairs_.rank_, peer(), Pipeline::pair_bytes()));
+                              pairs_.rank_, peer(), Pipeline::pair_bytes(pairs_.geometry_)));
         return end(OperationState::failed);
       case Meeting::met:
         break;
@@ -105,9 +105,10 @@ class Pairs::FirstCall final : public Operation {
 };
 
 Pairs::Pairs(int rank, SharedMemory& memory, const std::vector<std::byte*>& words,
-             std::vector<SleepLine*> sleepers)
+             std::vector<SleepLine*> sleepers, const Geometry& geometry)
     : rank_(rank),
       memory_(memory),
+      geometry_(geometry),
       sleepers_(std::move(sleepers)),
       words_(rank, words_at(words), sleepers_),
       pairs_(words.size()) {}
@@ -121,7 +122,7 @@ Pairs::Meeting Pairs::meet(int peer) {
     std::optional<uint64_t> place;
     try {
       // The receiver may be at the last chunks when the sender is done, and leaves.
-      pair.region = memory_.allocate_for_good(Pipeline::pair_bytes());
+      pair.region = memory_.allocate_for_good(Pipeline::pair_bytes(geometry_));
       place = pair.region->handle().offset;
     } catch (const Error& error) {
       if (error.code() != ErrorCode::out_of_memory) throw;
@@ -131,8 +132,8 @@ Pairs::Meeting Pairs::meet(int peer) {
   const auto meeting = words_.meeting(peer);
   if (meeting != Meeting::met) return meeting;
   auto* mine = pair.region->data();
-  auto* theirs = memory_.at(peer, words_.place_of(peer), Pipeline::pair_bytes());
-  const size_t receiver_at = Pipeline::sender_bytes();
+  auto* theirs = memory_.at(peer, words_.place_of(peer), Pipeline::pair_bytes(geometry_));
+  const size_t receiver_at = Pipeline::sender_bytes(geometry_);
   pair.sent = std::make_unique<Memory>(memory_, rank_, peer);
   pair.received = std::make_unique<Memory>(memory_, peer, rank_);
   pair.from = make_pipeline(*pair.received, theirs, mine + receiver_at);
@@ -148,7 +149,7 @@ std::unique_ptr<Pipeline> Pairs::make_pipeline(Memory& memory, std::byte* sender
   for (const int rank : ranks) sleepers.push_back(sleepers_[static_cast<size_t>(rank)]);
   return std::make_unique<Pipeline>(ranks[0] == rank_ ? 0 : 1, memory,
                                     std::vector<std::byte*>{sender, receiver}, std::move(sleepers),
-                                    ranks);
+                                    geometry_, ranks);
 }
 
 Pipeline& Pairs::pipeline_of(const Collective& collective) {

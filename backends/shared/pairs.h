@@ -22,7 +22,7 @@ class Pairs {
   static constexpr size_t bytes_of_words(int size) { return PairWords::bytes(size); }
   /// `words`: of each rank, zeroed, bytes_of_words() large; `sleepers`: of each rank.
   Pairs(int rank, SharedMemory& memory, const std::vector<std::byte*>& words,
-        std::vector<SleepLine*> sleepers);
+        std::vector<SleepLine*> sleepers, const Geometry& geometry = {});
   ~Pairs();
 
   /// A send or a receive, whose `root` is the other rank. Null: it is done; see Launch::spins.
@@ -54,6 +54,7 @@ class Pairs {
 
   const int rank_;
   SharedMemory& memory_;
+  const Geometry geometry_;
   const std::vector<SleepLine*> sleepers_;
   PairWords words_;
   std::vector<Pair> pairs_;           // by the other rank

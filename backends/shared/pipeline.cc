@@ -36,47 +36,54 @@ size_t Pipeline::lines_bytes() {
   return (lines + kPage - 1) / kPage * kPage;
 }
 
-size_t Pipeline::block_bytes() {
-  return lines_bytes() + 2 * kSlots * static_cast<size_t>(kChunkBytes);
+size_t Pipeline::block_bytes(const Geometry& geometry) {
+  return lines_bytes() + 2 * kSlots * static_cast<size_t>(geometry.chunk_bytes);
 }
 
-size_t Pipeline::sender_bytes() {
-  return lines_bytes() + kSlots * static_cast<size_t>(kChunkBytes);
+size_t Pipeline::sender_bytes(const Geometry& geometry) {
+  return lines_bytes() + kSlots * static_cast<size_t>(geometry.chunk_bytes);
 }
 
 // 0: the whole operation is one chunk.
 int64_t Pipeline::elements_of_chunk(Algorithm algorithm, CollectiveKind kind, DataType dtype,
-                                    int size, int64_t count) {
+                                    int64_t count) const {
   if (algorithm == kMove) {
-    const int64_t most = moved_at_once(kind, dtype, size);
+    const int64_t most = moved_at_once(kind, dtype);
     return count <= most ? 0 : most;
   }
   if (algorithm != kTwoShot) return 0;
-  const int64_t unit = size * elements_per_line(size_of(dtype));
-  return kChunkBytes / size_of(dtype) / unit * unit;
+  const int64_t unit = size() * elements_per_line(size_of(dtype));
+  return geometry_.chunk_bytes / size_of(dtype) / unit * unit;
 }
 
-std::string_view Pipeline::algorithm(const Collective& collective, int size) {
+std::string_view Pipeline::algorithm(const Collective& collective, int size,
+                                     const Geometry& geometry) {
   if (collective.kind != CollectiveKind::allreduce && collective.kind != CollectiveKind::reduce)
     return "move";
   const int64_t bytes = collective.send_counts[0] * size_of(collective.dtype);
-  return bytes <= one_shot_bytes(size) ? "one_shot" : "two_shot";
+  return bytes <= geometry.one_shot_bytes / size ? "one_shot" : "two_shot";
 }
 
 Pipeline::Pipeline(int rank, SharedMemory& memory, std::vector<std::byte*> blocks,
-                   std::vector<SleepLine*> sleepers, std::vector<int> pair)
+                   std::vector<SleepLine*> sleepers, const Geometry& geometry,
+                   std::vector<int> pair)
     : rank_(rank),
-      order_(rank % 2 == 0 ? Order::descending : Order::ascending),
+      geometry_{geometry.chunk_bytes, geometry.one_shot_bytes / static_cast<int64_t>(blocks.size()),
+                geometry.read_in_place_bytes},
       memory_(memory),
       sleepers_(std::move(sleepers)),
       pair_(std::move(pair)) {
+  const auto ranks = static_cast<int64_t>(blocks.size());
+  TUTTI_CHECK(geometry.chunk_bytes % 64 == 0 && geometry.chunk_bytes >= 64 * ranks &&
+              geometry.one_shot_bytes <= geometry.chunk_bytes &&
+              geometry.read_in_place_bytes > static_cast<int64_t>(ChunkLine::kPayload));
   for (auto* block : blocks) {
     auto& peer = peers_.emplace_back();
     peer.lines = reinterpret_cast<ChunkLine*>(block);
     peer.progress = reinterpret_cast<ProgressLine*>(block + kSlots * sizeof(ChunkLine));
     peer.names = reinterpret_cast<NameLine*>(peer.progress + 1);
     peer.slots = block + lines_bytes();
-    peer.results = peer.slots + kSlots * kChunkBytes;
+    peer.results = peer.slots + kSlots * static_cast<size_t>(geometry.chunk_bytes);
   }
   block_.resize(kBlockBytes);
   inputs_.resize(peers_.size());
@@ -142,9 +149,8 @@ Traffic Pipeline::predict(const Collective& collective, const Launch& launch) co
     }
     return {2, static_cast<uint64_t>(mine) * peers};
   }
-  if (count * element <= one_shot_bytes(size())) return {1, bytes};
-  const int64_t each =
-      elements_of_chunk(kTwoShot, collective.kind, collective.dtype, size(), count);
+  if (count * element <= geometry_.one_shot_bytes) return {1, bytes};
+  const int64_t each = elements_of_chunk(kTwoShot, collective.kind, collective.dtype, count);
   return {2 * static_cast<uint64_t>((count + each - 1) / each), bytes};
 }
 
@@ -259,11 +265,11 @@ void Pipeline::fill_two_shot(const Call& run, uint64_t chunk, Range range, Range
   std::memcpy(line.payload + kInputAt, &input, sizeof input);
   std::memcpy(line.payload + kOutputAt, &output, sizeof output);
   if (input != SharedMemory::kNowhere) return;
-  auto* slot = own().slots + slot_of(chunk) * kChunkBytes;
+  auto* slot = own().slots + slot_at(chunk);
   leave_input(run, {range.begin, mine.begin - range.begin}, slot, destination);
   leave_input(run, {mine.end(), range.end() - mine.end()},
               slot + run.bytes(mine.end() - range.begin), destination);
-  if (run.input_view(mine) == nullptr) run.fill(mine, own().results + slot_of(chunk) * kChunkBytes);
+  if (run.input_view(mine) == nullptr) run.fill(mine, own().results + slot_at(chunk));
   copied_ += run.bytes(range.count - mine.count);
 }
 
@@ -333,7 +339,7 @@ void Pipeline::drain() {
     drain_shares(run, chunk);
     // What is short tells of waiting more than of bytes, and what was read where it lay of neither.
     if (const auto bytes = run.bytes(run.range_of(chunk).count);
-        bytes >= kChunkBytes / 4 && !is_read_in_place(chunk))
+        bytes >= static_cast<size_t>(geometry_.chunk_bytes) / 4 && !is_read_in_place(chunk))
       learn_cost(run.destination_word(), chunk, bytes);
   }
   ++drained_;
@@ -349,7 +355,7 @@ void Pipeline::drain_shares(const Call& run, uint64_t chunk) {
     const Range share = share_of(static_cast<int>(rank), size(), range, run.element);
     // The own share may be there already.
     if (static_cast<int>(rank) == rank_ && run.output_view(share) != nullptr) continue;
-    run.drain(share, peers_[rank].results + slot_of(chunk) * kChunkBytes);
+    run.drain(share, peers_[rank].results + slot_at(chunk));
     copied_ += run.bytes(share.count);
   }
 }

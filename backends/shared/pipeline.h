@@ -95,17 +95,19 @@ struct alignas(64) NameLine {
 class Pipeline {
  public:
   static constexpr int kSlots = 4;
-  static constexpr int64_t kChunkBytes = 256 << 10;
-  static size_t block_bytes();
+  static size_t block_bytes(const Geometry& geometry = {});
   /// Of one that a sender has for itself and a receiver, who fills no slots; of both for each
   /// other.
-  static size_t sender_bytes();
-  static size_t pair_bytes() { return sender_bytes() + lines_bytes(); }
+  static size_t sender_bytes(const Geometry& geometry = {});
+  static size_t pair_bytes(const Geometry& geometry = {}) {
+    return sender_bytes(geometry) + lines_bytes();
+  }
 
   /// `blocks`: of this queue, one a rank. `sleepers`: of each rank. `pair`: it has two ranks, which
   /// are called so, and all that the first does is to send to the second.
   Pipeline(int rank, SharedMemory& memory, std::vector<std::byte*> blocks,
-           std::vector<SleepLine*> sleepers, std::vector<int> pair = {});
+           std::vector<SleepLine*> sleepers, const Geometry& geometry = {},
+           std::vector<int> pair = {});
   ~Pipeline();
 
   /// Null: it is done; see Launch::spins.
@@ -123,7 +125,8 @@ class Pipeline {
   bool lacks_ranks() const;
   void count(TransportCounters& counters) const;
 
-  static std::string_view algorithm(const Collective& collective, int size);
+  static std::string_view algorithm(const Collective& collective, int size,
+                                    const Geometry& geometry = {});
 
  private:
   class Call;
@@ -143,12 +146,18 @@ class Pipeline {
   };
 
   int size() const { return static_cast<int>(peers_.size()); }
+  // In caches: of each two neighbours one begins where their shares meet.
+  Order own_order() const { return rank_ % 2 == 0 ? Order::descending : Order::ascending; }
   OperationPtr enqueue(const Collective& collective, const Launch& launch, uint64_t begin);
   bool run_here(const Collective& collective, const Launch& launch);
   bool move_here(const Collective& collective, const Launch& launch);
   Peer& own() { return peers_[static_cast<size_t>(rank_)]; }
   Call& run_of(uint64_t chunk);
   static size_t slot_of(uint64_t chunk) { return chunk % kSlots; }
+  // Where the slot of a chunk begins among a rank's slots, and among its results.
+  size_t slot_at(uint64_t chunk) const {
+    return slot_of(chunk) * static_cast<size_t>(geometry_.chunk_bytes);
+  }
   static size_t lines_bytes();
   enum class Stage : uint8_t { none, fill, reduce, drain };
   Stage next_stage();
@@ -177,7 +186,7 @@ class Pipeline {
   void reduce();
   void drain();
   void drain_shares(const Call& run, uint64_t chunk);
-  static std::byte* small_place(const Peer& peer, uint64_t chunk, size_t bytes);
+  std::byte* small_place(const Peer& peer, uint64_t chunk, size_t bytes) const;
   void reduce_all(Call& run, uint64_t chunk);
   void reduce_share(Call& run, uint64_t chunk);
   bool find_share(const Call& run, uint64_t chunk, size_t rank, Range mine);
@@ -191,11 +200,11 @@ class Pipeline {
   bool differs_in_place_only(uint64_t chunk) const;
   uint64_t end_of_all(const Call& run, uint64_t chunk) const;
   std::string describe_disagreement(uint64_t chunk) const;
-  static int64_t elements_of_chunk(Algorithm algorithm, CollectiveKind kind, DataType dtype,
-                                   int size, int64_t count);
+  int64_t elements_of_chunk(Algorithm algorithm, CollectiveKind kind, DataType dtype,
+                            int64_t count) const;
   // --- pipeline_move.cc ---
   static int64_t parts_of(CollectiveKind kind, int size);
-  static int64_t moved_at_once(CollectiveKind kind, DataType dtype, int size);
+  int64_t moved_at_once(CollectiveKind kind, DataType dtype) const;
   void fill_move(const Call& run, uint64_t chunk);
   void move(Call& run, uint64_t chunk);
   void take_moved(const Call& run, uint64_t chunk, Range range);
@@ -213,7 +222,7 @@ class Pipeline {
   bool await(int looks, Came came);
 
   const int rank_;
-  const Order order_;  // in caches: of each two neighbours one begins where their shares meet
+  const Geometry geometry_;  // its one_shot_bytes are those of one rank
   SharedMemory& memory_;
   std::vector<Peer> peers_;
   const std::vector<SleepLine*> sleepers_;

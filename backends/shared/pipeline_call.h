@@ -12,9 +12,6 @@
 
 namespace tutti {
 
-// One-shot up to here: every rank reads all of every rank's data, but waits only once.
-inline int64_t one_shot_bytes(int size) { return (128 << 10) / size; }
-
 // Stays in the first cache.
 inline constexpr int64_t kBlockBytes = 16 << 10;
 
@@ -134,8 +131,8 @@ class Pipeline::Call final : public Operation {
   void share_apart() {
     windows.clear();
     if (algorithm != kMove)
-      algorithm = count * element <= one_shot_bytes(pipeline_.size()) ? kOneShot : kTwoShot;
-    chunk_elements = elements_of_chunk(algorithm, kind, dtype, pipeline_.size(), count);
+      algorithm = count * element <= pipeline_.geometry_.one_shot_bytes ? kOneShot : kTwoShot;
+    chunk_elements = pipeline_.elements_of_chunk(algorithm, kind, dtype, count);
     reduced_elements = 0;
   }
   void release() override {

@@ -15,9 +15,6 @@ namespace tutti {
 
 namespace {
 
-// Shorter input is packed: to wait until all have read it costs more than a copy.
-constexpr size_t kLeastReadInPlace = 16 << 10;
-
 bool has_part_for_each(CollectiveKind kind) {
   return kind == CollectiveKind::scatter || kind == CollectiveKind::alltoall ||
          kind == CollectiveKind::reduce_scatter;
@@ -61,9 +58,9 @@ int64_t Pipeline::parts_of(CollectiveKind kind, int size) {
 }
 
 // Elements of each part.
-int64_t Pipeline::moved_at_once(CollectiveKind kind, DataType dtype, int size) {
+int64_t Pipeline::moved_at_once(CollectiveKind kind, DataType dtype) const {
   const int64_t unit = elements_per_line(size_of(dtype));
-  const int64_t elements = kChunkBytes / size_of(dtype) / parts_of(kind, size);
+  const int64_t elements = geometry_.chunk_bytes / size_of(dtype) / parts_of(kind, size());
   return std::max<int64_t>(1, elements / unit * unit);
 }
 
@@ -132,14 +129,15 @@ void Pipeline::Call::lay_out_move(const Collective& collective) {
     is_own_in_slot = !is_own_part && is_one_memory(input, given, output, taken);
     const bool is_back = input == output && (kind != CollectiveKind::alltoall ||
                                              std::ranges::equal(send_counts, recv_counts));
-    if (is_own_in_slot && !is_back && count > moved_at_once(kind, dtype, size)) {
+    if (is_own_in_slot && !is_back && count > pipeline_.moved_at_once(kind, dtype)) {
       ++pipeline_.allocations_;
       held.assign(input, input + given);
     }
   }
   const bool is_for_others =
       kind == CollectiveKind::gather ? rank != root : given > (parts > 1 ? bytes(own) : 0);
-  if (given >= kLeastReadInPlace && is_for_others && !is_own_in_slot)
+  if (given >= static_cast<size_t>(pipeline_.geometry_.read_in_place_bytes) && is_for_others &&
+      !is_own_in_slot)
     place = pipeline_.memory_.place_of(input, given);
 }
 
@@ -196,8 +194,7 @@ void Pipeline::learn_sources(Call& run, uint64_t chunk) {
     int64_t begin = 0;
     const auto mine = static_cast<size_t>(rank_);
     if (run.kind == CollectiveKind::alltoall)
-      std::memcpy(&begin, peers_[rank].slots + slot_of(chunk) * kChunkBytes + mine * sizeof begin,
-                  sizeof begin);
+      std::memcpy(&begin, peers_[rank].slots + slot_at(chunk) + mine * sizeof begin, sizeof begin);
     else if (run.parts > 1)
       begin = sum_of(run.send_counts.first(mine));
     run.sources[rank] =
@@ -271,7 +268,7 @@ Traffic Pipeline::predict_move(const Collective& collective) const {
   using enum CollectiveKind;
   const auto [kind, dtype] = std::pair(collective.kind, collective.dtype);
   const int64_t count = longest_part(collective);
-  const int64_t each = elements_of_chunk(kMove, kind, dtype, size(), count);
+  const int64_t each = elements_of_chunk(kMove, kind, dtype, count);
   const int64_t chunks = each == 0 ? 1 : (count + each - 1) / each;
   const auto& counts = collective.send_counts;
   const bool is_root = collective.root == rank_;

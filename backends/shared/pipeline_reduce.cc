@@ -66,9 +66,9 @@ Pipeline::Places Pipeline::places_of(size_t rank, uint64_t chunk) const {
 }
 
 // Where a rank's elements of a small operation are.
-std::byte* Pipeline::small_place(const Peer& peer, uint64_t chunk, size_t bytes) {
+std::byte* Pipeline::small_place(const Peer& peer, uint64_t chunk, size_t bytes) const {
   return bytes <= ChunkLine::kPayload ? peer.lines[slot_of(chunk)].payload
-                                      : peer.slots + slot_of(chunk) * kChunkBytes;
+                                      : peer.slots + slot_at(chunk);
 }
 
 void Pipeline::reduce_all(Call& run, uint64_t chunk) {
@@ -82,7 +82,7 @@ void Pipeline::reduce_all(Call& run, uint64_t chunk) {
     tutti::reduce(run.dtype, run.op, output, inputs_, run.count, run.scale);
     return;
   }
-  auto* result = own().results + slot_of(chunk) * kChunkBytes;
+  auto* result = own().results + slot_at(chunk);
   tutti::reduce(run.dtype, run.op, result, inputs_, run.count, run.scale);
   run.drain(whole, result);
 }
@@ -90,7 +90,7 @@ void Pipeline::reduce_all(Call& run, uint64_t chunk) {
 void Pipeline::reduce_share(Call& run, uint64_t chunk) {
   const Range range = run.range_of(chunk);
   const Range mine = share_of(rank_, size(), range, run.element);
-  auto* result = own().results + slot_of(chunk) * kChunkBytes;
+  auto* result = own().results + slot_at(chunk);
   if (mine.count == 0) return;
   const AddTime time(time_of(chunk));
   bytes_ += run.bytes(mine.count);
@@ -108,7 +108,7 @@ void Pipeline::reduce_share(Call& run, uint64_t chunk) {
     return reduce_past_caches(run, mine, result);
   if (is_taken) share_outputs_.push_back(result);
   // What is in peers' memory is shared with them at its ends.
-  const auto order = is_written_to_peers ? order_ : Order::ascending;
+  const auto order = is_written_to_peers ? own_order() : Order::ascending;
   if (!share_outputs_.empty())
     tutti::reduce(run.dtype, run.op, share_outputs_, inputs_, mine.count, run.scale,
                   Destination::cache, order);
@@ -125,13 +125,12 @@ bool Pipeline::find_share(const Call& run, uint64_t chunk, size_t rank, Range mi
   };
   if (static_cast<int>(rank) == rank_) {
     const auto* view = run.input_view(mine);
-    inputs_[rank] = view != nullptr ? view : own().results + slot_of(chunk) * kChunkBytes;
+    inputs_[rank] = view != nullptr ? view : own().results + slot_at(chunk);
     return false;
   }
   const uint64_t input = told_place(rank, chunk, kInputAt);
-  inputs_[rank] = input != SharedMemory::kNowhere
-                      ? reached(input)
-                      : peers_[rank].slots + slot_of(chunk) * kChunkBytes + offset;
+  inputs_[rank] = input != SharedMemory::kNowhere ? reached(input)
+                                                  : peers_[rank].slots + slot_at(chunk) + offset;
   if (run.kind == CollectiveKind::reduce && static_cast<int>(rank) != run.root) return false;
   const uint64_t output = told_place(rank, chunk, kOutputAt);
   if (output == SharedMemory::kNowhere) return true;
@@ -225,7 +224,7 @@ bool Pipeline::run_here(const Collective& collective, const Launch& launch) {
   const int64_t count = collective.send_counts[0], element = size_of(collective.dtype);
   const auto whole = static_cast<size_t>(count * element);
   const bool is_direct = launch.windows.size() == 1;
-  const bool is_short = count * element <= (is_direct ? kBytesPerCall : one_shot_bytes(size()));
+  const bool is_short = count * element <= (is_direct ? kBytesPerCall : geometry_.one_shot_bytes);
   if (!is_short || launch.windows.size() > 1 || launch.update != nullptr || launch.verdict != 0 ||
       launch.edges.fill != nullptr || launch.edges.drain != nullptr)
     return false;
@@ -296,7 +295,7 @@ bool Pipeline::run_here(const Collective& collective, const Launch& launch) {
       return false;  // progress() meets it again and ends the queue
     }
     fetch_for_writing(own().progress);
-    reduce(outputs_, inputs_, mine.count, order_);
+    reduce(outputs_, inputs_, mine.count, own_order());
     bytes_ += static_cast<uint64_t>(bytes) * (ranks - 1);
   }
   publish_reduced(chunk);

@@ -49,7 +49,7 @@ uint64_t Pipeline::end_of_all(const Call& run, uint64_t chunk) const {
   for (const auto& peer : peers_) {
     const auto& call = peer.lines[slot_of(chunk)].call;
     const int64_t elements = elements_of_chunk(static_cast<Algorithm>(call.algorithm()),
-                                               call.kind(), call.dtype(), size(), call.count());
+                                               call.kind(), call.dtype(), call.count());
     if (elements > 0)
       end = std::max(end,
                      run.begin + static_cast<uint64_t>((call.count() + elements - 1) / elements));
