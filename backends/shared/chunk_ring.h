@@ -171,6 +171,7 @@ class alignas(64) ChunkRingOf {
 
   /// Of a chunk that all have filled: whether all told the same operation with it.
   bool all_tell_alike(uint64_t chunk) const {
+    read_lines(chunk);
     const auto& mine = own_line(chunk).call;
     const size_t slot = slot_of(chunk);
     for (const auto& peer : peers_)
@@ -182,7 +183,7 @@ class alignas(64) ChunkRingOf {
   // sleep: wake_sleepers() follows before this rank sleeps or its caller goes on. ---
   void publish_filled() {
     auto& line = own_line(filled_);
-    Sync::writes(&line.call, sizeof line.call + sizeof line.payload);
+    Sync::writes(&line.call);
     // Not in the progress line too: peers read that one, and to write it anew would wait for them.
     line.retired.store(drained_, std::memory_order_release);
     told_retired_ = drained_;
@@ -261,10 +262,10 @@ class alignas(64) ChunkRingOf {
       if (peer.progress->out.load(std::memory_order_seq_cst) <= chunk) return false;
     return true;
   }
-  // This rank reads what all ranks told with a chunk.
+  // This rank reads what all ranks told with a chunk, from when all have filled it until it is
+  // drained.
   void read_lines(uint64_t chunk) const {
-    for (const auto& peer : peers_)
-      Sync::reads(&peer.lines[slot_of(chunk)].call, sizeof(ChunkCall) + Line::kPayload);
+    for (const auto& peer : peers_) Sync::reads(&peer.lines[slot_of(chunk)].call);
   }
   template <class Ring>
   [[gnu::noinline]] void look_for_sleepers(Ring ring) {
