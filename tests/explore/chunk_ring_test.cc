@@ -98,6 +98,7 @@ class Rank {
   }
   void fill() {
     const uint64_t chunk = ring_.filled();
+    require(chunk >= ring_.drained(), "a chunk that was skipped is filled");
     auto& input = own().inputs[Ring::slot_of(chunk)];
     Explored::writes(&input);
     input = chunk + 1;
@@ -250,9 +251,9 @@ TEST(ChunkRingModel, AStoppedRingBeginsAnew) {
       require(rank.ring().filled() == 1, "a rank goes on where its queue was stopped");
     two.leave(number);
     rank.ring().begin_epoch(kSecondEpoch);
-    rank.ring().extend(2);
+    rank.ring().extend(3);
     rank.drive();
-    require(rank.ring().drained() == kSecondEpoch + 2, "a queue that began anew stands still");
+    require(rank.ring().drained() == kSecondEpoch + 3, "a queue that began anew stands still");
   });
 }
 
