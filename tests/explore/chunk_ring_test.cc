@@ -218,18 +218,18 @@ TEST(ChunkRingModel, ABlockingCallWakesItsPeer) {
   });
 }
 
-// The ranks mean different operations of two chunks, which both skip, and agree on the next one.
+// The ranks mean different operations of three chunks, which both skip, and agree on the next one.
 TEST(ChunkRingModel, WhatRanksDisagreeOnIsSkipped) {
   expect_sound([](TwoRanks& two, size_t number) {
     auto& rank = two.rank(number);
     rank.say(number);
-    rank.ring().extend(2);
+    rank.ring().extend(3);
     rank.drive();
     require(rank.is_disagreement, "two operations are taken for one");
     rank.say(7);
     rank.ring().extend(1);
     rank.drive();
-    require(rank.ring().drained() == 3, "what comes after a disagreement is not done");
+    require(rank.ring().drained() == 4, "what comes after a disagreement is not done");
   });
 }
 
