@@ -12,9 +12,11 @@ namespace tutti {
 
 namespace {
 
-// What a rank says to another one: not yet anything; that it has no memory; or one more than where
-// its memory for the two is.
-constexpr uint64_t kNotYet = 0, kRefused = ~uint64_t{0};
+std::vector<PairWords::Word*> words_at(const std::vector<std::byte*>& blocks) {
+  std::vector<PairWords::Word*> words;
+  for (auto* block : blocks) words.push_back(reinterpret_cast<PairWords::Word*>(block));
+  return words;
+}
 
 }  // namespace
 
@@ -65,7 +67,7 @@ class Pairs::FirstCall final : public Operation {
                   fmt::format("rank {} or rank {} has no shared memory for sends and receives "
                               "between the two that block ({} bytes each); free memory, raise its "
                               "limit, or call send() and recv(), which need none",
-                              pairs_.rank_, peer(), Pipeline::pair_bytes()));
+                              pairs_.rank_, peer(), Pipeline::pair_bytes(pairs_.geometry_)));
         return end(OperationState::failed);
       case Meeting::met:
         break;
@@ -102,48 +104,36 @@ class Pairs::FirstCall final : public Operation {
   std::optional<Error> why_;
 };
 
-Pairs::Pairs(int rank, SharedMemory& memory, std::vector<std::byte*> words,
-             std::vector<SleepLine*> sleepers)
+Pairs::Pairs(int rank, SharedMemory& memory, const std::vector<std::byte*>& words,
+             std::vector<SleepLine*> sleepers, const Geometry& geometry)
     : rank_(rank),
       memory_(memory),
-      words_(std::move(words)),
+      geometry_(geometry),
       sleepers_(std::move(sleepers)),
-      pairs_(words_.size()) {}
+      words_(rank, words_at(words), sleepers_),
+      pairs_(words.size()) {}
 
 Pairs::~Pairs() = default;
-
-std::atomic<uint64_t>& Pairs::word_of(int rank, int about) {
-  return reinterpret_cast<std::atomic<uint64_t>*>(
-      words_[static_cast<size_t>(rank)])[static_cast<size_t>(about)];
-}
-
-void Pairs::tell(int peer, uint64_t word) {
-  word_of(rank_, peer).store(word, std::memory_order_seq_cst);
-  // Either the other rank sees the word before it sleeps, or this one sees that it sleeps.
-  if (sleepers_[static_cast<size_t>(peer)]->take()) memory_.ring(peer);
-}
 
 Pairs::Meeting Pairs::meet(int peer) {
   auto& pair = pairs_[static_cast<size_t>(peer)];
   if (pair.to) return Meeting::met;
-  auto own = word_of(rank_, peer).load(std::memory_order_relaxed);
-  if (own == kNotYet) {
+  if (!words_.has_told(peer)) {
+    std::optional<uint64_t> place;
     try {
       // The receiver may be at the last chunks when the sender is done, and leaves.
-      pair.region = memory_.allocate_for_good(Pipeline::pair_bytes());
-      own = pair.region->handle().offset + 1;
+      pair.region = memory_.allocate_for_good(Pipeline::pair_bytes(geometry_));
+      place = pair.region->handle().offset;
     } catch (const Error& error) {
       if (error.code() != ErrorCode::out_of_memory) throw;
-      own = kRefused;
     }
-    tell(peer, own);
+    words_.tell(peer, place, [&] { memory_.ring(peer); });
   }
-  const auto other = word_of(peer, rank_).load(std::memory_order_seq_cst);
-  if (own == kRefused || other == kRefused) return Meeting::refused;
-  if (other == kNotYet) return Meeting::awaited;
+  const auto meeting = words_.meeting(peer);
+  if (meeting != Meeting::met) return meeting;
   auto* mine = pair.region->data();
-  auto* theirs = memory_.at(peer, other - 1, Pipeline::pair_bytes());
-  const size_t receiver_at = Pipeline::sender_bytes();
+  auto* theirs = memory_.at(peer, words_.place_of(peer), Pipeline::pair_bytes(geometry_));
+  const size_t receiver_at = Pipeline::sender_bytes(geometry_);
   pair.sent = std::make_unique<Memory>(memory_, rank_, peer);
   pair.received = std::make_unique<Memory>(memory_, peer, rank_);
   pair.from = make_pipeline(*pair.received, theirs, mine + receiver_at);
@@ -159,7 +149,7 @@ std::unique_ptr<Pipeline> Pairs::make_pipeline(Memory& memory, std::byte* sender
   for (const int rank : ranks) sleepers.push_back(sleepers_[static_cast<size_t>(rank)]);
   return std::make_unique<Pipeline>(ranks[0] == rank_ ? 0 : 1, memory,
                                     std::vector<std::byte*>{sender, receiver}, std::move(sleepers),
-                                    ranks);
+                                    geometry_, ranks);
 }
 
 Pipeline& Pairs::pipeline_of(const Collective& collective) {
@@ -199,9 +189,8 @@ bool Pairs::may_sleep() {
     const auto& pair = pairs_[static_cast<size_t>(peer)];
     if (!pair.to->may_sleep() || !pair.from->may_sleep()) return false;
   }
-  return std::ranges::all_of(awaiting_, [&](const FirstCall* call) {
-    return word_of(call->peer(), rank_).load(std::memory_order_seq_cst) == kNotYet;
-  });
+  return std::ranges::all_of(awaiting_,
+                             [&](const FirstCall* call) { return words_.is_silent(call->peer()); });
 }
 
 bool Pairs::idle() const {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "tutti/backends/shared/pair_words.h"
 #include "tutti/backends/shared/pipeline.h"
 #include "tutti/backends/shared/shared_memory.h"
 
@@ -14,17 +15,14 @@ namespace tutti {
 /// other comes in the order of the calls, and both say what they mean before anything moves.
 ///
 /// Each rank of two allocates its part when it first sends to the other one or receives from it,
-/// and says where that is in a word of its first block that only it writes. The token's holder
-/// only, except abort().
+/// and says where that is by its PairWords. The token's holder only, except abort().
 class Pairs {
  public:
   /// In each rank's first block, for so many ranks at most.
-  static constexpr size_t bytes_of_words(int size) {
-    return static_cast<size_t>(size) * sizeof(std::atomic<uint64_t>);
-  }
+  static constexpr size_t bytes_of_words(int size) { return PairWords::bytes(size); }
   /// `words`: of each rank, zeroed, bytes_of_words() large; `sleepers`: of each rank.
-  Pairs(int rank, SharedMemory& memory, std::vector<std::byte*> words,
-        std::vector<SleepLine*> sleepers);
+  Pairs(int rank, SharedMemory& memory, const std::vector<std::byte*>& words,
+        std::vector<SleepLine*> sleepers, const Geometry& geometry = {});
   ~Pairs();
 
   /// A send or a receive, whose `root` is the other rank. Null: it is done; see Launch::spins.
@@ -47,19 +45,18 @@ class Pairs {
     std::unique_ptr<Memory> sent, received;
     std::unique_ptr<Pipeline> to, from;
   };
-  enum class Meeting : uint8_t { met, awaited, refused };
+  using Meeting = PairWords::Meeting;
 
   Meeting meet(int peer);
-  void tell(int peer, uint64_t word);
   std::unique_ptr<Pipeline> make_pipeline(Memory& memory, std::byte* sender, std::byte* receiver);
   Pipeline& pipeline_of(const Collective& collective);
   OperationPtr start_met(const Collective& collective, const Launch& launch);
-  std::atomic<uint64_t>& word_of(int rank, int about);
 
   const int rank_;
   SharedMemory& memory_;
-  const std::vector<std::byte*> words_;
+  const Geometry geometry_;
   const std::vector<SleepLine*> sleepers_;
+  PairWords words_;
   std::vector<Pair> pairs_;           // by the other rank
   std::vector<int> met_;              // the ranks of those that have pipelines
   std::vector<FirstCall*> awaiting_;  // the other rank, which has not met this one yet

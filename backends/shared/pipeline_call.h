@@ -5,15 +5,11 @@
 #include <optional>
 
 #include "tutti/backends/shared/pipeline.h"
-#include "tutti/base/deadline.h"
 #include "tutti/base/text.h"
 
 // What the files of Pipeline share; no other file includes it.
 
 namespace tutti {
-
-// One-shot up to here: every rank reads all of every rank's data, but waits only once.
-inline int64_t one_shot_bytes(int size) { return (128 << 10) / size; }
 
 // Stays in the first cache.
 inline constexpr int64_t kBlockBytes = 16 << 10;
@@ -22,27 +18,7 @@ inline constexpr int64_t kBlockBytes = 16 << 10;
 // it there; where it left the chunk else (a Destination); and where its output lies, if they write
 // it there.
 inline constexpr size_t kInputAt = 0;
-inline constexpr size_t kDestinationAt = kInputAt + sizeof(uint64_t);
-inline constexpr size_t kOutputAt = kDestinationAt + sizeof(uint64_t);
-
-// Adds to `sum`, unless that is null, how many ns its scope takes.
-class AddTime {
- public:
-  explicit AddTime(float* sum) : sum_(sum) {
-    if (sum_ != nullptr) begin_ = Clock::now();
-  }
-  ~AddTime() {
-    if (sum_ == nullptr) return;
-    const std::chrono::duration<float, std::nano> lasted = Clock::now() - begin_;
-    *sum_ += lasted.count();
-  }
-  AddTime(const AddTime&) = delete;
-  AddTime& operator=(const AddTime&) = delete;
-
- private:
-  float* const sum_;
-  Clock::time_point begin_;
-};
+inline constexpr size_t kOutputAt = CacheChoice::kDestinationAt + sizeof(uint64_t);
 
 // Of the layout that a FusedUpdate is for, owned by one rank.
 inline constexpr int64_t kStripeBytes = 64 << 10;
@@ -89,6 +65,20 @@ inline uint64_t subject_of(const Collective& collective, const Launch& launch) {
   return hash_text(launch.name, seed);
 }
 
+/// What goes from whom to whom in an operation that moves elements. Each rank gives either one part
+/// to all, or one to each; a chunk has the same range of all parts.
+struct Pipeline::Parts {
+  int64_t count = 1;  // that each rank which gives gives
+  std::span<const int64_t> send_counts, recv_counts;
+  std::vector<int64_t> given_at;     // where in the input each rank's part begins
+  std::vector<int64_t> received_at;  // and where in the output what each rank gives belongs
+  bool is_own_in_slot = false;       // this rank's part for itself: its place may be written before
+  std::vector<std::byte> held;       // a copy of the input, if the output may overwrite all of it
+  uint64_t place = SharedMemory::kNowhere;  // of the input, if the peers read it where it is
+  bool is_kept = false;  // some rank's input is read where it is: over when all have read it
+  std::vector<const std::byte*> sources;  // then: each rank's part for this one; null: in its slot
+};
+
 /// One operation. Its chunks are numbers [begin, end) of the queue.
 class Pipeline::Call final : public Operation {
  public:
@@ -115,8 +105,8 @@ class Pipeline::Call final : public Operation {
       lay_out_move(collective);
     } else {
       count = collective.send_counts[0];
-      parts = 1;
-      is_kept = false;
+      parts.count = 1;
+      parts.is_kept = false;
     }
     if (algorithm != kMove && !windows.empty()) {
       algorithm = update == nullptr ? kDirect : kFused;
@@ -134,8 +124,8 @@ class Pipeline::Call final : public Operation {
   void share_apart() {
     windows.clear();
     if (algorithm != kMove)
-      algorithm = count * element <= one_shot_bytes(pipeline_.size()) ? kOneShot : kTwoShot;
-    chunk_elements = elements_of_chunk(algorithm, kind, dtype, pipeline_.size(), count);
+      algorithm = count * element <= pipeline_.geometry_.one_shot_bytes ? kOneShot : kTwoShot;
+    chunk_elements = pipeline_.elements_of_chunk(algorithm, kind, dtype, count);
     reduced_elements = 0;
   }
   void release() override {
@@ -199,8 +189,7 @@ class Pipeline::Call final : public Operation {
   Pipeline& pipeline_;
 
  public:
-  // --- pipeline_move.cc: kinds that move elements. Each rank gives either one part to all, or one
-  // to each; a chunk has the same range of all parts. ---
+  // --- pipeline_move.cc: kinds that move elements ---
   void lay_out_move(const Collective& collective);
   bool gives(int rank) const;
   int64_t given_to(int rank) const;       // elements that this rank gives it
@@ -208,28 +197,20 @@ class Pipeline::Call final : public Operation {
   const std::byte* part_for(int rank) const;
   std::byte* place_for(int rank) const;  // where what it gives belongs
   size_t slot_bytes() const {            // of a chunk; alike on all ranks
-    return bytes(parts * (chunk_elements == 0 ? count : chunk_elements));
+    return bytes(parts.count * (chunk_elements == 0 ? count : chunk_elements));
   }
   bool tells_place() const { return slot_bytes() > ChunkLine::kPayload; }
   // It is known where the ranks leave a chunk in which each part is long, and in whose slots all
   // is.
   bool chooses_destination() const {
-    return !is_kept && slot_bytes() >= kLeastPastCaches * static_cast<size_t>(parts);
+    return !parts.is_kept && slot_bytes() >= kLeastPastCaches * static_cast<size_t>(parts.count);
   }
   size_t destination_word() const {
     if (algorithm != kOneShot) return static_cast<size_t>(kind);
-    return kind == CollectiveKind::reduce ? ProgressLine::kOneShotReduce : ProgressLine::kOneShot;
+    return kind == CollectiveKind::reduce ? CacheChoice::kOneShotReduce : CacheChoice::kOneShot;
   }
 
-  int64_t parts = 1;  // that each rank which gives gives
-  std::span<const int64_t> send_counts, recv_counts;
-  std::vector<int64_t> given_at;     // where in the input each rank's part begins
-  std::vector<int64_t> received_at;  // and where in the output what each rank gives belongs
-  bool is_own_in_slot = false;       // this rank's part for itself: its place may be written before
-  std::vector<std::byte> held;       // a copy of the input, if the output may overwrite all of it
-  uint64_t place = SharedMemory::kNowhere;  // of the input, if the peers read it where it is
-  bool is_kept = false;  // some rank's input is read where it is: over when all have read it
-  std::vector<const std::byte*> sources;  // then: each rank's part for this one; null: in its slot
+  Parts parts;
 
   // --- all kinds ---
   CollectiveKind kind = CollectiveKind::allreduce;
@@ -256,16 +237,8 @@ class Pipeline::Call final : public Operation {
   OperationState state = OperationState::pending;
 };
 
-// What is published is seen by peers that look later, but not by those that sleep: wake_sleepers()
-// follows before this rank sleeps or start() returns. Its fence holds up all reading until the word
-// has got this core's line back from the peers, so it comes where that costs nothing.
-inline void Pipeline::publish(std::atomic<uint64_t>& word, uint64_t value) {
-  word.store(value, std::memory_order_release);
-  has_published_ = true;
-}
-
 inline void Pipeline::tell_name(uint64_t chunk, uint64_t subject, std::string_view name) {
-  const size_t slot = slot_of(chunk);
+  const size_t slot = ChunkRing::slot_of(chunk);
   if (name.empty() || subject == named_[slot]) return;
   named_[slot] = subject;
   auto& text = own().names[slot].text;
@@ -275,37 +248,14 @@ inline void Pipeline::tell_name(uint64_t chunk, uint64_t subject, std::string_vi
 }
 
 inline void Pipeline::tell_call(const Call& run, uint64_t chunk) {
-  auto& line = own().lines[slot_of(chunk)];
-  line.call.tell(run.kind, run.dtype, run.asked_op, run.algorithm, run.count, run.root, run.subject,
-                 run.verdict);
+  ring_.own_line(chunk).call.tell(run.kind, run.dtype, run.asked_op, run.algorithm, run.count,
+                                  run.root, run.subject, run.verdict);
   tell_name(chunk, run.subject, run.name);
-}
-
-inline void Pipeline::publish_filled(uint64_t chunk) {
-  auto& line = own().lines[slot_of(chunk)];
-  // Not in the progress line too: peers read that one, and to write it anew would wait for them.
-  line.retired.store(drained_, std::memory_order_release);
-  told_retired_ = drained_;
-  ++messages_;
-  ++filled_;
-  publish(line.in, chunk + 1);
-}
-
-inline void Pipeline::publish_reduced(uint64_t chunk) {
-  ++reduced_;
-  own().progress->retired.store(drained_, std::memory_order_release);
-  told_retired_ = drained_;
-  ++messages_;
-  publish(own().progress->out, chunk + 1);
 }
 
 // Whether all ranks mean the same operation, and want it.
 inline bool Pipeline::is_agreed(uint64_t chunk) const {
-  const size_t slot = slot_of(chunk);
-  const auto& mine = peers_[static_cast<size_t>(rank_)].lines[slot].call;
-  for (const auto& peer : peers_)
-    if (!(peer.lines[slot].call == mine)) return false;
-  return mine.verdict() == 0;
+  return ring_.all_tell_alike(chunk) && ring_.own_line(chunk).call.verdict() == 0;
 }
 
 }  // namespace tutti

@@ -15,9 +15,6 @@ namespace tutti {
 
 namespace {
 
-// Shorter input is packed: to wait until all have read it costs more than a copy.
-constexpr size_t kLeastReadInPlace = 16 << 10;
-
 bool has_part_for_each(CollectiveKind kind) {
   return kind == CollectiveKind::scatter || kind == CollectiveKind::alltoall ||
          kind == CollectiveKind::reduce_scatter;
@@ -61,9 +58,9 @@ int64_t Pipeline::parts_of(CollectiveKind kind, int size) {
 }
 
 // Elements of each part.
-int64_t Pipeline::moved_at_once(CollectiveKind kind, DataType dtype, int size) {
+int64_t Pipeline::moved_at_once(CollectiveKind kind, DataType dtype) const {
   const int64_t unit = elements_per_line(size_of(dtype));
-  const int64_t elements = kChunkBytes / size_of(dtype) / parts_of(kind, size);
+  const int64_t elements = geometry_.chunk_bytes / size_of(dtype) / parts_of(kind, size());
   return std::max<int64_t>(1, elements / unit * unit);
 }
 
@@ -74,96 +71,101 @@ bool Pipeline::Call::gives(int rank) const {
 
 int64_t Pipeline::Call::given_to(int rank) const {
   if (!gives(pipeline_.rank_)) return 0;
-  if (kind == CollectiveKind::broadcast) return send_counts[0];
-  return send_counts[static_cast<size_t>(parts > 1 ? rank : pipeline_.rank_)];
+  if (kind == CollectiveKind::broadcast) return parts.send_counts[0];
+  return parts.send_counts[static_cast<size_t>(parts.count > 1 ? rank : pipeline_.rank_)];
 }
 
 int64_t Pipeline::Call::received_from(int rank) const {
   if (!gives(rank)) return 0;
   switch (kind) {
     case CollectiveKind::broadcast:
-      return send_counts[0];
+      return parts.send_counts[0];
     case CollectiveKind::gather:
-      return pipeline_.rank_ == root ? send_counts[static_cast<size_t>(rank)] : 0;
+      return pipeline_.rank_ == root ? parts.send_counts[static_cast<size_t>(rank)] : 0;
     case CollectiveKind::allgather:
-      return send_counts[static_cast<size_t>(rank)];
+      return parts.send_counts[static_cast<size_t>(rank)];
     case CollectiveKind::alltoall:
-      return recv_counts[static_cast<size_t>(rank)];
+      return parts.recv_counts[static_cast<size_t>(rank)];
     default:
-      return send_counts[static_cast<size_t>(pipeline_.rank_)];
+      return parts.send_counts[static_cast<size_t>(pipeline_.rank_)];
   }
 }
 
 const std::byte* Pipeline::Call::part_for(int rank) const {
-  const auto* begin = held.empty() ? input : held.data();
-  return begin + (given_at.empty() ? 0 : given_at[static_cast<size_t>(rank)] * element);
+  const auto* begin = parts.held.empty() ? input : parts.held.data();
+  return begin + (parts.given_at.empty() ? 0 : parts.given_at[static_cast<size_t>(rank)] * element);
 }
 
 std::byte* Pipeline::Call::place_for(int rank) const {
-  return output + (received_at.empty() ? 0 : received_at[static_cast<size_t>(rank)] * element);
+  return output +
+         (parts.received_at.empty() ? 0 : parts.received_at[static_cast<size_t>(rank)] * element);
 }
 
 void Pipeline::Call::lay_out_move(const Collective& collective) {
   const int rank = pipeline_.rank_, size = pipeline_.size();
-  parts = parts_of(kind, size);
-  send_counts = collective.send_counts;
-  recv_counts = collective.recv_counts;
+  parts.count = parts_of(kind, size);
+  parts.send_counts = collective.send_counts;
+  parts.recv_counts = collective.recv_counts;
   count = longest_part(collective);
-  given_at.clear();
-  received_at.clear();
-  held.clear();
-  sources.clear();
-  is_own_in_slot = is_kept = false;
-  place = SharedMemory::kNowhere;
-  if (parts > 1) begin_at(given_at, send_counts);
-  if (is_joined(kind)) begin_at(received_at, send_counts);
-  if (kind == CollectiveKind::alltoall) begin_at(received_at, recv_counts);
+  parts.given_at.clear();
+  parts.received_at.clear();
+  parts.held.clear();
+  parts.sources.clear();
+  parts.is_own_in_slot = parts.is_kept = false;
+  parts.place = SharedMemory::kNowhere;
+  if (parts.count > 1) begin_at(parts.given_at, parts.send_counts);
+  if (is_joined(kind)) begin_at(parts.received_at, parts.send_counts);
+  if (kind == CollectiveKind::alltoall) begin_at(parts.received_at, parts.recv_counts);
   if (!gives(rank) || verdict != 0) return;  // a veto has no input
 
   const int64_t own = given_to(rank);
-  const auto given = bytes(parts > 1 ? sum_of(send_counts) : own);
+  const auto given = bytes(parts.count > 1 ? sum_of(parts.send_counts) : own);
   // What becomes output may be input that is still to be packed, if not all is packed at once and
   // each part comes back to where it went from.
   if (kind == CollectiveKind::alltoall || kind == CollectiveKind::reduce_scatter) {
-    const auto taken = bytes(kind == CollectiveKind::alltoall ? sum_of(recv_counts) : own);
+    const auto taken = bytes(kind == CollectiveKind::alltoall ? sum_of(parts.recv_counts) : own);
     const bool is_own_part = kind == CollectiveKind::reduce_scatter &&
-                             output == input + given_at[static_cast<size_t>(rank)] * element;
+                             output == input + parts.given_at[static_cast<size_t>(rank)] * element;
     // No other rank reads there, and each element of the result replaces what it was made of.
-    is_own_in_slot = !is_own_part && is_one_memory(input, given, output, taken);
-    const bool is_back = input == output && (kind != CollectiveKind::alltoall ||
-                                             std::ranges::equal(send_counts, recv_counts));
-    if (is_own_in_slot && !is_back && count > moved_at_once(kind, dtype, size)) {
+    parts.is_own_in_slot = !is_own_part && is_one_memory(input, given, output, taken);
+    const bool is_back =
+        input == output && (kind != CollectiveKind::alltoall ||
+                            std::ranges::equal(parts.send_counts, parts.recv_counts));
+    if (parts.is_own_in_slot && !is_back && count > pipeline_.moved_at_once(kind, dtype)) {
       ++pipeline_.allocations_;
-      held.assign(input, input + given);
+      parts.held.assign(input, input + given);
     }
   }
   const bool is_for_others =
-      kind == CollectiveKind::gather ? rank != root : given > (parts > 1 ? bytes(own) : 0);
-  if (given >= kLeastReadInPlace && is_for_others && !is_own_in_slot)
-    place = pipeline_.memory_.place_of(input, given);
+      kind == CollectiveKind::gather ? rank != root : given > (parts.count > 1 ? bytes(own) : 0);
+  if (given >= static_cast<size_t>(pipeline_.geometry_.read_in_place_bytes) && is_for_others &&
+      !parts.is_own_in_slot)
+    parts.place = pipeline_.memory_.place_of(input, given);
 }
 
 void Pipeline::fill_move(const Call& run, uint64_t chunk) {
-  auto& line = own().lines[slot_of(chunk)];
-  if (run.tells_place()) std::memcpy(line.payload + kInputAt, &run.place, sizeof run.place);
+  auto& line = ring_.own_line(chunk);
+  if (run.tells_place())
+    std::memcpy(line.payload + kInputAt, &run.parts.place, sizeof run.parts.place);
   if (run.verdict != 0) return;
   Destination destination = Destination::cache;
   const bool chooses = run.chooses_destination();
-  if (chooses) destination = choose_destination(run.destination_word(), chunk);
+  if (chooses) destination = choice_.choose(run.destination_word(), chunk);
   if (!run.gives(rank_)) return;
-  const AddTime time(chooses ? time_of(chunk) : nullptr);
+  const AddTime time(chooses ? choice_.time_of(chunk) : nullptr);
   const Range range = run.range_of(chunk);
-  auto* slot = small_place(own(), chunk, run.slot_bytes());
-  const bool is_packed = run.place == SharedMemory::kNowhere;
+  auto* slot = small_place(own_rank(), chunk, run.slot_bytes());
+  const bool is_packed = run.parts.place == SharedMemory::kNowhere;
   // Where each rank's part begins: only this rank knows.
   if (!is_packed && run.kind == CollectiveKind::alltoall && chunk == run.begin)
-    std::memcpy(slot, run.given_at.data(), run.given_at.size() * sizeof run.given_at[0]);
-  const size_t stride = run.slot_bytes() / static_cast<size_t>(run.parts);
-  for (int64_t part = 0; part < run.parts; ++part) {
+    std::memcpy(slot, run.parts.given_at.data(),
+                run.parts.given_at.size() * sizeof run.parts.given_at[0]);
+  const size_t stride = run.slot_bytes() / static_cast<size_t>(run.parts.count);
+  for (int64_t part = 0; part < run.parts.count; ++part) {
     const int to = static_cast<int>(part);
     const bool is_own =
-        run.parts > 1 ? to == rank_ : run.kind == CollectiveKind::gather && run.root == rank_;
-    if (is_own && !run.is_own_in_slot) continue;
+        run.parts.count > 1 ? to == rank_ : run.kind == CollectiveKind::gather && run.root == rank_;
+    if (is_own && !run.parts.is_own_in_slot) continue;
     const Range piece = in_chunk(run.given_to(to), range);
     if (piece.count == 0) continue;
     if (is_packed) {
@@ -186,9 +188,9 @@ bool Pipeline::is_read_in_place(uint64_t chunk) const {
 
 // Of the first chunk, which all ranks have told: who has left what where.
 void Pipeline::learn_sources(Call& run, uint64_t chunk) {
-  run.is_kept = run.tells_place() && is_read_in_place(chunk);
-  if (!run.is_kept) return;
-  run.sources.assign(peers_.size(), nullptr);
+  run.parts.is_kept = run.tells_place() && is_read_in_place(chunk);
+  if (!run.parts.is_kept) return;
+  run.parts.sources.assign(peers_.size(), nullptr);
   for (size_t rank = 0; rank < peers_.size(); ++rank) {
     const uint64_t place = told_place(rank, chunk, kInputAt);
     const int64_t count = run.received_from(static_cast<int>(rank));
@@ -196,11 +198,10 @@ void Pipeline::learn_sources(Call& run, uint64_t chunk) {
     int64_t begin = 0;
     const auto mine = static_cast<size_t>(rank_);
     if (run.kind == CollectiveKind::alltoall)
-      std::memcpy(&begin, peers_[rank].slots + slot_of(chunk) * kChunkBytes + mine * sizeof begin,
-                  sizeof begin);
-    else if (run.parts > 1)
-      begin = sum_of(run.send_counts.first(mine));
-    run.sources[rank] =
+      std::memcpy(&begin, peers_[rank].slots + slot_at(chunk) + mine * sizeof begin, sizeof begin);
+    else if (run.parts.count > 1)
+      begin = sum_of(run.parts.send_counts.first(mine));
+    run.parts.sources[rank] =
         memory_.at(static_cast<int>(rank), place + static_cast<uint64_t>(begin * run.element),
                    run.bytes(count));
   }
@@ -208,19 +209,19 @@ void Pipeline::learn_sources(Call& run, uint64_t chunk) {
 
 // Whether what a rank gives this one is read where it was, and not out of a slot.
 bool Pipeline::is_in_place(const Call& run, size_t rank) const {
-  if (static_cast<int>(rank) == rank_) return !run.is_own_in_slot;
-  return !run.sources.empty() && run.sources[rank] != nullptr;
+  if (static_cast<int>(rank) == rank_) return !run.parts.is_own_in_slot;
+  return !run.parts.sources.empty() && run.parts.sources[rank] != nullptr;
 }
 
 // Where elements from `begin` on are of what a rank gives this one.
 const std::byte* Pipeline::moved_from(const Call& run, size_t rank, uint64_t chunk,
                                       int64_t begin) const {
   if (is_in_place(run, rank))
-    return (static_cast<int>(rank) == rank_ ? run.part_for(rank_) : run.sources[rank]) +
+    return (static_cast<int>(rank) == rank_ ? run.part_for(rank_) : run.parts.sources[rank]) +
            begin * run.element;
-  const size_t stride = run.slot_bytes() / static_cast<size_t>(run.parts);
-  return small_place(peers_[rank], chunk, run.slot_bytes()) +
-         (run.parts > 1 ? static_cast<size_t>(rank_) * stride : 0);
+  const size_t stride = run.slot_bytes() / static_cast<size_t>(run.parts.count);
+  return small_place(rank, chunk, run.slot_bytes()) +
+         (run.parts.count > 1 ? static_cast<size_t>(rank_) * stride : 0);
 }
 
 void Pipeline::move(Call& run, uint64_t chunk) {
@@ -228,11 +229,11 @@ void Pipeline::move(Call& run, uint64_t chunk) {
   const Range range = run.range_of(chunk);
   if (!run.chooses_destination()) return take_moved(run, chunk, range);
   {
-    const AddTime time(time_of(chunk));
+    const AddTime time(choice_.time_of(chunk));
     take_moved(run, chunk, range);
   }
   if (range.count > 0)
-    learn_cost(run.destination_word(), chunk, run.bytes(run.parts * range.count));
+    choice_.learn(run.destination_word(), chunk, run.bytes(run.parts.count * range.count));
 }
 
 void Pipeline::take_moved(const Call& run, uint64_t chunk, Range range) {
@@ -271,7 +272,7 @@ Traffic Pipeline::predict_move(const Collective& collective) const {
   using enum CollectiveKind;
   const auto [kind, dtype] = std::pair(collective.kind, collective.dtype);
   const int64_t count = longest_part(collective);
-  const int64_t each = elements_of_chunk(kMove, kind, dtype, size(), count);
+  const int64_t each = elements_of_chunk(kMove, kind, dtype, count);
   const int64_t chunks = each == 0 ? 1 : (count + each - 1) / each;
   const auto& counts = collective.send_counts;
   const bool is_root = collective.root == rank_;

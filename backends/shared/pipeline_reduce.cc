@@ -3,7 +3,6 @@
 #include <cstring>
 
 #include "tutti/backends/shared/pipeline_call.h"
-#include "tutti/base/process/pause.h"
 #include "tutti/kernels/copy.h"
 #include "tutti/kernels/reduce.h"
 
@@ -12,7 +11,6 @@ namespace tutti {
 namespace {
 
 constexpr int64_t kBytesPerCall = 1 << 20;  // between two looks at other things
-constexpr int kQuickLooks = 16;             // in which peers come that do not sleep
 
 // Takes a line away from the cores that read it, before it is written. A store would do so too, but
 // all later stores would wait for it.
@@ -27,21 +25,21 @@ inline void fetch_for_writing(const void* line) {
 }  // namespace
 
 void Pipeline::reduce() {
-  const uint64_t chunk = reduced_;
+  const uint64_t chunk = ring_.reduced();
   auto& run = run_of(chunk);
   if (chunk == run.begin && run.reduced_elements == 0 && !learn_verdict(run, chunk)) return;
   switch (run.algorithm) {
     case kOneShot:
       if (run.chooses_destination()) {
         {
-          const AddTime time(time_of(chunk));
+          const AddTime time(choice_.time_of(chunk));
           reduce_all(run, chunk);
         }
-        learn_cost(run.destination_word(), chunk, run.slot_bytes());
+        choice_.learn(run.destination_word(), chunk, run.slot_bytes());
       } else {
         reduce_all(run, chunk);
       }
-      drained_ = ++reduced_;
+      ring_.finish_reduced();
       return;
     case kTwoShot:
       reduce_share(run, chunk);
@@ -52,37 +50,37 @@ void Pipeline::reduce() {
       break;
     case kMove:
       move(run, chunk);
-      if (run.is_kept) break;
-      drained_ = ++reduced_;
+      if (run.parts.is_kept) break;
+      ring_.finish_reduced();
       return;
   }
-  publish_reduced(chunk);
+  ring_.publish_reduced();
 }
 
 Pipeline::Places Pipeline::places_of(size_t rank, uint64_t chunk) const {
   Places places;
-  std::memcpy(&places, peers_[rank].lines[slot_of(chunk)].payload, sizeof places);
+  std::memcpy(&places, ring_.line(rank, chunk).payload, sizeof places);
   return places;
 }
 
 // Where a rank's elements of a small operation are.
-std::byte* Pipeline::small_place(const Peer& peer, uint64_t chunk, size_t bytes) {
-  return bytes <= ChunkLine::kPayload ? peer.lines[slot_of(chunk)].payload
-                                      : peer.slots + slot_of(chunk) * kChunkBytes;
+std::byte* Pipeline::small_place(size_t rank, uint64_t chunk, size_t bytes) const {
+  return bytes <= ChunkLine::kPayload ? ring_.line(rank, chunk).payload
+                                      : peers_[rank].slots + slot_at(chunk);
 }
 
 void Pipeline::reduce_all(Call& run, uint64_t chunk) {
   const Range whole{0, run.count};
   if (run.count == 0 || !run.is_wanted) return;
   for (size_t rank = 0; rank < peers_.size(); ++rank)
-    inputs_[rank] = small_place(peers_[rank], chunk, run.bytes(run.count));
+    inputs_[rank] = small_place(rank, chunk, run.bytes(run.count));
   if (run.keeps_input(whole)) inputs_[static_cast<size_t>(rank_)] = run.input_view(whole);
   copied_ += run.bytes(run.count) * (peers_.size() - 1);
   if (auto* output = run.output_view(whole)) {
     tutti::reduce(run.dtype, run.op, output, inputs_, run.count, run.scale);
     return;
   }
-  auto* result = own().results + slot_of(chunk) * kChunkBytes;
+  auto* result = own().results + slot_at(chunk);
   tutti::reduce(run.dtype, run.op, result, inputs_, run.count, run.scale);
   run.drain(whole, result);
 }
@@ -90,9 +88,9 @@ void Pipeline::reduce_all(Call& run, uint64_t chunk) {
 void Pipeline::reduce_share(Call& run, uint64_t chunk) {
   const Range range = run.range_of(chunk);
   const Range mine = share_of(rank_, size(), range, run.element);
-  auto* result = own().results + slot_of(chunk) * kChunkBytes;
+  auto* result = own().results + slot_at(chunk);
   if (mine.count == 0) return;
-  const AddTime time(time_of(chunk));
+  const AddTime time(choice_.time_of(chunk));
   bytes_ += run.bytes(mine.count);
   auto* output = run.is_wanted ? run.output_view(mine) : nullptr;
   share_outputs_.clear();
@@ -103,12 +101,11 @@ void Pipeline::reduce_share(Call& run, uint64_t chunk) {
     is_taken |= find_share(run, chunk, rank, mine);
   const bool is_written_to_peers = share_outputs_.size() > (output != nullptr ? size_t{1} : 0);
   if (is_taken) copied_ += run.bytes(mine.count);
-  if (is_taken && !is_written_to_peers &&
-      destination_of(static_cast<size_t>(rank_), chunk) == Destination::memory)
+  if (is_taken && !is_written_to_peers && choice_.of(own_rank(), chunk) == Destination::memory)
     return reduce_past_caches(run, mine, result);
   if (is_taken) share_outputs_.push_back(result);
   // What is in peers' memory is shared with them at its ends.
-  const auto order = is_written_to_peers ? order_ : Order::ascending;
+  const auto order = is_written_to_peers ? own_order() : Order::ascending;
   if (!share_outputs_.empty())
     tutti::reduce(run.dtype, run.op, share_outputs_, inputs_, mine.count, run.scale,
                   Destination::cache, order);
@@ -125,13 +122,12 @@ bool Pipeline::find_share(const Call& run, uint64_t chunk, size_t rank, Range mi
   };
   if (static_cast<int>(rank) == rank_) {
     const auto* view = run.input_view(mine);
-    inputs_[rank] = view != nullptr ? view : own().results + slot_of(chunk) * kChunkBytes;
+    inputs_[rank] = view != nullptr ? view : own().results + slot_at(chunk);
     return false;
   }
   const uint64_t input = told_place(rank, chunk, kInputAt);
-  inputs_[rank] = input != SharedMemory::kNowhere
-                      ? reached(input)
-                      : peers_[rank].slots + slot_of(chunk) * kChunkBytes + offset;
+  inputs_[rank] = input != SharedMemory::kNowhere ? reached(input)
+                                                  : peers_[rank].slots + slot_at(chunk) + offset;
   if (run.kind == CollectiveKind::reduce && static_cast<int>(rank) != run.root) return false;
   const uint64_t output = told_place(rank, chunk, kOutputAt);
   if (output == SharedMemory::kNowhere) return true;
@@ -218,24 +214,21 @@ bool Pipeline::reduce_direct(Call& run, uint64_t chunk) {
 
 // An allreduce that is small, or of shared memory, for a caller that waits: what progress() does
 // for it, in one piece and without an Operation. False: one is needed from here on, for the chunk
-// that was begun if one was (end_ has grown).
+// that was begun if one was (the ring has grown).
 bool Pipeline::run_here(const Collective& collective, const Launch& launch) {
   if (collective.kind != CollectiveKind::allreduce)
     return collective.kind != CollectiveKind::reduce && move_here(collective, launch);
   const int64_t count = collective.send_counts[0], element = size_of(collective.dtype);
   const auto whole = static_cast<size_t>(count * element);
   const bool is_direct = launch.windows.size() == 1;
-  const bool is_short = count * element <= (is_direct ? kBytesPerCall : one_shot_bytes(size()));
+  const bool is_short = count * element <= (is_direct ? kBytesPerCall : geometry_.one_shot_bytes);
   if (!is_short || launch.windows.size() > 1 || launch.update != nullptr || launch.verdict != 0 ||
       launch.edges.fill != nullptr || launch.edges.drain != nullptr)
     return false;
-  if (!operations_.empty() || drained_ != end_ || void_from_ != kNever || aborted_ ||
-      !has_free_slot())
-    return false;
+  if (!operations_.empty() || !ring_.can_begin()) return false;
 
-  const uint64_t chunk = end_++;
-  const size_t slot = slot_of(chunk);
-  auto& line = own().lines[slot];
+  const uint64_t chunk = ring_.extend(1);
+  auto& line = ring_.own_line(chunk);
   const auto subject = subject_of(collective, launch);
   tell_name(chunk, subject, launch.name);
   auto* const elements = is_direct ? launch.windows[0].data : nullptr;
@@ -243,10 +236,10 @@ bool Pipeline::run_here(const Collective& collective, const Launch& launch) {
   if (is_direct) {
     places = own_places(elements, nullptr);
   } else if (count > 0) {
-    auto* place = small_place(own(), chunk, whole);
+    auto* place = small_place(own_rank(), chunk, whole);
     if (whole >= kLeastPastCaches) {
-      const auto destination = choose_destination(ProgressLine::kOneShot, chunk);
-      const AddTime time(time_of(chunk));
+      const auto destination = choice_.choose(CacheChoice::kOneShot, chunk);
+      const AddTime time(choice_.time_of(chunk));
       copy_to(destination, place, collective.input, whole);
     } else {
       std::memcpy(place, collective.input, whole);
@@ -258,28 +251,25 @@ bool Pipeline::run_here(const Collective& collective, const Launch& launch) {
   line.call.tell(collective.kind, collective.dtype, collective.op, is_direct ? kDirect : kOneShot,
                  count, 0, subject, 0);
   if (is_direct) std::memcpy(line.payload, &places, sizeof places);
-  publish_filled(chunk);
-  if (!is_direct) fetch_for_writing(&own().lines[slot_of(chunk + 1)]);
+  ring_.publish_filled();
+  if (!is_direct) fetch_for_writing(&ring_.own_line(chunk + 1));
   // What needs nothing of the peers is done while their lines come.
   const Reducer reduce(collective.dtype, op_of(collective), scale_of(collective, launch, size()));
   const Range mine = share_of(rank_, size(), {0, count}, element);
   const auto offset = mine.begin * element, bytes = mine.count * element;
   const size_t ranks = peers_.size();
   if (is_direct) outputs_[static_cast<size_t>(rank_)] = elements + offset;
-  if (!await(launch.spins, [&](const Peer& peer) { return peer.lines[slot].in > chunk; }) ||
-      !is_agreed(chunk))
-    return false;
+  if (!ring_.await_filled(launch.spins, chunk, bell()) || !is_agreed(chunk)) return false;
 
   if (!is_direct) {
-    for (size_t rank = 0; rank < ranks; ++rank)
-      inputs_[rank] = small_place(peers_[rank], chunk, whole);
+    for (size_t rank = 0; rank < ranks; ++rank) inputs_[rank] = small_place(rank, chunk, whole);
     {
       const bool is_long = whole >= kLeastPastCaches;
-      const AddTime time(is_long ? time_of(chunk) : nullptr);
+      const AddTime time(is_long ? choice_.time_of(chunk) : nullptr);
       if (count > 0) reduce({&collective.output, 1}, inputs_, count);
     }
-    if (whole >= kLeastPastCaches) learn_cost(ProgressLine::kOneShot, chunk, whole);
-    drained_ = ++reduced_;
+    if (whole >= kLeastPastCaches) choice_.learn(CacheChoice::kOneShot, chunk, whole);
+    ring_.finish_reduced();
     return true;
   }
   if (mine.count > 0) {
@@ -295,59 +285,39 @@ bool Pipeline::run_here(const Collective& collective, const Launch& launch) {
     } catch (const Error&) {
       return false;  // progress() meets it again and ends the queue
     }
-    fetch_for_writing(own().progress);
-    reduce(outputs_, inputs_, mine.count, order_);
+    fetch_for_writing(&ring_.own_progress());
+    reduce(outputs_, inputs_, mine.count, own_order());
     bytes_ += static_cast<uint64_t>(bytes) * (ranks - 1);
   }
-  publish_reduced(chunk);
-  fetch_for_writing(&own().lines[slot_of(chunk + 1)]);
-  wake_sleepers();
-  if (!await(launch.spins, [&](const Peer& peer) { return peer.progress->out > chunk; }))
-    return false;
-  ++drained_;
+  ring_.publish_reduced();
+  fetch_for_writing(&ring_.own_line(chunk + 1));
+  ring_.wake_sleepers(bell());
+  if (!ring_.await_reduced(launch.spins, chunk, bell())) return false;
+  ring_.finish_drained();
   return true;
 }
 
 // The same for a kind that moves elements, if they are packed into one chunk.
 bool Pipeline::move_here(const Collective& collective, const Launch& launch) {
-  if (launch.verdict != 0 || spare_.empty() || !operations_.empty() || drained_ != end_ ||
-      void_from_ != kNever || aborted_ || !has_free_slot())
+  if (launch.verdict != 0 || spare_.empty() || !operations_.empty() || !ring_.can_begin())
     return false;
   Call& run = *spare_.back();
   run.prepare(collective, launch);
-  if (run.chunks() != 1 || run.place != SharedMemory::kNowhere) return false;
+  if (run.chunks() != 1 || run.parts.place != SharedMemory::kNowhere) return false;
 
-  const uint64_t chunk = end_++;
+  const uint64_t chunk = ring_.extend(1);
   run.begin = chunk;
-  run.end = end_;
+  run.end = chunk + 1;
   tell_call(run, chunk);
   fill_move(run, chunk);
-  publish_filled(chunk);
-  fetch_for_writing(&own().lines[slot_of(chunk + 1)]);
-  const size_t slot = slot_of(chunk);
-  if (!await(launch.spins, [&](const Peer& peer) { return peer.lines[slot].in > chunk; }) ||
-      !is_agreed(chunk) || (run.tells_place() && is_read_in_place(chunk)))
+  ring_.publish_filled();
+  fetch_for_writing(&ring_.own_line(chunk + 1));
+  if (!ring_.await_filled(launch.spins, chunk, bell()) || !is_agreed(chunk) ||
+      (run.tells_place() && is_read_in_place(chunk)))
     return false;
   move(run, chunk);
-  drained_ = ++reduced_;
+  ring_.finish_reduced();
   return true;
-}
-
-// Whether all peers come within so many looks. With a pause between them: each look takes the line
-// from the peer that is about to write it.
-template <class Came>
-bool Pipeline::await(int looks, Came came) {
-  const auto all_came = [&] {
-    for (const auto& peer : peers_)
-      if (!came(peer)) return false;
-    return true;
-  };
-  for (int look = 0; look < looks; ++look) {
-    if (all_came()) return true;
-    if (look == kQuickLooks) wake_sleepers();
-    pause_core();
-  }
-  return false;
 }
 
 }  // namespace tutti

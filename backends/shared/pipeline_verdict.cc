@@ -18,13 +18,16 @@ bool Pipeline::learn_verdict(Call& run, uint64_t chunk) {
     // A blocking call, before which all was over, for which some ranks have memory that all reach
     // and some have not: once more, behind the longest of what the ranks meant, with each in its
     // own way.
-    filled_ = reduced_ = drained_ = run.begin = end_of_all(run, chunk);
+    run.begin = end_of_all(run, chunk);
+    ring_.skip_to(run.begin);
     run.share_apart();
-    run.end = end_ = run.begin + run.chunks();
+    ring_.extend(run.chunks());
+    run.end = ring_.end();
     return false;
   }
   uint32_t verdict = 0;
-  for (const auto& peer : peers_) verdict |= peer.lines[slot_of(chunk)].call.verdict();
+  for (size_t rank = 0; rank < peers_.size(); ++rank)
+    verdict |= ring_.line(rank, chunk).call.verdict();
   run.state = verdict != 0 ? OperationState::vetoed : OperationState::failed;
   if (verdict == 0) {
     run.why =
@@ -35,10 +38,8 @@ bool Pipeline::learn_verdict(Call& run, uint64_t chunk) {
                           pair_.empty() ? "blocking calls" : "sends and receives that block",
                           pair_.empty() ? "all" : "both"));
     run.end = end_of_all(run, chunk);
-    end_ = std::max(end_, run.end);
   }
-  reduced_ = drained_ = run.end;
-  filled_ = std::max(filled_, run.end);
+  ring_.skip_to(run.end);
   std::erase(operations_, &run);
   return false;
 }
@@ -46,10 +47,10 @@ bool Pipeline::learn_verdict(Call& run, uint64_t chunk) {
 // Behind the longest of what the ranks meant by an operation.
 uint64_t Pipeline::end_of_all(const Call& run, uint64_t chunk) const {
   uint64_t end = run.end;
-  for (const auto& peer : peers_) {
-    const auto& call = peer.lines[slot_of(chunk)].call;
+  for (size_t rank = 0; rank < peers_.size(); ++rank) {
+    const auto& call = ring_.line(rank, chunk).call;
     const int64_t elements = elements_of_chunk(static_cast<Algorithm>(call.algorithm()),
-                                               call.kind(), call.dtype(), size(), call.count());
+                                               call.kind(), call.dtype(), call.count());
     if (elements > 0)
       end = std::max(end,
                      run.begin + static_cast<uint64_t>((call.count() + elements - 1) / elements));
@@ -62,26 +63,28 @@ bool Pipeline::differs_in_place_only(uint64_t chunk) const {
   const auto is_plain = [](uint8_t algorithm) {
     return algorithm == kDirect || algorithm == kOneShot || algorithm == kTwoShot;
   };
-  const auto& first = peers_[0].lines[slot_of(chunk)].call;
-  return std::ranges::all_of(peers_, [&](const Peer& peer) {
-    const auto& call = peer.lines[slot_of(chunk)].call;
-    return call.verdict() == 0 && is_plain(call.algorithm()) && call.kind() == first.kind() &&
-           call.dtype() == first.dtype() && call.op() == first.op() &&
-           call.extent == first.extent && call.subject == first.subject;
-  });
+  const auto& first = ring_.line(0, chunk).call;
+  for (size_t rank = 0; rank < peers_.size(); ++rank) {
+    const auto& call = ring_.line(rank, chunk).call;
+    const bool is_alike = call.verdict() == 0 && is_plain(call.algorithm()) &&
+                          call.kind() == first.kind() && call.dtype() == first.dtype() &&
+                          call.op() == first.op() && call.extent == first.extent &&
+                          call.subject == first.subject;
+    if (!is_alike) return false;
+  }
+  return true;
 }
 
 std::string Pipeline::describe_disagreement(uint64_t chunk) const {
-  const size_t slot = slot_of(chunk);
-  const bool are_allreduces = std::ranges::all_of(peers_, [&](const Peer& peer) {
-    return peer.lines[slot].call.kind() == CollectiveKind::allreduce;
-  });
+  bool are_allreduces = true;
+  for (size_t rank = 0; rank < peers_.size(); ++rank)
+    are_allreduces &= ring_.line(rank, chunk).call.kind() == CollectiveKind::allreduce;
   std::string text, first;
   bool look_alike = true;
   for (size_t rank = 0; rank < peers_.size(); ++rank) {
-    const auto& call = peers_[rank].lines[slot].call;
+    const auto& call = ring_.line(rank, chunk).call;
     char name[sizeof(NameLine)];
-    std::memcpy(name, peers_[rank].names[slot].text, sizeof name);
+    std::memcpy(name, peers_[rank].names[ChunkRing::slot_of(chunk)].text, sizeof name);
     name[sizeof name - 1] = 0;
     std::string said = are_allreduces ? "" : fmt::format("{} ", to_string(call.kind()));
     if (!pair_.empty()) said.clear();

@@ -32,11 +32,23 @@ class SharedMemory {
   virtual void ring(int rank) = 0;
 };
 
+/// How operations in shared memory are cut, alike on all ranks. A rank reads it once an operation.
+struct Geometry {
+  int64_t chunk_bytes = 256 << 10;  // of a chunk: a multiple of 64, 64 for each rank at least
+  /// Up to so many bytes of all ranks together every rank reads all of every rank's data, but waits
+  /// only once. At most those of a chunk.
+  int64_t one_shot_bytes = 128 << 10;
+  /// Shorter input is packed: to wait until all have read it costs more than a copy. More than fit
+  /// in a ChunkLine.
+  int64_t read_in_place_bytes = 16 << 10;
+};
+
 /// A Backend that runs what comes in queues (Launch::queue) straight in shared memory, and all else
-/// over `rest`. `memory->first()` must be shared_block_bytes() large.
+/// over `rest`. `memory->first()` must be shared_block_bytes() large for the same geometry.
 std::unique_ptr<Backend> make_shared_memory_backend(const Context& context,
                                                     std::unique_ptr<Backend> rest,
-                                                    std::unique_ptr<SharedMemory> memory);
-size_t shared_block_bytes();
+                                                    std::unique_ptr<SharedMemory> memory,
+                                                    const Geometry& geometry = {});
+size_t shared_block_bytes(const Geometry& geometry = {});
 
 }  // namespace tutti

@@ -17,9 +17,10 @@ namespace {
 class SharedMemoryBackend final : public Backend {
  public:
   SharedMemoryBackend(const Context& context, std::unique_ptr<Backend> rest,
-                      std::unique_ptr<SharedMemory> memory)
+                      std::unique_ptr<SharedMemory> memory, const Geometry& geometry)
       : rest_(std::move(rest)),
         memory_(std::move(memory)),
+        geometry_(geometry),
         rank_(context.rank),
         size_(context.size),
         capabilities_(rest_->capabilities()),
@@ -35,22 +36,24 @@ class SharedMemoryBackend final : public Backend {
       std::vector<std::byte*> blocks;
       for (int rank = 0; rank < size_; ++rank)
         blocks.push_back(memory_->first(rank) + kHeaderBytes +
-                         static_cast<size_t>(queue) * Pipeline::block_bytes());
-      pipelines_.push_back(
-          std::make_unique<Pipeline>(context.rank, *memory_, std::move(blocks), sleepers));
+                         static_cast<size_t>(queue) * Pipeline::block_bytes(geometry));
+      pipelines_.push_back(std::make_unique<Pipeline>(context.rank, *memory_, std::move(blocks),
+                                                      sleepers, geometry));
     }
     if (sizeof(SleepLine) + Pairs::bytes_of_words(size_) > kHeaderBytes) return;
     std::vector<std::byte*> words;
     for (int rank = 0; rank < size_; ++rank)
       words.push_back(memory_->first(rank) + sizeof(SleepLine));
-    pairs_.emplace(context.rank, *memory_, std::move(words), std::move(sleepers));
+    pairs_.emplace(context.rank, *memory_, words, std::move(sleepers), geometry);
   }
 
-  static size_t block_bytes() { return kHeaderBytes + kQueues * Pipeline::block_bytes(); }
+  static size_t block_bytes(const Geometry& geometry) {
+    return kHeaderBytes + kQueues * Pipeline::block_bytes(geometry);
+  }
 
   bool progress() override {
     if (is_asleep_) {
-      sleeper_->sleeps.store(0, std::memory_order_relaxed);
+      sleeper_->take_down();
       is_asleep_ = false;
     }
     bool moved = rest_->progress();
@@ -65,7 +68,7 @@ class SharedMemoryBackend final : public Backend {
     if (all_idle) return true;
     // Said before the last look: either that look sees what a peer publishes, or the peer sees
     // that this rank sleeps.
-    sleeper_->sleeps.store(1, std::memory_order_seq_cst);
+    sleeper_->put_up();
     is_asleep_ = true;
     for (const auto& pipeline : pipelines_)
       if (!pipeline->may_sleep()) return false;
@@ -113,7 +116,7 @@ class SharedMemoryBackend final : public Backend {
   }
   std::string_view algorithm(const Collective& collective) const override {
     if (!is_for_pipelines(collective)) return rest_->algorithm(collective);
-    return Pipeline::algorithm(collective, size_);
+    return Pipeline::algorithm(collective, size_, geometry_);
   }
   std::vector<int> missing(int queue) const override {
     auto ranks = pipelines_[static_cast<size_t>(queue)]->missing();
@@ -152,6 +155,7 @@ class SharedMemoryBackend final : public Backend {
 
   const std::unique_ptr<Backend> rest_;
   const std::unique_ptr<SharedMemory> memory_;
+  const Geometry geometry_;
   const int rank_;
   const int size_;
   const Capabilities capabilities_;
@@ -167,10 +171,14 @@ class SharedMemoryBackend final : public Backend {
 
 std::unique_ptr<Backend> make_shared_memory_backend(const Context& context,
                                                     std::unique_ptr<Backend> rest,
-                                                    std::unique_ptr<SharedMemory> memory) {
-  return std::make_unique<SharedMemoryBackend>(context, std::move(rest), std::move(memory));
+                                                    std::unique_ptr<SharedMemory> memory,
+                                                    const Geometry& geometry) {
+  return std::make_unique<SharedMemoryBackend>(context, std::move(rest), std::move(memory),
+                                               geometry);
 }
 
-size_t shared_block_bytes() { return SharedMemoryBackend::block_bytes(); }
+size_t shared_block_bytes(const Geometry& geometry) {
+  return SharedMemoryBackend::block_bytes(geometry);
+}
 
 }  // namespace tutti

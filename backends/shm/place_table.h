@@ -2,19 +2,20 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 
 #include "tutti/backends/shared/shared_memory.h"
+#include "tutti/base/sync.h"
 
 namespace tutti {
 
 /// Where addresses lie, for readers that never wait. It changes seldom; a thread that reads
 /// meanwhile reads again. One writer at a time.
-class PlaceTable {
+template <class Sync>
+class PlaceTableOf {
  public:
   struct Span {
     uint64_t place;
@@ -51,19 +52,22 @@ class PlaceTable {
       const uint64_t place = look_up(data, bytes);
       // The rows were read with acquire: this load cannot come before them.
       if (before % 2 == 0 && version_.load(std::memory_order_relaxed) == before) return place;
+      Sync::pause();
     }
   }
 
  private:
+  template <class T>
+  using Atomic = typename Sync::template Atomic<T>;
   struct Row {
-    std::atomic<uint64_t> place{0};
-    std::atomic<size_t> bytes{0};  // 0: free
-    std::atomic<const std::byte*> data{nullptr};
+    Atomic<uint64_t> place{0};
+    Atomic<size_t> bytes{0};  // 0: free
+    Atomic<const std::byte*> data{nullptr};
   };
   struct Block {
     std::array<Row, 16> rows;
-    std::atomic<const Block*> after{nullptr};  // of the readers
-    std::unique_ptr<Block> next;               // of the writer
+    Atomic<const Block*> after{nullptr};  // of the readers
+    std::unique_ptr<Block> next;          // of the writer
   };
 
   static Span read(const Row& row) {
@@ -90,8 +94,9 @@ class PlaceTable {
     return SharedMemory::kNowhere;
   }
 
-  std::atomic<uint64_t> version_{0};  // odd: a row is being written
+  Atomic<uint64_t> version_{0};  // odd: a row is being written
   Block first_;
 };
+using PlaceTable = PlaceTableOf<Threads>;
 
 }  // namespace tutti

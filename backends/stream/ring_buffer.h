@@ -3,14 +3,16 @@
 #include <sys/uio.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <string>
+#include <string_view>
 
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
+#include "tutti/base/sync.h"
 #include "tutti/kernels/destination_choice.h"
 
 namespace tutti {
@@ -23,13 +25,17 @@ namespace tutti {
 /// doorbell; the side that moved its position takes the other's flag down and rings. Flags and
 /// positions are sequentially consistent: either the sleeper sees the new position, or the mover
 /// sees the flag. A side that is awake takes its own flag down, so that the mover need not ring.
-struct RingControl {
-  alignas(64) std::atomic<uint64_t> head{0};             // bytes written; the producer's
-  alignas(64) std::atomic<uint64_t> tail{0};             // bytes read; the consumer's
-  alignas(64) std::atomic<uint32_t> consumer_sleeps{0};  // set by the consumer, taken by the other
-  alignas(64) std::atomic<uint32_t> producer_sleeps{0};  // the other way round
+template <class Sync>
+struct RingControlOf {
+  template <class T>
+  using Atomic = typename Sync::template Atomic<T>;
+  alignas(64) Atomic<uint64_t> head{0};             // bytes written; the producer's
+  alignas(64) Atomic<uint64_t> tail{0};             // bytes read; the consumer's
+  alignas(64) Atomic<uint32_t> consumer_sleeps{0};  // set by the consumer, taken by the other
+  alignas(64) Atomic<uint32_t> producer_sleeps{0};  // the other way round
 };
-static_assert(std::atomic<uint64_t>::is_always_lock_free);
+using RingControl = RingControlOf<Threads>;
+static_assert(decltype(RingControl::head)::is_always_lock_free);
 static_assert(sizeof(RingControl) == 256);
 
 namespace detail {
@@ -42,15 +48,18 @@ inline uint64_t checked_ring_position(uint64_t now, uint64_t before, uint64_t mo
   return now;
 }
 
-inline bool take_flag(std::atomic<uint32_t>& flag) {
+template <class Flag>
+bool take_flag(Flag& flag) {
   return flag.load(std::memory_order_seq_cst) != 0 &&
          flag.exchange(0, std::memory_order_seq_cst) != 0;
 }
 
 /// One side's own flag. The side's thread alone puts it up; it or the other side takes it down.
+template <class Sync>
 class SleepFlag {
  public:
-  explicit SleepFlag(std::atomic<uint32_t>& flag) : flag_(&flag) {}
+  using Flag = typename Sync::template Atomic<uint32_t>;
+  explicit SleepFlag(Flag& flag) : flag_(&flag) {}
   void put_up() {
     flag_->store(1, std::memory_order_seq_cst);
     is_up_ = true;
@@ -63,16 +72,17 @@ class SleepFlag {
   }
 
  private:
-  std::atomic<uint32_t>* flag_;
+  Flag* flag_;
   bool is_up_ = false;
 };
 
 }  // namespace detail
 
 /// The writing end. One thread at a time; the memory is borrowed. Capacity: a power of two.
-class RingProducer {
+template <class Sync>
+class RingProducerOf {
  public:
-  RingProducer(RingControl& control, std::span<std::byte> memory)
+  RingProducerOf(RingControlOf<Sync>& control, std::span<std::byte> memory)
       : control_(&control), memory_(memory), sleeps_(control.producer_sleeps) {}
 
   /// Copies in as much as fits; returns how much.
@@ -127,23 +137,29 @@ class RingProducer {
   void place(const std::byte* bytes, size_t count, Destination destination) {
     const size_t at = head_ & (memory_.size() - 1);
     const size_t first = std::min(count, memory_.size() - at);
+    Sync::writes(memory_.data() + at, first);
     copy_to(destination, memory_.data() + at, bytes, first);
-    if (count > first) copy_to(destination, memory_.data(), bytes + first, count - first);
+    if (count > first) {
+      Sync::writes(memory_.data(), count - first);
+      copy_to(destination, memory_.data(), bytes + first, count - first);
+    }
     head_ += count;
   }
 
-  RingControl* control_;
+  RingControlOf<Sync>* control_;
   std::span<std::byte> memory_;
   uint64_t head_ = 0;  // own; never read back from shared memory
   uint64_t tail_ = 0;  // as last seen
-  detail::SleepFlag sleeps_;
+  detail::SleepFlag<Sync> sleeps_;
   DestinationChoice destination_;
 };
+using RingProducer = RingProducerOf<Threads>;
 
 /// The reading end. One thread at a time; the memory is borrowed.
-class RingConsumer {
+template <class Sync>
+class RingConsumerOf {
  public:
-  RingConsumer(RingControl& control, std::span<const std::byte> memory)
+  RingConsumerOf(RingControlOf<Sync>& control, std::span<const std::byte> memory)
       : control_(&control), memory_(memory), sleeps_(control.consumer_sleeps) {}
 
   /// Copies out as much as there is, up to bytes.size(); returns how much.
@@ -153,10 +169,28 @@ class RingConsumer {
     if (count == 0) return 0;
     const size_t at = tail_ & (memory_.size() - 1);
     const size_t first = std::min(count, memory_.size() - at);
+    Sync::reads(memory_.data() + at, first);
     std::memcpy(bytes.data(), memory_.data() + at, first);
-    if (count > first) std::memcpy(bytes.data() + first, memory_.data(), count - first);
+    if (count > first) {
+      Sync::reads(memory_.data(), count - first);
+      std::memcpy(bytes.data() + first, memory_.data(), count - first);
+    }
     tail_ += count;
     control_->tail.store(tail_, std::memory_order_seq_cst);
+    return count;
+  }
+  /// read() of a ring whose producer may be gone. Where nothing is there it calls look_for_end(),
+  /// which says what was seen of the producer's end, and nothing while it is there. Throws
+  /// Error(peer_lost) with that text once all is read.
+  template <class LookForEnd>
+  size_t read_until_end(std::span<std::byte> bytes, const LookForEnd& look_for_end) {
+    size_t count = read(bytes);
+    if (count > 0) return count;
+    const std::string_view end = look_for_end();
+    if (end.empty()) return 0;
+    // The producer may have written more between the read and its end.
+    count = read(bytes);
+    if (count == 0) throw Error(ErrorCode::peer_lost, std::string(end));
     return count;
   }
   /// After a read: true if the producer sleeps and must be rung.
@@ -176,11 +210,12 @@ class RingConsumer {
     head_ = detail::checked_ring_position(head, head_, memory_.size() - (head_ - tail_));
   }
 
-  RingControl* control_;
+  RingControlOf<Sync>* control_;
   std::span<const std::byte> memory_;
   uint64_t head_ = 0;  // as last seen
   uint64_t tail_ = 0;  // own; never read back from shared memory
-  detail::SleepFlag sleeps_;
+  detail::SleepFlag<Sync> sleeps_;
 };
+using RingConsumer = RingConsumerOf<Threads>;
 
 }  // namespace tutti

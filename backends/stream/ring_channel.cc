@@ -3,7 +3,6 @@
 #include <sys/epoll.h>
 
 #include <bit>
-#include <string>
 #include <utility>
 
 namespace tutti {
@@ -20,14 +19,8 @@ size_t RingChannel::write(std::span<const iovec> parts) {
 
 size_t RingChannel::read(std::span<std::byte> bytes) {
   may_be_rung_ |= in_.disarm();
-  size_t count = in_.read(bytes);
-  if (count == 0) {
-    const auto end = look_for_end(false);
-    if (end.empty()) return 0;
-    // What the peer wrote before its end is still here.
-    count = in_.read(bytes);
-    if (count == 0) throw Error(ErrorCode::peer_lost, std::string(end));
-  }
+  const size_t count = in_.read_until_end(bytes, [this] { return look_for_end(false); });
+  if (count == 0) return 0;
   if (in_.producer_wants_bell()) peer_.ring();
   moved_ = true;
   return count;

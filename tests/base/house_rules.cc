@@ -39,10 +39,7 @@ constexpr std::array<ImpureFile, 2> kImpure = {{
      "Threads of the program wait for a Work and read its result: it has a lock and atomics."},
 }};
 
-constexpr std::array<LargeClass, 7> kLargeClasses = {{
-    {"backends/shared/pipeline_call.h", "Call", 35,
-     "It is all that one collective over shared memory needs; its chunks become a part of their "
-     "own."},
+constexpr std::array<LargeClass, 6> kLargeClasses = {{
     {"backends/ucx/ucx_message.h", "UcxTransfer", 32,
      "It is one transfer of several protocols, whose states share its fields."},
     {"backends/ucx/ucx_transport.h", "UcxTransport", 42,

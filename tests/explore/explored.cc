@@ -86,12 +86,14 @@ void Explored::pause() {
 
 Clock::time_point Explored::now() { return run() != nullptr ? run()->now() : Clock::now(); }
 
-void Explored::reads(const void* data) {
-  if (run() != nullptr) run()->reads(data);
+void Explored::reads(const void* data, size_t bytes) {
+  if (run() == nullptr) return;
+  for (size_t i = 0; i < bytes; ++i) run()->reads(static_cast<const std::byte*>(data) + i);
 }
 
-void Explored::writes(const void* data) {
-  if (run() != nullptr) run()->writes(data);
+void Explored::writes(const void* data, size_t bytes) {
+  if (run() == nullptr) return;
+  for (size_t i = 0; i < bytes; ++i) run()->writes(static_cast<const std::byte*>(data) + i);
 }
 
 }  // namespace tutti::explore

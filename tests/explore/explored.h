@@ -5,6 +5,7 @@
 #include <bit>
 #include <chrono>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <mutex>
@@ -231,8 +232,9 @@ struct Explored {
   static void yield() { pause(); }
   /// Stands still but for timeouts, and while all threads wait for each other's writes.
   static Clock::time_point now();
-  static void reads(const void* data);
-  static void writes(const void* data);
+  /// Each byte is checked by itself.
+  static void reads(const void* data, size_t bytes = 1);
+  static void writes(const void* data, size_t bytes = 1);
 };
 
 }  // namespace tutti::explore

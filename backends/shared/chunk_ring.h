@@ -1,0 +1,330 @@
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "tutti/backends/shared/sleep_line.h"
+#include "tutti/base/sync.h"
+#include "tutti/collectives/collective.h"
+
+namespace tutti {
+
+/// The operation that begins with a chunk, as its rank tells it. In whole words: what is written in
+/// smaller parts than it is read has to reach the cache in between.
+struct ChunkCall {
+  uint64_t how = 0;      // verdict (32 bits), dtype, op, algorithm, kind (8 each)
+  uint64_t extent = 0;   // elements (48 bits), root (16)
+  uint64_t subject = 0;  // hash of its name, scale and counts, if they are not agreed on already
+
+  uint32_t verdict() const { return static_cast<uint32_t>(how); }
+  DataType dtype() const { return static_cast<DataType>(how >> 32 & 0xff); }
+  ReduceOp op() const { return static_cast<ReduceOp>(how >> 40 & 0xff); }
+  uint8_t algorithm() const { return static_cast<uint8_t>(how >> 48 & 0xff); }
+  CollectiveKind kind() const { return static_cast<CollectiveKind>(how >> 56); }
+  int64_t count() const { return static_cast<int64_t>(extent & kMostCount); }
+  int root() const { return static_cast<int>(extent >> kCountBits); }
+  void tell(CollectiveKind kind, DataType dtype, ReduceOp op, uint8_t algorithm, int64_t elements,
+            int root, uint64_t named, uint32_t verdict) {
+    how = verdict | static_cast<uint64_t>(dtype) << 32 | static_cast<uint64_t>(op) << 40 |
+          static_cast<uint64_t>(algorithm) << 48 | static_cast<uint64_t>(kind) << 56;
+    extent = static_cast<uint64_t>(elements) | static_cast<uint64_t>(root) << kCountBits;
+    subject = named;
+  }
+  static constexpr int kCountBits = 48;
+  static constexpr uint64_t kMostCount = (uint64_t{1} << kCountBits) - 1;
+  // In one branch: this stands between seeing the peers and reducing.
+  bool operator==(const ChunkCall& other) const {
+    return ((how ^ other.how) | (extent ^ other.extent) | (subject ^ other.subject)) == 0;
+  }
+};
+
+/// What ranks tell each other about one chunk, in memory of the rank that writes it. No other
+/// rank writes to it. A payload that fits lies here, so that flag and data are one transfer.
+template <class Sync>
+struct alignas(128) ChunkLineOf {
+  typename Sync::template Atomic<uint64_t> in{0};  // one more than the chunk whose input is here
+  typename Sync::template Atomic<uint64_t> retired{0};  // chunks that its rank reads no more
+  ChunkCall call;
+  static constexpr size_t kPayload = 88;
+  std::byte payload[kPayload];
+};
+using ChunkLine = ChunkLineOf<Threads>;
+static_assert(sizeof(ChunkLine) == 128);
+
+/// What a rank tells about its own progress.
+template <class Sync>
+struct alignas(128) ProgressLineOf {
+  typename Sync::template Atomic<uint64_t> out{0};  // one more than the last chunk with a result
+  typename Sync::template Atomic<uint64_t> retired{0};
+};
+using ProgressLine = ProgressLineOf<Threads>;
+
+/// One rank's view of a queue of chunks that all ranks fill, reduce and drain together. Chunks have
+/// growing numbers; each lies in one of kSlots slots of every rank, which are used in turn. On each
+/// rank a chunk goes this way:
+///
+///   free --publish_filled--> filled --publish_reduced--> reduced --drained--> drained --> retired
+///                               \---------finish_reduced (no third stage)------/
+///
+///   it may be filled   once all ranks have retired the chunk that was in its slot before
+///   it may be reduced  once all ranks have filled it
+///   it may be drained  once all ranks have reduced it
+///   it is retired      once its rank has told that it is drained: with the next word of the rank
+///                      to its peers, or by publish_retired()
+///
+///   the ring:  flowing --stop_at(chunk)--> stopped at that chunk --begin_epoch--> flowing
+///              flowing, stopped --abort--> aborted, for good
+///
+/// Nothing from the chunk on at which the ring is stopped is filled, reduced or drained; what was
+/// before goes on. Every word has one writer; numbers only grow. One thread at a time, except
+/// abort(), which any thread may call.
+template <class Sync, size_t kSlotCount = 4>
+class alignas(64) ChunkRingOf {
+ public:
+  using Line = ChunkLineOf<Sync>;
+  using Progress = ProgressLineOf<Sync>;
+  using SleepLines = std::vector<SleepLineOf<Sync>*>;
+  /// Of each rank, this one too.
+  struct Peer {
+    Line* lines = nullptr;  // one a slot
+    Progress* progress = nullptr;
+    uint64_t retired = 0;  // as last seen
+  };
+  enum class Stage : uint8_t { none, fill, reduce, drain };
+
+  static constexpr size_t kSlots = kSlotCount;
+  static constexpr size_t slot_of(uint64_t chunk) { return chunk % kSlots; }
+
+  /// `sleepers`: of each rank.
+  ChunkRingOf(int rank, std::vector<Peer> peers, SleepLines sleepers)
+      : peers_(std::move(peers)),
+        sleepers_(std::move(sleepers)),
+        rank_(static_cast<size_t>(rank)),
+        own_lines_(peers_[rank_].lines),
+        own_progress_(peers_[rank_].progress) {}
+
+  size_t size() const { return peers_.size(); }
+  Line& line(size_t rank, uint64_t chunk) const { return peers_[rank].lines[slot_of(chunk)]; }
+  Line& own_line(uint64_t chunk) const { return own_lines_[slot_of(chunk)]; }
+  const Progress& own_progress() const { return *own_progress_; }
+
+  /// One past the last chunk: that there is; that this rank has filled, reduced, drained.
+  uint64_t end() const { return end_; }
+  uint64_t filled() const { return filled_; }
+  uint64_t reduced() const { return reduced_; }
+  uint64_t drained() const { return drained_; }
+
+  // --- What the ring is to carry ---
+  /// Adds so many chunks; returns the first one.
+  uint64_t extend(uint64_t chunks) {
+    const uint64_t first = end_;
+    end_ += chunks;
+    return first;
+  }
+  /// All before this chunk is over on all ranks, whatever became of it: they know so from what all
+  /// have told with a chunk.
+  void skip_to(uint64_t chunk) {
+    reduced_ = drained_ = chunk;
+    filled_ = std::max(filled_, chunk);
+    end_ = std::max(end_, chunk);
+  }
+  /// The ring is empty and flows again, from this chunk on. All ranks have left what was before.
+  void begin_epoch(uint64_t first) {
+    retired_ = end_ = filled_ = reduced_ = drained_ = told_retired_ = first;
+    for (auto& peer : peers_) peer.retired = first;
+    stopped_at_ = kNever;
+  }
+  void stop_at(uint64_t chunk) { stopped_at_ = std::min(stopped_at_, chunk); }
+  void abort() { aborted_.store(true); }
+  bool is_aborted() const { return aborted_.load(std::memory_order_relaxed); }
+
+  // --- What may be done now ---
+  /// Whether all is over and the next chunk, once there is one, may be filled at once.
+  bool can_begin() {
+    return drained_ == end_ && stopped_at_ == kNever && !is_aborted() && has_free_slot();
+  }
+  bool can_fill() { return filled_ != end_ && filled_ < stopped_at_ && has_free_slot(); }
+  bool can_reduce() const {
+    return reduced_ != filled_ && reduced_ < stopped_at_ && all_filled(reduced_);
+  }
+  bool can_drain() const {
+    return drained_ != reduced_ && drained_ < stopped_at_ && all_reduced(drained_);
+  }
+  /// Chunks are drained in order, so one that `ends_when_reduced()` waits until all before is
+  /// drained. A filled chunk in reserve keeps the others busy while this rank reduces.
+  template <class EndsWhenReduced>
+  Stage next_stage(const EndsWhenReduced& ends_when_reduced) {
+    const bool fillable = can_fill();
+    if (fillable && filled_ - reduced_ < 2) return Stage::fill;
+    if (can_reduce() && (drained_ == reduced_ || !ends_when_reduced())) return Stage::reduce;
+    if (can_drain()) return Stage::drain;
+    return fillable ? Stage::fill : Stage::none;
+  }
+  /// Whether a rank has not come to this chunk.
+  bool lacks(size_t rank, uint64_t chunk) const {
+    return line(rank, chunk).in.load(std::memory_order_acquire) <= chunk;
+  }
+
+  /// Of a chunk that all have filled: whether all told the same operation with it.
+  bool all_tell_alike(uint64_t chunk) const {
+    read_lines(chunk);
+    const auto& mine = own_line(chunk).call;
+    const size_t slot = slot_of(chunk);
+    for (const auto& peer : peers_)
+      if (!(peer.lines[slot].call == mine)) return false;
+    return true;
+  }
+
+  // --- What was done. What is published is seen by peers that look later, but not by those that
+  // sleep: wake_sleepers() follows before this rank sleeps or its caller goes on. ---
+  void publish_filled() {
+    auto& line = own_line(filled_);
+    Sync::writes(&line.call);
+    // Not in the progress line too: peers read that one, and to write it anew would wait for them.
+    line.retired.store(drained_, std::memory_order_release);
+    told_retired_ = drained_;
+    ++messages_;
+    publish(line.in, ++filled_);
+  }
+  void publish_reduced() {
+    own_progress_->retired.store(drained_, std::memory_order_release);
+    told_retired_ = drained_;
+    ++messages_;
+    publish(own_progress_->out, ++reduced_);
+  }
+  /// The chunk needs no third stage. Nothing is told.
+  void finish_reduced() {
+    read_lines(reduced_);
+    drained_ = ++reduced_;
+  }
+  void finish_drained() {
+    read_lines(drained_);
+    ++drained_;
+  }
+  /// Others may wait for a slot with which this rank is done, while it waits for them. False: they
+  /// know of all.
+  bool publish_retired() {
+    if (drained_ == told_retired_) return false;
+    told_retired_ = drained_;
+    publish(own_progress_->retired, drained_);
+    return true;
+  }
+  /// Calls ring(rank) for each peer that sleeps, if anything was published since the last time. The
+  /// fence holds up all reading until the published word has got this core's line back from the
+  /// peers, so this is called where that costs nothing.
+  template <class Ring>
+  void wake_sleepers(Ring ring) {
+    if (std::exchange(has_published_, false)) look_for_sleepers(ring);
+  }
+  /// After this rank has put up its SleepLine: whether there is nothing to do, and nothing to tell.
+  template <class EndsWhenReduced>
+  bool may_sleep(const EndsWhenReduced& ends_when_reduced) {
+    return next_stage(ends_when_reduced) == Stage::none && drained_ == told_retired_;
+  }
+
+  // --- Waiting for the peers, within so many looks ---
+  template <class Ring>
+  bool await_filled(int looks, uint64_t chunk, Ring ring) {
+    return await(
+        looks, [&] { return all_filled(chunk); }, ring);
+  }
+  template <class Ring>
+  bool await_reduced(int looks, uint64_t chunk, Ring ring) {
+    return await(
+        looks, [&] { return all_reduced(chunk); }, ring);
+  }
+
+  /// Chunks told to the peers.
+  uint64_t messages() const { return messages_; }
+
+ private:
+  static constexpr uint64_t kNever = ~uint64_t{0};
+  static constexpr int kQuickLooks = 16;  // in which peers come that do not sleep
+
+  using Word = typename Sync::template Atomic<uint64_t>;
+
+  // A slot is free when all ranks have retired the chunk that was in it before.
+  bool has_free_slot() { return filled_ - retired_ < kSlots || learn_retired(); }
+  bool learn_retired();
+  bool all_filled(uint64_t chunk) const {
+    const size_t slot = slot_of(chunk);
+    for (const auto& peer : peers_)
+      if (peer.lines[slot].in.load(std::memory_order_seq_cst) <= chunk) return false;
+    read_lines(chunk);
+    return true;
+  }
+  bool all_reduced(uint64_t chunk) const {
+    for (const auto& peer : peers_)
+      if (peer.progress->out.load(std::memory_order_seq_cst) <= chunk) return false;
+    return true;
+  }
+  // This rank reads what all ranks told with a chunk, from when all have filled it until it is
+  // drained.
+  void read_lines(uint64_t chunk) const {
+    for (const auto& peer : peers_) Sync::reads(&peer.lines[slot_of(chunk)].call);
+  }
+  template <class Ring>
+  [[gnu::noinline]] void look_for_sleepers(Ring ring) {
+    Sync::fence();
+    for (size_t rank = 0; rank < sleepers_.size(); ++rank)
+      if (rank != rank_ && sleepers_[rank]->take()) ring(static_cast<int>(rank));
+  }
+  void publish(Word& word, uint64_t value) {
+    word.store(value, std::memory_order_release);
+    has_published_ = true;
+  }
+  // With a pause between the looks: each takes the line from the peer that is about to write it.
+  template <class Came, class Ring>
+  bool await(int looks, const Came& came, Ring ring) {
+    for (int look = 0; look < looks; ++look) {
+      if (came()) return true;
+      if (look == kQuickLooks) wake_sleepers(ring);
+      Sync::pause();
+    }
+    return false;
+  }
+
+  std::vector<Peer> peers_;
+  uint64_t end_ = 0;  // one past the last chunk
+  uint64_t filled_ = 0, reduced_ = 0, drained_ = 0;
+  uint64_t retired_ = 0;  // chunks with which all ranks were done when last looked at
+  // --- the next cache line ---
+  uint64_t stopped_at_ = kNever;  // kNever: the ring flows
+  uint64_t told_retired_ = 0;
+  uint64_t messages_ = 0;
+  const SleepLines sleepers_;
+  const size_t rank_;
+  Line* const own_lines_;
+  Progress* const own_progress_;
+  bool has_published_ = false;  // and not looked yet which peers sleep
+  typename Sync::template Atomic<bool> aborted_{false};
+};
+
+// Out of the way of who finds a free slot without it.
+template <class Sync, size_t kSlotCount>
+[[gnu::noinline]] bool ChunkRingOf<Sync, kSlotCount>::learn_retired() {
+  const uint64_t needed = filled_ - kSlots + 1;
+  retired_ = drained_;
+  for (auto& peer : peers_) {
+    if (peer.lines == own_lines_) continue;
+    // Told with whatever the peer published last, which is in most cases what this rank read last.
+    const auto look = [&](const Word& word) {
+      peer.retired = std::max(peer.retired, word.load(std::memory_order_seq_cst));
+      return peer.retired >= needed;
+    };
+    bool is_enough = look(peer.lines[slot_of(filled_ - 1)].retired);
+    for (size_t slot = 0; slot < kSlots && !is_enough; ++slot)
+      is_enough = look(peer.lines[slot].retired);
+    if (!is_enough) look(peer.progress->retired);
+    retired_ = std::min(retired_, peer.retired);
+  }
+  return retired_ >= needed;
+}
+
+using ChunkRing = ChunkRingOf<Threads>;
+
+}  // namespace tutti
