@@ -1,6 +1,6 @@
 // The bell that wakes the engine, against threads that ring it at any moment.
 
-#include "tutti/core/engine/wake_bell.h"
+#include "tutti/core/threads/wake_bell.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "tutti/core/engine/token.h"
+#include "tutti/core/threads/token.h"
 
 #include <gtest/gtest.h>
 
