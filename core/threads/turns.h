@@ -123,8 +123,8 @@ class TurnsOf {
   bool woken_by_peers_ = false;  // the background thread alone: the last time, not by bell_
 
   typename Sync::Mutex mutex_;           // guards the following
-  typename Sync::Condition drivers_;
-  typename Sync::Condition background_;
+  typename Sync::Condition drivers_;     // of all threads but one
+  typename Sync::Condition background_;  // of that one alone, so that notify_one() finds it
   bool naps_ = false;                    // the background thread is in nap()
   Time left_idle_at_;                    // when the last driver left, if nothing was pending then
   Time sleeping_until_ = Time::max();
@@ -251,7 +251,8 @@ void TurnsOf<Sync>::serve(Machine& machine) {
   life_.wait(Life::unborn);
   Lock lock(mutex_);
   while (!is_ending()) {
-    if (nap(lock)) continue;
+    // The mutex was free during a nap, so that end() may have come.
+    if (nap(lock) || is_ending()) continue;
     if (!token_.take_in_background_or_park()) {
       background_.wait(lock);
       token_.background_unparks();
@@ -283,7 +284,7 @@ void TurnsOf<Sync>::serve(Machine& machine) {
   }
   auto ending = Life::ending;
   life_.compare_exchange_strong(ending, Life::ended);
-  background_.notify_all();
+  drivers_.notify_all();
 }
 
 template <class Sync>
@@ -306,13 +307,13 @@ void TurnsOf<Sync>::end() {
 template <class Sync>
 bool TurnsOf<Sync>::ended_by(Time deadline) {
   Lock lock(mutex_);
-  background_.notify_all();
+  background_.notify_one();
   while (life() == Life::ending) {
     if (has_passed(deadline)) {
       life_ = Life::stranded;
       return false;
     }
-    background_.wait_until(lock, deadline);
+    drivers_.wait_until(lock, deadline);
   }
   return true;
 }
