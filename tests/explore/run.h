@@ -1,0 +1,206 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/explore/choices.h"
+#include "tests/explore/explored.h"
+#include "tests/explore/explorer.h"
+#include "tests/explore/fiber.h"
+
+namespace tutti::explore {
+
+/// A hash of what `hash` is of, and then `what`.
+inline uint64_t mixed(uint64_t hash, uint64_t what) {
+  hash = ((hash ^ (hash >> 29)) + what + 1) * 0x9e3779b97f4a7c15;
+  return hash ^ (hash >> 32);
+}
+
+/// A store that its thread has made and the others have not seen yet.
+struct DelayedStore {
+  Cell* cell;
+  uint64_t value;
+  Message message;
+};
+
+/// A thread of a run. Thread 0 makes the model and checks it, before and after all others.
+struct RunThread {
+  enum class State : uint8_t {
+    ready,
+    locking,    // until the mutex `lock` is free
+    waiting,    // on a condition; then it needs the mutex `lock`
+    awaiting,   // a notify of an atomic
+    listening,  // to a bell
+    paused,     // until another thread has written something
+    over
+  };
+
+  Fiber fiber;  // the stack is kept for the next run
+
+  /// What is new in each run.
+  struct {
+    const Model::Thread* model = nullptr;
+    State state = State::ready;
+    const Object* at = nullptr;  // what it waits at
+    Mutex* lock = nullptr;
+    Clock::time_point deadline = Clock::time_point::max();
+    uint64_t own_writes = 0;     // that changed something
+    uint64_t seen_writes = 0;    // the others' when its last pause ended
+    int pauses_at_one_cost = 0;  // that it may still pass
+    VectorClock clock;
+    Message fence;         // what relaxed stores after a fence carry
+    VectorClock unfenced;  // what relaxed loads have seen, for the next fence to receive
+    uint64_t history = 0;  // a hash of all that it has done and read
+    std::vector<DelayedStore> buffer;
+    bool is_draining = false;
+  } now;
+};
+
+/// One run of a model at a time: its threads, what they see of each other, and which goes on.
+class Run {
+ public:
+  Run(Choices& choices, const Bounds& bounds);
+
+  /// The run that operations of the policy belong to. Null outside of runs.
+  static Run* current() { return current_; }
+
+  /// One run from the start. False: it failed.
+  bool make(const std::function<void(Model&)>& build);
+  const std::string& failure() const { return failure_; }
+  const std::string& trace() const { return trace_; }
+
+  // --- operations, called by the policy ---
+  uint32_t enter(const Object& object, Object::Kind kind);
+  void leave(const Object& object);
+  uint64_t load(const Cell& cell, std::memory_order order);
+  void store(Cell& cell, uint64_t value, std::memory_order order);
+  uint64_t begin_change(Cell& cell, const char* operation);
+  void change(Cell& cell, uint64_t value, std::memory_order order);
+  void keep(const Cell& cell, std::memory_order order);
+  void wait(const Cell& cell, uint64_t old, std::memory_order order);
+  void notify(const Object& object, RunThread::State waiters, bool all);
+  void lock(Mutex& mutex);
+  bool try_lock(Mutex& mutex);
+  void unlock(Mutex& mutex);
+  bool wait_until(Condition& condition, Mutex& mutex, Clock::time_point when);  // true: timeout
+  void ring(const Bell& bell);
+  void silence(const Bell& bell);
+  bool wait(const Bell& bell, std::chrono::microseconds most);
+  void fence();
+  void pause();
+  Clock::time_point now();
+  void reads(const void* data);
+  void writes(const void* data);
+  /// Ends the run; does not return in a thread of the model.
+  void fail(std::string text);
+  void name(const void* object, const char* name) { names_.push_back({object, name}); }
+
+ private:
+  using State = RunThread::State;
+  enum class Way : uint8_t {
+    on,
+    timeout,    // before anything else has happened
+    spurious,   // out of the wait on a condition
+    regardless  // of a pause, although nobody has written
+  };
+  struct Option {
+    int thread;
+    Way way;
+  };
+  using Options = std::array<Option, 3 * kMostThreads>;
+  struct Known {           // an object
+    const Object* object;  // null: it is gone
+    Object::Kind kind;
+    int of_its_kind;
+  };
+  struct Plain {  // data without atomics
+    const void* data;
+    int writer;
+    uint16_t written;
+    VectorClock read;
+  };
+  struct Step {  // a line of the trace
+    int thread;
+    const char* operation;
+    const void* object;  // null: none
+    int known;           // its number among objects_, -1: plain data
+    std::optional<uint64_t> value;
+    const char* how;
+  };
+  struct Failed {};
+
+  // scheduling: run.cc
+  void reset();
+  static void run_thread();
+  void end_thread();
+  auto& me() { return threads_[running_].now; }
+  bool is_enabled(int thread) const;
+  uint64_t others_writes(int thread) const { return writes_ - threads_[thread].now.own_writes; }
+  void point();
+  void block();
+  int add_others(Options& options, int count) const;
+  int add_paid(Options& options, int count) const;
+  void pick(const Options& options, int free, int count);
+  void go_on_with(Option option);
+  bool let_time_pass(Options& options);
+  uint64_t state() const;
+
+  // memory: run_memory.cc and run_locks.cc
+  void check(const Object& object);
+  void learn(uint64_t what);
+  uint64_t hashed(const Cell& cell, uint64_t value);
+  Message send(std::memory_order order);
+  void receive(const Message& message, std::memory_order order);
+  uint64_t seen_by_me(const Cell& cell, std::memory_order order);
+  void settle(const Cell& cell, int by);
+  void drain(int thread, size_t stores);
+  void drain_all();
+  void commit(int thread, Cell& cell, uint64_t value, const Message& message);
+  void wrote(int thread);
+  void acquire(Mutex& mutex);
+  void release(Mutex& mutex);
+  void set_bell(const Bell& bell, bool is_rung, const Message& message);
+  Plain& plain(const void* data);
+
+  // words: run_trace.cc
+  void note(const char* operation) { steps_.push_back({running_, operation, nullptr, -1, {}, ""}); }
+  void note(const char* operation, const Object& object, std::optional<uint64_t> value = {},
+            const char* how = "") {
+    const auto known = static_cast<int>(object.number());
+    steps_.push_back({running_, operation, &object, known, value, how});
+  }
+  std::string describe(const void* object, int known) const;
+  std::string thread_name(int thread) const;
+  std::string who_waits() const;
+  std::string written_trace() const;
+
+  static Run* current_;
+
+  Choices& choices_;
+  const Bounds bounds_;
+  std::vector<RunThread> threads_;  // the first count_ take part
+  int count_ = 1;
+  int running_ = 0;
+  Clock::time_point now_;
+  uint64_t writes_ = 0;         // that changed something, of all threads
+  int idle_ = 0;                // how often threads went on since then although nobody had written
+  int last_idle_ = 0;           // the thread that did so last
+  uint64_t memory_ = 0;         // a hash of all atomics, locks and bells
+  const char* changing_ = "";   // the read-modify-write that has begun
+  std::vector<Known> objects_;  // by number
+  std::array<int, 4> of_kind_{};
+  std::vector<Plain> plain_;
+  std::vector<uint64_t> pointers_;  // hashes take their places here, as addresses are of no order
+  std::vector<Step> steps_;
+  std::vector<std::pair<const void*, const char*>> names_;
+  bool may_throw_ = false;  // thread 0 may leave by an exception
+  bool is_failed_ = false;
+  std::string failure_, trace_;
+};
+
+}  // namespace tutti::explore
