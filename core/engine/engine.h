@@ -1,27 +1,27 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
-#include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "tutti/backends/backend.h"
 #include "tutti/base/process/fork_guard.h"
 #include "tutti/core/engine/callback_queue.h"
+#include "tutti/core/engine/device_waits.h"
+#include "tutti/core/engine/ending.h"
 #include "tutti/core/engine/entry_table.h"
 #include "tutti/core/engine/launcher_voice.h"
 #include "tutti/core/engine/retired.h"
-#include "tutti/core/engine/token.h"
-#include "tutti/core/engine/wake_bell.h"
 #include "tutti/core/node/node.h"
 #include "tutti/core/node/pair_calls.h"
 #include "tutti/core/settings/options.h"
 #include "tutti/core/settings/statistics.h"
+#include "tutti/core/threads/hand_over.h"
+#include "tutti/core/threads/tally.h"
+#include "tutti/core/threads/turns.h"
 #include "tutti/core/watch/death_reader.h"
 #include "tutti/core/watch/timeline.h"
 
@@ -33,6 +33,14 @@ namespace tutti {
 /// place, the poller. Nothing ticks when idle. Callbacks have a thread of their own, which never
 /// holds the token.
 class Engine final : public Driver, private Outside, public std::enable_shared_from_this<Engine> {
+  /// What the program's threads put down for the next step.
+  struct Offered {
+    std::vector<Entry*> operations, joins;
+    std::vector<std::unique_ptr<Region>> retired;
+    std::optional<std::string> closing;  // close() was called, because of this error or of none: ""
+  };
+  using HandOver = HandOverOf<Offered>;
+
  public:
   /// The engine never asks a store itself, since a store may answer late or never. It reads deaths
   /// in the job's store through `deaths`, and `context` no longer has a store.
@@ -52,8 +60,8 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
   /// `error`: because of which the program closes, for the peers and tutti-run; empty: none.
   void close(std::string_view error = {}) noexcept;
 
-  /// Hands operations over, all or none: claim their entries, fill them in, commit. It holds
-  /// submit_mutex_ until it is destroyed; what is not committed never was.
+  /// Hands operations over, all or none: claim their entries, fill them in, commit. It holds the
+  /// lock of the hand-over until it is destroyed; what is not committed never was.
   class Submission {
    public:
     /// Throws if closed, broken or forked; `name` is for that message.
@@ -66,14 +74,14 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
     /// The same, found before in a table of this generation.
     Entry& claim(Entry& entry);
     uint64_t generation() const { return engine_.entries_.generation(); }
-    void count_allocation() { ++engine_.submission_allocations_; }
+    void count_allocation() { engine_.entries_.count_allocation(); }
     /// `ring`: the caller does not wait at once, so the background thread must be woken.
     void commit(bool ring);
 
    private:
     Entry& hold(Entry& entry);
     Engine& engine_;
-    const std::lock_guard<std::mutex> lock_;
+    const HandOver::Lock lock_;
     const size_t before_;
     bool committed_ = false;
   };
@@ -101,7 +109,7 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
   /// if it is. Any thread; held until then.
   void raise_when_over(std::shared_ptr<uint32_t> word);
   /// Lets the engine look again at what waits. Any thread; never blocks.
-  void wake() { bell_.ring(); }
+  void wake() { turns_.wake(); }
   /// While it lives, the peers are watched as if an operation were pending. A thread that waits for
   /// peers without an operation needs this, as split() does. Any thread.
   class WatchOverPeers {
@@ -135,7 +143,7 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
   bool ranks_share_device(DeviceRuntime& runtime) const override;
 
   Statistics statistics();
-  Timeline& timeline() { return timeline_; }
+  Timeline& timeline() { return *timeline_; }
   const Context& context() const { return context_; }
   const Options& options() const { return options_; }
   Backend& backend() { return *backend_; }
@@ -164,17 +172,8 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
   ProcessState process_of(int rank) override;
 
   [[noreturn]] void refuse_in_fork(std::string_view name) const;
-  /// Whether calls are taken: neither closed nor broken.
-  bool is_usable() const {
-    const auto door = door_.load();
-    return door == Door::open || door == Door::breaking;
-  }
-  /// Throws what ended the communicator, if anything did. With submit_mutex_ held.
-  void check_usable(std::string_view name) const;
-  /// With submit_mutex_ held.
-  void raise_all();
-  void find_waits(Entry& entry);
-  bool may_be_quiet();
+  /// Throws what ended the communicator, if anything did.
+  void check_usable(const HandOver::Lock& lock, std::string_view name) const;
   /// The error that a Work called `name` throws, made of one that ended several operations.
   static Error about(const Error& error, std::string_view name);
 
@@ -200,13 +199,12 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
   void publish_statistics();
   bool pending() const { return watches_ > 0 || node_->pending(); }
   /// Whether close() was called and the node has not heard of it.
-  bool must_tell_of_close() const { return closing_ && !batch_.closes; }
+  bool must_tell_of_close() const { return turns_.is_ending() && !batch_.closes; }
   /// Spins, then sleeps until something can move or the deadline passed.
   void rest(Deadline deadline, int& idle_rounds);
-  /// In the poller, until a peer or bell_ wakes this thread, or the time is over; -1: never.
-  void sleep(int milliseconds);
+  /// In the poller, until a peer or the bell wakes this thread, or it is that time; max(): never.
+  void sleep(Clock::time_point until);
   static void spin(int round, int looks_between_yields);
-  void drive_until(const WorkState& work, Milestone milestone, Deadline deadline);
   /// Where the time of a thread that waits goes.
   struct WaitAccount {
     Clock::time_point last;  // charged until here
@@ -222,17 +220,10 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
   OperationState drive_blocking(Operation& operation, std::optional<Error>& error);
   void await_cause(const Error* reason);
 
-  // --- who has the token (engine_token.cc) ---
-  /// For a blocking call, which the thread that drives does not make for it: that thread lets go of
-  /// the token. Returns what keeps the engine if this had to wait, as another thread may close
-  /// meanwhile; else null.
-  std::shared_ptr<Engine> take_token();
-  void put_token_back();
-  bool take_token_to_close(Deadline deadline);
-  /// Wakes the thread that is to have the token next. The caller holds token_mutex_.
-  void hand_on(const std::unique_lock<std::mutex>& lock);
-  /// Before a driver lets go of the token: sees that the background thread wakes for what is still
-  /// pending, and for the next deadline.
+  // --- how turns_ moves this (engine_turns.cc) ---
+  class Machine;
+  class DrivenMachine;
+  void background();
   void leave_to_background();
   /// How long a blocking call looks for its peers before it drives the engine: looks of the
   /// backend, then of this class, with a yield now and then; or, where ranks share cores, yields
@@ -243,17 +234,8 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
   static constexpr int kYields = 32;
   /// Shared memory smaller than this is reduced as if it were private: a copy costs less.
   static constexpr int64_t kLeastSharedBytes = 4096;
-  void background();
-  /// While threads that wait come and go, as in a loop of exchanges, they see to what comes: the
-  /// background thread, woken, would only be in their way, and each of them would have to arm what
-  /// wakes it. It sleeps for a moment instead, and looks when they stay away. Not where threads of
-  /// this rank ring its own bell, as each call does that does not wait at once. False: it does not
-  /// sleep now, or its own bell was rung.
-  bool nap(std::unique_lock<std::mutex>& lock);
-  static constexpr auto kNap = std::chrono::microseconds(100);
 
   // --- its end (engine_life.cc) ---
-  void let_background_go();
   bool background_ends(Deadline deadline);
   void run_to_the_end();
   void let_go();
@@ -267,8 +249,7 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
   const int spin_rounds_;
   const int ranks_here_;  // threads of this process
   const std::unique_ptr<Backend> backend_;
-  const std::shared_ptr<Timeline> shared_timeline_;  // devices may tell it of spans later
-  Timeline& timeline_ = *shared_timeline_;
+  const std::shared_ptr<Timeline> timeline_;  // devices may tell it of spans later
 
   // Only the token's holder touches these.
   std::unique_ptr<Node> node_;
@@ -279,64 +260,26 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
   bool asks_deaths_ = false;  // the node waits for news of deaths
   Statistics counting_;
 
+  // Each is for any thread.
+  TurnsOf<> turns_;
+  TallyOf<Statistics> tally_;
   Poller poller_;
-  WakeBell bell_;
-  std::atomic<bool> start_{false};
-  std::atomic<bool> closing_{false};
-  std::atomic<Door> door_{Door::open};        // written with submit_mutex_ held
   std::atomic<bool> told_of_pending_{false};  // report() has told of one that close() ended
-  std::atomic<uint64_t> wakeups_{0};
-  std::atomic<int> claims_{0};   // threads that sleep in take_token()
-  std::atomic<int> watches_{0};  // WatchOverPeers that live
-  /// Blocking calls that are over, well or not. The holder of the token alone writes it.
-  std::atomic<uint64_t> blocking_ends_{0};
-  std::thread thread_;           // runs background()
-  bool woken_by_peers_ = false;  // thread_ alone: the last time, not by bell_
+  std::atomic<int> watches_{0};               // WatchOverPeers that live
+  std::mutex log_mutex_;                      // held while the log sink runs
+
+  std::thread thread_;  // runs background()
   CallbackQueue callbacks_;
   std::thread callback_thread_;
   std::shared_ptr<Engine> kept_;  // by itself, for a thread that did not give the token back
 
-  mutable std::mutex submit_mutex_;  // guards the following
-  std::vector<Entry*> submitted_;
-  struct StreamWait {
-    StreamRef stream;
-    std::weak_ptr<WorkState> work;
-  };
-  std::vector<StreamWait> stream_waits_;          // of Works that are not done
-  std::unordered_set<std::string> device_names_;  // see was_on_device()
-  std::vector<Entry*> joins_;
-  std::vector<std::unique_ptr<Region>> retired_;  // not seen by the token's holder yet
+  // Its lock guards the others.
+  HandOver hand_over_;
   EntryTable entries_;
-  uint64_t submission_allocations_ = 0;
-  // While the background thread sleeps in a plan: this rank's submissions need not wake it before
-  // they make as many bytes of that plan. 0: each of them does.
-  int64_t quiet_bytes_ = 0;
-  uint32_t quiet_plan_ = 0;
-  int64_t submitted_bytes_ = 0;  // since the engine took submissions last
-  uint64_t submissions_ = 0;     // so far; see Entry::order
-  std::optional<Error> broken_;
-  std::vector<std::shared_ptr<uint32_t>> raised_when_over_;  // each by raise_when_over()
-  int departed_ = -1;                                        // the first rank that left; -1: none
-  std::string closing_error_;                                // of close()
-  bool closed_ = false;
+  DeviceWaits device_waits_;
+  Ending ending_;
 
-  std::mutex token_mutex_;  // guards the following
-  Token token_;
-  std::condition_variable drivers_;
-  std::condition_variable background_;
-  bool background_is_over_ = false;  // thread_ is about to end
-  bool naps_ = false;                // thread_ is in nap()
-  Clock::time_point left_idle_at_;   // when the last driver left, if nothing was pending then
-  Clock::time_point sleeping_until_ = Clock::time_point::max();
-
-  std::mutex statistics_mutex_;  // guards the following
-  Statistics published_;
-  /// blocking_ends_ at that time. The holder of the token alone writes it, and reads it without the
-  /// mutex.
-  uint64_t published_ends_ = 0;
-  std::mutex log_mutex_;  // held while the log sink runs
-
-  // Their threads ring bell_ until they are destroyed, which comes first.
+  // Their threads ring the bell until they are destroyed, which comes first.
   const std::unique_ptr<DeathReader> deaths_;
   LauncherVoice voice_;
 };

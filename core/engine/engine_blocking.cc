@@ -12,10 +12,7 @@ namespace tutti {
 
 void Engine::check_may_block(std::string_view name) {
   check_not_forked(name);
-  if (!is_usable()) {
-    const std::lock_guard lock(submit_mutex_);
-    check_usable(name);
-  }
+  if (!hand_over_.lets_in()) check_usable(hand_over_.lock(), name);
   if (in_callback())
     throw Error(
         ErrorCode::callback,
@@ -25,7 +22,12 @@ void Engine::check_may_block(std::string_view name) {
 
 template <class Start>
 void Engine::block(std::string_view name, const Start& start) {
-  auto self = take_token();
+  // Keeps the engine once this thread has waited, as another one may close it meanwhile.
+  std::shared_ptr<Engine> self;
+  if (!turns_.try_take()) {
+    self = shared_from_this();
+    turns_.claim();
+  }
   std::optional<Error> error;
   bool drove = false;
   const bool went_well = guarded([&] {
@@ -74,15 +76,14 @@ void Engine::block(std::string_view name, const Start& start) {
   }
   const auto since = node_->blocking().since();
   node_->blocking().end(error ? &*error : nullptr);
-  blocking_ends_.store(blocking_ends_.load(std::memory_order_relaxed) + 1,
-                       std::memory_order_relaxed);
+  tally_.blocking_ended();
   if (drove)
     guarded([&] {
       count_wait(since);
       publish_statistics();
       leave_to_background();
     });
-  put_token_back();
+  turns_.give();
   if (error) throw Error(*error);
 }
 

@@ -50,7 +50,7 @@ Engine::Engine(Options options, Context context, std::unique_ptr<Backend> backen
       spin_rounds_(spin_rounds(context_)),
       ranks_here_(ranks_here(context_)),
       backend_(std::move(backend)),
-      shared_timeline_(std::make_shared<Timeline>(context_.rank)),
+      timeline_(std::make_shared<Timeline>(context_.rank)),
       callbacks_([this](const std::string& line) {
         log(LogLevel::error, fmt::format("rank {}: {}", context_.rank, line));
       }),
@@ -58,11 +58,11 @@ Engine::Engine(Options options, Context context, std::unique_ptr<Backend> backen
       deaths_(std::move(deaths)),
       voice_(options_, [this] { wake(); }) {
   node_ = std::make_unique<Node>(options_, context_,
-                                 Node::Ports{*backend_, *this, timeline_, counting_});
+                                 Node::Ports{*backend_, *this, *timeline_, counting_});
   deaths_->on_news([this] { wake(); });
   poller_.watch(backend_->descriptor(), EPOLLIN);
-  poller_.watch(bell_.descriptor(), EPOLLIN);
-  if (!options_.timeline.empty()) timeline_.start();
+  poller_.watch(turns_.bell().descriptor(), EPOLLIN);
+  if (!options_.timeline.empty()) timeline_->start();
 }
 
 Engine::~Engine() { close(); }
@@ -76,31 +76,21 @@ void Engine::prepare() {
     callback_of = self.get();
     self->callbacks_.run();
   });
-  thread_ = std::thread([self = shared_from_this()] {
-    self->start_.wait(false);
-    self->background();
-  });
+  thread_ = std::thread([self = shared_from_this()] { self->background(); });
 }
 
 void Engine::start() {
   node_->start();
-  let_background_go();
-}
-
-void Engine::let_background_go() {
-  start_ = true;
-  start_.notify_all();
+  turns_.begin();
 }
 
 void Engine::abandon() noexcept {
   {
-    const std::lock_guard lock(submit_mutex_);
-    closed_ = true;
-    door_ = Door::closed;
+    const auto lock = hand_over_.lock();
+    hand_over_.close(lock);
   }
   node_->abandon();
-  closing_ = true;
-  let_background_go();
+  turns_.end();
   if (thread_.joinable()) thread_.join();
   callbacks_.end();
   if (callback_thread_.joinable()) callback_thread_.join();
@@ -114,25 +104,26 @@ void Engine::refuse_in_fork(std::string_view name) const {
       .with_tensor(name.substr(0, kLongestName));
 }
 
-void Engine::check_usable(std::string_view name) const {
-  if (is_usable()) return;
-  if (broken_) throw about(*broken_, name);
+void Engine::check_usable(const HandOver::Lock&, std::string_view name) const {
+  if (hand_over_.lets_in()) return;
+  if (const auto& error = ending_.error()) throw about(*error, name);
   throw Error(ErrorCode::closed, fmt::format("{}: this Communicator is closed", shown_name(name)))
       .with_tensor(name);
 }
 
 std::optional<Error> Engine::broken() const {
-  if (door_ == Door::open) return {};
-  const std::lock_guard lock(submit_mutex_);
-  return broken_;
+  if (hand_over_.door() == Door::open) return {};
+  const auto lock = hand_over_.lock();
+  return ending_.error();
 }
 
 // An error that ended the whole communicator is thrown by the next call of the program; it is not
 // logged for each Work as well. Where the program closed it with Works pending, as an exception on
 // its way to main() does, the first stands for all. This takes no lock but that of the log: the
-// last handle of a Work may be given up by a thread that holds submit_mutex_.
+// last handle of a Work may be given up by a thread that holds the lock of the
+// hand-over.
 void Engine::report(const std::string& line) {
-  const auto door = door_.load();
+  const auto door = hand_over_.door();
   if (door == Door::breaking || door == Door::broken) return;
   if (door == Door::open) return log(LogLevel::warning, line);
   if (!told_of_pending_.exchange(true))
@@ -147,7 +138,7 @@ void Engine::break_down() noexcept {
     // The step that threw was not finished; the background thread makes another one.
     wake();
   } catch (...) {
-    door_ = Door::broken;
+    hand_over_.break_door();
   }
 }
 
@@ -156,27 +147,8 @@ void Engine::break_down() noexcept {
 // False: it does not end in time, because it runs an update or an observer.
 bool Engine::background_ends(Deadline deadline) {
   if (!thread_.joinable()) return true;
-  {
-    std::unique_lock lock(token_mutex_);
-    background_.notify_all();
-    while (!background_is_over_) {
-      if (deadline.passed()) return false;
-      background_.wait_until(lock, deadline.when());
-    }
-  }
+  if (!turns_.ended_by(deadline.when())) return false;
   thread_.join();
-  return true;
-}
-
-// The thread that has the token ends its step, sees that all is over and leaves. False: it did not
-// in time.
-bool Engine::take_token_to_close(Deadline deadline) {
-  std::unique_lock lock(token_mutex_);
-  while (!token_.take_or_sleep()) {
-    drivers_.wait_until(lock, deadline.when());
-    token_.driver_wakes();
-    if (deadline.passed()) return false;
-  }
   return true;
 }
 
@@ -201,14 +173,14 @@ void Engine::end_callbacks() {
 void Engine::run_to_the_end() {
   while (node_->phase() != Phase::over) {
     if (step() || !node_->arm()) continue;
-    sleep(Deadline::at(node_->wake_at()).poll_milliseconds());
+    sleep(node_->wake_at());
   }
 }
 
 // With the token, once the node is over.
 void Engine::let_go() {
   {
-    const std::lock_guard lock(submit_mutex_);
+    const auto lock = hand_over_.lock();
     entries_.drop_works();
   }
   if (!options_.timeline.empty()) write_timelines();
@@ -222,9 +194,9 @@ void Engine::write_timelines() {
   try {
     if (!gathering.has_own() && context_.size > 1)
       write_timeline(fmt::format("{}.rank{}", options_.timeline, context_.rank),
-                     {timeline_.stop()});
+                     {timeline_->stop()});
     else if (!gathering.has_own())
-      write_timeline(options_.timeline, {timeline_.stop()});
+      write_timeline(options_.timeline, {timeline_->stop()});
     else if (context_.rank == 0)
       write_timeline(options_.timeline, gathering.timelines());
   } catch (const Error& error) {
@@ -237,18 +209,16 @@ void Engine::close(std::string_view error) noexcept {
   if (forked()) return;
   try {
     {
-      const std::lock_guard lock(submit_mutex_);
-      if (closed_) return;
-      closing_error_ = one_line(error, Farewell::kLongestError);
-      closed_ = true;
-      door_ = door_ == Door::open ? Door::closed : Door::broken;
-      raise_all();
+      const auto lock = hand_over_.lock();
+      auto why = one_line(error, Farewell::kLongestError);
+      if (!hand_over_.close(lock)) return;
+      hand_over_.offered(lock).closing = std::move(why);
+      ending_.raise_all();
     }
-    closing_ = true;
-    wake();
+    turns_.end();
     const auto deadline = Deadline::after(options_.close_timeout);
     const bool has_ended = background_ends(deadline);
-    if (!has_ended || !take_token_to_close(deadline)) {
+    if (!has_ended || !turns_.take_by(deadline.when())) {
       // The background thread holds on to the engine by itself, a thread that waits does not.
       if (has_ended)
         kept_ = weak_from_this().lock();
@@ -264,7 +234,7 @@ void Engine::close(std::string_view error) noexcept {
     // If a step throws, the communicator is broken; the second call ends it from there.
     if (!guarded([&] { run_to_the_end(); })) guarded([&] { run_to_the_end(); });
     guarded([&] { let_go(); });
-    put_token_back();
+    turns_.give();
     end_callbacks();
   } catch (const std::exception& error) {
     log(LogLevel::error, fmt::format("rank {}: closing: {}", context_.rank, error.what()));

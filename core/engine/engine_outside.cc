@@ -42,11 +42,12 @@ void Engine::finish(std::span<Entry* const> entries, const Error* error) {
   auto next_failed = failed.begin();
   {
     // From here on any thread may submit these names again, before it sees that the Work is done.
-    const std::lock_guard lock(submit_mutex_);
+    const auto lock = hand_over_.lock();
+    const bool is_closed = hand_over_.is_closed(lock);
     for (Entry* entry : entries) {
       const bool is_good = next_failed == failed.end() || next_failed->first != finishing_.size();
       if (!is_good) ++next_failed;
-      if (entry->reuses_work && is_good && !closed_)
+      if (entry->reuses_work && is_good && !is_closed)
         finishing_.push_back(entry->work);
       else
         finishing_.push_back(std::move(entry->work));
@@ -70,9 +71,10 @@ void Engine::finish(std::span<Entry* const> entries, const Error* error) {
 void Engine::finish_all(const Error& error) {
   std::vector<Entry*> pending;
   {
-    const std::lock_guard lock(submit_mutex_);
-    submitted_.clear();
-    joins_.clear();
+    const auto lock = hand_over_.lock();
+    auto& offered = hand_over_.offered(lock);
+    offered.operations.clear();
+    offered.joins.clear();
     pending = entries_.pending();
   }
   finish(pending, &error);
@@ -86,11 +88,10 @@ void Engine::on_its_way() {
 // The node still takes what is submitted before the door is broken, in the step after that.
 void Engine::set_door(Door door, const Error& error) {
   {
-    const std::lock_guard lock(submit_mutex_);
-    if (!broken_) broken_ = error;
-    const bool is_shut = door == Door::broken || !is_usable();
-    door_ = is_shut ? Door::broken : Door::breaking;
-    if (is_shut) raise_all();
+    const auto lock = hand_over_.lock();
+    ending_.break_with(error);
+    hand_over_.move_door(lock, after_error(hand_over_.door(), door));
+    if (!hand_over_.lets_in()) ending_.raise_all();
   }
   if (door != Door::broken) return;
   poller_.forget(backend_->descriptor());
@@ -98,8 +99,8 @@ void Engine::set_door(Door door, const Error& error) {
 }
 
 void Engine::on_first_departure(int rank) {
-  const std::lock_guard lock(submit_mutex_);
-  departed_ = rank;
+  const auto lock = hand_over_.lock();
+  ending_.departed(rank);
 }
 
 void Engine::ask_for_deaths() {
@@ -127,27 +128,14 @@ Error Engine::about(const Error& error, std::string_view name) {
 }
 
 int Engine::gone_rank() const {
-  const std::lock_guard lock(submit_mutex_);
-  if (departed_ >= 0) return departed_;
-  // Other errors name ranks that are late, or disagree.
-  const bool is_gone = broken_ && (broken_->code() == ErrorCode::peer_lost ||
-                                   broken_->code() == ErrorCode::peer_silent ||
-                                   broken_->code() == ErrorCode::peer_left);
-  return is_gone ? broken_->rank() : -1;
+  const auto lock = hand_over_.lock();
+  return ending_.gone_rank();
 }
 
 void Engine::raise_when_over(std::shared_ptr<uint32_t> word) {
-  const std::lock_guard lock(submit_mutex_);
-  // Nobody looks at a word that the engine alone holds.
-  std::erase_if(raised_when_over_, [](const auto& one) { return one.use_count() == 1; });
-  raised_when_over_.push_back(std::move(word));
-  if (!is_usable()) raise_all();
-}
-
-void Engine::raise_all() {
-  for (const auto& word : raised_when_over_)
-    std::atomic_ref(*word).store(1, std::memory_order_release);
-  raised_when_over_.clear();
+  const auto lock = hand_over_.lock();
+  ending_.add_word(std::move(word));
+  if (!hand_over_.lets_in()) ending_.raise_all();
 }
 
 }  // namespace tutti

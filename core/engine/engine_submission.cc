@@ -17,15 +17,15 @@ std::string pending_key(const Entry& entry) { return entry_key(entry.request); }
 
 Engine::Submission::Submission(Engine& engine, std::string_view name)
     : engine_((engine.check_not_forked(name), engine)),
-      lock_(engine.submit_mutex_),
-      before_(engine.submitted_.size()) {
-  // With submit_mutex_ held, so that nothing enters once the door is shut.
-  engine.check_usable(name);
+      lock_(engine.hand_over_.lock()),
+      before_(engine.hand_over_.offered(lock_).operations.size()) {
+  // With the lock held, so that nothing enters once the door is shut.
+  engine.check_usable(lock_, name);
 }
 
 Engine::Submission::~Submission() {
   if (committed_) return;
-  auto& submitted = engine_.submitted_;
+  auto& submitted = engine_.hand_over_.offered(lock_).operations;
   for (size_t i = before_; i < submitted.size(); ++i) submitted[i]->pending = false;
   submitted.resize(before_);
 }
@@ -46,25 +46,25 @@ Entry& Engine::Submission::hold(Entry& entry) {
         .with_rank(engine_.context_.rank)
         .with_tensor(entry.request.name);
   entry.pending = true;
-  engine_.submitted_.push_back(&entry);
+  engine_.hand_over_.offered(lock_).operations.push_back(&entry);
   return entry;
 }
 
 void Engine::Submission::commit(bool ring) {
   committed_ = true;
   const auto now = Clock::now();
-  auto& submitted = engine_.submitted_;
+  auto& hand_over = engine_.hand_over_;
+  auto& submitted = hand_over.offered(lock_).operations;
   bool has_waited = WorkState::take_waited();
   for (size_t i = before_; i < submitted.size(); ++i) {
     auto& entry = *submitted[i];
     entry.submitted = now;
-    entry.order = ++engine_.submissions_;
+    entry.order = hand_over.number(lock_);
     entry.request.after_wait = std::exchange(has_waited, false);
-    if (entry.ready) engine_.find_waits(entry);
-    engine_.submitted_bytes_ += entry.input.bytes();
-    if (entry.plan_id != engine_.quiet_plan_ || !entry.fits_plan) engine_.quiet_bytes_ = 0;
+    if (entry.ready) engine_.device_waits_.find(entry);
+    hand_over.count(lock_, entry.input.bytes(), entry.plan_id, entry.fits_plan);
   }
-  if (ring && engine_.submitted_bytes_ >= engine_.quiet_bytes_) engine_.wake();
+  if (ring && hand_over.must_ring(lock_)) engine_.wake();
 }
 
 void Engine::submit(std::vector<std::unique_ptr<Entry>> entries, bool ring) {
@@ -79,8 +79,8 @@ void Engine::submit(std::vector<std::unique_ptr<Entry>> entries, bool ring) {
 
 void Engine::submit_join(std::unique_ptr<Entry> entry) {
   check_not_forked(entry->request.name);
-  const std::lock_guard lock(submit_mutex_);
-  check_usable(entry->request.name);
+  const auto lock = hand_over_.lock();
+  check_usable(lock, entry->request.name);
   auto& slot = entries_.at(entry->request.name);
   if (slot.pending)
     throw Error(ErrorCode::duplicate_name,
@@ -89,8 +89,8 @@ void Engine::submit_join(std::unique_ptr<Entry> entry) {
   slot = std::move(*entry);
   slot.pending = true;
   slot.submitted = Clock::now();
-  slot.order = ++submissions_;
-  joins_.push_back(&slot);
+  slot.order = hand_over_.number(lock);
+  hand_over_.offered(lock).joins.push_back(&slot);
   wake();
 }
 
@@ -98,9 +98,10 @@ void Engine::submit_join(std::unique_ptr<Entry> entry) {
 
 void Engine::retire(std::unique_ptr<Region> region) noexcept {
   try {
-    const std::lock_guard lock(submit_mutex_);
-    retired_.push_back(nullptr);
-    retired_.back() = std::move(region);
+    const auto lock = hand_over_.lock();
+    auto& retired = hand_over_.offered(lock).retired;
+    retired.push_back(nullptr);
+    retired.back() = std::move(region);
   } catch (const std::bad_alloc&) {
     keep_for_good(region.release());  // somebody may use it
     return;
@@ -110,20 +111,9 @@ void Engine::retire(std::unique_ptr<Region> region) noexcept {
 
 // --- tensors behind a stream that waits ---------------------------------------------------------
 
-namespace {
-
-bool is_over(const std::weak_ptr<WorkState>& work) {
-  const auto state = work.lock();
-  return !state || state->done();
-}
-
-}  // namespace
-
 void Engine::stream_waits(const std::shared_ptr<WorkState>& work, StreamRef stream) {
-  const std::lock_guard lock(submit_mutex_);
-  std::erase_if(stream_waits_, [](const StreamWait& wait) { return is_over(wait.work); });
-  if (work->done()) return;
-  stream_waits_.push_back({stream, work});
+  const auto lock = hand_over_.lock();
+  if (!device_waits_.add(work, stream)) return;
   // A plan that has both in one bucket is stuck; that a stream waits is the evidence for which
   // Scheduler::plan_is_stuck() looks.
   if (work->waiters.fetch_add(1) == 0)
@@ -131,25 +121,17 @@ void Engine::stream_waits(const std::shared_ptr<WorkState>& work, StreamRef stre
 }
 
 bool Engine::is_first_on_device(const std::string& name) const {
-  const std::lock_guard lock(submit_mutex_);
-  return !device_names_.contains(name);
+  const auto lock = hand_over_.lock();
+  return !device_waits_.has_waited_on_host(name);
 }
 
 void Engine::was_on_device(const std::string& name) {
-  constexpr size_t kMost = 65536;  // of programs that make new names in every step
-  const std::lock_guard lock(submit_mutex_);
-  if (device_names_.size() >= kMost) device_names_.clear();
-  device_names_.insert(name);
+  const auto lock = hand_over_.lock();
+  device_waits_.waited_on_host(name);
 }
 
 bool Engine::ranks_share_device(DeviceRuntime& runtime) const {
   return ranks_here_ > 1 && ranks_here_ > runtime.count();
-}
-
-void Engine::find_waits(Entry& entry) {
-  for (const auto& wait : stream_waits_)
-    if (wait.stream == entry.input.stream() && !is_over(wait.work))
-      entry.behind.push_back(wait.work);
 }
 
 }  // namespace tutti

@@ -29,6 +29,8 @@ class EntryTable {
   void drop_works();
   /// Grows when entries were forgotten: pointers kept from before mean nothing then.
   uint64_t generation() const { return generation_; }
+  /// A Work was allocated for an entry.
+  void count_allocation() { ++allocations_; }
   uint64_t allocations() const { return allocations_; }
 
  private:

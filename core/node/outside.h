@@ -7,8 +7,8 @@
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
 #include "tutti/base/process/process_state.h"
-#include "tutti/core/node/phase.h"
 #include "tutti/core/scheduling/entry.h"
+#include "tutti/core/threads/door.h"
 
 namespace tutti {
 

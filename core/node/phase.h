@@ -48,9 +48,4 @@ std::span<const PhaseEdge> phase_edges();
 bool may_follow(Phase from, Phase to);
 std::string_view to_string(Phase phase);
 
-/// Calls of the program see the door in place of the phase. They are refused once it is broken or
-/// closed. While it is breaking the error is known and Works are about to fail with it, but the
-/// memory of pending operations may still be in use, so calls are not refused yet.
-enum class Door : uint8_t { open, breaking, broken, closed };
-
 }  // namespace tutti

@@ -39,13 +39,11 @@ constexpr std::array<ImpureFile, 2> kImpure = {{
      "Threads of the program wait for a Work and read its result: it has a lock and atomics."},
 }};
 
-constexpr std::array<LargeClass, 6> kLargeClasses = {{
+constexpr std::array<LargeClass, 5> kLargeClasses = {{
     {"backends/ucx/ucx_message.h", "UcxTransfer", 32,
      "It is one transfer of several protocols, whose states share its fields."},
     {"backends/ucx/ucx_transport.h", "UcxTransport", 42,
      "It has all queues of a rank, its peers' and its worker; matching becomes a part of its own."},
-    {"core/engine/engine.h", "Engine", 61,
-     "It has all threads, locks and turns around a node; these become parts of their own."},
     {"core/scheduling/run.h", "Run", 40,
      "It is an operation of five kinds, which become classes of their own."},
     {"core/scheduling/scheduler.h", "Scheduler", 39,
@@ -76,7 +74,8 @@ const std::vector<House>& houses() {
       // The contract is backends' own files; the neighbours are backends.
       {"backends", {"", "network", "handshake", "store", "stream", "shared", "device"}, true},
       {"core",
-       {"launch", "settings", "agreement", "watch", "scheduling", "node", "engine", "life", ""}},
+       {"launch", "settings", "agreement", "watch", "threads", "scheduling", "node", "engine",
+        "life", ""}},
       // The neighbours are languages and trainers, which may stand on the C interface.
       {"adapters", {"exchange", "sampling", "sharded", "checkpoint", "c", ""}, true},
       {"tools/bench", {"workload", "report", "cases", ""}},

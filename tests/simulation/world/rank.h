@@ -113,7 +113,7 @@ class SimRank final : private Outside {
   bool on_start(const Collective& collective, const Launch& launch);
   void on_post(int to, std::span<const std::byte> message);
   void read_deaths(Time end);
-  bool is_usable() const { return door_ == Door::open || door_ == Door::breaking; }
+  bool is_usable() const { return lets_in(door_); }
 
   // --- rank_program.cc: the program ---
   void resume(Thread& thread, Clock::duration delay);

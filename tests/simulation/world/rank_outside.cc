@@ -54,8 +54,7 @@ void SimRank::finish_all(const Error& error) {
 void SimRank::set_door(Door door, const Error& error) {
   note_phase();
   if (!broken_) broken_ = error;
-  const bool is_shut = door == Door::broken || !is_usable();
-  door_ = is_shut ? Door::broken : Door::breaking;
+  door_ = after_error(door_, door);
   world_.note(rank_, door == Door::broken ? "is broken" : "breaks", std::string_view(error.what()));
   if (door != Door::broken) return;
   auto& record = world_.record_of(rank_);

@@ -468,7 +468,7 @@ void SimRank::close(const std::string& error) {
   if (is_closing_) return;
   is_closing_ = true;
   closing_error_ = error;
-  door_ = door_ == Door::open ? Door::closed : Door::broken;
+  door_ = after_close(door_);
   world_.record_of(rank_).closing = world_.micros();
   world_.record_of(rank_).closing_error = error;
   world_.note(rank_, "closes", error);

@@ -1,9 +1,8 @@
 #pragma once
 
-#include <atomic>
 #include <chrono>
 
-#include "tutti/base/descriptor.h"
+#include "tutti/base/sync.h"
 
 namespace tutti {
 
@@ -14,7 +13,8 @@ namespace tutti {
 /// bell is rung only after it. So silence() takes the flag down last, and what a thread told the
 /// engine before it found the flag up is seen by the step that took it down; and who has slept says
 /// so, because a bell without a flag would keep every sleep from then on from lasting.
-class WakeBell {
+template <class Sync = Threads>
+class WakeBellOf {
  public:
   int descriptor() const { return bell_.descriptor(); }
 
@@ -37,9 +37,11 @@ class WakeBell {
   }
 
  private:
-  Bell bell_;
-  std::atomic<bool> is_rung_{false};
-  std::atomic<bool> may_be_stray_{false};  // readable, though the flag is down
+  typename Sync::Bell bell_;
+  typename Sync::template Atomic<bool> is_rung_{false};
+  typename Sync::template Atomic<bool> may_be_stray_{false};  // readable, though the flag is down
 };
+
+using WakeBell = WakeBellOf<>;
 
 }  // namespace tutti

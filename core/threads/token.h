@@ -1,18 +1,20 @@
 #pragma once
 
-#include <atomic>
 #include <cstdint>
+
+#include "tutti/base/sync.h"
 
 namespace tutti {
 
 /// Which thread may be the engine: at most one holds the token; threads that wait for their Work
 /// (drivers) come before the background thread. Pure bookkeeping of one protocol, in one word, so
 /// that taking the token and putting it back cost one atomic instruction each while no other thread
-/// wants it. A thread sleeps, and wakes others, under Engine::token_mutex_: it calls what is marked
-/// "with the mutex" with that mutex held, and sleeps without letting go of it in between. The
-/// promise: whenever no thread holds the token, a thread that can take it is awake or about to be
-/// woken.
-class Token {
+/// wants it. A thread sleeps, and wakes others, under one mutex, that of Turns: it calls what is
+/// marked "with the mutex" with that mutex held, and sleeps without letting go of it in between.
+/// The promise: whenever no thread holds the token, a thread that can take it is awake or about to
+/// be woken.
+template <class Sync = Threads>
+class TokenOf {
  public:
   enum class Wake { no_thread, a_driver, the_background };
 
@@ -74,7 +76,9 @@ class Token {
 
  private:
   static constexpr uint32_t kHeld = 1, kParked = 2, kOneDriver = 4;
-  std::atomic<uint32_t> word_{0};
+  typename Sync::template Atomic<uint32_t> word_{0};
 };
+
+using Token = TokenOf<>;
 
 }  // namespace tutti

@@ -1,0 +1,334 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+
+#include "tutti/base/deadline.h"
+#include "tutti/base/sync.h"
+#include "tutti/core/threads/token.h"
+#include "tutti/core/threads/wake_bell.h"
+
+namespace tutti {
+
+/// Says whose turn it is to move the machine, an engine. Exactly one thread at a time holds the
+/// token and moves it: a thread that waits for something drives it itself; a blocking call takes
+/// the token from such a thread; when no thread waits, the background thread moves it, in serve().
+/// The holder sleeps in one place, inside of the machine, where the bell wakes it.
+///
+/// What a Machine has, each called by the holder of the token alone, but for sleep():
+///   guarded(function)   runs the function. What is thrown there is dealt with; false: it happened
+///   step()              true: something moved. It silences the bell before it looks at anything
+///   arm()               false: something came in meanwhile, so that the next step must not wait
+///   wake_at()           when the next step is due though nothing comes
+///   pending()           whether something waits for other ranks
+///   can_go_on()         whether the next step goes on although nothing comes
+///   publish()           publishes what it has counted
+/// and for serve() alone:
+///   be_quiet()          which calls need not wake it now; false: some have come
+///   rests()             the background thread is about to sleep
+///   sleep(until)        sleeps until a peer or the bell wakes it, or it is that time, and tells
+///   the
+///                       bell; without the token
+/// and for drive() alone:
+///   begin()             a driver has got the token
+///   rest(until)         waits a moment, or sleeps until that time or an earlier one
+template <class Sync = Threads>
+class TurnsOf {
+ public:
+  using Time = Clock::time_point;
+
+  /// The life of the background thread, and with it of all turns.
+  ///
+  ///   unborn --begin()--> serving --end()--> ending --serve() returns--> ended
+  ///      |                                   ^    |                        |
+  ///      +--------------end()----------------+    +----> stranded <--------+
+  ///
+  /// It is stranded if a thread does not give the token back in time.
+  enum class Life : uint8_t { unborn, serving, ending, ended, stranded };
+
+  // --- turns of the threads that make blocking calls, and of those that look once ---
+  bool try_take() { return token_.take(); }
+  /// Waits for the token, for which a thread that drives steps aside; that thread's work is done by
+  /// the caller.
+  void claim();
+  /// Who takes the token after this call may destroy the machine.
+  void give() {
+    if (!token_.put_back_unwanted()) give_to_another();
+  }
+
+  // --- turns of the threads that wait ---
+  /// Moves the machine, or sleeps while another thread does, until `done` or that time; max():
+  /// never.
+  template <class Machine, class Done>
+  void drive(Machine& machine, const Done& done, Time until);
+  /// Before a driver gives the token back: sees that the background thread wakes for what is still
+  /// pending, and for the next deadline.
+  template <class Machine>
+  void leave(Machine& machine);
+  /// Something was done that drivers may wait for. The caller may have the token or not.
+  void wake_drivers() {
+    const std::lock_guard lock(mutex_);
+    if (token_.waiting_drivers() > 0) drivers_.notify_all();
+  }
+
+  // --- the background thread ---
+  /// Returns once the life is over. Begins to serve after begin().
+  template <class Machine>
+  void serve(Machine& machine);
+  /// How often the background thread has slept.
+  uint64_t wakeups() const { return wakeups_; }
+
+  // --- any thread ---
+  /// Lets the holder of the token look again at what waits. Never blocks.
+  void wake() { bell_.ring(); }
+  WakeBellOf<Sync>& bell() { return bell_; }
+
+  Life life() const { return life_.load(); }
+  bool is_ending() const { return life() >= Life::ending; }
+  /// Lets the background thread serve. False: end() came before.
+  bool begin();
+  /// The background thread and all that drive are to leave.
+  void end();
+  /// Waits after end() until serve() is over, or about to be. False: it runs an update or an
+  /// observer of the program's, and does not end in time; this strands the turns.
+  bool ended_by(Time deadline);
+  /// Takes the token for good, after end(): the thread that has it ends its step, sees that all is
+  /// over and leaves. False: it did not in time; this strands the turns.
+  bool take_by(Time deadline);
+
+ private:
+  using Lock = std::unique_lock<typename Sync::Mutex>;
+  static constexpr auto kNap = std::chrono::microseconds(100);
+
+  static bool has_passed(Time time) { return time != Time::max() && Sync::now() >= time; }
+  bool is_claimed() const { return claims_.load(std::memory_order_relaxed) > 0; }
+  void give_to_another();
+  /// Wakes the thread that is to have the token next.
+  void hand_on(const Lock&);
+  template <class Machine, class Done>
+  void drive_until(Machine& machine, const Done& done, Time until);
+  /// While threads that wait come and go, as in a loop of exchanges, they see to what comes: the
+  /// background thread, woken, would only be in their way, and each of them would have to arm what
+  /// wakes it. It sleeps for a moment instead, and looks when they stay away. Not where threads of
+  /// this rank ring its own bell, as each call does that does not wait at once. False: it does not
+  /// sleep now, or its own bell was rung.
+  bool nap(Lock& lock);
+
+  TokenOf<Sync> token_;
+  typename Sync::template Atomic<int> claims_{0};  // threads that sleep in claim()
+  typename Sync::template Atomic<Life> life_{Life::unborn};
+  WakeBellOf<Sync> bell_;
+  typename Sync::template Atomic<uint64_t> wakeups_{0};
+  bool woken_by_peers_ = false;  // the background thread alone: the last time, not by bell_
+
+  typename Sync::Mutex mutex_;           // guards the following
+  typename Sync::Condition drivers_;     // of all threads but one
+  typename Sync::Condition background_;  // of that one alone, so that notify_one() finds it
+  bool naps_ = false;                    // the background thread is in nap()
+  Time left_idle_at_;                    // when the last driver left, if nothing was pending then
+  Time sleeping_until_ = Time::max();
+};
+
+template <class Sync>
+void TurnsOf<Sync>::claim() {
+  Lock lock(mutex_);
+  ++claims_;
+  while (!token_.take_or_sleep()) {
+    // The holder may sleep in the poller.
+    wake();
+    drivers_.wait(lock);
+    token_.driver_wakes();
+  }
+  --claims_;
+}
+
+// take_by() cannot have the token before this thread is done here.
+template <class Sync>
+void TurnsOf<Sync>::give_to_another() {
+  Lock lock(mutex_);
+  static_cast<void>(token_.put_back());
+  hand_on(lock);
+}
+
+template <class Sync>
+void TurnsOf<Sync>::hand_on(const Lock&) {
+  switch (token_.next()) {
+    case TokenOf<Sync>::Wake::a_driver:
+      drivers_.notify_all();
+      break;
+    case TokenOf<Sync>::Wake::the_background:
+      background_.notify_one();
+      break;
+    case TokenOf<Sync>::Wake::no_thread:
+      break;
+  }
+}
+
+template <class Sync>
+template <class Machine, class Done>
+void TurnsOf<Sync>::drive(Machine& machine, const Done& done, Time until) {
+  Lock lock(mutex_);
+  while (!done() && !has_passed(until)) {
+    if (is_claimed()) {
+      // A blocking call of another thread needs the token itself; it does what this thread waits
+      // for, too.
+      token_.step_aside();
+      hand_on(lock);
+    } else if (token_.take_or_sleep()) {
+      lock.unlock();
+      machine.guarded([&] { drive_until(machine, done, until); });
+      lock.lock();
+      static_cast<void>(token_.put_back());
+      continue;
+    }
+    // The holder may sleep in the poller, and not know of what this thread submitted quietly.
+    wake();
+    if (until == Time::max())
+      drivers_.wait(lock);
+    else
+      drivers_.wait_until(lock, until);
+    token_.driver_wakes();
+  }
+  hand_on(lock);
+}
+
+template <class Sync>
+template <class Machine, class Done>
+void TurnsOf<Sync>::drive_until(Machine& machine, const Done& done, Time until) {
+  machine.begin();
+  while (!done() && !has_passed(until) && !is_claimed()) {
+    if (machine.step()) continue;
+    // By another thread's callback; or a thread claims the token, and its ring was silenced here.
+    if (done() || is_claimed()) break;
+    machine.rest(until);
+  }
+  machine.publish();
+  leave(machine);
+}
+
+// The background thread sleeps on what it armed before this thread drove; if that is not all that
+// may come for this rank, or is due later than what this thread knows of, it must arm again. Where
+// it naps, it will, unless something is pending that may not wait so long.
+template <class Sync>
+template <class Machine>
+void TurnsOf<Sync>::leave(Machine& machine) {
+  const bool goes_on = machine.can_go_on();
+  const bool idle = !machine.pending() && !goes_on;
+  {
+    const std::lock_guard lock(mutex_);
+    Sync::writes(&left_idle_at_);
+    left_idle_at_ = idle ? Sync::now() : Time();
+    Sync::reads(&naps_);
+    if (naps_ && idle) return;
+  }
+  const bool armed = machine.arm();
+  const auto due = machine.wake_at();
+  const std::lock_guard lock(mutex_);
+  Sync::reads(&sleeping_until_);
+  Sync::reads(&naps_);
+  // A step of this thread may have silenced the bell that was rung with end().
+  if (!armed || goes_on || is_ending() || due < sleeping_until_ || (naps_ && !idle)) wake();
+}
+
+template <class Sync>
+bool TurnsOf<Sync>::nap(Lock& lock) {
+  Sync::reads(&left_idle_at_);
+  if (!woken_by_peers_ || Sync::now() - left_idle_at_ >= kNap) return false;
+  Sync::writes(&naps_);
+  naps_ = true;
+  lock.unlock();
+  woken_by_peers_ = !bell_.wait(kNap);
+  lock.lock();
+  Sync::writes(&naps_);
+  naps_ = false;
+  return woken_by_peers_;
+}
+
+template <class Sync>
+template <class Machine>
+void TurnsOf<Sync>::serve(Machine& machine) {
+  life_.wait(Life::unborn);
+  Lock lock(mutex_);
+  while (!is_ending()) {
+    // The mutex was free during a nap, so that end() may have come.
+    if (nap(lock) || is_ending()) continue;
+    if (!token_.take_in_background_or_park()) {
+      background_.wait(lock);
+      token_.background_unparks();
+      continue;
+    }
+    lock.unlock();
+    bool armed = false;
+    auto due = Time::max();
+    machine.guarded([&] {
+      const bool moved = machine.step();
+      armed = !moved && machine.arm() && machine.be_quiet();
+      due = machine.wake_at();
+      if (!moved) machine.publish();
+      if (armed && token_.waiting_drivers() == 0) machine.rests();
+    });
+    lock.lock();
+    static_cast<void>(token_.put_back());
+    hand_on(lock);
+    if (token_.waiting_drivers() > 0) continue;
+    // The last step may have silenced the bell that was rung with end().
+    if (!armed || is_ending()) continue;
+    Sync::writes(&sleeping_until_);
+    sleeping_until_ = due;
+    lock.unlock();
+    machine.sleep(due);
+    woken_by_peers_ = !bell_.is_rung();
+    lock.lock();
+    ++wakeups_;
+  }
+  auto ending = Life::ending;
+  life_.compare_exchange_strong(ending, Life::ended);
+  drivers_.notify_all();
+}
+
+template <class Sync>
+bool TurnsOf<Sync>::begin() {
+  auto unborn = Life::unborn;
+  if (!life_.compare_exchange_strong(unborn, Life::serving)) return false;
+  life_.notify_all();
+  return true;
+}
+
+template <class Sync>
+void TurnsOf<Sync>::end() {
+  auto life = life_.load();
+  while (life < Life::ending && !life_.compare_exchange_weak(life, Life::ending)) {
+  }
+  life_.notify_all();
+  wake();
+}
+
+template <class Sync>
+bool TurnsOf<Sync>::ended_by(Time deadline) {
+  Lock lock(mutex_);
+  background_.notify_one();
+  while (life() == Life::ending) {
+    if (has_passed(deadline)) {
+      life_ = Life::stranded;
+      return false;
+    }
+    drivers_.wait_until(lock, deadline);
+  }
+  return true;
+}
+
+template <class Sync>
+bool TurnsOf<Sync>::take_by(Time deadline) {
+  Lock lock(mutex_);
+  while (!token_.take_or_sleep()) {
+    drivers_.wait_until(lock, deadline);
+    token_.driver_wakes();
+    if (!has_passed(deadline)) continue;
+    life_ = Life::stranded;
+    return false;
+  }
+  return true;
+}
+
+}  // namespace tutti

@@ -1,0 +1,62 @@
+// The bell that wakes the engine, against threads that ring it at any moment.
+
+#include "tutti/core/threads/wake_bell.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "tests/explore/explored.h"
+#include "tests/explore/explorer.h"
+
+namespace tutti::explore {
+namespace {
+
+constexpr auto kForever = std::chrono::microseconds::max(), kNow = std::chrono::microseconds(0);
+
+// The engine's part, and threads that put something down and ring: none of it is slept over, and
+// once nothing is put down any more the bell ends one sleep at most. A lost ring takes two threads
+// that pass each other twice, which costs 3.
+TEST(ExploredWakeBell, NoRingIsLostAndNoneKeepsRinging) {
+  const auto outcome = explore(
+      [](Model& model) {
+        struct World {
+          WakeBellOf<Explored> bell;
+          Explored::Atomic<int> put_down{0};
+        };
+        const auto world = std::make_shared<World>();
+        for (const auto* ringer : {"one ringer", "another ringer"})
+          model.thread(ringer, [world] {
+            for (int i = 0; i < 2; ++i) {
+              ++world->put_down;
+              world->bell.ring();
+            }
+          });
+        model.thread("sleeper", [world] {
+          auto& bell = world->bell;
+          for (int taken = 0; taken < 4;) {
+            bell.silence();
+            const int more = world->put_down.exchange(0);
+            taken += more;
+            if (more > 0) continue;
+            bell.wait(kForever);
+            bell.slept();
+          }
+        });
+        model.finally([world] {
+          auto& bell = world->bell;
+          bell.silence();
+          if (!bell.wait(kNow)) return;
+          bell.slept();
+          bell.silence();
+          require(!bell.wait(kNow), "a bell that nobody rings any more ends a second sleep");
+        });
+      },
+      Bounds{.cost = 3});
+  EXPECT_EQ(outcome.failure, "") << outcome.trace;
+  EXPECT_TRUE(outcome.complete);
+  RecordProperty("runs", std::to_string(outcome.runs));
+}
+
+}  // namespace
+}  // namespace tutti::explore
