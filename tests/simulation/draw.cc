@@ -482,7 +482,8 @@ Case draw(uint64_t seed, const DrawOptions& options) {
       schedule(seed, kSchedule);
   drawn.world = draw_world(world);
   drawn.ranks = Program(drawn.world, program, options).draw();
-  if (options.over_streams) draw_streams(drawn, seed);
+  if (options.tier == Tier::bytes) draw_streams(drawn, seed);
+  if (options.tier == Tier::shared) draw_memory(drawn, seed);
   if (!options.without_faults) draw_faults(drawn, faults);
   drawn.world.salt = schedule.next() & 0xffffffff;
   return drawn;
