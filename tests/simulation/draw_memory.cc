@@ -46,7 +46,7 @@ void draw_memory(Case& drawn, uint64_t seed) {
       one_of<int64_t>(random, {0, 128, world.chunk_bytes / 2, world.chunk_bytes});
   world.in_place_bytes = one_of<int64_t>(random, {96, 256, 1 << 14});
   world.spins = one_of(random, {0, 1, 20});
-  if (random.chance(100)) world.lacks_memory = static_cast<int>(random.between(1, world.size - 1));
+  if (random.chance(200)) world.lacks_memory = static_cast<int>(random.between(1, world.size - 1));
   if (random.chance(400)) make_some_long(drawn, random, 1 << 13);
   give_memory(drawn, random);
 }

@@ -40,6 +40,7 @@ struct OperationRecord {
   // Its memory (of the input, and the program's output) is not as it was when it was submitted.
   bool input_changed = false;
   bool touched_after_end = false;  // its memory was written after its Work was done
+  bool is_reached = false;         // its output lay in memory that the peers reach
   int callbacks = 0;               // how often its callback ran
 };
 
@@ -98,7 +99,8 @@ struct RankRecord {
   bool went_on_at_a_look = false;              // nothing had woken it, though it could have gone on
   int regions_retired = 0;                     // memory that its program gave back is gone
   bool memory_retired_in_use = false;
-  int error_code = 0;  // what broke it; 0: nothing did
+  bool memory_written_late = false;  // by a peer, when it was given back
+  int error_code = 0;                // what broke it; 0: nothing did
   int error_rank = -1;
   std::string error_text;
   // So many are left once it is over.

@@ -62,8 +62,8 @@ class Net {
   /// Whether an operation that is not over works in this memory.
   virtual bool is_used(int rank, const std::byte* begin, size_t bytes) const = 0;
 
-  /// Called once, when nothing happens any more and the ranks have let go of their memory.
-  virtual void look_back() {}
+  /// Whether a peer wrote to memory of this rank that had been given back.
+  virtual bool is_written_late(int) const { return false; }
 
   /// Lists what ranks did that no backend has to bear, and what a shipped one did not do.
   std::vector<std::string> broken_promises;

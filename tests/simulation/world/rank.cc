@@ -454,6 +454,7 @@ void SimRank::look_back() {
   kept_memory_.clear();
   record.runs_left += static_cast<int>(world_.net().operations_left(rank_));
   record.regions_left = static_cast<int>(world_.net().regions_left(rank_));
+  record.memory_written_late = world_.net().is_written_late(rank_);
   record.tickets_left = static_cast<int>(world_.net().tickets_left(rank_));
 }
 

@@ -235,6 +235,7 @@ SimRank::Use& SimRank::make_use(const Thread& thread, const Operation& operation
   std::byte* shared_in = is_one ? nullptr : take(use.in_bytes);
   std::byte* shared_out =
       is_reached && memory_ && random_.chance(600) ? take(use.out_bytes) : nullptr;
+  record.is_reached = shared_out != nullptr;
   const size_t own_in = shared_in != nullptr || is_one ? 0 : use.in_bytes;
   const size_t own_out = shared_out != nullptr ? 0 : use.out_bytes;
   use.memory.assign(own_in + own_out + 1, kUntouched);

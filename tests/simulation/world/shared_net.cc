@@ -200,10 +200,4 @@ std::unique_ptr<Backend> SharedNet::over(int rank, const Context& context,
 
 void SharedNet::ring(int rank) { ends_[static_cast<size_t>(rank)]->ring(); }
 
-void SharedNet::look_back() {
-  for (const int rank : memory_.written_too_late())
-    broken_promises.push_back(
-        fmt::format("memory of rank {} was written after it was given back", rank));
-}
-
 }  // namespace tutti::simulation

@@ -21,7 +21,7 @@ class SharedNet final : public StreamNet {
  public:
   SharedNet(Events& events, const World& world);
   ~SharedNet() override;
-  void look_back() override;
+  bool is_written_late(int rank) const override { return memory_.is_written_late(rank); }
 
  private:
   friend class MemoryBackend;

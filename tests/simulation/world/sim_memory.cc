@@ -148,11 +148,4 @@ std::unique_ptr<SharedMemory> SimShared::of(int rank, std::function<void(int)> r
   return std::make_unique<SimMemory>(rank, heaps_, std::move(rings), std::move(has_good));
 }
 
-std::vector<int> SimShared::written_too_late() const {
-  std::vector<int> ranks;
-  for (size_t rank = 0; rank < heaps_.size(); ++rank)
-    if (!heaps_[rank]->is_untouched()) ranks.push_back(static_cast<int>(rank));
-  return ranks;
-}
-
 }  // namespace tutti::simulation

@@ -51,8 +51,10 @@ class SimShared {
   /// for good.
   std::unique_ptr<SharedMemory> of(int rank, std::function<void(int)> rings,
                                    std::function<bool()> has_good);
-  /// Ranks whose peers wrote to memory that was given back.
-  std::vector<int> written_too_late() const;
+  /// Whether memory of this rank was written when it had been given back.
+  bool is_written_late(int rank) const {
+    return !heaps_.at(static_cast<size_t>(rank))->is_untouched();
+  }
 
  private:
   std::vector<std::shared_ptr<SimHeap>> heaps_;

@@ -96,7 +96,6 @@ Outcome SimWorld::run() {
   record().hit_the_limit = !events_.empty();
   if (net_->damaged) record().damaged = micros_of(*net_->damaged);
   for (auto& rank : ranks_) rank->look_back();
-  net_->look_back();
   record().faults |= net_->faults;
   record().sights = net_->sights;
   for (auto& promise : net_->broken_promises) record().broken_promises.push_back(promise);
