@@ -12,7 +12,6 @@ namespace {
 
 using testing::ElementsAre;
 using testing::IsEmpty;
-using Answer = Sequencer::Answer;
 
 constexpr int kAll = -1;
 
@@ -32,13 +31,14 @@ class SequencerTest : public testing::Test {
       }
     }
   }
-  // What this rank has been answered since the last time.
-  std::vector<std::pair<uint64_t, Answer>> answers(int rank) {
+  // The tags and answers that this rank has been given since the last time.
+  std::vector<std::string> answers(int rank) {
     run();
-    std::vector<std::pair<uint64_t, Answer>> all;
+    std::vector<std::string> all;
     while (const auto call = of(rank).take()) {
-      all.emplace_back(call->tag, call->answer);
-      if (call->answer != Answer::drop) numbers_.push_back(call->number);
+      constexpr const char* kAnswers[] = {"run", "veto", "drop"};
+      all.push_back(fmt::format("{} {}", call->tag, kAnswers[static_cast<int>(call->answer)]));
+      if (call->answer != Sequencer::Answer::drop) numbers_.push_back(call->number);
     }
     return all;
   }
@@ -57,9 +57,7 @@ TEST_F(SequencerTest, AnswersAllRanksInOneOrder) {
       run();
     }
   const auto first = answers(0);
-  EXPECT_THAT(first,
-              testing::UnorderedElementsAre(std::pair(4, Answer::run), std::pair(5, Answer::run),
-                                            std::pair(6, Answer::veto)));
+  EXPECT_THAT(first, testing::UnorderedElementsAre("4 run", "5 run", "6 veto"));
   for (const int rank : {1, 2}) EXPECT_EQ(answers(rank), first);
   EXPECT_THAT(numbers_, ElementsAre(0, 1, 2, 0, 1, 2, 0, 1, 2));
 }
@@ -68,7 +66,7 @@ TEST_F(SequencerTest, AnswersOnlyTheTwoThatTakePart) {
   of(2).ready(4, 0, 1);
   EXPECT_THAT(answers(2), IsEmpty());
   of(1).ready(4, 0, 2);
-  for (const int rank : {1, 2}) EXPECT_THAT(answers(rank), ElementsAre(std::pair(4, Answer::run)));
+  for (const int rank : {1, 2}) EXPECT_THAT(answers(rank), ElementsAre("4 run"));
   EXPECT_THAT(answers(0), IsEmpty());
 }
 
@@ -79,24 +77,22 @@ TEST_F(SequencerTest, WhatOneRankGivesUpIsDroppedOnceAndForAll) {
     of(1).ready(tag, 0, peer_of_1);
     of(1).cancel(tag);
     for (const int rank : {0, 1, 2})
-      EXPECT_THAT(answers(rank), ElementsAre(std::pair(tag, Answer::drop)));
+      EXPECT_THAT(answers(rank), ElementsAre(fmt::format("{} drop", tag)));
     if (peer_of_1 == kAll) of(0).ready(tag, 0, kAll);
     of(2).ready(tag, 0, peer_of_2);
     of(2).cancel(tag);
-    EXPECT_THAT(answers(2), ElementsAre(std::pair(tag, Answer::drop)));
+    EXPECT_THAT(answers(2), ElementsAre(fmt::format("{} drop", tag)));
     for (const int rank : {0, 1}) EXPECT_THAT(answers(rank), IsEmpty()) << "they know";
   }
   for (const int rank : {2, 0, 1}) of(rank).ready(6, 0, kAll);
-  for (const int rank : {0, 1, 2})
-    EXPECT_THAT(answers(rank), ElementsAre(std::pair(6, Answer::run)));
+  for (const int rank : {0, 1, 2}) EXPECT_THAT(answers(rank), ElementsAre("6 run"));
   EXPECT_THAT(numbers_, ElementsAre(0, 0, 0)) << "what was dropped has no number";
 }
 
 TEST_F(SequencerTest, WhatWasCalledRunsThoughARankGivesItUp) {
   for (const int rank : {2, 1, 0}) of(rank).ready(4, 0, kAll);
   of(2).cancel(4);
-  for (const int rank : {0, 1, 2})
-    EXPECT_EQ(answers(rank).front(), std::pair(uint64_t{4}, Answer::run));
+  for (const int rank : {0, 1, 2}) EXPECT_EQ(answers(rank).front(), "4 run");
 }
 
 }  // namespace
