@@ -248,6 +248,27 @@ TEST(Report, SaysWhereTheLateRankIs) {
   EXPECT_THAT(ranks[1].lines, testing::Not(testing::Contains(HasSubstr("late"))));
 }
 
+TEST(Report, ComesOnceAndFailsNothing) {
+  SteppedRanks ranks(2, [](Options& options) {
+    options.stall_warning = 1.2;  // rank 1 is asked where it is before
+    options.peer_timeout = 20;
+  });
+  std::vector<float> x[] = {{1}, {1}};
+  ranks[0].submit("x", x[0]);
+  ranks.run(seconds(5));
+  EXPECT_THAT(ranks[0].lines, testing::ElementsAre(testing::MatchesRegex(
+                                  "\"x\" waits for rank 1 since 1\\.. s \\(rank 0 is there\\)\\. "
+                                  "Rank 1 is alive.*")));
+  ranks[1].submit("x", x[1]);
+  ranks.run(milliseconds(0));
+  for (const int rank : {0, 1}) {
+    ASSERT_TRUE(ranks[rank].end_of("x"));
+    EXPECT_FALSE(*ranks[rank].end_of("x"));
+    EXPECT_EQ(x[rank][0], 2);
+  }
+  EXPECT_THAT(ranks[1].lines, testing::IsEmpty());
+}
+
 TEST(Report, NamesABlockingCall) {
   SteppedRanks ranks(2, warn_soon);
   ranks[0].block("late", ranks.now());
