@@ -438,35 +438,6 @@ TEST_F(BadInput, ARankThatLeavesIsNamed) {
   });
 }
 
-TEST_F(BadInput, ALateRankIsReportedAndNeverFailed) {
-  std::mutex mutex;
-  std::vector<std::string> lines;
-  const auto is_reported = [&] {
-    const std::lock_guard lock(mutex);
-    return !lines.empty();
-  };
-  run_threads(
-      2,
-      [&](Communicator& comm) {
-        const auto deadline = Deadline::after(30);
-        while (comm.rank() == 1 && !is_reported() && !deadline.passed())
-          std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        comm.allreduce("x", memory(comm).floats, ReduceOp::sum).wait();
-        EXPECT_EQ(memory(comm).floats[0], 2.0f);
-      },
-      [&](Options& options) {
-        options.stall_warning = 1.2;  // rank 1 is asked where it is before
-        options.peer_timeout = 20;
-        options.log = [&](LogLevel, std::string_view line) {
-          const std::lock_guard lock(mutex);
-          lines.emplace_back(line);
-        };
-      });
-  ASSERT_EQ(lines.size(), 1u);
-  EXPECT_EQ(lines[0].find("\"x\" waits for rank 1 since "), 0u) << lines[0];
-  EXPECT_NE(lines[0].find(" s (rank 0 is there). Rank 1 is alive"), std::string::npos) << lines[0];
-}
-
 TEST_F(BadInput, TheLibraryInstallsNoSignalHandler) {
   std::array<struct sigaction, 32> before{}, after{};
   for (int signal = 1; signal < 32; ++signal)

@@ -3,7 +3,7 @@
 // is stopped is silent after the peer timeout; one that is late never is.
 //
 // LEAVING_TABLE=1 runs all of it (6 backends, 2 to 4 ranks, every way; some five minutes) and
-// prints it; else a part.
+// prints it; else a part. The simulation draws ends at any moment, in any order of messages.
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -232,6 +232,15 @@ void print(const std::vector<Row>& rows) {
   std::fflush(stdout);
 }
 
+// What is told of an end, and to whom, depends on no backend: each day tcp has all of it, and so do
+// threads. What the other backends do themselves is to bring a farewell, whether or not the process
+// ends right behind it, to end with a process that exits, and to bring the answers of a rank that
+// is late. (faults_test.cc and kinds_test.cc kill and stop ranks over them.)
+bool is_of_every_day(const std::string& backend, const std::string& ending) {
+  if (backend == "tcp" || backend == "memory") return true;
+  return ending == "close" || ending == "return" || ending == "exit" || ending == "late";
+}
+
 class LeavingTable : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Backends, LeavingTable,
                          testing::Values("memory", "shm", "tcp", "hierarchical", "gloo", "ucx"),
@@ -251,6 +260,7 @@ TEST_P(LeavingTable, NamesEachEndByItsEvidence) {
       for (size_t e = 0; e < endings.size(); ++e) {
         // Each day 3 ranks, and each ending in one of the ways.
         if (!is_whole() && (ranks != 3 || (w + e) % 3 != 0)) continue;
+        if (!is_whole() && !is_of_every_day(backend, endings[e])) continue;
         const int victim = static_cast<int>(w + e / 3) % ranks;
         rows.push_back(backend == "memory" ? run_threads_row(ranks, ways[w], endings[e], victim)
                                            : run_row(backend, ranks, ways[w], endings[e], victim));

@@ -153,6 +153,74 @@ TEST(Persistent, ARankThatDiesEndsTheRoundAndIsNamed) {
       on_their_own_devices, 60, 1);
 }
 
+// Counts the device memory that is allocated. Once it gives up, a round ends as if a peer had not
+// come.
+class GivesUp final : public FakeDevice {
+ public:
+  using FakeDevice::FakeDevice;
+  void* allocate(size_t bytes, Device device) override {
+    ++held;
+    return FakeDevice::allocate(bytes, device);
+  }
+  void free(void* memory, Device device) noexcept override {
+    --held;
+    FakeDevice::free(memory, device);
+  }
+  void* allocate_shared(size_t bytes, Device device, DeviceHandle& handle) override {
+    ++held;
+    return FakeDevice::allocate_shared(bytes, device, handle);
+  }
+  void free_shared(void* memory) noexcept override {
+    --held;
+    FakeDevice::free_shared(memory);
+  }
+  void reduce_by_flags(const DeviceFlags& flags, StreamRef stream) override {
+    if (!gives_up) return FakeDevice::reduce_by_flags(flags, stream);
+    host_function(stream, [record = flags.record] {
+      std::atomic_ref(record->is_set).store(1, std::memory_order_release);
+    });
+  }
+  std::atomic<int> held{0};
+  std::atomic<bool> gives_up{false};
+};
+
+// A peer's kernel may still come to the memory of a round that failed, and to no other.
+void expect_memory_is_kept_after_a_failure(Communicator& comm, GivesUp& fake) {
+  const Tensor tensor(Shape{100}, DataType::f32, kFake);
+  UserStream user;
+  const int before = fake.held;
+  const auto round = [&](const char* name) {
+    PersistentAllreduce allreduce(comm, name, tensor);
+    EXPECT_GT(fake.held, before);
+    allreduce.launch(user.get());
+    device().synchronize(user.get());
+    comm.barrier("all have").wait();
+  };
+  round("good");
+  EXPECT_EQ(fake.held, before);
+  fake.gives_up = true;
+  round("failed");
+  EXPECT_EQ(fake.held, before + 1) << "the board and what peers load lie in one piece";
+}
+
+TEST(Persistent, MemoryOfAFailedRoundOfProcessesIsKept) {
+  static GivesUp* own = nullptr;
+  run_processes(
+      2, [](Communicator& comm) { expect_memory_is_kept_after_a_failure(comm, *own); },
+      [](Options& options) {
+        static GivesUp fake({.identity = "bus " + std::to_string(options.rank)});
+        own = &fake;
+        options.backend = "shm";
+      });
+}
+
+TEST(Persistent, MemoryOfAFailedRoundIsKept) {
+  GivesUp fake;
+  run_threads(
+      1, [&](Communicator& comm) { expect_memory_is_kept_after_a_failure(comm, fake); },
+      [](Options& options) { options.backend = "memory"; });
+}
+
 TEST(Persistent, SumsOfThreadsThatShareADevice) {
   FakeDevice fake;
   for (const int size : {1, 2, 5, 8})

@@ -1,3 +1,4 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -309,6 +310,67 @@ TEST_F(StreamProtocol, ASendCancelledInMidFrameNeedsItsMemoryNoMore) {
     EXPECT_EQ(frames.back().type, FrameType::withdraw);
     EXPECT_EQ(frames.front().type, room == 0 ? FrameType::withdraw : FrameType::data);
   }
+}
+
+// A send that is given up before its frame begins takes no credit along: neither what it costs,
+// nor what its frame would have returned to the peer.
+TEST_F(StreamProtocol, ASendCancelledBeforeItsFrameBeginsLeavesItsCredit) {
+  const Bytes data = pattern(1000, 1);
+  Bytes memory(1000);
+  const Ticket recv = transport_->irecv(1, 5, 0, memory);
+  feed(frame({.type = FrameType::eager, .length = 1000, .tag = 5}, data));
+  run();
+  ASSERT_EQ(transport_->test(recv), TransferState::done);
+  script_.room = 0;
+  for (uint32_t i = 0; i <= eager_credit(2) / eager_cost(1000); ++i) {
+    const Ticket send = transport_->isend(1, {.tag = 1, .key = i}, data);
+    run();
+    transport_->cancel(send);
+    ASSERT_EQ(transport_->test(send), TransferState::failed);
+  }
+  script_.room = SIZE_MAX;
+  run();
+  EXPECT_THAT(sent(), testing::IsEmpty());
+  transport_->isend(1, {.tag = 2}, data);
+  run();
+  const auto frames = sent();
+  ASSERT_EQ(frames.size(), 1u);
+  EXPECT_EQ(frames[0].type, FrameType::eager) << "the credit of the cancelled sends is lost";
+  EXPECT_EQ(frames[0].ticket, eager_cost(1000)) << "the peer's credit is lost";
+}
+
+TEST_F(StreamProtocol, AnAnnouncementThatIsTakenBackMakesRoomForAnother) {
+  const Bytes large(kMaxEagerBytes + 1);
+  for (uint32_t i = 0; i <= kMaxAnnounced; ++i) {
+    const Ticket ticket = transport_->isend(1, {.tag = 1, .key = i}, large);
+    run();
+    transport_->cancel(ticket);
+    run();
+    const auto frames = sent();
+    ASSERT_EQ(frames.size(), 2u) << i;
+    EXPECT_EQ(frames[0].type, FrameType::announce);
+    EXPECT_EQ(frames[1].type, FrameType::withdraw);
+  }
+  // The same of the peer's, of which as many may wait.
+  for (uint32_t i = 0; i <= kMaxAnnounced; ++i) {
+    const FrameHeader announce{
+        .type = FrameType::announce, .key = i, .length = 1 << 20, .tag = 1, .ticket = i};
+    feed(frame(announce));
+    feed(frame({.type = FrameType::withdraw, .key = i, .tag = 1, .ticket = i}));
+    run();
+  }
+  EXPECT_FALSE(transport_->take_event());
+}
+
+// A peer that reads is sent any number of control messages: these are 272 MiB.
+TEST_F(StreamProtocol, ControlMessagesThatWereWrittenMakeRoomForOthers) {
+  const Bytes message(Transport::kMaxControlBytes);
+  for (int i = 0; i < 17; ++i) {
+    transport_->post(1, message);
+    run();
+    script_.out.clear();
+  }
+  EXPECT_FALSE(transport_->take_event());
 }
 
 TEST_F(StreamProtocol, AGoodbyeBehindMuchElseIsReadThoughWritingFails) {

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
 #include <mutex>
 #include <thread>
 
@@ -375,6 +376,45 @@ TEST(HostPool, ALargeBlockIsKeptForWhatIsAsLarge) {
   EXPECT_NE(small.get(), large);
   EXPECT_EQ(pool->take(600 << 10).get(), large);
   EXPECT_EQ(pool->take(1 << 20).get(), large);
+}
+
+class CountsHostMemory final : public FakeDevice {
+ public:
+  void* allocate_host(size_t bytes) override {
+    void* const memory = FakeDevice::allocate_host(bytes);
+    sizes_.emplace(memory, bytes);
+    held += bytes;
+    ++allocations;
+    return memory;
+  }
+  void free_host(void* memory) noexcept override {
+    held -= sizes_.extract(memory).mapped();
+    FakeDevice::free_host(memory);
+  }
+  size_t held = 0;
+  int allocations = 0;
+
+ private:
+  std::map<void*, size_t> sizes_;
+};
+
+TEST(HostPool, HoldsAtMostTwiceWhatWasInUseAtOnce) {
+  CountsHostMemory device;
+  const auto pool = std::make_shared<HostPool>(device);
+  for (size_t bytes = 4096; bytes <= (400 << 10); bytes += 4096) {
+    pool->take(bytes);  // larger than all before, and given back at once
+    ASSERT_LE(device.held, 2 * bytes);
+  }
+}
+
+TEST(HostPool, ASteadyStepAllocatesNothing) {
+  CountsHostMemory device;
+  const auto pool = std::make_shared<HostPool>(device);
+  for (int step = 0; step < 20; ++step) {
+    std::vector<std::shared_ptr<void>> used;
+    for (size_t i = 1; i <= 30; ++i) used.push_back(pool->take(i * 10'000));
+    EXPECT_EQ(device.allocations, 30) << "step " << step;
+  }
 }
 
 TEST(Staging, ADeviceThatFailedDoesNotEndTheProcess) {

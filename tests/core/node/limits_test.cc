@@ -79,12 +79,18 @@ TEST(Limit, ALateRankInAReplayedStepIsNamedWhenTheTimeIsUp) {
 TEST(Limit, ALateRankInABlockingCallIsNamedWhenTheTimeIsUp) {
   SteppedRanks ranks(2, limit);
   step_together(ranks, 2, "before");
+  for (int call = 0; call < 10; ++call)
+    for (const int rank : {0, 1}) {
+      ranks[rank].node().blocking().begin_all();
+      ranks[rank].node().blocking().end(nullptr);
+    }
   ranks[0].block("x", ranks.now());
   const auto took = ranks.run(seconds(10), [&] { return ranks[0].node().broken() != nullptr; });
   EXPECT_GE(took, kLimit);
   EXPECT_LE(took, kLimit + milliseconds(20));
   ASSERT_NE(ranks[0].node().broken(), nullptr);
-  expect_overdue(*ranks[0].node().broken(), 1, "x", "last submitted \"before\"");
+  expect_overdue(*ranks[0].node().broken(), 1, "x",
+                 "last submitted \"before\", after 10 blocking calls");
 }
 
 // It answers, so it is no silent rank, however long it takes.
@@ -106,6 +112,83 @@ TEST(Limit, WhoIsLateIsWaitedForHoweverLate) {
       EXPECT_FALSE(*ranks[rank].end_of("x"));
       EXPECT_EQ(x[rank][0], 9);
     }
+  }
+}
+
+// --- join() ------------------------------------------------------------------------------------
+
+// Rank 0 alone knows who has joined, so without it each rank that waits must look by itself.
+TEST(Join, WhoStandsStillIsSilent) {
+  for (const int still : {2, 0}) {
+    SteppedRanks ranks(3, [](Options& options) { options.peer_timeout = 1.5; });
+    step_together(ranks, 3, "before");
+    std::vector<int> others;
+    for (const int rank : {0, 1, 2})
+      if (rank != still) {
+        ranks[rank].join();
+        others.push_back(rank);
+      }
+    const auto begin = ranks.now();
+    const auto is_over = [&](int rank) { return ranks[rank].end_of("join").has_value(); };
+    while (!(is_over(1) && is_over(2 - still)) && ranks.now() - begin < seconds(20)) {
+      ranks.pass(milliseconds(10));
+      ranks.settle(others);
+    }
+    EXPECT_GE(ranks.now() - begin, milliseconds(1500));
+    EXPECT_LE(ranks.now() - begin, milliseconds(2000));
+    for (const int rank : others) {
+      ASSERT_TRUE(is_over(rank)) << "rank " << rank << " waits for rank " << still;
+      const Error error = ranks[rank].end_of("join")->value();
+      EXPECT_EQ(error.code(), ErrorCode::peer_silent) << error.what();
+      EXPECT_EQ(error.rank(), still);
+    }
+  }
+}
+
+// It is late, not silent: it is reported, and then the limit ends it on all ranks.
+TEST(Join, WhoIsLateIsReportedAndTimesOut) {
+  for (const int late : {2, 0}) {
+    SteppedRanks ranks(3, [](Options& options) {
+      options.operation_timeout = 1.5;
+      options.stall_warning = 0.6;
+    });
+    step_together(ranks, 3, "before");
+    for (const int rank : {0, 1, 2})
+      if (rank != late) ranks[rank].join();
+    ranks.run(milliseconds(1000));
+    EXPECT_THAT(
+        ranks[0].lines,
+        testing::Contains(HasSubstr(fmt::format("\"join\" waits for rank {} since", late))));
+    for (const int rank : {1, 2 - late}) EXPECT_FALSE(ranks[rank].end_of("join"));
+    ranks.run(milliseconds(600));
+    for (const int rank : {1, 2 - late}) {
+      ASSERT_TRUE(ranks[rank].end_of("join"));
+      expect_overdue(ranks[rank].end_of("join")->value(), late, "join",
+                     "last submitted \"before\"");
+    }
+    ASSERT_NE(ranks[late].node().broken(), nullptr);
+    EXPECT_THAT(ranks[late].node().broken()->what(),
+                HasSubstr("\"join\" took more than TUTTI_OPERATION_TIMEOUT=1.5 s"));
+  }
+}
+
+// Whoever is out of data waits for as long as the others go on, however long that is.
+TEST(Join, OthersThatGoOnAreNotLate) {
+  SteppedRanks ranks(3, limit);
+  ranks[1].join();
+  for (int step = 0; step < 40; ++step) {
+    ranks.run(milliseconds(250));
+    std::vector<float> x[] = {{1}, {}, {2}};
+    for (const int rank : {0, 2}) ranks[rank].submit("x", x[rank]);
+    ranks.run(milliseconds(0));
+    for (const int rank : {0, 2}) ASSERT_EQ(x[rank][0], 3) << "step " << step;
+  }
+  EXPECT_FALSE(ranks[1].end_of("join"));
+  for (const int rank : {0, 2}) ranks[rank].join();
+  ranks.run(milliseconds(0));
+  for (const int rank : {0, 1, 2}) {
+    ASSERT_TRUE(ranks[rank].end_of("join"));
+    EXPECT_FALSE(*ranks[rank].end_of("join"));
   }
 }
 
@@ -141,7 +224,9 @@ TEST(NeverMeets, ABlockingCallAndARankThatHasJoined) {
   ASSERT_NE(ranks[0].node().broken(), nullptr);
   EXPECT_THAT(ranks[0].node().broken()->what(),
               AllOf(HasSubstr("rank 0 waits in a blocking call"),
-                    HasSubstr("rank 1 has joined (is out of data) and will not make it")));
+                    HasSubstr("rank 1 has joined (is out of data) and will not make it: join() "
+                              "stands in for asynchronous allreduces only. Call "
+                              "allreduce(...).wait() where ranks may have joined")));
 }
 
 // --- reports ------------------------------------------------------------------------------------
@@ -161,6 +246,27 @@ TEST(Report, SaysWhereTheLateRankIs) {
       ranks[0].lines,
       testing::Contains(HasSubstr("Rank 1 is alive and last submitted \"b\"; it is late.")));
   EXPECT_THAT(ranks[1].lines, testing::Not(testing::Contains(HasSubstr("late"))));
+}
+
+TEST(Report, ComesOnceAndFailsNothing) {
+  SteppedRanks ranks(2, [](Options& options) {
+    options.stall_warning = 1.2;  // rank 1 is asked where it is before
+    options.peer_timeout = 20;
+  });
+  std::vector<float> x[] = {{1}, {1}};
+  ranks[0].submit("x", x[0]);
+  ranks.run(seconds(5));
+  EXPECT_THAT(ranks[0].lines, testing::ElementsAre(testing::MatchesRegex(
+                                  "\"x\" waits for rank 1 since 1\\.. s \\(rank 0 is there\\)\\. "
+                                  "Rank 1 is alive.*")));
+  ranks[1].submit("x", x[1]);
+  ranks.run(milliseconds(0));
+  for (const int rank : {0, 1}) {
+    ASSERT_TRUE(ranks[rank].end_of("x"));
+    EXPECT_FALSE(*ranks[rank].end_of("x"));
+    EXPECT_EQ(x[rank][0], 2);
+  }
+  EXPECT_THAT(ranks[1].lines, testing::IsEmpty());
 }
 
 TEST(Report, NamesABlockingCall) {
