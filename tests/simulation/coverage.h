@@ -11,9 +11,9 @@
 namespace tutti::simulation {
 
 /// By tutti::MessageType.
-inline constexpr std::array<std::string_view, 13> kMessageNames = {
+inline constexpr std::array<std::string_view, 14> kMessageNames = {
     "requests", "answers", "resend", "plan_joined", "plan_failed", "plan_left", "veto",
-    "ping",     "pong",    "fault",  "timeline",    "leaving",     "pair_left"};
+    "ping",     "pong",    "fault",  "timeline",    "leaving",     "pair_left", "pair_recalled"};
 
 /// Counts how many cases had what, and to which errors and phases they came. It has plain numbers
 /// only, so that it may lie in memory that processes share.
@@ -24,7 +24,7 @@ struct Coverage {
   std::array<uint64_t, kCollectiveKindCount> kinds{};
   std::array<uint64_t, 17> operations_by_error{};  // 0: that ended well
   std::array<uint64_t, 49> phase_edges{};          // from * 7 + to: cases in which a rank took it
-  std::array<uint64_t, 13> messages{};             // cases in which a rank sent one
+  std::array<uint64_t, 14> messages{};             // cases in which a rank sent one
 
   std::array<uint64_t, 18> looks{};  // what each invariant has looked at
   void add(const Case& from, const Record& record);
