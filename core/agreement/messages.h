@@ -21,13 +21,14 @@ enum class MessageType : uint8_t {
   plan_left = 5,    // any rank to the coordinator: nothing of plan n is on its way here any more
   veto = 6,         // any rank to all: bucket s of plan n will be dropped
   ping = 7,
-  pong = 8,        // where I am, for reports
-  fault = 9,       // any rank to all: this error ended it
-  timeline = 10,   // any rank to rank 0 when it closes: a part of its events
-  leaving = 11,    // any rank to all: it closes, and how far it went (Farewell)
-  pair_left = 12,  // a rank to its peer: from use u on I ask again for what was pair p
+  pong = 8,            // where I am, for reports
+  fault = 9,           // any rank to all: this error ended it
+  timeline = 10,       // any rank to rank 0 when it closes: a part of its events
+  leaving = 11,        // any rank to all: it closes, and how far it went (Farewell)
+  pair_left = 12,      // a rank to its peer: from use u on I ask again for what was pair p
+  pair_recalled = 13,  // a rank to its peer: leave pair p now unless you have launched use u
 };
-inline constexpr int kMessageTypeCount = 13;
+inline constexpr int kMessageTypeCount = 14;
 
 /// Where a rank is, as it tells in a pong.
 struct RankStatus {

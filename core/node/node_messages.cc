@@ -22,6 +22,7 @@ bool is_about_operations(MessageType type) {
     case MessageType::plan_failed:
     case MessageType::plan_left:
     case MessageType::pair_left:
+    case MessageType::pair_recalled:
       return true;
     case MessageType::ping:
     case MessageType::pong:
@@ -126,6 +127,9 @@ void Node::handle(MessageType type, int from, WireReader& reader, Clock::time_po
     }
     case MessageType::pair_left:
       scheduler_->on_pair_left(from, reader);
+      break;
+    case MessageType::pair_recalled:
+      scheduler_->on_pair_recalled(from, reader);
       break;
     case MessageType::ping: {
       auto pong = begin_message(MessageType::pong);

@@ -90,7 +90,7 @@ class Run {
 
   /// Set by the scheduler.
   bool replayed = false;                // of a plan
-  struct PreparedPair* pair = nullptr;  // whose use `sequence` it is
+  class PreparedPair* pair = nullptr;  // whose use `sequence` it is
   uint64_t sequence = 0;
   bool cancelled = false;
   std::shared_ptr<const DeviceSpans> spans;  // null: nobody asks when a device did what

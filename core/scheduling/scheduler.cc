@@ -11,10 +11,6 @@
 
 namespace tutti {
 
-std::string pair_entry_key(std::string_view name, int64_t peer) {
-  return fmt::format("{}\n{}", name, peer);
-}
-
 std::string entry_key(const Request& request) {
   if (!is_pair(request.signature.kind)) return request.name;
   return pair_entry_key(request.name, request.signature.root);
@@ -52,15 +48,24 @@ void Scheduler::join(Entry* entry, Clock::time_point now) {
   flush();
   // The peers may be in the plan, and wait for tensors that this rank will not bring. What the plan
   // holds of this rank's counts, so rank 0 hears of it before it hears of the join.
-  if (!replay_)
-    ask_to_join();
-  else if (!ending_ && !collapsed_)
+  if (replay_ && !ending_ && !collapsed_)
     veto(now);
+  else
+    ask_to_join();
   // And for what it does not send or receive any more.
-  for (auto* pair : pairs_in_order()) leave_pair(*pair);
+  leave_pairs(pairs_.in_order());
 }
 
 void Scheduler::ask_to_join() {
+  if (join_.entry == nullptr || join_.is_asked) return;
+  // A plan is left before, or it is left no more because a rank has left.
+  if (replay_ && peers_.first() == nullptr) return;
+  const auto is_of_pair = [](const auto& run) { return run->pair != nullptr; };
+  if (std::ranges::any_of(runs_, is_of_pair) || !behind_pairs_.empty()) return;
+  send_join();
+}
+
+void Scheduler::send_join() {
   join_.is_asked = true;
   auto message = begin_message(MessageType::requests);
   Request request;
@@ -155,7 +160,7 @@ void Scheduler::on_response(const Response& response, std::vector<Response>& fus
   const auto kind = response.signature.kind;
   std::string key = response.name;
   if (is_pair(kind)) {
-    last_pair_ = std::max(last_pair_, response.pair);
+    pairs_.hear_of(response.pair);
     key.clear();
     const int64_t from = response.rows.at(0), to = response.rows.at(1),
                   root = response.signature.root;
@@ -338,6 +343,7 @@ bool Scheduler::advance(Clock::time_point now) {
     renegotiate();
     moved = true;
   }
+  if (!behind_pairs_.empty() || (join_.entry != nullptr && !join_.is_asked)) ask_behind_pairs();
   return moved;
 }
 
@@ -406,7 +412,7 @@ void Scheduler::drop() {
   collapsed_.reset();
   running_[0] = running_[1] = 0;
   pairs_.clear();
-  early_left_.clear();
+  behind_pairs_.clear();
 }
 
 RankStatus Scheduler::status() const {

@@ -12,7 +12,7 @@
 #include "tutti/backends/backend.h"
 #include "tutti/core/agreement/messages.h"
 #include "tutti/core/scheduling/peers.h"
-#include "tutti/core/scheduling/prepared_pair.h"
+#include "tutti/core/scheduling/prepared_pairs.h"
 #include "tutti/core/scheduling/replay.h"
 #include "tutti/core/scheduling/run.h"
 #include "tutti/core/settings/options.h"
@@ -53,6 +53,7 @@ class Scheduler {
   void on_resend(WireReader reader);
   void on_veto(const Veto& veto);
   void on_pair_left(int from, WireReader reader);
+  void on_pair_recalled(int from, WireReader reader);
 
   /// Launches and moves; true if something moved.
   bool advance(Clock::time_point now);
@@ -105,7 +106,10 @@ class Scheduler {
   static constexpr int kMostRunning = 8;  // of each: negotiated, replayed
   bool held() const { return replay_ && replay_->holds_waiting(); }
   void finish(Entry* entry, const Error* error) { hooks_.finish({&entry, 1}, error); }
+  /// If this rank joins, has not asked for that, and nothing that it has submitted is to be asked
+  /// for before.
   void ask_to_join();
+  void send_join();
   /// The departure because of which this rank's join never ends; null: it may.
   const Departure* departure_that_ends_join() const;
   void request(Entry* entry);
@@ -136,15 +140,14 @@ class Scheduler {
   /// The operations that were asked for and are not answered, in the order of their submission.
   std::vector<Entry*> outstanding_in_order() const;
   // --- scheduler_pairs.cc ---
-  /// By their numbers.
-  std::vector<PreparedPair*> pairs_in_order();
   void prepare_pair(const Response& response, const Entry& entry);
   bool launch_in_pair(Entry* entry, Clock::time_point now);
-  void tell_pair_left(const PreparedPair& pair, uint64_t use);
+  bool leave_pairs(std::span<PreparedPair* const> pairs);
+  void tell_pair_left(int peer, int64_t id, uint64_t use);
   void leave_pair(PreparedPair& pair);
   void end_pair(const PreparedPair& pair, uint64_t finished);
-  void leave_pairs_that_bring(const std::string& name);
   bool finish_in_pair(std::unique_ptr<Run>& run, OperationState state, Clock::time_point now);
+  void ask_behind_pairs();
   // --- scheduler_farewell.cc ---
   const Departure* departure_that_dooms(const Run& run) const;
   bool is_doomed(const Entry* entry) const;
@@ -177,10 +180,9 @@ class Scheduler {
   uint64_t next_tag_ = 1;                     // of negotiated operations
   std::deque<std::unique_ptr<Run>> waiting_;  // answered, not launched
   std::vector<std::unique_ptr<Run>> runs_;
-  int running_[2] = {0, 0};                              // negotiated, of the plan
-  std::unordered_map<std::string, PreparedPair> pairs_;  // by entry_key()
-  int64_t last_pair_ = -1;                               // that any answer has told of
-  std::unordered_map<int64_t, uint64_t> early_left_;     // pairs beyond: left from this use on
+  int running_[2] = {0, 0};  // negotiated, of the plan
+  PreparedPairs pairs_;
+  std::vector<Entry*> behind_pairs_;  // outstanding, asked for when uses that run are over
   uint64_t allocations_ = 0;
   std::string last_submitted_;
 
@@ -206,9 +208,7 @@ class Scheduler {
   Clock::time_point next_deadline_ = Clock::time_point::max();
 };
 
-/// Point-to-point names belong to two ranks: the key under which a rank keeps them. `peer`: or
-/// kFromAnyRank.
-std::string pair_entry_key(std::string_view name, int64_t peer);
+/// The key under which a rank keeps an operation. Point-to-point names belong to two ranks.
 std::string entry_key(const Request& request);
 
 }  // namespace tutti

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 
 #include "tutti/core/scheduling/scheduler.h"
 
@@ -16,7 +15,7 @@ Farewell Scheduler::farewell() {
   const auto is_in_plan = [](const auto& run) { return run->replayed && !run->entries().empty(); };
   if (join_.entry != nullptr && !join_.is_asked && !held() &&
       std::ranges::none_of(runs_, is_in_plan))
-    ask_to_join();
+    send_join();
   Farewell farewell;
   farewell.next_tag = waiting_.empty() ? next_tag_ : waiting_.front()->tag();
   farewell.plan = replay_ ? replay_->plan().id : last_plan_;
@@ -26,11 +25,9 @@ Farewell Scheduler::farewell() {
     if (run->pair == nullptr)
       (run->replayed ? farewell.unfinished_buckets : farewell.unfinished)
           .push_back(static_cast<int64_t>(run->replayed ? run->sequence : run->tag()));
-  std::map<int64_t, uint64_t> finished;
-  for (const auto& [key, pair] : pairs_) finished[pair.id] = pair.finished();
-  for (const auto& [id, uses] : finished) {
-    farewell.pairs.push_back(id);
-    farewell.pairs.push_back(static_cast<int64_t>(uses));
+  for (const auto* pair : pairs_.in_order()) {
+    farewell.pairs.push_back(pair->id());
+    farewell.pairs.push_back(static_cast<int64_t>(pair->finished()));
   }
   farewell.joins = join_.count;
   // Rank 0 does not count a join that it was not asked for, or that comes behind a name which it
@@ -107,8 +104,8 @@ bool Scheduler::end_what_is_doomed() {
   if (join_.entry != nullptr) {
     if (const auto* departure = departure_that_ends_join())
       doom({&join_.entry, 1}, departure->rank);
-    else if (replay_ && !join_.is_asked)
-      ask_to_join();  // this rank does not leave the plan any more
+    else
+      ask_to_join();  // this rank does not leave a plan any more
   }
   for (const auto& departure : peers_.departures()) {
     if (departure.rank != 0) continue;
@@ -130,6 +127,7 @@ bool Scheduler::end_what_is_doomed() {
         asked != outstanding_.end() && asked->second == entry)
       outstanding_.erase(asked);
     std::erase(unsent_, entry);
+    std::erase(behind_pairs_, entry);
     if (join_.entry == entry) {
       join_.entry = nullptr;
       --join_.count;  // this rank has not joined
@@ -162,7 +160,7 @@ bool Scheduler::break_what_cannot_be_cancelled(Clock::time_point now) {
 
 bool Scheduler::is_unexpected(const Run& failed) const {
   const bool is_given_up = failed.cancelled || failed.doomed_by >= 0;
-  const bool is_refused = failed.pair != nullptr && failed.sequence >= failed.pair->over_from;
+  const bool is_refused = failed.pair != nullptr && failed.pair->is_left_from(failed.sequence);
   return !is_given_up && !is_refused;
 }
 

@@ -240,7 +240,7 @@ void Scheduler::renegotiate() {
   idle_runs_.clear();
   collapsed_.reset();
   flush();
-  if (join_.entry != nullptr && !join_.is_asked) ask_to_join();
+  ask_to_join();
 }
 
 }  // namespace tutti

@@ -37,7 +37,7 @@ void Coverage::add(const Case& from, const Record& record) {
   for (const auto& operation : record.operations)
     ++operations_by_error.at(static_cast<size_t>(operation.error_code));
   std::bitset<49> has_edge;
-  std::bitset<13> has_message;
+  std::bitset<14> has_message;
   for (const auto& rank : record.ranks) {
     for (const auto& change : rank.phases)
       has_edge.set(static_cast<size_t>(change.from * 7 + change.to));

@@ -11,9 +11,9 @@
 namespace tutti::simulation {
 
 /// By tutti::MessageType.
-inline constexpr std::array<std::string_view, 13> kMessageNames = {
+inline constexpr std::array<std::string_view, 14> kMessageNames = {
     "requests", "answers", "resend", "plan_joined", "plan_failed", "plan_left", "veto",
-    "ping",     "pong",    "fault",  "timeline",    "leaving",     "pair_left"};
+    "ping",     "pong",    "fault",  "timeline",    "leaving",     "pair_left", "pair_recalled"};
 
 /// By Sight.
 inline constexpr std::array<std::string_view, kSights> kSightNames = {
@@ -29,7 +29,7 @@ struct Coverage {
   std::array<uint64_t, kCollectiveKindCount> kinds{};
   std::array<uint64_t, 17> operations_by_error{};  // 0: that ended well
   std::array<uint64_t, 49> phase_edges{};          // from * 7 + to: cases in which a rank took it
-  std::array<uint64_t, 13> messages{};             // cases in which a rank sent one
+  std::array<uint64_t, 14> messages{};             // cases in which a rank sent one
   std::array<uint64_t, kSights> sights{};          // what was done in shared memory
 
   std::array<uint64_t, 18> looks{};  // what each invariant has looked at

@@ -84,7 +84,7 @@ struct RankRecord {
   std::vector<std::pair<Micros, Micros>> stopped;  // stood still from, until
   std::vector<StartRecord> starts;                 // in order
   std::vector<BucketRecord> buckets;               // in order
-  std::array<uint64_t, 13> messages{};             // sent, by tutti::MessageType
+  std::array<uint64_t, 14> messages{};             // sent, by tutti::MessageType
   int operation_messages_after_farewell = 0;       // messages about operations that it sent
   std::vector<Micros> idle_pings;                  // when it sent a ping though nothing was pending
   uint64_t negotiation_messages = 0;               // of which it sent requests and answers

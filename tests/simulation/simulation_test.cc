@@ -23,6 +23,7 @@
 #include "tests/simulation/run.h"
 #include "tests/simulation/seeds_of_commit.h"
 #include "tests/simulation/text.h"
+#include "tutti/core/agreement/messages.h"
 #include "tutti/core/node/phase.h"
 
 // A damaged answer may ask for more memory than there is. That is an error of the operation under
@@ -42,6 +43,8 @@ constexpr uint64_t kSeeds = 3750 / 8;
 constexpr bool kCountsWhatIsCovered = false;  // so few cases need not have what is rare
 #endif
 constexpr uint64_t kOften = 100;  // one case of so many
+// A join must meet a use of a pair that runs, which one drawn case of 500 has. Kept cases send it.
+constexpr auto kRareMessage = static_cast<size_t>(MessageType::pair_recalled);
 
 void run_seeds(uint64_t first, const DrawOptions& options, Coverage& coverage) {
   std::cout << "seeds from " << first << " on; commit " << kCommit << std::endl;
@@ -65,17 +68,21 @@ void expect_often(uint64_t count, const Coverage& of, std::string_view what, uin
 }
 
 TEST(Simulation, CasesThatOnceFoundABugFindNone) {
-  int cases = 0;
+  int cases = 0, with_rare_message = 0;
   for (const auto& file :
        std::filesystem::recursive_directory_iterator(TUTTI_SOURCE_DIR "/tests/simulation/cases")) {
     if (file.path().extension() != ".case") continue;
     std::ifstream text(file.path());
     const Case kept = parse(std::string(std::istreambuf_iterator<char>(text), {}));
     ++cases;
-    for (const auto& finding : check(kept, run(kept).record))
+    const auto outcome = run(kept);
+    with_rare_message += std::ranges::any_of(
+        outcome.record.ranks, [](const auto& rank) { return rank.messages[kRareMessage] > 0; });
+    for (const auto& finding : check(kept, outcome.record))
       ADD_FAILURE() << file.path().filename() << ", I" << finding.invariant << ": " << finding.text;
   }
   EXPECT_GE(cases, 30);
+  EXPECT_GE(with_rare_message, 3);
 }
 
 // The judge allows a rank to be given up by one that leaves; here it must not be.
@@ -110,7 +117,8 @@ void expect_all_of(const Coverage& coverage, Tier tier) {
       expect_often(coverage.phase_edges[edge], coverage, name, often);
   }
   for (size_t type = 0; type < kMessageNames.size(); ++type)
-    expect_often(coverage.messages[type], coverage, kMessageNames[type], often);
+    if (type != kRareMessage)
+      expect_often(coverage.messages[type], coverage, kMessageNames[type], often);
   for (size_t kind = 0; kind < kFaultNames.size(); ++kind)
     if (tier == Tier::operations || kind != static_cast<size_t>(Fault::Kind::operation_fails))
       expect_often(coverage.faults[kind], coverage, kFaultNames[kind], often);

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tutti/base/error.h"
-#include "tutti/core/scheduling/prepared_pair.h"
+#include "tutti/core/scheduling/prepared_pairs.h"
 
 namespace tutti {
 namespace {
@@ -44,17 +44,16 @@ TEST(Farewell, OfEarlierPlansEverythingOfLaterOnesNothing) {
 
 // A rank that joins leaves its pairs, although a use may still run that it never finishes.
 TEST(Farewell, AUseThatRunsWhereItsPairWasLeftIsNotFinished) {
-  PreparedPair pair;
-  pair.id = 4;
+  PreparedPair pair("x", 4, {});
   EXPECT_TRUE(pair.peer_finished(9, a_farewell()));
   EXPECT_FALSE(pair.peer_finished(10, a_farewell()));
-  pair.left_by_peer = 11;
+  pair.on_left(11);
   EXPECT_FALSE(pair.peer_finished(10, a_farewell()));
-  pair.id = 7;  // it has ended there
-  EXPECT_TRUE(pair.peer_finished(10, a_farewell()));
-  EXPECT_FALSE(pair.peer_finished(11, a_farewell()));
-  pair.left_by_peer.reset();  // it has not begun there
-  EXPECT_FALSE(pair.peer_finished(0, a_farewell()));
+  PreparedPair other("y", 7, {});
+  EXPECT_FALSE(other.peer_finished(0, a_farewell())) << "it has not begun there";
+  other.on_left(11);  // it has ended there
+  EXPECT_TRUE(other.peer_finished(10, a_farewell()));
+  EXPECT_FALSE(other.peer_finished(11, a_farewell()));
 }
 
 TEST(Farewell, OfItsPairsWhatItHasFinished) {

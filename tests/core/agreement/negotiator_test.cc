@@ -248,6 +248,20 @@ TEST(Negotiator, ASendToARankThatLeftEndsUnderItsOwnRoot) {
   EXPECT_TRUE(negotiator.idle());
 }
 
+TEST(Negotiator, AReceiveFromAnyRankMeetsNoSendOfAnotherName) {
+  Negotiator negotiator(3);
+  auto other = pair_request(CollectiveKind::send, 1);
+  other.name = "another";
+  negotiator.add(1, pair_request(CollectiveKind::recv, kFromAnyRank), kAsked);
+  negotiator.add(0, other, kAsked);
+  EXPECT_TRUE(negotiator.take_ready().empty());
+  negotiator.add(2, pair_request(CollectiveKind::send, 1), kAsked);
+  const auto ready = negotiator.take_ready();
+  ASSERT_EQ(ready.size(), 1u) << "rank 0's send has not taken it";
+  EXPECT_EQ(ready[0].rows, (std::vector<int64_t>{2, 1}));
+  EXPECT_FALSE(ready[0].error);
+}
+
 TEST(Negotiator, AReceiveFromAnyRankMeetsASendThatComesAfterItsJoin) {
   Negotiator negotiator(3);
   const Request join = join_request();

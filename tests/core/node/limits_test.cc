@@ -63,6 +63,20 @@ TEST(Limit, ARankThatNeverSubmitsIsNamedWhenTheTimeIsUp) {
   }
 }
 
+TEST(Limit, OfSeveralLateRanksTheErrorCarriesTheFirst) {
+  SteppedRanks ranks(4, limit);
+  step_together(ranks, 4, "before");
+  std::vector<float> x{1};
+  ranks[0].submit("x", x);
+  ranks[2].submit("x", x);
+  ranks.run(seconds(10), [&] { return ranks[0].end_of("x").has_value(); });
+  ASSERT_TRUE(ranks[0].end_of("x"));
+  const Error error = ranks[0].end_of("x")->value();
+  EXPECT_EQ(error.code(), ErrorCode::timeout) << error.what();
+  EXPECT_THAT(error.what(), HasSubstr("waits for ranks 1 3"));
+  EXPECT_EQ(error.rank(), 1);
+}
+
 TEST(Limit, ALateRankInAReplayedStepIsNamedWhenTheTimeIsUp) {
   SteppedRanks ranks(2, limit);
   for (int step = 0; step < 10; ++step)

@@ -7,6 +7,7 @@
 #include <deque>
 
 #include "tests/backends/support/world.h"
+#include "tests/support/idle_driver.h"
 #include "tutti/core/agreement/coordinator.h"
 #include "tutti/core/scheduling/scheduler.h"
 
@@ -39,6 +40,8 @@ class SubmittedAtOnce : public testing::Test {
     entry.request.signature.kind = kind;
     entry.request.signature.shape = Shape{4};
     entry.submitted = Clock::time_point(std::chrono::hours(1));
+    entry.work =
+        std::make_shared<WorkState>(std::make_shared<test::IdleDriver>(), entry.request.name, 1);
     return entry;
   }
   // In an order that is neither that of the names nor that of the numbers before.
@@ -53,15 +56,17 @@ class SubmittedAtOnce : public testing::Test {
   }
   // Rank 0's answers to sends, which make each a pair; the numbers grow as the sends were asked
   // for.
-  void make_pairs() {
-    submit_all(CollectiveKind::send);
+  void make_pairs(CollectiveKind kind = CollectiveKind::send) {
+    submit_all(kind);
     WireWriter answers;
     const NameCache nobody_knows(0);
     for (int i = 0; i < kNames; ++i) {
       Response response;
       response.name = names_[static_cast<size_t>(i)];
       response.signature = entries_[static_cast<size_t>(i)].request.signature;
-      response.rows = {1, 0};
+      response.signature.kind = CollectiveKind::send;
+      response.rows =
+          kind == CollectiveKind::send ? std::vector<int64_t>{1, 0} : std::vector<int64_t>{0, 1};
       response.pair = i;
       answers.put(static_cast<uint8_t>(AnswerType::response));
       encode_response(answers, response, nobody_knows);
@@ -75,9 +80,11 @@ class SubmittedAtOnce : public testing::Test {
     left.put(int64_t{0}).put(uint64_t{0});
     scheduler_->on_pair_left(0, WireReader(left.bytes()));
   }
-  void submit_again(const std::string& name) {
-    auto& entry = entries_.emplace_back(named(0, CollectiveKind::send));
+  void submit_again(const std::string& name, CollectiveKind kind = CollectiveKind::send,
+                    int root = 0) {
+    auto& entry = entries_.emplace_back(named(0, kind));
     entry.request.name = name;
+    entry.request.signature.root = root;
     scheduler_->submit(&entry, now_);
     scheduler_->flush();
   }
@@ -109,8 +116,13 @@ class SubmittedAtOnce : public testing::Test {
     Plan::build(1, tensors, options_.fusion_bytes, options_.partition_bytes).encode(answer);
     scheduler_->on_answers(WireReader(answer.bytes()), now_);
   }
-  std::vector<std::string> names_requested() const {
+  int recalled() const {
+    const auto types = types_sent();
+    return static_cast<int>(std::ranges::count(types, MessageType::pair_recalled));
+  }
+  std::vector<std::string> names_requested() {
     std::vector<std::string> names;
+    requests_.clear();
     const NameCache nobody_knows(0);
     for (const auto& message : sent_) {
       WireReader reader(message);
@@ -119,13 +131,19 @@ class SubmittedAtOnce : public testing::Test {
         Request request;
         int64_t unknown = 0;
         EXPECT_TRUE(decode_request(reader, nobody_knows, request, unknown));
-        names.push_back(request.name);
+        names.push_back(request.join ? "join" : request.name);
+        requests_.push_back(request);
       }
     }
     return names;
   }
 
-  const Options options_;
+  static Options without_numbers() {  // so that each request carries its name
+    Options options;
+    options.cache_capacity = 0;
+    return options;
+  }
+  const Options options_ = without_numbers();
   const std::vector<std::unique_ptr<Backend>> ends_ =
       test::make_backends(find_backend("memory"), 2);
   Statistics statistics_;
@@ -134,6 +152,7 @@ class SubmittedAtOnce : public testing::Test {
   std::vector<std::string> names_;  // in the order of submission
   std::vector<std::vector<std::byte>> sent_;
   std::vector<std::string> finished_;
+  std::vector<Request> requests_;  // that names_requested() found
   Peers peers_{2};
   std::optional<Scheduler> scheduler_;
 };
@@ -210,6 +229,83 @@ TEST_F(SubmittedAtOnce, WhoTakesItsUseOfAPairBackSaysWhatItFinished) {
   scheduler_->advance(now_);
   EXPECT_THAT(pairs_told(), testing::ElementsAre(testing::Pair(0, 0)));
   EXPECT_THAT(types_sent(), testing::ElementsAre(MessageType::pair_left, MessageType::requests));
+}
+
+// Rank 0's word, which comes by itself, may overtake the answer that makes the pair.
+TEST_F(SubmittedAtOnce, APairThatWasLeftBeforeItsAnswerCameIsAskedFor) {
+  hear_that_pair_is_left();
+  make_pairs();
+  submit_again(names_[0]);
+  EXPECT_TRUE(scheduler_->runs().empty()) << "rank 0 never launches that use";
+  EXPECT_THAT(names_requested(), testing::ElementsAre(names_[0]));
+}
+
+// Rank 0 does not know of a use that runs. It must not count the join before this rank has asked
+// for what it may have to ask for instead.
+TEST_F(SubmittedAtOnce, AJoinDoesNotOvertakeTheUseOfAPair) {
+  make_pairs();
+  submit_again(names_[0]);
+  Entry join;
+  scheduler_->join(&join, now_);
+  EXPECT_EQ(recalled(), 1);
+  EXPECT_EQ(pairs_told().size(), static_cast<size_t>(kNames - 1))
+      << "the pair whose use runs stays";
+  scheduler_->advance(now_);
+  EXPECT_THAT(names_requested(), testing::IsEmpty());
+  hear_that_pair_is_left();
+  scheduler_->advance(now_);
+  EXPECT_THAT(names_requested(), testing::ElementsAre(names_[0], "join"));
+  EXPECT_EQ(recalled(), 1) << "once for each use";
+}
+
+TEST_F(SubmittedAtOnce, AJoinIsAskedForWhenTheRankOfThePairHasLeft) {
+  make_pairs();
+  hear_of_plan({"a tensor that does not come"});
+  submit_again(names_[0]);
+  Entry join;
+  scheduler_->join(&join, now_);
+  Farewell farewell;
+  farewell.plan = 1;
+  farewell.joins = 1;
+  peers_.on_farewell({0, farewell, Error(ErrorCode::closed, "rank 0 left"), {}});
+  for (int step = 0; step < 3; ++step) scheduler_->advance(now_);
+  EXPECT_THAT(finished_, testing::Contains(names_[0]));
+}
+
+// The message that the use would have taken is not for a receive from any rank.
+TEST_F(SubmittedAtOnce, AReceiveFromAnyRankWaitsForTheUseOfAPair) {
+  make_pairs(CollectiveKind::recv);
+  submit_again(names_[0], CollectiveKind::recv);
+  submit_again(names_[0], CollectiveKind::recv, kFromAnyRank);
+  submit_again(names_[1], CollectiveKind::recv, kFromAnyRank);
+  EXPECT_THAT(names_requested(), testing::ElementsAre(names_[1])) << "of that pair no use runs";
+  EXPECT_EQ(recalled(), 1);
+  EXPECT_THAT(pairs_told(), testing::ElementsAre(testing::Pair(1, 0)));
+  scheduler_->advance(now_);
+  hear_that_pair_is_left();
+  scheduler_->advance(now_);
+  EXPECT_THAT(names_requested(), testing::ElementsAre(names_[1], names_[0], names_[0]));
+  EXPECT_EQ(requests_.back().signature.root, kFromAnyRank);
+}
+
+TEST_F(SubmittedAtOnce, AUseThatThePeerHasLaunchedIsGivenUpHereIfItIsNotLaunched) {
+  make_pairs();
+  WireWriter recall;
+  recall.put(int64_t{0}).put(uint64_t{0});
+  scheduler_->on_pair_recalled(0, WireReader(recall.bytes()));
+  EXPECT_THAT(pairs_told(), testing::ElementsAre(testing::Pair(0, 0)));
+  submit_again(names_[0]);
+  EXPECT_THAT(names_requested(), testing::ElementsAre(names_[0]));
+}
+
+TEST_F(SubmittedAtOnce, AUseThatRunsOnBothRanksGoesOn) {
+  make_pairs();
+  submit_again(names_[0]);
+  WireWriter recall;
+  recall.put(int64_t{0}).put(uint64_t{0});
+  scheduler_->on_pair_recalled(0, WireReader(recall.bytes()));
+  EXPECT_THAT(pairs_told(), testing::IsEmpty());
+  EXPECT_EQ(scheduler_->runs().size(), 1u);
 }
 
 TEST_F(SubmittedAtOnce, StartsWhenTheCallerSaysThatItIs) {

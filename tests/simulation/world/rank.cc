@@ -390,6 +390,7 @@ void SimRank::on_post(int to, std::span<const std::byte> message) {
     case MessageType::plan_left:
     case MessageType::veto:
     case MessageType::pair_left:
+    case MessageType::pair_recalled:
       if (record.farewell != kNever) ++record.operation_messages_after_farewell;
       break;
     case MessageType::ping:
