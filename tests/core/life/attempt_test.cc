@@ -161,7 +161,7 @@ class DeadlyStore final : public Store {
 };
 
 TEST_F(AttemptTest, ADeathIsToldAsItWasThoughOthersDieMeanwhile) {
-  append_death(*store_, {.who = {.rank = 1}, .pid = 4711, .signal = 9, .host = "a host"});
+  append_death(*store_, {.who = {.rank = 1}, .pid = 4711, .signal = 9, .host = "somewhere"});
   Membership membership;
   membership.root = std::make_shared<DeadlyStore>(store_);
   membership.path = "job/0";
@@ -170,7 +170,8 @@ TEST_F(AttemptTest, ADeathIsToldAsItWasThoughOthersDieMeanwhile) {
     attempt->fail(Error(ErrorCode::timeout, "rank 1 is late").with_rank(1));
   } catch (const Error& error) {
     EXPECT_EQ(error.rank(), 1);
-    EXPECT_THAT(error.what(), HasSubstr("rank 1 (host a host, pid 4711) was killed by signal 9"));
+    EXPECT_THAT(error.what(),
+                HasSubstr("rank 1 (host somewhere, pid 4711) was killed by signal 9"));
   }
 }
 
