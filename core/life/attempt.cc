@@ -160,7 +160,8 @@ void Attempt::look() {
 void Attempt::throw_first_death() {
   const auto& deaths = deaths_.look();
   for (size_t i = members_.empty() ? membership_.first_death : 0; i < deaths.size(); ++i) {
-    const auto& death = deaths[i];
+    const auto death =
+        deaths[i];  // a copy, because keep_deaths() looks again, and the list may grow
     const int rank = rank_of(death);
     if (rank < 0 || rank == options_.rank) continue;
     keep_deaths();

@@ -27,9 +27,10 @@ class WatchedStore final : public Store {
         const auto slice = Deadline::after(kSlice);
         return store_->get(key, slice.when() < deadline.when() ? slice : deadline);
       } catch (const Error& error) {
-        if (error.code() != ErrorCode::timeout || deadline.passed()) throw;
+        if (error.code() != ErrorCode::timeout) throw;
+        check();  // first, for callers that wait for less than a slice at a time
+        if (deadline.passed()) throw;
       }
-      check();
     }
   }
   int64_t add(const std::string& key, int64_t amount) override { return store_->add(key, amount); }
@@ -43,16 +44,31 @@ class WatchedStore final : public Store {
  private:
   static constexpr double kSlice = 0.1;  // seconds between looks
 
+  // The lock is not held meanwhile: a look asks the store, which may take its time.
   void check() {
-    const std::lock_guard lock(mutex_);
-    if (!next_look_.passed()) return;
+    std::unique_lock lock(mutex_);
+    if (is_looking_ || !next_look_.passed()) return;
     next_look_ = Deadline::after(kSlice);
-    look_();
+    is_looking_ = true;
+    lock.unlock();
+    try {
+      look_();
+    } catch (...) {
+      end_look();
+      throw;
+    }
+    end_look();
+  }
+
+  void end_look() {
+    const std::lock_guard lock(mutex_);
+    is_looking_ = false;
   }
 
   const std::shared_ptr<Store> store_;
-  std::mutex mutex_;  // guards next_look_ and the calls of look_
   const std::function<void()> look_;
+  std::mutex mutex_;  // guards the following
+  bool is_looking_ = false;
   Deadline next_look_ = Deadline::after(kSlice);
 };
 

@@ -132,6 +132,49 @@ TEST_F(AttemptTest, TheDeathThatCameFirstIsBlamed) {
   EXPECT_EQ(zero.get().rank, 1);
 }
 
+// Shows the places to the ranks only after further deaths are in the log.
+class DeadlyStore final : public Store {
+ public:
+  explicit DeadlyStore(std::shared_ptr<Store> store) : store_(std::move(store)) {}
+  void set(const std::string& key, std::string_view value) override { store_->set(key, value); }
+  std::string set_once(const std::string& key, std::string_view value) override {
+    return store_->set_once(key, value);
+  }
+  std::optional<std::string> try_get(const std::string& key) override {
+    if (key.ends_with(Attempt::place_key(1)))
+      for (int i = 0; i < 20; ++i)
+        append_death(*store_, {.who = {.rank = 2}, .pid = 2, .code = 1, .host = "h"});
+    return store_->try_get(key);
+  }
+  std::string get(const std::string& key, Deadline deadline) override {
+    return store_->get(key, deadline);
+  }
+  int64_t add(const std::string& key, int64_t amount) override { return store_->add(key, amount); }
+  int64_t raise(const std::string& key, int64_t least) override {
+    return store_->raise(key, least);
+  }
+  void erase(const std::string& key) override { store_->erase(key); }
+  void erase_all(const std::string& prefix) override { store_->erase_all(prefix); }
+
+ private:
+  const std::shared_ptr<Store> store_;
+};
+
+TEST_F(AttemptTest, ADeathIsToldAsItWasThoughOthersDieMeanwhile) {
+  append_death(*store_, {.who = {.rank = 1}, .pid = 4711, .signal = 9, .host = "somewhere"});
+  Membership membership;
+  membership.root = std::make_shared<DeadlyStore>(store_);
+  membership.path = "job/0";
+  const auto attempt = Attempt::begin(rank(0, 3), membership);
+  try {
+    attempt->fail(Error(ErrorCode::timeout, "rank 1 is late").with_rank(1));
+  } catch (const Error& error) {
+    EXPECT_EQ(error.rank(), 1);
+    EXPECT_THAT(error.what(),
+                HasSubstr("rank 1 (host somewhere, pid 4711) was killed by signal 9"));
+  }
+}
+
 TEST_F(AttemptTest, WhoIsMissingIsSaidAfterAWhile) {
   auto options = rank(0, 3, 6.5);
   std::vector<std::string> lines;
