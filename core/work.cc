@@ -17,66 +17,49 @@ constexpr double kFirstLook = 0.01, kMostBetweenLooks = 1;
 }  // namespace
 
 WorkState::WorkState(std::shared_ptr<Driver> driver, std::string name, int parts)
-    : driver_(std::move(driver)), name_(std::move(name)), parts_(parts), parts_left_(parts) {}
+    : driver_(std::move(driver)), name_(std::move(name)), parts_(parts), completion_(parts) {}
 
 WorkState::~WorkState() {
-  if ((gate_ == nullptr && !error_) || driver_->forked()) return;
+  if ((gate_ == nullptr && completion_.unseen_error() == nullptr) || driver_->forked()) return;
   if (gate_ != nullptr) runtime_->give_back_word(gate_);
   report_unseen();
 }
 
 void WorkState::report_unseen() {
-  if (!error_ || seen_) return;
-  driver_->report(fmt::format("\"{}\" failed and nobody waited for it: {}", name_, error_->what()));
+  if (const auto* error = completion_.unseen_error())
+    driver_->report(
+        fmt::format("\"{}\" failed and nobody waited for it: {}", name_, error->what()));
 }
 
 bool WorkState::finish_part(std::optional<Error> error,
                             std::vector<WorkCallback>& callbacks) noexcept {
-  if (error) {
-    const std::lock_guard lock(mutex_);
-    if (!error_) error_.emplace(std::move(*error));
-  }
-  if (parts_left_.fetch_sub(1) != 1) return false;
-  if (gate_ != nullptr) std::atomic_ref(*gate_).store(1, std::memory_order_release);
-  const std::lock_guard lock(mutex_);
-  done_.store(true, std::memory_order_release);
-  callbacks = std::exchange(callbacks_, {});
-  return true;
+  return completion_.finish_part(std::move(error), callbacks, [this] {
+    if (gate_ != nullptr) std::atomic_ref(*gate_).store(1, std::memory_order_release);
+  });
 }
 
 void WorkState::reuse(int parts) {
   report_unseen();
-  const std::lock_guard lock(mutex_);
-  parts_left_.store(parts, std::memory_order_relaxed);
-  done_.store(false, std::memory_order_relaxed);
+  completion_.reuse(parts);
   is_on_its_way_.store(false, std::memory_order_relaxed);
-  seen_.store(false, std::memory_order_relaxed);
-  error_.reset();
   outputs_.clear();
   received_.clear();
   source_.store(-1, std::memory_order_relaxed);
 }
 
 void WorkState::set_output(size_t index, Tensor output) {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(completion_.mutex());
   if (outputs_.size() <= index) outputs_.resize(index + 1);
   outputs_[index] = std::move(output);
 }
 
 void WorkState::set_received(std::vector<int64_t> received) {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(completion_.mutex());
   received_ = std::move(received);
 }
 
-std::exception_ptr WorkState::exception() const {
-  const std::lock_guard lock(mutex_);
-  return error_ ? std::make_exception_ptr(*error_) : nullptr;
-}
-
-// Once it is done, the error is as it stays.
 void WorkState::throw_if_failed() {
-  seen_.store(true, std::memory_order_relaxed);
-  if (error_) throw Error(*error_);
+  if (const auto& error = completion_.see_error()) throw Error(*error);
 }
 
 namespace {
@@ -124,18 +107,10 @@ void WorkState::wait(Deadline deadline) {
   throw_if_failed();
 }
 
+// The callback may drop the last handle, so nothing of this is touched after it.
 void WorkState::then(WorkCallback callback) {
   driver_->check_not_forked(name_);
-  {
-    const std::lock_guard lock(mutex_);
-    if (!done_) {
-      callbacks_.push_back(std::move(callback));
-      seen_ = true;
-      return;
-    }
-  }
-  seen_ = true;
-  callback(exception());
+  if (!completion_.then(callback)) callback(completion_.exception());
 }
 
 // The gate must live until the stream has passed it, so the stream holds the state.
@@ -173,7 +148,7 @@ void WorkState::wait_on(const std::shared_ptr<WorkState>& state, StreamRef strea
 
 Tensor WorkState::output(size_t index) {
   driver_->check_not_forked(name_);
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(completion_.mutex());
   if (index >= outputs_.size())
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("\"{}\" has {} outputs, not one numbered {}; allreduce and broadcast "
@@ -185,7 +160,7 @@ Tensor WorkState::output(size_t index) {
 
 std::vector<int64_t> WorkState::received() {
   driver_->check_not_forked(name_);
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(completion_.mutex());
   return received_;
 }
 

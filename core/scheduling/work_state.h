@@ -2,9 +2,7 @@
 
 #include <atomic>
 #include <exception>
-#include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -12,12 +10,11 @@
 
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
+#include "tutti/core/scheduling/completion.h"
 #include "tutti/tensor/device_runtime.h"
 #include "tutti/tensor/tensor.h"
 
 namespace tutti {
-
-using WorkCallback = std::function<void(std::exception_ptr)>;
 
 /// How far a Work is to come.
 enum class Milestone : uint8_t {
@@ -57,7 +54,7 @@ class WorkState {
   /// Reports an error that no thread saw.
   ~WorkState();
 
-  bool done() const { return done_.load(std::memory_order_acquire); }
+  bool done() const { return completion_.done(); }
   bool has_come_to(Milestone milestone) const {
     return done() ||
            (milestone == Milestone::on_its_way && is_on_its_way_.load(std::memory_order_acquire));
@@ -90,7 +87,7 @@ class WorkState {
   void set_on_its_way(bool is_so) { is_on_its_way_.store(is_so, std::memory_order_release); }
   /// In order of `stream`: lets the streams that wait go on.
   void open_gate(StreamRef stream) { runtime_->write_word(stream, gate_, 1); }
-  std::exception_ptr exception() const;
+  std::exception_ptr exception() const { return completion_.exception(); }
 
   // --- called for the program, by Work ---
   void wait(Deadline deadline);
@@ -115,19 +112,14 @@ class WorkState {
   const std::shared_ptr<Driver> driver_;
   const std::string name_;
   const int parts_;  // at first
-  std::atomic<int> parts_left_;
-  std::atomic<bool> done_{false};
+  Completion completion_;
   std::atomic<bool> is_on_its_way_{false};
-  std::atomic<bool> seen_{false};
   std::atomic<int> source_{-1};       // of a receive
   DeviceRuntime* runtime_ = nullptr;  // constant once handed out; null: host memory
   Device device_;                     // likewise; on which its tensors live
-  uint64_t* gate_ = nullptr;    // set to 1 when streams may go on: here, or earlier in stream order
-  mutable std::mutex mutex_;    // guards all below
-  std::optional<Error> error_;  // constant once done
-  std::vector<Tensor> outputs_;
+  uint64_t* gate_ = nullptr;  // set to 1 when streams may go on: here, or earlier in stream order
+  std::vector<Tensor> outputs_;  // this and the next: under the completion's mutex
   std::vector<int64_t> received_;
-  std::vector<WorkCallback> callbacks_;
 };
 
 }  // namespace tutti

@@ -31,7 +31,10 @@ constexpr std::array<std::string_view, 8> kProduct = {
 constexpr std::array<std::string_view, 6> kPure = {"core/agreement/",      "core/node/",
                                                    "core/scheduling/",     "core/watch/death.",
                                                    "core/watch/liveness.", "core/watch/stall."};
-constexpr std::array<ImpureFile, 1> kImpure = {{
+constexpr std::array<ImpureFile, 2> kImpure = {{
+    {"core/scheduling/completion.h",
+     "Threads that finish a Work and threads that wait for it meet here: it has a lock and "
+     "atomics."},
     {"core/scheduling/work_state.h",
      "Threads of the program wait for a Work and read its result: it has a lock and atomics."},
 }};

@@ -1,6 +1,6 @@
 #include "tests/explore/explored.h"
 
-#include "tests/explore/run.h"
+#include "tests/explore/run/run.h"
 
 namespace tutti::explore {
 

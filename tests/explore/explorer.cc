@@ -1,7 +1,7 @@
 #include "tests/explore/explorer.h"
 
-#include "tests/explore/choices.h"
-#include "tests/explore/run.h"
+#include "tests/explore/run/choices.h"
+#include "tests/explore/run/run.h"
 
 namespace tutti::explore {
 

@@ -17,6 +17,9 @@ struct Bounds {
   int steps = 10000;
   /// After so many runs the explorer gives up; the outcome is not complete then.
   uint64_t runs = 5'000'000;
+  /// Whether what follows a state is tried only the first time that a run comes to it. A test of
+  /// the explorer says no.
+  bool skips_known_states = true;
 };
 
 /// The bounds of every day: cost 2. Builds with all tests (`./dev test --full`) have cost 3.

@@ -1,4 +1,4 @@
-#include "tests/explore/run.h"
+#include "tests/explore/run/run.h"
 
 namespace tutti::explore {
 

@@ -1,4 +1,4 @@
-#include "tests/explore/run.h"
+#include "tests/explore/run/run.h"
 
 #include <fmt/format.h>
 
@@ -158,7 +158,7 @@ int Run::add_paid(Options& options, int count) const {
 void Run::pick(const Options& options, int free, int count) {
   int picked = 0;
   if (choices_.affordable(free, count) > 1) {
-    if (choices_.is_new()) choices_.meet(state());
+    if (bounds_.skips_known_states && choices_.is_new()) choices_.meet(state());
     picked = choices_.choose(free, count);
   }
   go_on_with(options[picked]);

@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "tests/explore/choices.h"
 #include "tests/explore/explored.h"
 #include "tests/explore/explorer.h"
-#include "tests/explore/fiber.h"
+#include "tests/explore/run/choices.h"
+#include "tests/explore/run/fiber.h"
 
 namespace tutti::explore {
 
@@ -150,7 +150,7 @@ class Run {
   bool let_time_pass(Options& options);
   uint64_t state() const;
 
-  // memory: run_memory.cc and run_locks.cc
+  // memory: memory.cc and locks.cc
   void check(const Object& object);
   void learn(uint64_t what);
   uint64_t hashed(const Cell& cell, uint64_t value);
@@ -167,7 +167,7 @@ class Run {
   void set_bell(const Bell& bell, bool is_rung, const Message& message);
   Plain& plain(const void* data);
 
-  // words: run_trace.cc
+  // words: trace.cc
   void note(const char* operation) { steps_.push_back({running_, operation, nullptr, -1, {}, ""}); }
   void note(const char* operation, const Object& object, std::optional<uint64_t> value = {},
             const char* how = "") {

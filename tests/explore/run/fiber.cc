@@ -1,4 +1,4 @@
-#include "tests/explore/fiber.h"
+#include "tests/explore/run/fiber.h"
 
 #include <cxxabi.h>
 #include <sys/mman.h>

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "tests/explore/run.h"
+#include "tests/explore/run/run.h"
 
 namespace tutti::explore {
 

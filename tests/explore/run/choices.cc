@@ -1,4 +1,4 @@
-#include "tests/explore/choices.h"
+#include "tests/explore/run/choices.h"
 
 #include <utility>
 

@@ -1,0 +1,106 @@
+#pragma once
+
+#include <atomic>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "tutti/base/error.h"
+#include "tutti/base/sync.h"
+
+namespace tutti {
+
+using WorkCallback = std::function<void(std::exception_ptr)>;
+
+/// How a Work ends, as its threads share it: those that finish its parts, those that wait, and
+/// those that want to be called.
+///
+///   pending --finish_part, all but the last--> pending --the last part--> done --reuse--> pending
+///
+/// A callback is called once: by whoever ends the last part if it came before the end, else by the
+/// thread that brings it. One that runs, or is in another thread's hands, may drop the last handle.
+template <class Sync = Threads>
+class CompletionOf {
+ public:
+  explicit CompletionOf(int parts) : parts_left_(parts) {}
+
+  bool done() const { return done_.load(std::memory_order_acquire); }
+  /// Once it is done, the error stays as it is. A thread has seen it then.
+  const std::optional<Error>& see_error() {
+    seen_.store(true, std::memory_order_relaxed);
+    Sync::reads(&error_);
+    return error_;
+  }
+  /// The error that no thread has seen, or null. Once it is done, or by the only handle.
+  const Error* unseen_error() const {
+    Sync::reads(&error_);
+    return error_ && !seen_.load(std::memory_order_relaxed) ? &*error_ : nullptr;
+  }
+  std::exception_ptr exception() const {
+    const std::lock_guard lock(mutex_);
+    Sync::reads(&error_);
+    return error_ ? std::make_exception_ptr(*error_) : nullptr;
+  }
+
+  /// One part is over; a second error is dropped. True if it was the last one: then `open` was
+  /// called just before the end, and the callbacks are handed over.
+  template <class Open>
+  bool finish_part(std::optional<Error> error, std::vector<WorkCallback>& callbacks,
+                   Open open) noexcept {
+    if (error) {
+      const std::lock_guard lock(mutex_);
+      Sync::writes(&error_);
+      if (!error_) error_.emplace(std::move(*error));
+    }
+    if (parts_left_.fetch_sub(1) != 1) return false;
+    open();
+    const std::lock_guard lock(mutex_);
+    done_.store(true, std::memory_order_release);
+    Sync::writes(&callbacks_);
+    callbacks = std::exchange(callbacks_, {});
+    return true;
+  }
+
+  /// True: the callback is kept until the end. False: it is done already, and the callback is the
+  /// caller's to call, with exception().
+  bool then(WorkCallback& callback) {
+    const std::lock_guard lock(mutex_);
+    if (!done_.load(std::memory_order_relaxed)) {
+      Sync::writes(&callbacks_);
+      callbacks_.push_back(std::move(callback));
+      seen_.store(true, std::memory_order_relaxed);
+      return true;
+    }
+    seen_.store(true, std::memory_order_relaxed);
+    return false;
+  }
+
+  /// Begins anew; the caller has the only handle. The lock brings what the others have done with
+  /// theirs.
+  void reuse(int parts) {
+    const std::lock_guard lock(mutex_);
+    parts_left_.store(parts, std::memory_order_relaxed);
+    done_.store(false, std::memory_order_relaxed);
+    seen_.store(false, std::memory_order_relaxed);
+    Sync::writes(&error_);
+    error_.reset();
+  }
+
+  /// For more that is guarded as the error is.
+  auto& mutex() const { return mutex_; }
+
+ private:
+  typename Sync::template Atomic<int> parts_left_;
+  typename Sync::template Atomic<bool> done_{false};
+  typename Sync::template Atomic<bool> seen_{false};
+  mutable typename Sync::Mutex mutex_;  // guards the following
+  std::optional<Error> error_;          // constant once done
+  std::vector<WorkCallback> callbacks_;
+};
+
+using Completion = CompletionOf<>;
+
+}  // namespace tutti
