@@ -1,8 +1,10 @@
 #pragma once
 
+#include <array>
 #include <bitset>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tutti/collectives/collective.h"
@@ -105,6 +107,11 @@ inline constexpr int kFaultKinds = 19;
 /// A set of their kinds.
 using FaultKinds = std::bitset<kFaultKinds>;
 
+/// What the ranks' backend is: a model; the shipped one over streams; or that one with shared
+/// memory beside it.
+enum class Tier : uint8_t { operations, bytes, shared };
+inline constexpr std::array<std::string_view, 3> kTierNames = {"operations", "bytes", "shared"};
+
 /// Describes where the ranks live and what their backend can do.
 struct World {
   int size = 2;
@@ -125,12 +132,23 @@ struct World {
   bool works_elsewhere = false;      // its operations advance in threads of its own
   bool serves_blocking = true;       // it runs blocking calls without negotiation
   bool over_streams = false;  // the bytes tier: the shipped messages and schedules over streams
+  bool over_memory = false;   // besides: the shared tier, with memory that all ranks reach
   int64_t buffer = 1 << 16;   // bytes of a stream that may be on their way each way
   int64_t splits = 0;         // so many of 1000 reads and writes move less than they could
   int64_t credit = 1 << 16;   // bytes of one peer that may wait for their receive
   int64_t segment_bytes = 1 << 20;  // an operation longer than this is cut
-  Micros heals_at = 0;              // all faults are over from then on; 0: there are none to end
-  uint64_t salt = 0;                // of the choices of the schedule
+  // Shared memory. The first three are a tutti::Geometry.
+  int64_t chunk_bytes = 4096;
+  int64_t one_shot_bytes = 2048;
+  int64_t in_place_bytes = 1 << 14;  // input that is as long is read where it lies
+  int spins = 0;                     // so often a blocking call looks for its peers
+  int lacks_memory = 0;              // this rank has no memory for pairs; 0: off
+  Micros heals_at = 0;               // all faults are over from then on; 0: there are none to end
+  uint64_t salt = 0;                 // of the choices of the schedule
+  Tier tier() const {
+    if (over_memory) return Tier::shared;
+    return over_streams ? Tier::bytes : Tier::operations;
+  }
   bool operator==(const World&) const = default;
 };
 

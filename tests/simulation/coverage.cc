@@ -21,6 +21,7 @@ void add_all(Counts& to, const Counts& from) {
 void Coverage::add(const Case& from, const Record& record) {
   ++cases;
   const FaultKinds& has_fault = record.faults;
+  for (size_t i = 0; i < sights.size(); ++i) sights[i] += record.sights[i];
   std::bitset<kActionKinds> has_action;
   std::bitset<kCollectiveKindCount> has_kind;
   for (const auto& scripts : from.ranks)
@@ -55,6 +56,7 @@ void Coverage::add(const Coverage& other) {
   add_all(operations_by_error, other.operations_by_error);
   add_all(phase_edges, other.phase_edges);
   add_all(messages, other.messages);
+  add_all(sights, other.sights);
   add_all(looks, other.looks);
 }
 
@@ -78,6 +80,8 @@ std::string Coverage::to_text() const {
                                : fmt::format("{}-{}", kPhases[i / 7], kPhases[i % 7]);
   });
   add_line("messages", messages, [&](size_t i) { return std::string(kMessageNames[i]); });
+  if (sights[static_cast<size_t>(Sight::start)] > 0)
+    add_line("in shared memory", sights, [&](size_t i) { return std::string(kSightNames[i]); });
   text += "and how many operations ended with\n";
   add_line("errors", operations_by_error, [](size_t i) {
     return i == 0 ? std::string("none") : std::string(tutti::to_string(static_cast<ErrorCode>(i)));

@@ -35,13 +35,14 @@ World draw_world(Random& random) {
 
 // A program has these features; each is on in the given share of cases.
 struct Features {
-  explicit Features(Random& random)
+  // Blocking calls are where shared memory differs most from all else.
+  Features(Random& random, bool blocks_more)
       : kinds(random.chance(600)),
         types(random.chance(500)),
         groups(random.chance(350)),
         pairs(random.chance(450)),
         from_any(random.chance(250)),
-        blocking(random.chance(350)),
+        blocking(random.chance(blocks_more ? 700 : 350)),
         joins(random.chance(200)),
         memory(random.chance(150)),
         second_script(random.chance(200)),
@@ -56,7 +57,7 @@ struct Features {
         lingers(random.chance(350)),
         moves_on(random.chance(200)),
         hurries(random.chance(400)),
-        mixes(random.chance(100)) {
+        mixes(random.chance(blocks_more ? 200 : 100)) {
     // A rank that has joined neither receives nor makes blocking calls, and one that lacks an
     // operation lets the others wait where it goes on to a blocking call.
     if (joins) from_any = blocking = second_script = lacks = false;
@@ -79,7 +80,7 @@ struct Item {
 class Program {
  public:
   Program(const World& world, Random& random, const DrawOptions& options)
-      : random_(random), on_(random), size_(world.size), far_(world.far), scale_(options.scale) {}
+      : random_(random), on_(random, options.tier == Tier::shared), size_(world.size), far_(world.far), scale_(options.scale) {}
 
   std::vector<std::vector<Script>> draw() {
     ranks_.assign(static_cast<size_t>(size_), {Script{}});
@@ -482,7 +483,8 @@ Case draw(uint64_t seed, const DrawOptions& options) {
       schedule(seed, kSchedule);
   drawn.world = draw_world(world);
   drawn.ranks = Program(drawn.world, program, options).draw();
-  if (options.over_streams) draw_streams(drawn, seed);
+  if (options.tier == Tier::bytes) draw_streams(drawn, seed);
+  if (options.tier == Tier::shared) draw_memory(drawn, seed);
   if (!options.without_faults) draw_faults(drawn, faults);
   drawn.world.salt = schedule.next() & 0xffffffff;
   return drawn;

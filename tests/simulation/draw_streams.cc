@@ -9,15 +9,7 @@
 
 namespace tutti::simulation {
 
-namespace {
-
-// Some tensors are long enough to wait at their sender, to be cut and to keep a slow link busy.
-void make_some_long(Case& drawn, Random& random) {
-  constexpr int64_t kLongest = 1 << 14;
-  // Many small pieces take an event each, and many segments a step.
-  drawn.world.segment_bytes = std::max<int64_t>(drawn.world.segment_bytes, 256);
-  drawn.world.splits /= 4;
-  drawn.world.buffer = std::max<int64_t>(drawn.world.buffer, 1024);
+void make_some_long(Case& drawn, Random& random, int64_t longest) {
   std::set<std::string> names;
   for (const auto& scripts : drawn.ranks)
     for (const auto& script : scripts)
@@ -32,13 +24,11 @@ void make_some_long(Case& drawn, Random& random) {
       for (auto& action : script)
         for (auto& operation : action.operations) {
           if (!long_ones.contains(operation.name)) continue;
-          if (operation.bytes() * factor > kLongest) continue;
+          if (operation.bytes() * factor > longest) continue;
           operation.rows *= factor;
           for (auto& rows : operation.splits) rows *= factor;
         }
 }
-
-}  // namespace
 
 void draw_streams(Case& drawn, uint64_t seed) {
   constexpr uint64_t kStreams = 5;
@@ -58,7 +48,13 @@ void draw_streams(Case& drawn, uint64_t seed) {
   if (random.chance(600)) world.credit = int64_t{512} << random.below(5);
   if (random.chance(500)) world.segment_bytes = int64_t{32} << random.below(8);
   // Long tensors on slow links keep them busy for longer than a rank may be silent.
-  if (random.chance(world.bandwidth > 0 ? 700 : 300)) make_some_long(drawn, random);
+  if (!random.chance(world.bandwidth > 0 ? 700 : 300)) return;
+  // Some are long enough to wait at their sender, to be cut and to keep a slow link busy. Many
+  // small pieces take an event each, and many segments a step.
+  world.segment_bytes = std::max<int64_t>(world.segment_bytes, 256);
+  world.splits /= 4;
+  world.buffer = std::max<int64_t>(world.buffer, 1024);
+  make_some_long(drawn, random, 1 << 14);
 }
 
 }  // namespace tutti::simulation

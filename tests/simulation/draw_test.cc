@@ -24,7 +24,7 @@ TEST(Draw, TheTextOfACaseMakesTheSameCase) {
 TEST(Draw, TheBytesTierHasTheSameProgramsAndOtherWorlds) {
   int long_ones = 0, slow = 0, splits = 0, small = 0;
   for (uint64_t seed = 0; seed < 1000; ++seed) {
-    const Case drawn = draw(seed, {.over_streams = true}), other = draw(seed);
+    const Case drawn = draw(seed, {.tier = Tier::bytes}), other = draw(seed);
     const std::string text = to_text(drawn);
     ASSERT_EQ(parse(text), drawn) << "seed " << seed << "\n" << text;
     ASSERT_TRUE(drawn.world.over_streams && !other.world.over_streams);

@@ -10,9 +10,8 @@ namespace tutti::simulation {
 /// Calls visit(name, field) for each number of it. Text, parser and shrinking go through these, so
 /// that a new field needs one line.
 template <class TheWorld, class Visit>
-void for_each_field(TheWorld& world, Visit&& visit) requires requires {
-  world.replay_after;
-}
+void for_each_field(TheWorld& world, Visit&& visit)
+  requires requires { world.replay_after; }
 {
   visit("size", world.size);
   visit("replay_after", world.replay_after);
@@ -31,18 +30,23 @@ void for_each_field(TheWorld& world, Visit&& visit) requires requires {
   visit("works_elsewhere", world.works_elsewhere);
   visit("serves_blocking", world.serves_blocking);
   visit("over_streams", world.over_streams);
+  visit("over_memory", world.over_memory);
   visit("buffer", world.buffer);
   visit("splits", world.splits);
   visit("credit", world.credit);
   visit("segment_bytes", world.segment_bytes);
+  visit("chunk_bytes", world.chunk_bytes);
+  visit("one_shot_bytes", world.one_shot_bytes);
+  visit("in_place_bytes", world.in_place_bytes);
+  visit("spins", world.spins);
+  visit("lacks_memory", world.lacks_memory);
   visit("heals_at", world.heals_at);
   visit("salt", world.salt);
 }
 
 template <class TheFault, class Visit>
-void for_each_field(TheFault& fault, Visit&& visit) requires requires {
-  fault.event;
-}
+void for_each_field(TheFault& fault, Visit&& visit)
+  requires requires { fault.event; }
 {
   visit("rank", fault.rank);
   visit("peer", fault.peer);

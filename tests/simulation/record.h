@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <bitset>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -39,6 +40,7 @@ struct OperationRecord {
   // Its memory (of the input, and the program's output) is not as it was when it was submitted.
   bool input_changed = false;
   bool touched_after_end = false;  // its memory was written after its Work was done
+  bool is_reached = false;         // its output lay in memory that the peers reach
   int callbacks = 0;               // how often its callback ran
 };
 
@@ -97,7 +99,8 @@ struct RankRecord {
   bool went_on_at_a_look = false;              // nothing had woken it, though it could have gone on
   int regions_retired = 0;                     // memory that its program gave back is gone
   bool memory_retired_in_use = false;
-  int error_code = 0;  // what broke it; 0: nothing did
+  bool memory_written_late = false;  // by a peer, when it was given back
+  int error_code = 0;                // what broke it; 0: nothing did
   int error_rank = -1;
   std::string error_text;
   // So many are left once it is over.
@@ -107,12 +110,31 @@ struct RankRecord {
   int regions_left = 0;
 };
 
+/// What ranks may do in shared memory.
+enum class Sight : uint8_t {
+  start,         // an operation began there
+  many_chunks,   // one that is cut
+  veto,          // one was over because of a veto
+  cancel,        // one was cancelled while it was pending
+  join,          // one that a rank takes part in with nothing
+  pair,          // a blocking send or receive
+  blocking,      // a blocking call
+  done_at_once,  // one that was over when its start came back
+  shared_input,  // one whose input lies in memory that the peers reach
+  direct,        // one that is reduced where it lies
+  no_memory,     // a rank had no memory for a pair
+  ring           // a rank that slept was rung
+};
+inline constexpr int kSights = 12;
+using Sights = std::bitset<kSights>;
+
 /// All that the invariants look at. The world fills it.
 struct Record {
   std::vector<OperationRecord> operations;  // in the order in which they were submitted
   std::vector<RankRecord> ranks;
   Micros damaged = kNever;                   // the first message with a wrong byte was written
   FaultKinds faults;                         // those that had something to spoil
+  Sights sights;                             // what was done in shared memory
   bool memory_ran_out = false;               // a damaged message may ask for all there is
   bool hit_the_limit = false;                // the world was cut off: too many events or too late
   std::vector<std::string> broken_promises;  // what the world itself saw go wrong, a line each

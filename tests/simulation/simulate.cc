@@ -37,7 +37,10 @@ struct Arguments {
   bool with_trace = false, without_faults = false, lists = false;
 
   DrawOptions draws() const {
-    return {.without_faults = without_faults, .scale = scale, .over_streams = tier == "bytes"};
+    const auto at = std::ranges::find(kTierNames, tier);
+    return {.without_faults = without_faults,
+            .scale = scale,
+            .tier = static_cast<Tier>(at - kTierNames.begin())};
   }
 };
 
@@ -213,8 +216,9 @@ int main(int argc, char** argv) {
   app.add_option("--minutes", arguments.minutes, "Ends after so long; 0: after all seeds");
   app.add_option("--scale", arguments.scale, "2: twice as many steps and tensors")
       ->check(CLI::Range(1, 8));
-  app.add_option("--tier", arguments.tier, "What the ranks' backend is: a model, or real streams")
-      ->check(CLI::IsMember({"operations", "bytes"}));
+  app.add_option("--tier", arguments.tier,
+                 "What the ranks' backend is: a model, real streams, or these and shared memory")
+      ->check(CLI::IsMember({"operations", "bytes", "shared"}));
   app.add_flag("--without-faults", arguments.without_faults, "Draws programs alone");
   app.add_flag("--list", arguments.lists,
                "Goes on after a finding: a line a seed, nothing is shrunk");

@@ -1,9 +1,10 @@
-// Drawn cases of both tiers, each run by ranks of the shipped node and judged by what knows nothing
+// Drawn cases of all tiers, each run by ranks of the shipped node and judged by what knows nothing
 // of the node.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <fstream>
@@ -31,8 +32,8 @@ extern "C" const char* __asan_default_options() { return "allocator_may_return_n
 namespace tutti::simulation {
 namespace {
 
-// There are eight shares of these in each tier, which run beside each other. Those over streams
-// have half as many.
+// There are eight shares of these in each tier, which run beside each other. Those of the bytes
+// tier have half as many, those of the shared tier a fifth.
 #if defined(NDEBUG) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 constexpr uint64_t kSeeds = 3750;
 constexpr bool kCountsWhatIsCovered = true;
@@ -44,7 +45,8 @@ constexpr uint64_t kOften = 100;  // one case of so many
 
 void run_seeds(uint64_t first, const DrawOptions& options, Coverage& coverage) {
   std::cout << "seeds from " << first << " on; commit " << kCommit << std::endl;
-  const uint64_t count = options.over_streams ? kSeeds / 2 : kSeeds;
+  constexpr std::array<uint64_t, 3> kShares = {kSeeds, kSeeds / 2, kSeeds / 5};
+  const uint64_t count = kShares.at(static_cast<size_t>(options.tier));
   for (uint64_t seed = first; seed < first + count; ++seed) {
     const Case drawn = draw(seed, options);
     const Outcome outcome = run(drawn);
@@ -91,9 +93,10 @@ TEST(Simulation, TheHalfOfACallWithARankThatStayedIsDone) {
 }
 
 // The cases must cover every edge of the drawing of phases and no other, every message and every
-// fault. Over streams no operation fails by itself.
-void expect_all_of(const Coverage& coverage, bool over_streams) {
-  const uint64_t often = over_streams ? 2 * kOften : kOften;
+// fault, and all that is done in shared memory where there is some. The shipped backends let no
+// operation fail by itself.
+void expect_all_of(const Coverage& coverage, Tier tier) {
+  const uint64_t often = tier == Tier::operations ? kOften : 2 * kOften;
   std::array<bool, kPhaseCount * kPhaseCount> is_drawn{};
   for (const auto& [from, to] : phase_edges())
     is_drawn.at(static_cast<size_t>(from) * kPhaseCount + static_cast<size_t>(to)) = true;
@@ -109,34 +112,34 @@ void expect_all_of(const Coverage& coverage, bool over_streams) {
   for (size_t type = 0; type < kMessageNames.size(); ++type)
     expect_often(coverage.messages[type], coverage, kMessageNames[type], often);
   for (size_t kind = 0; kind < kFaultNames.size(); ++kind)
-    if (!over_streams || kind != static_cast<size_t>(Fault::Kind::operation_fails))
+    if (tier == Tier::operations || kind != static_cast<size_t>(Fault::Kind::operation_fails))
       expect_often(coverage.faults[kind], coverage, kFaultNames[kind], often);
+  for (size_t sight = 0; sight < kSightNames.size() && tier == Tier::shared; ++sight)
+    expect_often(coverage.sights[sight], coverage, kSightNames[sight], often);
 }
 
 // Half of the seeds are always the same, and half are those of the commit. The first share of each
 // half draws programs alone.
-class Seeds : public testing::TestWithParam<std::tuple<std::string, uint64_t>> {
+class Seeds : public testing::TestWithParam<std::tuple<std::string_view, uint64_t>> {
  protected:
-  const bool over_streams_ = std::get<0>(GetParam()) == "bytes";
+  const Tier tier_ = static_cast<Tier>(std::ranges::find(kTierNames, std::get<0>(GetParam())) -
+                                       kTierNames.begin());
   const uint64_t share_ = std::get<1>(GetParam());
   Coverage coverage_;
   void run_share_of(uint64_t base) {
-    run_seeds(base + share_ * kSeeds,
-              {.without_faults = share_ == 0, .over_streams = over_streams_}, coverage_);
+    run_seeds(base + share_ * kSeeds, {.without_faults = share_ == 0, .tier = tier_}, coverage_);
   }
 };
-INSTANTIATE_TEST_SUITE_P(Drawn, Seeds,
-                         testing::Combine(testing::Values("operations", "bytes"),
-                                          testing::Range<uint64_t>(0, 4)),
-                         [](const auto& info) {
-                           return fmt::format("{}_{}", std::get<0>(info.param),
-                                              std::get<1>(info.param));
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Drawn, Seeds, testing::Combine(testing::ValuesIn(kTierNames), testing::Range<uint64_t>(0, 4)),
+    [](const auto& info) {
+      return fmt::format("{}_{}", std::get<0>(info.param), std::get<1>(info.param));
+    });
 
 TEST_P(Seeds, ThatAreFixedKeepAllPromises) {
   ASSERT_NO_FATAL_FAILURE(run_share_of(1'000'001));
   if (!kCountsWhatIsCovered || share_ == 0) return;
-  expect_all_of(coverage_, over_streams_);
+  expect_all_of(coverage_, tier_);
   for (size_t invariant = 1; invariant <= 16; ++invariant)
     EXPECT_GT(coverage_.looks[invariant], 0u) << "I" << invariant << " has looked at nothing";
 }
@@ -148,7 +151,7 @@ TEST(Simulation, OneCaseHasOneTrace) {
   constexpr uint64_t kEvery = 64;
   std::vector<std::unique_ptr<char[]>> ballast;
   for (uint64_t seed = kEvery; seed <= kSeeds; seed += kEvery) {
-    const Case drawn = draw(seed, {.over_streams = seed / kEvery % 2 == 0});
+    const Case drawn = draw(seed, {.tier = static_cast<Tier>(seed / kEvery % kTierNames.size())});
     const Outcome first = run(drawn);
     for (size_t bytes = 16; bytes < 4096; bytes += 16 * (1 + seed % 7))
       ballast.push_back(std::make_unique<char[]>(bytes));

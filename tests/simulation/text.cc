@@ -226,6 +226,12 @@ Case parse(std::string_view text) {
       throw std::invalid_argument(fmt::format("line {}: {}", number, error.what()));
     }
   }
+  const auto& world = result.world;
+  if (world.over_memory && !world.over_streams)
+    throw std::invalid_argument("shared memory is beside streams (over_memory, over_streams)");
+  if (world.over_memory && (world.chunk_bytes % 64 != 0 || world.chunk_bytes < 64 * world.size ||
+                            world.one_shot_bytes > world.chunk_bytes || world.in_place_bytes < 96))
+    throw std::invalid_argument("no chunks can be like that (see tutti::Geometry)");
   for (const auto& fault : result.faults)
     if (result.world.over_streams && fault.kind == Fault::Kind::operation_fails)
       throw std::invalid_argument("over streams no operation fails by itself (operation_fails)");

@@ -173,6 +173,17 @@ bool may_lack_a_reason(const View& view, const OperationRecord& operation) {
   });
 }
 
+// Returns whether a part of a blocking call is between two ranks of which one has no memory for it.
+bool lacks_memory(const View& view, const OperationRecord& operation) {
+  const int poor = view.from.world.lacks_memory;
+  const Action& action = view.oracle.action_of(operation);
+  if (!view.from.world.over_memory || poor == 0 || action.kind != Action::Kind::block) return false;
+  return std::ranges::any_of(action.operations, [&](const Operation& part) {
+    const bool is_pair = part.kind == CollectiveKind::send || part.kind == CollectiveKind::recv;
+    return is_pair && (operation.site.rank == poor || part.root == poor);
+  });
+}
+
 std::string why_not_left(const View& view, const OperationRecord& operation) {
   const int named = operation.error_rank;
   if (named < 0 || named >= view.from.world.size) return "it names no rank";
@@ -260,7 +271,10 @@ std::string why_not(const View& view, const OperationRecord& operation) {
       return closing != kNever && closing <= operation.ended ? "" : "its program had not closed";
     }
     case ErrorCode::out_of_memory:
-      return has(Kind::throws_in_start) || has(Kind::operation_fails) ? "" : "there was memory";
+      return has(Kind::throws_in_start) || has(Kind::operation_fails) ||
+                     lacks_memory(view, operation)
+                 ? ""
+                 : "there was memory";
     case ErrorCode::invalid_argument:
       for (const auto& script : from.ranks.at(static_cast<size_t>(self)))
         for (const auto& action : script)

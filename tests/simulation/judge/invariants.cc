@@ -8,6 +8,7 @@
 #include <map>
 #include <utility>
 
+#include "tests/simulation/judge/departures.h"
 #include "tutti/base/error.h"
 #include "tutti/core/agreement/messages.h"
 
@@ -269,6 +270,20 @@ void queues_have_one_order(const View& view, Findings& findings) {
   }
 }
 
+namespace {
+
+// Returns whether peers may still write there: they have not heard yet of the loss, the departure
+// or the limit that ended it here.
+bool may_still_be_written(const View& view, const OperationRecord& operation) {
+  if (!operation.is_reached || operation.is_refused || operation.error_code == 0) return false;
+  if (has_code(operation.error_code, {ErrorCode::invalid_argument})) return false;
+  const Micros broken = view.rank(operation.site.rank).broken;
+  return !has_code(operation.error_code, {ErrorCode::mismatch}) ||
+         (broken != kNever && broken <= operation.ended);
+}
+
+}  // namespace
+
 void the_broken_start_nothing(const View& view, Findings& findings) {
   for (size_t rank = 0; rank < view.record.ranks.size(); ++rank) {
     const RankRecord& state = view.record.ranks[rank];
@@ -279,7 +294,7 @@ void the_broken_start_nothing(const View& view, Findings& findings) {
   }
   for (const auto& operation : view.record.operations) {
     if (is_killed(view, operation)) continue;
-    if (operation.touched_after_end)
+    if (operation.touched_after_end && !may_still_be_written(view, operation))
       add(findings, 8, called(operation) + ": its memory was touched after its Work was done");
   }
 }
@@ -437,6 +452,12 @@ void memory_outlives_its_use(const View& view, Findings& findings) {
     view.looked[16] += static_cast<uint64_t>(view.record.ranks[rank].regions_retired);
     if (view.record.ranks[rank].memory_retired_in_use)
       add(findings, 16, fmt::format("rank {} freed memory that was in use", rank));
+    const auto is_of_rank = [&](const OperationRecord& one) {
+      return one.site.rank == static_cast<int>(rank) && may_still_be_written(view, one);
+    };
+    if (view.record.ranks[rank].memory_written_late &&
+        std::ranges::none_of(view.record.operations, is_of_rank))
+      add(findings, 16, fmt::format("memory of rank {} was written when it was freed", rank));
   }
 }
 

@@ -150,7 +150,8 @@ class Shrinker {
       size_t i = 0;
       for_each_field(smaller.world, [&](const char*, auto& field) {
         // A finding of one tier stays in that tier.
-        if (i++ == place && static_cast<const void*>(&field) != &smaller.world.over_streams)
+        const auto* at = static_cast<const void*>(&field);
+        if (i++ == place && at != &smaller.world.over_streams && at != &smaller.world.over_memory)
           field = static_cast<std::remove_reference_t<decltype(field)>>(usual[place]);
       });
       any |= keep(std::move(smaller));

@@ -10,6 +10,7 @@
 
 #include "tests/simulation/case.h"
 #include "tests/simulation/events.h"
+#include "tests/simulation/record.h"
 #include "tutti/backends/backend.h"
 
 namespace tutti::simulation {
@@ -24,8 +25,8 @@ struct EndHooks {
   std::function<void(int to, std::span<const std::byte>)> on_post;
 };
 
-/// All that lies between the simulated ranks, and what goes wrong there. Each tier has one: SimNet
-/// and StreamNet. Must outlive the backends that it makes.
+/// All that lies between the simulated ranks, and what goes wrong there. Each tier has one: SimNet,
+/// StreamNet and SharedNet. Must outlive the backends that it makes.
 class Net {
  public:
   using Time = Events::Time;
@@ -61,14 +62,20 @@ class Net {
   /// Whether an operation that is not over works in this memory.
   virtual bool is_used(int rank, const std::byte* begin, size_t bytes) const = 0;
 
-  /// Lists what ranks did that no backend has to bear.
+  /// Whether a peer wrote to memory of this rank that had been given back.
+  virtual bool is_written_late(int) const { return false; }
+
+  /// Lists what ranks did that no backend has to bear, and what a shipped one did not do.
   std::vector<std::string> broken_promises;
   /// The faults that met something, and when the first message got a wrong byte.
   FaultKinds faults;
+  /// What was done in shared memory.
+  Sights sights;
   std::optional<Time> damaged;
 
  protected:
   void happens(Fault::Kind kind) { faults.set(static_cast<size_t>(kind)); }
+  void sees(Sight sight) { sights.set(static_cast<size_t>(sight)); }
 };
 
 /// Memory that its backend counts.

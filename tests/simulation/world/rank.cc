@@ -16,6 +16,9 @@ namespace tutti::simulation {
 
 namespace {
 
+// Between two steps of a rank that has something to do, where ranks share memory.
+constexpr auto kLongestTurn = std::chrono::nanoseconds(2000);
+
 double seconds(Micros micros) { return static_cast<double>(micros) / kSecond; }
 
 }  // namespace
@@ -45,7 +48,8 @@ SimRank::SimRank(SimWorld& world, int rank)
   for (int peer = 0; peer < of.size; ++peer) {
     Place place;
     // Some worlds are one host, some are several.
-    place.host = place.host_name = of.salt % 2 == 0 ? "a" : fmt::format("host{}", peer / 2);
+    const bool is_one_host = of.over_memory || of.salt % 2 == 0;
+    place.host = place.host_name = is_one_host ? "a" : fmt::format("host{}", peer / 2);
     place.machine = place.host;
     place.pid = 100 + peer;
     place.world_rank = peer;
@@ -96,7 +100,11 @@ int SimRank::drivers() const {
 
 void SimRank::plan_turn(Time when) {
   is_asleep_ = false;
-  if (is_turn_planned_ || is_over_ || is_killed_) return;
+  if (is_over_ || is_killed_) return;
+  if (is_turn_planned_) {
+    wants_turn_ = true;
+    return;
+  }
   is_turn_planned_ = true;
   world_.events().at(when, [this] { turn(); });
 }
@@ -126,7 +134,28 @@ void SimRank::turn() {
   for (auto& thread : threads_)
     if (thread.waits && thread.awaited.back()->done())
       resume(thread, std::chrono::microseconds(random_.between(0, 3)));
+  if (!moved && world_.from().world.over_memory && random_.chance(300))
+    return rest_later(had_drivers);
   rest(moved, had_drivers);
+}
+
+// Ranks that share memory take turns in any order.
+SimRank::Time SimRank::next_turn() {
+  const auto now = world_.events().now();
+  if (!world_.from().world.over_memory) return now;
+  return now + std::chrono::nanoseconds(random_.between(0, kLongestTurn.count()));
+}
+
+// Peers write between the last look of this rank and its sleep, and do not ring it.
+void SimRank::rest_later(bool had_drivers) {
+  is_turn_planned_ = true;
+  wants_turn_ = false;
+  world_.events().after(std::chrono::nanoseconds(random_.between(0, 3000)), [this, had_drivers] {
+    is_turn_planned_ = false;
+    if (is_over_ || is_killed_) return;
+    if (wants_turn_ || is_standing_still()) return plan_turn(world_.events().now());
+    rest(false, had_drivers);
+  });
 }
 
 bool SimRank::step() {
@@ -152,7 +181,8 @@ bool SimRank::step() {
     const auto unused = retiring_.take_unused(entries_.pending());
     world_.record_of(rank_).regions_retired += static_cast<int>(unused.size());
   }
-  const bool is_vain = !has_input && !brings && now == last_step_;
+  const auto pause = world_.from().world.over_memory ? kLongestTurn : Clock::duration(0);
+  const bool is_vain = !has_input && !brings && now <= last_step_ + pause;
   steps_in_vain_ = is_vain ? steps_in_vain_ + 1 : 0;
   auto& most = world_.record_of(rank_).most_steps_in_vain;
   most = std::max(most, steps_in_vain_);
@@ -180,18 +210,17 @@ void SimRank::fill_batch() {
 
 // The thread that has made a step rests, or makes the next one.
 void SimRank::rest(bool moved, bool had_drivers) {
-  const auto now = world_.events().now();
   if (is_closing_) {
     if (drivers() == 0 && node_->phase() == Phase::over) return end_close();
-    if (moved || !node_->arm()) return plan_turn(now);
+    if (moved || !node_->arm()) return plan_turn(next_turn());
     return sleep(node_->wake_at());
   }
   if (drivers() > 0) {
-    if (moved) return plan_turn(now);
+    if (moved) return plan_turn(next_turn());
     auto due = node_->wake_at_for_driver();
     if (call_ && call_->failed_since)
       due = std::min(due, node_->hears_no_more_at(*call_->failed_since));
-    if (!node_->arm()) return plan_turn(now);
+    if (!node_->arm()) return plan_turn(next_turn());
     return sleep(due);
   }
   if (had_drivers) return leave_to_background();
@@ -204,7 +233,7 @@ void SimRank::rest(bool moved, bool had_drivers) {
     background_due_ = node_->wake_at();
     options_.observe("idle");
   });
-  if (!armed) return plan_turn(now);
+  if (!armed) return plan_turn(next_turn());
   sleep(background_due_);
 }
 
@@ -411,15 +440,21 @@ void SimRank::look_back() {
     record.pairs_counted = node_->blocking().pairs();
   }
   for (auto& use : uses_) {
-    if (!use.is_over) continue;
+    if (!use.is_over || use.out == nullptr) continue;
     const std::span<const std::byte> out(use.out, use.out_bytes);
     if (!std::ranges::equal(out, use.final_out)) record_of(use).touched_after_end = true;
   }
   call_.reset();
   if (is_killed_) return;
   node_.reset();
+  region_.reset();
+  memory_.reset();
+  retired_.clear();
+  retiring_ = Retired();
+  kept_memory_.clear();
   record.runs_left += static_cast<int>(world_.net().operations_left(rank_));
   record.regions_left = static_cast<int>(world_.net().regions_left(rank_));
+  record.memory_written_late = world_.net().is_written_late(rank_);
   record.tickets_left = static_cast<int>(world_.net().tickets_left(rank_));
 }
 

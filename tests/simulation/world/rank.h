@@ -100,6 +100,8 @@ class SimRank final : private Outside {
   bool step();
   void fill_batch();
   void rest(bool moved, bool had_drivers);
+  void rest_later(bool had_drivers);
+  Time next_turn();
   void sleep(Time due);
   void leave_to_background();
   void ring();
@@ -127,6 +129,7 @@ class SimRank final : private Outside {
   void end_call(std::optional<Error> error);
   void close(const std::string& error);
   void allocate(size_t bytes);
+  void let_go_of(std::shared_ptr<Region> memory);
   Use& make_use(const Thread& thread, const Operation& operation, int index, bool in_place);
   void fill_entry(Entry& entry, Use& use, const std::string& group, size_t group_size);
   Collective collective_of(Use& use, Call& call);
@@ -180,7 +183,8 @@ class SimRank final : private Outside {
 
   // Whose turn it is.
   bool is_turn_planned_ = false, is_asleep_ = false, rung_ = false, woken_ = false;
-  bool is_due_ = false;  // the time of its sleep was over
+  bool is_due_ = false;      // the time of its sleep was over
+  bool wants_turn_ = false;  // one was asked for while one was planned
   uint64_t sleeps_ = 0;
   Time background_due_ = Time::max();
   Time frozen_until_, steps_frozen_until_;
@@ -191,8 +195,8 @@ class SimRank final : private Outside {
   std::vector<Use*> open_;
   std::deque<Thread> threads_;
   std::optional<Call> call_;
-  std::shared_ptr<std::vector<std::byte>> memory_;                   // of allocate
-  std::vector<std::shared_ptr<std::vector<std::byte>>> all_memory_;  // read after it was given back
+  std::shared_ptr<Region> memory_;                    // of allocate
+  std::vector<std::shared_ptr<Region>> kept_memory_;  // given back, and still to be looked at
   std::unique_ptr<Region> region_;
   size_t taken_ = 0;  // of it
   int64_t starts_ = 0, observations_ = 0;

@@ -83,6 +83,7 @@ bool SimRank::block(Thread& thread, const Action& action) {
   call.thread = &thread;
   call.name = first.name;
   call.counts.reserve(action.operations.size());
+  const auto& world = world_.from().world;
   for (size_t i = 0; i < action.operations.size(); ++i)
     call.uses.push_back(
         &make_use(thread, action.operations[i], static_cast<int>(i), random_.chance(500)));
@@ -101,6 +102,7 @@ bool SimRank::block(Thread& thread, const Action& action) {
       error = named(*why, first.name);
       return;
     }
+    size_t left = call.uses.size();
     // A receive is posted before the send.
     for (const bool sends : {false, true})
       for (auto* use : call.uses) {
@@ -108,6 +110,15 @@ bool SimRank::block(Thread& thread, const Action& action) {
         if (is_pair(first.kind)) blocking.add_peer(use->operation->root);
         launch.name = use->operation->name;
         const auto collective = collective_of(*use, call);
+        // The other rank looks for this one's receive before it is done with its send.
+        launch.spins = --left == 0 ? world.spins : 0;
+        const Window window{collective.output, use->operation->count()};
+        const auto bytes = static_cast<size_t>(use->operation->bytes());
+        const bool is_direct = collective.kind == CollectiveKind::allreduce &&
+                               collective.input == collective.output &&
+                               use->operation->bytes() >= world.in_place_bytes &&
+                               end_->shares(collective.output, bytes);
+        launch.windows = {&window, is_direct ? size_t{1} : 0};
         call.parts->add(use->operation->name, is_pair(first.kind) ? use->operation->root : -1,
                         end_->start(collective, launch));
       }

@@ -17,18 +17,18 @@ namespace {
 
 using std::chrono::microseconds;
 
-// Memory that the program shares with its peers; the bytes outlive it, so that they can be looked
-// at once more.
+// Memory that the program shares with its peers. What is done when it is gone says for how long the
+// bytes stay.
 class ProgramRegion final : public Region {
  public:
-  ProgramRegion(std::shared_ptr<std::vector<std::byte>> memory, std::function<void()> on_free)
+  ProgramRegion(std::shared_ptr<Region> memory, std::function<void()> on_free)
       : memory_(std::move(memory)), on_free_(std::move(on_free)) {}
   ~ProgramRegion() override { on_free_(); }
   std::byte* data() const override { return memory_->data(); }
-  size_t bytes() const override { return memory_->size(); }
+  size_t bytes() const override { return memory_->bytes(); }
 
  private:
-  const std::shared_ptr<std::vector<std::byte>> memory_;
+  const std::shared_ptr<Region> memory_;
   const std::function<void()> on_free_;
 };
 
@@ -226,15 +226,24 @@ SimRank::Use& SimRank::make_use(const Thread& thread, const Operation& operation
   in_place |= kind == CollectiveKind::broadcast;
   const bool is_one =
       in_place && (kind == CollectiveKind::allreduce || kind == CollectiveKind::broadcast);
-  const bool is_shared = !is_one && memory_ && taken_ + use.in_bytes <= memory_->size();
-  const size_t own_in = is_shared || is_one ? 0 : use.in_bytes;
-  use.memory.assign(own_in + use.out_bytes + 1, kUntouched);
-  use.out = use.memory.data() + own_in;
-  use.in = is_one ? use.out : use.memory.data();
-  if (is_shared) {
-    use.in = memory_->data() + taken_;
-    taken_ += use.in_bytes;
-  }
+  // Where peers reach it, output may lie in that memory too.
+  const auto take = [&](size_t wanted) -> std::byte* {
+    if (!memory_ || taken_ + wanted > memory_->bytes()) return nullptr;
+    return memory_->data() + std::exchange(taken_, taken_ + wanted);
+  };
+  const bool is_reached = world_.from().world.over_memory;
+  std::byte* shared_in = is_one ? nullptr : take(use.in_bytes);
+  std::byte* shared_out =
+      is_reached && memory_ && random_.chance(600) ? take(use.out_bytes) : nullptr;
+  record.is_reached = shared_out != nullptr;
+  const size_t own_in = shared_in != nullptr || is_one ? 0 : use.in_bytes;
+  const size_t own_out = shared_out != nullptr ? 0 : use.out_bytes;
+  use.memory.assign(own_in + own_out + 1, kUntouched);
+  use.out = shared_out != nullptr ? shared_out : use.memory.data() + own_in;
+  if (is_one)
+    use.in = use.out;
+  else
+    use.in = shared_in != nullptr ? shared_in : use.memory.data();
   std::ranges::copy(input, use.in);
   use.given.assign(use.in, use.in + use.in_bytes);
   return use;
@@ -476,14 +485,31 @@ void SimRank::close(const std::string& error) {
 }
 
 void SimRank::allocate(size_t bytes) {
-  memory_ = std::make_shared<std::vector<std::byte>>(bytes, kUntouched);
-  all_memory_.push_back(memory_);
+  memory_ = end_->allocate(bytes, {});
+  std::fill_n(memory_->data(), bytes, kUntouched);
   taken_ = 0;
-  region_ = std::make_unique<ProgramRegion>(
-      memory_, [this, begin = memory_->data(), bytes, kept = memory_] {
-        if (!is_killed_ && !is_past_ && world_.net().is_used(rank_, begin, bytes))
-          world_.record_of(rank_).memory_retired_in_use = true;
-      });
+  region_ = std::make_unique<ProgramRegion>(memory_, [this, memory = memory_] {
+    if (is_past_) return;
+    if (!is_killed_ && world_.net().is_used(rank_, memory->data(), memory->bytes()))
+      world_.record_of(rank_).memory_retired_in_use = true;
+    let_go_of(memory);
+  });
+}
+
+// What lay there is looked at a last time, or stays for what is not over.
+void SimRank::let_go_of(std::shared_ptr<Region> memory) {
+  const auto lies_in = [&](const std::byte* at) {
+    return at >= memory->data() && at < memory->data() + memory->bytes();
+  };
+  bool is_needed = false;
+  for (auto& use : uses_) {
+    is_needed |= !use.is_over && (lies_in(use.in) || lies_in(use.out));
+    if (!use.is_over || !lies_in(use.out)) continue;
+    if (!std::equal(use.final_out.begin(), use.final_out.end(), use.out))
+      record_of(use).touched_after_end = true;
+    use.out = nullptr;
+  }
+  if (is_needed) kept_memory_.push_back(std::move(memory));
 }
 
 }  // namespace tutti::simulation

@@ -84,8 +84,7 @@ class CountedOperation final : public tutti::Operation {
 
 }  // namespace
 
-/// The shipped backend over streams, of whose starts the rank hears. An operation of it never fails
-/// by itself.
+/// The shipped backend, of whose starts the rank hears. An operation of it never fails by itself.
 class StreamBackend final : public Backend {
  public:
   StreamBackend(std::unique_ptr<Backend> inner, SimStream& stream, EndHooks hooks)
@@ -100,13 +99,17 @@ class StreamBackend final : public Backend {
   std::unique_ptr<Region> allocate(size_t bytes, Device device) override {
     return std::make_unique<CountedRegion>(inner_->allocate(bytes, device), regions_);
   }
+  bool shares(const std::byte* data, size_t bytes) const override {
+    return inner_->shares(data, bytes);
+  }
   bool packs_itself(const Collective& collective, const Launch& launch) const override {
     return inner_->packs_itself(collective, launch);
   }
   OperationPtr start(const Collective& collective, const Launch& launch) override {
     hooks_.on_start(collective, launch);
-    return OperationPtr(
-        new CountedOperation(operations_, inner_->start(collective, launch), collective));
+    auto operation = inner_->start(collective, launch);
+    if (!operation) return operation;  // it is done
+    return OperationPtr(new CountedOperation(operations_, std::move(operation), collective));
   }
   Traffic predict(const Collective& collective, const Launch& launch) override {
     return inner_->predict(collective, launch);
@@ -114,6 +117,7 @@ class StreamBackend final : public Backend {
   std::string_view algorithm(const Collective& collective) const override {
     return inner_->algorithm(collective);
   }
+  std::vector<int> missing(int queue) const override { return inner_->missing(queue); }
   Transport* transport() override { return inner_->transport(); }
   TransportCounters counters() override { return inner_->counters(); }
 
@@ -164,8 +168,9 @@ std::unique_ptr<Backend> StreamNet::make_backend(int rank, const Context& contex
   auto stream = std::make_unique<SimStream>(*this, rank, network_.channels(rank, hooks.on_wake),
                                             static_cast<uint64_t>(world_.credit), hooks);
   auto& kept = *stream;
-  auto end = std::make_unique<StreamBackend>(
-      make_transport_backend(context, "streams", std::move(stream)), kept, std::move(hooks));
+  auto rest = make_transport_backend(context, "streams", std::move(stream));
+  auto all = over(rank, context, std::move(rest), hooks);
+  auto end = std::make_unique<StreamBackend>(std::move(all), kept, std::move(hooks));
   ends_[place(rank)] = end.get();
   return end;
 }

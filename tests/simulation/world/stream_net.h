@@ -41,8 +41,8 @@ class SimStream final : public StreamCore {
 
 /// The links between the ranks of the bytes tier. Each of them is one stream that splits what is
 /// written and read anywhere; the messages, credit and matching over it are the shipped ones, and
-/// so are the schedules of the collectives.
-class StreamNet final : public Net {
+/// so are the schedules of the collectives. SharedNet puts shared memory beside it.
+class StreamNet : public Net {
  public:
   StreamNet(Events& events, const World& world);
   ~StreamNet() override;
@@ -66,6 +66,13 @@ class StreamNet final : public Net {
   size_t tickets_left(int rank) const override;
   size_t regions_left(int rank) const override;
   bool is_used(int rank, const std::byte* begin, size_t bytes) const override;
+
+ protected:
+  /// The backend of this rank, of which `rest` is a part.
+  virtual std::unique_ptr<Backend> over(int, const Context&, std::unique_ptr<Backend> rest,
+                                        const EndHooks&) {
+    return rest;
+  }
 
  private:
   friend class SimStream;

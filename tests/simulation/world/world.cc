@@ -6,7 +6,7 @@
 #include <csignal>
 #include <new>
 
-#include "tests/simulation/world/stream_net.h"
+#include "tests/simulation/world/shared_net.h"
 #include "tutti/base/text.h"
 
 namespace tutti::simulation {
@@ -27,6 +27,7 @@ SimTraits SimWorld::traits_of(const World& world) {
 }
 
 std::unique_ptr<Net> SimWorld::make_net(Events& events, const World& world) {
+  if (world.over_memory) return std::make_unique<SharedNet>(events, world);
   if (world.over_streams) return std::make_unique<StreamNet>(events, world);
   return std::make_unique<SimNet>(events, world.size, traits_of(world));
 }
@@ -96,6 +97,7 @@ Outcome SimWorld::run() {
   if (net_->damaged) record().damaged = micros_of(*net_->damaged);
   for (auto& rank : ranks_) rank->look_back();
   record().faults |= net_->faults;
+  record().sights = net_->sights;
   for (auto& promise : net_->broken_promises) record().broken_promises.push_back(promise);
   return std::move(outcome_);
 }

@@ -1,0 +1,203 @@
+#include "tests/simulation/world/shared_net.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace tutti::simulation {
+
+namespace {
+
+Geometry geometry_of(const World& world) {
+  return {world.chunk_bytes, world.one_shot_bytes, world.in_place_bytes};
+}
+
+/// What goes over links, of which it is known whether it would let its rank sleep.
+class RestBackend final : public Backend {
+ public:
+  explicit RestBackend(std::unique_ptr<Backend> inner) : inner_(std::move(inner)) {}
+  bool lets_sleep() const { return lets_sleep_; }
+
+  bool progress() override { return inner_->progress(); }
+  bool arm() override { return lets_sleep_ = inner_->arm(); }
+  int descriptor() const override { return -1; }
+  void abort(const Error& error) noexcept override { inner_->abort(error); }
+  Capabilities capabilities() const override { return inner_->capabilities(); }
+  std::unique_ptr<Region> allocate(size_t bytes, Device device) override {
+    return inner_->allocate(bytes, device);
+  }
+  bool packs_itself(const Collective& collective, const Launch& launch) const override {
+    return inner_->packs_itself(collective, launch);
+  }
+  OperationPtr start(const Collective& collective, const Launch& launch) override {
+    return inner_->start(collective, launch);
+  }
+  Traffic predict(const Collective& collective, const Launch& launch) override {
+    return inner_->predict(collective, launch);
+  }
+  std::string_view algorithm(const Collective& collective) const override {
+    return inner_->algorithm(collective);
+  }
+  Transport* transport() override { return inner_->transport(); }
+  TransportCounters counters() override { return inner_->counters(); }
+
+ private:
+  const std::unique_ptr<Backend> inner_;
+  bool lets_sleep_ = false;
+};
+
+}  // namespace
+
+/// The shipped backend of one rank, with a look at what it does in shared memory.
+class MemoryBackend final : public Backend {
+ public:
+  MemoryBackend(SharedNet& net, int rank, std::unique_ptr<Backend> inner, RestBackend& rest,
+                std::function<void()> on_wake)
+      : net_(net),
+        rank_(rank),
+        inner_(std::move(inner)),
+        rest_(rest),
+        on_wake_(std::move(on_wake)) {}
+
+  void ring() {
+    net_.sees(Sight::ring);
+    sleeps_unrung_ = false;
+    on_wake_();
+  }
+  /// Before anything moves: a rank that armed, and was not rung, has nothing to do in memory.
+  void wakes() {
+    if (!std::exchange(sleeps_unrung_, false)) return;
+    if (!inner_->arm() && rest_.lets_sleep())
+      net_.broken_promises.push_back(
+          fmt::format("rank {} could go on in shared memory, and nobody rang it", rank_));
+  }
+  void sees(Sight sight) { net_.sees(sight); }
+
+  bool progress() override {
+    wakes();
+    return inner_->progress();
+  }
+  bool arm() override {
+    wakes();
+    return sleeps_unrung_ = inner_->arm();
+  }
+  int descriptor() const override { return -1; }
+  void abort(const Error& error) noexcept override { inner_->abort(error); }
+  Capabilities capabilities() const override { return inner_->capabilities(); }
+  std::unique_ptr<Region> allocate(size_t bytes, Device device) override {
+    return inner_->allocate(bytes, device);
+  }
+  bool shares(const std::byte* data, size_t bytes) const override {
+    return inner_->shares(data, bytes);
+  }
+  bool packs_itself(const Collective& collective, const Launch& launch) const override {
+    return inner_->packs_itself(collective, launch);
+  }
+  OperationPtr start(const Collective& collective, const Launch& launch) override;
+  Traffic predict(const Collective& collective, const Launch& launch) override {
+    return inner_->predict(collective, launch);
+  }
+  std::string_view algorithm(const Collective& collective) const override {
+    return inner_->algorithm(collective);
+  }
+  std::vector<int> missing(int queue) const override { return inner_->missing(queue); }
+  Transport* transport() override { return inner_->transport(); }
+  TransportCounters counters() override { return inner_->counters(); }
+
+ private:
+  class Watched;
+  void note_start(const Collective& collective, const Launch& launch);
+
+  SharedNet& net_;
+  const int rank_;
+  const std::unique_ptr<Backend> inner_;
+  RestBackend& rest_;  // the inner one owns it
+  const std::function<void()> on_wake_;
+  bool sleeps_unrung_ = false;
+};
+
+/// An operation in shared memory.
+class MemoryBackend::Watched final : public tutti::Operation {
+ public:
+  Watched(MemoryBackend& backend, OperationPtr inner)
+      : backend_(backend), inner_(std::move(inner)) {}
+  OperationState advance() override {
+    backend_.wakes();
+    state_ = inner_->advance();
+    if (state_ == OperationState::vetoed) backend_.sees(Sight::veto);
+    return state_;
+  }
+  void cancel() override {
+    if (state_ == OperationState::pending) backend_.sees(Sight::cancel);
+    inner_->cancel();
+  }
+  const Error* failure() const override { return inner_->failure(); }
+  bool lacks_ranks() const override { return inner_->lacks_ranks(); }
+  bool is_on_its_way() const override { return inner_->is_on_its_way(); }
+
+ private:
+  MemoryBackend& backend_;
+  const OperationPtr inner_;
+  OperationState state_ = OperationState::pending;
+};
+
+OperationPtr MemoryBackend::start(const Collective& collective, const Launch& launch) {
+  wakes();
+  const bool is_here = inner_->packs_itself(collective, launch);
+  if (is_here) note_start(collective, launch);
+  auto operation = inner_->start(collective, launch);
+  if (!is_here) return operation;
+  if (!operation) {
+    sees(Sight::done_at_once);
+    return operation;
+  }
+  return OperationPtr(new Watched(*this, std::move(operation)));
+}
+
+void MemoryBackend::note_start(const Collective& collective, const Launch& launch) {
+  constexpr int kBlocking = 2;
+  const bool is_pair =
+      collective.kind == CollectiveKind::send || collective.kind == CollectiveKind::recv;
+  sees(Sight::start);
+  if (is_pair) sees(Sight::pair);
+  if (launch.queue == kBlocking) sees(Sight::blocking);
+  if (launch.contributors > 0 && launch.contributors < net_.world_.size) sees(Sight::join);
+  if (!launch.windows.empty()) sees(Sight::direct);
+  if (collective.input != nullptr && inner_->shares(collective.input, 1)) sees(Sight::shared_input);
+  // One that is cut in two may tell only of two messages, as one that needs no cut.
+  if (!is_pair && inner_->predict(collective, launch).messages > 2) sees(Sight::many_chunks);
+  if (is_pair && collective.send_counts[0] * size_of(collective.dtype) > net_.geometry_.chunk_bytes)
+    sees(Sight::many_chunks);
+}
+
+SharedNet::SharedNet(Events& events, const World& world)
+    : StreamNet(events, world),
+      world_(world),
+      geometry_(geometry_of(world)),
+      memory_(world.size, shared_block_bytes(geometry_)),
+      ends_(static_cast<size_t>(world.size), nullptr) {}
+
+SharedNet::~SharedNet() = default;
+
+std::unique_ptr<Backend> SharedNet::over(int rank, const Context& context,
+                                         std::unique_ptr<Backend> rest, const EndHooks& hooks) {
+  auto known = std::make_unique<RestBackend>(std::move(rest));
+  auto& kept = *known;
+  auto memory = memory_.of(
+      rank, [this](int other) { ring(other); },
+      [this, rank] {
+        if (rank == 0 || rank != world_.lacks_memory) return true;
+        sees(Sight::no_memory);
+        return false;
+      });
+  auto end = std::make_unique<MemoryBackend>(
+      *this, rank,
+      make_shared_memory_backend(context, std::move(known), std::move(memory), geometry_), kept,
+      hooks.on_wake);
+  ends_[static_cast<size_t>(rank)] = end.get();
+  return end;
+}
+
+void SharedNet::ring(int rank) { ends_[static_cast<size_t>(rank)]->ring(); }
+
+}  // namespace tutti::simulation
