@@ -260,7 +260,7 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
   bool asks_deaths_ = false;  // the node waits for news of deaths
   Statistics counting_;
 
-  // Each is for any thread.
+  // Any thread uses these.
   TurnsOf<> turns_;
   TallyOf<Statistics> tally_;
   Poller poller_;
@@ -273,7 +273,7 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
   std::thread callback_thread_;
   std::shared_ptr<Engine> kept_;  // by itself, for a thread that did not give the token back
 
-  // Its lock guards the others.
+  // Its lock guards the three after it.
   HandOver hand_over_;
   EntryTable entries_;
   DeviceWaits device_waits_;

@@ -69,6 +69,7 @@ class HandOverOf {
     const Lock lock(mutex_);
     Sync::writes(&offered_);
     Sync::writes(&quiet_bytes_);
+    Sync::writes(&taken_);
     std::swap(offered_, taken_);
     offered_bytes_ = quiet_bytes_ = 0;
     return taken_;

@@ -16,7 +16,7 @@ namespace tutti {
 /// the token from such a thread; when no thread waits, the background thread moves it, in serve().
 /// The holder sleeps in one place, inside of the machine, where the bell wakes it.
 ///
-/// What a Machine has, each called by the holder of the token alone, but for sleep():
+/// These are a Machine's functions. The holder of the token alone calls them, but for sleep():
 ///   guarded(function)   runs the function. What is thrown there is dealt with; false: it happened
 ///   step()              true: something moved. It silences the bell before it looks at anything
 ///   arm()               false: something came in meanwhile, so that the next step must not wait
@@ -27,9 +27,8 @@ namespace tutti {
 /// and for serve() alone:
 ///   be_quiet()          which calls need not wake it now; false: some have come
 ///   rests()             the background thread is about to sleep
-///   sleep(until)        sleeps until a peer or the bell wakes it, or it is that time, and tells
-///   the
-///                       bell; without the token
+///   sleep(until)        sleeps until then, or until a peer or the bell wakes it; then it calls
+///                       slept() of the bell. The caller has no token
 /// and for drive() alone:
 ///   begin()             a driver has got the token
 ///   rest(until)         waits a moment, or sleeps until that time or an earlier one
@@ -73,7 +72,7 @@ class TurnsOf {
   }
 
   // --- the background thread ---
-  /// Returns once the life is over. Begins to serve after begin().
+  /// Waits for begin(), then moves the machine while no other thread does, until end().
   template <class Machine>
   void serve(Machine& machine);
   /// How often the background thread has slept.
