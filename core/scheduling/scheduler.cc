@@ -60,7 +60,7 @@ void Scheduler::ask_to_join() {
   if (join_.entry == nullptr || join_.is_asked) return;
   // A plan is left before, or it is left no more because a rank has left.
   if (replay_ && peers_.first() == nullptr) return;
-  const auto is_of_pair = [](const auto& run) { return run->pair != nullptr; };
+  const auto is_of_pair = [](const auto& run) { return run->is_in_pair(); };
   if (std::ranges::any_of(runs_, is_of_pair) || !behind_pairs_.empty()) return;
   send_join();
 }
@@ -278,15 +278,15 @@ void Scheduler::check_memory(const Entry& entry) const {
 }
 
 void Scheduler::start(std::unique_ptr<Run> run, uint32_t verdict, Clock::time_point now) {
-  if (run->pair == nullptr) ++running_[run->replayed ? 1 : 0];
+  if (!run->is_in_pair()) ++running_[run->is_planned() ? 1 : 0];
   if (options_.check_memory)
     for (const Entry* entry : run->entries()) check_memory(*entry);
   options_.observe("pack");
-  run->spans =
-      run->is_on_device() && timeline_.on() ? timeline_.device_spans(describe(*run)) : nullptr;
-  run->start(backend_, verdict, run->replayed ? kReplayedQueue : kNegotiatedQueue,
+  run->set_spans(run->is_on_device() && timeline_.on() ? timeline_.device_spans(describe(*run))
+                                                       : nullptr);
+  run->start(backend_, verdict, run->is_planned() ? kReplayedQueue : kNegotiatedQueue,
              timeline_.exact(now));
-  if ((run->replayed || run->pair != nullptr) && verdict == 0) {
+  if (run->origin().kind != Origin::Kind::negotiated && verdict == 0) {
     statistics_.predicted_messages += run->traffic().messages;
     statistics_.predicted_bytes += run->traffic().bytes;
   }
@@ -323,21 +323,23 @@ bool Scheduler::advance(Clock::time_point now) {
     moved = true;
     auto over = std::move(runs_[i]);
     runs_.erase(runs_.begin() + static_cast<std::ptrdiff_t>(i));
-    if (over->pair != nullptr && finish_in_pair(over, state, now)) continue;
-    if (over->pair == nullptr) --running_[over->replayed ? 1 : 0];
-    if (over->cancelled) continue;
+    if (over->is_in_pair() && finish_in_pair(over, state, now)) continue;
+    if (!over->is_in_pair()) --running_[over->is_planned() ? 1 : 0];
+    const auto was = over->state();
+    over->end();
+    if (was == RunState::cancelled) continue;
     if (state == OperationState::done) {
-      const bool repeats = over->replayed && over->can_repeat();
+      const bool repeats = over->is_planned() && over->can_repeat();
       finish_run(*over, now);
       if (repeats && replay_ && !collapsed_)
-        idle_runs_[over->sequence % idle_runs_.size()] = std::move(over);
+        idle_runs_[over->origin().number % idle_runs_.size()] = std::move(over);
       continue;
     }
-    if (over->doomed_by >= 0) {
-      doom(over->entries(), over->doomed_by);
+    if (was == RunState::doomed) {
+      doom(over->entries(), over->doomed_by());
       continue;
     }
-    if (state == OperationState::vetoed) collapse(over->sequence, now);
+    if (state == OperationState::vetoed) collapse(over->origin().number, now);
   }
   if (collapsed_ && running_[1] == 0) {
     renegotiate();
@@ -350,8 +352,9 @@ bool Scheduler::advance(Clock::time_point now) {
 // An operation that ended in the last call may have made room for the next one, and one that was
 // cancelled in it may be over.
 bool Scheduler::can_go_on() {
-  const auto is_given_up = [](const auto& run) { return run->cancelled || run->doomed_by >= 0; };
-  if (!doomed_.empty() || std::ranges::any_of(runs_, is_given_up)) return true;
+  if (!doomed_.empty() ||
+      std::ranges::any_of(runs_, [](const auto& run) { return run->is_given_up(); }))
+    return true;
   if (!waiting_.empty() && running_[0] < kMostRunning &&
       arrived(waiting_.front()->entries(), waiting_.front()->slices()))
     return true;
@@ -363,8 +366,8 @@ void Scheduler::finish_run(Run& run, Clock::time_point now) {
   run.finish();
   if (timeline_.on())
     timeline_.span(
-        run.replayed || run.pair != nullptr ? "replayed buckets" : "negotiated", describe(run),
-        run.started, timeline_.exact(now),
+        run.origin().kind != Origin::Kind::negotiated ? "replayed buckets" : "negotiated",
+        describe(run), run.started(), timeline_.exact(now),
         fmt::format("{} {} bytes by {} of {}", run.bytes(), to_string(run.collective().dtype),
                     backend_.algorithm(run.collective()), backend_.name_for(run.collective())));
   if (!run.slices().empty()) {
@@ -464,7 +467,7 @@ std::string Scheduler::describe(const Run& run) {
   if (run.entries().empty()) return fmt::format("bucket {} (of other ranks)", run.tag());
   const auto more = run.entries().size() - 1;
   const auto& first = run.entries().front()->request.name;
-  const uint64_t number = run.replayed ? run.sequence : run.tag();
+  const uint64_t number = run.is_planned() ? run.origin().number : run.tag();
   return more == 0 ? fmt::format("bucket {} (\"{}\")", number, first)
                    : fmt::format("bucket {} (\"{}\" and {} more)", number, first, more);
 }

@@ -110,8 +110,7 @@ bool Scheduler::launch_replay(Clock::time_point now) {
       run = plan_run(std::move(entries));
       ++allocations_;
     }
-    run->replayed = true;
-    run->sequence = sequence;
+    run->set_origin({Origin::Kind::planned, sequence});
     // An entry's last slice is launched in this step; it is over when all slices are final.
     for (size_t i = 0; i < run->slices().size(); ++i) {
       Entry* entry = run->entries()[i];
@@ -196,8 +195,7 @@ void Scheduler::veto(Clock::time_point now, bool reordered) {
       if (peer != rank_) hooks_.send(peer, veto.bytes());
   }
   auto run = plan_run({});
-  run->replayed = true;
-  run->sequence = sequence;
+  run->set_origin({Origin::Kind::planned, sequence});
   start(std::move(run), 1, now);
 }
 
@@ -208,9 +206,10 @@ void Scheduler::collapse(uint64_t sequence, Clock::time_point now) {
   ++statistics_.vetoed_buckets;
   timeline_.instant("engine", fmt::format("plan {} vetoed", replay_->plan().id), now);
   for (auto& run : runs_) {
-    if (!run->replayed || run->sequence <= sequence || run->cancelled) continue;
-    run->cancelled = true;
-    run->operation()->cancel();
+    if (!run->is_planned() || run->origin().number <= sequence ||
+        run->state() == RunState::cancelled)
+      continue;
+    run->cancel();
   }
   backend_.transport()->discard(replay_->plan().tag(sequence + 1), replay_->plan().last_tag());
 }
