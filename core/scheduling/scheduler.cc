@@ -28,15 +28,15 @@ Scheduler::Scheduler(const Options& options, Backend& backend, const Peers& peer
       hooks_(std::move(hooks)),
       capabilities_(backend.capabilities()),
       pool_(backend),
-      cache_(options.cache_capacity) {}
+      cache_(options.cache_capacity),
+      plan_(rank, size) {}
 
 // --- requests -----------------------------------------------------------------------------------
 
 void Scheduler::submit(Entry* entry, Clock::time_point now) {
   last_submitted_ = entry->request.name;
   if (entry->request.signature.kind == CollectiveKind::allreduce) ++statistics_.tensors;
-  if (is_pair(entry->request.signature.kind) ? launch_in_pair(entry, now)
-                                             : replay_ && !collapsed_ && replay_->offer(entry))
+  if (is_pair(entry->request.signature.kind) ? launch_in_pair(entry, now) : plan_.offer(entry))
     return;
   request(entry);
 }
@@ -48,7 +48,7 @@ void Scheduler::join(Entry* entry, Clock::time_point now) {
   flush();
   // The peers may be in the plan, and wait for tensors that this rank will not bring. What the plan
   // holds of this rank's counts, so rank 0 hears of it before it hears of the join.
-  if (replay_ && !ending_ && !collapsed_)
+  if (plan_.state() == PlanFollower::State::following)
     veto(now);
   else
     ask_to_join();
@@ -59,7 +59,7 @@ void Scheduler::join(Entry* entry, Clock::time_point now) {
 void Scheduler::ask_to_join() {
   if (join_.entry == nullptr || join_.is_asked) return;
   // A plan is left before, or it is left no more because a rank has left.
-  if (replay_ && peers_.first() == nullptr) return;
+  if (plan_.has_plan() && peers_.first() == nullptr) return;
   const auto is_of_pair = [](const auto& run) { return run->is_in_pair(); };
   if (std::ranges::any_of(runs_, is_of_pair) || !behind_pairs_.empty()) return;
   send_join();
@@ -206,7 +206,7 @@ void Scheduler::launch_fused(std::vector<Response>& fusable) {
     need_of_message(entry != nullptr || kind == CollectiveKind::allreduce,
                     "it answers what was not asked");
   }
-  if (has_allreduce) ++beside_plan_;
+  if (has_allreduce) plan_.answered_beside();
   const auto buckets = plan_buckets(places, options_.fusion_bytes, options_.partition_bytes);
   for (const auto& bucket : buckets) {
     std::vector<Entry*> members;
@@ -299,7 +299,7 @@ bool Scheduler::advance(Clock::time_point now) {
   const bool has_any_left = peers_.first() != nullptr;
   if (has_any_left && break_what_cannot_be_cancelled(now)) return true;
   bool moved = has_any_left && end_what_is_doomed();
-  moved |= launch_replay(now);
+  moved |= follow_plan(now);
   moved |= launch_negotiated(now);
   for (size_t i = 0; i < runs_.size();) {
     auto& run = *runs_[i];
@@ -331,7 +331,7 @@ bool Scheduler::advance(Clock::time_point now) {
     if (state == OperationState::done) {
       const bool repeats = over->is_planned() && over->can_repeat();
       finish_run(*over, now);
-      if (repeats && replay_ && !collapsed_)
+      if (repeats && plan_.has_plan() && plan_.state() != PlanFollower::State::collapsed)
         idle_runs_[over->origin().number % idle_runs_.size()] = std::move(over);
       continue;
     }
@@ -341,7 +341,7 @@ bool Scheduler::advance(Clock::time_point now) {
     }
     if (state == OperationState::vetoed) collapse(over->origin().number, now);
   }
-  if (collapsed_ && running_[1] == 0) {
+  if (plan_.state() == PlanFollower::State::collapsed && running_[1] == 0) {
     renegotiate();
     moved = true;
   }
@@ -358,8 +358,7 @@ bool Scheduler::can_go_on() {
   if (!waiting_.empty() && running_[0] < kMostRunning &&
       arrived(waiting_.front()->entries(), waiting_.front()->slices()))
     return true;
-  if (!replay_ || ending_ || collapsed_ || running_[1] >= kMostRunning) return false;
-  return must_veto() || (replay_->ready() && next_arrived());
+  return plan_.can_go_on(running_[1], [this] { return next_arrived(); });
 }
 
 void Scheduler::finish_run(Run& run, Clock::time_point now) {
@@ -381,7 +380,7 @@ void Scheduler::finish_run(Run& run, Clock::time_point now) {
               {1.0, entry->divide_output_by});
       entry->work->set_output(entry->output_index, entry->made);
     }
-    if (replay_) replay_->release(entry);
+    plan_.release(entry);
     finish(entry, nullptr);
   }
 }
@@ -397,7 +396,7 @@ void Scheduler::finish_slices(Run& run, Clock::time_point now) {
     if (entry->left > 0) continue;
     if (timeline_.on())
       timeline_.span(entry->request.name, "allreduce", entry->submitted, timeline_.exact(now));
-    if (replay_) replay_->release(entry);
+    plan_.release(entry);
     over_.push_back(entry);
   }
   if (!over_.empty()) hooks_.finish(over_, nullptr);
@@ -406,13 +405,12 @@ void Scheduler::finish_slices(Run& run, Clock::time_point now) {
 void Scheduler::drop() {
   runs_.clear();
   waiting_.clear();
-  replay_.reset();
+  plan_.drop();
   idle_runs_.clear();
   outstanding_.clear();
   unsent_.clear();
   join_.entry = nullptr;
   doomed_.clear();
-  collapsed_.reset();
   running_[0] = running_[1] = 0;
   pairs_.clear();
   behind_pairs_.clear();
@@ -421,9 +419,9 @@ void Scheduler::drop() {
 RankStatus Scheduler::status() const {
   RankStatus status;
   status.last_submitted = last_submitted_;
-  if (replay_) {
-    status.plan = replay_->plan().id;
-    status.next_sequence = replay_->next_sequence();
+  if (plan_.has_plan()) {
+    status.plan = plan_.plan().id;
+    status.next_sequence = plan_.replay().next_sequence();
   }
   status.next_tag = waiting_.empty() ? next_tag_ : waiting_.front()->tag();
   status.outstanding = outstanding_.size() + runs_.size();
@@ -435,8 +433,8 @@ RankStatus Scheduler::status() const {
 std::string Scheduler::first_pending() const {
   if (!waiting_.empty() && !waiting_.front()->entries().empty())
     return waiting_.front()->entries().front()->request.name;
-  if (held())
-    if (const auto* entry = replay_->find_waiting([](const Entry&) { return true; }))
+  if (plan_.holds_waiting())
+    if (const auto* entry = plan_.replay().find_waiting([](const Entry&) { return true; }))
       return entry->request.name;
   if (!outstanding_.empty()) return outstanding_in_order().front()->request.name;
   return join_.entry == nullptr ? std::string() : join_.entry->work->name();
@@ -452,7 +450,8 @@ bool Scheduler::is_awaited(std::string_view name) const {
   return std::ranges::any_of(outstanding_,
                              [&](const auto& asked) { return is_it(asked.second); }) ||
          std::ranges::any_of(waiting_, holds_it) || std::ranges::any_of(runs_, holds_it) ||
-         (held() && replay_->find_waiting([&](const Entry& entry) { return is_it(&entry); }));
+         (plan_.holds_waiting() &&
+          plan_.replay().find_waiting([&](const Entry& entry) { return is_it(&entry); }));
 }
 
 std::string Scheduler::describe(const Run& run) {

@@ -15,14 +15,14 @@ Farewell Scheduler::farewell() {
   const auto is_in_plan = [](const auto& run) {
     return run->is_planned() && !run->entries().empty();
   };
-  if (join_.entry != nullptr && !join_.is_asked && !held() &&
+  if (join_.entry != nullptr && !join_.is_asked && !plan_.holds_waiting() &&
       std::ranges::none_of(runs_, is_in_plan))
     send_join();
   Farewell farewell;
   farewell.next_tag = waiting_.empty() ? next_tag_ : waiting_.front()->tag();
-  farewell.plan = replay_ ? replay_->plan().id : last_plan_;
-  farewell.next_sequence = replay_ ? replay_->next_sequence() : last_plan_end_;
-  if (collapsed_) farewell.next_sequence = std::min(farewell.next_sequence, *collapsed_);
+  const auto [plan, sequence] = plan_.place();
+  farewell.plan = plan;
+  farewell.next_sequence = sequence;
   for (const auto& run : runs_)
     if (!run->is_in_pair())
       (run->is_planned() ? farewell.unfinished_buckets : farewell.unfinished)
@@ -98,10 +98,7 @@ bool Scheduler::end_what_is_doomed() {
     return departure != nullptr;
   });
   // A bucket that is not launched here is finished nowhere.
-  if (replay_) {
-    ending_ = true;
-    doom(replay_->take_waiting(), peers_.first()->rank);
-  }
+  doom(plan_.abandon(), peers_.first()->rank);
   if (join_.entry != nullptr) {
     if (const auto* departure = departure_that_ends_join())
       doom({&join_.entry, 1}, departure->rank);
@@ -133,7 +130,7 @@ bool Scheduler::end_what_is_doomed() {
       join_.entry = nullptr;
       --join_.count;  // this rank has not joined
     }
-    if (replay_) replay_->release(entry);
+    plan_.release(entry);
     finish(entry, &peers_.departure_of(rank)->error);
   }
   return !ended.empty();

@@ -36,7 +36,7 @@ constexpr std::array<ImpureFile, 1> kImpure = {{
      "Threads of the program wait for a Work and read its result: it has a lock and atomics."},
 }};
 
-constexpr std::array<LargeClass, 6> kLargeClasses = {{
+constexpr std::array<LargeClass, 5> kLargeClasses = {{
     {"backends/shared/pipeline_call.h", "Call", 35,
      "It is all that one collective over shared memory needs; its chunks become a part of their "
      "own."},
@@ -46,8 +46,6 @@ constexpr std::array<LargeClass, 6> kLargeClasses = {{
      "It has all queues of a rank, its peers' and its worker; matching becomes a part of its own."},
     {"core/engine/engine.h", "Engine", 61,
      "It has all threads, locks and turns around a node; these become parts of their own."},
-    {"core/scheduling/scheduler.h", "Scheduler", 39,
-     "It follows plans and keeps pairs; both become parts of their own."},
     {"core/settings/options.h", "Options", 43, "It is the list of all settings, one field each."},
 }};
 
