@@ -104,7 +104,7 @@ std::vector<int> Overseer::ranks_behind(const Run& run) const {
   const auto& collective = run.collective();
   const auto plan = static_cast<uint32_t>(run.tag() >> Plan::kSequenceBits);
   std::vector<int> ranks;
-  if (run.pair != nullptr) {
+  if (run.is_in_pair()) {
     if (run.operation()->lacks_ranks()) ranks.push_back(collective.root);
     return ranks;
   }
@@ -112,9 +112,10 @@ std::vector<int> Overseer::ranks_behind(const Run& run) const {
     if (rank == context_.rank || (is_pair(collective.kind) && rank != collective.root)) continue;
     const auto& status = statuses_[static_cast<size_t>(rank)];
     const bool is_behind =
-        !status || (run.replayed ? status->plan < plan || (status->plan == plan &&
-                                                           status->next_sequence <= run.sequence)
-                                 : status->next_tag <= run.tag());
+        !status || (run.is_planned()
+                        ? status->plan < plan ||
+                              (status->plan == plan && status->next_sequence <= run.origin().number)
+                        : status->next_tag <= run.tag());
     if (is_behind) ranks.push_back(rank);
   }
   return ranks;
@@ -207,7 +208,7 @@ std::optional<Error> Overseer::what_is_overdue(const Pending& pending, Clock::ti
   };
   for (const auto& run : pending.scheduler.runs()) {
     const auto* first = run->entries().empty() ? nullptr : run->entries().front();
-    if (look(run->started, Scheduler::describe(*run), first ? first->request.name : "",
+    if (look(run->started(), Scheduler::describe(*run), first ? first->request.name : "",
              [&] { return ranks_behind(*run); }))
       return overdue;
   }
@@ -270,9 +271,9 @@ void Overseer::report_stalls(const Pending& pending, Clock::time_point now) {
   }
   for (const auto& run : pending.scheduler.runs()) {
     const auto name = Scheduler::describe(*run);
-    consider("run " + name, run->started, [&] {
+    consider("run " + name, run->started(), [&] {
       return fmt::format("{} is in flight since {:.1f} s on rank {}.{}", name,
-                         seconds_between(run->started, now), context_.rank,
+                         seconds_between(run->started(), now), context_.rank,
                          describe_late_ranks(ranks_behind(*run), pending, now));
     });
   }

@@ -122,9 +122,9 @@ int64_t sum(std::span<const int64_t> counts) {
 Run::~Run() {
   operation_.reset();
   // A copy that was given up may still wait for its input, so its memory is never freed.
-  if (copying_ && !copying_->is_over()) {
+  if (on_device_.copying && !on_device_.copying->is_over()) {
     static_cast<void>(region_.release());
-    static_cast<void>(copying_.release());
+    static_cast<void>(on_device_.copying.release());
   }
   pool_.give_back(std::move(region_), device_);
   pool_.give_back(std::move(output_region_));
@@ -164,8 +164,7 @@ bool Run::can_repeat() const {
 
 void Run::repeat(uint64_t tag) {
   tag_ = tag;
-  cancelled = false;
-  doomed_by = -1;
+  life_ = {};
   operation_.reset();
   if (!members_.empty()) return bind_members();
   if (slices_.empty()) {
@@ -280,22 +279,23 @@ void Run::start(Backend& backend, uint32_t verdict, int queue, Clock::time_point
     if (!is_packed) launch.queue = kNoQueue;
     if (members_.empty()) keep_input_apart(is_packed);
   }
-  const bool is_gated = replayed && slices_.empty() && launch.queue == kNoQueue;
+  const bool is_gated = is_planned() && slices_.empty() && launch.queue == kNoQueue;
   // The same from step to step, unless what was shared is so no more.
-  if ((replayed || pair != nullptr) && verdict == 0 &&
-      predicted_windows_ != static_cast<int64_t>(windows_.size())) {
-    predicted_windows_ = static_cast<int64_t>(windows_.size());
-    traffic_ = pair != nullptr ? PairOperation::predict(collective_)
-                               : backend.predict(collective_, launch);
+  if (origin_.kind != Origin::Kind::negotiated && verdict == 0 &&
+      predicted_.windows != static_cast<int64_t>(windows_.size())) {
+    predicted_.windows = static_cast<int64_t>(windows_.size());
+    predicted_.traffic =
+        is_in_pair() ? PairOperation::predict(collective_) : backend.predict(collective_, launch);
     if (is_gated) {
       const auto ahead = VerdictGate::predict(backend, tag_);
-      traffic_.messages += ahead.messages;
-      traffic_.bytes += ahead.bytes;
+      predicted_.traffic.messages += ahead.messages;
+      predicted_.traffic.bytes += ahead.bytes;
     }
   }
-  started = now;
+  started_ = now;
+  life_.state = RunState::running;
   if (!members_.empty()) pack_members();
-  if (pair != nullptr) {
+  if (is_in_pair()) {
     in_pair_.start(*backend.transport(), collective_, tag_);
     operation_.reset(&in_pair_);
     return;
@@ -310,31 +310,31 @@ void Run::start(Backend& backend, uint32_t verdict, int queue, Clock::time_point
 
 // The backend does all in stream order, so it gets what that needs: events, tensors and gates.
 void Run::start_on_device(Launch& launch) {
-  ready_.clear();
-  gates_.clear();
-  gated_.clear();
+  on_device_.ready.clear();
+  on_device_.gates.clear();
+  on_device_.gated.clear();
   for (size_t i = 0; i < entries_.size(); ++i) {
     const auto& entry = *entries_[i];
-    ready_.push_back(entry.ready->event());
+    on_device_.ready.push_back(entry.ready->event());
     const bool is_last = slices_.empty() || slices_[i].begin + slices_[i].count ==
                                                 entry.request.signature.shape.count();
     auto* gate = entry.work->only_gate();
     if (gate == nullptr || !is_last) continue;
-    gates_.push_back(gate);
-    gated_.push_back(entry.work.get());
+    on_device_.gates.push_back(gate);
+    on_device_.gated.push_back(entry.work.get());
     entry.work->set_on_its_way(false);  // again, after a veto
   }
   // A reduction needs no copy here: its owner alone writes a part, where it lies in place.
   if (region_bytes_ == 0 && members_.empty() && !is_pair(collective_.kind))
     keep_input_apart(/*is_packed=*/true);
-  device_launch_ = {};
-  device_launch_.ready = ready_;
-  device_launch_.gates = gates_;
-  device_launch_.agreed = !replayed;
-  device_launch_.spans = spans;
-  launch.device = &device_launch_;
+  on_device_.launch = {};
+  on_device_.launch.ready = on_device_.ready;
+  on_device_.launch.gates = on_device_.gates;
+  on_device_.launch.agreed = !is_planned();
+  on_device_.launch.spans = on_device_.spans;
+  launch.device = &on_device_.launch;
   if (region_bytes_ == 0) return;
-  if (device_launch_.agreed && is_one_tensor()) {
+  if (on_device_.launch.agreed && is_one_tensor()) {
     collective_.input = inputs_[0].data;
     collective_.output = outputs_[0].data;
     return;
@@ -342,15 +342,17 @@ void Run::start_on_device(Launch& launch) {
   if (entries_.empty()) contribute_nothing();
   region_ = pool_.take(region_bytes_, device_);
   collective_.input = collective_.output = region_->data();
-  device_launch_.inputs = inputs_;
-  device_launch_.outputs = outputs_;
-  device_launch_.prescale = prescale_;
+  on_device_.launch.inputs = inputs_;
+  on_device_.launch.outputs = outputs_;
+  on_device_.launch.prescale = prescale_;
 }
 
 bool Run::tell_on_its_way() {
-  if (gated_.empty() || cancelled || !operation_->is_on_its_way()) return false;
-  for (auto* work : gated_) work->set_on_its_way(true);
-  gated_.clear();
+  if (on_device_.gated.empty() || life_.state == RunState::cancelled ||
+      !operation_->is_on_its_way())
+    return false;
+  for (auto* work : on_device_.gated) work->set_on_its_way(true);
+  on_device_.gated.clear();
   return true;
 }
 
@@ -362,14 +364,33 @@ bool Run::is_one_tensor() const {
 
 void Run::contribute_nothing() {
   const int64_t count = send_counts_[0];
-  if (!nothing_) {
+  if (!on_device_.nothing) {
     auto& runtime = device_runtime(device_.kind);
-    nothing_ = {static_cast<std::byte*>(runtime.allocate_host(region_bytes_)),
-                [&runtime](std::byte* memory) { runtime.free_host(memory); }};
-    fill_neutral(collective_.dtype, collective_.op, nothing_.get(), count);
+    on_device_.nothing = {static_cast<std::byte*>(runtime.allocate_host(region_bytes_)),
+                          [&runtime](std::byte* memory) { runtime.free_host(memory); }};
+    fill_neutral(collective_.dtype, collective_.op, on_device_.nothing.get(), count);
   }
-  inputs_ = {{nothing_.get(), collective_.dtype, 0, count}};
+  inputs_ = {{on_device_.nothing.get(), collective_.dtype, 0, count}};
   prescale_ = {};
+}
+
+void Run::cancel() {
+  life_.state = RunState::cancelled;
+  operation_->cancel();
+}
+
+void Run::doom(int rank) {
+  life_.doomed_by = rank;
+  life_.state = RunState::doomed;
+  operation_->cancel();
+}
+
+Clock::time_point Run::wait_for_cause(Clock::time_point now) {
+  if (life_.state != RunState::unexplained) {
+    life_.state = RunState::unexplained;
+    life_.unexplained_since = now;
+  }
+  return life_.unexplained_since;
 }
 
 void Run::finish() {

@@ -42,6 +42,30 @@ class RegionPool {
   uint64_t allocations_ = 0;
 };
 
+class PreparedPair;
+
+/// Says where an operation comes from, and so how its ranks know that it is the same one.
+struct Origin {
+  enum class Kind : uint8_t {
+    negotiated,  // an answer of rank 0; by its tag
+    planned,     // a plan; `number` is the bucket's sequence in it
+    pair,        // a prepared pair; `number` counts its uses
+  };
+  Kind kind = Kind::negotiated;
+  uint64_t number = 0;
+  PreparedPair* in = nullptr;  // the pair
+};
+
+///   waiting --start--> running --done, vetoed or failed-------------------> over
+///   running --the plan was vetoed in front of it--> cancelled ------------> over
+///   running --a rank that it needs has left-------> doomed ---------------> over
+///   running --fails and no rank is known to be why--> unexplained
+///   unexplained --a rank that it needs has left---> doomed
+///   doomed  --the plan was vetoed in front of it--> cancelled
+///   over    --its pair or plan repeats it---------> waiting
+/// An operation that stays unexplained breaks the communicator.
+enum class RunState : uint8_t { waiting, running, cancelled, doomed, unexplained, over };
+
 /// One collective of the backend on its way: the memory it works on, the entries that it serves,
 /// how their tensors are packed into that memory and unpacked. The Collective's spans point into
 /// this object, which therefore stays where it is.
@@ -69,14 +93,31 @@ class Run {
   /// Whether repeat() can run it once more. Before finish().
   bool can_repeat() const;
 
-  /// Buckets go into `queue`.
+  /// waiting -> running. Buckets go into `queue`.
   void start(Backend& backend, uint32_t verdict, int queue, Clock::time_point now);
   /// On a device, while the operation is pending: tells the Works whose gates it opens, the first
   /// time that it is on its way, and returns true then.
   bool tell_on_its_way();
   /// Copies what was staged to where the user wants it. After state done.
   void finish();
+  /// Its plan was vetoed in front of it: what it does is void, and its entries are asked for again.
+  void cancel();
+  /// This rank left before it finished this run, which thus never ends.
+  void doom(int rank);
+  /// It failed, and nothing is known that explains it. Returns since when that is so.
+  Clock::time_point wait_for_cause(Clock::time_point now);
+  void end() { life_.state = RunState::over; }
 
+  RunState state() const { return life_.state; }
+  /// Whether it was cancelled or doomed.
+  bool is_given_up() const {
+    return life_.state == RunState::cancelled || life_.state == RunState::doomed;
+  }
+  int doomed_by() const { return life_.doomed_by; }
+  const Origin& origin() const { return origin_; }
+  void set_origin(const Origin& origin) { origin_ = origin; }
+  bool is_planned() const { return origin_.kind == Origin::Kind::planned; }
+  bool is_in_pair() const { return origin_.kind == Origin::Kind::pair; }
   uint64_t tag() const { return tag_; }
   const Collective& collective() const { return collective_; }
   std::vector<Entry*>& entries() { return entries_; }
@@ -86,17 +127,10 @@ class Run {
   int64_t bytes() const;
   bool is_on_device() const { return device_.kind != DeviceKind::cpu; }  // the backend works there
   /// Of a replayed bucket that was started: what its plan says that this rank sends.
-  const Traffic& traffic() const { return traffic_; }
-
-  /// Set by the scheduler.
-  bool replayed = false;                // of a plan
-  class PreparedPair* pair = nullptr;  // whose use `sequence` it is
-  uint64_t sequence = 0;
-  bool cancelled = false;
-  std::shared_ptr<const DeviceSpans> spans;  // null: nobody asks when a device did what
-  int doomed_by = -1;  // the rank that left before it finished this Run, which thus never ends
-  Clock::time_point started;
-  std::optional<Clock::time_point> failed_since;  // when it was first seen to fail unexpectedly
+  const Traffic& traffic() const { return predicted_.traffic; }
+  Clock::time_point started() const { return started_; }
+  /// On a device: where it says when it did what; null: nobody asks.
+  void set_spans(std::shared_ptr<const DeviceSpans> spans) { on_device_.spans = std::move(spans); }
 
  private:
   void take_single(const Response& response, const std::vector<int64_t>& given, Entry* entry,
@@ -151,25 +185,41 @@ class Run {
     Copying(const Copying&) = delete;
     Copying& operator=(const Copying&) = delete;
   };
-  std::unique_ptr<Copying> copying_;
   std::vector<Piece> inputs_, outputs_;
   std::vector<Window> windows_;  // if all of the bucket is shared memory
   bool may_share_ = false;
   bool updates_ = false;  // the result was not used for what it is meant for
   Scale prescale_;
   int contributors_ = 0;
-  Traffic traffic_;
-  int64_t predicted_windows_ = -1;  // for so many; -1: not yet
-  size_t region_bytes_ = 0;         // of a bucket, taken when it starts
-  Device device_;                   // where the backend works on it
-  DeviceLaunch device_launch_;
-  std::vector<void*> ready_;
-  std::vector<uint64_t*> gates_;
-  std::vector<WorkState*> gated_;       // whose gates these are
-  std::shared_ptr<std::byte> nothing_;  // what a rank without entries packs
-  VerdictGate gate_;                    // of an operation of a plan
-  PairOperation in_pair_;               // of a pair
+  size_t region_bytes_ = 0;  // of a bucket, taken when it starts
+  Device device_;            // where the backend works on it
+  struct Predicted {
+    Traffic traffic;
+    int64_t windows = -1;  // for so many; -1: not yet
+  };
+  Predicted predicted_;
+  /// What it takes where the backend works in the memory of a device.
+  struct OnDevice {
+    DeviceLaunch launch;
+    std::vector<void*> ready;
+    std::vector<uint64_t*> gates;
+    std::vector<WorkState*> gated;       // whose gates these are
+    std::shared_ptr<std::byte> nothing;  // what a rank without entries packs
+    std::unique_ptr<Copying> copying;
+    std::shared_ptr<const DeviceSpans> spans;
+  };
+  OnDevice on_device_;
+  VerdictGate gate_;       // of an operation of a plan
+  PairOperation in_pair_;  // of a pair
   OperationPtr operation_;
+  Origin origin_;
+  struct Life {
+    RunState state = RunState::waiting;
+    int doomed_by = -1;
+    Clock::time_point unexplained_since;
+  };
+  Life life_;
+  Clock::time_point started_;
 };
 
 }  // namespace tutti

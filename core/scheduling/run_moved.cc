@@ -184,12 +184,13 @@ void Run::keep_input_apart(bool is_packed) {
   }
   // The copy runs on a stream of its own, which waits for the input as the backend would.
   auto& runtime = device_runtime(device_.kind);
-  copying_ = std::make_unique<Copying>(runtime, device_);
-  for (void* event : ready_)
-    if (event != nullptr) runtime.wait_event(copying_->stream, event);
-  runtime.copy(region_->data(), input, bytes, copying_->stream);
-  copying_->done = std::make_unique<StreamPoint>(runtime, device_, copying_->stream);
-  ready_ = {copying_->done->event()};
+  on_device_.copying = std::make_unique<Copying>(runtime, device_);
+  for (void* event : on_device_.ready)
+    if (event != nullptr) runtime.wait_event(on_device_.copying->stream, event);
+  runtime.copy(region_->data(), input, bytes, on_device_.copying->stream);
+  on_device_.copying->done =
+      std::make_unique<StreamPoint>(runtime, device_, on_device_.copying->stream);
+  on_device_.ready = {on_device_.copying->done->event()};
 }
 
 // --- several in one bucket ----------------------------------------------------------------------

@@ -28,15 +28,15 @@ Scheduler::Scheduler(const Options& options, Backend& backend, const Peers& peer
       hooks_(std::move(hooks)),
       capabilities_(backend.capabilities()),
       pool_(backend),
-      cache_(options.cache_capacity) {}
+      cache_(options.cache_capacity),
+      plan_(rank, size) {}
 
 // --- requests -----------------------------------------------------------------------------------
 
 void Scheduler::submit(Entry* entry, Clock::time_point now) {
   last_submitted_ = entry->request.name;
   if (entry->request.signature.kind == CollectiveKind::allreduce) ++statistics_.tensors;
-  if (is_pair(entry->request.signature.kind) ? launch_in_pair(entry, now)
-                                             : replay_ && !collapsed_ && replay_->offer(entry))
+  if (is_pair(entry->request.signature.kind) ? launch_in_pair(entry, now) : plan_.offer(entry))
     return;
   request(entry);
 }
@@ -48,7 +48,7 @@ void Scheduler::join(Entry* entry, Clock::time_point now) {
   flush();
   // The peers may be in the plan, and wait for tensors that this rank will not bring. What the plan
   // holds of this rank's counts, so rank 0 hears of it before it hears of the join.
-  if (replay_ && !ending_ && !collapsed_)
+  if (plan_.state() == PlanFollower::State::following)
     veto(now);
   else
     ask_to_join();
@@ -59,8 +59,8 @@ void Scheduler::join(Entry* entry, Clock::time_point now) {
 void Scheduler::ask_to_join() {
   if (join_.entry == nullptr || join_.is_asked) return;
   // A plan is left before, or it is left no more because a rank has left.
-  if (replay_ && peers_.first() == nullptr) return;
-  const auto is_of_pair = [](const auto& run) { return run->pair != nullptr; };
+  if (plan_.has_plan() && peers_.first() == nullptr) return;
+  const auto is_of_pair = [](const auto& run) { return run->is_in_pair(); };
   if (std::ranges::any_of(runs_, is_of_pair) || !behind_pairs_.empty()) return;
   send_join();
 }
@@ -206,7 +206,7 @@ void Scheduler::launch_fused(std::vector<Response>& fusable) {
     need_of_message(entry != nullptr || kind == CollectiveKind::allreduce,
                     "it answers what was not asked");
   }
-  if (has_allreduce) ++beside_plan_;
+  if (has_allreduce) plan_.answered_beside();
   const auto buckets = plan_buckets(places, options_.fusion_bytes, options_.partition_bytes);
   for (const auto& bucket : buckets) {
     std::vector<Entry*> members;
@@ -278,15 +278,15 @@ void Scheduler::check_memory(const Entry& entry) const {
 }
 
 void Scheduler::start(std::unique_ptr<Run> run, uint32_t verdict, Clock::time_point now) {
-  if (run->pair == nullptr) ++running_[run->replayed ? 1 : 0];
+  if (!run->is_in_pair()) ++running_[run->is_planned() ? 1 : 0];
   if (options_.check_memory)
     for (const Entry* entry : run->entries()) check_memory(*entry);
   options_.observe("pack");
-  run->spans =
-      run->is_on_device() && timeline_.on() ? timeline_.device_spans(describe(*run)) : nullptr;
-  run->start(backend_, verdict, run->replayed ? kReplayedQueue : kNegotiatedQueue,
+  run->set_spans(run->is_on_device() && timeline_.on() ? timeline_.device_spans(describe(*run))
+                                                       : nullptr);
+  run->start(backend_, verdict, run->is_planned() ? kReplayedQueue : kNegotiatedQueue,
              timeline_.exact(now));
-  if ((run->replayed || run->pair != nullptr) && verdict == 0) {
+  if (run->origin().kind != Origin::Kind::negotiated && verdict == 0) {
     statistics_.predicted_messages += run->traffic().messages;
     statistics_.predicted_bytes += run->traffic().bytes;
   }
@@ -299,7 +299,7 @@ bool Scheduler::advance(Clock::time_point now) {
   const bool has_any_left = peers_.first() != nullptr;
   if (has_any_left && break_what_cannot_be_cancelled(now)) return true;
   bool moved = has_any_left && end_what_is_doomed();
-  moved |= launch_replay(now);
+  moved |= follow_plan(now);
   moved |= launch_negotiated(now);
   for (size_t i = 0; i < runs_.size();) {
     auto& run = *runs_[i];
@@ -323,23 +323,25 @@ bool Scheduler::advance(Clock::time_point now) {
     moved = true;
     auto over = std::move(runs_[i]);
     runs_.erase(runs_.begin() + static_cast<std::ptrdiff_t>(i));
-    if (over->pair != nullptr && finish_in_pair(over, state, now)) continue;
-    if (over->pair == nullptr) --running_[over->replayed ? 1 : 0];
-    if (over->cancelled) continue;
+    if (over->is_in_pair() && finish_in_pair(over, state, now)) continue;
+    if (!over->is_in_pair()) --running_[over->is_planned() ? 1 : 0];
+    const auto was = over->state();
+    over->end();
+    if (was == RunState::cancelled) continue;
     if (state == OperationState::done) {
-      const bool repeats = over->replayed && over->can_repeat();
+      const bool repeats = over->is_planned() && over->can_repeat();
       finish_run(*over, now);
-      if (repeats && replay_ && !collapsed_)
-        idle_runs_[over->sequence % idle_runs_.size()] = std::move(over);
+      if (repeats && plan_.has_plan() && plan_.state() != PlanFollower::State::collapsed)
+        idle_runs_[over->origin().number % idle_runs_.size()] = std::move(over);
       continue;
     }
-    if (over->doomed_by >= 0) {
-      doom(over->entries(), over->doomed_by);
+    if (was == RunState::doomed) {
+      doom(over->entries(), over->doomed_by());
       continue;
     }
-    if (state == OperationState::vetoed) collapse(over->sequence, now);
+    if (state == OperationState::vetoed) collapse(over->origin().number, now);
   }
-  if (collapsed_ && running_[1] == 0) {
+  if (plan_.state() == PlanFollower::State::collapsed && running_[1] == 0) {
     renegotiate();
     moved = true;
   }
@@ -350,21 +352,21 @@ bool Scheduler::advance(Clock::time_point now) {
 // An operation that ended in the last call may have made room for the next one, and one that was
 // cancelled in it may be over.
 bool Scheduler::can_go_on() {
-  const auto is_given_up = [](const auto& run) { return run->cancelled || run->doomed_by >= 0; };
-  if (!doomed_.empty() || std::ranges::any_of(runs_, is_given_up)) return true;
+  if (!doomed_.empty() ||
+      std::ranges::any_of(runs_, [](const auto& run) { return run->is_given_up(); }))
+    return true;
   if (!waiting_.empty() && running_[0] < kMostRunning &&
       arrived(waiting_.front()->entries(), waiting_.front()->slices()))
     return true;
-  if (!replay_ || ending_ || collapsed_ || running_[1] >= kMostRunning) return false;
-  return must_veto() || (replay_->ready() && next_arrived());
+  return plan_.can_go_on(running_[1], [this] { return next_arrived(); });
 }
 
 void Scheduler::finish_run(Run& run, Clock::time_point now) {
   run.finish();
   if (timeline_.on())
     timeline_.span(
-        run.replayed || run.pair != nullptr ? "replayed buckets" : "negotiated", describe(run),
-        run.started, timeline_.exact(now),
+        run.origin().kind != Origin::Kind::negotiated ? "replayed buckets" : "negotiated",
+        describe(run), run.started(), timeline_.exact(now),
         fmt::format("{} {} bytes by {} of {}", run.bytes(), to_string(run.collective().dtype),
                     backend_.algorithm(run.collective()), backend_.name_for(run.collective())));
   if (!run.slices().empty()) {
@@ -378,7 +380,7 @@ void Scheduler::finish_run(Run& run, Clock::time_point now) {
               {1.0, entry->divide_output_by});
       entry->work->set_output(entry->output_index, entry->made);
     }
-    if (replay_) replay_->release(entry);
+    plan_.release(entry);
     finish(entry, nullptr);
   }
 }
@@ -394,7 +396,7 @@ void Scheduler::finish_slices(Run& run, Clock::time_point now) {
     if (entry->left > 0) continue;
     if (timeline_.on())
       timeline_.span(entry->request.name, "allreduce", entry->submitted, timeline_.exact(now));
-    if (replay_) replay_->release(entry);
+    plan_.release(entry);
     over_.push_back(entry);
   }
   if (!over_.empty()) hooks_.finish(over_, nullptr);
@@ -403,13 +405,12 @@ void Scheduler::finish_slices(Run& run, Clock::time_point now) {
 void Scheduler::drop() {
   runs_.clear();
   waiting_.clear();
-  replay_.reset();
+  plan_.drop();
   idle_runs_.clear();
   outstanding_.clear();
   unsent_.clear();
   join_.entry = nullptr;
   doomed_.clear();
-  collapsed_.reset();
   running_[0] = running_[1] = 0;
   pairs_.clear();
   behind_pairs_.clear();
@@ -418,9 +419,9 @@ void Scheduler::drop() {
 RankStatus Scheduler::status() const {
   RankStatus status;
   status.last_submitted = last_submitted_;
-  if (replay_) {
-    status.plan = replay_->plan().id;
-    status.next_sequence = replay_->next_sequence();
+  if (plan_.has_plan()) {
+    status.plan = plan_.plan().id;
+    status.next_sequence = plan_.replay().next_sequence();
   }
   status.next_tag = waiting_.empty() ? next_tag_ : waiting_.front()->tag();
   status.outstanding = outstanding_.size() + runs_.size();
@@ -432,8 +433,8 @@ RankStatus Scheduler::status() const {
 std::string Scheduler::first_pending() const {
   if (!waiting_.empty() && !waiting_.front()->entries().empty())
     return waiting_.front()->entries().front()->request.name;
-  if (held())
-    if (const auto* entry = replay_->find_waiting([](const Entry&) { return true; }))
+  if (plan_.holds_waiting())
+    if (const auto* entry = plan_.replay().find_waiting([](const Entry&) { return true; }))
       return entry->request.name;
   if (!outstanding_.empty()) return outstanding_in_order().front()->request.name;
   return join_.entry == nullptr ? std::string() : join_.entry->work->name();
@@ -449,7 +450,8 @@ bool Scheduler::is_awaited(std::string_view name) const {
   return std::ranges::any_of(outstanding_,
                              [&](const auto& asked) { return is_it(asked.second); }) ||
          std::ranges::any_of(waiting_, holds_it) || std::ranges::any_of(runs_, holds_it) ||
-         (held() && replay_->find_waiting([&](const Entry& entry) { return is_it(&entry); }));
+         (plan_.holds_waiting() &&
+          plan_.replay().find_waiting([&](const Entry& entry) { return is_it(&entry); }));
 }
 
 std::string Scheduler::describe(const Run& run) {
@@ -464,7 +466,7 @@ std::string Scheduler::describe(const Run& run) {
   if (run.entries().empty()) return fmt::format("bucket {} (of other ranks)", run.tag());
   const auto more = run.entries().size() - 1;
   const auto& first = run.entries().front()->request.name;
-  const uint64_t number = run.replayed ? run.sequence : run.tag();
+  const uint64_t number = run.is_planned() ? run.origin().number : run.tag();
   return more == 0 ? fmt::format("bucket {} (\"{}\")", number, first)
                    : fmt::format("bucket {} (\"{}\" and {} more)", number, first, more);
 }

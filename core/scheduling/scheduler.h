@@ -12,8 +12,8 @@
 #include "tutti/backends/backend.h"
 #include "tutti/core/agreement/messages.h"
 #include "tutti/core/scheduling/peers.h"
+#include "tutti/core/scheduling/plan_follower.h"
 #include "tutti/core/scheduling/prepared_pairs.h"
-#include "tutti/core/scheduling/replay.h"
 #include "tutti/core/scheduling/run.h"
 #include "tutti/core/settings/options.h"
 #include "tutti/core/settings/statistics.h"
@@ -72,7 +72,7 @@ class Scheduler {
 
   /// Whether no operation and no join of this rank waits for other ranks.
   bool idle() const {
-    return runs_.empty() && outstanding_.empty() && waiting_.empty() && !held() &&
+    return runs_.empty() && outstanding_.empty() && waiting_.empty() && !plan_.holds_waiting() &&
            join_.entry == nullptr;
   }
   /// Whether the next advance() ends operations that a departure dooms.
@@ -80,14 +80,12 @@ class Scheduler {
   /// While tensors wait for others of their bucket: how many bytes the program must submit before
   /// anything can be launched. 0: any submission matters.
   int64_t bytes_awaited() const {
-    return held() && !ending_ && outstanding_.empty() ? replay_->missing_bytes() : 0;
+    const bool awaits = plan_.holds_waiting() && plan_.state() == PlanFollower::State::following;
+    return awaits && outstanding_.empty() ? plan_.replay().missing_bytes() : 0;
   }
-  uint32_t plan_id() const { return replay_ ? replay_->plan().id : 0; }
+  uint32_t plan_id() const { return plan_.has_plan() ? plan_.plan().id : 0; }
   /// When a thread that waits should look whether the plan fits.
-  Clock::time_point next_look() const {
-    const bool looks = held() && !ending_ && !collapsed_ && replay_->lacks_some();
-    return looks ? next_look_ : Clock::time_point::max();
-  }
+  Clock::time_point next_look() const { return plan_.look_at(); }
   RankStatus status() const;
   /// The name of an operation that is not on its way yet; empty: there is none.
   std::string first_pending() const;
@@ -103,8 +101,7 @@ class Scheduler {
   uint64_t allocations() const { return pool_.allocations() + allocations_; }
 
  private:
-  static constexpr int kMostRunning = 8;  // of each: negotiated, replayed
-  bool held() const { return replay_ && replay_->holds_waiting(); }
+  static constexpr int kMostRunning = 8;  // negotiated
   void finish(Entry* entry, const Error* error) { hooks_.finish({&entry, 1}, error); }
   /// If this rank joins, has not asked for that, and nothing that it has submitted is to be asked
   /// for before.
@@ -118,20 +115,15 @@ class Scheduler {
   /// Where the backend works on a bucket.
   Device device_of(const BucketKey& key) const;
   void begin_plan(Plan plan, Clock::time_point now);
-  bool launch_replay(Clock::time_point now);
+  bool follow_plan(Clock::time_point now);
+  void launch_bucket(Clock::time_point now);
   bool launch_negotiated(Clock::time_point now);
   static bool arrived(std::span<Entry* const> entries, std::span<const BucketSlice> slices);
   std::unique_ptr<Run> plan_run(std::vector<Entry*> entries);
   bool next_arrived();
-  /// Whether the next bucket of the plan cannot be launched as planned.
-  bool must_veto() const {
-    return replay_->deviates() || (veto_seen_ && *veto_seen_ <= replay_->next_sequence());
-  }
   void check_memory(const Entry& entry) const;
   void start(std::unique_ptr<Run> run, uint32_t verdict, Clock::time_point now);
-  bool plan_is_stuck(Clock::time_point now);
-  /// `reordered`: nothing is wrong with the plan but its order.
-  void veto(Clock::time_point now, bool reordered = false);
+  void veto(Clock::time_point now, PlanFollower::Next why = PlanFollower::Next::veto);
   void collapse(uint64_t sequence, Clock::time_point now);
   void renegotiate();
   void finish_run(Run& run, Clock::time_point now);
@@ -186,23 +178,10 @@ class Scheduler {
   uint64_t allocations_ = 0;
   std::string last_submitted_;
 
-  // Answers with allreduces since the plan's last bucket was launched; this many times patience_ of
-  // them say that the program goes on without it.
-  int beside_plan_ = 0;
-  static constexpr int kMostBesidePlan = 4;
-  int patience_ = 32;  // steps in another order before a new plan
-  std::optional<Replay> replay_;
+  PlanFollower plan_;
   std::vector<std::unique_ptr<Run>> idle_runs_;  // of each bucket of the plan, when not under way
   std::vector<Entry*> over_;                     // scratch
-  // Evidence that the plan does not fit: when to look again, and when there will be some.
-  Clock::time_point next_look_, stuck_due_;
-  bool ending_ = false;                // a veto was launched: no more of this plan
-  std::optional<uint64_t> veto_seen_;  // another rank vetoes this sequence
-  std::optional<Veto> early_veto_;     // of a plan that this rank has not heard of yet
-  std::optional<uint64_t> collapsed_;  // buckets from here on are void
-  uint32_t last_plan_ = 0;             // the one before, and where it ended
-  uint64_t last_plan_end_ = 0;
-  std::vector<std::pair<Entry*, int>> doomed_;  // that never end, because of that rank
+  std::vector<std::pair<Entry*, int>> doomed_;   // that never end, because of that rank
   // Since when runs that a departure dooms are cancelled and still under way.
   std::optional<Clock::time_point> cancelled_since_;
   Clock::time_point next_deadline_ = Clock::time_point::max();

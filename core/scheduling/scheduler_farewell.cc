@@ -12,19 +12,21 @@ namespace tutti {
 Farewell Scheduler::farewell() {
   // A rank that joins inside a plan asks for that when it has left the plan. Now it will not, and
   // the join counts if nothing of this rank's is in the plan.
-  const auto is_in_plan = [](const auto& run) { return run->replayed && !run->entries().empty(); };
-  if (join_.entry != nullptr && !join_.is_asked && !held() &&
+  const auto is_in_plan = [](const auto& run) {
+    return run->is_planned() && !run->entries().empty();
+  };
+  if (join_.entry != nullptr && !join_.is_asked && !plan_.holds_waiting() &&
       std::ranges::none_of(runs_, is_in_plan))
     send_join();
   Farewell farewell;
   farewell.next_tag = waiting_.empty() ? next_tag_ : waiting_.front()->tag();
-  farewell.plan = replay_ ? replay_->plan().id : last_plan_;
-  farewell.next_sequence = replay_ ? replay_->next_sequence() : last_plan_end_;
-  if (collapsed_) farewell.next_sequence = std::min(farewell.next_sequence, *collapsed_);
+  const auto [plan, sequence] = plan_.place();
+  farewell.plan = plan;
+  farewell.next_sequence = sequence;
   for (const auto& run : runs_)
-    if (run->pair == nullptr)
-      (run->replayed ? farewell.unfinished_buckets : farewell.unfinished)
-          .push_back(static_cast<int64_t>(run->replayed ? run->sequence : run->tag()));
+    if (!run->is_in_pair())
+      (run->is_planned() ? farewell.unfinished_buckets : farewell.unfinished)
+          .push_back(static_cast<int64_t>(run->is_planned() ? run->origin().number : run->tag()));
   for (const auto* pair : pairs_.in_order()) {
     farewell.pairs.push_back(pair->id());
     farewell.pairs.push_back(static_cast<int64_t>(pair->finished()));
@@ -45,12 +47,13 @@ const Departure* Scheduler::departure_that_dooms(const Run& run) const {
     if (is_pair(collective.kind) && collective.root != departure.rank) continue;
     const auto& farewell = departure.farewell;
     const auto plan = static_cast<uint32_t>(run.tag() >> Plan::kSequenceBits);
-    if (run.pair != nullptr) {
-      if (!run.pair->peer_finished(run.sequence, farewell)) return &departure;
+    const auto& [kind, number, pair] = run.origin();
+    if (kind == Origin::Kind::pair) {
+      if (!pair->peer_finished(number, farewell)) return &departure;
       continue;
     }
-    if (run.replayed ? !farewell.has_finished_bucket(plan, run.sequence)
-                     : !farewell.has_finished(run.tag()))
+    if (run.is_planned() ? !farewell.has_finished_bucket(plan, number)
+                         : !farewell.has_finished(run.tag()))
       return &departure;
   }
   return nullptr;
@@ -86,10 +89,8 @@ void Scheduler::doom(std::span<Entry* const> entries, int rank) {
 // rank asked for before.
 bool Scheduler::end_what_is_doomed() {
   for (const auto& run : runs_) {
-    const auto* departure = run->doomed_by < 0 ? departure_that_dooms(*run) : nullptr;
-    if (departure == nullptr) continue;
-    run->doomed_by = departure->rank;
-    run->operation()->cancel();
+    if (run->is_given_up()) continue;
+    if (const auto* departure = departure_that_dooms(*run)) run->doom(departure->rank);
   }
   std::erase_if(waiting_, [this](const std::unique_ptr<Run>& run) {
     const auto* departure = departure_that_dooms(*run);
@@ -97,10 +98,7 @@ bool Scheduler::end_what_is_doomed() {
     return departure != nullptr;
   });
   // A bucket that is not launched here is finished nowhere.
-  if (replay_) {
-    ending_ = true;
-    doom(replay_->take_waiting(), peers_.first()->rank);
-  }
+  doom(plan_.abandon(), peers_.first()->rank);
   if (join_.entry != nullptr) {
     if (const auto* departure = departure_that_ends_join())
       doom({&join_.entry, 1}, departure->rank);
@@ -132,7 +130,7 @@ bool Scheduler::end_what_is_doomed() {
       join_.entry = nullptr;
       --join_.count;  // this rank has not joined
     }
-    if (replay_) replay_->release(entry);
+    plan_.release(entry);
     finish(entry, &peers_.departure_of(rank)->error);
   }
   return !ended.empty();
@@ -142,8 +140,10 @@ bool Scheduler::end_what_is_doomed() {
 // rank ends the communicator.
 bool Scheduler::break_what_cannot_be_cancelled(Clock::time_point now) {
   constexpr auto kGrace = std::chrono::milliseconds(250);
-  const auto stuck =
-      std::ranges::find_if(runs_, [](const auto& run) { return run->doomed_by >= 0; });
+  const auto stuck = std::ranges::find_if(runs_, [this](const auto& run) {
+    return run->state() == RunState::doomed ||
+           (run->state() == RunState::cancelled && departure_that_dooms(*run) != nullptr);
+  });
   if (stuck == runs_.end()) {
     cancelled_since_.reset();
     return false;
@@ -159,9 +159,9 @@ bool Scheduler::break_what_cannot_be_cancelled(Clock::time_point now) {
 }
 
 bool Scheduler::is_unexpected(const Run& failed) const {
-  const bool is_given_up = failed.cancelled || failed.doomed_by >= 0;
-  const bool is_refused = failed.pair != nullptr && failed.pair->is_left_from(failed.sequence);
-  return !is_given_up && !is_refused;
+  const bool is_refused =
+      failed.is_in_pair() && failed.origin().in->is_left_from(failed.origin().number);
+  return !failed.is_given_up() && !is_refused;
 }
 
 // A peer that ends because of a third rank takes its memory back and refuses messages at once. This
@@ -170,8 +170,7 @@ bool Scheduler::awaits_cause(Run& failed, Clock::time_point now) {
   constexpr auto kGrace = std::chrono::seconds(1);
   const bool needs_who_left = peers_.first() != nullptr && !is_pair(failed.collective().kind);
   if (needs_who_left || failed.operation()->failure() != nullptr) return false;
-  if (!failed.failed_since) failed.failed_since = now;
-  const auto due = *failed.failed_since + kGrace;
+  const auto due = failed.wait_for_cause(now) + kGrace;
   if (now >= due) return false;
   next_deadline_ = std::min(next_deadline_, due);
   return true;

@@ -76,8 +76,7 @@ bool Scheduler::launch_in_pair(Entry* entry, Clock::time_point now) {
     run = Run::moved(pair_tag(pair->id(), use), pool_, {&response, 1}, {}, {entry}, rank_, size_);
     ++allocations_;
   }
-  run->pair = pair;
-  run->sequence = use;
+  run->set_origin({Origin::Kind::pair, use, pair});
   ++statistics_.buckets;
   ++statistics_.replayed_buckets;
   start(std::move(run), 0, now);
@@ -110,7 +109,7 @@ void Scheduler::on_pair_left(int from, WireReader reader) {
   const auto* pair = pairs_.on_left(from, id, use);
   if (pair == nullptr) return;
   for (const auto& run : runs_)
-    if (run->pair == pair) run->operation()->cancel();
+    if (run->origin().in == pair) run->operation()->cancel();
 }
 
 void Scheduler::on_pair_recalled(int from, WireReader reader) {
@@ -124,20 +123,21 @@ void Scheduler::on_pair_recalled(int from, WireReader reader) {
 // True: it is over, and what it had to do is done, or asked for.
 bool Scheduler::finish_in_pair(std::unique_ptr<Run>& run, OperationState state,
                                Clock::time_point now) {
-  auto& pair = *run->pair;
+  auto& pair = *run->origin().in;
   pair.finish();
   if (state == OperationState::done) {
     const bool repeats = run->can_repeat();
+    run->end();
     finish_run(*run, now);
     if (join_.entry != nullptr) leave_pair(pair);
     if (repeats) pair.idle = std::move(run);
     return true;
   }
-  if (!pair.is_left_from(run->sequence) || run->doomed_by >= 0) return false;
+  const uint64_t use = run->origin().number;
+  if (!pair.is_left_from(use) || run->state() == RunState::doomed) return false;
   Entry* entry = run->entries()[0];
-  const auto finished = run->sequence;
   run.reset();
-  end_pair(pair, finished);
+  end_pair(pair, use);
   request(entry);
   flush();
   return true;

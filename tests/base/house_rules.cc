@@ -39,15 +39,11 @@ constexpr std::array<ImpureFile, 2> kImpure = {{
      "Threads of the program wait for a Work and read its result: it has a lock and atomics."},
 }};
 
-constexpr std::array<LargeClass, 5> kLargeClasses = {{
+constexpr std::array<LargeClass, 3> kLargeClasses = {{
     {"backends/ucx/ucx_message.h", "UcxTransfer", 32,
      "It is one transfer of several protocols, whose states share its fields."},
     {"backends/ucx/ucx_transport.h", "UcxTransport", 42,
      "It has all queues of a rank, its peers' and its worker; matching becomes a part of its own."},
-    {"core/scheduling/run.h", "Run", 40,
-     "It is an operation of five kinds, which become classes of their own."},
-    {"core/scheduling/scheduler.h", "Scheduler", 39,
-     "It follows plans and keeps pairs; both become parts of their own."},
     {"core/settings/options.h", "Options", 43, "It is the list of all settings, one field each."},
 }};
 

@@ -283,6 +283,20 @@ TEST(Report, ComesOnceAndFailsNothing) {
   EXPECT_THAT(ranks[1].lines, testing::IsEmpty());
 }
 
+TEST(Report, NothingIsWatchedWhileNothingIsPending) {
+  SteppedRanks ranks(2, warn_soon);
+  step_together(ranks, 2, "before");
+  ranks.run(milliseconds(50));
+  EXPECT_EQ(ranks[0].node().wake_at(), Clock::time_point::max());
+  std::vector<float> x{1}, y{1};
+  ranks[0].submit("x", x);
+  ranks.settle({0, 1});
+  EXPECT_LE(ranks[0].node().wake_at(), ranks.now() + milliseconds(800));
+  ranks[1].submit("x", y);
+  ranks.run(milliseconds(50));
+  EXPECT_EQ(ranks[0].node().wake_at(), Clock::time_point::max());
+}
+
 TEST(Report, NamesABlockingCall) {
   SteppedRanks ranks(2, warn_soon);
   ranks[0].block("late", ranks.now());

@@ -99,6 +99,25 @@ TEST(BlockingCalls, OfTwoRanksNeedTheOtherAlone) {
   EXPECT_EQ(calls.over(), 0u);
 }
 
+TEST(BlockingCalls, OneThatAllRanksRefuseIsFinished) {
+  BlockingCalls calls;
+  calls.begin_all();
+  const Error refused(ErrorCode::mismatch, "the ranks disagree");
+  calls.end(&refused);
+  EXPECT_EQ(calls.finished(), 1u) << "no rank waits for this one's part";
+  calls.begin_pairs(2);
+  const Error lost(ErrorCode::peer_left, "rank 1 left");
+  calls.end(&lost);
+  EXPECT_EQ(calls.finished(), 1u) << "a send between two is no call of all ranks";
+  EXPECT_EQ(calls.pairs(), 2u);
+  calls.begin_all();
+  calls.end(&lost);
+  calls.begin_all();
+  calls.end(nullptr);
+  EXPECT_EQ(calls.finished(), 1u) << "the first that was given up counts";
+  EXPECT_EQ(calls.over(), 3u);
+}
+
 /// An operation that is done after so many looks, or never.
 class LookedAt final : public Operation {
  public:

@@ -314,7 +314,7 @@ TEST_F(SubmittedAtOnce, StartsWhenTheCallerSaysThatItIs) {
   const auto later = now_ + std::chrono::hours(2);
   scheduler_->advance(later);
   ASSERT_EQ(scheduler_->runs().size(), 1u);
-  EXPECT_EQ(scheduler_->runs()[0]->started, later);
+  EXPECT_EQ(scheduler_->runs()[0]->started(), later);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A run by itself: what it gives its backend to work on. Nothing is moved here.
+// A run by itself: its states, and what it gives its backend to work on. Nothing is moved here.
 
 #include "tutti/core/scheduling/run.h"
 
@@ -11,15 +11,24 @@
 namespace tutti {
 namespace {
 
-/// Its operations are over at once, and it remembers the last one.
+class Pending final : public Operation {
+ public:
+  OperationState advance() override { return OperationState::pending; }
+  void release() override {}
+  void cancel() override { ++cancels; }
+  int cancels = 0;
+};
+
+/// It remembers the last operation, which never ends.
 class Remembers final : public test::ForwardingBackend {
  public:
   using ForwardingBackend::ForwardingBackend;
   OperationPtr start(const Collective& collective, const Launch&) override {
     input = collective.input;
     output = collective.output;
-    return nullptr;
+    return OperationPtr(&operation);
   }
+  Pending operation;
   const std::byte* input = nullptr;
   const std::byte* output = nullptr;
 };
@@ -57,6 +66,57 @@ void gather_from_row(CollectiveKind kind, size_t row) {
 TEST(MovedRun, AnInputAtAnotherRowOfTheOutputIsKeptApart) {
   for (const auto kind : {CollectiveKind::gather, CollectiveKind::allgather})
     for (const size_t row : {0, 1, 2}) gather_from_row(kind, row);
+}
+
+class RunStates : public testing::Test {
+ protected:
+  RunStates() {
+    Response response;
+    response.signature.kind = CollectiveKind::barrier;
+    run_ = tutti::Run::moved(1, pool_, {&response, 1}, {}, {&entry_}, 0, 2);
+    EXPECT_EQ(run_->state(), RunState::waiting);
+    run_->start(backend_, 0, 0, now_);
+    EXPECT_EQ(run_->state(), RunState::running);
+    EXPECT_EQ(run_->started(), now_);
+  }
+  const Clock::time_point now_{std::chrono::hours(1)};
+  Remembers backend_{std::move(test::make_backends(find_backend("memory"), 1)[0])};
+  RegionPool pool_{backend_};
+  Entry entry_;
+  std::unique_ptr<tutti::Run> run_;
+};
+
+TEST_F(RunStates, WhatIsGivenUpIsCancelledAtTheBackend) {
+  run_->doom(1);
+  EXPECT_EQ(run_->state(), RunState::doomed);
+  EXPECT_EQ(run_->doomed_by(), 1);
+  EXPECT_TRUE(run_->is_given_up());
+  EXPECT_EQ(backend_.operation.cancels, 1);
+  run_->cancel();
+  EXPECT_EQ(run_->state(), RunState::cancelled) << "it is asked for again";
+  EXPECT_EQ(backend_.operation.cancels, 2);
+  run_->end();
+  EXPECT_EQ(run_->state(), RunState::over);
+}
+
+TEST_F(RunStates, AFailureWithoutACauseIsUnexplainedSinceItWasFirstSeen) {
+  EXPECT_EQ(run_->wait_for_cause(now_), now_);
+  EXPECT_EQ(run_->state(), RunState::unexplained);
+  EXPECT_FALSE(run_->is_given_up());
+  EXPECT_EQ(run_->wait_for_cause(now_ + std::chrono::seconds(1)), now_);
+  run_->doom(1);
+  EXPECT_EQ(run_->state(), RunState::doomed) << "the cause has come";
+}
+
+TEST_F(RunStates, ARepeatedRunBeginsAnew) {
+  run_->set_origin({Origin::Kind::planned, 3});
+  run_->doom(1);
+  run_->end();
+  run_->repeat(5);
+  EXPECT_EQ(run_->state(), RunState::waiting);
+  EXPECT_EQ(run_->doomed_by(), -1);
+  EXPECT_TRUE(run_->is_planned());
+  EXPECT_EQ(run_->origin().number, 3u);
 }
 
 }  // namespace
