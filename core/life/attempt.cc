@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <thread>
 
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
@@ -132,7 +131,7 @@ void Attempt::fail(const Error& error) {
       const auto patience = Deadline::after(saw_end ? kPatienceForCauses : 0);
       do {
         look();
-        if (saw_end) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        if (saw_end) Clock::sleep_for(std::chrono::milliseconds(5));
       } while (!patience.passed());
     } catch (const ToldError&) {
       throw;
