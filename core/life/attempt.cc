@@ -152,7 +152,8 @@ void Attempt::look() {
   if (failure_.look()) return;
   throw_first_death();
   if (membership_.parents_end)
-    if (const auto end = membership_.parents_end()) failure_.fail(*end);
+    if (const auto end = membership_.parents_end())
+      end->rank() < 0 ? failure_.fail_from_outside(*end) : failure_.fail(*end);
   report();
 }
 

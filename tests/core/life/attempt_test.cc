@@ -255,6 +255,21 @@ TEST(ToldFailure, AfterSuccessNoRankCanFailIt) {
   EXPECT_TRUE(one.look());
 }
 
+// A communicator that ends because of a rank that is no member of the part that connects.
+TEST(ToldFailure, ACauseFromOutsideIsNoRankOfThese) {
+  const auto store = make_memory_store();
+  const ToldFailure zero(*store, "x", 0, 2), one(*store, "x", 1, 2);
+  EXPECT_THROW(zero.fail_from_outside(Error(ErrorCode::peer_lost, "rank 0 is lost")), Error);
+  try {
+    one.look();
+    FAIL() << "no error";
+  } catch (const ToldError& error) {
+    EXPECT_EQ(error.rank(), -1);
+    EXPECT_EQ(error.teller(), 0);
+    EXPECT_STREQ(error.what(), "rank 0 is lost");
+  }
+}
+
 TEST(ToldFailure, GarbageIsNoFailureOfARank) {
   const auto store = make_memory_store();
   for (const auto* text : {"", "1", "9 0 4 x", "0 0 99 x", "a b c d"}) {
