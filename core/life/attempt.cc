@@ -64,20 +64,21 @@ std::vector<Place> Attempt::meet() {
   if (store_->add("places", 1) == options_.size) gather_places();
   std::vector<Place> places;
   try {
-    for (int block = 0; block * kBlock < options_.size; ++block) {
-      const auto text = watched_->get(block_key(block), membership_.deadline);
-      for (const auto& record : split_text(text, kBetweenPlaces))
-        places.push_back(decode_place(static_cast<int>(places.size()), record).place);
-    }
+    places = read_places();
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::timeout) throw;
+    if (!is_own_deadline(error)) throw;
     const auto late = missing("place");
-    throw Error(ErrorCode::timeout,
-                fmt::format("rank {} waited {:.3g} s for {} of {} to start; did it die, or is "
-                            "TUTTI_CONNECT_TIMEOUT too short?",
-                            options_.rank, seconds_waited(),
-                            late.empty() ? "the last one" : format_rank_set(late), options_.size))
-        .with_rank(late.empty() ? -1 : late.front());
+    if (!late.empty())
+      throw Error(
+          ErrorCode::timeout,
+          fmt::format("rank {} waited {:.3g} s for {} of {} to start; did it die, or is "
+                      "TUTTI_CONNECT_TIMEOUT too short?",
+                      options_.rank, seconds_waited(), format_rank_set(late), options_.size))
+          .with_rank(late.front());
+    // One of them left its place, and ended before it was counted. Who that is shows as the ranks
+    // connect.
+    gather_places();
+    places = read_places();
   }
   if (static_cast<int>(places.size()) != options_.size)
     throw Error(ErrorCode::corrupt_data,
@@ -86,6 +87,22 @@ std::vector<Place> Attempt::meet() {
   for (const auto& place : places) members_.push_back({place.world_rank, place.incarnation});
   awaited_ = "connected";
   return places;
+}
+
+std::vector<Place> Attempt::read_places() {
+  std::vector<Place> places;
+  for (int block = 0; block * kBlock < options_.size; ++block) {
+    const auto text = watched_->get(block_key(block), membership_.deadline);
+    for (const auto& record : split_text(text, kBetweenPlaces))
+      places.push_back(decode_place(static_cast<int>(places.size()), record).place);
+  }
+  return places;
+}
+
+// Else the error was told, or is what ended the parent, which may be a timeout as well.
+bool Attempt::is_own_deadline(const Error& error) const {
+  return error.code() == ErrorCode::timeout && membership_.deadline.passed() &&
+         dynamic_cast<const ToldError*>(&error) == nullptr;
 }
 
 // By the rank that came last, for all.
@@ -109,15 +126,16 @@ void Attempt::all_connected() {
   try {
     failure_.await_success(*watched_, membership_.deadline);
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::timeout || dynamic_cast<const ToldError*>(&error)) throw;
+    if (!is_own_deadline(error)) throw;
     const auto late = missing("connected");
+    // The last one may have ended before it was counted.
+    if (late.empty()) return failure_.succeed();
     failure_.fail(
         Error(ErrorCode::timeout,
               fmt::format("rank {} has its connections and waited {:.3g} s for {} of {} to have "
                           "theirs; did it die, or is TUTTI_CONNECT_TIMEOUT too short?",
-                          options_.rank, seconds_waited(),
-                          late.empty() ? "the last one" : format_rank_set(late), options_.size))
-            .with_rank(late.empty() ? -1 : late.front()));
+                          options_.rank, seconds_waited(), format_rank_set(late), options_.size))
+            .with_rank(late.front()));
     // The others had decided just before that all are connected.
   }
 }
@@ -160,8 +178,7 @@ void Attempt::look() {
 void Attempt::throw_first_death() {
   const auto& deaths = deaths_.look();
   for (size_t i = members_.empty() ? membership_.first_death : 0; i < deaths.size(); ++i) {
-    const auto death =
-        deaths[i];  // a copy, because keep_deaths() looks again, and the list may grow
+    const auto death = deaths[i];  // a copy: keep_deaths() looks again, and the list may move
     const int rank = rank_of(death);
     if (rank < 0 || rank == options_.rank) continue;
     keep_deaths();
