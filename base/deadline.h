@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
+
+#include "tutti/base/clock.h"
 
 namespace tutti {
-
-/// Never set back.
-using Clock = std::chrono::steady_clock;
 
 /// A point in time after which waiting is an error. Copyable; `never()` does not pass.
 class Deadline {

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <thread>
 
 #include "tutti/backends/store.h"
 #include "tutti/backends/store/store_checks.h"
@@ -90,7 +89,7 @@ class FileStore final : public Store {
     while (true) {
       if (auto value = try_get(key)) return std::move(*value);
       if (deadline.passed()) throw_store_timeout(key);
-      std::this_thread::sleep_for(pause);
+      Clock::sleep_for(pause);
       pause = std::min(pause * 2, kLongest);
     }
   }

@@ -9,7 +9,6 @@
 #include <map>
 #include <mutex>
 #include <optional>
-#include <thread>
 
 #include "tutti/backends/handshake/handshake_session.h"
 #include "tutti/backends/network/asio.h"
@@ -336,7 +335,7 @@ std::shared_ptr<Store> connect_tcp_store(const std::string& host, int port,
                                 name, std::chrono::duration<double>(Clock::now() - begin).count(),
                                 error.what()));
     }
-    std::this_thread::sleep_for(pause);
+    Clock::sleep_for(pause);
     pause = std::min(pause * 2, std::chrono::milliseconds(500));
   }
 }

@@ -13,7 +13,12 @@ constexpr int kLastCode = static_cast<int>(ErrorCode::internal);
 
 bool is_own(int rank, const Error& error) { return error.rank() < 0 || error.rank() == rank; }
 
-// "teller rank code text": the rank that says so, and the one that is the cause.
+// "teller rank code text": the rank that says so, and the one that is the cause; -1: none of them.
+std::string encode(int teller, int rank, const Error& error, std::string_view who = {}) {
+  return fmt::format("{} {} {} {}{}", teller, rank, static_cast<int>(error.code()), who,
+                     error.what());
+}
+
 std::string encode_failure(int rank, const Error& error) {
   const auto* told = dynamic_cast<const ToldError*>(&error);
   const int teller = told != nullptr ? told->teller() : rank;
@@ -21,8 +26,8 @@ std::string encode_failure(int rank, const Error& error) {
   const std::string_view text = error.what();
   const bool says_who = text.starts_with(who + " ") || text.starts_with(who + ":");
   const bool names_who = told == nullptr && is_own(rank, error) && !says_who;
-  return fmt::format("{} {} {} {}{}", teller, is_own(rank, error) ? rank : error.rank(),
-                     static_cast<int>(error.code()), names_who ? who + ": " : "", text);
+  return encode(teller, is_own(rank, error) ? rank : error.rank(), error,
+                names_who ? who + ": " : "");
 }
 
 }  // namespace
@@ -32,7 +37,7 @@ bool ToldFailure::take(const std::string& told) const {
   const auto words = split_text(told, ' ');
   const bool is_whole = words.size() >= 4;
   const auto teller = is_whole ? parse_integer(words[0], 0, size_ - 1) : std::nullopt;
-  const auto rank = is_whole ? parse_integer(words[1], 0, size_ - 1) : std::nullopt;
+  const auto rank = is_whole ? parse_integer(words[1], -1, size_ - 1) : std::nullopt;
   const auto code = is_whole ? parse_integer(words[2], 1, kLastCode) : std::nullopt;
   if (!teller || !rank || !code)
     throw Error(
@@ -40,7 +45,7 @@ bool ToldFailure::take(const std::string& told) const {
         fmt::format("the store's key {} holds \"{:.60}\", which no rank tells", key_, told));
   const auto text = told.substr(words[0].size() + words[1].size() + words[2].size() + 3);
   // This rank knows nothing against itself, only that the teller and it do not come together.
-  const auto cause = *rank == rank_ ? *teller : *rank;
+  const auto cause = *rank >= 0 && *rank == rank_ ? *teller : *rank;
   throw ToldError(Error(static_cast<ErrorCode>(*code), text).with_rank(static_cast<int>(cause)),
                   static_cast<int>(*teller), key_);
 }
@@ -48,11 +53,18 @@ bool ToldFailure::take(const std::string& told) const {
 void ToldFailure::fail(const Error& error) const {
   const auto* told = dynamic_cast<const ToldError*>(&error);
   if (told != nullptr && told->key() == key_) throw ToldError(*told);
+  tell(error, encode_failure(rank_, error), is_own(rank_, error));
+}
+
+void ToldFailure::fail_from_outside(const Error& error) const {
+  tell(error, encode(rank_, -1, error), false);
+}
+
+void ToldFailure::tell(const Error& error, const std::string& own, bool is_own) const {
   try {
-    const auto own = encode_failure(rank_, error);
     const auto first = store_.set_once(key_, own);
     if (first == kSuccess) return;
-    if (first != own && !is_own(rank_, error)) take(first);
+    if (first != own && !is_own) take(first);
   } catch (const ToldError&) {
     throw;
   } catch (const Error&) {

@@ -36,6 +36,8 @@ class ToldFailure {
   /// (one that names no other rank, see Error::rank), else the first told. One that was told
   /// already goes on as it is. Returns only if succeed() was decided before.
   void fail(const Error& error) const;
+  /// The same for an error whose cause is none of these ranks, and which so has no rank.
+  void fail_from_outside(const Error& error) const;
   /// Throws the ToldError if there is one; true if succeed() was decided.
   bool look() const;
   /// To be called once all ranks are known to be connected: from then on no rank can fail it any
@@ -46,6 +48,7 @@ class ToldFailure {
   void await_success(Store& view, Deadline deadline) const;
 
  private:
+  void tell(const Error& error, const std::string& own, bool is_own) const;
   bool take(const std::string& told) const;
   Store& store_;
   const std::string key_;

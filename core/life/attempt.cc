@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <thread>
 
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
@@ -65,20 +64,21 @@ std::vector<Place> Attempt::meet() {
   if (store_->add("places", 1) == options_.size) gather_places();
   std::vector<Place> places;
   try {
-    for (int block = 0; block * kBlock < options_.size; ++block) {
-      const auto text = watched_->get(block_key(block), membership_.deadline);
-      for (const auto& record : split_text(text, kBetweenPlaces))
-        places.push_back(decode_place(static_cast<int>(places.size()), record).place);
-    }
+    places = read_places();
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::timeout) throw;
+    if (!is_own_deadline(error)) throw;
     const auto late = missing("place");
-    throw Error(ErrorCode::timeout,
-                fmt::format("rank {} waited {:.3g} s for {} of {} to start; did it die, or is "
-                            "TUTTI_CONNECT_TIMEOUT too short?",
-                            options_.rank, seconds_waited(),
-                            late.empty() ? "the last one" : format_rank_set(late), options_.size))
-        .with_rank(late.empty() ? -1 : late.front());
+    if (!late.empty())
+      throw Error(
+          ErrorCode::timeout,
+          fmt::format("rank {} waited {:.3g} s for {} of {} to start; did it die, or is "
+                      "TUTTI_CONNECT_TIMEOUT too short?",
+                      options_.rank, seconds_waited(), format_rank_set(late), options_.size))
+          .with_rank(late.front());
+    // One of them left its place, and ended before it was counted. Who that is shows as the ranks
+    // connect.
+    gather_places();
+    places = read_places();
   }
   if (static_cast<int>(places.size()) != options_.size)
     throw Error(ErrorCode::corrupt_data,
@@ -87,6 +87,22 @@ std::vector<Place> Attempt::meet() {
   for (const auto& place : places) members_.push_back({place.world_rank, place.incarnation});
   awaited_ = "connected";
   return places;
+}
+
+std::vector<Place> Attempt::read_places() {
+  std::vector<Place> places;
+  for (int block = 0; block * kBlock < options_.size; ++block) {
+    const auto text = watched_->get(block_key(block), membership_.deadline);
+    for (const auto& record : split_text(text, kBetweenPlaces))
+      places.push_back(decode_place(static_cast<int>(places.size()), record).place);
+  }
+  return places;
+}
+
+// Else the error was told, or is what ended the parent, which may be a timeout as well.
+bool Attempt::is_own_deadline(const Error& error) const {
+  return error.code() == ErrorCode::timeout && membership_.deadline.passed() &&
+         dynamic_cast<const ToldError*>(&error) == nullptr;
 }
 
 // By the rank that came last, for all.
@@ -110,15 +126,16 @@ void Attempt::all_connected() {
   try {
     failure_.await_success(*watched_, membership_.deadline);
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::timeout || dynamic_cast<const ToldError*>(&error)) throw;
+    if (!is_own_deadline(error)) throw;
     const auto late = missing("connected");
+    // The last one may have ended before it was counted.
+    if (late.empty()) return failure_.succeed();
     failure_.fail(
         Error(ErrorCode::timeout,
               fmt::format("rank {} has its connections and waited {:.3g} s for {} of {} to have "
                           "theirs; did it die, or is TUTTI_CONNECT_TIMEOUT too short?",
-                          options_.rank, seconds_waited(),
-                          late.empty() ? "the last one" : format_rank_set(late), options_.size))
-            .with_rank(late.empty() ? -1 : late.front()));
+                          options_.rank, seconds_waited(), format_rank_set(late), options_.size))
+            .with_rank(late.front()));
     // The others had decided just before that all are connected.
   }
 }
@@ -132,7 +149,7 @@ void Attempt::fail(const Error& error) {
       const auto patience = Deadline::after(saw_end ? kPatienceForCauses : 0);
       do {
         look();
-        if (saw_end) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        if (saw_end) Clock::sleep_for(std::chrono::milliseconds(5));
       } while (!patience.passed());
     } catch (const ToldError&) {
       throw;
@@ -153,15 +170,15 @@ void Attempt::look() {
   if (failure_.look()) return;
   throw_first_death();
   if (membership_.parents_end)
-    if (const auto end = membership_.parents_end()) failure_.fail(*end);
+    if (const auto end = membership_.parents_end())
+      end->rank() < 0 ? failure_.fail_from_outside(*end) : failure_.fail(*end);
   report();
 }
 
 void Attempt::throw_first_death() {
   const auto& deaths = deaths_.look();
   for (size_t i = members_.empty() ? membership_.first_death : 0; i < deaths.size(); ++i) {
-    const auto death =
-        deaths[i];  // a copy, because keep_deaths() looks again, and the list may grow
+    const auto death = deaths[i];  // a copy: keep_deaths() looks again, and the list may move
     const int rank = rank_of(death);
     if (rank < 0 || rank == options_.rank) continue;
     keep_deaths();

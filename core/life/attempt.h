@@ -73,7 +73,9 @@ class Attempt {
   void throw_first_death();
   int rank_of(const Death& death);
   void keep_deaths() noexcept;
+  std::vector<Place> read_places();
   void gather_places();
+  bool is_own_deadline(const Error& error) const;
   std::vector<int> missing(const char* part) const;
   /// Since this rank began to wait, for people: the deadline began a moment before or after, so
   /// 0.299 is 0.3.

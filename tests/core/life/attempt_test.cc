@@ -175,6 +175,45 @@ TEST_F(AttemptTest, ADeathIsToldAsItWasThoughOthersDieMeanwhile) {
   }
 }
 
+// What ends the communicator that these ranks are members of may be a timeout, too.
+TEST_F(AttemptTest, ATimeoutOfTheParentIsNoLateRank) {
+  Membership membership;
+  membership.root = store_;
+  membership.path = "job/part";
+  membership.members = {{.rank = 0}, {.rank = 1}};
+  membership.deadline = Deadline::after(20);
+  membership.parents_end = [] {
+    return std::optional(Error(ErrorCode::timeout, "\"x\" took too long").with_rank(1));
+  };
+  try {
+    Attempt::begin(rank(0, 2), membership)->meet();
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "\"x\" took too long");
+    EXPECT_EQ(error.rank(), 1);
+  }
+}
+
+// Rank 1 leaves its place, says that it is connected, and dies before it is counted.
+TEST_F(AttemptTest, ARankThatDiedBeforeItWasCountedIsNotWaitedForInVain) {
+  Membership membership;
+  membership.root = store_;
+  membership.path = "job/part";
+  membership.members = {{.rank = 0}, {.rank = 1}};
+  membership.deadline = Deadline::after(0.3);
+  membership.own.place.host = "h";
+  membership.own.place.pid = membership.own.place.world_rank = 0;
+  auto other = membership.own;
+  other.place.world_rank = 1;
+  store_->set("job/part/" + Attempt::place_key(1), encode_place(other));
+  store_->set("job/part/connected/1", "yes");
+  const auto attempt = Attempt::begin(rank(0, 2), membership);
+  const auto places = attempt->meet();
+  ASSERT_EQ(places.size(), 2u);
+  EXPECT_EQ(places[1].world_rank, 1);
+  attempt->all_connected();
+}
+
 TEST_F(AttemptTest, WhoIsMissingIsSaidAfterAWhile) {
   auto options = rank(0, 3, 6.5);
   std::vector<std::string> lines;
@@ -253,6 +292,21 @@ TEST(ToldFailure, AfterSuccessNoRankCanFailIt) {
   zero.succeed();
   one.fail(Error(ErrorCode::timeout, "rank 1 waited too long"));
   EXPECT_TRUE(one.look());
+}
+
+// A communicator that ends because of a rank that is no member of the part that connects.
+TEST(ToldFailure, ACauseFromOutsideIsNoRankOfThese) {
+  const auto store = make_memory_store();
+  const ToldFailure zero(*store, "x", 0, 2), one(*store, "x", 1, 2);
+  EXPECT_THROW(zero.fail_from_outside(Error(ErrorCode::peer_lost, "rank 0 is lost")), Error);
+  try {
+    one.look();
+    FAIL() << "no error";
+  } catch (const ToldError& error) {
+    EXPECT_EQ(error.rank(), -1);
+    EXPECT_EQ(error.teller(), 0);
+    EXPECT_STREQ(error.what(), "rank 0 is lost");
+  }
 }
 
 TEST(ToldFailure, GarbageIsNoFailureOfARank) {

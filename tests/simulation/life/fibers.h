@@ -1,0 +1,84 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "tests/explore/fiber.h"
+#include "tests/simulation/random.h"
+#include "tutti/base/clock.h"
+
+namespace tutti::simulation {
+
+/// Threads that take turns on one thread of the operating system, under virtual time: whoever has
+/// nothing to do before a time gives the turn to the one whose time is next. Of two whose times are
+/// equal a drawn one is first. One may wait or sleep anywhere but under a std::mutex, which aborts.
+class Fibers final : public Clock::Source {
+ public:
+  using Time = Clock::time_point;
+
+  /// One of these threads.
+  class Task {
+   public:
+    bool is_over() const { return is_over_; }
+    /// What runs on as a ghost: nothing waits for it, its sleeps take no time, and its calls of the
+    /// store fail (see sim_store.h), so that it comes to its end and changes nothing.
+    bool is_ghost() const { return is_ghost_; }
+
+   private:
+    friend class Fibers;
+    std::function<void()> body_;
+    std::unique_ptr<explore::Fiber> fiber_;
+    uint64_t number_ = 0;
+    Time wakes_at_{};    // its place in the queue
+    uint64_t tie_ = 0;   // as well
+    Time held_until_{};  // it does nothing before
+    Time ghost_time_{};  // what a ghost takes for the time
+    bool is_queued_ = false, is_woken_ = false, is_over_ = false, is_ghost_ = false;
+    int sleeps_ = 0;  // as a ghost
+  };
+
+  explicit Fibers(uint64_t seed);
+  ~Fibers() override;
+
+  Task& start(std::function<void()> body, Time when);
+  /// Until all are over. Throws std::runtime_error if that takes more than so many turns, or if all
+  /// that are left wait for something that no one does.
+  void run(int64_t most_turns);
+
+  Time now() noexcept override;
+  void sleep_until(Time when) override;
+  void sleep(double seconds) { sleep_until(now() + to_duration(seconds)); }
+  /// The running task waits for a wake(). False: the time came first.
+  bool wait_until(Time when);
+  void wake(Task& task);
+  /// From now on it does nothing until then, like a process that is stopped.
+  void hold(Task& task, Time until);
+  /// It stops waiting and becomes a ghost.
+  void kill(Task& task);
+  Task& current() { return *current_; }
+
+  static Clock::duration to_duration(double seconds) {
+    return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  }
+
+ private:
+  static void enter();
+  void queue(Task& task, Time when);
+  void unqueue(Task& task);
+  void give_turn();
+
+  Random random_;
+  std::vector<std::unique_ptr<Task>> tasks_;
+  std::set<std::tuple<Time, uint64_t, Task*>> queue_;
+  explore::Fiber outside_;
+  Task* current_ = nullptr;
+  Time now_;
+  Clock::Source* before_;
+};
+
+}  // namespace tutti::simulation
