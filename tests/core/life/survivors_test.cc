@@ -133,6 +133,27 @@ TEST_F(AgreeTest, ARankThatGaveItselfUpIsNotWaitedFor) {
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(2));
 }
 
+// Rank 2 says that rank 1 is the cause. To rank 1 the teller is the cause, and lives.
+TEST_F(AgreeTest, WhoAccusesAnotherHasNotGivenItselfUp) {
+  auto zero = survivors(0), one = survivors(1), two = survivors(2), three = survivors(3);
+  agree({&zero, &one, &two, &three});
+  const auto epoch = make_prefix_store(store_, "a/");
+  const auto late = Error(ErrorCode::timeout, "nothing came from rank 1").with_rank(1);
+  EXPECT_THROW(ToldFailure(*epoch, "attempt", 2, 4).fail(late), Error);
+  for (auto* rank : {&zero, &one, &three}) {
+    try {
+      ToldFailure(*epoch, "attempt", rank == &zero ? 0 : rank == &one ? 1 : 3, 4).look();
+      ADD_FAILURE() << "no error";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.rank(), rank == &one ? 2 : 1);
+      rank->not_connected(error);
+    }
+  }
+  two.not_connected(late);
+  for (const auto& members : agree({&zero, &one, &two, &three}))
+    EXPECT_THAT(members, ElementsAre(0, 1, 2, 3));
+}
+
 // Its number is that among the candidates, not that of the first communicator.
 TEST_F(AgreeTest, AfterALossARankThatGaveItselfUpIsKnownByItsNewNumber) {
   die(0);
