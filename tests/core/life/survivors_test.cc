@@ -7,7 +7,6 @@
 #include <gtest/gtest.h>
 
 #include <future>
-#include <thread>
 
 #include "tutti/backends/store.h"
 #include "tutti/base/error.h"
@@ -87,15 +86,6 @@ TEST_F(AgreeTest, AFurtherDeathLeadsToTheNextEpochAnyNumberOfTimes) {
   EXPECT_THAT(agree({&one}), ElementsAre(ElementsAre(1)));
 }
 
-TEST_F(AgreeTest, WithoutALauncherARankThatSaysNothingIsLeftBehind) {
-  auto zero = survivors(0, {2}, 2), one = survivors(1, {2}, 2), three = survivors(3, {2}, 2);
-  for (const auto& members : agree({&zero, &one, &three}))
-    EXPECT_THAT(members, ElementsAre(0, 1, 3));
-  for (auto* rank : {&one, &three})
-    rank->not_connected(Error(ErrorCode::timeout, "nothing came from rank 0").with_rank(0));
-  for (const auto& members : agree({&one, &three})) EXPECT_THAT(members, ElementsAre(1, 3));
-}
-
 TEST_F(AgreeTest, ARankThatWasStoppedAndWakesIsToldThatItIsNoMember) {
   auto zero = survivors(0, {2}), one = survivors(1, {2}), two = survivors(2),
        three = survivors(3, {2});
@@ -108,16 +98,6 @@ TEST_F(AgreeTest, ARankThatWasStoppedAndWakesIsToldThatItIsNoMember) {
     EXPECT_EQ(error.rank(), 2);
     EXPECT_THAT(error.what(), HasSubstr("rank 2 is not among the survivors (ranks 0 1 3)"));
   }
-}
-
-TEST_F(AgreeTest, ARankThatWakesInTimeToVoteIsNoMemberEither) {
-  auto zero = survivors(0, {2}), one = survivors(1, {2}), two = survivors(2),
-       three = survivors(3, {2});
-  auto woken = std::async(std::launch::async, [&] { return two.agree(Deadline::after(10)); });
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  for (const auto& members : agree({&zero, &one, &three}))
-    EXPECT_THAT(members, ElementsAre(0, 1, 3));
-  EXPECT_THROW(woken.get(), Error);
 }
 
 TEST_F(AgreeTest, ARankThatGaveItselfUpIsNotWaitedFor) {
