@@ -45,9 +45,10 @@ bool ToldFailure::take(const std::string& told) const {
         fmt::format("the store's key {} holds \"{:.60}\", which no rank tells", key_, told));
   const auto text = told.substr(words[0].size() + words[1].size() + words[2].size() + 3);
   // This rank knows nothing against itself, only that the teller and it do not come together.
-  const auto cause = *rank >= 0 && *rank == rank_ ? *teller : *rank;
+  const bool accuses = *rank >= 0 && *rank == rank_ && *teller != rank_;
+  const auto cause = accuses ? *teller : *rank;
   throw ToldError(Error(static_cast<ErrorCode>(*code), text).with_rank(static_cast<int>(cause)),
-                  static_cast<int>(*teller), key_);
+                  static_cast<int>(*teller), key_, accuses);
 }
 
 void ToldFailure::fail(const Error& error) const {

@@ -11,15 +11,18 @@ namespace tutti {
 /// An Error that one rank told all others, on any of them.
 class ToldError : public Error {
  public:
-  ToldError(const Error& error, int teller, std::string key)
-      : Error(error), teller_(teller), key_(std::move(key)) {}
-  /// The rank that told it. If it is rank(), then that rank itself cannot take part.
+  ToldError(const Error& error, int teller, std::string key, bool accuses = false)
+      : Error(error), teller_(teller), accuses_(accuses), key_(std::move(key)) {}
+  /// The rank that told it.
   int teller() const noexcept { return teller_; }
+  /// The teller cannot take part itself.
+  bool gave_itself_up() const noexcept { return teller_ == rank() && !accuses_; }
   /// Of the store, where it was told.
   const std::string& key() const noexcept { return key_; }
 
  private:
   int teller_;
+  bool accuses_;  // the rank that hears it, which has the teller as rank() instead
   std::string key_;
 };
 

@@ -173,7 +173,7 @@ void Survivors::not_connected(const Error& error) {
   if (number < 0 || number >= static_cast<int>(candidates_.size())) throw Error(error);
   const int rank = candidates_[static_cast<size_t>(number)];
   if (rank == terms_.own) throw Error(error);
-  const bool gave_itself_up = told != nullptr && told->teller() == number;
+  const bool gave_itself_up = told != nullptr && told->gave_itself_up();
   if (gave_itself_up || ++complaints_[rank] >= kMostComplaints) given_up_.insert(rank);
 }
 

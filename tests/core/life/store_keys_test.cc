@@ -147,18 +147,6 @@ TEST_P(StoreKeys, OfSplitsOfSplitsGo) {
   expect_few_keys();
 }
 
-TEST_P(StoreKeys, OfShrinksThatLostNobodyGo) {
-  run([](auto comm) {
-    for (int i = 0; i < 20; ++i) {
-      comm = comm->shrink();
-      EXPECT_EQ(comm->size(), kRanks);
-      const auto part = comm->split(0);
-      EXPECT_EQ(part->size(), kRanks);
-    }
-  });
-  expect_few_keys();
-}
-
 // A rank that was left out may come at any time, and must not become a job of its own.
 TEST_P(StoreKeys, OfAShrinkSayForGoodWhoWasLeftOut) {
   std::promise<void> shrunk;
@@ -185,11 +173,6 @@ TEST_P(StoreKeys, OfAShrinkSayForGoodWhoWasLeftOut) {
   for (const auto& key : before) EXPECT_EQ(key.find("/place"), key.npos) << key;
   // The members, and the vote of the rank that came too late.
   expect_few_keys(kMostKeys + 3);
-}
-
-TEST_P(StoreKeys, OfOneCommunicatorAfterTheOtherGo) {
-  for (int i = 0; i < 50; ++i) run([](auto) {});
-  expect_few_keys();
 }
 
 // Two threads of each rank make communicators at once: those of one round overtake the others.

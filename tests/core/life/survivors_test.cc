@@ -7,7 +7,6 @@
 #include <gtest/gtest.h>
 
 #include <future>
-#include <thread>
 
 #include "tutti/backends/store.h"
 #include "tutti/base/error.h"
@@ -87,15 +86,6 @@ TEST_F(AgreeTest, AFurtherDeathLeadsToTheNextEpochAnyNumberOfTimes) {
   EXPECT_THAT(agree({&one}), ElementsAre(ElementsAre(1)));
 }
 
-TEST_F(AgreeTest, WithoutALauncherARankThatSaysNothingIsLeftBehind) {
-  auto zero = survivors(0, {2}, 2), one = survivors(1, {2}, 2), three = survivors(3, {2}, 2);
-  for (const auto& members : agree({&zero, &one, &three}))
-    EXPECT_THAT(members, ElementsAre(0, 1, 3));
-  for (auto* rank : {&one, &three})
-    rank->not_connected(Error(ErrorCode::timeout, "nothing came from rank 0").with_rank(0));
-  for (const auto& members : agree({&one, &three})) EXPECT_THAT(members, ElementsAre(1, 3));
-}
-
 TEST_F(AgreeTest, ARankThatWasStoppedAndWakesIsToldThatItIsNoMember) {
   auto zero = survivors(0, {2}), one = survivors(1, {2}), two = survivors(2),
        three = survivors(3, {2});
@@ -110,16 +100,6 @@ TEST_F(AgreeTest, ARankThatWasStoppedAndWakesIsToldThatItIsNoMember) {
   }
 }
 
-TEST_F(AgreeTest, ARankThatWakesInTimeToVoteIsNoMemberEither) {
-  auto zero = survivors(0, {2}), one = survivors(1, {2}), two = survivors(2),
-       three = survivors(3, {2});
-  auto woken = std::async(std::launch::async, [&] { return two.agree(Deadline::after(10)); });
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  for (const auto& members : agree({&zero, &one, &three}))
-    EXPECT_THAT(members, ElementsAre(0, 1, 3));
-  EXPECT_THROW(woken.get(), Error);
-}
-
 TEST_F(AgreeTest, ARankThatGaveItselfUpIsNotWaitedFor) {
   auto zero = survivors(0), one = survivors(1), two = survivors(2), three = survivors(3);
   agree({&zero, &one, &two, &three});
@@ -131,6 +111,27 @@ TEST_F(AgreeTest, ARankThatGaveItselfUpIsNotWaitedFor) {
   for (const auto& members : agree({&zero, &two, &three}))
     EXPECT_THAT(members, ElementsAre(0, 2, 3));
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(2));
+}
+
+// Rank 2 says that rank 1 is the cause. To rank 1 the teller is the cause, and lives.
+TEST_F(AgreeTest, WhoAccusesAnotherHasNotGivenItselfUp) {
+  auto zero = survivors(0), one = survivors(1), two = survivors(2), three = survivors(3);
+  agree({&zero, &one, &two, &three});
+  const auto epoch = make_prefix_store(store_, "a/");
+  const auto late = Error(ErrorCode::timeout, "nothing came from rank 1").with_rank(1);
+  EXPECT_THROW(ToldFailure(*epoch, "attempt", 2, 4).fail(late), Error);
+  for (auto* rank : {&zero, &one, &three}) {
+    try {
+      ToldFailure(*epoch, "attempt", rank == &zero ? 0 : rank == &one ? 1 : 3, 4).look();
+      ADD_FAILURE() << "no error";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.rank(), rank == &one ? 2 : 1);
+      rank->not_connected(error);
+    }
+  }
+  two.not_connected(late);
+  for (const auto& members : agree({&zero, &one, &two, &three}))
+    EXPECT_THAT(members, ElementsAre(0, 1, 2, 3));
 }
 
 // Its number is that among the candidates, not that of the first communicator.

@@ -412,6 +412,8 @@ void World::break_link(Link& link, int rank, ErrorCode code) {
   for (auto& hears : link.hears)
     hears = fibers_.now() +
             Fibers::to_duration(case_.hears * static_cast<double>(random_.below(1000)) / 1000);
+  // Who ends it knows that at once.
+  if (code == ErrorCode::timeout) link.hears[static_cast<size_t>(rank)] = fibers_.now();
   for (auto* task : link.waiting) fibers_.wake(*task);
 }
 
