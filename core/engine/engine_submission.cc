@@ -125,9 +125,10 @@ void Engine::stream_waits(const std::shared_ptr<WorkState>& work, StreamRef stre
   if (work->done()) return;
   stream_waits_.push_back({stream, work});
   // A plan that has both in one bucket is stuck; that a stream waits is the evidence for which
-  // Scheduler::plan_is_stuck() looks.
-  if (work->waiters.fetch_add(1) == 0)
+  // Scheduler::plan_is_stuck() looks. The time is there before the count.
+  if (work->waiters.load(std::memory_order_relaxed) == 0)
     work->waiting_since.store(Clock::now().time_since_epoch().count());
+  work->waiters.fetch_add(1);
 }
 
 bool Engine::is_first_on_device(const std::string& name) const {

@@ -15,7 +15,7 @@ namespace tutti {
 
 using WorkCallback = std::function<void(std::exception_ptr)>;
 
-/// How a Work ends, as its threads share it: those that finish its parts, those that wait, and
+/// The end of a Work has three kinds of threads: those that finish its parts, those that wait, and
 /// those that want to be called.
 ///
 ///   pending --finish_part, all but the last--> pending --the last part--> done --reuse--> pending

@@ -1,4 +1,4 @@
-// How a Work ends: two threads finish its parts, one waits, one wants to be called; and the last
+// A Work ends: two threads finish its parts, one waits, one wants to be called; and the last
 // handle begins anew or drops it.
 #include "tutti/core/scheduling/completion.h"
 

@@ -17,7 +17,7 @@ namespace tutti::explore {
 
 constexpr int kMostThreads = 8;  // of a run: seven of the model, and one that makes and checks it
 
-/// How much of each thread's past another one has seen.
+/// Says how much of each thread's past another one has seen.
 class VectorClock {
  public:
   void join(const VectorClock& other) {
@@ -31,7 +31,7 @@ class VectorClock {
   std::array<uint16_t, kMostThreads> times_{};
 };
 
-/// What one thread hands to another through an atomic, a lock or a bell.
+/// One thread hands this to another through an atomic, a lock or a bell.
 struct Message {
   VectorClock clock;
   uint64_t history = 0;  // a hash of all that the sender had read; 0: the receiver learns nothing

@@ -8,7 +8,7 @@
 
 namespace tutti::explore {
 
-/// How far the explorer goes.
+/// These say how far the explorer goes.
 struct Bounds {
   /// The most that one run may cost: each preemption, delayed store, timeout that is taken while
   /// others can run, spurious wake-up, and pause that nobody's write ends costs 1.

@@ -1,5 +1,5 @@
-// Small programs whose outcomes are known: what the explorer shows of store buffers, and which data
-// it calls a race.
+// Small programs whose outcomes are known. They show how the explorer delays stores, and what it
+// calls a race.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -42,7 +42,7 @@ Program draw(int seed) {
   return program;
 }
 
-// What the operation lets this thread see.
+// Returns what the operation lets this thread see.
 std::string run(State& state, Operation operation, int value) {
   const auto which = operation.which;
   auto& atomic = state.atomics[which];

@@ -14,7 +14,7 @@ class Choices {
   explicit Choices(int cost) : most_(cost), seen_(1 << 12) {}
 
   void begin_run() { next_ = 0, left_ = most_, is_known_ = false; }
-  /// How many of the options can be paid now.
+  /// Returns how many of the options can be paid now.
   int affordable(int free, int count) const { return left_ > 0 ? count : free; }
   /// Whether the next choice is one that no run has made, so that its state counts.
   bool is_new() const { return next_ == list_.size() && !is_known_; }

@@ -21,7 +21,7 @@ class Fiber {
   void switch_to(Fiber& to);
 
  private:
-  // What the C++ library keeps of exceptions for a thread; each fiber has its own.
+  // The C++ library keeps these for each thread; here each fiber has its own.
   struct Exceptions {
     void* caught = nullptr;
     unsigned uncaught = 0;

@@ -9,9 +9,9 @@ namespace tutti::explore {
 
 namespace {
 
-// Where each run begins.
+// Each run begins at this time.
 constexpr auto kStart = Clock::time_point(std::chrono::hours(1));
-// Pauses in a row that a thread passes at the cost of one: more than a model's spins have looks.
+// A thread passes so many pauses in a row at the cost of one. A model's spins have fewer looks.
 constexpr int kPausesAtOneCost = 16;
 // Threads that went on so often, although nobody wrote anything, do so for ever.
 constexpr int kMostIdle = 1000;
@@ -174,7 +174,7 @@ void Run::go_on_with(Option option) {
   from.switch_to(to.fiber);
 }
 
-// Before an operation: another thread may go first.
+// Another thread may go first, before each operation.
 void Run::point() {
   if (running_ == 0) return;
   if (steps_.size() >= static_cast<size_t>(bounds_.steps))

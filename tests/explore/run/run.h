@@ -15,7 +15,7 @@
 
 namespace tutti::explore {
 
-/// A hash of what `hash` is of, and then `what`.
+/// Adds `what` to the past that `hash` stands for.
 inline uint64_t mixed(uint64_t hash, uint64_t what) {
   hash = ((hash ^ (hash >> 29)) + what + 1) * 0x9e3779b97f4a7c15;
   return hash ^ (hash >> 32);
@@ -42,7 +42,7 @@ struct RunThread {
 
   Fiber fiber;  // the stack is kept for the next run
 
-  /// What is new in each run.
+  /// These are new in each run.
   struct {
     const Model::Thread* model = nullptr;
     State state = State::ready;
