@@ -41,6 +41,32 @@ TEST(Draw, TheBytesTierHasTheSameProgramsAndOtherWorlds) {
   for (const int count : {long_ones, slow, splits, small}) EXPECT_GT(count, 100);
 }
 
+TEST(Draw, TheSharedTierHasSmallChunksAndMemoryThatPeersReach) {
+  int cut = 0, given = 0, poor = 0, blocks = 0, spins = 0;
+  for (uint64_t seed = 0; seed < 1000; ++seed) {
+    const Case drawn = draw(seed, {.tier = Tier::shared});
+    const std::string text = to_text(drawn);
+    ASSERT_EQ(parse(text), drawn) << "seed " << seed << "\n" << text;
+    ASSERT_EQ(drawn.world.tier(), Tier::shared);
+    ASSERT_TRUE(drawn.world.serves_blocking);
+    ASSERT_LE(drawn.world.one_shot_bytes, drawn.world.chunk_bytes);
+    for (const auto& fault : drawn.faults) ASSERT_NE(fault.kind, Fault::Kind::operation_fails);
+    cut += drawn.world.chunk_bytes <= 512;
+    poor += drawn.world.lacks_memory > 0;
+    spins += drawn.world.spins > 0;
+    const auto has = [&](Action::Kind kind) {
+      return std::ranges::any_of(drawn.ranks[0].front(),
+                                 [&](const Action& action) { return action.kind == kind; });
+    };
+    given += has(Action::Kind::allocate);
+    blocks += has(Action::Kind::block);
+  }
+  for (const int count : {cut, given, poor, blocks, spins}) EXPECT_GT(count, 100);
+  EXPECT_THROW(parse("world over_memory=1\n"), std::invalid_argument);
+  EXPECT_THROW(parse("world over_streams=1 over_memory=1 chunk_bytes=100\n"),
+               std::invalid_argument);
+}
+
 TEST(Draw, OneSeedIsOneCase) {
   for (uint64_t seed = 0; seed < 50; ++seed) EXPECT_EQ(draw(seed), draw(seed));
   EXPECT_NE(draw(1), draw(2));

@@ -111,6 +111,35 @@ TEST(Ends, ALossNamesTheDead) {
   EXPECT_FALSE(is_fine(two, errors_have_one_cause));
 }
 
+TEST(Ends, ABlockingPairLacksMemoryWhereARankHasNone) {
+  SmallWorld world(
+      "world size=3 over_streams=1 over_memory=1 lacks_memory=2\n"
+      "ranks 1: block b send 4 root=2\nranks 2: block b recv 4 root=1\n");
+  world.fail(1, "b", ErrorCode::out_of_memory, -1, 50);
+  world.fail(2, "b", ErrorCode::out_of_memory, -1, 50);
+  EXPECT_TRUE(is_fine(world, errors_have_one_cause));
+  world.from().world.lacks_memory = 0;
+  EXPECT_FALSE(is_fine(world, errors_have_one_cause));
+}
+
+TEST(Ends, MemoryThatPeersReachMayBeWrittenAfterALoss) {
+  SmallWorld world = killed(110);
+  auto& lost = world.operation(1, "t");
+  lost.touched_after_end = world.rank(1).memory_written_late = true;
+  EXPECT_FALSE(is_fine(world, the_broken_start_nothing));
+  EXPECT_FALSE(is_fine(world, memory_outlives_its_use));
+  lost.is_reached = true;
+  EXPECT_TRUE(is_fine(world, the_broken_start_nothing));
+  EXPECT_TRUE(is_fine(world, memory_outlives_its_use));
+  // Nobody writes what the ranks disagree on, or what ended well.
+  world.rank(1).broken = kNever;
+  lost.error_code = static_cast<int>(ErrorCode::mismatch);
+  EXPECT_FALSE(is_fine(world, the_broken_start_nothing));
+  lost.error_code = 0;
+  EXPECT_FALSE(is_fine(world, the_broken_start_nothing));
+  EXPECT_FALSE(is_fine(world, memory_outlives_its_use));
+}
+
 TEST(Ends, AnErrorNeedsItsCause) {
   const auto is_allowed = [](ErrorCode code, int about, auto&& change) {
     SmallWorld world(kSums);
