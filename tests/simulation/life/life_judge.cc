@@ -97,7 +97,8 @@ class Judge {
       if (failed == nullptr || call->ended < failed->ended) failed = call;
     }
     ++looks_[2];
-    if (connected != nullptr && failed != nullptr)
+    // A rank whose call was cut off at the deadline may have told nobody.
+    if (connected != nullptr && failed != nullptr && !had_store_trouble(failed->ended))
       find(2, fmt::format("{} ended well for rank {} and failed for rank {}: {}", path,
                           process_of(*connected).who.rank, process_of(*failed).who.rank,
                           failed->text));

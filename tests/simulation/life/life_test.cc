@@ -30,7 +30,7 @@ void run_seeds(uint64_t first) {
 }
 
 // Of these, seed 5003 finds the planted bug place_in_a_forgotten_round, which needs luck.
-TEST(LifeSeeds, ThatAreFixedKeepAllPromises) { run_seeds(4501); }
+TEST(LifeSeeds, ThatAreFixedKeepAllPromises) { run_seeds(4101); }
 TEST(LifeSeeds, OfTheCommitKeepAllPromises) { run_seeds(kFirstSeedOfCommit); }
 
 TEST(LifeSeeds, ASeedIsOneRun) {

@@ -407,7 +407,7 @@ void World::connect(CommunicatorState& state) {
 }
 
 void World::break_link(Link& link, int rank, ErrorCode code) {
-  if (link.cause) return;
+  if (link.cause || link.members.size() < 2) return;  // alone, it has no peer to lose
   link.cause = {.rank = rank, .code = code, .when = fibers_.now()};
   for (auto& hears : link.hears)
     hears = fibers_.now() +
