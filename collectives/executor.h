@@ -112,8 +112,8 @@ struct Launch {
   uint64_t tag = 0;      // equal on all ranks, unique among running operations
   int queue = kNoQueue;  // operations of one queue are started in one order on all ranks
   /// This rank's, fixed now; 0 is go. Not 0: no output is written on any rank, and this rank's
-  /// input is not read and may be null. Kinds that reduce and barrier take a verdict everywhere, the
-  /// others only in a queue of a backend that packs_itself().
+  /// input is not read and may be null. Kinds that reduce and barrier take a verdict everywhere,
+  /// the others only in a queue of a backend that packs_itself().
   uint32_t verdict = 0;
   int contributors = 0;  // the divisor of op average; 0: the number of ranks
   /// The caller waits: start() may look for its peers about so many times before it returns, and

@@ -80,7 +80,11 @@ struct Item {
 class Program {
  public:
   Program(const World& world, Random& random, const DrawOptions& options)
-      : random_(random), on_(random, options.tier == Tier::shared), size_(world.size), far_(world.far), scale_(options.scale) {}
+      : random_(random),
+        on_(random, options.tier == Tier::shared),
+        size_(world.size),
+        far_(world.far),
+        scale_(options.scale) {}
 
   std::vector<std::vector<Script>> draw() {
     ranks_.assign(static_cast<size_t>(size_), {Script{}});

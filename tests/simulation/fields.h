@@ -10,8 +10,9 @@ namespace tutti::simulation {
 /// Calls visit(name, field) for each number of it. Text, parser and shrinking go through these, so
 /// that a new field needs one line.
 template <class TheWorld, class Visit>
-void for_each_field(TheWorld& world, Visit&& visit)
-  requires requires { world.replay_after; }
+void for_each_field(TheWorld& world, Visit&& visit) requires requires {
+  world.replay_after;
+}
 {
   visit("size", world.size);
   visit("replay_after", world.replay_after);
@@ -45,8 +46,9 @@ void for_each_field(TheWorld& world, Visit&& visit)
 }
 
 template <class TheFault, class Visit>
-void for_each_field(TheFault& fault, Visit&& visit)
-  requires requires { fault.event; }
+void for_each_field(TheFault& fault, Visit&& visit) requires requires {
+  fault.event;
+}
 {
   visit("rank", fault.rank);
   visit("peer", fault.peer);

@@ -89,7 +89,7 @@ class SimMemory final : public SharedMemory {
 }  // namespace
 
 void SimHeap::Free::operator()(std::byte* data) const {
-  ::operator delete(data, std::align_val_t{kPage});
+  ::operator delete (data, std::align_val_t{kPage});
 }
 
 SimHeap::SimHeap(size_t first) { take(first); }
@@ -97,7 +97,7 @@ SimHeap::SimHeap(size_t first) { take(first); }
 std::byte* SimHeap::take(size_t bytes) {
   bytes = (std::max<size_t>(bytes, 1) + kPage - 1) / kPage * kPage;
   auto& block = blocks_.emplace_back();
-  block.data.reset(static_cast<std::byte*>(::operator new(bytes, std::align_val_t{kPage})));
+  block.data.reset(static_cast<std::byte*>(::operator new (bytes, std::align_val_t{kPage})));
   std::memset(block.data.get(), 0, bytes);
   block.bytes = bytes;
   block.place = end_;
