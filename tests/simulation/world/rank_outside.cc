@@ -1,5 +1,7 @@
 // The answers of a rank's shell to what its node asks for.
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "tests/simulation/world/rank.h"
