@@ -46,7 +46,7 @@ class ThirdLeaves : public testing::TestWithParam<std::string> {
     run(before, body, [](Communicator&) {});
   }
   // `pending` begins on the ranks that go on while the other one is still there. Rank 0, which
-  // matches names, leaves last; `early` leaves after its body.
+  // matches names, goes on until the others need it no more; `early` leaves after its body.
   static void run(const test::RankFunction& before, const test::RankFunction& body,
                   const test::RankFunction& pending, int early = kNone) {
     const auto rank = [&](Communicator& comm) {
@@ -61,10 +61,16 @@ class ThirdLeaves : public testing::TestWithParam<std::string> {
       body(comm);
       if (comm.rank() == early) return;
       expect_missed(comm, early == kNone ? kLeaver : kNone);
+      // None of these leaves before all of them have named the one that left first.
       Values last(1);
-      if (comm.rank() != 0) return comm.send("last", last, 0).wait();
+      if (comm.rank() != 0) {
+        comm.send("last", last, 0).wait();
+        return comm.recv("leave", last, 0).wait();
+      }
       for (const int other : {1, 3})
         if (other != early) comm.recv("last", last, other).wait();
+      for (const int other : {1, 3})
+        if (other != early) comm.send("leave", last, other).wait();
     };
     const auto tune = test::over(GetParam());
     if (GetParam() == "shm")
