@@ -8,7 +8,7 @@
 #include <tuple>
 #include <vector>
 
-#include "tests/explore/fiber.h"
+#include "tests/explore/run/fiber.h"
 #include "tests/simulation/random.h"
 #include "tutti/base/clock.h"
 
