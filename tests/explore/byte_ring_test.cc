@@ -5,14 +5,13 @@
 #include <array>
 #include <memory>
 
+#include "tests/explore/expectations.h"
 #include "tests/explore/explored.h"
 #include "tests/explore/explorer.h"
 #include "tutti/backends/stream/ring_buffer.h"
 
 namespace tutti::explore {
 namespace {
-
-constexpr auto kForEver = std::chrono::microseconds::max();
 
 struct ByteRing {
   static constexpr int kMessages = 3;

@@ -6,27 +6,22 @@
 #include <memory>
 #include <string>
 
+#include "tests/explore/expectations.h"
 #include "tests/explore/explored.h"
 #include "tests/explore/explorer.h"
 
 namespace tutti::explore {
 namespace {
 
-struct State {
+struct Called {
   CallbackQueueOf<Explored> queue{[](const std::string&) { require(false, "a callback threw"); }};
   Atomic<int> calls{0};
   std::string order;  // of calls that come one after another
 };
 
-void expect_none(const Outcome& outcome) {
-  EXPECT_EQ(outcome.failure, "") << outcome.trace;
-  EXPECT_TRUE(outcome.complete);
-  testing::Test::RecordProperty("runs", std::to_string(outcome.runs));
-}
-
 TEST(ExploredCallbackQueue, CallsEachOnceAndEnds) {
   expect_none(explore([](Model& model) {
-    auto state = std::make_shared<State>();
+    auto state = std::make_shared<Called>();
     const auto push = [=] { state->queue.push([&state = *state] { ++state.calls; }); };
     model.thread("pusher", [=] {
       push();
@@ -45,7 +40,7 @@ TEST(ExploredCallbackQueue, CallsEachOnceAndEnds) {
 // Before the end, and what they did is there once the queue is over.
 TEST(ExploredCallbackQueue, CallsOneAfterAnother) {
   expect_none(explore([](Model& model) {
-    auto state = std::make_shared<State>();
+    auto state = std::make_shared<Called>();
     model.thread("pusher", [=] {
       for (const char name : {'a', 'b', 'c'})
         state->queue.push([&state = *state, name] {

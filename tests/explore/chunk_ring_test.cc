@@ -7,13 +7,13 @@
 #include <memory>
 #include <vector>
 
+#include "tests/explore/expectations.h"
 #include "tests/explore/explored.h"
 #include "tests/explore/explorer.h"
 
 namespace tutti::explore {
 namespace {
 
-constexpr auto kForEver = std::chrono::microseconds::max();
 constexpr size_t kSlots = 2;
 using Ring = ChunkRingOf<Explored, kSlots>;
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/explore/expectations.h"
 #include "tests/explore/explored.h"
 #include "tests/explore/explorer.h"
 
@@ -31,12 +32,6 @@ void then(Work& work, WorkCallback callback) {
 
 void wait(const Work& work) {
   while (!work.done()) Explored::pause();
-}
-
-void expect_none(const Outcome& outcome) {
-  EXPECT_EQ(outcome.failure, "") << outcome.trace;
-  EXPECT_TRUE(outcome.complete);
-  testing::Test::RecordProperty("runs", std::to_string(outcome.runs));
 }
 
 TEST(ExploredCompletion, EndsOnceForAll) {

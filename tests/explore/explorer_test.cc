@@ -8,6 +8,7 @@
 #include <memory>
 #include <stdexcept>
 
+#include "tests/explore/expectations.h"
 #include "tests/explore/explored.h"
 
 namespace tutti::explore {
@@ -15,15 +16,6 @@ namespace {
 
 using testing::HasSubstr;
 using testing::StartsWith;
-
-constexpr auto kAcquire = std::memory_order_acquire;
-constexpr auto kRelease = std::memory_order_release;
-constexpr Bounds kTwo{.cost = 2};
-
-void expect_none(const Outcome& outcome) {
-  EXPECT_EQ(outcome.failure, "") << outcome.trace;
-  EXPECT_TRUE(outcome.complete);
-}
 
 // --- interleavings ---
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 
+#include "tests/explore/expectations.h"
 #include "tests/explore/explored.h"
 #include "tests/explore/explorer.h"
 
@@ -13,17 +14,6 @@ namespace tutti::explore {
 namespace {
 
 using testing::StartsWith;
-
-constexpr auto kRelaxed = std::memory_order_relaxed;
-constexpr auto kAcquire = std::memory_order_acquire;
-constexpr auto kRelease = std::memory_order_release;
-constexpr auto kStrongest = std::memory_order_seq_cst;
-constexpr Bounds kTwo{.cost = 2};
-
-void expect_none(const Outcome& outcome) {
-  EXPECT_EQ(outcome.failure, "") << outcome.trace;
-  EXPECT_TRUE(outcome.complete);
-}
 
 // --- store buffers ---
 

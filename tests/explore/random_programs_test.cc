@@ -24,7 +24,7 @@ struct Operation {
 };
 using Program = std::vector<std::vector<Operation>>;
 
-struct State {
+struct Common {
   std::array<Atomic<int>, 2> atomics;
   Mutex mutex;
   Condition condition;
@@ -43,7 +43,7 @@ Program draw(int seed) {
 }
 
 // Returns what the operation lets this thread see.
-std::string run(State& state, Operation operation, int value) {
+std::string run(Common& state, Operation operation, int value) {
   const auto which = operation.which;
   auto& atomic = state.atomics[which];
   switch (operation.kind) {
@@ -86,7 +86,7 @@ std::set<std::string> ways_to_end(const Program& program, Bounds bounds) {
   std::set<std::string> ways;
   const auto outcome = explore(
       [&](Model& model) {
-        auto state = std::make_shared<State>();
+        auto state = std::make_shared<Common>();
         for (size_t i = 0; i < program.size(); ++i)
           model.thread(fmt::format("thread {}", i), [&, state, i] {
             int value = static_cast<int>(10 * i);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/explore/expectations.h"
 #include "tests/explore/explored.h"
 #include "tests/explore/explorer.h"
 #include "tutti/core/threads/turns.h"
@@ -85,12 +86,5 @@ class ToyEngine {
 };
 
 inline constexpr auto kNever = Clock::time_point::max();
-
-/// Expects that no run of the model has failed.
-inline void expect_none(const Outcome& outcome) {
-  EXPECT_EQ(outcome.failure, "") << outcome.trace;
-  EXPECT_TRUE(outcome.complete);
-  testing::Test::RecordProperty("runs", std::to_string(outcome.runs));
-}
 
 }  // namespace tutti::explore
