@@ -87,13 +87,16 @@ class Judge {
   // L2, L3
   void check_attempt(const std::string& path, const std::vector<const Call*>& calls) {
     const Call* connected = nullptr;
+    const Call* with_members = nullptr;
     const Call* failed = nullptr;  // the first one that told the others
     for (const auto* call : calls) {
       if (call->ended == kNever) continue;
+      if (call->well && with_members == nullptr) with_members = call;
+      // The others may have gone on without a rank that was stopped, and their keys with them; the
+      // peers are lost for it then, whether or not it connects.
+      if (!process_of(*call).stops.empty()) continue;
       if (call->well && connected == nullptr) connected = call;
       if (call->well || call->code == ErrorCode::unavailable) continue;
-      // The others may have gone on without a rank that was stopped, and their keys with them.
-      if (!process_of(*call).stops.empty()) continue;
       if (failed == nullptr || call->ended < failed->ended) failed = call;
     }
     ++looks_[2];
@@ -103,7 +106,7 @@ class Judge {
                           process_of(*connected).who.rank, process_of(*failed).who.rank,
                           failed->text));
     for (const auto* call : calls)
-      if (call->ended != kNever && call->well && call->members != connected->members)
+      if (call->ended != kNever && call->well && call->members != with_members->members)
         find(2, fmt::format("two ranks name other members of {}", path));
     if (failed == nullptr) return;
     for (const auto* call : calls) {

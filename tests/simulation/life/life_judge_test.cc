@@ -78,6 +78,11 @@ TEST_F(LifeJudge, AnAttemptThatEndsWellForOneOnly) {
   record.calls[0].code = ErrorCode::io;
   record.calls[0].rank = 2;
   EXPECT_EQ(found(), Promises{2});
+  // Ranks that were stopped connect in an attempt that the others have left.
+  record.processes[1].stops = {{0.11, 0.12}};
+  EXPECT_EQ(found(), Promises{2});
+  record.processes[2].stops = {{0.11, 0.12}};
+  EXPECT_EQ(found(), Promises{});
 }
 
 TEST_F(LifeJudge, RanksThatNameOtherMembers) {
