@@ -19,7 +19,7 @@ class Clock {
   /// The calling thread does nothing for so long.
   static void sleep_for(duration time);
 
-  /// What a thread may have instead of the steady clock: the time, and who waits for it.
+  /// A clock that a thread may have instead of the steady one.
   class Source {
    public:
     virtual ~Source() = default;

@@ -45,21 +45,21 @@ class CacheChoice {
   struct alignas(128) Told {
     std::array<std::atomic<Destination>, kWords> destinations{};
   };
-  /// Where it lies in the payload of a chunk's line.
+  /// Returns where it lies in the payload of a chunk's line.
   static constexpr size_t kDestinationAt = sizeof(uint64_t);
 
   /// `told` is rank 0's, for all ranks.
   CacheChoice(int rank, const ChunkRing& ring, Told& told)
       : rank_(rank), ring_(ring), told_(told) {}
 
-  /// Where this rank is to leave its part of a chunk, which its line tells from now on; what that
-  /// costs is counted from now on.
+  /// Returns where this rank leaves its part of a chunk. Its line tells that from now on, and the
+  /// cost is counted from now on.
   Destination choose(size_t word, uint64_t chunk);
-  /// Where a rank left its part of a chunk for which it chose that.
+  /// Returns where a rank left its part of this chunk, as its line tells.
   Destination of(size_t rank, uint64_t chunk) const {
     return static_cast<Destination>(ring_.line(rank, chunk).payload[kDestinationAt]);
   }
-  /// What is spent on a chunk is added here; null: that chunk is not measured.
+  /// The time that is spent on a chunk is added here. Null: that chunk is not measured.
   float* time_of(uint64_t chunk) {
     auto& cost = costs_[ChunkRing::slot_of(chunk)];
     return cost.is_measured ? &cost.spent_ns : nullptr;
@@ -68,7 +68,7 @@ class CacheChoice {
   void learn(size_t word, uint64_t chunk, size_t bytes);
 
  private:
-  // Of each slot's chunk, on all stages.
+  // The time of each slot's chunk, on all stages.
   struct Cost {
     float spent_ns = 0;
     bool is_measured = false;

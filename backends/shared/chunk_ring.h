@@ -42,8 +42,8 @@ struct ChunkCall {
   }
 };
 
-/// What ranks tell each other about one chunk, in memory of the rank that writes it. No other
-/// rank writes to it. A payload that fits lies here, so that flag and data are one transfer.
+/// A rank tells the others here about one of its chunks, in its own memory. No other rank writes to
+/// it. A payload that fits lies here, so that flag and data are one transfer.
 template <class Sync>
 struct alignas(128) ChunkLineOf {
   typename Sync::template Atomic<uint64_t> in{0};  // one more than the chunk whose input is here
@@ -55,7 +55,7 @@ struct alignas(128) ChunkLineOf {
 using ChunkLine = ChunkLineOf<Threads>;
 static_assert(sizeof(ChunkLine) == 128);
 
-/// What a rank tells about its own progress.
+/// A rank tells the others here how far it has come.
 template <class Sync>
 struct alignas(128) ProgressLineOf {
   typename Sync::template Atomic<uint64_t> out{0};  // one more than the last chunk with a result
@@ -88,7 +88,7 @@ class alignas(64) ChunkRingOf {
   using Line = ChunkLineOf<Sync>;
   using Progress = ProgressLineOf<Sync>;
   using SleepLines = std::vector<SleepLineOf<Sync>*>;
-  /// Of each rank, this one too.
+  /// The words of a rank. This rank has one, too.
   struct Peer {
     Line* lines = nullptr;  // one a slot
     Progress* progress = nullptr;
@@ -169,7 +169,7 @@ class alignas(64) ChunkRingOf {
     return line(rank, chunk).in.load(std::memory_order_acquire) <= chunk;
   }
 
-  /// Of a chunk that all have filled: whether all told the same operation with it.
+  /// Whether all ranks told the same operation with this chunk, which all have filled.
   bool all_tell_alike(uint64_t chunk) const {
     read_lines(chunk);
     const auto& mine = own_line(chunk).call;
@@ -184,7 +184,7 @@ class alignas(64) ChunkRingOf {
   void publish_filled() {
     auto& line = own_line(filled_);
     Sync::writes(&line.call);
-    // Not in the progress line too: peers read that one, and to write it anew would wait for them.
+    // The progress line stays as it is: peers read it, and a store to it would wait for them.
     line.retired.store(drained_, std::memory_order_release);
     told_retired_ = drained_;
     ++messages_;
@@ -277,7 +277,7 @@ class alignas(64) ChunkRingOf {
     word.store(value, std::memory_order_release);
     has_published_ = true;
   }
-  // With a pause between the looks: each takes the line from the peer that is about to write it.
+  // It pauses between the looks: each look takes the line from the peer that is about to write it.
   template <class Came, class Ring>
   bool await(int looks, const Came& came, Ring ring) {
     for (int look = 0; look < looks; ++look) {

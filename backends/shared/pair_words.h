@@ -41,14 +41,14 @@ class PairWordsOf {
     // Either the other rank sees the word before it sleeps, or this one sees that it sleeps.
     if (sleepers_[static_cast<size_t>(peer)]->take()) ring();
   }
-  /// How the two stand, once this rank has told.
+  /// Says how the two stand, once this rank has told.
   Meeting meeting(int peer) const {
     const auto own = word(rank_, peer).load(std::memory_order_relaxed);
     const auto other = word(peer, rank_).load(std::memory_order_seq_cst);
     if (own == kNone || other == kNone) return Meeting::refused;
     return other == kSilent ? Meeting::awaited : Meeting::met;
   }
-  /// Of a peer that this rank has met: where its memory for the two is.
+  /// Says where the memory of a peer that this rank has met is.
   uint64_t place_of(int peer) const {
     return word(peer, rank_).load(std::memory_order_relaxed) - 1;
   }

@@ -17,7 +17,7 @@ namespace {
 constexpr size_t kPage = 4096;
 constexpr int kFirstRuns = 8;
 
-// What a rank's block begins with.
+// These stand at the beginning of a rank's block.
 struct Lines {
   ChunkLine chunks[ChunkRing::kSlots];
   ProgressLine progress;

@@ -84,7 +84,7 @@ class Pipeline {
     uint64_t elements = 0;
     uint64_t outputs = 0;
   };
-  // Of a rank, beside what its ring has: one of each a slot.
+  // Memory of one rank, beside the words of its ring. There is one of each for each slot.
   struct Peer {
     NameLine* names = nullptr;
     std::byte* slots = nullptr;
@@ -100,7 +100,7 @@ class Pipeline {
   size_t own_rank() const { return static_cast<size_t>(rank_); }
   Peer& own() { return peers_[own_rank()]; }
   Call& run_of(uint64_t chunk);
-  // Where the slot of a chunk begins among a rank's slots, and among its results.
+  // Returns where the slot of a chunk begins among a rank's slots, and among its results.
   size_t slot_at(uint64_t chunk) const {
     return ChunkRing::slot_of(chunk) * static_cast<size_t>(geometry_.chunk_bytes);
   }
@@ -143,7 +143,7 @@ class Pipeline {
   bool is_in_place(const Call& run, size_t rank) const;
   const std::byte* moved_from(const Call& run, size_t rank, uint64_t chunk, int64_t begin) const;
   Traffic predict_move(const Collective& collective) const;
-  // What wakes a rank that sleeps.
+  // Wakes a rank that sleeps.
   auto bell() {
     return [this](int rank) { memory_.ring(rank); };
   }

@@ -13,7 +13,7 @@ namespace tutti {
 /// which names it has waited on the host. The lock of the hand-over guards it.
 class DeviceWaits {
  public:
-  /// What is put on `stream` from now on comes after `work`. False: that Work is done.
+  /// From now on everything that is put on `stream` comes after `work`. False: that Work is done.
   bool add(const std::shared_ptr<WorkState>& work, StreamRef stream);
   /// Adds the Works that the stream of the entry's input waits for to what the entry is behind.
   void find(Entry& entry) const;

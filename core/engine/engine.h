@@ -33,7 +33,7 @@ namespace tutti {
 /// place, the poller. Nothing ticks when idle. Callbacks have a thread of their own, which never
 /// holds the token.
 class Engine final : public Driver, private Outside, public std::enable_shared_from_this<Engine> {
-  /// What the program's threads put down for the next step.
+  /// The program's threads put this down for the next step.
   struct Offered {
     std::vector<Entry*> operations, joins;
     std::vector<std::unique_ptr<Region>> retired;

@@ -19,7 +19,7 @@ Engine::Submission::Submission(Engine& engine, std::string_view name)
     : engine_((engine.check_not_forked(name), engine)),
       lock_(engine.hand_over_.lock()),
       before_(engine.hand_over_.offered(lock_).operations.size()) {
-  // With the lock held, so that nothing enters once the door is shut.
+  // The lock is held, so that nothing enters once the door is shut.
   engine.check_usable(lock_, name);
 }
 

@@ -8,7 +8,7 @@
 
 namespace tutti {
 
-/// What TurnsOf asks of an engine.
+/// TurnsOf moves the engine by this.
 class Engine::Machine {
  public:
   explicit Machine(Engine& engine) : engine_(engine) {}

@@ -99,7 +99,7 @@ std::vector<Place> Attempt::read_places() {
   return places;
 }
 
-// Else the error was told, or is what ended the parent, which may be a timeout as well.
+// A timeout may also be told by another rank, or have ended the parent.
 bool Attempt::is_own_deadline(const Error& error) const {
   return error.code() == ErrorCode::timeout && membership_.deadline.passed() &&
          dynamic_cast<const ToldError*>(&error) == nullptr;

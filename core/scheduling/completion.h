@@ -89,7 +89,7 @@ class CompletionOf {
     error_.reset();
   }
 
-  /// For more that is guarded as the error is.
+  /// Guards the error, and whatever the owner adds.
   auto& mutex() const { return mutex_; }
 
  private:

@@ -56,8 +56,8 @@ class PlanFollower {
   /// An answer has launched allreduces beside the plan.
   void answered_beside() { ++beside_; }
 
-  /// What to do now, with so many buckets under way. `arrived()` says whether what the next bucket
-  /// takes of its entries is in host memory; it is asked if all entries are here.
+  /// Says what to do now, while so many buckets are under way. `arrived()` says whether the input
+  /// of the next bucket is in host memory; it is asked if all of its entries are here.
   template <class Arrived>
   Next next(Clock::time_point now, int running, Arrived&& arrived) {
     wake_at_ = Clock::time_point::max();
@@ -75,7 +75,7 @@ class PlanFollower {
     return state_ == State::following && running < kMostRunning &&
            (must_veto() || (replay_->ready() && arrived()));
   }
-  /// After next() said `nothing`: when it may say more although nothing has come.
+  /// Says when next(), which said `nothing`, may say more although nothing has come.
   Clock::time_point wake_at() const { return wake_at_; }
   /// When a thread that waits should look whether the plan fits.
   Clock::time_point look_at() const {
@@ -109,14 +109,14 @@ class PlanFollower {
 
   /// Whether entries wait in the plan for their bucket.
   bool holds_waiting() const { return has_plan() && replay_->holds_waiting(); }
-  /// How far this rank went, for its farewell: a plan, and the first bucket that it has not
+  /// Tells how far this rank went, for its farewell: a plan, and the first bucket that it has not
   /// launched or that never happened.
   struct Place {
     uint32_t plan = 0;
     uint64_t sequence = 0;
   };
   Place place() const;
-  /// So many steps in another order, or without a tensor of the plan, are borne before a new one.
+  /// A new plan is made after so many steps in another order, or without a tensor of the plan.
   int patience() const { return patience_; }
   int beside() const { return beside_; }
 

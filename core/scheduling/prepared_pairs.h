@@ -105,7 +105,7 @@ class PreparedPairs {
   /// it up and must say so. Throws DamagedMessage.
   bool on_recall(int from, int64_t id, uint64_t use);
 
-  /// By their numbers.
+  /// All pairs, by their numbers.
   std::vector<PreparedPair*> in_order();
   std::vector<const PreparedPair*> in_order() const;
   /// The pairs in which this rank receives under this name, by their numbers.

@@ -198,7 +198,7 @@ class Run {
     int64_t windows = -1;  // for so many; -1: not yet
   };
   Predicted predicted_;
-  /// What it takes where the backend works in the memory of a device.
+  /// It has this where the backend works in the memory of a device.
   struct OnDevice {
     DeviceLaunch launch;
     std::vector<void*> ready;

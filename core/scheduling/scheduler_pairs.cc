@@ -5,10 +5,10 @@
 // which use on, throws away what the peer has sent for that one, and asks rank 0. The peer, whose
 // operation cannot have ended, takes it back and asks, too; so both get one answer.
 //
-// What rank 0 matches must not overtake a use that runs, of which rank 0 does not know: a join, and
-// a receive from any rank behind a receive of its name. These wait until the use is over. It may be
-// that the peer launches its part only after them, so this rank asks for the use back: a peer that
-// has not launched it leaves the pair, this rank takes the use back and asks for it, too.
+// Rank 0 does not know of a use that runs. So a join, and a receive from any rank behind a receive
+// of its name, wait until the use is over: otherwise rank 0 would match them as if they came first.
+// The peer may launch its part only after them, so this rank asks for the use back. A peer that has
+// not launched it leaves the pair; then this rank takes the use back and asks rank 0 for it, too.
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
-// What a scheduler does because of a plan: launches its buckets, vetoes, and asks again for what
-// the plan held. PlanFollower says when.
+// The scheduler launches the buckets of a plan, vetoes, and asks again for what the plan held.
+// PlanFollower says when.
 
 #include <fmt/format.h>
 

@@ -9,8 +9,8 @@
 
 namespace tutti {
 
-/// Where the program's threads put down what they want done, and where the holder of the token
-/// takes it. Its lock guards what those threads share besides. Two batches change places, so that
+/// The program's threads put down here what they want done, and the holder of the token takes it
+/// from here. Its lock guards what those threads share besides. Two batches change places, so that
 /// nothing is allocated while calls come and go.
 ///
 /// The thread that goes to sleep in a plan says how many bytes of that plan it waits for: calls of
@@ -24,7 +24,7 @@ class HandOverOf {
   Lock lock() const { return Lock(mutex_); }
 
   // --- the program's threads ---
-  /// What the holder of the token will take next.
+  /// The holder of the token will take this next.
   Batch& offered(const Lock&) {
     Sync::writes(&offered_);
     return offered_;
@@ -48,7 +48,7 @@ class HandOverOf {
   Door door() const { return door_.load(); }
   bool lets_in() const { return tutti::lets_in(door()); }
   void move_door(const Lock&, Door to) { door_ = to; }
-  /// Without the lock, where not even an error could be made.
+  /// Needs no lock: it is called where not even an error could be made.
   void break_door() { door_ = Door::broken; }
   /// The program closes its communicator. False: it had done so before.
   bool close(const Lock&) {

@@ -61,8 +61,8 @@ class TurnsOf {
   /// never.
   template <class Machine, class Done>
   void drive(Machine& machine, const Done& done, Time until);
-  /// Before a driver gives the token back: sees that the background thread wakes for what is still
-  /// pending, and for the next deadline.
+  /// A driver is about to give the token back. Sees to it that the background thread wakes for what
+  /// is still pending, and for the next deadline.
   template <class Machine>
   void leave(Machine& machine);
   /// Something was done that drivers may wait for. The caller may have the token or not.
@@ -198,7 +198,8 @@ void TurnsOf<Sync>::drive_until(Machine& machine, const Done& done, Time until) 
   machine.begin();
   while (!done() && !has_passed(until) && !is_claimed()) {
     if (machine.step()) continue;
-    // By another thread's callback; or a thread claims the token, and its ring was silenced here.
+    // Another thread's callback has done it; or a thread claims the token, and its ring was
+    // silenced here.
     if (done() || is_claimed()) break;
     machine.rest(until);
   }

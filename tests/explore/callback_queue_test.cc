@@ -37,7 +37,7 @@ TEST(ExploredCallbackQueue, CallsEachOnceAndEnds) {
   }));
 }
 
-// Before the end, and what they did is there once the queue is over.
+// All callbacks run before the end, and what they did is seen once the queue is over.
 TEST(ExploredCallbackQueue, CallsOneAfterAnother) {
   expect_none(explore([](Model& model) {
     auto state = std::make_shared<Called>();

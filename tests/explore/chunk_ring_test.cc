@@ -17,7 +17,7 @@ namespace {
 constexpr size_t kSlots = 2;
 using Ring = ChunkRingOf<Explored, kSlots>;
 
-// What a rank leaves in memory for its peer; each number says which chunk it is of.
+// A rank leaves this in memory for its peer. Each number says of which chunk it is.
 struct Block {
   std::array<Ring::Line, kSlots> lines;
   Ring::Progress progress;
@@ -54,7 +54,7 @@ class Rank {
   /// By default every chunk has three stages.
   void let_end_when_reduced(uint64_t chunk) { short_chunk_ = chunk; }
 
-  /// Until all chunks are drained, or `ends()`.
+  /// Runs until all chunks are drained, or `ends()`.
   template <class Ends>
   void drive(const Ends& ends) {
     while (ring_.drained() != ring_.end() && !ends()) {
@@ -80,7 +80,7 @@ class Rank {
     drive();
   }
   void ring_peer() { peer().bell.ring(); }
-  /// What this rank tells with its chunks, beside their elements.
+  /// This rank tells `subject` with its chunks, beside their elements.
   void say(uint64_t subject) { subject_ = subject; }
   bool is_disagreement = false;
 
@@ -150,7 +150,7 @@ struct TwoRanks {
   std::array<Atomic<bool>, 2> has_left{};
 
   Rank& rank(size_t number) { return number == 0 ? first : second; }
-  // What the two agree on outside of the queue: both have left it.
+  // The two agree outside of the queue that both have left it.
   void leave(size_t number) {
     has_left[number].store(true);
     rank(number).ring_peer();

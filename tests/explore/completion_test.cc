@@ -17,7 +17,7 @@ namespace {
 
 using Work = CompletionOf<Explored>;
 
-// As the engine does it.
+// Does what the engine does.
 void finish(Work& work, std::optional<Error> error) {
   std::vector<WorkCallback> callbacks;
   if (!work.finish_part(std::move(error), callbacks, [] {})) return;
@@ -25,7 +25,7 @@ void finish(Work& work, std::optional<Error> error) {
   for (const auto& callback : callbacks) callback(work.exception());
 }
 
-// As WorkState does it.
+// Does what WorkState does.
 void then(Work& work, WorkCallback callback) {
   if (!work.then(callback)) callback(work.exception());
 }

@@ -15,7 +15,7 @@ inline constexpr auto kAcquire = std::memory_order_acquire;
 inline constexpr auto kRelease = std::memory_order_release;
 inline constexpr auto kStrongest = std::memory_order_seq_cst;
 
-/// For Bell::wait().
+/// Bell::wait() takes this.
 inline constexpr auto kForEver = std::chrono::microseconds::max();
 
 inline constexpr Bounds kTwo{.cost = 2};

@@ -1,4 +1,4 @@
-// What the program's threads put down while the background thread sleeps in a plan.
+// The program's threads put operations down while the background thread sleeps in a plan.
 
 #include "tutti/core/threads/hand_over.h"
 

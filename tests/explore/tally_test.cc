@@ -1,4 +1,4 @@
-// What blocking calls count, against a thread that drives and one that reads.
+// Blocking calls count themselves, against a thread that drives and one that reads.
 
 #include "tutti/core/threads/tally.h"
 

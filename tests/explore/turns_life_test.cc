@@ -25,14 +25,14 @@ class Closed : public ToyEngine {
         *this, [&] { return is_done.load(); }, kNever);
     require(is_done, "a driver has left before its Work was done");
   }
-  // As Engine::raise_when_over().
+  // Does what Engine::raise_when_over() does.
   void raise_when_over() {
     const auto lock = hand_over_.lock();
     Explored::writes(&ending_);
     ending_.add_word(raised);
     if (!hand_over_.lets_in()) ending_.raise_all();
   }
-  // As Engine::close(). False: a thread is stuck.
+  // Does what Engine::close() does. False: a thread is stuck.
   bool close(Clock::time_point deadline) {
     {
       const auto lock = hand_over_.lock();

@@ -232,8 +232,8 @@ void print(const std::vector<Row>& rows) {
   std::fflush(stdout);
 }
 
-// What is told of an end, and to whom, depends on no backend: each day tcp has all of it, and so do
-// threads. What the other backends do themselves is to bring a farewell, whether or not the process
+// No backend decides what is told of an end, and to whom: each day tcp has all of it, and so do
+// threads. The other backends themselves have to bring a farewell, whether or not the process
 // ends right behind it, to end with a process that exits, and to bring the answers of a rank that
 // is late. (faults_test.cc and kinds_test.cc kill and stop ranks over them.)
 bool is_of_every_day(const std::string& backend, const std::string& ending) {

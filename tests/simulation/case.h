@@ -107,8 +107,8 @@ inline constexpr int kFaultKinds = 19;
 /// A set of their kinds.
 using FaultKinds = std::bitset<kFaultKinds>;
 
-/// What the ranks' backend is: a model; the shipped one over streams; or that one with shared
-/// memory beside it.
+/// The ranks' backend is a model, the shipped one over streams, or that one with shared memory
+/// beside it.
 enum class Tier : uint8_t { operations, bytes, shared };
 inline constexpr std::array<std::string_view, 3> kTierNames = {"operations", "bytes", "shared"};
 

@@ -15,7 +15,7 @@ inline constexpr std::array<std::string_view, 14> kMessageNames = {
     "requests", "answers", "resend", "plan_joined", "plan_failed", "plan_left", "veto",
     "ping",     "pong",    "fault",  "timeline",    "leaving",     "pair_left", "pair_recalled"};
 
-/// By Sight.
+/// The names of the values of Sight.
 inline constexpr std::array<std::string_view, kSights> kSightNames = {
     "operations",     "many_chunks",  "vetoes",       "cancels", "joins",     "pairs",
     "blocking_calls", "done_at_once", "shared_input", "direct",  "no_memory", "rings"};

@@ -110,7 +110,7 @@ struct RankRecord {
   int regions_left = 0;
 };
 
-/// What ranks may do in shared memory.
+/// Ranks may do these in shared memory.
 enum class Sight : uint8_t {
   start,         // an operation began there
   many_chunks,   // one that is cut

@@ -175,7 +175,7 @@ TEST_F(AttemptTest, ADeathIsToldAsItWasThoughOthersDieMeanwhile) {
   }
 }
 
-// What ends the communicator that these ranks are members of may be a timeout, too.
+// A timeout may also be the reason why the parent communicator ended.
 TEST_F(AttemptTest, ATimeoutOfTheParentIsNoLateRank) {
   Membership membership;
   membership.root = store_;

@@ -1,4 +1,4 @@
-// What of a plan comes next, step by step: no thread, no clock, nothing is launched.
+// A plan is followed step by step. There is no thread and no clock, and nothing is launched.
 
 #include "tutti/core/scheduling/plan_follower.h"
 

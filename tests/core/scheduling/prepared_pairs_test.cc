@@ -87,7 +87,7 @@ TEST_F(PreparedPairsTest, WordThatOvertakesTheAnswerIsKept) {
   const auto& pair = make();
   EXPECT_EQ(pair.state(), left);
   EXPECT_TRUE(pair.is_left_by_peer());
-  // Of a pair that this rank has forgotten nothing is kept.
+  // Nothing is kept of a pair that this rank has forgotten.
   pairs_.erase(pair);
   EXPECT_EQ(pairs_.on_left(kPeer, kId, 3), nullptr);
   EXPECT_EQ(make(CollectiveKind::send, "x", kId + 1).state(), ready);

@@ -33,7 +33,8 @@ class Remembers final : public test::ForwardingBackend {
   const std::byte* output = nullptr;
 };
 
-// What the root, rank 0 of three, gives its backend if its input is row `row` of its output.
+// Looks at what rank 0, the root of three ranks, gives its backend if its input is a row of its
+// output.
 void gather_from_row(CollectiveKind kind, size_t row) {
   SCOPED_TRACE(testing::Message() << to_string(kind) << " of row " << row);
   constexpr int kSize = 3;

@@ -24,7 +24,7 @@ TEST(WakeBell, ManyRingsAreOne) {
   EXPECT_FALSE(bell.wait(std::chrono::microseconds(0)));
 }
 
-// As one is that its thread rings after silence() has taken down the flag that it had put up.
+// A bell is rung without its flag if its thread rings it after silence() took the flag down.
 TEST(WakeBell, ARingWithoutAFlagEndsOneSleep) {
   WakeBell bell;
   const uint64_t one = 1;

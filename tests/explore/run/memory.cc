@@ -163,7 +163,7 @@ uint64_t Run::begin_change(Cell& cell, const char* operation) {
   return cell.value_;
 }
 
-// What an acquire of the value before would have received goes on with the value after.
+// An acquire of the new value receives what an acquire of the old one would have received, too.
 void Run::change(Cell& cell, uint64_t value, std::memory_order order) {
   receive(cell.released_, order);
   learn(hashed(cell, value));

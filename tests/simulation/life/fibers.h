@@ -25,7 +25,7 @@ class Fibers final : public Clock::Source {
   class Task {
    public:
     bool is_over() const { return is_over_; }
-    /// What runs on as a ghost: nothing waits for it, its sleeps take no time, and its calls of the
+    /// A ghost runs on: nothing waits for it, its sleeps take no time, and its calls of the
     /// store fail (see sim_store.h), so that it comes to its end and changes nothing.
     bool is_ghost() const { return is_ghost_; }
 
@@ -46,8 +46,8 @@ class Fibers final : public Clock::Source {
   ~Fibers() override;
 
   Task& start(std::function<void()> body, Time when);
-  /// Until all are over. Throws std::runtime_error if that takes more than so many turns, or if all
-  /// that are left wait for something that no one does.
+  /// Runs until all are over. Throws std::runtime_error if that takes more than so many turns, or
+  /// if all that are left wait for something that no one does.
   void run(int64_t most_turns);
 
   Time now() noexcept override;

@@ -6,14 +6,14 @@
 
 namespace tutti::simulation {
 
-/// What all ranks of a simulated job do together, one after the other.
+/// The ranks of a simulated job do these together, one after the other.
 struct LifeStep {
   enum class Kind : uint8_t { work, split, shrink, renew } kind = Kind::work;
   double seconds = 0;            // of work, which differs a little from rank to rank
   std::vector<int> colors = {};  // of a split, a rank; they come again in larger communicators
 };
 
-/// What happens to them. Times are in seconds.
+/// This happens to them. Times are in seconds.
 struct LifeFault {
   enum class Kind : uint8_t {
     kill,

@@ -17,7 +17,7 @@ struct LifeFinding {
 /// How often each promise was looked at.
 using LifeLooks = std::array<int64_t, 9>;
 
-/// What a job did not keep of what create(), split() and shrink() promise:
+/// Finds which promises of create(), split() and shrink() a job did not keep:
 ///  L1 each call ends in time;
 ///  L2 an attempt ends well for all that live or for none, and all name the same members;
 ///  L3 of an attempt that failed for one rank all others hear soon;

@@ -11,7 +11,8 @@ namespace tutti::simulation {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-/// What a simulated job did, for its judge. Times are in seconds since the beginning.
+/// A simulated job writes down here what it did, for its judge. Times are in seconds since the
+/// beginning.
 struct LifeRecord {
   struct Process {
     LaunchedRank who;

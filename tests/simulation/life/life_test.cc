@@ -29,7 +29,7 @@ void run_seeds(uint64_t first) {
     EXPECT_GE(looks[promise], 100) << "L" << promise << " was looked at so seldom";
 }
 
-// Of these, seed 5003 finds the planted bug place_in_a_forgotten_round, which needs luck.
+// Seed 5003, one of these, finds the planted bug place_in_a_forgotten_round, which needs luck.
 TEST(LifeSeeds, ThatAreFixedKeepAllPromises) { run_seeds(4101); }
 TEST(LifeSeeds, OfTheCommitKeepAllPromises) { run_seeds(kFirstSeedOfCommit); }
 

@@ -23,7 +23,7 @@ constexpr int64_t kMostTurns = 2'000'000;
 
 thread_local World* the_world = nullptr;
 
-// So long a peer may be silent before the others say so.
+// A peer may be silent for so long before the others say so.
 double silence(const LifeCase& from) { return 1.25 * from.peer_timeout; }
 
 }  // namespace
@@ -314,8 +314,8 @@ void World::write_end(Process& process, int signal, bool was_killed) {
 
 // --- what stands in the engine's place ----------------------------------------------------------
 
-// As a backend waits, for a while at a time or until the deadline. A failure that another rank told
-// ends it, whatever its code is.
+// Waits as a backend does, for a while at a time or until the deadline. A failure that another rank
+// told ends it, whatever its code is.
 void World::await_address(Store& store, const Membership& membership, int peer) {
   while (true) {
     const auto slice = case_.slice > 0 ? Deadline::after(case_.slice) : membership.deadline;
@@ -377,7 +377,7 @@ void World::connect(CommunicatorState& state) {
                       ? membership.members[static_cast<size_t>(rank)].rank
                       : rank;
     record.text = error.what();
-    // What it had connected is closed, also to ranks that count this attempt as a success.
+    // Its connections are closed, also to ranks that count this attempt as a success.
     abandoned_.insert({membership.path, options.rank});
     if (const auto link = links_.find(membership.path); link != links_.end())
       break_link(link->second, options.rank, ErrorCode::peer_left);
@@ -417,8 +417,8 @@ void World::break_link(Link& link, int rank, ErrorCode code) {
   for (auto* task : link.waiting) fibers_.wake(*task);
 }
 
-// What ended the communicator, as this rank knows it. Of itself it hears nothing: then another rank
-// has left it.
+// Says what ended the communicator, as this rank knows it. A rank never hears its own end: it hears
+// that another rank has left it.
 std::optional<Error> World::heard(const Link& link, int rank) const {
   if (!link.cause || const_cast<Fibers&>(fibers_).now() < link.hears[static_cast<size_t>(rank)])
     return {};

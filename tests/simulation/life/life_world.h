@@ -50,10 +50,10 @@ class World {
   LifeRecord run();
   const std::string& trace() const { return trace_; }
 
-  // For what stands in the engine's place.
+  // The stand-in for the engine calls these.
   static World& current();
   std::shared_ptr<Store> store() { return store_.client(); }
-  /// As make_engine() of the shipped bootstrap.cc. Calls of one attempt.
+  /// Does what make_engine() of the shipped bootstrap.cc does, within one attempt.
   void connect(simulated::CommunicatorState& state);
   std::optional<Error> heard(const Link& link, int rank) const;
   void leave(Link& link, int rank);

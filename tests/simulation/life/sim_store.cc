@@ -11,9 +11,9 @@ namespace tutti::simulation {
 
 namespace {
 
-// So long after its limit a call still waits for the answer (see Store::until).
+// A call waits for the answer for so long after its limit (see Store::until).
 constexpr double kGrace = 0.5;
-// Of a store that looks again and again.
+// The times between the looks of a store that looks again and again.
 constexpr double kFirstLook = 0.0005, kLongestLook = 0.02;
 
 Error is_gone() { return Error(ErrorCode::unavailable, "the store does not answer"); }

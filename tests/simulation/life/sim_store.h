@@ -26,11 +26,11 @@ class SimStore {
       : fibers_(fibers), terms_(terms), random_(seed, 78) {}
   SimStore(const SimStore&) = delete;
 
-  /// For any task.
+  /// A client for any task.
   std::shared_ptr<Store> client() { return client(Deadline::never()); }
-  /// Until then each way takes so much longer.
+  /// Each way takes so much longer until then.
   void be_slow(Fibers::Time until, double seconds) { slow_until_ = until, slow_by_ = seconds; }
-  /// From now on nobody gets an answer.
+  /// Nobody gets an answer from now on.
   void end();
   /// Is told of each call before it is made; for faults that come at a call.
   std::function<void(Fibers::Task&)> on_call;

@@ -69,7 +69,7 @@ class Net {
   std::vector<std::string> broken_promises;
   /// The faults that met something, and when the first message got a wrong byte.
   FaultKinds faults;
-  /// What was done in shared memory.
+  /// Counts what was done in shared memory.
   Sights sights;
   std::optional<Time> damaged;
 

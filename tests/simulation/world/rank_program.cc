@@ -496,8 +496,8 @@ void SimRank::allocate(size_t bytes) {
   });
 }
 
-// What lay there is looked at a last time, or stays for what is not over here, or with an error:
-// then peers may still be at it.
+// Looks a last time at what lay there. The memory stays while an operation in it is not over, or
+// ended with an error: then peers may still be at it.
 void SimRank::let_go_of(std::shared_ptr<Region> memory) {
   const auto lies_in = [&](const std::byte* at) {
     return at >= memory->data() && at < memory->data() + memory->bytes();

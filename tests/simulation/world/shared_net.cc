@@ -12,7 +12,7 @@ Geometry geometry_of(const World& world) {
   return {world.chunk_bytes, world.one_shot_bytes, world.in_place_bytes};
 }
 
-/// What goes over links, of which it is known whether it would let its rank sleep.
+/// The backend over links, which says whether it would let its rank sleep.
 class RestBackend final : public Backend {
  public:
   explicit RestBackend(std::unique_ptr<Backend> inner) : inner_(std::move(inner)) {}
@@ -64,7 +64,8 @@ class MemoryBackend final : public Backend {
     sleeps_unrung_ = false;
     on_wake_();
   }
-  /// Before anything moves: a rank that armed, and was not rung, has nothing to do in memory.
+  /// Looks before anything moves whether a rank that armed, and was not rung, has nothing to do in
+  /// memory.
   void wakes() {
     if (!std::exchange(sleeps_unrung_, false)) return;
     if (!inner_->arm() && rest_.lets_sleep())

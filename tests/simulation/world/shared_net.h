@@ -11,9 +11,9 @@ namespace tutti::simulation {
 
 class MemoryBackend;
 
-/// What lies between the ranks of the shared tier: the links of a StreamNet, and memory that all
-/// reach. The backend over it is the shipped one, with its queues of chunks and its pairs; what a
-/// Geometry of small numbers cuts into many chunks are small tensors.
+/// The ranks of the shared tier have the links of a StreamNet between them, and memory that all
+/// reach. The backend over it is the shipped one, with its queues of chunks and its pairs. A
+/// Geometry of small numbers cuts small tensors into many chunks.
 ///
 /// A rank that has armed is woken by its links, and by a peer that rings it. What it could do in
 /// shared memory although nobody has rung it is a broken promise.

@@ -33,7 +33,7 @@ class SimRegion final : public Region {
   std::byte* const data_;
 };
 
-/// What its peers can read when it is gone.
+/// Memory that its peers can still read when it is gone.
 class KeptRegion final : public Region {
  public:
   KeptRegion(std::shared_ptr<SimHeap> heap, size_t bytes)
@@ -114,7 +114,7 @@ void SimHeap::give_back(const std::byte* data) {
 }
 
 uint64_t SimHeap::place_of(const std::byte* data, size_t bytes) const {
-  // What the ranks tell each other lies in the first block, and no operation's elements.
+  // The first block has what the ranks tell each other, and no elements of an operation.
   for (size_t i = 1; i < blocks_.size(); ++i) {
     const auto& block = blocks_[i];
     const auto* begin = block.data.get();

@@ -11,7 +11,7 @@
 
 namespace tutti::simulation {
 
-/// What one simulated rank shares: plain memory of this process. Nothing of it is used twice, so
+/// The memory that one simulated rank shares, of this process. Nothing of it is used twice, so
 /// that a peer which still writes where memory was given back is found.
 class SimHeap {
  public:
@@ -19,7 +19,7 @@ class SimHeap {
   explicit SimHeap(size_t first);
   /// Zeroed, at a page.
   std::byte* take(size_t bytes);
-  /// From now on something else is there, and stays.
+  /// Something else is there from now on, and stays.
   void give_back(const std::byte* data);
   std::byte* first() const { return blocks_.front().data.get(); }
   /// SharedMemory::kNowhere: it is not in memory that is taken.

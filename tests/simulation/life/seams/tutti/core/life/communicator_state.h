@@ -1,4 +1,4 @@
-// What core/life/membership.cc sees in place of the communicator's state and engine: the simulated
+// core/life/membership.cc sees this in place of the communicator's state and engine: the simulated
 // world, in which ranks connect through the store alone. The file is compiled for the simulation
 // once more, with this header before the shipped one of this name.
 #pragma once
@@ -28,7 +28,7 @@ class SplitBackend {
   const bool meets_;
 };
 
-/// What a rank knows of a communicator that it is in, until it leaves.
+/// A rank knows this of a communicator that it is in, until it leaves.
 class Engine {
  public:
   Engine(simulation::World& world, simulation::Link& link, int rank, Context context);
@@ -75,7 +75,7 @@ namespace tutti {
 using simulated::CommunicatorState;
 using simulated::Engine;
 
-/// As in core/life/bootstrap.h; the store is the world's.
+/// The functions of core/life/bootstrap.h. The store is the world's.
 Membership join_job(const Options& options);
 
 }  // namespace tutti
