@@ -60,6 +60,7 @@ template <class Sync>
 struct alignas(128) ProgressLineOf {
   typename Sync::template Atomic<uint64_t> out{0};  // one more than the last chunk with a result
   typename Sync::template Atomic<uint64_t> retired{0};
+  typename Sync::template Atomic<uint64_t> given_up{0};  // one more than the first such chunk
 };
 using ProgressLine = ProgressLineOf<Threads>;
 
@@ -76,12 +77,14 @@ using ProgressLine = ProgressLineOf<Threads>;
 ///   it is retired      once its rank has told that it is drained: with the next word of the rank
 ///                      to its peers, or by publish_retired()
 ///
-///   the ring:  flowing --stop_at(chunk)--> stopped at that chunk --begin_epoch--> flowing
+///   the ring:  flowing --give_up(chunk)--> stopped at that chunk --begin_epoch--> flowing
 ///              flowing, stopped --abort--> aborted, for good
 ///
 /// Nothing from the chunk on at which the ring is stopped is filled, reduced or drained; what was
-/// before goes on. Every word has one writer; numbers only grow. One thread at a time, except
-/// abort(), which any thread may call.
+/// before goes on. The peers neither reduce nor drain what a rank gave up, because its program may
+/// change the memory that they read. Every word has one writer; numbers only grow, except that a
+/// rank may give up an earlier chunk, too. One thread at a time, except abort(), which any thread
+/// may call.
 template <class Sync, size_t kSlotCount = 4>
 class alignas(64) ChunkRingOf {
  public:
@@ -134,11 +137,18 @@ class alignas(64) ChunkRingOf {
   }
   /// The ring is empty and flows again, from this chunk on. All ranks have left what was before.
   void begin_epoch(uint64_t first) {
-    retired_ = end_ = filled_ = reduced_ = drained_ = told_retired_ = first;
+    first_ = retired_ = end_ = filled_ = reduced_ = drained_ = told_retired_ = first;
     for (auto& peer : peers_) peer.retired = first;
     stopped_at_ = kNever;
   }
-  void stop_at(uint64_t chunk) { stopped_at_ = std::min(stopped_at_, chunk); }
+  /// This rank leaves undone what begins with this chunk. After the return its program may change
+  /// the memory that its peers read in place.
+  void give_up(uint64_t chunk) {
+    if (chunk >= stopped_at_) return;
+    stopped_at_ = chunk;
+    own_progress_->given_up.store(chunk + 1, std::memory_order_release);
+    Sync::fence();
+  }
   void abort() { aborted_.store(true); }
   bool is_aborted() const { return aborted_.load(std::memory_order_relaxed); }
 
@@ -149,7 +159,8 @@ class alignas(64) ChunkRingOf {
   }
   bool can_fill() { return filled_ != end_ && filled_ < stopped_at_ && has_free_slot(); }
   bool can_reduce() const {
-    return reduced_ != filled_ && reduced_ < stopped_at_ && all_filled(reduced_);
+    return reduced_ != filled_ && reduced_ < stopped_at_ && all_filled(reduced_) &&
+           !is_given_up(reduced_);
   }
   bool can_drain() const {
     return drained_ != reduced_ && drained_ < stopped_at_ && all_reduced(drained_);
@@ -167,6 +178,14 @@ class alignas(64) ChunkRingOf {
   /// Whether a rank has not come to this chunk.
   bool lacks(size_t rank, uint64_t chunk) const {
     return line(rank, chunk).in.load(std::memory_order_acquire) <= chunk;
+  }
+  /// Whether a rank gave up this chunk in this epoch. Looked at after a peer's memory was read, so
+  /// that what its program changed there is never taken for its input.
+  bool is_given_up(uint64_t chunk) const {
+    for (const auto& peer : peers_)
+      if (peer.progress->given_up.load(std::memory_order_acquire) - 1 - first_ <= chunk - first_)
+        return true;
+    return false;
   }
 
   /// Whether all ranks told the same operation with this chunk, which all have filled.
@@ -260,7 +279,7 @@ class alignas(64) ChunkRingOf {
   bool all_reduced(uint64_t chunk) const {
     for (const auto& peer : peers_)
       if (peer.progress->out.load(std::memory_order_seq_cst) <= chunk) return false;
-    return true;
+    return !is_given_up(chunk);
   }
   // This rank reads what all ranks told with a chunk, from when all have filled it until it is
   // drained.
@@ -295,6 +314,7 @@ class alignas(64) ChunkRingOf {
   // --- the next cache line ---
   uint64_t stopped_at_ = kNever;  // kNever: the ring flows
   uint64_t told_retired_ = 0;
+  uint64_t first_ = 0;  // chunk of this epoch
   uint64_t messages_ = 0;
   const SleepLines sleepers_;
   const size_t rank_;

@@ -294,9 +294,7 @@ void Pipeline::retire_finished() {
 bool Pipeline::progress() {
   if (operations_.empty()) return false;
   if (ring_.is_aborted()) {
-    for (auto* run : operations_) run->state = OperationState::failed;
-    operations_.clear();
-    ring_.stop_at(0);
+    fail_all({});
     return true;
   }
   // Bounded, so that the thread that drives looks at other things now and then.
@@ -315,12 +313,7 @@ bool Pipeline::progress() {
     }
   } catch (const Error& error) {
     // A peer's memory cannot be reached: nothing of this queue can go on.
-    for (auto* run : operations_) {
-      run->why = error;
-      run->state = OperationState::failed;
-    }
-    operations_.clear();
-    ring_.stop_at(0);
+    fail_all(error);
     return true;
   }
   if (!moved && ring_.publish_retired()) {
@@ -328,6 +321,15 @@ bool Pipeline::progress() {
     moved = true;
   }
   return moved;
+}
+
+void Pipeline::fail_all(const std::optional<Error>& why) {
+  ring_.give_up(operations_.front()->begin);
+  for (auto* run : operations_) {
+    run->why = why;
+    run->state = OperationState::failed;
+  }
+  operations_.clear();
 }
 
 // Small operations are over with their middle stage, and those that the ranks do not want.
@@ -346,7 +348,7 @@ void Pipeline::forget(Call& run) {
   const auto found = std::find(operations_.begin(), operations_.end(), &run);
   if (found == operations_.end()) return;
   operations_.erase(found);
-  ring_.stop_at(run.begin);
+  ring_.give_up(run.begin);
 }
 
 std::vector<int> Pipeline::missing() const {

@@ -3,12 +3,14 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "tutti/backends/shared/cache_choice.h"
 #include "tutti/backends/shared/chunk_ring.h"
 #include "tutti/backends/shared/shared_memory.h"
+#include "tutti/base/error.h"
 #include "tutti/collectives/executor.h"
 #include "tutti/kernels/reduce.h"
 
@@ -152,6 +154,7 @@ class Pipeline {
     return [this] { return ends_when_reduced(); };
   }
   void retire_finished();
+  void fail_all(const std::optional<Error>& why);
   void forget(Call& run);
 
   const int rank_;

@@ -22,6 +22,7 @@ struct Block {
   std::array<Ring::Line, kSlots> lines;
   Ring::Progress progress;
   std::array<uint64_t, kSlots> inputs{}, results{};
+  Atomic<uint64_t> element{1};  // of its program, in memory that the peer reads in place
   SleepLineOf<Explored> sleeper;
   Bell bell;
 };
@@ -82,6 +83,9 @@ class Rank {
   void ring_peer() { peer().bell.ring(); }
   /// This rank tells `subject` with its chunks, beside their elements.
   void say(uint64_t subject) { subject_ = subject; }
+  /// Reduces the peer's element from here on; `seen` holds it.
+  void read_in_place() { reads_in_place_ = true; }
+  uint64_t seen = 0;
   bool is_disagreement = false;
 
  private:
@@ -117,6 +121,7 @@ class Rank {
       Explored::reads(&input);
       require(input == chunk + 1, "the input of another chunk is reduced");
     }
+    if (reads_in_place_) seen = peer().element.load(kRelaxed);
     if (chunk == short_chunk_) {
       require(ring_.drained() == chunk, "a chunk is over before the one ahead of it");
       ring_.finish_reduced();
@@ -142,6 +147,7 @@ class Rank {
   Ring ring_;
   uint64_t short_chunk_ = ~uint64_t{0};
   uint64_t subject_ = 0;
+  bool reads_in_place_ = false;
 };
 
 struct TwoRanks {
@@ -241,10 +247,10 @@ TEST(ChunkRingModel, AStoppedRingBeginsAnew) {
     auto& rank = two.rank(number);
     rank.ring().extend(3);
     if (number == 0) {
-      rank.ring().stop_at(1);
+      rank.ring().give_up(1);
     } else {
       rank.drive([&] { return two.has_left[0].load(); });
-      rank.ring().stop_at(1);
+      rank.ring().give_up(1);
     }
     rank.drive([&] { return rank.ring().drained() >= 1; });
     if (number == 0)
@@ -254,6 +260,27 @@ TEST(ChunkRingModel, AStoppedRingBeginsAnew) {
     rank.ring().extend(3);
     rank.drive();
     require(rank.ring().drained() == kSecondEpoch + 3, "a queue that began anew stands still");
+  });
+}
+
+// Rank 0 has reduced the chunk when it gives it up, and changes its memory. Rank 1 may be about to
+// reduce that.
+TEST(ChunkRingModel, WhatWasChangedAfterItWasGivenUpIsNoInput) {
+  expect_sound([](TwoRanks& two, size_t number) {
+    auto& rank = two.rank(number);
+    rank.read_in_place();
+    rank.ring().extend(1);
+    if (number == 0) {
+      rank.drive([&] { return rank.ring().reduced() == 1; });
+      rank.ring().give_up(0);
+      two.blocks[0].element.store(2, kRelaxed);
+      two.has_left[0].store(true);
+      rank.ring_peer();
+    } else {
+      rank.drive([&] { return two.has_left[0].load(); });
+      require(rank.ring().drained() == 0 || rank.seen == 1,
+              "an operation ends well with what was changed after it was given up");
+    }
   });
 }
 

@@ -496,17 +496,15 @@ void SimRank::allocate(size_t bytes) {
   });
 }
 
-// Looks a last time at what lay there. The memory stays while an operation in it is not over, or
-// ended with an error: then peers may still be at it.
+// Looks a last time at what lay there. The memory stays while an operation in it is not over.
 void SimRank::let_go_of(std::shared_ptr<Region> memory) {
   const auto lies_in = [&](const std::byte* at) {
     return at >= memory->data() && at < memory->data() + memory->bytes();
   };
   bool is_needed = false;
   for (auto& use : uses_) {
-    const bool is_settled = use.is_over && record_of(use).error_code == 0;
-    is_needed |= !is_settled && (lies_in(use.in) || lies_in(use.out));
-    if (!is_settled || !lies_in(use.out)) continue;
+    is_needed |= !use.is_over && (lies_in(use.in) || lies_in(use.out));
+    if (!use.is_over || !lies_in(use.out)) continue;
     if (!std::equal(use.final_out.begin(), use.final_out.end(), use.out))
       record_of(use).touched_after_end = true;
     use.out = nullptr;
