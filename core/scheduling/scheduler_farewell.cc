@@ -60,13 +60,14 @@ const Departure* Scheduler::departure_that_dooms(const Run& run) const {
 }
 
 const Error* Scheduler::departure_that_ends(const Entry& entry) const {
+  const auto error_of = [](const Departure* departure) {
+    return departure == nullptr ? nullptr : &departure->error;
+  };
   const auto& signature = entry.request.signature;
+  if (entry.request.join) return error_of(departure_that_ends_join(join_.count + 1));
   // If rank 0 left, another rule ends the operation: all that rank 0 would have to answer fails.
-  const auto* departure = entry.request.join ? departure_that_ends_join(join_.count + 1)
-                          : is_pair(signature.kind)
-                              ? peers_.departure_of(static_cast<int>(signature.root))
-                              : peers_.first();
-  return departure == nullptr ? nullptr : &departure->error;
+  return error_of(is_pair(signature.kind) ? peers_.departure_of(static_cast<int>(signature.root))
+                                          : peers_.first());
 }
 
 const Departure* Scheduler::departure_that_ends_join(uint64_t number) const {
