@@ -72,7 +72,7 @@ TEST(MovedRun, AnInputAtAnotherRowOfTheOutputIsKeptApart) {
 // Its output has no rows and no bytes, so the memory in front of its input is a likely place for
 // it.
 TEST(MovedRun, ARankThatOnlyGivesToAGatherGivesItsInputItself) {
-  constexpr int kSize = 3, kRank = 1;
+  constexpr int kSize = 3, kRank = 2;
   Remembers backend(std::move(test::make_backends(find_backend("memory"), 1)[0]));
   RegionPool pool(backend);
   std::vector<float> memory{0, 0, 1, 1};
