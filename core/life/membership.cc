@@ -227,6 +227,7 @@ std::shared_ptr<CommunicatorState> shrink(const CommunicatorState& parent, Deadl
   Survivors::Terms terms{.own = own, .settle = std::max(1.0, parent.options.peer_timeout)};
   for (const auto& place : parent.engine->context().places)
     terms.launched.push_back({place.world_rank, place.incarnation});
+  terms.first_ranks = parent.first_ranks;
   if (const int gone = parent.engine->gone_rank(); gone >= 0 && gone != own)
     terms.given_up.insert(gone);
   parent.options.observe("shrink");
@@ -243,6 +244,7 @@ std::shared_ptr<CommunicatorState> shrink(const CommunicatorState& parent, Deadl
                                 end_during_shrink(parent, members));
         state->path = parent.path;
         state->epoch = survivors.epoch();
+        state->first_ranks = survivors.first_ranks();
         // What was under way on the parent has ended for all that are left.
         survivors.connected(splits_path(parent));
         return state;
