@@ -10,6 +10,7 @@
 
 #include "tutti/base/standard_streams.h"
 #include "tutti/base/text.h"
+#include "tutti/core/life/attempt.h"
 #include "tutti/core/life/communicator_state.h"
 #include "tutti/core/life/rounds.h"
 #include "tutti/core/life/survivors.h"
@@ -249,6 +250,8 @@ std::shared_ptr<CommunicatorState> shrink(const CommunicatorState& parent, Deadl
         survivors.connected(splits_path(parent));
         return state;
       } catch (const Error& error) {
+        const bool is_forgotten = dynamic_cast<const ForgottenAttempt*>(&error) != nullptr;
+        if (is_forgotten && !deadline.passed()) continue;  // the next epoch says who went on
         const auto seen = as_seen_from(members, "shrink", error);
         if (error.rank() < 0 || seen.rank() == own) throw seen;
         survivors.not_connected(error);
