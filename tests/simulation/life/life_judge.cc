@@ -149,9 +149,11 @@ class Judge {
       return had_store_trouble(call.ended) ? std::nullopt
                                            : std::optional<std::string>("the store is there");
     if (!is_any && !had_store_trouble(call.ended)) return "nothing has happened";
-    // The part of a communicator that ended because of a rank of another part names none.
-    if (call.rank < 0 && call.kind == Kind::split && call.code != ErrorCode::timeout && is_any)
-      return {};
+    // The part of a communicator that ended because of a rank of another part names none. Its ranks
+    // hear that of each other, with the words of the parent's end, before their own engines know of
+    // it. A timeout may have ended the parent; one of the part itself has other words and a rank.
+    const bool is_of_parent = call.code != ErrorCode::timeout || call.text.ends_with(" is lost");
+    if (call.rank < 0 && call.kind == Kind::split && is_of_parent && is_any) return {};
     if (call.rank < 0) return "it names no rank";
     // The others told the end of the one that this process replaces just when it came; it calls
     // again with them.
