@@ -157,11 +157,13 @@ void Attempt::fail(const Error& error) {
   if (const auto* forgotten = dynamic_cast<const ForgottenAttempt*>(&error))
     throw ForgottenAttempt(*forgotten);
   const bool blames = error.rank() >= 0 && error.rank() != options_.rank;
-  if (blames) {
+  // Some waits of backends for another rank's key say only that the deadline has passed.
+  const bool was_late = is_own_deadline(error);
+  if (blames || was_late) {
     const bool saw_end =
         error.code() == ErrorCode::peer_lost || error.code() == ErrorCode::unavailable;
     try {
-      if (is_own_deadline(error)) throw_if_forgotten();
+      if (was_late) throw_if_forgotten();
       const auto patience = Deadline::after(saw_end ? kPatienceForCauses : 0);
       do {
         look();

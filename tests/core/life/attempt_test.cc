@@ -273,21 +273,42 @@ TEST_F(ForgottenAttemptTest, WhileItWaitsUntilAllAreConnected) {
   expect_forgotten(std::move(connecting));
 }
 
-// A backend waits for keys of the other rank, which are gone. Nobody is told of it.
+// A backend waits for a key of the other rank, which is gone, and may name that rank or none.
+// Nobody is told of it.
 TEST_F(ForgottenAttemptTest, WhileItConnects) {
-  come_as_rank_one();
-  const auto attempt = Attempt::begin(rank(0, 2), membership_);
-  attempt->meet();
-  forget();
-  auto failing = std::async(std::launch::async, [&] {
-    try {
-      attempt->store()->get("address/1", membership_.deadline);
-    } catch (const Error& error) {
-      attempt->fail(Error(error).with_rank(1));
-    }
-  });
-  expect_forgotten(std::move(failing));
-  EXPECT_FALSE(store_->try_get("job/part/attempt/failure"));
+  for (const int named : {1, -1}) {
+    membership_.deadline = Deadline::after(0.4);
+    come_as_rank_one();
+    const auto attempt = Attempt::begin(rank(0, 2), membership_);
+    attempt->meet();
+    forget();
+    auto failing = std::async(std::launch::async, [&] {
+      try {
+        attempt->store()->get("address/1", membership_.deadline);
+      } catch (const Error& error) {
+        attempt->fail(Error(error).with_rank(named));
+      }
+    });
+    expect_forgotten(std::move(failing));
+    EXPECT_FALSE(store_->try_get("job/part/attempt/failure"));
+  }
+}
+
+// A death that nobody has told yet is why a key does not come.
+TEST_F(AttemptTest, ADeathIsTheCauseOfAWaitThatNamesNoRank) {
+  Membership membership;
+  membership.root = store_;
+  membership.path = "job/0";
+  membership.deadline = Deadline::after(0);
+  store_->set("job/0/" + Attempt::place_key(0), "a place");
+  append_death(*store_, {.who = {.rank = 1}, .pid = 4711, .signal = 9, .host = "somewhere"});
+  const auto attempt = Attempt::begin(rank(0, 3), membership);
+  try {
+    attempt->fail(Error(ErrorCode::timeout, "no rank set a key before the deadline"));
+  } catch (const Error& error) {
+    EXPECT_EQ(error.rank(), 1);
+    EXPECT_THAT(error.what(), HasSubstr("rank 1 (host somewhere, pid 4711) was killed"));
+  }
 }
 
 // Rank 1 was counted, and its place went before this rank came.
