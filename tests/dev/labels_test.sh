@@ -12,7 +12,7 @@ fail() {
 }
 
 # Jobs write labels as '^label$' or '^(label|other)$'.
-mapfile -t used < <(grep -ohE "'\^[a-z_()|]+\\$'" "$root/dev" | tr -cs 'a-z_' '\n' | grep . | sort -u)
+mapfile -t used < <(grep -ohE "'\^[a-z_()|]+\\$'" "$root"/tools/dev/*.sh | tr -cs 'a-z_' '\n' | grep . | sort -u)
 [[ ${#used[@]} -gt 5 ]] || fail "the jobs select tests by no labels"
 for label in "${used[@]}"; do
   if [[ " ${lacking[*]} " == *" $label "* ]]; then
@@ -25,10 +25,10 @@ for label in "${used[@]}"; do
 done
 
 while read -r label; do
-  [[ " ${used[*]} " == *" $label "* ]] || fail "tests are labelled $label, which dev does not know"
+  [[ " ${used[*]} " == *" $label "* ]] || fail "tests are labelled $label, which no job of tools/dev knows"
 done < <(ctest --test-dir "$build" --print-labels 2>/dev/null | sed -n 's/^  //p')
 
 ! ctest --test-dir "$build" -N 2>&1 | grep '^labels: no case' || fail "tests/CMakeLists.txt says what tutti_cases() wants"
 
 # A name of a test in a job would be a rule that nobody sees beside the test.
-! grep -nE -- " -[RE] ('|\"[^\"$]*\")" "$root/dev" "$root/.ci/run" || fail "the above selects tests by their names"
+! grep -nE -- " -[RE] ('|\"[^\"$]*\")" "$root"/tools/dev/*.sh "$root/.ci/run" || fail "the above selects tests by their names"
