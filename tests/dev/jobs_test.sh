@@ -12,7 +12,7 @@ refused() { # what the refusal says, what ./dev is given...
 ! ./dev nonsense 2>"$scratch/output" || fail "nonsense is no job"
 read -ra jobs < <(sed 's/.*there are: //; s/ (.*//' "$scratch/output")
 [[ ${#jobs[@]} -gt 10 ]] || fail "it named no jobs: $(cat "$scratch/output")"
-refused 'there is no job "nonsense"; there are: demo test build' nonsense
+refused 'there is no job "nonsense"; there are: demo test sanitize' nonsense
 
 ./dev >"$scratch/usage"
 ./dev --help | diff "$scratch/usage" - || fail "--help says something else than ./dev alone"
@@ -30,7 +30,7 @@ for script in tools/dev/*.sh; do
   [[ ! -x $script || " ${jobs[*]} " == *" ${name//_/-} "* ]] || fail "./dev does not list $script"
 done
 
-for job in build package wheel format abi docs check; do
+for job in sanitize summary build package wheel format abi docs check; do
   refused "$job takes no arguments, and was given: nonsense" "$job" nonsense
 done
 refused 'test takes --full, --torch, --torch --smoke or nothing, and was given: --nonsense' test --nonsense

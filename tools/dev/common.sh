@@ -182,6 +182,10 @@ look_for_libtorch() {
   libtorch=-DTUTTI_TORCH=OFF
 }
 
+# The sanitizers of every day go without LibTorch, into which they do not look. When CI goes on with
+# `./dev sanitize`, `./dev test` has the first of these builds made beside its tests.
+sanitized=("${every_day[@]}" -DTUTTI_TORCH=OFF)
+
 # --- tests: labels alone say which of them run (tests/CMakeLists.txt) ------------------------------
 
 reports=build/reports
