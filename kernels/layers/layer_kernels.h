@@ -79,8 +79,9 @@ class LayerKernels {
                                             const TensorView& weight_gradient,
                                             const TensorView& bias_gradient) = 0;
 
-  /// Max pooling remembers where each maximum stood: a u8 tensor of this many bytes goes from
-  /// forward to backward. 0 where nothing is remembered.
+  /// Returns the bytes of the u8 workspace that pooling_forward() fills and pooling_backward()
+  /// reads, in which max pooling records the position of each maximum. It is 0 if nothing is
+  /// recorded.
   virtual int64_t pooling_workspace_bytes(const PoolingOptions& options, const Shape& input) = 0;
   virtual void pooling_forward(const PoolingOptions& options, const ConstTensorView& input,
                                const TensorView& output, const TensorView& workspace) = 0;

@@ -13,8 +13,8 @@ namespace {
 float sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
 
 // Computes one element of a step and returns its hidden value. `in` and `hidden` are its gates,
-// `kept` receives what backward needs; their values are `width` apart. `before` is the element's
-// previous state.
+// `kept` receives what backward needs; their values are `width` apart. `before` is the cell (lstm)
+// or the hidden value (gru) before the step.
 float lstm_element(const float* in, const float* hidden, int64_t width, float before, float* kept) {
   const float input = sigmoid(in[0] + hidden[0]), forget = sigmoid(in[width] + hidden[width]),
               candidate = std::tanh(in[2 * width] + hidden[2 * width]),
@@ -38,9 +38,9 @@ float gru_element(const float* in, const float* hidden, int64_t width, float bef
   return (1 - update) * candidate + update * before;
 }
 
-// Backward of lstm_element(). `dy` is the gradient of the hidden value. `carried` is that of the
-// cell, which is passed on to the previous step. Returns the part of dy that goes directly to the
-// previous hidden value.
+// Computes the gradients of an element's gates from `dy`, the gradient of its hidden value.
+// `carried` is the gradient of the cell, which is passed on to the previous step. Returns the part
+// of dy that reaches the previous hidden value directly, which for lstm is 0.
 float lstm_slopes(const float* kept, int64_t width, float before, float dy, float& carried,
                   float* in, float* hidden) {
   const float input = kept[0], forget = kept[width], candidate = kept[2 * width],

@@ -64,7 +64,7 @@ void TensorPool::give_back(Block block) {
   used_bytes_ -= block.bytes;
   unused_.emplace(block.bytes, block.memory);
   unused_bytes_ += block.bytes;
-  // Frees the largest blocks first when sizes fall out of use.
+  // Blocks of sizes that are no longer requested accumulate, so the largest are freed first.
   while (unused_bytes_ > most_used_bytes_) {
     const auto last = std::prev(unused_.end());
     unused_bytes_ -= last->first;
