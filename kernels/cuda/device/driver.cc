@@ -10,7 +10,7 @@ namespace tutti::cuda {
 
 namespace {
 
-// 12.0 is younger than today's forms of all these functions.
+// The current versions of all these functions are older than 12.0.
 constexpr unsigned kVersion = 12000;
 
 template <class Function>
