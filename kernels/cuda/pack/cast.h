@@ -349,7 +349,7 @@ TUTTI_DEVICE Number scaled(const Number& number, DataType to, const Scaling& sca
   return {Number::wide, 0, to_wide(quotient) * scaling.factor, 0, 0};
 }
 
-/// Writes scale(value at `from`) to `to`. Neither address must be aligned.
+/// Writes scale(value at `from`) to `to`. Neither address needs to be aligned.
 TUTTI_DEVICE void cast_any(DataType from_type, const std::byte* from, DataType to_type,
                            std::byte* to, const Scaling& scaling) {
   const Number number = load_number(from_type, from);
