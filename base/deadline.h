@@ -19,7 +19,7 @@ class Deadline {
   }
   static Deadline at(Clock::time_point when) { return Deadline(when); }  // on the steady clock
 
-  // True if waiting longer is an error.
+  /// True if waiting longer is an error.
   bool passed() const { return !is_never() && Clock::now() >= when_; }
   bool is_never() const { return when_ == Clock::time_point::max(); }  // true if made by never()
   Clock::time_point when() const { return when_; }                     // on the steady clock

@@ -22,8 +22,8 @@ enum class DataType : uint8_t {
   u32 = 10,
   u64 = 11,
   boolean = 12,
-  // Bytes that only the program interprets (fp8, complex numbers, structs): operations that only
-  // move data accept them, reductions do not.
+  /// Bytes that only the program interprets (fp8, complex numbers, structs): operations that only
+  /// move data accept them, reductions do not.
   raw = 13,
 };
 /// Number of types.

@@ -31,7 +31,7 @@ class Shape {
   explicit Shape(const std::vector<int64_t>& extents) : Shape(std::span<const int64_t>(extents)) {}
 
   int rank() const { return rank_; }  // number of dimensions, 0 for a scalar
-  // Extent of dimension i.
+  /// Extent of dimension i.
   int64_t operator[](int i) const { return extents()[static_cast<size_t>(i)]; }
   /// Returns the extents of all dimensions.
   std::span<const int64_t> extents() const {

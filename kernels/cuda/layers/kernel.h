@@ -18,7 +18,7 @@ namespace tutti::cuda {
 
 struct NothingShared {};
 
-// The number of elements per block, if blocks have separate elements.
+/// The number of elements per block, if blocks have separate elements.
 inline constexpr int64_t kLayerElements = 4 * kThreads;
 
 TUTTI_DEVICE int64_t blocks_for(int64_t count, int64_t each) { return (count + each - 1) / each; }
