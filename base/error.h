@@ -16,7 +16,7 @@ enum class ErrorCode : int {
   peer_silent = 6,       // a rank does not answer (stopped or cut off)
   peer_left = 7,         // a rank closed its Communicator while it was needed
   closed = 8,            // used after close, or after a fork
-  authentication = 9,    // wrong job secret or foreign user
+  authentication = 9,    // wrong job secret, or another user
   version = 10,          // peers or plugins have another version
   unavailable = 11,      // a backend, device or address does not exist
   io = 12,               // the operating system reported an error

@@ -62,7 +62,7 @@ struct Problem {
   CollectiveKind kind = CollectiveKind::allreduce;  // what is computed
   int rank = 0;                                     // this rank
   int size = 1;                                     // number of ranks
-  int root = 0;                                     // the peer for send and recv
+  int root = 0;                                     // root, or peer of send and recv
   std::span<const int64_t> counts;                  // see Collective: send_counts
   std::span<const int64_t> recv_counts;             // alltoall only
   std::span<const int> hosts;  // host number of each rank; empty if all are on one host

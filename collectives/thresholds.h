@@ -30,7 +30,7 @@ struct Thresholds {
   std::optional<int64_t> one_shot_below = {};            // allreduce
   std::optional<int64_t> recursive_doubling_below = {};  // allreduce
   std::optional<int64_t> halving_doubling_below = {};    // allreduce; from this size on ring
-  /// With several hosts; kNever: treats all ranks as if each had its own host.
+  /// Applies with several hosts. kNever disables two levels.
   std::optional<int64_t> two_levels_from = {};
   bool operator==(const Thresholds&) const = default;
 };

@@ -25,7 +25,7 @@ class Progressive {
   virtual bool arm() = 0;
   /// Returns a descriptor that is readable when progress() should be called.
   virtual int descriptor() const = 0;
-  /// Fails every pending ticket and request with `error`. Never throws.
+  /// Fails everything that is pending with `error`. Never throws.
   virtual void abort(const Error& error) noexcept = 0;
 };
 

@@ -26,8 +26,8 @@ std::array<uint32_t, 4> random_block(const RandomKey& key, uint64_t block);
 /// Fills `values` with uniform numbers in [0, 1), for elements `first` onward. They have 24 bits,
 /// so that f32 represents them exactly.
 void fill_random_units(const RandomKey& key, uint64_t first, std::span<float> values);
-/// Fills `values` with standard normal numbers. Each pair of elements uses 32 bits each (Box and
-/// Muller 1958).
+/// Fills `values` with standard normal numbers. Each pair of elements is computed from two 32-bit
+/// random words (Box and Muller 1958).
 void fill_random_normals(const RandomKey& key, uint64_t first, std::span<float> values);
 /// Returns the numbers 0 to count - 1 in random order (Fisher and Yates; element i decides swap i).
 std::vector<int64_t> random_order(const RandomKey& key, int64_t count);

@@ -112,8 +112,8 @@ class DeviceRuntime {
 
   // The following functions serve memory that several ranks access.
 
-  /// Returns a text that identifies the device among all of this machine, whatever index a process
-  /// gives it (its PCI bus address).
+  /// Returns a text that identifies the device among all devices of this machine, whatever index a
+  /// process gives it (its PCI bus address).
   virtual std::string identity(Device device) = 0;
   /// Lets `from` load and store the memory of `to` from now on. Throws Error(unavailable) if the
   /// hardware cannot.

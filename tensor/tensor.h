@@ -57,7 +57,7 @@ class TensorView {
   }
 
   std::byte* data() const { return data_; }  // first byte
-  /// Returns the first element; dtype() must be T's.
+  /// Returns a pointer to the first element; dtype() must be T's.
   template <ElementType T>
   T* as() const {
     return reinterpret_cast<T*>(data_);
@@ -152,7 +152,7 @@ class Tensor {
   operator TensorView() const { return view_; }                 // borrowed
   operator ConstTensorView() const { return view_; }            // borrowed
   std::byte* data() const { return view_.data(); }              // first byte
-  /// Returns the first element; dtype() must be T's.
+  /// Returns a pointer to the first element; dtype() must be T's.
   template <ElementType T>
   T* as() const {
     return view_.as<T>();

@@ -9,8 +9,8 @@ namespace tutti {
 
 namespace {
 
-// Returns null if the kernel does not support it. The page is never unmapped, as guards may live
-// until the process ends.
+// Returns null if the kernel does not support MADV_WIPEONFORK. The page is never unmapped, as
+// guards may live until the process ends.
 std::atomic<uint32_t>* make_mark() {
   constexpr size_t kPage = 4096;
   void* page = ::mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

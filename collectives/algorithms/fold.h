@@ -21,7 +21,7 @@ class Fold {
   int core() const { return core_; }
   bool is_in_core() const { return rank_ < core_; }
 
-  /// Adds one round. Returns the beginning of this rank's operand from then on.
+  /// Adds one round. Returns where this rank's operand begins from then on.
   SlotElement fold(Builder& builder) const {
     SlotElement operand{Slot::input, 0};
     if (!is_in_core()) {

@@ -137,8 +137,9 @@ class LayerKernels {
 
   /// Batch normalisation (Ioffe and Szegedy 2015) of [batch, channels, ...] has several steps, so
   /// that the moments of several ranks can be summed between them. Moments are f64[1 + 2 *
-  /// channels]: the number of values per channel, then two sums for each channel. They are
-  /// overwritten. This first step of forward computes the sums of the values and of their squares.
+  /// channels]: the number of values per channel, then each channel's first sum, then each
+  /// channel's second sum. They are overwritten. This first step of forward computes the sums of
+  /// the values and of their squares.
   virtual void batch_norm_moments(const ConstTensorView& input, const TensorView& moments) = 0;
   /// Computes from the moments the mean and 1 / sqrt(variance + epsilon), f32[channels], and
   /// updates the running values: running = (1 - momentum) * running + momentum * (mean, or variance
@@ -220,7 +221,7 @@ class LayerKernels {
 
   /// Runs a recurrent layer over the `length` steps. `gates` [batch, length, gates * width] holds
   /// the contribution of the inputs to each gate. h denotes the hidden values before a step, which
-  /// are zero at first, and r = weight [gates * width, width] * h + bias is their contribution.
+  /// are zero at first, and r = weight [gates * width, width] * h + bias is the contribution of h.
   /// lstm: cell = sigmoid(forget) * cell + sigmoid(input) * tanh(candidate) and h = sigmoid(output)
   /// * tanh(cell), where each gate is the sum of both contributions.
   /// gru: h = (1 - u) * tanh(candidate + sigmoid(reset) * (r of the candidate)) + u * h, where u =

@@ -1,7 +1,7 @@
 // This file is compiled once per instruction set by foreach_target.h. Each step chooses the
-// instruction set at run time. A product is rounded before it is added (also because of
-// -ffp-contract=off), so that every instruction set, every lane of a vector and the tail give the
-// same bits.
+// instruction set at run time. A product is rounded before it is added (-ffp-contract=off keeps the
+// compiler from fusing them), so that every instruction set, every lane of a vector and the tail
+// give the same bits.
 #include "tutti/kernels/highway_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tutti/kernels/layers/optimizer_steps.cc"

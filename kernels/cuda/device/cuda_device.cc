@@ -219,7 +219,7 @@ void CudaDevice::give_back_word(uint64_t* word) noexcept {
   free_words_.push_back(word);
 }
 
-// --- what other ranks reach ---------------------------------------------------------------------
+// --- memory shared with other ranks -------------------------------------------------------------
 
 std::string CudaDevice::identity(Device device) {
   char place[32] = "";

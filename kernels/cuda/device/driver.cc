@@ -10,7 +10,7 @@ namespace tutti::cuda {
 
 namespace {
 
-// The current versions of all these functions are older than 12.0.
+// All of these functions have had their current signature since before 12.0.
 constexpr unsigned kVersion = 12000;
 
 template <class Function>

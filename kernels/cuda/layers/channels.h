@@ -79,8 +79,8 @@ struct BatchNormSums {
   }
 };
 
-/// Computes the moments f64[1 + 2 * channels]: the number of values per channel, then for each
-/// channel the totals of its parts' sums. The second total is multiplied by inverse_deviation.
+/// Computes the moments f64[1 + 2 * channels]: the number of values per channel, then each
+/// channel's first total, then each channel's second total times inverse_deviation.
 struct BatchNormMoments : ElementKernel {
   Channels shape;
   int64_t parts;

@@ -44,8 +44,8 @@ class Convolutions {
   static int64_t workspace_bytes(const ConvolutionPlan& plan);
   /// Returns how many of cuDNN's engines were tried until one fitted.
   static size_t tried(const ConvolutionPlan& plan);
-  /// Runs a convolution in the stream's order. The image, weight and output are passed in this
-  /// order; the pass's result replaces one of them, by its gradient in backward passes.
+  /// Runs a convolution in the stream's order. In backward passes `output` is the gradient of the
+  /// output, and the array that is written receives the gradient of the image or of the weight.
   void execute(const ConvolutionPlan& plan, const void* image, const void* weight,
                const void* output, void* workspace, cudaStream_t stream);
   size_t plans() const { return plans_.size(); }

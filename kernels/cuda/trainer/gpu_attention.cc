@@ -68,8 +68,8 @@ class AttentionParts {
   int64_t first_log(const Group& group) const {
     return (group.batch * s_.options.heads + group.head) * s_.length;
   }
-  /// Returns one of the `parts` (queries, keys, values) that are side by side in each token: number
-  /// `part`.
+  /// Returns part number `part` of the `parts` (queries, keys, values) that are side by side in
+  /// each token.
   Matrix tokens(const void* data, int64_t part, int64_t parts, const Group& group,
                 bool is_transposed = false) const {
     const int64_t row = parts * features_;
