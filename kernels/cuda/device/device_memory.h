@@ -11,7 +11,8 @@ namespace tutti::cuda {
 /// default pool, which waits for no stream and keeps freed memory.
 class DeviceMemory final : public MemorySource {
  public:
-  /// Only this object and its owner's allocations use `stream`.
+  /// Nothing keeps `stream` busy for long: only this object uses it, and its owner for work that it
+  /// waits for.
   DeviceMemory(const Driver& driver, CUcontext context, int device, bool has_pools,
                cudaStream_t stream);
 

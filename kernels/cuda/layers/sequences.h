@@ -87,7 +87,7 @@ struct ScoreRows {
   };
   int64_t blocks() const { return blocks_for(matrices * length, kRowsOfBlock); }
   TUTTI_DEVICE At at(int64_t block, int thread) const {
-    // These have 32 bits, as a grid has, because wider divisions are function calls.
+    // 32 bits suffice, because a grid has no more blocks. Wider divisions would be function calls.
     const auto row = static_cast<int32_t>(block * kRowsOfBlock + thread / kLanes);
     const auto rows = static_cast<int32_t>(length);
     const int32_t matrix = row / rows, query = row % rows;
