@@ -27,7 +27,7 @@ std::span<const Algorithm> algorithms() {
       {"hierarchical", reduce_scatter, kAnyOrder, hierarchical_reduce_scatter, kScalesSums},
       {"binomial_tree", reduce, kAnyOrder, binomial_tree_reduce},
       {"direct", reduce, kInRankOrder, direct_reduce},
-      // These reduce nothing, so that no order can be broken.
+      // These do not reduce, so they satisfy any order.
       {"ring", allgather, kInRankOrder, ring_allgather},
       {"direct", allgather, kInRankOrder, direct_allgather},
       {"bruck", allgather, kInRankOrder, bruck_allgather},
@@ -69,7 +69,7 @@ bool has_one_count(CollectiveKind kind) {
   return kind == allreduce || kind == broadcast || kind == reduce || kind == send || kind == recv;
 }
 
-// The text is made only where it is needed: small blocking calls pass here too.
+// The text is formatted only on failure, because small blocking calls pass here too.
 template <class... Args>
 void require(bool condition, const Problem& problem, fmt::format_string<Args...> wrong,
              Args&&... args) {
