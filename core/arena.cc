@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "tutti/base/text.h"
-#include "tutti/core/life/communicator_state.h"
+#include "tutti/core/calls/communicator_state.h"
 
 namespace tutti {
 

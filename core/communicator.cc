@@ -7,8 +7,8 @@
 #include <exception>
 
 #include "tutti/base/text.h"
-#include "tutti/core/life/communicator_state.h"
-#include "tutti/core/life/membership.h"
+#include "tutti/core/calls/communicator_state.h"
+#include "tutti/core/membership/membership.h"
 
 namespace tutti {
 

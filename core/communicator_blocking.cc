@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/core/calls/arguments.h"
+#include "tutti/core/calls/communicator_state.h"
 #include "tutti/core/communicator.h"
-#include "tutti/core/life/arguments.h"
-#include "tutti/core/life/communicator_state.h"
 #include "tutti/kernels/reduce.h"
 
 namespace tutti {

@@ -5,9 +5,9 @@
 
 #include <numeric>
 
+#include "tutti/core/calls/arguments.h"
+#include "tutti/core/calls/communicator_state.h"
 #include "tutti/core/communicator.h"
-#include "tutti/core/life/arguments.h"
-#include "tutti/core/life/communicator_state.h"
 
 namespace tutti {
 

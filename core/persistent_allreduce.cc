@@ -13,8 +13,8 @@
 
 #include "tutti/base/process/fork_guard.h"
 #include "tutti/base/text.h"
-#include "tutti/core/life/communicator_state.h"
-#include "tutti/core/life/persistent_offer.h"
+#include "tutti/core/calls/communicator_state.h"
+#include "tutti/core/calls/persistent_offer.h"
 #include "tutti/kernels/reduce.h"
 #include "tutti/tensor/device_flags.h"
 

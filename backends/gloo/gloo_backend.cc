@@ -15,7 +15,7 @@
 #include "tutti/backends/gloo/calls.h"
 #include "tutti/backends/gloo/mesh.h"
 #include "tutti/backends/gloo/worker.h"
-#include "tutti/backends/shared/sequencer.h"
+#include "tutti/backends/order/sequencer.h"
 #include "tutti/base/error.h"
 #include "tutti/collectives/schedule.h"
 #include "tutti/kernels/convert.h"

@@ -12,7 +12,7 @@
 #include "tutti/backends/nccl/catch_up.h"
 #include "tutti/backends/nccl/connect.h"
 #include "tutti/backends/nccl/stream_queue.h"
-#include "tutti/backends/shared/sequencer.h"
+#include "tutti/backends/order/sequencer.h"
 #include "tutti/base/error.h"
 
 // Collectives on the memory of GPUs by NCCL; host memory, control messages and liveness by our own
