@@ -43,7 +43,7 @@ std::vector<std::byte> Communicator::broadcast_made_bytes(
     std::string_view name, const std::function<std::vector<std::byte>()>& make, int root) {
   state_->check_root(name, root);
   std::vector<std::byte> all;
-  int64_t length = 0;  // -1 - n: n bytes of the reason why there are none
+  int64_t length = 0;  // -1 - n: the root failed, and n bytes give the reason
   if (rank() == root) {
     try {
       all = make();

@@ -9,8 +9,8 @@
 
 namespace tutti {
 
-/// Records how the communicator ended, for the program's threads, and wakes those that wait outside
-/// of it. The lock of the hand-over guards it.
+/// Records how the communicator ended, for the program's threads, and sets a word for each kernel
+/// that waits outside of the engine. The lock of the hand-over guards it.
 class Ending {
  public:
   /// Records the error that broke the communicator. Later errors are ignored.

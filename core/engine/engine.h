@@ -109,8 +109,8 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
   /// Frees memory of the program once no operation of this rank uses it any more. Pending
   /// operations that use it fail with Error(invalid_argument). Any thread; never blocks.
   void retire(std::unique_ptr<Region> region) noexcept;
-  /// Stores 1 in the word when this communicator is over, or at once if it already is. A thread
-  /// that waits outside of the engine polls the word. Any thread; the word is held until then.
+  /// Stores 1 in the word when this communicator is over, or at once if it already is. A kernel,
+  /// which waits outside of the engine, polls the word. Any thread; the word is held until then.
   void raise_when_over(std::shared_ptr<uint32_t> word);
   /// Makes the engine look again at everything that waits. Any thread; never blocks.
   void wake() { turns_.wake(); }
