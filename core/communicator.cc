@@ -55,7 +55,7 @@ std::vector<std::byte> Communicator::broadcast_made_bytes(
       length = -1 - static_cast<int64_t>(all.size());
     }
   }
-  // The ranks meet under the name itself.
+  // The length is sent under the name itself, so the ranks match by it.
   broadcast(name, std::span(&length, 1), root).wait();
   const int64_t count = length < 0 ? -1 - length : length;
   all.resize(static_cast<size_t>(count));

@@ -39,7 +39,7 @@ void Engine::block(std::string_view name, const Start& start) {
       return;
     }
     auto state = OperationState::done;
-    Clock::time_point since{};  // when this thread first gave its core away
+    Clock::time_point since{};  // when this thread first yielded its core
     for (int round = 0; operation && (state = operation->advance()) == OperationState::pending;
          ++round) {
       if (spin_rounds_ > 0 && round % kBlockingLooks != kBlockingLooks - 1) {

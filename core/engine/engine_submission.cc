@@ -114,7 +114,7 @@ void Engine::retire(std::unique_ptr<Region> region) noexcept {
 void Engine::stream_waits(const std::shared_ptr<WorkState>& work, StreamRef stream) {
   const auto lock = hand_over_.lock();
   if (!device_waits_.add(work, stream)) return;
-  // A plan that has both operations in one bucket is stuck. Scheduler::plan_is_stuck() recognizes
+  // A plan that has both operations in one bucket is stuck. PlanFollower::is_stuck() recognizes
   // that by the waiters of the Work, so a stream that waits counts as one. The time is stored
   // before the count.
   if (work->waiters.load(std::memory_order_relaxed) == 0)

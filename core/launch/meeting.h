@@ -4,8 +4,8 @@
 
 namespace tutti {
 
-/// Where the ranks of a job meet and with what secret, as the rank that serves the store announces
-/// it.
+/// The address at which the ranks of a job meet, and their secret, as announced by the rank that
+/// serves the store.
 struct MeetingPlace {
   std::string store;  // "tcp://10.0.0.3:4711"
   std::string secret;

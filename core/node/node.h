@@ -45,7 +45,7 @@ class Node {
   /// Replaces start() if the ranks do not meet.
   void abandon();
 
-  /// What has arrived since the last step.
+  /// The events since the last step.
   struct Batch {
     std::vector<Entry*> operations;  // in the order in which they were submitted
     std::vector<Entry*> joins;

@@ -29,7 +29,7 @@ class Overseer {
     statuses_[static_cast<size_t>(rank)] = std::move(status);
   }
 
-  /// What is pending on this rank, from the node.
+  /// The pending operations of this rank, from the node.
   struct Pending {
     const Scheduler& scheduler;
     const Coordinator* coordinator;  // null except on rank 0

@@ -44,7 +44,7 @@ class RegionPool {
 
 class PreparedPair;
 
-/// Where an operation comes from, and therefore how its ranks know that it is the same one.
+/// The source of an operation. It determines how the ranks know that they run the same one.
 struct Origin {
   enum class Kind : uint8_t {
     negotiated,  // an answer of rank 0; identified by its tag
@@ -207,7 +207,7 @@ class Run {
     std::vector<void*> ready;
     std::vector<uint64_t*> gates;
     std::vector<WorkState*> gated;       // Works whose gates these are
-    std::shared_ptr<std::byte> nothing;  // what a rank without entries packs
+    std::shared_ptr<std::byte> nothing;  // contribution of a rank without entries
     std::unique_ptr<Copying> copying;
     std::shared_ptr<const DeviceSpans> spans;
   };

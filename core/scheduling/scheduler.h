@@ -184,7 +184,7 @@ class Scheduler {
   std::vector<std::unique_ptr<Run>> idle_runs_;  // per bucket of the plan, while it does not run
   std::vector<Entry*> over_;                     // scratch
   std::vector<std::pair<Entry*, int>> doomed_;   // can never complete, because this rank left
-  // Since when doomed runs have been cancelled and still run.
+  // The time since which doomed runs are cancelled but not over.
   std::optional<Clock::time_point> cancelled_since_;
   Clock::time_point next_deadline_ = Clock::time_point::max();
 };

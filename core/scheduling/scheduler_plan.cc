@@ -104,8 +104,8 @@ std::unique_ptr<Run> Scheduler::plan_run(std::vector<Entry*> entries) {
   return Run::bucket(tag, pool_, bucket, std::move(entries), size_, device_of(bucket.key));
 }
 
-// Returns whether the tensors of the next bucket have arrived from their device, as far as it needs
-// them.
+// Returns whether everything that the next bucket takes of its tensors has arrived from their
+// device.
 bool Scheduler::next_arrived() {
   // Operations of other kinds are submitted when their whole tensor has arrived.
   if (plan_.replay().next_bucket().key.kind != CollectiveKind::allreduce) return true;

@@ -41,7 +41,8 @@ struct LearntOnce {
   std::optional<MeetingPlace> place;
   std::shared_ptr<TcpStoreServer> server;  // rank 0's, for all communicators of the process
   OwnedWhereMade<PrivateFile> file;
-  OwnedWhereMade<PmixClient> pmix;  // kept to the end: a client that left cannot come back as MPI
+  OwnedWhereMade<PmixClient>
+      pmix;  // kept to the end: once it is finalized, MPI cannot connect again
 
   // OpenSSL cleans up when the process ends, and must do so after the server ends. What is set up
   // first is taken down last.

@@ -65,10 +65,11 @@ struct Options {  // each field has an initializer, so that {.backend = "tcp"} g
   std::string backend = "auto";  // TUTTI_BACKEND: auto, what tutti-doctor lists, or shm+ucx
   // TUTTI_BACKEND_PATH: folders of plugins, a:b, searched before the one of libtutti.so
   std::string backend_path = {};
-  std::string backend_library = {};  // TUTTI_BACKEND_LIBRARY: file of the library that a plugin
-                                     // loads by itself (nccl); empty: the usual name
-  std::string nccl_config = {};      // TUTTI_NCCL_CONFIG: settings of NCCL's communicators, a=1,b=2
-  std::string algorithms = {};       // TUTTI_ALGORITHMS: score string, see Chooser
+  // TUTTI_BACKEND_LIBRARY: file of the library that a plugin loads by itself (nccl); empty: the
+  // usual name
+  std::string backend_library = {};
+  std::string nccl_config = {};  // TUTTI_NCCL_CONFIG: settings of NCCL's communicators, a=1,b=2
+  std::string algorithms = {};   // TUTTI_ALGORITHMS: score string, see Chooser
   // TUTTI_PROBE: where several hosts get the figures of their network. "auto": they use what is
   // saved, or measure and save. "always": they measure and save. "off": they use the fixed table. A
   // path: they do the same as for "auto", with this file instead of one in probe_folder.
@@ -147,9 +148,9 @@ std::vector<std::string> backend_folders(const Options& options);
 /// One line of `tutti-run --options`.
 struct OptionRow {
   std::string variable;       // TUTTI_...
-  std::string unit;           // of its value
-  std::string default_value;  // as it would be given
-  std::string value;          // as it is
+  std::string unit;           // unit of the value
+  std::string default_value;  // in the form in which it is set
+  std::string value;          // current value
   std::string source;         // "default", "environment", a launcher
   std::string meaning;        // a few words
 };

@@ -5,7 +5,7 @@
 
 namespace tutti {
 
-/// What a Communicator has done since it was made. Counters only grow.
+/// The counters of a Communicator. They only grow.
 struct Statistics {
   uint64_t operations = 0;        // Works and blocking calls that completed or failed
   uint64_t tensors = 0;           // in allreduces; a blocking call in shared memory counts as one
@@ -25,7 +25,7 @@ struct Statistics {
   uint64_t wakeups = 0;               // times the background thread woke
   uint64_t allocations = 0;           // on the data path
   uint64_t copied_bytes = 0;          // data copied into and out of the slots of shared memory
-  uint64_t caller_runs = 0;           // waits that drove the engine themselves
+  uint64_t caller_runs = 0;           // waits in which the caller drove the engine
   // Time that callers spent in wait(), and in blocking calls whose peers were so late that the
   // caller stopped spinning. (That is after some 10 us; to read the clock earlier would cost the
   // other calls too much.) If a caller drove the engine itself, its time is one of two kinds.
