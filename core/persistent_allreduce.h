@@ -18,9 +18,10 @@ namespace tutti {
 /// of ranks.
 ///
 /// It serves at most 8 ranks on one host. Each has a GPU whose memory the others reach, or the
-/// ranks are threads and share one GPU. In the second case CUDA allocates and uploads nothing while
-/// a kernel waits, so all ranks are ready before the first one launches. Rounds are matched by
-/// their number alone: all ranks launch equally often, and the rounds of one object in one order.
+/// ranks are threads and share one GPU. CUDA cannot allocate or upload on a shared GPU while a
+/// kernel waits there, so all ranks are made ready before the first one launches. Rounds are
+/// matched by their number alone: all ranks launch equally often, and the rounds of one object in
+/// one order.
 ///
 /// A rank leaves the round if its kernel has waited for another rank for Options::operation_timeout
 /// (60 s if that is 0), or if its Communicator is over. check() reports that, and nothing is

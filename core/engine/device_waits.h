@@ -20,7 +20,7 @@ class DeviceWaits {
   void find(Entry& entry) const;
   /// Records that the program has waited on the host for an operation of this name.
   void waited_on_host(const std::string& name);
-  /// Returns whether it has. The oldest names may have been forgotten.
+  /// Returns whether it has, unless that was forgotten because there were too many names.
   bool has_waited_on_host(const std::string& name) const { return on_host_.contains(name); }
 
  private:

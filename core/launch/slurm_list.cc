@@ -9,7 +9,7 @@ namespace tutti {
 namespace {
 
 constexpr size_t kMostEntries = 65'536;
-// The limit of DNS.
+// DNS limits names to this length.
 constexpr size_t kLongestHost = 255;
 
 bool is_number(std::string_view text) {

@@ -62,7 +62,8 @@ struct Entry {
   // Grows with each submission on this rank, even if `submitted` stays the same.
   uint64_t order = 0;
 
-  // Belongs to the engine's table (entry_table.h), whose mutex guards it for submissions.
+  // Belongs to the engine's table (entry_table.h). Submissions change it under the lock of the
+  // hand-over.
   bool pending = false;
   bool reuses_work = false;             // the Work is kept for the next use of the name
   bool shared = false;                  // the memory lies in a Region that the peers reach

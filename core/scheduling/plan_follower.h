@@ -119,8 +119,8 @@ class PlanFollower {
     uint64_t sequence = 0;
   };
   Place place() const;
-  /// Returns after how many steps in another order, or without a tensor of the plan, rank 0 wants a
-  /// new one.
+  /// Rank 0 replaces the plan after this many steps in another order, or without a tensor of the
+  /// plan.
   int patience() const { return patience_; }
   int beside() const { return beside_; }
 
@@ -133,7 +133,7 @@ class PlanFollower {
   State state_ = State::none;
   std::optional<Replay> replay_;
   std::optional<uint64_t> veto_seen_;  // another rank vetoes this bucket
-  std::optional<Veto> early_veto_;     // of a plan that has not begun here yet
+  std::optional<Veto> early_veto_;     // veto of a plan that has not begun here yet
   uint64_t collapsed_from_ = 0;        // buckets from here on are void
   Place last_;                         // in the previous plan
   // Answers with allreduces since the plan's last bucket was launched.

@@ -105,7 +105,8 @@ PreparedPair* PreparedPairs::on_left(int from, int64_t id, uint64_t use) {
 bool PreparedPairs::on_recall(int from, int64_t id, uint64_t use) {
   auto* pair = with_id(id);
   if (pair == nullptr) {
-    // If this rank has left the pair, it has announced already from which use on.
+    // Either this rank has left the pair and announced that, or the answer that makes the pair is
+    // still on its way.
     if (id > newest_) leave_early(id, use);
     return id > newest_;
   }

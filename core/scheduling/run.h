@@ -81,8 +81,7 @@ class Run {
   /// backend works on it.
   static std::unique_ptr<Run> bucket(uint64_t tag, RegionPool& pool, const Bucket& bucket,
                                      std::vector<Entry*> entries, int contributors, Device device);
-  /// Prepares the same operation again, with the memory of entries(), which the scheduler has
-  /// filled before.
+  /// Prepares the same operation for its next use. The scheduler has filled entries() before.
   void repeat(uint64_t tag);
   /// Makes an operation of another kind: one answer, or allgathers or reduce_scatters that share a
   /// bucket. Without `entries` this rank vetoes, and `given` is what it would send in an alltoall.
@@ -94,7 +93,8 @@ class Run {
   /// Returns whether repeat() can run it once more. Call it before finish().
   bool can_repeat() const;
 
-  /// waiting -> running. Operations that the backend packs itself go into `queue`.
+  /// waiting -> running. `queue` is the queue of Launch for buckets, for operations on a device,
+  /// and for those that the backend packs itself.
   void start(Backend& backend, uint32_t verdict, int queue, Clock::time_point now);
   /// For a pending operation on a device: when it is on its way for the first time, marks the Works
   /// whose gates it opens and returns true.

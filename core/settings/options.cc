@@ -41,8 +41,8 @@ struct LearntOnce {
   std::optional<MeetingPlace> place;
   std::shared_ptr<TcpStoreServer> server;  // rank 0's, for all communicators of the process
   OwnedWhereMade<PrivateFile> file;
-  OwnedWhereMade<PmixClient>
-      pmix;  // kept to the end: once it is finalized, MPI cannot connect again
+  // Kept to the end, since MPI cannot connect to the launcher again once it is finalized.
+  OwnedWhereMade<PmixClient> pmix;
 
   // OpenSSL cleans up when the process ends, and must do so after the server ends. What is set up
   // first is taken down last.

@@ -55,8 +55,8 @@ class TokenOf {
     }
     return (word & kHeld) == 0;
   }
-  /// A driver leaves the token, which may be free, to another thread and goes to sleep. The driver
-  /// wakes that thread first. With the mutex.
+  /// A driver leaves the token, which may be free, to another thread. The driver then wakes that
+  /// thread and goes to sleep. With the mutex.
   void step_aside() { word_.fetch_add(kOneDriver, std::memory_order_acq_rel); }
   /// Called by a driver that returned from sleep. With the mutex.
   void driver_wakes() { word_.fetch_sub(kOneDriver, std::memory_order_acq_rel); }
