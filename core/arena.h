@@ -38,9 +38,9 @@ class GradientArena {
     bool may_be_left_out = false;  // see leave_out()
   };
   /// On a device the backend must work on the device's memory (peer, nccl), and no array may be
-  /// left out. Throws Error(invalid_argument) for a name given twice, for two devices or one where
-  /// the backend does not work, for strides that leave gaps or overlap, and for an array that may
-  /// be left out of an op other than sum and average.
+  /// left out. Throws Error(invalid_argument) if a name is given twice, if arrays are on two
+  /// devices or where the backend does not work, or if strides leave gaps or overlap. It also
+  /// throws if an array may be left out and the op is neither sum nor average.
   GradientArena(Communicator& communicator, std::vector<Array> arrays,
                 const ReduceOptions& options = {});
   /// The function of an arena that applies its results instead of keeping them. Every array has a

@@ -120,7 +120,7 @@ class Communicator {
   /// memory or the same memory.
   Work allreduce(OperationName name, ConstTensorView input, TensorView output,
                  const ReduceOptions& options = {});
-  /// All or none: no member is reduced before every member is there on every rank. `group` is
+  /// All or none: the members are reduced once all of them are there on every rank. `group` is
   /// matched like a name. One Work stands for all members.
   Work grouped_allreduce(std::string_view group, std::span<const NamedTensor> tensors,
                          const ReduceOptions& options = {});
@@ -283,8 +283,8 @@ class Communicator {
   std::vector<std::byte> broadcast_bytes(std::string_view name, std::span<const std::byte> bytes,
                                          int root = 0);
   /// Does the same for bytes that `make` returns. It is called at the root only. If it throws,
-  /// every rank gets an Error(invalid_argument) with the text of that error, so that no rank waits
-  /// for bytes that cannot arrive.
+  /// every rank gets an Error(invalid_argument) with the text of that error, instead of waiting for
+  /// ever.
   std::vector<std::byte> broadcast_made_bytes(std::string_view name,
                                               const std::function<std::vector<std::byte>()>& make,
                                               int root = 0);

@@ -24,8 +24,8 @@ namespace tutti {
 /// one order.
 ///
 /// A rank leaves the round if its kernel has waited for another rank for Options::operation_timeout
-/// (60 s if that is 0), or if its Communicator is over. check() reports that, and nothing is
-/// reduced after it.
+/// (60 s if that is 0), or if its Communicator is over. check() throws then, and nothing is reduced
+/// any more.
 class PersistentAllreduce {
  public:
   /// Collective: every rank calls it with tensors of equal shapes and dtypes in the same order, and

@@ -204,7 +204,7 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
   [[gnu::cold]] void break_down() noexcept;
   void publish_statistics();
   bool pending() const { return watches_ > 0 || node_->pending(); }
-  /// True if close() was called and no batch has reported it to the node yet.
+  /// True if close() was called and no batch has announced it to the node yet.
   bool must_tell_of_close() const { return turns_.is_ending() && !batch_.closes; }
   /// Spins, then sleeps until something can move or the deadline passed.
   void rest(Deadline deadline, int& idle_rounds);

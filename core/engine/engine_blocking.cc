@@ -49,7 +49,8 @@ void Engine::block(std::string_view name, const Start& start) {
       const auto now = Clock::now();
       if (since == Clock::time_point{}) since = now;
       // If other programs occupy the cores, even a few yields take long. A thread that yields does
-      // not drive the engine and would not notice a lost rank, so time bounds the yields too.
+      // not drive the engine, so it would notice a lost rank late. Therefore time bounds the yields
+      // too.
       if (now - since < (spin_rounds_ > 0 ? kBlockingSpinning : kBlockingYielding) &&
           (spin_rounds_ > 0 || round < kBlockingYields)) {
         ::sched_yield();

@@ -15,7 +15,7 @@ struct Closing {
     telling,   // the launcher gets this rank's error before the peers may end because of it
     gathering  // the farewell is sent; rank 0 waits for the timelines of the others
   };
-  /// Closing waits no longer than this for a store that does not answer.
+  /// Closing waits at most this long for a store that does not answer.
   static constexpr Clock::duration kLongestTelling = std::chrono::seconds(1);
 
   Stage stage = Stage::telling;

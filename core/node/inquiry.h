@@ -25,7 +25,7 @@ class Inquiry {
   static constexpr Clock::duration kLongestWithoutRecord = std::chrono::milliseconds(20);
 
   int peer() const { return peer_; }
-  /// `seen` is what the link reported about its end.
+  /// `seen` describes how the link ended.
   void open(int peer, const std::string& seen, Clock::time_point now);
   /// Takes the current contents of the launcher's record.
   void on_deaths(const KnownDeaths& known, const Context& context, const Peers& peers);

@@ -26,9 +26,9 @@
 namespace tutti {
 
 /// Decides what one rank of a communicator does. It takes submitted operations, exchanges messages
-/// with the other ranks, starts operations on the backend and reports what is over. It has no
-/// thread, no lock and no clock: one caller at a time passes in the events and the time. It calls
-/// the Backend, which never waits, and the Outside.
+/// with the other ranks, starts operations on the backend and finishes those that are over. It has
+/// no thread, no lock and no clock: one caller at a time passes in the events and the time. It
+/// calls the Backend, which never waits, and the Outside.
 class Node {
  public:
   struct Ports {

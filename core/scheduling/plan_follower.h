@@ -76,8 +76,8 @@ class PlanFollower {
     return state_ == State::following && running < kMostRunning &&
            (must_veto() || (replay_->ready() && arrived()));
   }
-  /// Returns when next(), after it returned `nothing`, may return something else although nothing
-  /// arrived.
+  /// Valid after next() returned `nothing`: returns when its answer may change although nothing
+  /// arrives.
   Clock::time_point wake_at() const { return wake_at_; }
   /// Returns when a waiting thread should check whether the plan fits.
   Clock::time_point look_at() const {

@@ -72,7 +72,7 @@ class Scheduler {
   /// peer.
   const Error* departure_that_ends(const Entry& entry) const;
 
-  /// Returns whether no operation and no join of this rank waits for other ranks.
+  /// Returns whether this rank has neither a pending operation nor a pending join.
   bool idle() const {
     return runs_.empty() && outstanding_.empty() && waiting_.empty() && !plan_.holds_waiting() &&
            join_.entry == nullptr;
@@ -105,8 +105,8 @@ class Scheduler {
  private:
   static constexpr int kMostRunning = 8;  // negotiated
   void finish(Entry* entry, const Error* error) { hooks_.finish({&entry, 1}, error); }
-  /// Asks rank 0 for the join if this rank joins, has not asked yet, and has no submitted operation
-  /// that must be asked for first.
+  /// Asks rank 0 for the join if this rank joins and has not asked yet. Does nothing while an
+  /// operation must be asked for first.
   void ask_to_join();
   void send_join();
   /// Returns the departure because of which this rank's join can never complete, or null if it may.

@@ -96,7 +96,7 @@ bool Scheduler::end_what_is_doomed() {
     if (departure != nullptr) doom(run->entries(), departure->rank);
     return departure != nullptr;
   });
-  // A bucket that is not launched here is finished on no rank.
+  // A bucket that was not launched here cannot finish on any rank.
   doom(plan_.abandon(), peers_.first()->rank);
   if (join_.entry != nullptr) {
     if (const auto* departure = departure_that_ends_join())

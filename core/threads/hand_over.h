@@ -48,7 +48,7 @@ class HandOverOf {
   Door door() const { return door_.load(); }
   bool lets_in() const { return tutti::lets_in(door()); }
   void move_door(const Lock&, Door to) { door_ = to; }
-  /// Takes no lock, because it is called where not even an error could be made.
+  /// Takes no lock, because it is called after even making an error has failed.
   void break_door() { door_ = Door::broken; }
   /// Called when the program closes its communicator. Returns false if it had done so before.
   bool close(const Lock&) {

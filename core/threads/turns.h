@@ -113,9 +113,9 @@ class TurnsOf {
   /// Sleeps for kNap at most instead of arming the bells. While waiting threads come and go, as in
   /// a loop of exchanges, they handle what arrives. A background thread that wakes then is only in
   /// their way, and each of them would have to arm the bells that wake it. So it naps and looks
-  /// again once they stay away. It does not nap if threads of this rank ring its own bell, as every
-  /// call does that does not wait at once. Returns false if it does not nap now, or if its own bell
-  /// was rung.
+  /// again once they stay away. It does not nap if calls of this rank ring its own bell, as all
+  /// calls do that return before they are over. Returns false if it does not nap now, or if its own
+  /// bell was rung.
   bool nap(Lock& lock);
 
   TokenOf<Sync> token_;
