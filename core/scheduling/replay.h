@@ -63,7 +63,7 @@ class Replay {
 
  private:
   struct TensorState {
-    Entry* here = nullptr;          // null once it is launched completely
+    Entry* here = nullptr;          // the submitted entry, until its last slice is launched
     int slices = 0;                 // number in the plan
     int launched = 0;               // number of those launched, for `here`
     std::vector<size_t> needed_by;  // buckets that are not launched without it

@@ -178,7 +178,7 @@ void Scheduler::on_response(const Response& response, std::vector<Response>& fus
     check_answer(entry->request, response, rank_, size_);
     if (response.pair >= 0) prepare_pair(response, *entry);
   }
-  // This rank has no part in messages between other ranks.
+  // Every rank counts the tag. A rank that is neither sender nor receiver has nothing to run.
   const uint64_t tag = next_tag_++;
   if (entry != nullptr)
     waiting_.push_back(Run::moved(tag, pool_, {&response, 1}, {}, {entry}, rank_, size_));
