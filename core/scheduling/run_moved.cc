@@ -1,6 +1,6 @@
-// Operations that are no allreduce: one from and to the user's memory, and allgathers or
-// reduce_scatters that share a bucket. Such a bucket has for each rank what all its members have
-// for that rank, one behind another; it is packed from the members' inputs and unpacked into their
+// Operations other than allreduce: single ones from and to the user's memory, and allgathers or
+// reduce_scatters that share a bucket. Such a bucket has, for each rank, the parts of all members
+// for that rank, one after another. It is packed from the members' inputs and unpacked into their
 // outputs.
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace tutti {
 
 namespace {
 
-// Equal parts of `rows`, the remainder to the lowest ranks.
+// Splits `rows` into equal parts. The lowest ranks get the remainder.
 std::vector<int64_t> even_rows(int64_t rows, int size) {
   std::vector<int64_t> parts;
   for (int rank = 0; rank < size; ++rank) parts.push_back(even_share(rows, rank, size));
@@ -33,7 +33,7 @@ int64_t total(std::span<const int64_t> counts) {
   return std::accumulate(counts.begin(), counts.end(), int64_t{0});
 }
 
-// Rows that each rank has of an allgather, or gets of a reduce_scatter.
+// Returns the rows that each rank gives to an allgather, or gets from a reduce_scatter.
 std::vector<int64_t> rows_of_ranks(const Response& response, int size) {
   if (!response.rows.empty()) return response.rows;
   const auto& shape = response.signature.shape;
@@ -133,7 +133,7 @@ void Run::take_single(const Response& response, const std::vector<int64_t>& give
   if (!rows_.empty() && entry != nullptr) entry->work->set_received(rows_);
 }
 
-// Reductions that are scaled before or travel in another type work on copies.
+// Reductions that are scaled before they start, or that travel in another dtype, work on copies.
 void Run::stage(const Signature& signature, Entry* entry, int64_t input_count,
                 int64_t output_count) {
   collective_.dtype = signature.wire;
@@ -149,9 +149,9 @@ void Run::stage(const Signature& signature, Entry* entry, int64_t input_count,
   collective_.output = output_region_->data();
 }
 
-// An input that the output would overwrite too soon must be copied, in host or device memory. This
-// holds for a reduce_scatter that runs by a schedule, and for rows that lie in the output at
-// another place than the one they get.
+// Returns whether the input must be copied, in host or device memory, because the output would
+// overwrite it too soon. This holds for a reduce_scatter that runs by a schedule. It also holds for
+// rows that lie in the output at another offset than their own.
 bool Run::must_keep_input_apart(bool is_packed) const {
   const auto kind = collective_.kind;
   const bool is_joined = kind == CollectiveKind::allgather || kind == CollectiveKind::gather;
@@ -212,7 +212,7 @@ void Run::take_members(std::span<const Response> answers, int size) {
   bind_members();
 }
 
-// Where the elements of each member are in the bucket, on its way out and on its way in.
+// Sets where the elements of each member are in the bucket, for packing and for unpacking.
 void Run::bind_members() {
   const bool gathers = collective_.kind == CollectiveKind::allgather;
   const auto own = static_cast<size_t>(rank_);
@@ -227,7 +227,7 @@ void Run::bind_members() {
     if (gathers) entry.work->set_received(members_[i].rows);
   }
   if (entries_.empty()) return;
-  // Of one side only this rank's part is here.
+  // One side has the parts of all ranks, the other only this rank's part.
   auto& whole = gathers ? outputs_ : inputs_;
   auto& part = gathers ? inputs_ : outputs_;
   int64_t begin = 0, part_begin = 0;
@@ -256,7 +256,7 @@ void Run::pack_members() {
         static_cast<size_t>(std::max<int64_t>(1, count * size_of(collective_.dtype))));
   };
   if (collective_.kind == CollectiveKind::allgather) {
-    // This rank's part lies where it belongs.
+    // This rank's part is packed at its final offset.
     output_region_ = region_of(all);
     auto* part = output_region_->data() +
                  total(std::span(send_counts_).first(own)) * size_of(collective_.dtype);
