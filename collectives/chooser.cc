@@ -144,7 +144,7 @@ const Algorithm* read_algorithm(std::string_view part, CollectiveKind kind, std:
 
 // A send and the recv that meets it run the same way, so what is said of one is said of both.
 std::vector<CollectiveKind> sides_of(CollectiveKind kind) {
-  return kind == send || kind == recv ? std::vector{send, recv} : std::vector{kind};
+  return is_pair(kind) ? std::vector{send, recv} : std::vector{kind};
 }
 
 int64_t read_size(std::string_view part, std::string_view text) {
@@ -159,7 +159,7 @@ int64_t read_size(std::string_view part, std::string_view text) {
 }  // namespace
 
 int64_t agreed_bytes(const Collective& collective) {
-  if (collective.kind == alltoall) return 0;
+  if (exchanges_parts(collective.kind)) return 0;
   const auto counts = collective.send_counts;
   return std::accumulate(counts.begin(), counts.end(), int64_t{0}) * size_of(collective.dtype);
 }

@@ -28,8 +28,8 @@ struct Question {
   Sums sums = Sums::plain;
 };
 
-/// The bytes of a collective as far as all ranks know them alike, so that they choose alike: counts
-/// of an alltoall differ from rank to rank, so it has none here.
+/// The bytes of a collective as far as all ranks know them alike, so that they choose alike. Where
+/// parts are exchanged the counts differ from rank to rank, so the bytes are 0.
 int64_t agreed_bytes(const Collective& collective);
 
 /// One part of a score string: which backend and algorithm run the collectives of a kind whose

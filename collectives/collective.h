@@ -2,63 +2,24 @@
 
 #include <cstdint>
 #include <span>
-#include <string_view>
 
+#include "tutti/collectives/kinds.h"
 #include "tutti/tensor/dtype.h"
 #include "tutti/tensor/packing.h"
 #include "tutti/tensor/reduce_op.h"
 
 namespace tutti {
 
-/// The numbers are part of the wire format.
-enum class CollectiveKind : uint8_t {
-  allreduce = 0,
-  allgather = 1,
-  broadcast = 2,
-  reduce = 3,
-  gather = 4,
-  scatter = 5,
-  reduce_scatter = 6,
-  alltoall = 7,
-  send = 8,
-  recv = 9,
-  barrier = 10,
-};
-inline constexpr int kCollectiveKindCount = 11;
-
-constexpr std::string_view to_string(CollectiveKind kind) noexcept {
-  constexpr std::string_view kNames[kCollectiveKindCount] = {
-      "allreduce",      "allgather", "broadcast", "reduce", "gather", "scatter",
-      "reduce_scatter", "alltoall",  "send",      "recv",   "barrier"};
-  return kNames[static_cast<int>(kind)];
-}
-
-/// Kinds whose output depends on the data of all ranks. On these (and on barrier) every message
-/// carries a verdict and every rank learns the OR of all ranks' verdicts.
-constexpr bool reduces(CollectiveKind kind) noexcept {
-  return kind == CollectiveKind::allreduce || kind == CollectiveKind::reduce ||
-         kind == CollectiveKind::reduce_scatter;
-}
-
 /// One collective as a value; a backend starts any of them by one call. Counts are in elements.
-///
-/// kind            input            output                 send_counts        recv_counts
-/// allreduce       count            count                  {count}            -
-/// broadcast       count at root    count                  {count}            -
-/// reduce          count            count at root          {count}            -
-/// allgather(v)    counts[rank]     sum of counts          counts, one a rank -
-/// gather(v)       counts[rank]     sum of counts at root  counts             -
-/// scatter(v)      sum at root      counts[rank]           counts             -
-/// reduce_scatter  sum of counts    counts[rank]           counts             -
-/// alltoall(v)     sum of send      sum of recv            to each rank       from each rank
-/// send, recv      count            count                  {count}            -
-/// barrier         -                -                      -                  -
+/// kKindTraits says what input and output hold. send_counts has one count if either of them holds
+/// the whole, else one for each rank, and none for a barrier. recv_counts has one for each rank if
+/// parts are exchanged, else none.
 ///
 /// input may equal output where both hold as many elements. An allgather's or (at root) gather's
 /// input may be this rank's part of output, a scatter's output (at root) this rank's part of input;
 /// other overlaps are not allowed. Input is never read beyond, and output never written beyond what
-/// the table says; either may be null where the table says nothing. Spans and memory are borrowed
-/// until the operation is done.
+/// kKindTraits says; either may be null where it holds nothing. Spans and memory are borrowed until
+/// the operation is done.
 struct Collective {
   CollectiveKind kind = CollectiveKind::barrier;
   DataType dtype = DataType::f32;
@@ -69,8 +30,8 @@ struct Collective {
   std::span<const int64_t> send_counts;
   std::span<const int64_t> recv_counts;
   Scale scale;  // applied once to the final values of reducing kinds (op average adds 1/n itself)
-  /// alltoall: the most that any rank sends to any other, alike on all ranks; -1: not known. A
-  /// backend may need it to choose alike.
+  /// If parts are exchanged, the most elements that any rank sends to any other. All ranks have the
+  /// same number, or -1 if it is not known. A backend may need it to choose alike.
   int64_t longest = -1;
 };
 

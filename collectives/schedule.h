@@ -64,7 +64,7 @@ struct Problem {
   int size = 1;                                     // how many ranks there are
   int root = 0;                                     // or the peer of send and recv
   std::span<const int64_t> counts;                  // see Collective: send_counts
-  std::span<const int64_t> recv_counts;             // alltoall only
+  std::span<const int64_t> recv_counts;             // see Collective
   std::span<const int> hosts;  // host number of each rank, empty: all on one host
   bool in_place = false;       // input and output are the same memory
   Sums sums = Sums::plain;     // which sums may travel

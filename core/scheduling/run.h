@@ -84,8 +84,8 @@ class Run {
   /// The same bucket again, with the memory of entries(), which the scheduler has filled before.
   void repeat(uint64_t tag);
   /// Any other kind, of one answer, or allgathers or reduce_scatters that share a bucket. No
-  /// `entries`: this rank vetoes; `given` is what an alltoall then would give. May throw Error (out
-  /// of memory).
+  /// `entries`: this rank vetoes; `given` are the rows that it then would give each rank, if parts
+  /// are exchanged. May throw Error (out of memory).
   static std::unique_ptr<Run> moved(uint64_t tag, RegionPool& pool,
                                     std::span<const Response> answers,
                                     const std::vector<int64_t>& given, std::vector<Entry*> entries,
@@ -157,7 +157,8 @@ class Run {
   RegionPool& pool_;
   Collective collective_;
   std::vector<int64_t> send_counts_, recv_counts_;
-  std::vector<int64_t> rows_;  // of an allgather or alltoall, from each rank
+  std::vector<int64_t>
+      rows_;  // that this rank gets from each rank, if their numbers are its result
   std::vector<Entry*> entries_;
   std::vector<BucketSlice> slices_;
   // Of allgathers or reduce_scatters that share a bucket: elements of each rank, and rows.
