@@ -96,7 +96,8 @@ bool answers(const Request& asked, const Response& response, int rank, int size)
   bool fits = own.kind == answered.kind || own.kind == CollectiveKind::recv;
   const bool has_input = !is_described_by_root(own.kind) || rank == answered.root;
   fits &= own.dtype == answered.dtype || !has_input;
-  if (is_pair(own.kind)) return fits && own.shape.count() == answered.shape.count();
+  if (!fits) return false;  // then the rows may be of another kind
+  if (is_pair(own.kind)) return own.shape.count() == answered.shape.count();
   switch (traits(own.kind).input) {
     case Content::nothing:
       break;
