@@ -146,7 +146,7 @@ const Algorithm* read_algorithm(std::string_view part, CollectiveKind kind, std:
 
 // A send and its matching recv use the same algorithm, so a score for one applies to both.
 std::vector<CollectiveKind> sides_of(CollectiveKind kind) {
-  return kind == send || kind == recv ? std::vector{send, recv} : std::vector{kind};
+  return is_pair(kind) ? std::vector{send, recv} : std::vector{kind};
 }
 
 int64_t read_size(std::string_view part, std::string_view text) {
@@ -161,7 +161,7 @@ int64_t read_size(std::string_view part, std::string_view text) {
 }  // namespace
 
 int64_t agreed_bytes(const Collective& collective) {
-  if (collective.kind == alltoall) return 0;
+  if (exchanges_parts(collective.kind)) return 0;
   const auto counts = collective.send_counts;
   return std::accumulate(counts.begin(), counts.end(), int64_t{0}) * size_of(collective.dtype);
 }

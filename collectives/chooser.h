@@ -29,7 +29,7 @@ struct Question {
 };
 
 /// Returns the bytes of a collective as far as all ranks know the same number, so that they choose
-/// the same algorithm. For an alltoall it is 0, because its counts differ from rank to rank.
+/// the same algorithm. If parts are exchanged it is 0, because counts differ from rank to rank.
 int64_t agreed_bytes(const Collective& collective);
 
 /// One part of a score string: the backend and algorithm that run the collectives of a kind with a

@@ -2,63 +2,24 @@
 
 #include <cstdint>
 #include <span>
-#include <string_view>
 
+#include "tutti/collectives/kinds.h"
 #include "tutti/tensor/dtype.h"
 #include "tutti/tensor/packing.h"
 #include "tutti/tensor/reduce_op.h"
 
 namespace tutti {
 
-/// Kinds of collectives. The numbers are part of the wire format.
-enum class CollectiveKind : uint8_t {
-  allreduce = 0,
-  allgather = 1,
-  broadcast = 2,
-  reduce = 3,
-  gather = 4,
-  scatter = 5,
-  reduce_scatter = 6,
-  alltoall = 7,
-  send = 8,
-  recv = 9,
-  barrier = 10,
-};
-inline constexpr int kCollectiveKindCount = 11;
-
-constexpr std::string_view to_string(CollectiveKind kind) noexcept {
-  constexpr std::string_view kNames[kCollectiveKindCount] = {
-      "allreduce",      "allgather", "broadcast", "reduce", "gather", "scatter",
-      "reduce_scatter", "alltoall",  "send",      "recv",   "barrier"};
-  return kNames[static_cast<int>(kind)];
-}
-
-/// Returns whether the output depends on the data of all ranks. For these kinds (and barrier) every
-/// message carries a verdict, and every rank learns the OR of all ranks' verdicts.
-constexpr bool reduces(CollectiveKind kind) noexcept {
-  return kind == CollectiveKind::allreduce || kind == CollectiveKind::reduce ||
-         kind == CollectiveKind::reduce_scatter;
-}
-
 /// One collective as a value. A backend starts any of them by one call. Counts are in elements.
-///
-/// kind            input            output                 send_counts        recv_counts
-/// allreduce       count            count                  {count}            -
-/// broadcast       count at root    count                  {count}            -
-/// reduce          count            count at root          {count}            -
-/// allgather(v)    counts[rank]     sum of counts          counts, one a rank -
-/// gather(v)       counts[rank]     sum of counts at root  counts             -
-/// scatter(v)      sum at root      counts[rank]           counts             -
-/// reduce_scatter  sum of counts    counts[rank]           counts             -
-/// alltoall(v)     sum of send      sum of recv            to each rank       from each rank
-/// send, recv      count            count                  {count}            -
-/// barrier         -                -                      -                  -
+/// kKindTraits says what input and output hold. send_counts has one count if either of them holds
+/// the whole, none for a barrier, and else one for each rank. recv_counts has one for each rank if
+/// parts are exchanged, and else none.
 ///
 /// input may equal output if both have the same number of elements. The input of an allgather or
 /// (at root) gather may be this rank's part of output; the output of a scatter (at root) may be
-/// this rank's part of input. Other overlaps are not allowed. Nothing outside of the ranges in the
-/// table is read or written. Either pointer may be null where the table has "-". Spans and memory
-/// are borrowed until the operation is over.
+/// this rank's part of input. Other overlaps are not allowed. Nothing outside of the ranges in
+/// kKindTraits is read or written. Either pointer may be null where it holds nothing. Spans and
+/// memory are borrowed until the operation is over.
 struct Collective {
   CollectiveKind kind = CollectiveKind::barrier;
   DataType dtype = DataType::f32;
@@ -69,8 +30,8 @@ struct Collective {
   std::span<const int64_t> send_counts;
   std::span<const int64_t> recv_counts;
   Scale scale;  // applied once to the final values of reducing kinds (op average itself adds 1/n)
-  /// alltoall: the largest count that any rank sends to any other, equal on all ranks; -1 if
-  /// unknown. A backend may need it to choose the same algorithm on all ranks.
+  /// If parts are exchanged, the largest count that any rank sends to any other. It is equal on all
+  /// ranks, or -1 if unknown. A backend may need it to choose the same algorithm on all ranks.
   int64_t longest = -1;
 };
 

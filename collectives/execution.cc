@@ -20,11 +20,6 @@ constexpr int64_t kMostSegments = int64_t{1} << (32 - kRoundBits);
 // This limit bounds the number of short segments, whose bytes count for little in a queue.
 constexpr int64_t kMostLanes = 64;
 
-bool is_cut(CollectiveKind kind) {
-  return kind == CollectiveKind::allreduce || kind == CollectiveKind::reduce ||
-         kind == CollectiveKind::broadcast;
-}
-
 Scale final_scale(const Collective& collective, const Launch& launch, int size) {
   if (!reduces(collective.kind)) return {};
   Scale scale = collective.scale;
@@ -89,7 +84,7 @@ void Execution::lay_out(const Algorithm& algorithm) {
   whole_output_ = output_count(problem);
   segments_ = 1;
   segment_count_ = 0;
-  if (!is_cut(collective_.kind)) {
+  if (!is_elementwise(collective_.kind)) {
     first_ = last_ = pool_.prepare(algorithm, problem);
     return;
   }

@@ -64,7 +64,7 @@ struct Problem {
   int size = 1;                                     // number of ranks
   int root = 0;                                     // root, or peer of send and recv
   std::span<const int64_t> counts;                  // see Collective: send_counts
-  std::span<const int64_t> recv_counts;             // alltoall only
+  std::span<const int64_t> recv_counts;             // see Collective
   std::span<const int> hosts;  // host number of each rank; empty if all are on one host
   bool in_place = false;       // input and output are the same memory
   Sums sums = Sums::plain;     // how partial sums may be sent

@@ -19,17 +19,6 @@ const TensorView kNone;
 
 }  // namespace
 
-namespace {
-
-// Returns whether the kind splits or joins rows.
-bool is_dealt(CollectiveKind kind) {
-  using enum CollectiveKind;
-  return kind == allgather || kind == gather || kind == scatter || kind == reduce_scatter ||
-         kind == alltoall;
-}
-
-}  // namespace
-
 // Starts it by name or by handle. Tensors that are given to a handle get the declared shape here.
 Work Communicator::start(const OperationName& name, OperationCall call, bool ring) {
   if (name.handle_ == nullptr) return state_->start(name.name_, nullptr, call, ring);
@@ -38,10 +27,9 @@ Work Communicator::start(const OperationName& name, OperationCall call, bool rin
     return state_->start(declared->name, declared, call, ring);
   const auto& described = call.described();
   const auto& shape = declared->shape;
-  const bool has_rows = is_dealt(call.kind);
   if (!call.tells_output &&
       (described.dtype() != declared->dtype || described.count() != shape.count() ||
-       (has_rows && described.shape() != shape)))
+       (has_rows(call.kind) && described.shape() != shape)))
     throw refused(declared->name,
                   fmt::format("declared as {}{}, but {}{} came", to_string(declared->dtype),
                               shape.to_string(), to_string(described.dtype()),

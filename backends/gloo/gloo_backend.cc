@@ -257,9 +257,7 @@ class GlooOperation final : public Operation {
  private:
   enum class Stage { waiting, vetoed, dropped, called };
 
-  bool is_point_to_point() const {
-    return collective_.kind == CollectiveKind::send || collective_.kind == CollectiveKind::recv;
-  }
+  bool is_point_to_point() const { return tutti::is_pair(collective_.kind); }
   int64_t output_count() const {
     const auto rank = static_cast<size_t>(backend_.mesh_->rank);
     return collective_.send_counts[collective_.kind == CollectiveKind::reduce_scatter ? rank : 0];

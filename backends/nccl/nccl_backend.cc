@@ -107,9 +107,7 @@ class SequencedOperation final : public Operation {
  public:
   SequencedOperation(NcclBackend& backend, const Collective& collective, const Launch& launch)
       : backend_(backend), collective_(collective), launch_(launch), device_(*launch.device) {
-    const bool is_pair =
-        collective.kind == CollectiveKind::send || collective.kind == CollectiveKind::recv;
-    peer_ = is_pair ? collective.root : -1;
+    peer_ = is_pair(collective.kind) ? collective.root : -1;
     device_.agreed = true;
     launch_.device = &device_;
     backend_.sequenced_.emplace(launch.tag, this);

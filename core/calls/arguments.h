@@ -41,7 +41,8 @@ void check_part(std::string_view name, const TensorView& input, const TensorView
 void check_gathered(std::string_view name, const TensorView& input, const TensorView& output);
 /// For what is sent and received at the same time.
 void check_disjoint(std::string_view name, const TensorView& input, const TensorView& output);
-/// In host memory the output of an alltoall may be its input. On a device it must lie elsewhere.
+/// For exchanged parts. In host memory the output may be the input. On a device it must lie
+/// elsewhere.
 void check_exchanged(std::string_view name, const TensorView& input, const TensorView& output);
 
 }  // namespace tutti

@@ -46,12 +46,6 @@ void set_reduction(Request& request, const ReduceOptions& options) {
     throw op_means_nothing(request.name, signature.dtype, options.op);
 }
 
-// Kinds that treat all elements alike take them in the order of memory.
-bool takes_any_layout(CollectiveKind kind) {
-  return kind == CollectiveKind::allreduce || kind == CollectiveKind::reduce ||
-         kind == CollectiveKind::broadcast;
-}
-
 }  // namespace
 
 CommunicatorState::CommunicatorState(Options given, Membership member)
@@ -121,7 +115,7 @@ Request CommunicatorState::request(std::string_view name, const OperationCall& c
   if (reduces(call.kind)) set_reduction(made, *call.options);
   made.rows.assign(call.rows.begin(), call.rows.end());
   made.output_rows = call.output_rows;
-  if (takes_any_layout(call.kind)) return made;
+  if (is_elementwise(call.kind)) return made;
   for (const auto* view : {call.input, call.output})
     if (!view->is_row_major())
       throw refused(name, fmt::format("{} takes row-major tensors, this one {}{} has strides [{}]",
@@ -170,8 +164,8 @@ bool CommunicatorState::stays_on_device(const Entry& entry) {
                               "{}; give it memory of that device",
                               options.rank, to_string(device), to_string(served)))
         .with_rank(options.rank);
-  // Only the root of a scatter has memory that says where it is.
-  const bool is_plain = signature.kind != CollectiveKind::scatter &&
+  // Where the root alone describes the tensor, only its memory says where it is.
+  const bool is_plain = !is_described_by_root(signature.kind) &&
                         signature.wire == signature.dtype && signature.prescale == 1.0 &&
                         signature.postscale == 1.0 && entry.divide_output_by == 1;
   if ((is_plain || signature.kind == CollectiveKind::allreduce) &&

@@ -84,8 +84,8 @@ class Run {
   /// Prepares the same operation for its next use. The scheduler has filled entries() before.
   void repeat(uint64_t tag);
   /// Makes an operation of another kind: one answer, or allgathers or reduce_scatters that share a
-  /// bucket. Without `entries` this rank vetoes, and `given` is what it would send in an alltoall.
-  /// Throws Error(out_of_memory).
+  /// bucket. Without `entries` this rank vetoes, and `given` are the rows that it would send to each
+  /// rank if parts are exchanged. Throws Error(out_of_memory).
   static std::unique_ptr<Run> moved(uint64_t tag, RegionPool& pool,
                                     std::span<const Response> answers,
                                     const std::vector<int64_t>& given, std::vector<Entry*> entries,
@@ -160,7 +160,7 @@ class Run {
   RegionPool& pool_;
   Collective collective_;
   std::vector<int64_t> send_counts_, recv_counts_;
-  std::vector<int64_t> rows_;  // from each rank, of an allgather or alltoall
+  std::vector<int64_t> rows_;  // from each rank, if their numbers are part of the result
   std::vector<Entry*> entries_;
   std::vector<BucketSlice> slices_;
   // One allgather or reduce_scatter of a shared bucket: elements and rows of each rank.

@@ -151,7 +151,7 @@ void Scheduler::on_response(const Response& response, std::vector<Response>& fus
     finish(entry, nullptr);
     return;
   }
-  if (may_share_bucket(response.signature.kind) && !response.error) {
+  if (traits(response.signature.kind).may_fuse && !response.error) {
     fusable.push_back(response);
     return;
   }
