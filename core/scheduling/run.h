@@ -84,8 +84,8 @@ class Run {
   /// Prepares the same operation for its next use. The scheduler has filled entries() before.
   void repeat(uint64_t tag);
   /// Makes an operation of another kind: one answer, or allgathers or reduce_scatters that share a
-  /// bucket. Without `entries` this rank vetoes, and `given` are the rows that it would send to each
-  /// rank if parts are exchanged. Throws Error(out_of_memory).
+  /// bucket. Without `entries` this rank vetoes, and `given` are the rows that it would send to
+  /// each rank if parts are exchanged. Throws Error(out_of_memory).
   static std::unique_ptr<Run> moved(uint64_t tag, RegionPool& pool,
                                     std::span<const Response> answers,
                                     const std::vector<int64_t>& given, std::vector<Entry*> entries,
