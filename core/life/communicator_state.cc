@@ -28,7 +28,7 @@ uint64_t layout_of(const TensorView& view) {
 
 namespace {
 
-// What of a request depends on the options of a reduction.
+// Sets the fields of a request that depend on the options of a reduction.
 void set_reduction(Request& request, const ReduceOptions& options) {
   auto& signature = request.signature;
   signature.op = options.op;
@@ -46,7 +46,7 @@ void set_reduction(Request& request, const ReduceOptions& options) {
     throw op_means_nothing(request.name, signature.dtype, options.op);
 }
 
-// Kinds that treat all elements alike take them in the order of memory.
+// Returns whether a kind takes the elements in the order of memory, because it treats all the same.
 bool takes_any_layout(CollectiveKind kind) {
   return kind == CollectiveKind::allreduce || kind == CollectiveKind::reduce ||
          kind == CollectiveKind::broadcast;
@@ -114,7 +114,7 @@ Request CommunicatorState::request(std::string_view name, const OperationCall& c
   signature.kind = call.kind;
   signature.dtype = signature.wire = described.dtype();
   signature.shape = described.shape();
-  // Who mixes devices agrees on nothing but the host's memory.
+  // With mixed devices, host memory is all that the ranks have in common.
   signature.placement = options.mixed_devices ? DeviceKind::cpu : described.device().kind;
   signature.layout = layout_of(described);
   signature.root = call.root;
@@ -170,7 +170,7 @@ bool CommunicatorState::stays_on_device(const Entry& entry) {
                               "{}; give it memory of that device",
                               options.rank, to_string(device), to_string(served)))
         .with_rank(options.rank);
-  // Only the root of a scatter has memory that says where it is.
+  // Only the root of a scatter has input memory with a device.
   const bool is_plain = signature.kind != CollectiveKind::scatter &&
                         signature.wire == signature.dtype && signature.prescale == 1.0 &&
                         signature.postscale == 1.0 && entry.divide_output_by == 1;
@@ -203,7 +203,7 @@ std::shared_ptr<WorkState> CommunicatorState::submit_there(
   return work;
 }
 
-// Of a device's memory.
+// Submits an operation on a device's memory.
 std::shared_ptr<WorkState> CommunicatorState::submit(std::unique_ptr<Entry> entry, bool ring) {
   const Device device = entry->device();
   std::string name = entry->request.name;
@@ -234,7 +234,7 @@ std::shared_ptr<WorkState> CommunicatorState::submit_group(
   const bool all_stay = std::all_of(entries.begin(), entries.end(),
                                     [&](const auto& entry) { return stays_on_device(*entry); });
   if (all_stay) return submit_there(std::string(group), std::move(entries), true);
-  // All of them travel as memory of the host, also those that could stay.
+  // All members go through host memory, also those that could stay on the device.
   if (!capabilities.devices.empty())
     for (auto& entry : entries) entry->request.signature.placement = DeviceKind::cpu;
   return staging(device).submit(std::string(group), std::move(entries));
@@ -244,7 +244,7 @@ CommunicatorState::GroupWorks& CommunicatorState::group_works(std::string_view g
   std::string key(group);
   const auto found = group_works_.find(key);
   if (found != group_works_.end()) return found->second;
-  // The Works that are not done are held by their entries.
+  // A Work that is not over is held by its entry.
   if (group_works_.size() >= static_cast<size_t>(std::max<int64_t>(options.cache_capacity, 1024)))
     group_works_.clear();
   return group_works_[std::move(key)];
