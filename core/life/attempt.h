@@ -21,8 +21,7 @@ inline constexpr double kLeaveSeconds = 5;
 /// Everything that a new communicator needs beside its options.
 struct Membership {
   std::shared_ptr<Store> root;     // the job's store
-  std::shared_ptr<void> listener;  // where rank 0 serves that store: its log output, see
-                                   // ServedStore
+  std::shared_ptr<void> listener;  // on rank 0 if it serves the store: see ServedStore
   std::string path;                // prefix of this attempt's keys in the root store
   PlaceRecord own;                 // what this rank writes there
   Deadline deadline = Deadline::never();

@@ -21,8 +21,7 @@ struct PersistentOffer {
   std::string identity;          // of its GPU (DeviceRuntime::identity), 63 bytes at most
   int32_t device = 0;            // the GPU's number in its process
   uint64_t board = 0, data = 0;  // addresses, for ranks of the same process
-  DeviceHandle handle = {};      // maps the memory that begins with the board, for ranks of other
-                                 // processes
+  DeviceHandle handle = {};      // of the memory behind `board`, for other processes
 };
 
 std::vector<std::byte> encode_offer(const PersistentOffer& offer);
