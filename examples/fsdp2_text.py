@@ -1,5 +1,5 @@
-"""Trains a small transformer on a text. torch's fully_shard (FSDP2, torch 2.7 or newer) shards its
-parameters, gradients and optimizer state over the ranks:
+"""Trains a small transformer on a text with sharded parameters, gradients and optimizer state.
+torch's fully_shard (FSDP2, torch 2.7 or newer) shards them over the ranks:
 
     tutti-run -np 2 python3 examples/fsdp2_text.py
     torchrun --nproc_per_node 2 examples/fsdp2_text.py
