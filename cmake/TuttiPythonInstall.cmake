@@ -17,8 +17,7 @@ if(SKBUILD)
   install(TARGETS tutti LIBRARY DESTINATION tutti/lib COMPONENT wheel NAMELINK_SKIP)
   foreach(plugin ${plugins})
     install(TARGETS ${plugin} LIBRARY DESTINATION tutti/lib COMPONENT wheel)
-    set_target_properties(${plugin} PROPERTIES INSTALL_RPATH $ORIGIN) # in the wheel it is beside
-                                                                      # the library
+    set_target_properties(${plugin} PROPERTIES INSTALL_RPATH $ORIGIN) # beside the library
   endforeach()
   if(TARGET tutti-run)
     add_dependencies(wheel tutti-run)

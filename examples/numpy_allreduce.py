@@ -23,7 +23,8 @@ def main():
         for _ in range(200):
             error = inputs @ weights + bias - targets
             loss = comm.allreduce_value("loss", float((error**2).mean()))
-            # The earliest gradient is submitted first. The names match them across the ranks.
+            # The earliest gradient is submitted first. The names match the gradients across the
+            # ranks.
             gradient = {"bias": error.mean(axis=0), "weights": inputs.T @ error / len(inputs)}
             works = [comm.allreduce(name, array) for name, array in gradient.items()]
             for work in works:

@@ -31,8 +31,9 @@ struct Farewell {
   uint64_t joins = 0;
   /// The rank whose end makes this one close, if known. -1: it closes by its own decision.
   int cause = -1;
-  /// The error that made the rank `cause` close, or this rank if it closes by its own decision. It
-  /// is the program's text: one line of at most kLongestError bytes. Empty: no error is known.
+  /// The error that made the rank `cause` close. With cause -1 it is the error that made this rank
+  /// close. It is the program's text: one line of at most kLongestError bytes. Empty: no error is
+  /// known.
   std::string error;
   static constexpr size_t kLongestError = 400;
 

@@ -18,7 +18,7 @@ enum class MessageType : uint8_t {
   answers = 1,      // the coordinator to all: operations to run, in order, and plans
   resend = 2,       // the coordinator to a rank: send these forgotten numbers in full
   plan_joined = 3,  // any rank to the coordinator: it follows plan n from here on
-  plan_failed = 4,  // any rank to the coordinator: it gave plan n up for lack of these
+  plan_failed = 4,  // any rank to the coordinator: plan n given up, and the missing tensors
   plan_left = 5,    // any rank to the coordinator: it has finished everything of plan n
   veto = 6,         // any rank to all: bucket s of plan n will be dropped
   ping = 7,

@@ -77,7 +77,8 @@ class PlanLearner {
   void reordered() { disturb(); }
   /// Reports that the plan was given up because the tensors `missing` did not come.
   void failed(const std::vector<std::string>& missing);
-  /// Returns how many names it keeps: at most 2 * kMostTensors of steps, and kMostTensors that cut.
+  /// Returns how many names it keeps: at most 2 * kMostTensors of steps, and kMostTensors that
+  /// start a bucket.
   size_t kept_names() const { return step_.size() + last_.size() + cuts_.size(); }
 
  private:

@@ -25,7 +25,8 @@ constexpr double kPatienceForCauses = 0.3;
 // After this many seconds one rank reports who is missing. It repeats this at growing intervals.
 constexpr double kFirstReport = 5;
 
-// Key of one rank's mark. The key `part` alone counts the ranks that have set theirs.
+// Returns the key that marks one rank as done with `part`. The key `part` itself counts these
+// ranks.
 std::string key_of(const char* part, int rank) { return fmt::format("{}/{}", part, rank); }
 
 std::string block_key(int block) { return fmt::format("places/{}", block); }
@@ -115,8 +116,8 @@ bool Attempt::is_own_deadline(const Error& error) const {
          dynamic_cast<const ToldError*>(&error) == nullptr;
 }
 
-// Called by the rank that came last, on behalf of all. If the place of a rank that was counted is
-// missing, all keys of the attempt have been erased.
+// Stores the blocks of places, for all ranks. If the place of a rank that was counted is missing,
+// all keys of the attempt have been erased.
 void Attempt::gather_places() {
   for (int first = 0; first < options_.size; first += kBlock) {
     std::string block;

@@ -46,7 +46,7 @@ void set_reduction(Request& request, const ReduceOptions& options) {
     throw op_means_nothing(request.name, signature.dtype, options.op);
 }
 
-// Returns whether a kind takes the elements in the order of memory, because it treats all the same.
+// Returns whether a kind takes tensors of any layout. It processes their elements in memory order.
 bool takes_any_layout(CollectiveKind kind) {
   return kind == CollectiveKind::allreduce || kind == CollectiveKind::reduce ||
          kind == CollectiveKind::broadcast;

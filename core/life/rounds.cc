@@ -66,8 +66,8 @@ RoundState Rounds::state_of(int64_t round) const {
 
 // Erases the rounds up to `last` that no rank needs any more; this rank is or was in round `last`.
 // Several ranks may do this at once. The number of the first round only grows, and it grows before
-// the keys are erased. A rank that finds a round without keys therefore learns from it that the
-// round is over.
+// the keys are erased. A rank that finds a round without keys therefore sees from that number that
+// the round is over.
 void Rounds::forget(int64_t last) const {
   const int64_t first = this->first();
   int64_t end = first;
@@ -140,9 +140,9 @@ bool is_new_here(const PlaceRecord& own, Store& store) {
 }
 
 // Returns whether the attempt is over. It throws a failure once per process, even if the process
-// comes later, so that all ranks retry together. It does not throw a failure that blames this rank,
-// because it was missing. Nor does it throw in a restarted process, because the failure concerns
-// the process that it replaces.
+// comes later, so that all ranks retry together. It does not throw a failure that names this rank:
+// the others published that one because this rank was missing. A restarted process does not throw
+// either, because the failure concerns the process that it replaces.
 bool is_over(const Options& options, const PlaceRecord& own, const Rounds& rounds, int64_t round) {
   const auto store = rounds.store(round);
   try {
@@ -189,8 +189,8 @@ void enter_round(const Options& options, Membership& membership) {
       if (round - first >= kKeptRounds) rounds.forget(round);
       return;
     }
-    // In the remaining case another thread of this process has the place. Then this call takes part
-    // in the next round: all ranks make their communicators in the same order.
+    // Otherwise another thread of this process has the place, for another communicator. This call
+    // then takes part in the next round. The ranks make their communicators in the same order.
     if (holder == Holder::earlier_incarnation) end_round(options, *store);
   }
 }

@@ -13,7 +13,8 @@ struct End {
   int code = 0;
   int signal = 0;  // 0: it exited
   bool failed() const { return code != 0 || signal != 0; }
-  /// Returns the code that a shell would return: 128 + the signal for a signal.
+  /// Returns the code that a shell would return, which is 128 + the signal if a signal ended the
+  /// rank.
   int exit_code() const { return signal != 0 ? 128 + signal : code; }
   /// "was killed by signal 9 (Killed)" or "ended with code 1".
   std::string text() const;

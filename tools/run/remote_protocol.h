@@ -11,8 +11,8 @@
 namespace tutti::run {
 
 /// Messages between the launcher and `tutti-run --remote-rank` on another host, over ssh's standard
-/// input and output. A frame is a kind, a length and this many bytes. The end of the input means
-/// that the launcher is gone.
+/// input and output. A frame is a kind, a length and a payload of that length. The end of the input
+/// means that the launcher is gone.
 enum class FrameKind : char {
   start = 'R',   // to the remote side, first: a StartRequest
   signal = 'S',  // to the remote side: a number

@@ -43,7 +43,8 @@ class SeparateAdam {
   std::vector<std::vector<float>> values_, first_, second_;
 };
 
-// Fills a gradient equally on all ranks, so that repeated averaging leaves it unchanged.
+// Fills a gradient with the same values on every rank, so that repeated averaging leaves it
+// unchanged.
 void fill_gradient(std::span<float> gradient) {
   for (size_t i = 0; i < gradient.size(); ++i) gradient[i] = static_cast<float>(i % 7) - 3;
 }

@@ -42,7 +42,8 @@ void encode(DataType dtype, int64_t value, std::byte* at) {
     case DataType::boolean:
       return put(at, static_cast<uint8_t>(value != 0));
     default:
-      // Integers of every width wrap in the same way. Their low bytes come first on this machine.
+      // Integers of every width wrap in the same way. The low bytes come first, because the machine
+      // is little-endian.
       std::memcpy(at, &value, static_cast<size_t>(size_of(dtype)));
   }
 }
