@@ -14,8 +14,9 @@ endif()
 
 # Compile options of this project's own code.
 function(tutti_options target)
-  # Highway compiles its loops for several vector widths. Sanitizer builds keep only the narrowest
-  # and the usual width. tsan builds keep less, because threads are the same at every width.
+  # Highway compiles its loops for several vector widths. Quick sanitizer builds keep only the
+  # narrowest and the usual one. Quick tsan builds keep only the narrowest, because threads behave
+  # the same at every width.
   set(widths HWY_SSSE3|HWY_SSE4|HWY_AVX3|HWY_AVX3_DL)
   if(TUTTI_SANITIZE STREQUAL "thread")
     string(APPEND widths |HWY_AVX2)
