@@ -73,7 +73,7 @@ struct Response {
   std::optional<Error> error;   // the same on every rank
   bool all_joined = false;      // the answer to join; rows = {last rank to join}
   bool after_wait = false;      // all ranks' requests had it; used for rank 0's plans, not sent
-  int64_t pair = -1;            // its send and recv ranks are this pair from the next use on
+  int64_t pair = -1;            // send, recv: number of the ranks' pair from the next use on
 };
 
 /// Returns the part of rank `rank` of `rows` rows that are divided equally. The lowest ranks get
