@@ -1,15 +1,16 @@
-# What `cmake --install` lays down: libraries, headers, tools, a CMake package, a pkg-config file,
-# documents and examples. Everything refers to its neighbours by relative paths, so that the tree can
-# be moved. `cmake --install --component` takes a part: runtime, nn, development, torch, torch_development,
-# tools, documents, and each plugin by its name (gloo, cuda); license goes with all of them.
+# Defines what `cmake --install` installs: libraries, headers, tools, a CMake package, a pkg-config
+# file, documents and examples. All files refer to each other by relative paths, so the tree can be
+# moved. `cmake --install --component` installs a part: runtime, nn, development, torch,
+# torch_development, tools, documents, and each plugin by its name (gloo, cuda). The component
+# license belongs to all of them.
 include(CMakePackageConfigHelpers)
 include(InstallBuildsFirst)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tutti)
-# As plugin_folder() of base/plugin.h says.
+# plugin_folder() of base/plugin.h must return the same folder.
 set(plugin_dir ${CMAKE_INSTALL_LIBDIR}/tutti-${TUTTI_SOVERSION})
 
-# Each library finds its sisters beside it, each program finds them in the library folder.
+# A library finds the other libraries in its own folder; a program finds them in the library folder.
 function(tutti_install target component)
   install_builds_first(${target} ${component})
   get_target_property(type ${target} TYPE)
@@ -24,7 +25,8 @@ function(tutti_install target component)
   endif()
 endfunction()
 
-# Headers of a folder, but for those that need a third-party library: they belong to our own sources.
+# Installs the headers of a folder, except those that include a third-party library. These are only
+# for this project's own sources.
 function(tutti_install_headers folder)
   file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
     ${PROJECT_SOURCE_DIR}/${folder}/*.h)
@@ -63,7 +65,7 @@ if(TARGET tutti_nn)
   install(FILES ${PROJECT_SOURCE_DIR}/adapters/nn/nn.h
     DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti COMPONENT development)
 endif()
-# Whoever asks for it has LibTorch and its CMake package, so it stands in a file of its own.
+# The users of tutti_torch have LibTorch and its CMake package, so its export is a separate file.
 if(TARGET tutti_torch)
   install_builds_first(tutti_torch torch)
   set_target_properties(tutti_torch PROPERTIES EXPORT_NAME torch INSTALL_RPATH $ORIGIN)
@@ -76,7 +78,7 @@ if(TARGET tutti_torch)
     ${PROJECT_SOURCE_DIR}/adapters/torch/sync_batch_norm.h
     DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti/adapters/torch COMPONENT torch_development)
 endif()
-# The library looks for its plugins there; no program links them.
+# The library finds its plugins in this folder at run time; no program links them.
 get_property(plugins GLOBAL PROPERTY TUTTI_BACKEND_PLUGINS)
 foreach(plugin ${plugins})
   string(REGEX REPLACE "^tutti_[a-z]+_" "" component ${plugin})
@@ -108,8 +110,8 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/tuttiConfigVersion.cmake
 install(FILES ${PROJECT_BINARY_DIR}/tuttiConfig.cmake ${PROJECT_BINARY_DIR}/tuttiConfigVersion.cmake
   DESTINATION ${package_dir} COMPONENT development)
 
-# A program is linked with the library's folder, so that it starts without LD_LIBRARY_PATH wherever
-# the prefix is; where the system's own libraries lie, the loader looks by itself.
+# Programs are linked with the library's folder, so that they start without LD_LIBRARY_PATH under
+# any prefix. The loader already searches the folder of the system's own libraries.
 set(link_rpath " -Wl,-rpath,\${libdir}")
 if(CMAKE_INSTALL_PREFIX STREQUAL "/usr")
   set(link_rpath "")

@@ -18,7 +18,8 @@ namespace tutti {
 
 namespace {
 
-// Ranks of one boot, one network namespace: only those can share memory and a Unix socket.
+// Identifies a boot of a machine. Only ranks with the same boot and the same network namespace can
+// share memory and a Unix socket.
 std::string boot_id() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string boot;
@@ -54,7 +55,8 @@ std::string agreement(const Options& options) {
       options.mixed_devices);
 }
 
-// "rank 0 HAVE A, rank 1 HAVE B", the lower rank first, so that all ranks read one text.
+// Returns "rank 0 HAVE A, rank 1 HAVE B" with the lower rank first, so that all ranks report the
+// same text.
 std::string side_by_side(const std::string& format, int theirs, const std::string& a, int ours,
                          const std::string& b) {
   const bool first = theirs < ours;
