@@ -74,8 +74,8 @@ class ChoiceBackend final : public Backend {
   std::unique_ptr<Region> allocate(size_t bytes, Device device) override {
     return backends_.front()->allocate(bytes, device);
   }
-  // Which backend will run an operation is not known before it is agreed on, so the answer must fit
-  // all.
+  // Before an operation is agreed on, its backend is not known, so the answer must fit every
+  // backend.
   bool shares(const std::byte* data, size_t bytes) const override {
     return !is_divided(CollectiveKind::allreduce) && backends_.front()->shares(data, bytes);
   }

@@ -197,9 +197,9 @@ void GlooMesh::connect_all(const tutti::Context& context) {
 }
 
 // Finds our own descriptors of Gloo's connections. One end of a connection still has the address on
-// which it was awaited, which no other connection of this host has. The other end called it from a
-// port that connections to other addresses may share, such as the one to the store. So it is
-// recognized by both addresses.
+// which it was awaited, which no other connection of this host has. The other end, which opened the
+// connection, has a port that connections to other addresses may share, such as the one to the
+// store. So that end is recognized by both addresses.
 void GlooMesh::find_sockets(const std::vector<Bytes>& own, const std::vector<Bytes>& theirs) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     const auto number = parse_integer(entry.path().filename().string(), 0, 1 << 30);

@@ -13,7 +13,7 @@
 
 namespace tutti {
 
-/// A connection that has come to a door and has not proved itself yet.
+/// A connection that has arrived at a door and has not proved itself yet.
 class Stranger {
  public:
   virtual ~Stranger() = default;
@@ -31,8 +31,8 @@ bool has_input(int descriptor);
 /// Limits which connections may wait at a door (the store's port, a rank's TCP port, a rank's Unix
 /// socket) until they have proved themselves. At most kMostStrangers wait at once, so that
 /// connections which never prove themselves cannot keep a job from starting. A connection that
-/// comes to a full door takes the slot of the one that has been silent for longest, or else of the
-/// one that came first. Every connection keeps its slot for at least kLeastStay.
+/// arrives at a full door takes the slot of the one that has been silent for longest, or else of
+/// the oldest one. Every connection keeps its slot for at least kLeastStay.
 ///
 /// It counts the connections that were turned away and logs them: the first at once, then one line
 /// per kBetweenLines while more come, and the rest at the end. One thread at a time; the caller

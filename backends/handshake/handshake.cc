@@ -162,7 +162,7 @@ void Handshake::take_hello(std::string_view bytes) {
     if (!same_rank) refuse(kOtherRank);
     return expect(Stage::proof, kProofBytes);
   }
-  // What an acceptor wants is not asked: it need not know yet which rank calls.
+  // The acceptor's wanted rank is not checked: it need not know yet which rank calls.
   if (!same_scope) throw refusal(kOtherScope, terms_, rank);
   if (rank != terms_.peer) throw refusal(kOtherRank, terms_, rank);
   output_ += proof_of(role_);

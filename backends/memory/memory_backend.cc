@@ -146,7 +146,7 @@ std::vector<Holder> meet(const Context& context, std::span<const int> peers,
     if (!missing.empty()) throw_missing(context, missing);
   } catch (...) {
     take_back();
-    channels_over(context.rank, links);  // closing these tells the peers that took theirs
+    channels_over(context.rank, links);  // closing them informs the peers that took theirs
     throw;
   }
   for (const auto& [peer, holder] : offered) Meeting(store, context.rank, peer).clean();

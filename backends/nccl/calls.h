@@ -33,8 +33,8 @@ class NcclOperators {
   std::optional<ncclRedOp_t> scaled_;  // the operator for f16
 };
 
-/// Calls NCCL for a collective on a stream, with the operator that was found for it. If all counts
-/// are zero, no rank calls anything. Stops at the first error.
+/// Calls NCCL for a collective on a stream, with the operator that was found for it. If a call has
+/// no elements, all ranks leave it out. Stops at the first error.
 ncclResult_t nccl_call(const NcclLibrary& library, ncclComm_t comm, const Collective& collective,
                        int rank, ncclRedOp_t op, StreamRef stream);
 

@@ -54,7 +54,7 @@ struct NcclLibrary {
   std::string describe(ncclResult_t result, ncclComm_t comm = nullptr) const;
 
   int version = 0;
-// A member cannot stand in parentheses. NOLINTNEXTLINE(bugprone-macro-parentheses)
+// A member's name cannot be in parentheses. NOLINTNEXTLINE(bugprone-macro-parentheses)
 #define TUTTI_NCCL_FIELD(name) decltype(&::name) name = nullptr;
   TUTTI_NCCL_FUNCTIONS(TUTTI_NCCL_FIELD)
   TUTTI_NCCL_LATER_FUNCTIONS(TUTTI_NCCL_FIELD)

@@ -32,7 +32,7 @@ constexpr uint64_t kProbeTag = ~uint64_t{0} - 1;
 constexpr int64_t kEnd = -1;  // the command after which nothing follows
 constexpr int64_t kFirstBytes = 64 << 10, kLargeBytes = 1 << 20;
 constexpr int kPings = 22, kWarmUps = 2, kLargeMessages = 4;
-// After this time a measurement stops, once there is any answer at all.
+// A measurement stops after this time if it has at least one answer.
 constexpr double kEnoughSeconds = 0.04;
 // If the first bytes take this long, the link is measured without larger messages.
 constexpr double kSlowSeconds = 0.02;
@@ -197,7 +197,7 @@ void say(const Context& context, LogLevel level, const std::string& line) {
   if (context.log) context.log(level, line);
 }
 
-// Rank 0's side. The peers are told the end in any case.
+// Rank 0's side. The peers get the end command in any case.
 std::optional<NetworkFigures> ask_peers(const Context& context, Transport& transport,
                                         const Peers& peers) {
   NetworkFigures figures;

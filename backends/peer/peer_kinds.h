@@ -9,8 +9,9 @@
 
 namespace tutti {
 
-// Which rank works on whose memory. Every rank loads what it needs from its peers' inputs into its
-// own output. In an allreduce each rank reduces one share of all inputs into all outputs.
+// These functions say which rank works on whose memory. Every rank loads what it needs from its
+// peers' inputs into its own output. In an allreduce each rank reduces one share of all inputs into
+// all outputs.
 
 /// Returns whether rank `own` loads from `peer`'s input.
 bool reads_from(const Collective& collective, int own, int peer);

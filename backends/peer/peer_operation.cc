@@ -208,7 +208,7 @@ void PeerOperation::tell_drop(int peer, PeerMessage::Kind kind) {
   exchange_.links_.send(peer, message);
 }
 
-// What a gone peer has sent stays valid; what it has not sent never comes.
+// Messages that the peer sent before it was gone stay valid; no others come.
 void PeerOperation::on_gone(int peer) {
   if (!has_started_ || peer == exchange_.rank_ || is_finishing_) return;
   auto& its = heard(peer);

@@ -35,7 +35,7 @@ class PlaceTableOf {
       block->after.store(block->next.get(), std::memory_order_release);
     }
   }
-  /// Returns the removed span; nothing if there is no span at this offset.
+  /// Removes the span at this offset and returns it, if there is one.
   std::optional<Span> remove(uint64_t place) noexcept {
     for (auto* block = &first_; block != nullptr; block = block->next.get())
       for (auto& row : block->rows) {

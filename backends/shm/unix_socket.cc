@@ -125,8 +125,9 @@ std::optional<UnixMessage> receive_unix(int socket, size_t bytes) {
       result.descriptors.emplace_back(descriptor);
     }
   }
-  // A descriptor that there was no room for is gone; the kernel does not say why. More of them than
-  // any rank sends are cut off, too, but only after the first of them came.
+  // A truncated message with fewer descriptors than the limit means that this process has run out
+  // of descriptors; the kernel does not report the cause. A message with too many descriptors is
+  // truncated too, but only after the limit.
   if ((message.msg_flags & MSG_CTRUNC) != 0 && result.descriptors.size() < kMostDescriptors)
     throw system_error("cannot take descriptors from another rank", EMFILE);
   if (count == 0) throw Error(ErrorCode::peer_lost, "end of file");

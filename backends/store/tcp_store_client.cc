@@ -24,10 +24,10 @@ namespace tutti {
 
 namespace {
 
-// How much longer than its deadline a call waits before the server counts as gone; with a limit
-// (LimitedStoreClient), how long past the limit. A live server answers at once. So a question at
-// the limit, such as which ranks are missing, still gets its answer, and a key that never came is
-// not mistaken for a server that is gone.
+// A call waits kGrace past its deadline before the server counts as gone. With a limit
+// (LimitedStoreClient) it waits at most kGraceAtLimit past that. A live server answers at once. So
+// a question at the limit, such as which ranks are missing, still gets its answer, and a key that
+// never came is not mistaken for a server that is gone.
 constexpr std::chrono::milliseconds kGrace(5000), kGraceAtLimit(500);
 
 Deadline later(Deadline deadline, Clock::duration by) {

@@ -105,7 +105,8 @@ class StoreConnection : public std::enable_shared_from_this<StoreConnection> {
   bool reading_ = false;
 };
 
-// What the server's thread runs. It is destroyed as a whole, which closes every connection.
+// The objects that the server's thread runs. They are destroyed together, which closes every
+// connection.
 struct Service {
   asio::io_context io{1};
   StoreTable table{io};

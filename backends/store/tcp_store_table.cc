@@ -62,7 +62,7 @@ void StoreTable::wait(const void* client, StoreRequest request, Answer answer) {
   waiter->timer.async_wait(
       [this, key = request.key, weak = std::weak_ptr(waiter)](ErrorStatus status) {
         const auto expired = weak.lock();
-        if (status || !expired) return;  // it was answered or forgotten meanwhile
+        if (status || !expired) return;  // it has been answered or forgotten
         const auto entry = waiters_.find(key);
         entry->second.remove(expired);
         if (entry->second.empty()) waiters_.erase(entry);

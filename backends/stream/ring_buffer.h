@@ -103,7 +103,7 @@ class RingProducerOf {
     if (total > 0) control_->head.store(head_, std::memory_order_seq_cst);
     return total;
   }
-  /// After a write: returns true if the consumer sleeps and must be rung.
+  /// Called after a write. Returns true if the consumer sleeps and must be rung.
   bool consumer_wants_bell() { return detail::take_flag(control_->consumer_sleeps); }
   /// Prepares to sleep until there is space. Returns false if there is some already.
   bool arm() {
@@ -195,7 +195,7 @@ class RingConsumerOf {
     if (count == 0) throw Error(ErrorCode::peer_lost, std::string(end));
     return count;
   }
-  /// After a read: returns true if the producer sleeps and must be rung.
+  /// Called after a read. Returns true if the producer sleeps and must be rung.
   bool producer_wants_bell() { return detail::take_flag(control_->producer_sleeps); }
   /// Prepares to sleep until there are bytes. Returns false if there are some already.
   bool arm() {

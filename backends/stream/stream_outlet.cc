@@ -247,7 +247,7 @@ void Outlet::frame_through(OutFrame* frame) {
   }
   counters.bytes_sent += frame->payload_bytes;
   Transfer* transfer = frame->transfer;
-  if (transfer == nullptr) return release(frame);  // the send was cancelled meanwhile
+  if (transfer == nullptr) return release(frame);  // the send has been cancelled
   transfer->moved += frame->payload_bytes;
   if (transfer->moved == transfer->bytes) {
     ++counters.messages_sent;

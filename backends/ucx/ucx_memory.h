@@ -24,8 +24,8 @@ class UcxMemory : public std::enable_shared_from_this<UcxMemory> {
 
   /// Returns other memory if UCX has none. Throws std::bad_alloc.
   std::unique_ptr<Region> allocate(size_t bytes);
-  /// Returns the number of the region that holds all these bytes; 0: none that peers can attach
-  /// does.
+  /// Returns the number of the region that holds all these bytes; 0: peers can attach no such
+  /// region.
   uint32_t find(std::span<const std::byte> bytes) const;
   /// Returns the key that a peer needs to attach the region; empty if the region is gone.
   std::string key(uint32_t region) const;

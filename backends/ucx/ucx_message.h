@@ -125,7 +125,7 @@ struct UcxTransfer {
   const std::byte* source = nullptr;
   std::byte* target = nullptr;
   size_t bytes = 0;
-  // For messages that are put:
+  // The next members are for messages that are put.
   size_t placed = 0;                // bytes that the receiver has given memory for
   size_t landed = 0;                // bytes that have arrived
   uint32_t parts = 0;               // parts that have memory and have not arrived
