@@ -132,7 +132,7 @@ class ChoiceBackend final : public Backend {
   const Backends backends_;
   JointTransport transport_;
   std::vector<size_t> chosen_;  // the backend of each score
-  // By kind: depending on their size, some operations go to another backend than the first.
+  // True for each kind of which some sizes go to another backend than the first.
   std::array<bool, kCollectiveKindCount> is_divided_{};
   std::string name_;
   Poller poller_;

@@ -11,7 +11,7 @@ namespace tutti {
 
 namespace {
 
-// This process waits this long for the lock of the counters.
+// The longest wait for the lock of the counters.
 constexpr double kLockSeconds = 30;
 
 // A key may hold any bytes; a file name may not, and it is shorter.
