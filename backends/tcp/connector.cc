@@ -173,15 +173,18 @@ std::string Connector::wait_for_address(const Peer& peer) {
       told_.look();
       continue;
     }
-    std::vector<int> missing;
+    // It may have come just now.
+    if (auto address = context_.store->try_get(address_key(lane_, peer.rank))) return *address;
+    std::vector<int> missing{peer.rank};
     for (const auto& other : peers_)
-      if (!context_.store->try_get(address_key(lane_, other->rank))) missing.push_back(other->rank);
+      if (other->rank != peer.rank && !context_.store->try_get(address_key(lane_, other->rank)))
+        missing.push_back(other->rank);
     std::sort(missing.begin(), missing.end());
     throw Error(ErrorCode::timeout,
                 fmt::format("rank {} waited in vain for {} to announce a TCP address; check that "
                             "every rank was started and uses the same store and backend",
                             context_.rank, format_rank_set(missing)))
-        .with_rank(missing.empty() ? peer.rank : missing.front());
+        .with_rank(missing.front());
   }
 }
 

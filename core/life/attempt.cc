@@ -35,6 +35,15 @@ double seconds_since(Clock::time_point begin) {
 
 }  // namespace
 
+ForgottenAttempt::ForgottenAttempt(int own)
+    : Error(ErrorCode::peer_silent,
+            fmt::format("rank {} finds that the others have left the attempt to connect: they went "
+                        "on or gave it up while this rank was stopped or cut off. It must start "
+                        "anew",
+                        own)) {
+  with_rank(own);
+}
+
 std::string Attempt::place_key(int rank) { return key_of("place", rank); }
 
 Attempt::Attempt(const Options& options, const Membership& membership)
@@ -59,8 +68,8 @@ std::shared_ptr<Attempt> Attempt::begin(const Options& options, const Membership
 // --- the steps of an attempt --------------------------------------------------------------------
 
 std::vector<Place> Attempt::meet() {
-  check_terms(store_->set_once("terms", encode_terms(options_)), options_);
   store_->set(place_key(options_.rank), encode_place(membership_.own));
+  check_terms(store_->set_once("terms", encode_terms(options_)), options_);
   if (store_->add("places", 1) == options_.size) gather_places();
   std::vector<Place> places;
   try {
@@ -105,13 +114,16 @@ bool Attempt::is_own_deadline(const Error& error) const {
          dynamic_cast<const ToldError*>(&error) == nullptr;
 }
 
-// By the rank that came last, for all.
+// By the rank that came last, for all. The places of ranks that were counted go with the attempt
+// only.
 void Attempt::gather_places() {
   for (int first = 0; first < options_.size; first += kBlock) {
     std::string block;
     for (int rank = first; rank < std::min(first + kBlock, options_.size); ++rank) {
       if (rank > first) block += kBetweenPlaces;
-      block += store_->try_get(place_key(rank)).value_or("");
+      const auto place = store_->try_get(place_key(rank));
+      if (!place) throw ForgottenAttempt(options_.rank);
+      block += *place;
     }
     store_->set(block_key(first / kBlock), block);
   }
@@ -141,17 +153,25 @@ void Attempt::all_connected() {
 }
 
 void Attempt::fail(const Error& error) {
+  // Nobody is there to be told.
+  if (const auto* forgotten = dynamic_cast<const ForgottenAttempt*>(&error))
+    throw ForgottenAttempt(*forgotten);
   const bool blames = error.rank() >= 0 && error.rank() != options_.rank;
-  if (blames) {
+  // Some waits of backends for another rank's key say only that the deadline has passed.
+  const bool was_late = is_own_deadline(error);
+  if (blames || was_late) {
     const bool saw_end =
         error.code() == ErrorCode::peer_lost || error.code() == ErrorCode::unavailable;
     try {
+      if (was_late) throw_if_forgotten();
       const auto patience = Deadline::after(saw_end ? kPatienceForCauses : 0);
       do {
         look();
         if (saw_end) Clock::sleep_for(std::chrono::milliseconds(5));
       } while (!patience.passed());
     } catch (const ToldError&) {
+      throw;
+    } catch (const ForgottenAttempt&) {
       throw;
     } catch (const Error& cause) {
       if (cause.code() == ErrorCode::peer_lost) throw;
@@ -224,7 +244,13 @@ std::vector<int> Attempt::missing(const char* part) const {
   std::vector<int> ranks;
   for (int rank = 0; rank < options_.size; ++rank)
     if (!store_->try_get(key_of(part, rank))) ranks.push_back(rank);
+  throw_if_forgotten();  // last: while the keys go, others may be gone before this rank's
   return ranks;
+}
+
+// This rank's place is there before anything may fail.
+void Attempt::throw_if_forgotten() const {
+  if (!store_->try_get(place_key(options_.rank))) throw ForgottenAttempt(options_.rank);
 }
 
 void Attempt::report() {

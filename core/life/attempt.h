@@ -40,6 +40,13 @@ struct Membership {
   size_t first_death = 0;
 };
 
+/// The store has no keys of the attempt any more: the others went on or gave it up while this rank
+/// was stopped or cut off.
+class ForgottenAttempt : public Error {
+ public:
+  explicit ForgottenAttempt(int own);
+};
+
 /// One attempt of some ranks to become a communicator, under keys of its own in the store. It
 /// succeeds for all of them or fails for all of them, by the word of whichever rank speaks first:
 /// no two ranks come to different ends. A rank that dies meanwhile makes it fail, and so does the
@@ -54,7 +61,7 @@ class Attempt {
   const std::shared_ptr<Store>& store() const { return watched_; }
   /// Tells the others where this rank runs; where all run, once all are there. Throws
   /// Error(timeout | version | mismatch | peer_lost | unavailable) that names who is missing, dead
-  /// or different.
+  /// or different; as the following two do, ForgottenAttempt.
   std::vector<Place> meet();
   /// This rank has its connections. Returns once all ranks have theirs.
   void all_connected();
@@ -76,6 +83,7 @@ class Attempt {
   std::vector<Place> read_places();
   void gather_places();
   bool is_own_deadline(const Error& error) const;
+  void throw_if_forgotten() const;
   std::vector<int> missing(const char* part) const;
   /// Since this rank began to wait, for people: the deadline began a moment before or after, so
   /// 0.299 is 0.3.

@@ -131,7 +131,8 @@ class CommunicatorState {
   int hosts = 1;
   std::atomic<int> splits = 0;  // calls of split so far, equal on all ranks
   int epoch = 0;
-  int arenas = 0;  // made so far, equal on all ranks
+  std::vector<int> first_ranks;  // see Survivors; empty: nothing was shrunk
+  int arenas = 0;                // made so far, equal on all ranks
   struct GroupWorks {
     std::shared_ptr<WorkState> work, last;
   };

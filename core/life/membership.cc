@@ -10,6 +10,7 @@
 
 #include "tutti/base/standard_streams.h"
 #include "tutti/base/text.h"
+#include "tutti/core/life/attempt.h"
 #include "tutti/core/life/communicator_state.h"
 #include "tutti/core/life/rounds.h"
 #include "tutti/core/life/survivors.h"
@@ -227,6 +228,7 @@ std::shared_ptr<CommunicatorState> shrink(const CommunicatorState& parent, Deadl
   Survivors::Terms terms{.own = own, .settle = std::max(1.0, parent.options.peer_timeout)};
   for (const auto& place : parent.engine->context().places)
     terms.launched.push_back({place.world_rank, place.incarnation});
+  terms.first_ranks = parent.first_ranks;
   if (const int gone = parent.engine->gone_rank(); gone >= 0 && gone != own)
     terms.given_up.insert(gone);
   parent.options.observe("shrink");
@@ -243,10 +245,13 @@ std::shared_ptr<CommunicatorState> shrink(const CommunicatorState& parent, Deadl
                                 end_during_shrink(parent, members));
         state->path = parent.path;
         state->epoch = survivors.epoch();
+        state->first_ranks = survivors.first_ranks();
         // What was under way on the parent has ended for all that are left.
         survivors.connected(splits_path(parent));
         return state;
       } catch (const Error& error) {
+        const bool is_forgotten = dynamic_cast<const ForgottenAttempt*>(&error) != nullptr;
+        if (is_forgotten && !deadline.passed()) continue;  // the next epoch says who went on
         const auto seen = as_seen_from(members, "shrink", error);
         if (error.rank() < 0 || seen.rank() == own) throw seen;
         survivors.not_connected(error);

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <climits>
 #include <numeric>
 #include <optional>
 
@@ -20,20 +21,7 @@ constexpr double kBriefSettle = 0.25;
 constexpr int kMostComplaints = 2;
 constexpr double kFirstPause = 0.002, kLongestPause = 0.05;
 
-std::string vote_key(int rank) { return fmt::format("vote/{}", rank); }
-
-template <typename Ranks>
-std::string encode_ranks(const Ranks& ranks) {
-  return fmt::format("{}", fmt::join(ranks, " "));
-}
-
-std::vector<int> decode_ranks(const std::string& text, size_t size) {
-  std::vector<int> ranks;
-  for (const auto& word : split_text(text, ' '))
-    if (const auto rank = parse_integer(word, 0, static_cast<int64_t>(size) - 1))
-      ranks.push_back(static_cast<int>(*rank));
-  return ranks;
-}
+std::string vote_key(int first_rank) { return fmt::format("vote/{}", first_rank); }
 
 std::string to_text(const std::set<int>& ranks) {
   return format_rank_set(std::vector<int>(ranks.begin(), ranks.end()));
@@ -60,10 +48,18 @@ std::vector<int> choose_members(Votes votes, const std::set<int>& dead) {
   return members;
 }
 
+Survivors::Terms Survivors::completed(Terms terms) {
+  if (terms.first_ranks.empty()) {
+    terms.first_ranks.resize(terms.launched.size());
+    std::iota(terms.first_ranks.begin(), terms.first_ranks.end(), 0);
+  }
+  return terms;
+}
+
 Survivors::Survivors(std::shared_ptr<Store> root, std::string path, int epoch, Terms terms)
     : root_(std::move(root)),
       path_(std::move(path)),
-      terms_(std::move(terms)),
+      terms_(completed(std::move(terms))),
       deaths_(root_),
       first_epoch_(epoch),
       epoch_(epoch),
@@ -80,6 +76,34 @@ std::string Survivors::epoch_path(int epoch) const {
 // out and wakes later finds that it was.
 std::string Survivors::members_key(int epoch) const {
   return fmt::format("{}/members/{}", path_, epoch);
+}
+
+int Survivors::first_rank(int rank) const { return terms_.first_ranks[static_cast<size_t>(rank)]; }
+
+std::vector<int> Survivors::first_ranks() const {
+  std::vector<int> ranks;
+  for (const int rank : candidates_) ranks.push_back(first_rank(rank));
+  return ranks;
+}
+
+template <typename Ranks>
+std::string Survivors::encode(const Ranks& ranks) const {
+  std::vector<int> firsts;
+  for (const int rank : ranks) firsts.push_back(first_rank(rank));
+  return fmt::format("{}", fmt::join(firsts, " "));
+}
+
+// What is none of these ranks is passed over.
+std::vector<int> Survivors::decode(const std::string& text) const {
+  const auto& firsts = terms_.first_ranks;
+  std::vector<int> ranks;
+  for (const auto& word : split_text(text, ' ')) {
+    const auto first = parse_integer(word, 0, INT_MAX).value_or(-1);
+    const auto found = std::lower_bound(firsts.begin(), firsts.end(), first);
+    if (found != firsts.end() && *found == first)
+      ranks.push_back(static_cast<int>(found - firsts.begin()));
+  }
+  return ranks;
 }
 
 std::set<int> Survivors::dead_ranks() {
@@ -105,11 +129,11 @@ std::vector<int> Survivors::agree(Deadline deadline) {
   ++epoch_;
   const auto store = make_prefix_store(root_, epoch_path() + "/");
   const auto members = members_key(epoch_);
-  Votes votes;
+  Votes votes{{terms_.own, given_up_}};
   std::optional<std::string> counted;
   std::string fixed;
   const auto settled = Deadline::after(terms_.settle), briefly = Deadline::after(kBriefSettle);
-  store->set(vote_key(terms_.own), encode_ranks(given_up_));
+  store->set(vote_key(first_rank(terms_.own)), encode(given_up_));
   store->add("votes", 1);
   for (double pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
     const auto dead = dead_ranks();
@@ -117,16 +141,15 @@ std::vector<int> Survivors::agree(Deadline deadline) {
     if (number != counted) {
       counted = number;
       for (const int rank : awaited(votes, dead))
-        if (const auto vote = store->try_get(vote_key(rank)))
-          for (const int other : (votes[rank], decode_ranks(*vote, terms_.launched.size())))
-            votes[rank].insert(other);
+        if (const auto vote = store->try_get(vote_key(first_rank(rank))))
+          for (const int other : (votes[rank], decode(*vote))) votes[rank].insert(other);
     }
     auto late = awaited(votes, dead);
     if (briefly.passed())
       for (const auto& vote : votes)
         for (const int rank : vote.second) late.erase(rank);
     if (late.empty() || settled.passed()) {
-      fixed = root_->set_once(members, encode_ranks(choose_members(votes, dead)));
+      fixed = root_->set_once(members, encode(choose_members(votes, dead)));
       break;
     }
     if (deadline.passed())
@@ -143,7 +166,7 @@ std::vector<int> Survivors::agree(Deadline deadline) {
       if (error.code() != ErrorCode::timeout) throw;
     }
   }
-  candidates_ = decode_ranks(fixed, terms_.launched.size());
+  candidates_ = decode(fixed);
   if (std::find(candidates_.begin(), candidates_.end(), terms_.own) == candidates_.end())
     throw Error(ErrorCode::peer_silent,
                 fmt::format("rank {} is not among the survivors ({}): the others gave it up while "

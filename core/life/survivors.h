@@ -22,7 +22,10 @@ using Votes = std::map<int, std::set<int>>;
 std::vector<int> choose_members(Votes votes, const std::set<int>& dead);
 
 /// The ranks of a communicator that broke agree on who is left, epoch after epoch, until those of
-/// one epoch have all connected. Ranks are those of the broken communicator.
+/// one epoch have all connected. Ranks are those of the broken communicator. In the store a rank
+/// has the number that it had in the first communicator of the path: a rank that was stopped may
+/// still shrink a communicator that the others have shrunk already, and has other numbers than
+/// they.
 ///
 /// In each epoch every rank that still counts votes: that it lives, and whom it has given up. Once
 /// all that are not dead have voted, or the settling time has passed, the first rank to notice
@@ -33,6 +36,7 @@ class Survivors {
   struct Terms {
     int own = 0;
     std::vector<LaunchedRank> launched = {};  // of all ranks
+    std::vector<int> first_ranks = {};        // of all, rising; empty: ranks are their first ones
     std::set<int> given_up = {};              // by the own rank, before
     double settle = 1;  // seconds until a rank that says nothing is left behind
   };
@@ -43,6 +47,8 @@ class Survivors {
   /// Error(peer_silent) if the own rank is not among them, Error(unavailable) if the store is gone.
   std::vector<int> agree(Deadline deadline);
   int epoch() const { return epoch_; }
+  /// Of these members, in the first communicator of the path.
+  std::vector<int> first_ranks() const;
   /// Of this epoch's keys in the root store.
   std::string epoch_path() const { return epoch_path(epoch_); }
   /// The members of this epoch could not connect; agree() again. Throws the error if it is the own
@@ -53,10 +59,15 @@ class Survivors {
   void connected(const std::string& others) noexcept;
 
  private:
+  static Terms completed(Terms terms);
   std::string epoch_path(int epoch) const;
   std::string members_key(int epoch) const;
   std::set<int> awaited(const Votes& votes, const std::set<int>& dead) const;
   std::set<int> dead_ranks();
+  int first_rank(int rank) const;
+  template <typename Ranks>
+  std::string encode(const Ranks& ranks) const;
+  std::vector<int> decode(const std::string& text) const;
 
   const std::shared_ptr<Store> root_;
   const std::string path_;

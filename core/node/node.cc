@@ -101,7 +101,7 @@ bool Node::take(Batch& batch, Clock::time_point now) {
   }
   scheduler_->flush();
   for (Entry* entry : joining_) {
-    if (const auto* why = why_no_join())
+    if (const auto* why = why_never(*entry))
       outside_.finish({&entry, 1}, why);
     else if (!deferred_.empty())
       deferred_.push_back(entry);  // it counts after them
@@ -126,18 +126,14 @@ bool Node::take_deferred(Clock::time_point now) {
   if (phase_ == Phase::inquiring) return false;
   bool others_wait = false;
   const auto count = std::erase_if(deferred_, [&](Entry* entry) {
+    if (const auto* why = why_never(*entry)) {
+      outside_.finish({&entry, 1}, why);
+      return true;
+    }
     if (entry->request.join) {
-      if (const auto* why = why_no_join()) {
-        outside_.finish({&entry, 1}, why);
-        return true;
-      }
       if (others_wait) return false;
       scheduler_->flush();
       scheduler_->join(entry, now);
-      return true;
-    }
-    if (const auto* why = why_never(*entry)) {
-      outside_.finish({&entry, 1}, why);
       return true;
     }
     std::erase_if(entry->behind, [](const std::weak_ptr<WorkState>& work) {
@@ -156,12 +152,6 @@ bool Node::take_deferred(Clock::time_point now) {
 }
 
 // --- what can be done and what waits ------------------------------------------------------------
-
-const Error* Node::why_no_join() const {
-  if (refusal_) return &*refusal_;
-  const auto* departure = peers_.first();
-  return departure == nullptr ? nullptr : &departure->error;
-}
 
 // Why an operation that is submitted now cannot end.
 const Error* Node::why_never(const Entry& entry) const {

@@ -122,7 +122,6 @@ class Node {
   bool take(Batch& batch, Clock::time_point now);
   bool take_deferred(Clock::time_point now);
   const Error* why_never(const Entry& entry) const;
-  const Error* why_no_join() const;
   RankStatus status() const;
   void watch(Clock::time_point now);
   // --- node_messages.cc ---

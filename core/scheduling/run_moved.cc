@@ -156,6 +156,8 @@ bool Run::must_keep_input_apart(bool is_packed) const {
   const auto kind = collective_.kind;
   const bool is_joined = kind == CollectiveKind::allgather || kind == CollectiveKind::gather;
   if (!is_joined && (kind != CollectiveKind::reduce_scatter || is_packed)) return false;
+  // Such a rank receives nothing, and its output of no bytes may begin anywhere.
+  if (kind == CollectiveKind::gather && rank_ != collective_.root) return false;
   const auto* input = collective_.input;
   const auto* output = collective_.output;
   if (input == nullptr || output == nullptr) return false;

@@ -67,7 +67,8 @@ class Scheduler {
   /// How far this rank went, which it tells its peers before it closes.
   Farewell farewell();
   /// The error of a rank whose leaving keeps an operation that is submitted only now from ending.
-  /// Collectives need all ranks; a send or a receive needs the other rank alone. Null: it may end.
+  /// Collectives need all ranks, a send or a receive needs the other rank alone, and a join needs
+  /// the ranks that have not joined as often. Null: it may end.
   const Error* departure_that_ends(const Entry& entry) const;
 
   /// Whether no operation and no join of this rank waits for other ranks.
@@ -107,8 +108,8 @@ class Scheduler {
   /// for before.
   void ask_to_join();
   void send_join();
-  /// The departure because of which this rank's join never ends; null: it may.
-  const Departure* departure_that_ends_join() const;
+  /// The departure because of which this rank's join of that number never ends; null: it may.
+  const Departure* departure_that_ends_join(uint64_t number) const;
   void request(Entry* entry);
   void on_response(const Response& response, std::vector<Response>& fusable);
   void launch_fused(std::vector<Response>& fusable);

@@ -60,17 +60,19 @@ const Departure* Scheduler::departure_that_dooms(const Run& run) const {
 }
 
 const Error* Scheduler::departure_that_ends(const Entry& entry) const {
+  const auto error_of = [](const Departure* departure) {
+    return departure == nullptr ? nullptr : &departure->error;
+  };
   const auto& signature = entry.request.signature;
+  if (entry.request.join) return error_of(departure_that_ends_join(join_.count + 1));
   // If rank 0 left, another rule ends the operation: all that rank 0 would have to answer fails.
-  const auto* departure = is_pair(signature.kind)
-                              ? peers_.departure_of(static_cast<int>(signature.root))
-                              : peers_.first();
-  return departure == nullptr ? nullptr : &departure->error;
+  return error_of(is_pair(signature.kind) ? peers_.departure_of(static_cast<int>(signature.root))
+                                          : peers_.first());
 }
 
-const Departure* Scheduler::departure_that_ends_join() const {
+const Departure* Scheduler::departure_that_ends_join(uint64_t number) const {
   const auto found = std::ranges::find_if(peers_.departures(), [&](const Departure& departure) {
-    return departure.rank == 0 || departure.farewell.joins < join_.count;
+    return departure.rank == 0 || departure.farewell.joins < number;
   });
   return found == peers_.departures().end() ? nullptr : &*found;
 }
@@ -100,7 +102,7 @@ bool Scheduler::end_what_is_doomed() {
   // A bucket that is not launched here is finished nowhere.
   doom(plan_.abandon(), peers_.first()->rank);
   if (join_.entry != nullptr) {
-    if (const auto* departure = departure_that_ends_join())
+    if (const auto* departure = departure_that_ends_join(join_.count))
       doom({&join_.entry, 1}, departure->rank);
     else
       ask_to_join();  // this rank does not leave a plan any more

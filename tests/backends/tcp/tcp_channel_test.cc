@@ -210,6 +210,47 @@ TEST(TcpMeetingTest, ARankThatAnnouncesItselfAndStaysSilentIsNamed) {
   EXPECT_LT(outcomes[1].seconds, 3);
 }
 
+// Each key comes just after the deadline of the wait for it.
+class LateStore final : public Store {
+ public:
+  explicit LateStore(std::shared_ptr<Store> store) : store_(std::move(store)) {}
+  void set(const std::string& key, std::string_view value) override { store_->set(key, value); }
+  std::string set_once(const std::string& key, std::string_view value) override {
+    return store_->set_once(key, value);
+  }
+  std::optional<std::string> try_get(const std::string& key) override {
+    return store_->try_get(key);
+  }
+  std::string get(const std::string&, Deadline deadline) override {
+    while (!deadline.passed()) Clock::sleep_for(std::chrono::milliseconds(1));
+    throw Error(ErrorCode::timeout, "late");
+  }
+  int64_t add(const std::string& key, int64_t amount) override { return store_->add(key, amount); }
+  int64_t raise(const std::string& key, int64_t least) override {
+    return store_->raise(key, least);
+  }
+  void erase(const std::string& key) override { store_->erase(key); }
+  void erase_all(const std::string& prefix) override { store_->erase_all(prefix); }
+
+ private:
+  const std::shared_ptr<Store> store_;
+};
+
+TEST(TcpMeetingTest, AnAddressThatComesAtTheDeadlineIsNotMissing) {
+  RawListener silent;
+  Meeting meeting(2, "");
+  meeting.store()->set("tcp/0/0", "127.0.0.1 " + std::to_string(silent.port()));
+  const auto outcomes = meeting.run({1}, [](Context& context) {
+    context.deadline = Deadline::after(0.3);
+    context.store = std::make_shared<LateStore>(context.store);
+  });
+  ASSERT_TRUE(outcomes[1].error);
+  EXPECT_EQ(outcomes[1].error->rank(), 0);
+  EXPECT_THAT(outcomes[1].error->what(),
+              AllOf(HasSubstr("rank 0 (127.0.0.1:" + std::to_string(silent.port())),
+                    testing::Not(HasSubstr("to announce a TCP address"))));
+}
+
 TEST(TcpMeetingTest, WhatIsNoAddressInTheStoreIsShown) {
   Meeting meeting(2, "");
   meeting.store()->set("tcp/0/0", "somewhere else");

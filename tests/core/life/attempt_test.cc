@@ -214,6 +214,110 @@ TEST_F(AttemptTest, ARankThatDiedBeforeItWasCountedIsNotWaitedForInVain) {
   attempt->all_connected();
 }
 
+// The attempt of ranks 0 and 1 to become a part, of which rank 1 is a record in the store.
+class ForgottenAttemptTest : public AttemptTest {
+ protected:
+  ForgottenAttemptTest() {
+    membership_.root = store_;
+    membership_.path = "job/part";
+    membership_.members = {{.rank = 0}, {.rank = 1}};
+    membership_.deadline = Deadline::after(0.4);
+    membership_.own = place_of(0);
+  }
+  static PlaceRecord place_of(int rank) {
+    PlaceRecord record;
+    record.place.host = "h";
+    record.place.pid = 0;
+    record.place.world_rank = rank;
+    return record;
+  }
+  // The others went on.
+  void forget() { store_->erase_all("job/part/"); }
+  void forget_once_there(const std::string& key) {
+    while (!store_->try_get("job/part/" + key)) std::this_thread::yield();
+    forget();
+  }
+  static void expect_forgotten(std::future<void> attempt) {
+    try {
+      attempt.get();
+      FAIL() << "no error";
+    } catch (const ForgottenAttempt& error) {
+      EXPECT_EQ(error.code(), ErrorCode::peer_silent);
+      EXPECT_EQ(error.rank(), 0);
+      EXPECT_THAT(error.what(), HasSubstr("rank 0 finds that the others have left the attempt"));
+    } catch (const Error& error) {
+      FAIL() << error.what();
+    }
+  }
+  void come_as_rank_one() {
+    store_->set("job/part/" + Attempt::place_key(1), encode_place(place_of(1)));
+    store_->add("job/part/places", 1);
+  }
+
+  Membership membership_;
+};
+
+TEST_F(ForgottenAttemptTest, WhileItMeets) {
+  const auto attempt = Attempt::begin(rank(0, 2), membership_);
+  auto meeting = std::async(std::launch::async, [&] { attempt->meet(); });
+  forget_once_there("places");
+  expect_forgotten(std::move(meeting));
+}
+
+TEST_F(ForgottenAttemptTest, WhileItWaitsUntilAllAreConnected) {
+  come_as_rank_one();
+  const auto attempt = Attempt::begin(rank(0, 2), membership_);
+  attempt->meet();
+  auto connecting = std::async(std::launch::async, [&] { attempt->all_connected(); });
+  forget_once_there("connected");
+  expect_forgotten(std::move(connecting));
+}
+
+// A backend waits for a key of the other rank, which is gone, and may name that rank or none.
+// Nobody is told of it.
+TEST_F(ForgottenAttemptTest, WhileItConnects) {
+  for (const int named : {1, -1}) {
+    membership_.deadline = Deadline::after(0.4);
+    come_as_rank_one();
+    const auto attempt = Attempt::begin(rank(0, 2), membership_);
+    attempt->meet();
+    forget();
+    auto failing = std::async(std::launch::async, [&] {
+      try {
+        attempt->store()->get("address/1", membership_.deadline);
+      } catch (const Error& error) {
+        attempt->fail(Error(error).with_rank(named));
+      }
+    });
+    expect_forgotten(std::move(failing));
+    EXPECT_FALSE(store_->try_get("job/part/attempt/failure"));
+  }
+}
+
+// A death that nobody has told yet is why a key does not come.
+TEST_F(AttemptTest, ADeathIsTheCauseOfAWaitThatNamesNoRank) {
+  Membership membership;
+  membership.root = store_;
+  membership.path = "job/0";
+  membership.deadline = Deadline::after(0);
+  store_->set("job/0/" + Attempt::place_key(0), "a place");
+  append_death(*store_, {.who = {.rank = 1}, .pid = 4711, .signal = 9, .host = "somewhere"});
+  const auto attempt = Attempt::begin(rank(0, 3), membership);
+  try {
+    attempt->fail(Error(ErrorCode::timeout, "no rank set a key before the deadline"));
+  } catch (const Error& error) {
+    EXPECT_EQ(error.rank(), 1);
+    EXPECT_THAT(error.what(), HasSubstr("rank 1 (host somewhere, pid 4711) was killed"));
+  }
+}
+
+// Rank 1 was counted, and its place went before this rank came.
+TEST_F(ForgottenAttemptTest, BeforeItGathersThePlaces) {
+  store_->add("job/part/places", 1);
+  const auto attempt = Attempt::begin(rank(0, 2), membership_);
+  expect_forgotten(std::async(std::launch::async, [&] { attempt->meet(); }));
+}
+
 TEST_F(AttemptTest, WhoIsMissingIsSaidAfterAWhile) {
   auto options = rank(0, 3, 6.5);
   std::vector<std::string> lines;

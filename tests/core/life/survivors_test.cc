@@ -113,6 +113,68 @@ TEST_F(AgreeTest, ARankThatGaveItselfUpIsNotWaitedFor) {
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(2));
 }
 
+// The others have shrunk to ranks 0, 2 and 3, then to 0 and 3, while rank 2 was in the first
+// shrink. Rank 3 is rank 2 of the second one.
+TEST_F(AgreeTest, ARankThatWakesTwoShrinksLaterReadsTheNumbersOfItsOwnCommunicator) {
+  die(1);
+  auto zero = survivors(0), two = survivors(2), three = survivors(3);
+  for (const auto& members : agree({&zero, &two, &three}))
+    EXPECT_THAT(members, ElementsAre(0, 2, 3));
+  EXPECT_THAT(zero.first_ranks(), ElementsAre(0, 2, 3));
+  const auto later = [&](int own) {
+    Survivors::Terms terms{.own = own, .first_ranks = zero.first_ranks(), .given_up = {1}};
+    for (const int rank : {0, 2, 3}) terms.launched.push_back({.rank = rank});
+    return Survivors(store_, "job/0", 1, std::move(terms));
+  };
+  auto later_zero = later(0), later_three = later(2);
+  for (const auto& members : agree({&later_zero, &later_three}))
+    EXPECT_THAT(members, ElementsAre(0, 2));
+  EXPECT_THAT(later_three.first_ranks(), ElementsAre(0, 3));
+  try {
+    two.agree(Deadline::after(10));
+    FAIL() << "it was let in";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::peer_silent);
+    EXPECT_THAT(error.what(), HasSubstr("rank 2 is not among the survivors (ranks 0 3)"));
+  }
+}
+
+// Forgets what is written there at once, as when the others have gone on and erase their keys.
+class ForgetfulStore final : public Store {
+ public:
+  explicit ForgetfulStore(std::shared_ptr<Store> store) : store_(std::move(store)) {}
+  void set(const std::string&, std::string_view) override {}
+  std::string set_once(const std::string& key, std::string_view value) override {
+    return store_->set_once(key, value);
+  }
+  std::optional<std::string> try_get(const std::string& key) override {
+    return store_->try_get(key);
+  }
+  std::string get(const std::string& key, Deadline deadline) override {
+    return store_->get(key, deadline);
+  }
+  int64_t add(const std::string& key, int64_t amount) override { return store_->add(key, amount); }
+  int64_t raise(const std::string& key, int64_t least) override {
+    return store_->raise(key, least);
+  }
+  void erase(const std::string& key) override { store_->erase(key); }
+  void erase_all(const std::string& prefix) override { store_->erase_all(prefix); }
+
+ private:
+  const std::shared_ptr<Store> store_;
+};
+
+TEST_F(AgreeTest, ARankWhoseVoteIsForgottenDoesNotWaitForItself) {
+  auto zero = survivors(0, {}, 5, std::make_shared<ForgetfulStore>(store_));
+  try {
+    zero.agree(Deadline::after(0.3));
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::timeout);
+    EXPECT_THAT(error.what(), HasSubstr("while ranks 1-3 did not say that they live"));
+  }
+}
+
 // Rank 2 says that rank 1 is the cause. To rank 1 the teller is the cause, and lives.
 TEST_F(AgreeTest, WhoAccusesAnotherHasNotGivenItselfUp) {
   auto zero = survivors(0), one = survivors(1), two = survivors(2), three = survivors(3);

@@ -95,6 +95,26 @@ TEST(Node, AJoinThatComesInTheStepOfTheCloseCounts) {
   EXPECT_FALSE(*end) << (*end)->what();
 }
 
+TEST(Node, AJoinEndsWellThoughARankThatHasJoinedHasLeft) {
+  SteppedRanks ranks(3);
+  ranks[0].join();
+  ranks[2].join();
+  ranks[2].close();
+  ranks.settle({0, 1, 2});
+  EXPECT_EQ(ranks[1].node().phase(), Phase::departing);
+  EXPECT_FALSE(ranks[0].end_of("join"));
+  ranks[1].join();
+  ranks.settle({0, 1});
+  for (const int rank : {0, 1}) {
+    const auto end = ranks[rank].end_of("join");
+    ASSERT_TRUE(end);
+    EXPECT_FALSE(*end) << (*end)->what();
+  }
+  ranks[1].join();
+  ranks.settle({0, 1});
+  EXPECT_EQ(code_of(ranks[1].end_of("join")), ErrorCode::peer_left) << "rank 2 joined once";
+}
+
 // Rank 0 hears that rank 1 left before it hears that rank 2, which never joined, did.
 TEST(Node, AJoinThatFailedIsInNoFarewell) {
   SteppedRanks ranks(3);

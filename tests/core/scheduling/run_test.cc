@@ -69,6 +69,29 @@ TEST(MovedRun, AnInputAtAnotherRowOfTheOutputIsKeptApart) {
     for (const size_t row : {0, 1, 2}) gather_from_row(kind, row);
 }
 
+// Its output has no rows and no bytes, so the memory in front of its input is a likely place for
+// it.
+TEST(MovedRun, ARankThatOnlyGivesToAGatherGivesItsInputItself) {
+  constexpr int kSize = 3, kRank = 2;
+  Remembers backend(std::move(test::make_backends(find_backend("memory"), 1)[0]));
+  RegionPool pool(backend);
+  std::vector<float> memory{0, 0, 1, 1};
+  Entry entry;
+  entry.output =
+      TensorView(reinterpret_cast<std::byte*>(memory.data()), Shape{0, 2}, DataType::f32);
+  entry.input = TensorView(std::span(memory).subspan(2, 2));
+  entry.work = std::make_shared<WorkState>(std::make_shared<test::IdleDriver>(), "x", 1);
+  entry.request.signature.kind = CollectiveKind::gather;
+  entry.request.signature.shape = Shape{1, 2};
+  Response response;
+  response.signature = entry.request.signature;
+  response.rows = {1, 1, 1};
+  auto run = Run::moved(1, pool, {&response, 1}, {}, {&entry}, kRank, kSize);
+  run->start(backend, 0, 0, {});
+  EXPECT_EQ(backend.input, entry.input.data());
+  EXPECT_EQ(pool.allocations(), 0u);
+}
+
 class RunStates : public testing::Test {
  protected:
   RunStates() {

@@ -152,7 +152,7 @@ bool has_needed_left(const View& view, const OperationRecord& operation) {
     const Operation* asked = view.oracle.operation_of(one);
     if (asked != nullptr && asked->root == kAnyRank && left_a_send(view, operation.error_rank, one))
       return true;
-    const Micros left = needed_left(view, one);
+    const Micros left = needed_left(view, one, Doubt::is_needed);
     return left != kNever && left <= operation.ended;
   });
 }

@@ -17,11 +17,46 @@ bool has_code(int code, std::initializer_list<ErrorCode> codes) {
                      [&](ErrorCode one) { return static_cast<int>(one) == code; });
 }
 
-Micros needed_left(const View& view, const OperationRecord& operation) {
+namespace {
+
+bool is_closed_over(const OperationRecord& operation) {
+  return !operation.is_refused && has_code(operation.error_code, {ErrorCode::closed});
+}
+
+// Returns how often a rank that left has joined as its peers count it. A join over which it closed
+// counts if rank 0 was asked for it. Rank 0 is, at the latest before the farewell, unless something
+// else of that rank was pending too; then it is in doubt. A fault may take the farewell along.
+int joins_of_leaver(const View& view, int rank, Doubt doubt) {
+  const auto& all = view.record.operations;
+  const bool is_in_doubt =
+      !view.from.faults.empty() || std::ranges::any_of(all, [&](const OperationRecord& one) {
+        return one.site.rank == rank && !view.oracle.is_join(one) && is_closed_over(one);
+      });
+  const bool counts_closed = !is_in_doubt || doubt == Doubt::is_not_needed;
+  return static_cast<int>(std::ranges::count_if(all, [&](const OperationRecord& one) {
+    const bool is_joined = one.error_code == 0 && one.ended != kNever;
+    return one.site.rank == rank && view.oracle.is_join(one) &&
+           (is_joined || (counts_closed && is_closed_over(one)));
+  }));
+}
+
+// Returns the number of a join among those of its rank. One that failed has none.
+int number_of_join(const View& view, const OperationRecord& join) {
+  return 1 + static_cast<int>(
+                 std::ranges::count_if(view.record.operations, [&](const OperationRecord& one) {
+                   return one.site.rank == join.site.rank && view.oracle.is_join(one) &&
+                          one.error_code == 0 && one.ended != kNever && one.ended <= join.submitted;
+                 }));
+}
+
+}  // namespace
+
+Micros needed_left(const View& view, const OperationRecord& operation, Doubt doubt) {
   const Meeting* meeting = view.oracle.meeting_of(operation);
   const Operation* asked = view.oracle.operation_of(operation);
   const bool is_pair = asked != nullptr &&
                        (asked->kind == CollectiveKind::send || asked->kind == CollectiveKind::recv);
+  const int join = view.oracle.is_join(operation) ? number_of_join(view, operation) : 0;
   Micros first = kNever, last = 0;
   for (int rank = 0; rank < view.from.world.size; ++rank) {
     if (rank == operation.site.rank) continue;
@@ -30,6 +65,8 @@ Micros needed_left(const View& view, const OperationRecord& operation) {
     if (farewell == kNever) continue;
     // Rank 0 matches the names of all.
     if (is_pair && rank != 0 && asked->root != rank) continue;
+    // It also says when all have joined.
+    if (join > 0 && rank != 0 && joins_of_leaver(view, rank, doubt) >= join) continue;
     if (meeting != nullptr && meeting->voices.contains(rank)) {
       const auto& theirs = *meeting->voices.at(rank).record;
       if (theirs.error_code == 0 && theirs.ended != kNever && theirs.ended <= farewell) continue;

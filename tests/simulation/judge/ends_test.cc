@@ -81,6 +81,47 @@ TEST(Ends, ADepartureIsHeardOfWithinThreeMessages) {
   EXPECT_TRUE(is_fine(late, errors_have_one_cause));
 }
 
+// Rank 2 joins and leaves at 20. Rank 0 joined at 0, and hears of a departure at `heard`.
+SmallWorld joined_and_left(Micros heard) {
+  SmallWorld world("world size=3\nranks 0,2: join\n");
+  world.rank(2).closing = world.rank(2).farewell = 20;
+  world.fail(2, "join", ErrorCode::closed, -1, 20);
+  world.fail(0, "join", ErrorCode::peer_left, 2, heard);
+  return world;
+}
+
+TEST(Ends, AJoinNeedsNoRankThatLeftAfterItHadJoined) {
+  SmallWorld world = joined_and_left(50000);
+  world.rank(1).closing = world.rank(1).farewell = 49000;  // because rank 2 did
+  EXPECT_TRUE(is_fine(world, calls_end));
+  EXPECT_TRUE(is_fine(world, errors_have_one_cause));
+  world.operation(0, "join").ended = 49000 + 6300;
+  EXPECT_TRUE(is_fine(world, calls_end));
+  world.operation(0, "join").ended = 49000 + 6301;
+  EXPECT_FALSE(is_fine(world, calls_end));
+  EXPECT_FALSE(is_fine(joined_and_left(50), errors_have_one_cause)) << "rank 1 goes on";
+}
+
+TEST(Ends, AJoinNeedsARankThatLeftWithoutHavingJoined) {
+  SmallWorld world = joined_and_left(6320);
+  world.operation(2, "join").is_refused = true;
+  EXPECT_TRUE(is_fine(world, calls_end));
+  EXPECT_TRUE(is_fine(world, errors_have_one_cause));
+  world.operation(0, "join").ended = 6321;
+  EXPECT_FALSE(is_fine(world, calls_end));
+}
+
+TEST(Ends, AJoinMayNeedARankThatLeftOverOtherOperations) {
+  SmallWorld world("world size=3\nranks 0: join\nranks 2: submit t allreduce 4; join\n");
+  world.rank(2).closing = world.rank(2).farewell = 120;
+  for (const auto* name : {"t", "join"}) world.fail(2, name, ErrorCode::closed, -1, 120);
+  world.fail(0, "join", ErrorCode::peer_left, 2, 200);
+  EXPECT_TRUE(is_fine(world, errors_have_one_cause));
+  world.operation(0, "join").ended = 50000;
+  world.rank(1).closing = world.rank(1).farewell = 49000;
+  EXPECT_TRUE(is_fine(world, calls_end));
+}
+
 TEST(Ends, SilenceIsHeardOfWithinItsLimitAndAQuarter) {
   const auto silent = [](Micros heard) {
     SmallWorld world(std::string(kSums) + "fault stop rank=2 at=10 length=60000000\n");

@@ -104,7 +104,8 @@ Micros sharp_end(const View& view, const OperationRecord& operation, const Limit
   if (faults.empty() && has_code(operation.error_code, {ErrorCode::peer_left})) {
     const Operation* asked = view.oracle.operation_of(operation);
     if (asked != nullptr && asked->root == kAnyRank) return kNever;  // what it took is not known
-    Micros left = needed_left(view, operation);
+    // A join goes on beside a rank that left after it had joined, until one leaves that had not.
+    Micros left = needed_left(view, operation, Doubt::is_not_needed);
     // A pair that two ranks have prepared goes on without rank 0, until one of the two leaves.
     const bool is_pair = asked != nullptr && (asked->kind == CollectiveKind::send ||
                                               asked->kind == CollectiveKind::recv);

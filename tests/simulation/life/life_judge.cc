@@ -30,17 +30,18 @@ class Judge {
 
   std::vector<LifeFinding> judge() {
     for (const auto& rule : record_.broken_rules) find(0, rule);
+    for (const auto& call : record_.calls)
+      if (call.kind == Kind::attempt) attempts_[call.path].push_back(&call);
     for (const auto& call : record_.calls) {
-      if (call.kind == Kind::attempt) {
-        attempts_[call.path].push_back(&call);
-        if (!call.well && call.ended != kNever) check_first_cause(call);
-        continue;
-      }
+      if (call.kind == Kind::attempt) continue;
       check_time(call);
       if (!call.well && call.ended != kNever) check_cause(call);
       if (call.well && call.kind == Kind::shrink) check_survivors(call);
     }
-    for (const auto& [path, calls] : attempts_) check_attempt(path, calls);
+    for (const auto& [path, calls] : attempts_) {
+      check_attempt(path, calls);
+      check_first_causes(calls);
+    }
     check_ends();
     return std::move(findings_);
   }
@@ -148,9 +149,11 @@ class Judge {
       return had_store_trouble(call.ended) ? std::nullopt
                                            : std::optional<std::string>("the store is there");
     if (!is_any && !had_store_trouble(call.ended)) return "nothing has happened";
-    // The part of a communicator that ended because of a rank of another part names none.
-    if (call.rank < 0 && call.kind == Kind::split && call.code != ErrorCode::timeout && is_any)
-      return {};
+    // The part of a communicator that ended because of a rank of another part names none. Its ranks
+    // hear that of each other, with the words of the parent's end, before their own engines know of
+    // it. A timeout may have ended the parent; one of the part itself has other words and a rank.
+    const bool is_of_parent = call.code != ErrorCode::timeout || call.text.ends_with(" is lost");
+    if (call.rank < 0 && call.kind == Kind::split && is_of_parent && is_any) return {};
     if (call.rank < 0) return "it names no rank";
     // The others told the end of the one that this process replaces just when it came; it calls
     // again with them.
@@ -159,7 +162,6 @@ class Judge {
       return {};
     if (call.rank == own.who.rank) {
       if (failed_to_connect && call.code == ErrorCode::io) return {};
-      if (was_stopped && call.code == ErrorCode::corrupt_data) return {};
       if (call.code == ErrorCode::peer_silent)
         return was_anybody_stopped() || failed_to_connect || had_store_trouble(call.ended)
                    ? std::nullopt
@@ -183,17 +185,20 @@ class Judge {
   }
 
   // L5: of members of one attempt that died, by the launcher's words.
-  void check_first_cause(const Call& call) {
+  void check_first_causes(const std::vector<const Call*>& attempt) {
+    std::set<std::pair<int, int>> here;
+    for (const auto* call : attempt)
+      here.emplace(process_of(*call).who.rank, process_of(*call).who.incarnation);
+    for (const auto* call : attempt)
+      if (!call->well && call->ended != kNever) check_first_cause(*call, here);
+  }
+
+  // `here`: who is in the attempt.
+  void check_first_cause(const Call& call, const std::set<std::pair<int, int>>& here) {
     if (call.code != ErrorCode::peer_lost ||
         call.text.find("while the ranks were connecting") == call.text.npos ||
         call.text.find("started again") != call.text.npos)
       return;
-    std::set<std::pair<int, int>> here;  // in this attempt
-    for (const auto& other : record_.calls)
-      if (other.kind == Kind::attempt && other.path == call.path) {
-        const auto& who = process_of(other).who;
-        here.emplace(who.rank, who.incarnation);
-      }
     const auto came_later = [&](LaunchedRank who) {
       return std::any_of(here.begin(), here.end(), [&](const auto& other) {
         return other.first == who.rank && other.second > who.incarnation;

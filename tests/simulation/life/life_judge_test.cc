@@ -115,6 +115,20 @@ TEST_F(LifeJudge, AnErrorThoughNothingHasHappened) {
   EXPECT_EQ(found(), (Promises{4, 4, 4}));
 }
 
+// Rank 2 ended the parent, of which ranks 0 and 1 make another part.
+TEST_F(LifeJudge, AnErrorWithoutARankIsOfTheParent) {
+  record.processes[2].failed_to_connect = 0.25;
+  for (int rank = 0; rank < 2; ++rank)
+    add({.kind = Kind::split, .process = rank, .began = 0.3, .ended = 0.4, .limit = 20});
+  fail_all(Kind::split, ErrorCode::timeout, -1, "rank 2 is lost", 0.4);
+  EXPECT_EQ(found(), Promises{});
+  record.calls.back().text = "no rank set the store's key";
+  EXPECT_EQ(found(), Promises{4});
+  record.calls.back().kind = Kind::create;
+  record.calls.back().text = "rank 2 is lost";
+  EXPECT_EQ(found(), Promises{4});
+}
+
 TEST_F(LifeJudge, AStoreThatIsThereDoesNotAnswer) {
   record.calls[1].well = false;
   record.calls[1].code = ErrorCode::unavailable;

@@ -5,6 +5,8 @@
 
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "tutti/backends/backend.h"
 #include "tutti/base/error.h"
@@ -65,6 +67,7 @@ class CommunicatorState {
   std::shared_ptr<Engine> engine;
   int splits = 0;
   int epoch = 0;
+  std::vector<int> first_ranks;  // see Survivors; empty: nothing was shrunk
   std::string path;
 };
 
