@@ -27,12 +27,12 @@ std::vector<JointTransport::Part> parts_of(const Backends& backends) {
 }
 
 struct ChoiceInheritance final : Inheritance {
-  std::vector<std::shared_ptr<Inheritance>> each;  // of the backends, in their order
+  std::vector<std::shared_ptr<Inheritance>> each;  // one per backend, in their order
 };
 
 class ChoiceBackend final : public Backend {
  public:
-  /// `names` of the backends, in their order.
+  /// `names` are the names of `backends`, in the same order.
   ChoiceBackend(const Context& context, Backends backends, const std::vector<std::string>& names)
       : chooser_(context.algorithms, context.determinism),
         backends_(std::move(backends)),
@@ -49,7 +49,8 @@ class ChoiceBackend final : public Backend {
     for (const auto& backend : backends_) poller_.forget(backend->descriptor());
   }
 
-  // The first one last: a peer says there that it leaves before it does so elsewhere.
+  // The first backend is progressed last: a peer that leaves reports it there before it closes the
+  // others.
   bool progress() override {
     bool moved = false;
     for (auto backend = backends_.rbegin(); backend != backends_.rend(); ++backend)
@@ -73,7 +74,8 @@ class ChoiceBackend final : public Backend {
   std::unique_ptr<Region> allocate(size_t bytes, Device device) override {
     return backends_.front()->allocate(bytes, device);
   }
-  // Before an operation is agreed on, which backend will run it is not known: the answer fits all.
+  // Before an operation is agreed on, its backend is not known, so the answer must fit every
+  // backend.
   bool shares(const std::byte* data, size_t bytes) const override {
     return !is_divided(CollectiveKind::allreduce) && backends_.front()->shares(data, bytes);
   }
@@ -116,7 +118,7 @@ class ChoiceBackend final : public Backend {
 
  private:
   bool is_divided(CollectiveKind kind) const { return is_divided_[static_cast<size_t>(kind)]; }
-  // What lives on a device runs where capabilities() says that it may.
+  // An operation on a device runs in the first backend, whose capabilities() reported the device.
   Backend& choose(const Collective& collective, const Launch& launch) const {
     return launch.device != nullptr ? *backends_.front() : choose(collective);
   }
@@ -130,13 +132,13 @@ class ChoiceBackend final : public Backend {
   const Backends backends_;
   JointTransport transport_;
   std::vector<size_t> chosen_;  // the backend of each score
-  // By kind: some go to another backend than the first, depending on their size.
+  // True for each kind of which some sizes go to another backend than the first.
   std::array<bool, kCollectiveKindCount> is_divided_{};
   std::string name_;
   Poller poller_;
 };
 
-// What the scores say of one backend, for itself alone.
+// Returns the scores of one backend, without its name.
 std::string scores_for(const Chooser& all, const std::string& name, bool is_first) {
   std::string scores;
   for (const auto& score : all.scores()) {

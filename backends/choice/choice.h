@@ -6,10 +6,10 @@
 
 namespace tutti {
 
-/// Several backends as one: connects Context::name and every other one that the scores
-/// (Context::algorithms) name, and hands each operation to the one that the scores choose for its
-/// kind and size. Context::name itself serves what no score gives to another, what the chosen one
-/// does not serve, control messages, liveness and memory.
+/// Several backends as one. It connects Context::name and every other backend that the scores
+/// (Context::algorithms) name. It runs each operation in the backend that the scores choose for its
+/// kind and size. Context::name itself serves everything else: operations without a score,
+/// operations on devices, control messages, liveness and memory.
 std::unique_ptr<Backend> connect_choice(const Context& context);
 
 }  // namespace tutti

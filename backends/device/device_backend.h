@@ -12,8 +12,8 @@
 
 namespace tutti {
 
-/// What wakes the engine when something happened on the device. Shared with host functions of
-/// streams, which may come late.
+/// Wakes the engine when something happened on the device. Host functions of streams share it,
+/// because they may run late.
 struct DeviceBell {
   Bell bell;
   std::atomic<bool> has_news{false};
@@ -27,8 +27,8 @@ struct DeviceBell {
   }
 };
 
-/// A backend of a device's memory: what lives in memory of the host, control messages and liveness
-/// are up to another backend, `rest`.
+/// A backend for a device's memory. Operations on host memory, control messages and liveness are
+/// left to another backend, `rest`.
 class DeviceBackend : public Backend {
  public:
   bool arm() override { return rest_->arm() && !bell_->has_news.load(std::memory_order_acquire); }
@@ -54,8 +54,8 @@ class DeviceBackend : public Backend {
   DeviceBackend(std::unique_ptr<Backend> rest, std::shared_ptr<DeviceBell> bell);
   ~DeviceBackend() override;
 
-  /// Throws Error(invalid_argument) for what it does not serve on this device, or counts that make
-  /// no sense; `called` is its name in the text.
+  /// Throws Error(invalid_argument) if the backend does not serve this collective on this device,
+  /// or if its counts are invalid. `called` is the backend's name in the text.
   void check(const Collective& collective, Device device, std::string_view called) const;
 
   const std::unique_ptr<Backend> rest_;
@@ -64,9 +64,9 @@ class DeviceBackend : public Backend {
   Poller poller_;
 };
 
-/// The device that this rank uses, dealt out among the ranks of a host in the job: of CUDA, or
-/// where there is one of the tests' fake. Throws Error(unavailable) that says why there is none
-/// that `user` could use.
+/// Returns the device that this rank uses; the devices of a host are dealt out to its ranks of the
+/// job. It is a CUDA device, or a fake one if the tests' runtime is there. Throws
+/// Error(unavailable) with the reason if there is none that `user` could use.
 Device choose_device(const Context& context, std::string_view user);
 
 }  // namespace tutti

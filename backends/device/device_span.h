@@ -9,8 +9,8 @@
 
 namespace tutti {
 
-/// A part of an operation on a stream, from here to end(), told to `spans`; without any it puts
-/// nothing on the stream. `part`: a literal.
+/// Measures a part of an operation on a stream, from its construction to end(), and reports it to
+/// `spans`. If `spans` is null it puts nothing on the stream. `part` is a literal.
 class DeviceSpan {
  public:
   DeviceSpan(DeviceRuntime& runtime, StreamRef stream, std::shared_ptr<const DeviceSpans> spans,

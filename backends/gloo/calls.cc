@@ -23,9 +23,9 @@ namespace tutti {
 
 namespace {
 
-constexpr uint8_t kPointToPoint = 0x40;  // beside Gloo's own prefixes
+constexpr uint8_t kPointToPoint = 0x40;  // differs from Gloo's own prefixes
 
-// Gloo sees numbers by their size only; what they mean, our kernels know.
+// Gloo sees elements only by their size; our kernels know their type.
 template <class Function>
 void with_number_of(int64_t bytes, Function&& function) {
   switch (bytes) {
@@ -40,7 +40,7 @@ void with_number_of(int64_t bytes, Function&& function) {
   }
 }
 
-// Averages are divided at the end.
+// Averages are divided at the end, outside of Gloo.
 ReduceOp sum_of(ReduceOp op) { return op == ReduceOp::average ? ReduceOp::sum : op; }
 
 void reduce_two(DataType dtype, ReduceOp op, void* output, const void* a, const void* b,
@@ -94,7 +94,7 @@ class GlooCaller::Implementation {
 
  private:
   size_t count() const { return static_cast<size_t>(what_->send_counts[0]); }
-  // Gloo does not write to inputs, though it takes them as what can be written.
+  // Gloo does not write to inputs, though it takes them as writable memory.
   std::byte* input() const { return const_cast<std::byte*>(what_->input); }
   size_t own_count() const {
     return static_cast<size_t>(what_->send_counts[static_cast<size_t>(mesh_->rank)]);
@@ -125,9 +125,10 @@ class GlooCaller::Implementation {
   }
 
   // Recursive vector halving, then doubling (Rabenseifner, "Optimization of collective reduction
-  // operations", 2004), in pieces, so that one is reduced while the next is on its way. All is
-  // received where it belongs: a part of the output comes from a rank that has received the same
-  // part of this one's input, so both may be one memory. Ranks beyond a power of two have a host.
+  // operations", 2004). It runs in pieces, so that one piece is reduced while the next is on its
+  // way. The output may be the same memory as the input: a rank that sends a part of the output has
+  // already received the same part of this rank's input. Ranks beyond the largest power of two send
+  // their input to a partner rank and receive the result.
   void halving_doubling() {
     const int rank = mesh_->rank;
     const int power = std::bit_floor(static_cast<unsigned>(mesh_->size));
@@ -137,7 +138,7 @@ class GlooCaller::Implementation {
       return recv(rank - power, what_->output, bytes);
     }
     const bool has_guest = rank + power < mesh_->size;
-    // A half of an odd number may be the larger one, in every step.
+    // The larger half of an odd number may be kept in every step.
     const auto room = bytes + static_cast<size_t>(std::bit_width(unsigned(power))) * element_;
     if (shares_.size() < room) shares_.resize(room);
     std::byte* source = input();
@@ -149,7 +150,7 @@ class GlooCaller::Implementation {
 
     struct Step {
       Part kept, given;
-      std::byte* share;  // where the partner's numbers for what is kept arrive
+      std::byte* share;  // receives the partner's elements of the kept part
       Pieces halving_in, halving_out, doubling;
     };
     std::deque<Step> steps;
@@ -206,8 +207,8 @@ class GlooCaller::Implementation {
       function(Part{part.offset + at, std::min(kPieceBytes, part.bytes - at)});
   }
 
-  // Memory whose parts come from one rank and go there in pieces, in order. One rank only: Gloo
-  // says whose piece came for the last one only.
+  // Memory whose parts are exchanged with one rank, in pieces and in order. It is for one rank
+  // only, because Gloo reports the sender of the last piece only.
   class Pieces {
    public:
     Pieces(GlooMesh& mesh, std::byte* data, size_t bytes, int peer, uint64_t slot)
@@ -222,7 +223,7 @@ class GlooCaller::Implementation {
     void recv(Part part) {
       in_pieces(part, [&](Part piece) { buffer_->recv(peer_, slot_, piece.offset, piece.bytes); });
     }
-    /// Until the next piece is there.
+    /// Waits until the next piece has arrived.
     void await() { buffer_->waitRecv(); }
     void await_sent() {
       for (; sent_ > 0; --sent_) buffer_->waitSend();
@@ -256,8 +257,8 @@ class GlooCaller::Implementation {
     });
   }
 
-  // Every rank gets the others' shares of its own part and reduces them in rank order: Gloo's
-  // halving and doubling goes wrong where there are fewer elements than it takes for granted.
+  // Every rank receives the others' parts of its own share and reduces them in rank order. Gloo's
+  // own halving and doubling gives wrong results if there are fewer elements than it assumes.
   void reduce_scatter() {
     const auto own_bytes = own_count() * element_;
     const auto size = static_cast<size_t>(mesh_->size);
@@ -322,7 +323,8 @@ class GlooCaller::Implementation {
     });
   }
 
-  // Gloo gathers and scatters equal parts only; ours are sends of its buffers, as its own are.
+  // Gloo gathers and scatters only equal parts. These send its buffers directly, as its own
+  // functions do.
   void gather() {
     if (what_->root != mesh_->rank) return send(what_->root, input(), own_count() * element_);
     parts([&](int peer, size_t offset, size_t bytes) {
@@ -344,7 +346,7 @@ class GlooCaller::Implementation {
   }
 
   void alltoall() {
-    // Gloo sends while it receives: in place, it would send what it has just received.
+    // Gloo sends while it receives: in place, it would send elements that it has just received.
     std::byte* source = input();
     std::vector<std::byte> kept;
     if (source == what_->output) {
@@ -393,7 +395,7 @@ class GlooCaller::Implementation {
   }
 
   const std::shared_ptr<GlooMesh> mesh_;
-  std::vector<std::byte> shares_;  // of other ranks, in an allreduce
+  std::vector<std::byte> shares_;  // parts of other ranks, in an allreduce
   const Collective* what_ = nullptr;
   uint32_t number_ = 0;
   size_t element_ = 0;

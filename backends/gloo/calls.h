@@ -12,13 +12,14 @@ namespace tutti {
 
 enum class GlooAllreduce { ring, halving_doubling };
 
-/// Calls Gloo for collectives, one after another in one order on all ranks; blocks until each is
-/// over. What reduces is not scaled yet, and stands in the output. Throws what Gloo throws.
+/// Calls Gloo for collectives, one after another, in the same order on all ranks. Each call blocks
+/// until the collective is over. The output of a reduction is not scaled yet. Throws what Gloo
+/// throws.
 class GlooCaller {
  public:
   explicit GlooCaller(std::shared_ptr<GlooMesh> mesh);
   ~GlooCaller();
-  /// `number` tells calls apart that follow each other; equal on all ranks that take part.
+  /// `number` distinguishes consecutive calls. It is equal on all ranks that take part.
   void call(const Collective& collective, uint32_t number, GlooAllreduce algorithm);
 
  private:

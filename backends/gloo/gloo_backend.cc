@@ -20,19 +20,20 @@
 #include "tutti/collectives/schedule.h"
 #include "tutti/kernels/convert.h"
 
-// Collectives by Gloo; control messages, liveness and what Gloo does not promise by our own
-// channels. Gloo's calls block and cannot be cancelled, so none is made before all ranks have
-// started the operation with a clean verdict (see Sequencer), and then on a thread of its own.
+// Collectives by Gloo. Our own channels carry control messages, liveness and everything that Gloo
+// does not promise. Gloo's calls block and cannot be cancelled. So a call is made only after all
+// ranks have started the operation without a veto (see Sequencer), and on a thread of its own.
 
 namespace tutti {
 
 namespace {
 
 constexpr size_t kMostOperations = 1024;
-// Of allreduces by halving_doubling, in bytes; fewer where some ranks must send all of it to
-// others.
+// Allreduces of fewer bytes than this use halving_doubling. The bound is lower if the size is not a
+// power of two, since some ranks must then send all of their input to others.
 constexpr int64_t kHalvedBelow = 8 << 20, kFoldedBelow = 64 << 10;
-// What Gloo sees of a peer's end it may see before our own channels do, which know whose it was.
+// Gloo may notice the end of a peer before our own channels do. They know which rank it was, so a
+// failure of Gloo is held back for this long.
 constexpr auto kGrace = std::chrono::milliseconds(500);
 
 class GlooOperation;
@@ -66,7 +67,8 @@ class GlooBackend final : public Backend {
     return !has_news_;
   }
   int descriptor() const override { return poller_.descriptor(); }
-  // Also where this rank is done: the threads of another one of this machine may not be.
+  // True even if this rank has nothing to do: other ranks' threads on this machine may need the
+  // cores.
   bool works_elsewhere() const override { return true; }
   void abort(const Error& error) noexcept override {
     rest_->abort(error);
@@ -103,7 +105,8 @@ class GlooBackend final : public Backend {
  private:
   friend class GlooOperation;
 
-  // Gloo reduces in the order of its algorithms, and its sums travel as they are.
+  // Gloo reduces in the order of its algorithms, and it computes sums in the type of their
+  // elements.
   bool is_for_gloo(const Collective& collective, const Edges& edges) const {
     if (is_rank_order_ && reduces(collective.kind)) return false;
     if (sums_of(collective) != Sums::plain) return false;
@@ -126,8 +129,8 @@ class GlooBackend final : public Backend {
     const std::byte* input = nullptr;
     std::byte* output = nullptr;
   };
-  // Where an allreduce may run on the user's own memory, without packing: its verdict is known
-  // before it begins. Nothing if it must be packed.
+  // Returns the user's own memory if an allreduce may run there without packing: its verdict is
+  // known before it begins. Returns nulls if it must be packed.
   static UserMemory user_memory_of(const Collective& collective, const Edges& edges) {
     if (edges.input == nullptr || edges.output == nullptr) return {};
     const Range whole{0, collective.send_counts[0]};
@@ -139,7 +142,7 @@ class GlooBackend final : public Backend {
     has_news_ = true;
     if (may_sleep_.exchange(false)) bell_.ring();
   }
-  // On the worker's thread: a call failed, and whatever follows it would.
+  // Runs on the worker's thread after a failed call; later calls would fail too.
   void break_off() {
     is_broken_ = true;
     mesh_->close();
@@ -153,22 +156,23 @@ class GlooBackend final : public Backend {
   const Chooser chooser_;
   const bool is_overridden_;
   const std::shared_ptr<GlooMesh> mesh_;
-  GlooCaller caller_;  // by the worker's thread
+  GlooCaller caller_;  // used by the worker's thread
   Bell bell_;
   Poller poller_;
   std::atomic<bool> has_news_{false};
-  std::atomic<bool> may_sleep_{false};  // the thread that progresses, on the bell
+  std::atomic<bool> may_sleep_{false};  // the thread that progresses may sleep on the bell
   std::atomic<bool> is_broken_{false};
   std::mutex abort_mutex_;  // for aborted_
   std::condition_variable aborted_;
   std::atomic<bool> is_aborted_{false};
 
-  // By the token's holder.
+  // Used only by the holder of the engine's token.
   bool slept_ = false;
   Sequencer sequencer_;
-  std::unordered_map<uint64_t, GlooOperation*> operations_;  // that wait for their call
+  // the operations that wait for their call
+  std::unordered_map<uint64_t, GlooOperation*> operations_;
 
-  Worker worker_;  // the first to end
+  Worker worker_;  // last, so that it is destroyed first
 };
 
 class GlooOperation final : public Operation {
@@ -197,7 +201,7 @@ class GlooOperation final : public Operation {
   ~GlooOperation() override {
     if (stage_ == Stage::waiting) backend_.operations_.erase(tag_);
     if (stage_ != Stage::called || job_.is_over.load(std::memory_order_acquire)) return;
-    // Its memory is about to go, so nothing may touch it any more.
+    // The caller is about to free the memory, so nothing may use it any more.
     backend_.is_broken_ = true;
     backend_.mesh_->close();
     backend_.worker_.abandon(job_);
@@ -223,7 +227,7 @@ class GlooOperation final : public Operation {
   OperationState advance() override {
     switch (stage_) {
       case Stage::waiting:
-        // Where a call failed, its own operation says so, in its own time.
+        // If another call failed, that call's own operation reports it.
         if (!backend_.is_aborted_ && !backend_.sequencer_.is_hopeless(peer_))
           return OperationState::pending;
         backend_.operations_.erase(tag_);
@@ -232,7 +236,7 @@ class GlooOperation final : public Operation {
         return OperationState::failed;
       case Stage::vetoed:
         return is_cancelled_ ? OperationState::failed : OperationState::vetoed;
-      case Stage::dropped:  // by a rank that cancelled it, as this one will
+      case Stage::dropped:  // a rank cancelled it, as this one will
         return is_cancelled_ ? OperationState::failed : OperationState::pending;
       case Stage::called:
         break;
@@ -251,7 +255,7 @@ class GlooOperation final : public Operation {
     is_cancelled_ = true;
   }
   const Error* failure() const override { return failure_ ? &*failure_ : nullptr; }
-  // It is called once all that take part have started it.
+  // It is called once all ranks that take part have started it.
   bool lacks_ranks() const override { return stage_ == Stage::waiting; }
 
  private:
@@ -318,7 +322,7 @@ OperationPtr GlooBackend::start(const Collective& collective, const Launch& laun
   return OperationPtr(new GlooOperation(*this, collective, launch));
 }
 
-// Gloo's own algorithms are all that it can be asked for.
+// Throws if the scores ask for an algorithm that Gloo does not have.
 void check_scores(const Context& context) {
   const Chooser chooser(context.algorithms, context.determinism);
   for (const auto& score : chooser.scores()) {

@@ -12,19 +12,19 @@
 
 namespace tutti {
 
-/// Gloo's connections to all other ranks, made through our Store. Its own timeouts are a backstop
-/// only: an operation that waits in vain is woken by close().
+/// Gloo's connections to all other ranks, made through our Store. Gloo's own timeouts are only a
+/// backstop: close() wakes an operation that would wait forever.
 class GlooMesh final : public gloo::Context {
  public:
   /// Throws Error(unavailable | timeout) if a rank cannot be reached within the deadline.
   static std::shared_ptr<GlooMesh> connect(const tutti::Context& context);
-  /// What was sent still arrives.
+  /// Data that was sent still arrives.
   ~GlooMesh() override;
 
-  /// Fails every call that waits in the mesh, here and, as the connections end, on the other ranks.
-  /// Any thread.
+  /// Fails every call that waits in the mesh: here, and on the other ranks as the connections end.
+  /// Any thread may call it.
   void close() noexcept;
-  /// Where this rank listens.
+  /// Returns the address on which this rank listens.
   const std::string& address() const { return address_; }
 
  private:
@@ -36,8 +36,8 @@ class GlooMesh final : public gloo::Context {
 
   std::string address_;
   std::shared_ptr<WatchedTransport> watched_;
-  // The sockets of Gloo's connections, held beside Gloo: it cannot be told to give up, but it sees
-  // when they end. Constant once connected; none for this rank.
+  // Duplicates of the sockets of Gloo's connections. Gloo cannot be cancelled, but it notices when
+  // they are shut down. Constant once connected; empty for this rank.
   std::vector<Descriptor> sockets_;
 };
 

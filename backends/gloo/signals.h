@@ -7,7 +7,8 @@
 namespace tutti {
 
 /// While it lives, writing to a connection that has ended is an error for this thread and the
-/// threads that it starts, not a signal that ends the process: Gloo writes without saying so.
+/// threads that it starts. Without it the write would raise a signal that ends the process, since
+/// Gloo does not ask for errors.
 class BrokenPipesIgnored {
  public:
   BrokenPipesIgnored() {
@@ -16,7 +17,7 @@ class BrokenPipesIgnored {
     sigaddset(&pipes, SIGPIPE);
     ::pthread_sigmask(SIG_BLOCK, &pipes, &before_);
   }
-  // What is pending by now is not delivered later.
+  // Discards a pending SIGPIPE, so that it is not delivered later.
   ~BrokenPipesIgnored() {
     sigset_t pipes;
     sigemptyset(&pipes);

@@ -7,7 +7,7 @@
 
 namespace tutti {
 
-/// Hands everything on, and can be woken.
+/// Forwards everything to Gloo's buffer, and can be woken.
 class WatchedBuffer final : public gloo::transport::UnboundBuffer {
  public:
   using Milliseconds = std::chrono::milliseconds;

@@ -10,8 +10,8 @@ namespace tutti {
 
 class WatchedBuffer;
 
-/// Gloo's transport, with a way to end the waits in it: a send that waits for a connection that has
-/// ended is not always told.
+/// Gloo's transport with a way to end its waits: Gloo does not always wake a send whose connection
+/// has ended.
 class WatchedTransport final : public gloo::transport::Context {
  public:
   explicit WatchedTransport(std::shared_ptr<gloo::transport::Context> inner);
@@ -22,13 +22,13 @@ class WatchedTransport final : public gloo::transport::Context {
   std::unique_ptr<gloo::transport::UnboundBuffer> createUnboundBuffer(void* data,
                                                                       size_t bytes) override;
 
-  /// Every wait from now on, and those under way, throw. Any thread.
+  /// Makes every wait throw, present and future. Any thread may call it.
   void end_waits() noexcept;
 
  private:
   friend class WatchedBuffer;
   const std::shared_ptr<gloo::transport::Context> inner_;
-  std::mutex buffers_mutex_;  // guards the following
+  std::mutex buffers_mutex_;  // guards the members below
   std::set<WatchedBuffer*> buffers_;
   bool has_ended_ = false;
 };

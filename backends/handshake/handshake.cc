@@ -14,16 +14,17 @@ namespace tutti {
 
 namespace {
 
-// preamble: magic, version. Its form never changes, so that any two versions can name each other.
+// The preamble is magic and version. Its form never changes, so any two versions can report each
+// other's number.
 constexpr std::string_view kMagic = "TUTTI\r\n\x1a";
 constexpr size_t kPreambleBytes = 8 + 4;
 constexpr size_t kNonceBytes = 32;
 constexpr size_t kScopeBytes = 32;
-// hello after the preamble: role, own rank, wanted rank, digest of the scope, nonce.
+// The hello follows the preamble: role, own rank, wanted rank, digest of the scope, nonce.
 constexpr size_t kHelloBytes = 1 + 4 + 4 + kScopeBytes + kNonceBytes;
 constexpr size_t kProofBytes = 32;
 
-// Why an acceptor refuses; numbers of the wire.
+// The acceptor's answers; these numbers are part of the protocol.
 constexpr uint8_t kWelcome = 0;
 constexpr uint8_t kWrongSecret = 1;
 constexpr uint8_t kOtherScope = 2;
@@ -39,7 +40,7 @@ std::string random_bytes(size_t count) {
 std::string hmac_sha256(std::string_view key, std::string_view message) {
   std::string mac(kProofBytes, '\0');
   unsigned length = 0;
-  // A null key would mean "the key of the call before", so an empty one gets an address.
+  // HMAC() takes a null key as "the key of the previous call", so an empty key gets an address.
   const char* key_bytes = key.empty() ? "" : key.data();
   const auto* done = HMAC(EVP_sha256(), key_bytes, static_cast<int>(key.size()),
                           reinterpret_cast<const unsigned char*>(message.data()), message.size(),
@@ -91,7 +92,8 @@ Handshake::Handshake(HandshakeRole role, HandshakeTerms terms)
   append_number(own_hello_, static_cast<uint8_t>(role_));
   append_number(own_hello_, static_cast<int32_t>(terms_.rank));
   append_number(own_hello_, static_cast<int32_t>(terms_.peer));
-  // In the clear and without the secret: it only tells a stray connection from a wrong secret.
+  // The digest is sent in the clear and without the secret: it only distinguishes a stray
+  // connection from a wrong secret.
   own_hello_ += hmac_sha256("", terms_.scope);
   own_hello_ += random_bytes(kNonceBytes);
   output_ = own_hello_;
@@ -122,7 +124,7 @@ void Handshake::received(std::string_view bytes) {
 void Handshake::take_preamble(std::string_view bytes) {
   peer_hello_ = bytes;
   if (!bytes.starts_with(kMagic)) {
-    output_.clear();  // no word to strangers
+    output_.clear();  // a stranger gets no reply
     throw Error(
         ErrorCode::corrupt_data,
         fmt::format("{} is not a Tutti process; check the address and the port", terms_.peer_name));
@@ -160,7 +162,7 @@ void Handshake::take_hello(std::string_view bytes) {
     if (!same_rank) refuse(kOtherRank);
     return expect(Stage::proof, kProofBytes);
   }
-  // What an acceptor wants is not asked: it need not know yet which rank calls.
+  // The acceptor's wanted rank is not checked: it need not know yet which rank calls.
   if (!same_scope) throw refusal(kOtherScope, terms_, rank);
   if (rank != terms_.peer) throw refusal(kOtherRank, terms_, rank);
   output_ += proof_of(role_);

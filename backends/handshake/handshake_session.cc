@@ -38,14 +38,15 @@ class HandshakeSession : public Stranger, public std::enable_shared_from_this<Ha
   }
 
  private:
-  // Sends before it reads: each side's first frame needs nothing from the other.
+  // It sends before it reads: each side's first frame needs nothing from the other.
   void step() {
     if (!handshake_.output().empty()) {
       asio::async_write(socket_, asio::buffer(handshake_.output()),
                         [self = shared_from_this()](ErrorStatus status, size_t bytes) {
                           if (!self->result_) return;
-                          // A peer that refused us may have closed already; its reason is still
-                          // there to be read, so a failed write is left to the read to explain.
+                          // A peer that refused us may have closed already, but its reason can
+                          // still be read. So a failed write is not an error here: the next read
+                          // reports the cause.
                           self->handshake_.sent(status ? self->handshake_.output().size() : bytes);
                           self->step();
                         });
@@ -75,8 +76,8 @@ class HandshakeSession : public Stranger, public std::enable_shared_from_this<Ha
     step();
   }
 
-  // Tells the other side why, if the connection takes it at once, and reads what it has sent so
-  // that closing does not reset the connection before the reason has arrived.
+  // Sends the other side the reason, if the connection takes it at once. Then reads what the peer
+  // has sent, so that closing does not reset the connection before the reason has arrived.
   void say_goodbye() {
     const auto output = handshake_.output();
     const int fd = socket_.native_handle();
@@ -163,8 +164,8 @@ void Gate::accept() {
   ErrorStatus status;
   auto socket = accept_waiting(acceptor_, status);
   if (!status) greet(std::move(socket));
-  // Out of descriptors or memory the connection stays in the queue, so asking again at once would
-  // spin, unless a stranger's descriptor can be had.
+  // Without descriptors or memory the connection stays in the kernel's queue. Trying again at once
+  // would spin, unless a dismissed stranger frees a descriptor.
   if (!status || is_harmless_accept_error(status) || admission_.make_room(Clock::now())) {
     open();
   } else {
@@ -178,7 +179,7 @@ void Gate::accept() {
 void Gate::greet(tcp::socket socket) {
   ErrorStatus status;
   const auto from = socket.remote_endpoint(status);
-  if (status) return;  // gone already
+  if (status) return;  // it is gone already
   auto terms = terms_;
   terms.peer_name = fmt::format("the connection from {}", to_text(from));
   const auto greet = [&](uint64_t place) {

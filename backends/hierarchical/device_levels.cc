@@ -17,12 +17,12 @@ namespace tutti {
 
 namespace {
 
-// Those of this host.
+// Returns the ranks of this host.
 const std::vector<int>& inner_ranks(const LevelsGrid& grid) {
   return grid.ranks[static_cast<size_t>(grid.host)];
 }
 
-// Those of this number on their hosts.
+// Returns the ranks that have this rank's number on their hosts, by host.
 std::vector<int> cross_ranks(const LevelsGrid& grid) {
   std::vector<int> ranks;
   for (int host = 0; host < static_cast<int>(grid.ranks.size()); ++host)
@@ -30,7 +30,7 @@ std::vector<int> cross_ranks(const LevelsGrid& grid) {
   return ranks;
 }
 
-// Nothing if the hosts have unequal numbers of ranks.
+// Returns nothing if the hosts have unequal numbers of ranks.
 std::optional<LevelsGrid> grid_of(const Context& context) {
   const auto host_of = context.hosts();
   LevelsGrid grid;
@@ -61,7 +61,8 @@ Context context_among(const Context& whole, const std::vector<int>& ranks, std::
   return context;
 }
 
-// Whatever one rank lacks, all hear of it before they wait for each other.
+// Publishes this rank's failure (empty: none) and reads those of all ranks. If any rank failed, all
+// ranks throw, so that none waits for another.
 void announce(const Context& context, const std::string& failure) {
   const auto key = [](int rank) { return fmt::format("levels/{}", rank); };
   context.store->set(key(context.rank), failure);
@@ -112,7 +113,7 @@ class DeviceLevels final : public Backend {
     }
   }
 
-  // `control` last: a peer says there that it leaves before it does so elsewhere.
+  // `control` is progressed last: a peer that leaves reports it there before it closes the others.
   bool progress() override {
     place_.bell->silence();
     bool moved = place_.inner->progress();
@@ -176,7 +177,7 @@ class DeviceLevels final : public Backend {
       sum.bytes_to_peer[static_cast<size_t>(ranks[i])] += to_cross[i];
     return sum;
   }
-  // The part's ranks on this host are the color's ranks on it.
+  // The inner part of the new communicator has the ranks of this host that pass this color.
   std::shared_ptr<Inheritance> split(const Context& context, int color, int key) override {
     return place_.inner->split(context_among(context, inner_ranks(place_.grid), "inner"), color,
                                key);
@@ -190,7 +191,7 @@ class DeviceLevels final : public Backend {
     if (auto* transport = inner.transport()) parts.push_back({transport, inner_ranks(grid)});
     return parts;
   }
-  // Of devices, what both levels serve together.
+  // For devices, the capabilities are those that both levels have.
   static Capabilities describe(const std::string& name, const LevelsGrid& grid,
                                const Backend& inner, const Backend& cross, const Backend& control) {
     const auto near = inner.capabilities(), far = cross.capabilities();
@@ -210,8 +211,8 @@ class DeviceLevels final : public Backend {
       std::erase_if(service.dtypes, [&](DataType dtype) {
         return !far.serves(service.kinds.front(), dtype, ReduceOp::sum);
       });
-      // A sum goes from one level to the other in its own type. The sum behind an average of
-      // integers may not fit in that type, so such averages are not offered.
+      // A sum is passed between the levels in its own type. The sum behind an average of integers
+      // may not fit in that type, so such averages are not offered.
       const auto average = std::find(service.ops.begin(), service.ops.end(), ReduceOp::average);
       if (average != service.ops.end()) {
         service.ops.erase(average);
@@ -229,7 +230,7 @@ class DeviceLevels final : public Backend {
   JointTransport transport_;
   const Capabilities capabilities_;
   LevelsPlace place_;
-  LevelsStreams streams_[kQueues + 1];  // of no queue, and of each
+  LevelsStreams streams_[kQueues + 1];  // for operations without a queue, then one per queue
   Poller poller_;
 };
 

@@ -10,7 +10,7 @@ namespace tutti {
 
 namespace {
 
-// Tags are counted up from 1; above them, the number of a call among those of its operation.
+// An operation's tag counts up from 1. The bits above number the calls of that operation.
 constexpr int kCallShift = 48;
 constexpr double kDrainSeconds = 3;
 
@@ -49,7 +49,8 @@ LevelsOperation::LevelsOperation(LevelsPlace& place, const LevelsStreams& stream
       is_bucket_(!device_.inputs.empty() || !device_.outputs.empty()),
       plan_(plan_levels(collective, place.grid)) {
   if (collective_.op == ReduceOp::average && sums_of(collective) == Sums::scaled) {
-    // Each level averages. The mean of the hosts' means is right: each host has as many ranks.
+    // Each level averages. The mean of the hosts' means is right, because all hosts have equally
+    // many ranks.
     collective_.scale.factor *= static_cast<double>(place.size) / contributors_;
   } else if (collective_.op == ReduceOp::average) {
     collective_.op = ReduceOp::sum;
@@ -74,8 +75,8 @@ LevelsOperation::~LevelsOperation() {
     place_.free.push_back(std::move(scratch_));
     return;
   }
-  // Its memory is about to go, so nothing may touch it any more. What is packed may wait for a
-  // stream of the user that waits for an operation before it.
+  // The caller is about to free the memory, so no stream may use it any more. The packing may wait
+  // for a stream of the user that waits for an earlier operation, so all gates are opened.
   if (!place_.breaking_off) place_.breaking_off = Deadline::after(kDrainSeconds);
   for (auto* operation : place_.running) operation->open_gates();
   open_gates();
@@ -84,7 +85,7 @@ LevelsOperation::~LevelsOperation() {
     runtime.record(scratch_->event, stream);
     while (!runtime.reached(scratch_->event)) {
       if (place_.breaking_off->passed()) {
-        // The device still works on it: it must stay where it is.
+        // The device still uses the scratch memory, so it is leaked.
         static_cast<void>(scratch_.release());
         return;
       }
@@ -115,7 +116,7 @@ bool LevelsOperation::end(OperationState state) {
 }
 
 OperationState LevelsOperation::advance() {
-  // What is on a stream may wait for ever once the levels are aborted.
+  // After an abort a command on a stream may never finish, so this does not wait for the streams.
   if (stage_ != Stage::over && place_.is_aborted.load()) return OperationState::failed;
   while (step()) {
   }
@@ -124,7 +125,8 @@ OperationState LevelsOperation::advance() {
 
 void LevelsOperation::cancel() {
   is_cancelled_ = true;
-  // Later it is in the other ranks' calls: it goes on, and drops the result.
+  // Once all ranks have agreed, the other ranks' calls need this rank: it goes on and drops the
+  // result.
   if (stage_ == Stage::agreeing && part_) part_->cancel();
 }
 
@@ -132,7 +134,7 @@ bool LevelsOperation::step() {
   switch (stage_) {
     case Stage::agreeing:
       if (!is_part_done()) return stage_ == Stage::over;
-      // A rank that vetoes hears of nothing else.
+      // Nothing is on a stream yet, so a cancelled operation ends here.
       if (is_cancelled_) return end(OperationState::failed);
       pack();
       return true;
@@ -223,7 +225,7 @@ std::byte* LevelsOperation::memory_of(const LevelsPlan::Spot& spot) const {
       case LevelsPlan::Memory::scratch:  // none if this rank has no part
         return scratch_->device ? scratch_->device->data() : nullptr;
       case LevelsPlan::Memory::input:
-        // No level writes to it.
+        // neither level writes to it
         if (!is_bucket_) return const_cast<std::byte*>(collective_.input);
         break;
       case LevelsPlan::Memory::output:

@@ -12,14 +12,14 @@
 
 namespace tutti {
 
-/// The streams of one queue. What a user's stream holds up waits on `packing` only, so that
-/// `copying` and the inner backend's streams never wait for anything but the ranks themselves.
+/// The streams of one queue. Only `packing` waits for the user's streams, so `copying` and the
+/// inner backend's streams wait for nothing but the ranks themselves.
 struct LevelsStreams {
   StreamRef packing, copying;
 };
 
-/// Pinned memory, a word and an event for one operation, used again by later ones; and memory of
-/// the device for operations that need some.
+/// Pinned memory, a word and an event for one operation, and memory of the device if it needs some.
+/// Later operations reuse them.
 struct LevelsScratch {
   std::byte* pinned = nullptr;
   size_t bytes = 0;
@@ -32,8 +32,8 @@ struct LevelsScratch {
 
 class LevelsOperation;
 
-/// What all operations of a backend share. The holder of the engine's token only, but for the bell
-/// and is_aborted.
+/// The state that all operations of a backend share. Only the holder of the engine's token uses it,
+/// except the bell and is_aborted.
 struct LevelsPlace {
   DeviceRuntime* runtime = nullptr;
   Device device;
@@ -44,15 +44,18 @@ struct LevelsPlace {
   std::atomic<bool> is_aborted{false};
   std::vector<std::unique_ptr<LevelsScratch>> free;
   std::vector<LevelsOperation*> running;
-  std::optional<Deadline> breaking_off;  // until when, after an abort
+  std::optional<Deadline> breaking_off;  // deadline of the cleanup after an abort
 
   std::unique_ptr<LevelsScratch> take(size_t bytes, size_t device_bytes);
 };
 
-/// A collective over both levels, by its LevelsPlan: all ranks agree, then a bucket is packed; what
-/// the ranks of a host do before; each brings its share to host memory, where the ranks of its
-/// number on all hosts do theirs, and brings it back; what the ranks of a host do after, and it is
-/// unpacked. As no data moves before all ranks agree, a veto leaves nothing behind on any device.
+/// A collective over both levels. These are its stages, by its LevelsPlan:
+///   1. All ranks agree, and then a bucket is packed.
+///   2. The ranks of a host make the calls of `before`.
+///   3. Each rank copies its share to host memory. The ranks of the same number on all hosts run
+///      `cross` on it. Each rank copies its share back.
+///   4. The ranks of a host make the calls of `after`, and the bucket is unpacked.
+/// No data moves before all ranks agree, so a veto leaves nothing behind on any device.
 class LevelsOperation final : public Operation {
  public:
   LevelsOperation(LevelsPlace& place, const LevelsStreams& streams, const Collective& collective,
@@ -65,23 +68,24 @@ class LevelsOperation final : public Operation {
   bool lacks_ranks() const override {
     return stage_ == Stage::agreeing && part_ && part_->lacks_ranks();
   }
-  /// One step, if what it waits for has happened.
+  /// Does one step if the event that it waits for has happened. Returns true if it did.
   bool step();
-  /// Lets the user's streams go on, which may wait for this operation.
+  /// Releases the user's streams that wait for this operation.
   void open_gates();
 
  private:
   enum class Stage { agreeing, packing, before, fetching, crossing, after, unpacking, over };
-  // The lower bits of the word.
+  // Stored in the lower bits of the word; the turn is above them.
   enum Mark : uint64_t { kPacked = 1, kFetched = 2, kUnpacked = 3, kMarks = 4 };
 
   uint64_t mark(Mark which) const { return scratch_->turn * kMarks + which; }
   bool has_passed(Mark which) const;
   void tell(StreamRef stream, Mark which);
   bool end(OperationState state);
-  /// `part_` is over: true if it is done; else this operation is over, too.
+  /// Called when `part_` may be over. Returns true if it is done. If it failed, this operation is
+  /// over too.
   bool is_part_done();
-  /// The next call of the ranks of this host; false if there is none.
+  /// Starts the next call of the ranks of this host; returns false if there is none.
   bool start_next(const std::vector<LevelsPlan::Call>& calls, std::span<void* const> ready);
   Collective collective_of(const LevelsPlan::Call& call) const;
   std::byte* memory_of(const LevelsPlan::Spot& spot) const;
@@ -102,12 +106,12 @@ class LevelsOperation final : public Operation {
   const int contributors_;
   const bool is_bucket_;
   const LevelsPlan plan_;
-  size_t next_ = 0;    // of the calls of this stage
-  uint64_t made_ = 0;  // calls of the ranks of this host, for their tags
+  size_t next_ = 0;    // index into the calls of this stage
+  uint64_t made_ = 0;  // number of calls started on this host, for their tags
   std::unique_ptr<LevelsScratch> scratch_;
   Stage stage_ = Stage::agreeing;
   bool is_on_streams_ = false;
-  OperationPtr part_;  // what runs on a level
+  OperationPtr part_;  // the operation that runs on a level now
   bool is_cancelled_ = false;
   OperationState state_ = OperationState::pending;
   std::optional<Error> failure_;

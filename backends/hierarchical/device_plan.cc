@@ -15,7 +15,7 @@ int64_t sum(const Counts& counts) {
   return std::accumulate(counts.begin(), counts.end(), int64_t{0});
 }
 
-// Makes a plan; calls about nothing are left out, as on all ranks that would take part.
+// Makes a plan. Calls without elements are left out, on all ranks that would take part.
 class Planner {
  public:
   Planner(const Collective& collective, const LevelsGrid& grid)
@@ -39,7 +39,8 @@ class Planner {
   }
 
  private:
-  // The ranks of a host reduce and scatter, those of a number reduce their share, a host gathers.
+  // The ranks of a host reduce and scatter; ranks of the same number reduce their shares; each host
+  // gathers.
   void allreduce() {
     const auto shares = shares_of(what_.send_counts[0]);
     const auto [at, count] = own(shares);
@@ -53,7 +54,7 @@ class Planner {
     plan_.reduced = what_.send_counts[0];
   }
 
-  // The root's host has it all first; every rank of it brings its share to the other hosts.
+  // The root's host gets all elements first. Each of its ranks sends its share to the other hosts.
   void broadcast() {
     const auto shares = shares_of(what_.send_counts[0]);
     const auto [at, count] = own(shares);
@@ -73,7 +74,8 @@ class Planner {
     plan_.pinned = count;
   }
 
-  // Those of a number gather their parts, which then are gathered on each host, host by host.
+  // Ranks of the same number gather their parts. Then each host gathers these, one host's parts
+  // after another.
   void allgather() {
     const auto own_count = what_.send_counts[static_cast<size_t>(grid_.rank())];
     plan_.fetch = {{{Memory::input}, 0, own_count}};
@@ -92,7 +94,8 @@ class Planner {
     plan_.pinned = arrived;
   }
 
-  // Of every host's part a host reduces what it has, and those of a number reduce that.
+  // For every host's part, the ranks of a host reduce what they have; ranks of the same number
+  // reduce the results.
   void reduce_scatter() {
     const auto counts = counts_of_number();
     for (int host = 0; host < hosts(); ++host) {
@@ -117,14 +120,14 @@ class Planner {
   }
 
   int hosts() const { return static_cast<int>(grid_.ranks.size()); }
-  // Of a whole, for each rank of a host.
+  // Returns how many of `count` elements each rank of a host moves.
   Counts shares_of(int64_t count) const {
     const auto n = static_cast<int64_t>(host_size_);
     Counts shares;
     for (int64_t i = 0; i < n; ++i) shares.push_back(count / n + (i < count % n ? 1 : 0));
     return shares;
   }
-  // Where this rank's share begins, and its size.
+  // Returns the offset of this rank's share and its size.
   std::pair<int64_t, int64_t> own(const Counts& shares) const {
     const auto mine = shares.begin() + grid_.number;
     return {std::accumulate(shares.begin(), mine, int64_t{0}), *mine};
@@ -146,7 +149,7 @@ class Planner {
       counts.push_back(what_.send_counts[static_cast<size_t>(rank)]);
     return counts;
   }
-  // Of the ranks of this one's number.
+  // Returns the counts of the ranks that have this rank's number.
   Counts counts_of_number() const {
     Counts counts;
     for (int host = 0; host < hosts(); ++host)

@@ -8,22 +8,22 @@
 
 namespace tutti {
 
-/// The ranks of every host, all of which have equally many, and where this rank is among them.
+/// The ranks of every host, and this rank's position among them. All hosts have equally many ranks.
 struct LevelsGrid {
   std::vector<std::vector<int>> ranks;
-  int host = 0;    // in `ranks`
-  int number = 0;  // in `ranks[host]`
+  int host = 0;    // index into `ranks`
+  int number = 0;  // index into `ranks[host]`
 
   int rank() const { return of(host); }
-  /// The rank of this one's number on a host.
+  /// Returns the rank on host `which` that has this rank's number.
   int of(int which) const { return ranks[static_cast<size_t>(which)][static_cast<size_t>(number)]; }
-  /// Whether the ranks of every host follow each other.
+  /// Returns whether the ranks of every host are consecutive.
   bool is_in_blocks() const;
 };
 
-/// What a collective over two levels does, for one rank; positions and counts are in elements. The
-/// calls of a list come one after another. Those of `before` and `after` are made by the ranks of a
-/// host, `cross` by those of one number on their hosts, on pinned memory.
+/// The calls and copies of one rank in a collective over two levels. Offsets and counts are in
+/// elements. The calls of a list run one after another. The ranks of a host make the calls of
+/// `before` and `after`; the ranks of the same number make `cross`, on pinned memory.
 struct LevelsPlan {
   enum class Memory { input, output, scratch, pinned };
   struct Spot {
@@ -42,16 +42,17 @@ struct LevelsPlan {
     int64_t count = 0;
   };
   std::vector<Call> before;
-  std::vector<Copy> fetch;  // to pinned memory
+  std::vector<Copy> fetch;  // from the device to pinned memory
   std::optional<Call> cross;
-  std::vector<Copy> put;  // and back
+  std::vector<Copy> put;  // from pinned memory to the device
   std::vector<Call> after;
-  int64_t scratch = 0, pinned = 0;  // room for so many
-  int64_t reduced = 0;              // so many elements of the output are sums, and to be scaled
+  int64_t scratch = 0, pinned = 0;  // elements that these memories must hold
+  int64_t reduced = 0;              // elements of the output that are sums and must be scaled
 };
 
-/// For allreduce and broadcast; for allgather and reduce_scatter too if the grid is in blocks.
-/// Every rank of a host drives its share between the hosts, which is all that crosses. Pure.
+/// Returns the plan of an allreduce or broadcast, or, if the grid is in blocks, of an allgather or
+/// reduce_scatter. Every rank of a host moves its own share between the hosts, and nothing else
+/// crosses. A pure function.
 LevelsPlan plan_levels(const Collective& collective, const LevelsGrid& grid);
 
 }  // namespace tutti

@@ -15,9 +15,9 @@
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
 
-// One backend between ranks of one host (shared memory), another between hosts (TCP): one transport
-// over the mix, on which the two-level algorithms keep most of the traffic inside the hosts. A name
-// such as shm+ucx says which two.
+// One backend connects ranks of one host (shared memory), another the hosts (TCP). One transport
+// covers both, and the two-level algorithms keep most of the traffic inside the hosts. A name such
+// as shm+ucx gives the two backends.
 
 namespace tutti {
 
@@ -45,7 +45,7 @@ const BackendPlugin& channels_of(const Context& context, std::string_view name) 
                           name, context.name, levels(context).cross));
 }
 
-// Half of the time that is left, so that the other half suffices for the other backend.
+// Returns half of the time that is left, so that the other half is left for the other backend.
 Deadline half_way(Deadline deadline) {
   if (deadline.is_never()) return Deadline::after(30);
   const auto now = Clock::now();
@@ -54,7 +54,8 @@ Deadline half_way(Deadline deadline) {
 
 std::string result_key(int rank) { return fmt::format("near/{}", rank); }
 
-// What a rank of this host says of its shared memory: empty, or what failed.
+// Returns what a rank of this host published about its shared memory: why it failed, or an empty
+// text.
 std::string result_of(const Context& context, int peer) {
   try {
     return context.store->get(result_key(peer), context.deadline);
@@ -68,9 +69,9 @@ std::string result_of(const Context& context, int peer) {
   }
 }
 
-// Channels in shared memory to the other ranks of this host; nothing if any rank of the host could
-// not make them all. Every one of these ranks comes to the same answer, because each tells the
-// others its own result and then looks at all of them.
+// Opens channels in shared memory to the other ranks of this host. Returns nothing if any rank of
+// the host could not open all of its channels. All ranks of the host reach the same decision,
+// because each publishes its own result and then reads all of them.
 std::optional<Channels> open_shared_memory(const Context& context, const std::vector<int>& peers) {
   auto hurried = context;
   hurried.deadline = half_way(context.deadline);
@@ -111,14 +112,14 @@ std::vector<int> peers_of(const Context& context) {
   return peers;
 }
 
-// A context apart from those of plain backends.
+// Returns a context whose store keys differ from those of plain backends.
 Context own_context(const Context& outer) {
   auto context = outer;
   context.store = make_prefix_store(outer.store, "hierarchical/");
   return context;
 }
 
-// Those of the peers on this host, ascending.
+// Returns the peers on this host, ascending.
 std::vector<int> near_ranks(const Context& context, std::span<const int> peers) {
   const auto hosts = context.hosts();
   std::vector<int> near;
@@ -129,7 +130,7 @@ std::vector<int> near_ranks(const Context& context, std::span<const int> peers) 
   return near;
 }
 
-// Both levels by channels.
+// Opens channels for both levels.
 Channels open(const Context& outer, std::span<const int> peers) {
   const auto context = own_context(outer);
   const auto near = near_ranks(context, peers);
@@ -155,7 +156,7 @@ std::unique_ptr<Transport> near_transport(const Context& context, const std::vec
   return make_stream_transport(static_cast<int>(own), std::move(near));
 }
 
-// Two levels were asked for, so they are given up only where the network leaves nothing to gain.
+// The user asked for two levels, so they are given up only if the network gains nothing from them.
 std::unique_ptr<Backend> make_backend(const Context& context, std::string name,
                                       std::unique_ptr<Transport> transport) {
   auto probed = context;
@@ -163,7 +164,7 @@ std::unique_ptr<Backend> make_backend(const Context& context, std::string name,
   return make_transport_backend(probed, std::move(name), std::move(transport));
 }
 
-// The hosts by a backend that has messages but no channels.
+// Connects the hosts by a backend that has messages but no channels.
 std::unique_ptr<Backend> connect_messages(const Context& outer, const BackendPlugin& cross) {
   const auto context = own_context(outer);
   auto ranks = near_ranks(context, peers_of(context));
@@ -172,7 +173,7 @@ std::unique_ptr<Backend> connect_messages(const Context& outer, const BackendPlu
   ranks.insert(std::lower_bound(ranks.begin(), ranks.end(), context.rank), context.rank);
   std::unique_ptr<Transport> near;
   if (channels) near = near_transport(context, ranks, std::move(*channels));
-  // Then no rank needs more: all ranks of a host come to the same result.
+  // Then no rank needs the other backend: all ranks of a host reach the same result.
   if (near && static_cast<int>(ranks.size()) == context.size)
     return make_transport_backend(context, context.name, std::move(near));
   return make_backend(context, context.name,
@@ -182,8 +183,8 @@ std::unique_ptr<Backend> connect_messages(const Context& outer, const BackendPlu
 
 std::unique_ptr<Backend> connect(const Context& context);
 
-// What works on memory of the host and carries messages, if an inner backend works on devices. By
-// channels whatever is between the hosts: the kernel bounds how deep descriptors may be nested.
+// Connects the backend for host memory and messages beside an inner backend that works on devices.
+// It uses channels between the hosts too, because the kernel limits how deep poll descriptors nest.
 std::unique_ptr<Backend> connect_control(const Context& outer) {
   auto context = outer;
   context.name = "shm+tcp";
@@ -207,7 +208,8 @@ std::unique_ptr<Backend> connect(const Context& context) {
         fmt::format("backend {} runs whole collectives and offers no messages, so {} cannot "
                     "use it between hosts; use {}+tcp, or {} alone",
                     cross.name, context.name, levels(context).inner, cross.name));
-  channels_of(context, levels(context).inner);  // on every rank, whether it has near peers or not
+  // checked on every rank, even one without peers on its host
+  channels_of(context, levels(context).inner);
   if (!cross.open) return connect_messages(context, cross);
   return make_backend(context, levels_of(context.name) ? context.name : "hierarchical",
                       make_stream_transport(context.rank, open(context, peers_of(context))));

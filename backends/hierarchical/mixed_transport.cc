@@ -114,7 +114,7 @@ std::optional<PeerEvent> MixedTransport::take_event() {
       event->peer = near_ranks_[static_cast<size_t>(event->peer)];
       return event;
     }
-  // Ranks that are near are heard of there.
+  // Events of ranks on this host come from the near transport, so those of the far one are dropped.
   while (auto event = far_->take_event())
     if (way(event->peer).transport == far_.get()) return event;
   return {};

@@ -8,11 +8,11 @@
 
 namespace tutti {
 
-/// Messages to the ranks of the own host by one Transport, to all others by another.
+/// Messages to ranks of this host use one Transport; messages to all others use another.
 class MixedTransport final : public Transport {
  public:
-  /// `near` connects the ranks `near_ranks` (the own one among them) under their places in that
-  /// list; null: there are none. `far` connects all ranks.
+  /// `near` connects the ranks `near_ranks`, which include this rank; it numbers them by their
+  /// index in that list. It may be null. `far` connects all ranks.
   MixedTransport(std::unique_ptr<Transport> near, std::vector<int> near_ranks,
                  std::unique_ptr<Transport> far);
   ~MixedTransport() override;
@@ -44,9 +44,9 @@ class MixedTransport final : public Transport {
  private:
   struct Way {
     Transport* transport = nullptr;
-    int peer = -1;  // as that transport calls it
+    int peer = -1;  // the rank in that transport's numbering
   };
-  // A ticket of ours stands for one of either.
+  // A ticket of this transport refers to one of either transport.
   struct Pending {
     uint32_t generation = 0;
     Transport* transport = nullptr;
@@ -59,9 +59,9 @@ class MixedTransport final : public Transport {
   const std::unique_ptr<Transport> near_;
   const std::vector<int> near_ranks_;
   const std::unique_ptr<Transport> far_;
-  std::vector<Way> ways_;  // to each rank
+  std::vector<Way> ways_;  // by rank
   std::vector<Pending> pending_;
-  std::vector<uint32_t> free_;  // places in pending_
+  std::vector<uint32_t> free_;  // free indices of pending_
   uint64_t allocations_ = 0;
   Poller poller_;
 };

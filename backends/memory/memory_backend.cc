@@ -10,15 +10,15 @@
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
 
-// Ranks as threads of one process. The lower rank of a pair makes the link and writes its address
-// into the store; the higher one takes it. An address means something in one process only, so it
-// comes with the process's number and a nonce.
+// Connects ranks that are threads of one process. The lower rank of a pair makes the link and
+// writes its address into the store; the higher rank takes it. An address is valid in one process
+// only, so the process id and a nonce come with it.
 
 namespace tutti {
 
 namespace {
 
-// Drawn once a process: process numbers alone repeat over hosts and containers.
+// Drawn once per process, since process ids repeat over hosts and containers.
 uint64_t process_nonce() {
   static const uint64_t nonce = [] {
     uint64_t value = 0;
@@ -31,12 +31,13 @@ uint64_t process_nonce() {
 
 using Holder = std::shared_ptr<MemoryLink>;
 
-// One end's view of one pair's keys.
+// One side's access to the store keys of one pair.
 class Meeting {
  public:
   Meeting(Store& store, int low, int high) : store_(store), low_(low), high_(high) {}
 
-  // Of the two sides, and of giving up and taking, exactly one gets the holder.
+  // Exactly one call per pair returns true: its rank owns the holder. Both the rank that takes the
+  // link and the rank that gives up call it.
   bool claim() { return store_.add(key("claim"), 1) == 1; }
   void publish(Holder* holder) {
     synchronize();
@@ -73,8 +74,9 @@ class Meeting {
   }
 
  private:
-  // Before this rank writes a key and after it has read its peer's: what the one had in memory
-  // then, the other sees from here on. A store of files promises that of its files only.
+  // Called before this rank writes a key and after it has read its peer's key: memory that the
+  // writer changed before is then visible to the reader. A store of files promises this only for
+  // its files.
   static void synchronize() {
     static std::atomic<uint32_t> turns{0};
     turns.fetch_add(1, std::memory_order_acq_rel);
@@ -104,14 +106,15 @@ std::vector<std::unique_ptr<Channel>> channels_over(int rank, const std::vector<
   return channels;
 }
 
-// The links to the peers, null elsewhere. `heap`: what this rank shares; may be null.
+// Returns the links to the peers, null elsewhere. `heap` is the memory that this rank shares; it
+// may be null.
 std::vector<Holder> meet(const Context& context, std::span<const int> peers,
                          const std::shared_ptr<ThreadHeap>& heap) {
   std::vector<Holder> links(static_cast<size_t>(context.size));
   auto& store = *context.store;
   const size_t bytes = ring_bytes_for(context.size);
 
-  // All links are offered before any is waited for, so that no order of arrival can block.
+  // All links are offered before any is awaited, so that no order of arrival can block.
   std::vector<std::pair<int, Holder*>> offered;
   for (const int peer : peers) {
     if (peer <= context.rank) continue;
@@ -143,7 +146,7 @@ std::vector<Holder> meet(const Context& context, std::span<const int> peers,
     if (!missing.empty()) throw_missing(context, missing);
   } catch (...) {
     take_back();
-    channels_over(context.rank, links);  // whose end tells the peers that took theirs
+    channels_over(context.rank, links);  // closing them informs the peers that took theirs
     throw;
   }
   for (const auto& [peer, holder] : offered) Meeting(store, context.rank, peer).clean();

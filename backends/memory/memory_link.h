@@ -20,8 +20,9 @@ struct MemoryLink {
   std::unique_ptr<std::byte[]> memory;
   RingControl control[2];
   Bell bell[2];
-  std::atomic<bool> closed[2] = {};     // that end was destroyed
-  std::shared_ptr<ThreadHeap> heap[2];  // what each end shares, if it does; set before they meet
+  std::atomic<bool> closed[2] = {};  // the channel at that end was destroyed
+  // the memory that each end shares, or null; set before the ends meet
+  std::shared_ptr<ThreadHeap> heap[2];
 
   std::span<std::byte> ring(int end) {
     return {memory.get() + static_cast<size_t>(end) * ring_bytes, ring_bytes};

@@ -65,7 +65,7 @@ class ThreadMemory final : public SharedMemory {
 
  private:
   MemoryLink& link(int rank) const { return *links_[static_cast<size_t>(rank)]; }
-  // The lower rank of a pair is its end 0.
+  // The lower rank of a pair is end 0.
   int end_of(int rank) const { return rank < rank_ ? 0 : 1; }
 
   const int rank_;

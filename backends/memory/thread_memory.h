@@ -8,8 +8,9 @@
 
 namespace tutti {
 
-/// What one thread-rank shares: blocks that live as long as anyone holds the heap, so that a peer
-/// which still reads cannot fall into a hole. A place is an address.
+/// The memory that one rank shares with the other threads. Its blocks live as long as anyone holds
+/// the heap, so a peer that still reads never touches unmapped memory. Offsets (`place`) are
+/// addresses.
 class ThreadHeap {
  public:
   ThreadHeap();
@@ -17,7 +18,7 @@ class ThreadHeap {
   ThreadHeap(const ThreadHeap&) = delete;
   ThreadHeap& operator=(const ThreadHeap&) = delete;
 
-  /// The block that is there from the beginning, for what the ranks tell each other.
+  /// Returns the block that exists from the start, through which the ranks synchronize.
   std::byte* first() const { return first_; }
   std::byte* take(size_t bytes);
   void give_back(std::byte* data) noexcept;
@@ -29,9 +30,9 @@ class ThreadHeap {
     size_t bytes;
     bool used;
   };
-  mutable std::mutex mutex_;  // guards the following
+  mutable std::mutex mutex_;  // guards blocks_
   std::vector<Block> blocks_;
-  std::byte* const first_;  // made last: out of the blocks, which do not move
+  std::byte* const first_;  // initialized last, from a block of blocks_; blocks do not move
 };
 
 struct MemoryLink;

@@ -71,7 +71,8 @@ bool all_equal(std::span<const int64_t> counts) {
                      [&](int64_t count) { return count == counts[0]; });
 }
 
-// One collective's calls. What only moves data moves it as bytes: NCCL lacks some of our types.
+// The calls of one collective. Kinds that only move data move it as bytes, since NCCL lacks some of
+// our types.
 class Calls {
  public:
   Calls(const NcclLibrary& library, ncclComm_t comm, const Collective& what, int rank,
@@ -141,7 +142,7 @@ class Calls {
     return library_.ncclRecv(output, n, ncclUint8, peer, comm_, stream_);
   }
 
-  // f(rank, byte offset, bytes) for each rank's share, until one fails.
+  // Calls f(rank, byte offset, bytes) for each rank's share, until one call fails.
   template <class Function>
   static ncclResult_t for_each_share(std::span<const int64_t> counts, size_t element,
                                      Function&& f) {
@@ -223,7 +224,7 @@ std::vector<DeviceService> nccl_services(Device device, Determinism determinism)
   }
   std::vector<DeviceService> services{{device, moving_kinds(), all, {}}};
   if (determinism == Determinism::rank_order) return services;
-  // Averages of integers need sums that are wider than their type, and NCCL has none.
+  // Averages of integers need sums wider than their type, which NCCL does not offer.
   const auto reducing = reducing_kinds();
   services.push_back({device,
                       reducing,

@@ -11,17 +11,17 @@
 
 namespace tutti {
 
-/// A bucket as all ranks must call it.
+/// The shape of a bucket. All ranks must call NCCL with the same one.
 struct BucketShape {
   uint64_t tag = 0;
   DataType dtype = DataType::f32;
   ReduceOp op = ReduceOp::sum;
-  int64_t count = 0;  // elements, without the lane
+  int64_t count = 0;  // elements, without the veto lane
 };
 
-/// Asks the other ranks to take part, with a veto, in a bucket that they never started: a rank
-/// that cancels one which is on its stream already cannot take it back, and NCCL waits until all
-/// ranks came. The holder of the engine's token only.
+/// Asks the other ranks to take part, with a veto, in a bucket that they may never have started. A
+/// rank cannot take back a bucket that is already on its stream, and NCCL waits until all ranks
+/// call it. Only the holder of the engine's token uses it.
 class CatchUp {
  public:
   struct Request {
@@ -33,9 +33,9 @@ class CatchUp {
 
   void ask(const Request& request);
   bool progress();
-  /// What other ranks ask of this one, in the order of each.
+  /// Returns the oldest request of another rank, if there is one.
   std::optional<Request> take();
-  /// True if a rank is gone, so that what runs may never end.
+  /// Returns true if a rank is gone, so that running operations may never end.
   bool has_lost_peer() const { return links_.has_lost_peer(); }
 
  private:

@@ -6,7 +6,8 @@
 
 namespace tutti {
 
-// While it lives, a thread is in a call of NCCL; or not, if the communicator is being aborted.
+// Marks that a thread is in a call of NCCL. may_call() is false if the communicator is being
+// aborted.
 class NcclCommunicator::Inside {
  public:
   explicit Inside(NcclCommunicator& owner) : owner_(owner) {
@@ -43,7 +44,8 @@ NcclCommunicator::State NcclCommunicator::call(
   if (!grouped) return judge(calls(native_));
   library_->ncclGroupStart();
   const auto result = calls(native_);
-  // Also after an error: a group that stays open swallows every later call of this thread.
+  // The group is closed even after an error: an open group swallows every later call of this
+  // thread.
   const auto ended = library_->ncclGroupEnd();
   return judge(result != ncclSuccess && result != ncclInProgress ? result : ended);
 }
@@ -71,12 +73,13 @@ NcclCommunicator::State NcclCommunicator::state() {
 
 void NcclCommunicator::abort() noexcept {
   if (is_aborting_.exchange(true)) return;
-  // NCCL may be told to abort while a call hangs in it; one that does not hang is let out first.
+  // NCCL may be aborted while a call hangs in it. A call that does not hang gets time to return
+  // first.
   const auto grace = Deadline::after(1);
   while (is_inside_.load() && !grace.passed())
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   library_->ncclCommAbort(native_);
-  // Which ended the splitting, too.
+  // The abort also ended a split.
   if (split_ != nullptr) library_->ncclCommAbort(split_);
   has_ended_ = true;
 }
@@ -101,7 +104,7 @@ void NcclCommunicator::close(Deadline deadline) noexcept {
       std::this_thread::sleep_for(std::chrono::microseconds(200));
   };
   await();
-  take_split();  // for which no call waits any more
+  take_split();  // no call waits for the new communicator any more
   if (state_ == State::ready && !is_aborting_.load()) {
     call(false, [this](ncclComm_t comm) { return library_->ncclCommFinalize(comm); });
     await();

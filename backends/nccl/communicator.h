@@ -11,41 +11,45 @@
 namespace tutti {
 
 /// One nonblocking communicator of NCCL. One thread at a time calls it (the holder of the engine's
-/// token), except abort(): NCCL allows no more. After a failure or abort() no call reaches NCCL.
+/// token), except abort(): NCCL allows no other call in parallel. After a failure or abort() no
+/// call reaches NCCL.
 class NcclCommunicator {
  public:
   enum class State { ready, busy, failed };
 
   NcclCommunicator(std::shared_ptr<const NcclLibrary> library, ncclComm_t native);
-  /// Aborts what was not closed.
+  /// Aborts the communicator if it was not closed.
   ~NcclCommunicator();
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 
-  /// Makes calls of NCCL, in one group if there may be several. `busy`: NCCL goes on with them by
-  /// itself; they are on the stream when state() is `ready`, and nothing may be called before.
+  /// Makes calls of NCCL; set `grouped` if there may be several. The result `busy` means that NCCL
+  /// continues them by itself. They are on the stream once state() is `ready`, and nothing may be
+  /// called before.
   State call(bool grouped, const std::function<ncclResult_t(ncclComm_t)>& calls);
-  /// Begins to split it, which nothing else may be under way on, as a call. NCCL makes the new one
-  /// by and by; once state() is `ready`, take_split() has it (null without a color).
+  /// Begins to split it, as a call; no operation may be running on it. NCCL makes the new
+  /// communicator in the background. Once state() is `ready`, take_split() returns it (null without
+  /// a color).
   State begin_split(int color, int key, ncclConfig_t& config);
   std::shared_ptr<NcclCommunicator> take_split();
-  /// Asks NCCL; finds its asynchronous errors.
+  /// Asks NCCL for the state, which also reports its asynchronous errors.
   State state();
-  /// Why, after `failed`.
+  /// Returns the reason, after `failed`.
   const std::string& failure() const { return failure_; }
 
-  /// Ends what runs on the device, from any thread; waits for the thread inside at most for the
-  /// grace that NCCL gives. Idempotent.
+  /// Ends what runs on the device. Any thread may call it. It first waits at most a second for a
+  /// thread that is inside NCCL. Idempotent.
   void abort() noexcept;
-  /// The same in a thread of its own, since NCCL may hang in it; then calls `done`.
+  /// Aborts in a thread of its own, since NCCL may hang in it, and then calls `done`.
   static void abort_apart(std::shared_ptr<NcclCommunicator> communicator,
                           std::function<void()> done);
-  /// Aborted, about to be, or closed.
+  /// Returns whether it is aborted, being aborted, or closed.
   bool is_over() const { return is_aborting_; }
-  /// Waits for the thread that aborts it; false if NCCL still hangs in that.
+  /// Waits for the thread that aborts it; returns false if NCCL still hangs in that at the
+  /// deadline.
   bool await_end(Deadline deadline) const noexcept;
   /// Ends it in order, after its last operation; aborts if that takes too long. If it is being
-  /// aborted, waits for that: a process that ends in the middle of it crashes.
+  /// aborted, it waits for that, because a process that exits during an abort crashes.
   void close(Deadline deadline) noexcept;
 
  private:
@@ -54,7 +58,7 @@ class NcclCommunicator {
 
   const std::shared_ptr<const NcclLibrary> library_;
   const ncclComm_t native_;
-  ncclComm_t split_ = nullptr;  // NCCL writes it when it is there
+  ncclComm_t split_ = nullptr;  // NCCL writes it when the new communicator exists
   State state_ = State::ready;
   std::string failure_;
   std::atomic<bool> is_inside_{false};

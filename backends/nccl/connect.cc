@@ -16,8 +16,8 @@ constexpr const char* kIdKey = "nccl/id";
 
 bool is_taken(ncclResult_t result) { return result == ncclSuccess || result == ncclInProgress; }
 
-// An older library reads of the struct only what it knows, and would leave out later settings
-// without a word.
+// The settings by the version that introduced them. An older library reads only the part of the
+// struct that it knows, and would silently ignore later settings.
 struct Setting {
   const char* name;
   std::optional<int> NcclSettings::*setting;
@@ -128,7 +128,7 @@ ncclUniqueId NcclConnector::exchange_id() {
   return id;
 }
 
-// The others hear of it, too: no rank need wait for this one.
+// The other ranks receive the error too, so that none waits for this one.
 void NcclConnector::fail(const Error& error) {
   told_.fail(error);
   throw Error(error);

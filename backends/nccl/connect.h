@@ -12,20 +12,21 @@
 
 namespace tutti {
 
-/// Makes nonblocking communicators that are ready, on the current device of this thread. If one
-/// rank fails, all that take part do, with the same text. Throws Error(unavailable | version |
-/// timeout | invalid_argument).
+/// Makes nonblocking communicators and waits until they are ready, on the current device of this
+/// thread. If one rank fails, all ranks that take part fail with the same text. Throws
+/// Error(unavailable | version | timeout | invalid_argument).
 class NcclConnector {
  public:
   NcclConnector(const Context& context, std::shared_ptr<const NcclLibrary> library,
                 NcclSettings settings);
 
-  /// Tells the other ranks what this one has, and hears of all. `failure`: why it has nothing.
+  /// Publishes this rank's version of NCCL and reads those of all ranks. `failure`: why it has
+  /// none.
   void announce(const std::string& failure);
-  /// Of all ranks.
+  /// Returns a communicator of all ranks.
   std::shared_ptr<NcclCommunicator> connect();
-  /// Of the ranks of each color, in the order of their keys. All ranks of `whole` call it, and
-  /// nothing is under way on it. Null with a color < 0.
+  /// Returns a communicator of the ranks of this color, in the order of their keys. All ranks of
+  /// `whole` call it, and nothing may be running on `whole`. Returns null if color < 0.
   std::shared_ptr<NcclCommunicator> split(NcclCommunicator& whole, int color, int key);
 
  private:
@@ -40,8 +41,8 @@ class NcclConnector {
   const std::shared_ptr<const NcclLibrary> library_;
 };
 
-/// What NCCL's communicators are told: never to block, and what users set. Borrows the settings.
-/// Throws Error(version) for a setting that this library does not know yet.
+/// Returns the configuration of NCCL's communicators: nonblocking, with the user's settings.
+/// Borrows the settings. Throws Error(version) for a setting that this library does not know yet.
 ncclConfig_t make_config(const NcclSettings& settings, const NcclLibrary& library);
 
 }  // namespace tutti

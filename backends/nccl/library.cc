@@ -8,10 +8,10 @@ namespace tutti {
 
 namespace {
 
-// Ranks connect when a communicator is made, not in its first operation. To connect, NCCL pins
-// memory, which CUDA lets wait while any thread of the process copies memory that is not pinned;
-// and such a copy may be waiting, on a stream that is held (Work::wait_on), for that very
-// operation. What the user sets stays.
+// Makes NCCL connect the ranks when a communicator is made, not in its first operation. To connect,
+// NCCL pins memory. CUDA may delay that while any thread of the process copies unpinned memory, and
+// such a copy may be waiting, on a held stream (Work::wait_on), for that very operation. A value
+// that the user has set stays.
 void connect_early() { ::setenv("NCCL_RUNTIME_CONNECT", "0", 0); }
 
 }  // namespace

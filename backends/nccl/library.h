@@ -8,7 +8,8 @@
 
 namespace tutti {
 
-// What we use of NCCL. Those of the second list came after the oldest version that we take.
+// The functions of NCCL that we use. Those of the second list are newer than the oldest version
+// that we accept.
 #define TUTTI_NCCL_FUNCTIONS(X) \
   X(ncclGetVersion)             \
   X(ncclGetUniqueId)            \
@@ -36,23 +37,24 @@ namespace tutti {
   X(ncclCommRegister)                 \
   X(ncclCommDeregister)
 
-/// "2.18.5"
+/// Returns text such as "2.18.5".
 std::string text_of_version(int version);
 
-/// NCCL as it is on this machine, found when it is asked for: nothing is linked to it. Never
-/// closed, because its threads outlive its communicators.
+/// NCCL as installed on this machine, loaded at run time: nothing links to it. It is never closed,
+/// because its threads outlive its communicators.
 struct NcclLibrary {
   static constexpr int kOldest = NCCL_VERSION(2, 18, 0);
   static constexpr int kRegisters = NCCL_VERSION(2, 19, 0);
 
-  /// `file` as for dlopen; empty: libnccl.so.2. Throws Error(unavailable | version).
+  /// Loads `file`, a name for dlopen; empty: libnccl.so.2. Throws Error(unavailable | version).
   static NcclLibrary load(const std::string& file);
   std::string version_text() const;
-  /// "unhandled system error: ..." with what NCCL says of it, if `comm` is given.
+  /// Returns the error's text, "unhandled system error: ...", followed by NCCL's last error if
+  /// there is one.
   std::string describe(ncclResult_t result, ncclComm_t comm = nullptr) const;
 
   int version = 0;
-// A member cannot stand in parentheses. NOLINTNEXTLINE(bugprone-macro-parentheses)
+// A member's name cannot be in parentheses. NOLINTNEXTLINE(bugprone-macro-parentheses)
 #define TUTTI_NCCL_FIELD(name) decltype(&::name) name = nullptr;
   TUTTI_NCCL_FUNCTIONS(TUTTI_NCCL_FIELD)
   TUTTI_NCCL_LATER_FUNCTIONS(TUTTI_NCCL_FIELD)

@@ -15,25 +15,26 @@
 #include "tutti/backends/order/sequencer.h"
 #include "tutti/base/error.h"
 
-// Collectives on the memory of GPUs by NCCL; host memory, control messages and liveness by our own
-// channels. What the ranks start in one order (a queue) goes to NCCL at once, with its verdicts in
-// a lane of the bucket; what they start in any order is brought into one first (see Sequencer).
-// Negotiated and replayed buckets have no common order, so each kind has a communicator of its own.
+// Collectives on the memory of GPUs by NCCL; our own channels serve host memory, control messages
+// and liveness. Operations of a queue start in the same order on all ranks, so they go to NCCL at
+// once; their verdicts travel in a lane of the bucket. Other operations are brought into one order
+// first (see Sequencer). Negotiated and replayed buckets have no common order, so each of these two
+// queues has its own communicator.
 
 namespace tutti {
 
 namespace {
 
 constexpr int kStreamQueues = 2;
-// While something is on its way: NCCL's errors, and that it takes calls again, come to the thread
-// that asks.
+// Intervals of the timer while operations run: NCCL reports errors, and that it takes calls again,
+// only when it is asked.
 constexpr long kAskNanos = 20'000'000, kAskSoonNanos = 500'000;
 
 class SequencedOperation;
 
 struct NcclInheritance final : Inheritance {
   std::shared_ptr<NcclCommunicator> root;
-  std::string failure;  // why there is none
+  std::string failure;  // why there is no communicator
 };
 
 class NcclBackend final : public DeviceBackend {
@@ -91,18 +92,19 @@ class NcclBackend final : public DeviceBackend {
   static constexpr int kReplays = 1;  // the queue of replayed buckets
 
   const NcclPlace place_;
-  // Carries nothing, since NCCL splits only what is idle: the others were split off it, and so are
-  // those of communicators to come.
+  // It carries no operation, since NCCL splits only idle communicators. The queues' communicators
+  // were split off it, and so are those of later communicators.
   const std::shared_ptr<NcclCommunicator> root_;
   Sequencer sequencer_;
   CatchUp catch_up_;
-  std::unordered_map<uint64_t, SequencedOperation*> sequenced_;  // that wait for their call
+  // the operations that wait for their call
+  std::unordered_map<uint64_t, SequencedOperation*> sequenced_;
   std::vector<std::unique_ptr<StreamQueue>> queues_;
   Descriptor timer_;
   long timer_nanos_ = 0;
 };
 
-// An operation of no queue: waits until all ranks have started it, none with a veto.
+// An operation without a queue. It waits until all ranks have started it without a veto.
 class SequencedOperation final : public Operation {
  public:
   SequencedOperation(NcclBackend& backend, const Collective& collective, const Launch& launch)
@@ -135,7 +137,7 @@ class SequencedOperation final : public Operation {
                    : OperationState::pending;
       case Stage::vetoed:
         return is_cancelled_ ? OperationState::failed : OperationState::vetoed;
-      case Stage::dropped:  // by a rank that cancelled it, as this one will
+      case Stage::dropped:  // a rank cancelled it, as this one will
         return is_cancelled_ ? OperationState::failed : OperationState::pending;
       case Stage::called:
         break;
@@ -148,7 +150,7 @@ class SequencedOperation final : public Operation {
     is_cancelled_ = true;
   }
   const Error* failure() const override { return inner_ ? inner_->failure() : nullptr; }
-  // It is called once all that take part have started it.
+  // It is called once all ranks that take part have started it.
   bool lacks_ranks() const override { return stage_ == Stage::waiting; }
 
  private:

@@ -75,7 +75,7 @@ void NcclRegions::register_for(const std::shared_ptr<NcclCommunicator>& communic
   if (handle != nullptr) memory.handles.emplace_back(communicator, handle);
 }
 
-// A communicator that cannot be called just now keeps what it knows; then the memory stays, too.
+// A communicator that cannot be called now keeps its registration. Then the memory is kept too.
 void NcclRegions::forget(Memory& memory) {
   std::erase(regions_, &memory);
   bool is_known = false;

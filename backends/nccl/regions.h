@@ -9,26 +9,27 @@
 
 namespace tutti {
 
-/// The device memory of a backend in which buckets live. From NCCL 2.19 on, large regions are
-/// NCCL's own memory (ncclMemAlloc) and registered with each communicator that uses them, so that
-/// NCCL works in them directly. Memory of other origin is never registered: NCCL refuses it or
-/// hangs when it aborts. All ranks have regions of equal sizes, so all buffers of a call are
-/// registered or none. The holder of the engine's token only.
+/// The device memory of a backend's buckets. From NCCL 2.19 on, large regions come from
+/// ncclMemAlloc and are registered with each communicator that uses them, so that NCCL works in
+/// them directly. Memory of another origin is never registered: NCCL refuses it, or hangs when it
+/// aborts. All ranks have regions of equal sizes, so either all buffers of a call are registered or
+/// none. Only the holder of the engine's token uses it.
 class NcclRegions {
  public:
   NcclRegions(std::shared_ptr<const NcclLibrary> library, DeviceRuntime& runtime, Device device);
-  /// The regions are gone, and so are the communicators.
+  /// All regions and communicators must be gone.
   ~NcclRegions();
   NcclRegions(const NcclRegions&) = delete;
   NcclRegions& operator=(const NcclRegions&) = delete;
 
   std::unique_ptr<Region> allocate(size_t bytes);
-  /// Before a call of this communicator, which is ready for one, that works at `data`.
+  /// Registers the region that holds `data` with a communicator, before a call that works there.
+  /// The communicator must be ready.
   void register_for(const std::shared_ptr<NcclCommunicator>& communicator, const std::byte* data);
 
  private:
   class Memory;
-  /// Smaller ones would waste most of NCCL's 2 MiB pages.
+  /// Smaller regions would waste most of NCCL's 2 MiB pages.
   static constexpr size_t kLeastBytes = 1 << 20;
 
   bool is_safe() const;
@@ -37,8 +38,9 @@ class NcclRegions {
   const std::shared_ptr<const NcclLibrary> library_;
   DeviceRuntime& runtime_;
   const Device device_;
-  std::vector<Memory*> regions_;  // of NCCL
-  std::vector<void*> late_;       // freed at the end: a communicator still knew them
+  std::vector<Memory*> regions_;  // from ncclMemAlloc
+  // freed in the destructor, because a communicator still had them registered
+  std::vector<void*> late_;
 };
 
 }  // namespace tutti

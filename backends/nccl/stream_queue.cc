@@ -12,9 +12,10 @@ namespace tutti {
 
 namespace {
 
-// What NCCL sees of a peer's end it may see before our own channels do, which know whose it was.
+// NCCL may notice the end of a peer before our own channels do. They know which rank it was, so a
+// failure of NCCL is held back for this long.
 constexpr auto kGrace = std::chrono::milliseconds(500);
-// A peer that leaves has done its part; this rank's may come late.
+// A peer that leaves has done its part, but this rank's part may still be running.
 constexpr auto kGraceAfterLeaving = std::chrono::seconds(2);
 constexpr double kDrainSeconds = 3, kCloseSeconds = 1;
 
@@ -108,7 +109,7 @@ void NcclOperation::follow() {
     const auto outputs = is_cancelled_ ? std::span<const Piece>() : device_.outputs;
     runtime.unpack(bucket(), outputs, scale(), outcome, queue_.stream_);
   } else {
-    // What reduces is scaled where it is; all else has only its end to tell.
+    // The output of a reduction is scaled in place. For other kinds only the end is reported.
     Piece own;
     const bool has_output =
         reduces(collective_.kind) &&
@@ -133,7 +134,7 @@ uint64_t NcclOperation::outcome() const {
 
 OperationState NcclOperation::advance() {
   const auto value = outcome();
-  // After an abort the stream goes on with whatever NCCL left, and so the word says nothing.
+  // After an abort the stream runs on with whatever NCCL left, so the word means nothing.
   if (value == 0 || queue_.abort_asked_) {
     if (!queue_.has_failed()) return OperationState::pending;
     if (!failure_ && !queue_.failure().empty())
@@ -147,7 +148,8 @@ OperationState NcclOperation::advance() {
 void NcclOperation::cancel() {
   if (is_cancelled_) return;
   is_cancelled_ = true;
-  // If it is not called yet, it is in the others' calls: it takes part, as a veto.
+  // If it is not called yet, other ranks may have called it already: this rank takes part with a
+  // veto.
   vetoes_ = true;
   if (is_bucket_ && !device_.agreed)
     queue_.ask_({tag_, collective_.dtype, collective_.op, collective_.send_counts[0]});
@@ -194,10 +196,10 @@ NcclOperation& StreamQueue::take() {
 void StreamQueue::recycle(NcclOperation& operation) {
   using Stage = NcclOperation::Stage;
   const bool is_submitted = operation.stage_ != Stage::waiting;
-  // Its memory is about to go, so nothing may touch it any more.
+  // The caller is about to free the memory, so no stream may use it any more.
   if (is_submitted && operation.outcome() == 0 && !break_off()) {
-    // The device still works on it, or will: its word must be no other operation's, and the memory
-    // that it fills must stay where it is.
+    // The device still works on it, or will. So no other operation may get its word, and the memory
+    // that it fills must stay mapped.
     operation.is_abandoned_ = true;
     if (operation.filling_) keep_for_good(operation.filling_.release());
   } else {
@@ -268,7 +270,7 @@ bool StreamQueue::finish_fillers() {
 }
 
 bool StreamQueue::progress() {
-  // NCCL tells errors only when it is asked.
+  // NCCL reports errors only when it is asked.
   if (busy_ > 0 && called_ == nullptr) communicator_->state();
   bool moved = advance_calls();
   moved |= finish_fillers();
@@ -300,11 +302,12 @@ void StreamQueue::abort() noexcept {
 
 bool StreamQueue::break_off() {
   abort();
-  // What runs may wait for a stream of the user that waits for an operation before it.
+  // A running operation may wait for a stream of the user that waits for an earlier operation, so
+  // all gates are opened.
   for (const auto& operation : operations_)
     for (auto* gate : operation->device_.gates)
       std::atomic_ref(*gate).store(1, std::memory_order_release);
-  // One deadline for all that is left.
+  // One deadline covers everything that is left.
   if (!breaking_off_) breaking_off_ = Deadline::after(kDrainSeconds);
   return drain(*breaking_off_);
 }
@@ -321,8 +324,8 @@ bool StreamQueue::drain(Deadline deadline) noexcept {
     }
     return true;
   } catch (const std::exception&) {
-    // After a failure for good (a sticky error of CUDA) a device says so to every call. What failed
-    // first was told with its operation; this is called where things end, and must go on.
+    // After a sticky error of CUDA every call on the device fails. The first failure was reported
+    // with its operation. This function is called during cleanup, which must go on.
     return false;
   }
 }

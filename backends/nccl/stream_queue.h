@@ -19,7 +19,7 @@ namespace tutti {
 
 class StreamQueue;
 
-/// What all queues of a backend share.
+/// The state that all queues of a backend share.
 struct NcclPlace {
   std::shared_ptr<const NcclLibrary> library;
   DeviceRuntime* runtime = nullptr;
@@ -30,8 +30,8 @@ struct NcclPlace {
   std::shared_ptr<NcclRegions> regions;
 };
 
-/// A collective on its way through a queue: pack, NCCL's calls and unpack are submitted to the
-/// queue's stream, one after another, as soon as NCCL takes calls; a word says when all happened.
+/// A collective in a queue. Packing, NCCL's calls and unpacking are submitted to the queue's stream
+/// one after another, as soon as NCCL takes calls. A word reports when everything has happened.
 class NcclOperation final : public Operation {
  public:
   explicit NcclOperation(StreamQueue& queue);
@@ -39,7 +39,7 @@ class NcclOperation final : public Operation {
 
   /// `launch.device` and what it points to are borrowed until the operation is over.
   void begin(const Collective& collective, const Launch& launch);
-  /// For a bucket of which this rank has nothing: `memory` holds it.
+  /// Begins a bucket that this rank did not start: `memory` holds it, and this rank vetoes.
   void begin_filling(const BucketShape& shape, std::unique_ptr<Region> memory);
   OperationState advance() override;
   void cancel() override;
@@ -51,20 +51,21 @@ class NcclOperation final : public Operation {
   enum class Stage { waiting, called, on_stream };
 
   DeviceBucket bucket() const;
-  /// Submits all that comes before NCCL's part, and NCCL's part.
+  /// Submits the packing and NCCL's part.
   NcclCommunicator::State call();
-  /// Submits what comes after it.
+  /// Submits everything after NCCL's part.
   void follow();
   Scale scale() const;
   uint64_t outcome() const;  // 0: none yet
 
   StreamQueue& queue_;
   uint64_t* const word_;
-  uint64_t turn_ = 0;  // how often it was used: the word's values differ
+  uint64_t turn_ = 0;  // number of uses; makes the word's values of each use differ
   Collective collective_;
-  int64_t count_ = 0;  // in collective_.send_counts of a bucket, with the lane
+  // the count of a bucket that this rank fills in; collective_.send_counts refers to it
+  int64_t count_ = 0;
   DeviceLaunch device_;
-  std::optional<DeviceSpan> moving_;  // NCCL's part, until it is on the stream
+  std::optional<DeviceSpan> moving_;  // the span of NCCL's part, until that is on the stream
   uint64_t tag_ = 0;
   int contributors_ = 0;
   bool is_bucket_ = false;
@@ -72,39 +73,41 @@ class NcclOperation final : public Operation {
   std::unique_ptr<Region> filling_;
   Stage stage_ = Stage::waiting;
   bool is_cancelled_ = false;
-  bool is_abandoned_ = false;  // released while the device worked on it; not used again
+  bool is_abandoned_ = false;  // released while the device still worked on it; never reused
   std::optional<Error> failure_;
 };
 
-/// Operations of one communicator of NCCL on one stream, in the order in which they were started,
-/// which is the same on all ranks. The holder of the engine's token only, but for abort().
+/// The operations of one communicator of NCCL on one stream, in the order in which they were
+/// started, which is the same on all ranks. Only the holder of the engine's token uses it, except
+/// abort().
 class StreamQueue {
  public:
   using Ask = std::function<void(const BucketShape&)>;
-  /// `ask`: makes the other ranks fill() a bucket that this one cancelled after it was started.
+  /// `ask` makes the other ranks fill() a bucket that this rank cancelled after it had started.
   StreamQueue(const NcclPlace& place, std::shared_ptr<NcclCommunicator> communicator, Ask ask);
-  /// Has a deadline. All operations are released.
+  /// Waits for the streams until a deadline. All operations must be released before.
   ~StreamQueue();
 
   OperationPtr start(const Collective& collective, const Launch& launch);
-  /// Takes part in a bucket of others with a veto, unless this rank has started it.
+  /// Takes part, with a veto, in a bucket of other ranks, unless this rank has started it.
   void fill(const BucketShape& shape);
 
   bool progress();
-  /// What comes next can only be found by asking.
+  /// Returns whether NCCL must be asked to learn when the next call can be made.
   bool must_ask() const { return called_ != nullptr || !waiting_.empty(); }
   bool idle() const { return busy_ == 0; }
-  /// Any thread; returns at once.
+  /// Any thread may call it. It returns at once.
   void abort() noexcept;
-  /// The communicator broke, or was aborted: nothing that is pending ever ends well. What NCCL
-  /// itself reports is held back for a while, since our own liveness knows which rank is gone.
+  /// Returns whether the communicator failed or was aborted, so that nothing pending can complete.
+  /// An error that NCCL reports counts only after a while, since our own liveness knows which rank
+  /// is gone.
   bool has_failed();
-  /// A rank is gone, or left in order: what is pending may end yet, or never.
+  /// Called when a rank is gone or has left: pending operations may end or not.
   void lose_peer() {
     if (!lost_since_) lost_since_ = Clock::now();
   }
   const std::string& failure() const { return communicator_->failure(); }
-  /// Ends operations that do not end by themselves; false if some are still on the stream.
+  /// Ends operations that do not end by themselves. Returns false if some are still on the stream.
   bool break_off();
 
  private:
@@ -115,7 +118,7 @@ class StreamQueue {
   bool advance_calls();
   bool finish_fillers();
   void tell_when_done();
-  /// False: the deadline passed, or the device failed for good.
+  /// Returns false if the deadline passed or the device failed for good.
   bool drain(Deadline deadline) noexcept;
 
   const NcclPlace place_;
@@ -123,18 +126,19 @@ class StreamQueue {
   const std::shared_ptr<NcclCommunicator> communicator_;
   NcclOperators operators_;
   const StreamRef stream_;
-  const StreamRef telling_;  // rings the bell, so that what follows need not wait for that
+  // rings the bell, so that operations on stream_ need not wait for the host function
+  const StreamRef telling_;
   void* const event_;
   std::deque<NcclOperation*> waiting_;
-  NcclOperation* called_ = nullptr;  // whose calls NCCL has not taken completely
+  NcclOperation* called_ = nullptr;  // the operation whose calls NCCL has not taken completely
   int busy_ = 0;                     // operations in use
-  uint64_t last_tag_ = 0;            // of buckets, started last
+  uint64_t last_tag_ = 0;            // the highest tag of a bucket that was started
   std::vector<std::unique_ptr<NcclOperation>> operations_;
   std::vector<NcclOperation*> free_;
   std::vector<NcclOperation*> fillers_;
   std::atomic<bool> abort_asked_{false};
   std::optional<Clock::time_point> failed_since_, lost_since_;
-  std::optional<Deadline> breaking_off_;  // until when
+  std::optional<Deadline> breaking_off_;  // deadline of the cleanup
 };
 
 }  // namespace tutti

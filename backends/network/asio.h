@@ -1,9 +1,9 @@
 #pragma once
 
-// Boost.Asio as the sources of this folder use it: private to the library, never part of its
-// interface. Asio 1.74 forgets <utility>, so that comes first. Each of our io_contexts is run by
-// one thread and posted to under its mutex, so Asio's extra fences (which gcc's thread sanitizer
-// does not know) are not needed.
+// Boost.Asio for the library's sources; never part of its interface. Asio 1.74 does not include
+// <utility>, which it needs, so that header comes first. One thread runs each of our io_contexts
+// and posts to it under its mutex. So Asio's extra fences, which gcc's thread sanitizer does not
+// support, are not needed.
 #define BOOST_ASIO_DISABLE_FENCED_BLOCK
 #include <utility>
 //

@@ -38,8 +38,8 @@ bool is_link_local(const address& candidate) {
   return candidate.is_v6() && candidate.to_v6().is_link_local();
 }
 
-// From where the routing table would send to a far address. No packet is sent: connecting a
-// datagram socket only looks the route up. The target is reserved for documentation (RFC 5737).
+// Returns the source address for a far target by the routing table. No packet is sent: connecting a
+// datagram socket only looks up the route. The target is reserved for documentation (RFC 5737).
 std::optional<address> address_of_default_route() {
   asio::io_context io(1);
   asio::ip::udp::socket socket(io);
@@ -90,7 +90,7 @@ InterfaceAddress named_interface(const std::string& wanted,
   const bool is_address = !status;
   for (const auto& entry : available)
     if (is_address ? entry.address == numeric : entry.interface == wanted) return entry;
-  // All of 127.0.0.0/8 is the host's own, though only one address of it is listed.
+  // All of 127.0.0.0/8 belongs to the host, though only one address of it is listed.
   if (is_address && (numeric.is_loopback() || is_link_local(numeric)))
     for (const auto& entry : available)
       if (entry.address.is_loopback() == numeric.is_loopback()) return {entry.interface, numeric};

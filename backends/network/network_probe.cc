@@ -17,32 +17,34 @@
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
 
-// One rank asks and another answers, in turns that the asker counts: it sends a command, of how
-// many bytes follow, those bytes, and gets a word back. So only the asker decides how often.
+// One rank asks and another answers, in turns that the asker counts. In a turn the asker sends a
+// command with the number of bytes that follow, then those bytes, and gets a word back. So only the
+// asker decides how many turns there are.
 
 namespace tutti {
 
 namespace {
 
-// No operation's: those count from 1, and plans' tags begin with the number of the plan.
+// No operation has this tag: operations count from 1, and tags of plans begin with the plan's
+// number.
 constexpr uint64_t kProbeTag = ~uint64_t{0} - 1;
 
 constexpr int64_t kEnd = -1;  // the command after which nothing follows
 constexpr int64_t kFirstBytes = 64 << 10, kLargeBytes = 1 << 20;
 constexpr int kPings = 22, kWarmUps = 2, kLargeMessages = 4;
-// What suffices once there is any answer at all.
+// A measurement stops after this time if it has at least one answer.
 constexpr double kEnoughSeconds = 0.04;
-// A link that takes so long for the first bytes needs no larger message to be known.
+// If the first bytes take this long, the link is measured without larger messages.
 constexpr double kSlowSeconds = 0.02;
-// Waiting ranks look again for so long before they sleep, as they do in an operation.
+// Waiting ranks poll for this long before they sleep, as they do in an operation.
 constexpr auto kLook = std::chrono::microseconds(50);
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-/// Messages to and from one peer, each waited for. Whatever fails throws, and leaves no message
-/// behind: its memory is free again.
+/// Exchanges messages with one peer and waits for each. A failure throws, and first cancels all
+/// messages, so that their memory is free again.
 class Conversation {
  public:
   Conversation(Transport& transport, int peer, double seconds, Deadline last)
@@ -53,7 +55,7 @@ class Conversation {
   Conversation(const Conversation&) = delete;
   Conversation& operator=(const Conversation&) = delete;
 
-  /// A turn of the asker. Seconds that it took.
+  /// Runs a turn of the asker and returns its duration in seconds.
   double ask(int64_t bytes) {
     const auto begin = Clock::now();
     int64_t command = bytes;
@@ -68,7 +70,7 @@ class Conversation {
     return seconds_since(begin);
   }
 
-  /// A turn of the other one; false after the last.
+  /// Runs a turn of the other rank; returns false after the last one.
   bool answer() {
     int64_t command = 0;
     wait({transport_.irecv(peer_, kProbeTag, next_key_, as_bytes(command))});
@@ -102,7 +104,7 @@ class Conversation {
       if (ticket != 0) transport_.cancel(ticket);
     const bool settled = settle(tickets, failed, last_);
     transport_.discard(kProbeTag, kProbeTag);
-    // Else a message is still under way in memory that is about to go.
+    // A message may still be in flight into memory that is about to be freed.
     if (!settled)
       throw Error(ErrorCode::peer_silent,
                   fmt::format("rank {} waited for rank {} to take or give the rest of a message "
@@ -113,7 +115,7 @@ class Conversation {
     throw Error(ErrorCode::timeout, fmt::format("rank {} {}", peer_, why));
   }
 
-  // Until none of them is pending; false at the deadline. Settled ones become 0.
+  // Waits until no ticket is pending; returns false at the deadline. Settled tickets become 0.
   bool settle(std::array<Ticket, 3>& tickets, bool& failed, Deadline deadline) {
     auto last_moved = Clock::now();
     while (true) {
@@ -162,7 +164,8 @@ LinkFigures measure(Conversation& peer) {
   std::nth_element(pings.begin(), middle, pings.end());
   const double latency = *middle / 2;
 
-  // A large message is announced, asked for, sent and acknowledged.
+  // A large message is announced, granted, sent and acknowledged: three latencies in addition to
+  // its bytes.
   const auto bytes_per_second = [&](int64_t bytes, double seconds) {
     return static_cast<double>(bytes) / std::max(seconds - 3 * latency, seconds / 2);
   };
@@ -177,7 +180,7 @@ LinkFigures measure(Conversation& peer) {
   return {std::max(latency * 1e6, 0.001), best * 1e-6};
 }
 
-/// The ranks with which rank 0 talks; -1: none.
+/// The ranks that rank 0 exchanges messages with; -1: none.
 struct Peers {
   int far = -1;
   int near = -1;
@@ -194,7 +197,7 @@ void say(const Context& context, LogLevel level, const std::string& line) {
   if (context.log) context.log(level, line);
 }
 
-// Rank 0's side. The peers hear the end in any case.
+// Rank 0's side. The peers get the end command in any case.
 std::optional<NetworkFigures> ask_peers(const Context& context, Transport& transport,
                                         const Peers& peers) {
   NetworkFigures figures;
@@ -220,17 +223,17 @@ std::optional<NetworkFigures> ask_peers(const Context& context, Transport& trans
 
 void answer_rank_0(const Context& context, Transport& transport) {
   try {
-    // It may come late: it talks with the other one first.
+    // Rank 0 may come late, because it measures with the other peer first.
     Conversation conversation(transport, 0, 4 * kProbeSeconds, context.deadline);
     while (conversation.answer()) {
     }
   } catch (const Error& error) {
     if (error.code() == ErrorCode::peer_silent) throw;
-    // Rank 0 sees the rest too, and says so.
+    // Rank 0 meets the other errors too and reports them.
   }
 }
 
-// One network: the same hosts, over the same interface, by the same backend.
+// Returns the key of one network: the same hosts, over the same interface, by the same backend.
 std::string record_key(const Context& context, const std::vector<int>& hosts) {
   std::string names = context.network_interface;
   int seen = 0;
@@ -246,7 +249,7 @@ std::string record_key(const Context& context, const std::vector<int>& hosts) {
 constexpr std::string_view kMeasure = "measure", kNothing = "nothing";
 const std::string kPlanKey = "network/plan", kFiguresKey = "network/figures";
 
-// What rank 0 finds in the file; `can_save` tells whether it is worth writing to.
+// Returns the figures that rank 0 finds in the file. Sets `can_save` if the file can be written.
 std::optional<NetworkFigures> look_up(const Context& context, const std::string& key,
                                       bool needs_near, bool& can_save) {
   can_save = !context.probe.file.empty();
@@ -274,7 +277,7 @@ void keep(const Context& context, const std::string& key, const NetworkFigures& 
   }
 }
 
-// What all ranks then know.
+// Rank 0's part. Returns the figures as text, as all other ranks receive them.
 std::string lead(const Context& context, Transport& transport, const std::vector<int>& hosts,
                  std::string& source) {
   const auto peers = peers_of(hosts);
@@ -318,7 +321,7 @@ Thresholds find_thresholds(const Context& context, Transport& transport, TwoLeve
                                       : follow(context, transport, hosts);
   const auto figures = decode_figures(text);
   if (!figures) return {};
-  // From the text on rank 0 too: it has fewer digits than what was measured.
+  // Rank 0 uses the text too, because it has fewer digits than the measured figures.
   const auto thresholds = derive_thresholds(*figures, hosts, two_levels);
   if (context.rank == 0)
     say(context, LogLevel::info,

@@ -26,7 +26,7 @@ bool set_congestion(int descriptor, const std::string& name) {
                       static_cast<socklen_t>(name.size())) == 0;
 }
 
-// Between two addresses of one host everything goes over loopback, whichever address is called.
+// Between two addresses of one host all packets go over loopback, whichever address is called.
 bool goes_over_loopback(int descriptor) {
   tcp::endpoint own, peer;
   auto own_length = static_cast<socklen_t>(own.capacity()), peer_length = own_length;
@@ -38,7 +38,7 @@ bool goes_over_loopback(int descriptor) {
   return own.address() == peer.address() || peer.address().is_loopback();
 }
 
-// "reno bbr cubic"
+// Returns a list such as "reno bbr cubic".
 std::string congestion_list(const char* which) {
   std::ifstream file(std::string("/proc/sys/net/ipv4/tcp_") + which + "_congestion_control");
   std::string line;
@@ -52,8 +52,8 @@ tcp::socket accept_waiting(tcp::acceptor& acceptor, ErrorStatus& status) {
   tcp::socket socket(acceptor.get_executor());
   sockaddr_storage address{};
   socklen_t length = sizeof address;
-  // Not Asio's own accept: it would leave the descriptor open across exec, and a program started at
-  // that moment would keep the connection alive.
+  // Asio's own accept would leave the descriptor open across exec: a program started at that moment
+  // would keep the connection alive.
   const int fd = ::accept4(acceptor.native_handle(), reinterpret_cast<sockaddr*>(&address), &length,
                            SOCK_CLOEXEC | SOCK_NONBLOCK);
   if (fd < 0) {
@@ -127,8 +127,8 @@ std::string to_text(const tcp::endpoint& endpoint) {
 void tune_connection(int descriptor) {
   ::fcntl(descriptor, F_SETFD, FD_CLOEXEC);
   set_option(descriptor, IPPROTO_TCP, TCP_NODELAY, 1);
-  // A host that vanished is noticed by the kernel after a minute even if no rank asks for it;
-  // ranks that wait for it are told much sooner by the layers above.
+  // The kernel gives up a host that vanished after a minute, even if no rank waits for it. The
+  // layers above notice it much sooner when ranks wait.
   set_option(descriptor, IPPROTO_TCP, TCP_USER_TIMEOUT, 60'000);
   set_option(descriptor, SOL_SOCKET, SO_KEEPALIVE, 1);
   set_option(descriptor, IPPROTO_TCP, TCP_KEEPIDLE, 20);
@@ -136,7 +136,7 @@ void tune_connection(int descriptor) {
 }
 
 void choose_congestion(int descriptor, const std::string& name) {
-  // BBR paces, which costs a third to a half of the rate on loopback; elsewhere the host's owner
+  // BBR paces, which costs a third to a half of the rate on loopback. Elsewhere the host's owner
   // knows the network better than a library does. A kernel without cubic keeps its default.
   if (!name.empty() || goes_over_loopback(descriptor))
     set_congestion(descriptor, name.empty() ? "cubic" : name);

@@ -11,9 +11,10 @@
 #include "tutti/base/text.h"
 #include "tutti/kernels/reduce.h"
 
-// Collectives on the memory of GPUs that reach each other, or of one that several ranks share: each
-// rank's kernels load from its peers' memory and store into it. Ranks are threads of one process,
-// or processes of one host. Host memory, control messages and liveness by our own backends.
+// Collectives on the memory of GPUs that reach each other, or of one GPU that several ranks share.
+// Each rank's kernels load from its peers' memory and store into it. Ranks are threads of one
+// process or processes of one host. Other backends of ours serve host memory, control messages and
+// liveness.
 
 namespace tutti {
 
@@ -86,7 +87,7 @@ bool is_near(const Context& context, int peer) {
   return own.shares_pids(its) && own.pid == its.pid;
 }
 
-// What a rank tells its peers: all they need to reach its words.
+// The record that a rank publishes, so that its peers can reach its words.
 struct PeerRecord {
   int device = 0;
   int file = -1;
@@ -111,7 +112,8 @@ PeerRecord decode(int rank, const std::string& text) {
           numbers[4]};
 }
 
-// Whatever one rank lacks, all hear of it, with one text, before they wait for each other.
+// Publishes this rank's text or failure, and returns the texts of all ranks. If any rank failed,
+// all ranks throw the same error, so that none waits for another.
 std::vector<std::string> tell_all(const Context& context, std::string_view what,
                                   const std::string& text, const std::string& failure) {
   const auto key = [&](int rank) { return fmt::format("peer/{}/{}", what, rank); };
@@ -149,7 +151,7 @@ void require_one_host(const Context& context) {
                             DeviceRuntime::kMostReduced, context.size));
 }
 
-// What the ranks use for the memory of the host.
+// Connects the backend that the ranks use for host memory.
 std::unique_ptr<Backend> connect_rest(const Context& outer) {
   auto context = outer;
   bool all_near = true;

@@ -12,9 +12,9 @@ namespace tutti {
 
 namespace {
 
-// Beyond all tags of operations, and another than those of the other users of links.
+// Beyond all tags of operations, and different from those of the other users of MessageLinks.
 constexpr uint64_t kPeerTag = uint64_t{0xA3} << 56;
-// More than the operations that all ranks can have under way.
+// More than the number of operations that all ranks can run at once.
 constexpr size_t kMostRemembered = 4096;
 constexpr double kPeerDrainSeconds = 3;
 constexpr size_t kLeastScratch = 64 << 10;
@@ -52,7 +52,7 @@ PeerExchange::~PeerExchange() {
   const auto deadline = breaking_off_.value_or(Deadline::after(kPeerDrainSeconds));
   if (!is_closed_) store_word(own_->words().closed, load_word(own_->words().closed) + 1);
   if (!drain(deadline)) {
-    // The device may come to it yet.
+    // The device may still execute commands that use this memory.
     own_->keep();
     memory_.keep();
     for (const auto& peer : peers_)
@@ -97,7 +97,7 @@ void PeerExchange::forget(PeerOperation& operation) {
 }
 
 void PeerExchange::recycle(PeerOperation& operation) {
-  // Its memory is about to go, so nothing may touch it any more.
+  // The caller is about to free the memory, so no stream may use it any more.
   if (!operation.is_quiet() && !break_off() && !operation.is_quiet()) {
     operation.is_abandoned_ = true;
     if (operation.scratch_) keep_for_good(operation.scratch_.release());
@@ -123,7 +123,7 @@ std::unique_ptr<Region> PeerExchange::take_scratch(size_t bytes) {
 bool PeerExchange::progress() {
   const bool moved = links_.progress([this](int from, const PeerMessage& message) {
     const bool is_known = known_.contains(message.tag);
-    // Of what this rank has let go of already.
+    // The message concerns an operation that this rank has already released.
     if (!is_known && message.kind != PeerMessage::Kind::drop &&
         (message.kind == PeerMessage::Kind::answer || was_dropped(message.tag)))
       return;
@@ -150,8 +150,8 @@ uint64_t PeerExchange::pack_turn() {
   return packed_turn_;
 }
 
-// A rank that closes says so first and then looks who has begun; this one says that it begins and
-// then looks who has closed: one of the two sees the other.
+// A closing rank publishes `closed` and then reads its peers' `begun`. This rank publishes `begun`
+// and then reads their `closed`. So at least one of the two sees the other.
 uint64_t PeerExchange::begin_turn(const Collective& collective) {
   store_word(own_->words().begun, ++begun_turn_);
   for (int peer = 0; peer < size_; ++peer) {
@@ -180,7 +180,9 @@ void PeerExchange::await_reduced(int rank, uint64_t mark) {
   awaited_.push_back({&words_of(rank).reduced, mark});
 }
 
-// A command costs the host more than a load, and ranks of one process wait for each other's.
+// Holds the stream until the awaited words are reached. Words that are reached already are left
+// out: a command costs the host more than a load, and ranks of one process wait for each other's
+// commands.
 void PeerExchange::hold(StreamRef stream) {
   std::erase_if(awaited_,
                 [](const auto& awaited) { return load_word(*awaited.word) >= awaited.value; });
@@ -210,10 +212,11 @@ bool PeerExchange::has_died(int peer) const {
   return !seen.is_near() && process_state(seen.pid) == ProcessState::ended;
 }
 
-// A process that died stores no more words. A rank that stores them in its place says first that it
-// does, so that no rank takes what it computes then for a result. Nothing is stored into the words
-// of a process that lives: it uses them for its next Communicator. A process that did its part
-// before it ended is left as it is: peers that close later may still complete what it took part in.
+// A process that died stores no more words, so a survivor stores them in its place. It sets
+// `poisoned` first, so that no rank takes what is computed then for a result. Nothing is stored
+// into the words of a living process: it uses them for its next Communicator. A process that did
+// its part before it ended is not poisoned, because peers that close later may still complete those
+// operations.
 void PeerExchange::free_streams_of_the_dead() {
   for (int peer = 0; peer < size_; ++peer) {
     const auto at = static_cast<size_t>(peer);
@@ -236,9 +239,10 @@ bool PeerExchange::break_off() {
     is_closed_ = true;
     store_word(own_->words().closed, load_word(own_->words().closed) + 1);
   }
-  // What runs may wait for a stream of the user that waits for an operation before it.
+  // A running operation may wait for a stream of the user that waits for an earlier operation, so
+  // all gates are opened.
   for (const auto& operation : operations_) operation->open_gates();
-  // One deadline for all that is left.
+  // One deadline covers everything that is left.
   if (!breaking_off_) breaking_off_ = Deadline::after(kPeerDrainSeconds);
   return drain(*breaking_off_) && await_peers(*breaking_off_);
 }
@@ -247,7 +251,7 @@ template <class Condition>
 bool PeerExchange::wait_until(const Condition& condition, Deadline deadline) {
   while (!condition()) {
     if (deadline.passed()) return false;
-    // A peer may die meanwhile, or be about to end when its connection does.
+    // A peer may die meanwhile, or its connection may have ended just before its process does.
     free_streams_of_the_dead();
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
@@ -262,8 +266,8 @@ bool PeerExchange::drain(Deadline deadline) noexcept {
     }
     return true;
   } catch (const std::exception&) {
-    // After a failure for good (a sticky error of CUDA) a device says so to every call. What failed
-    // first was told with its operation; this is called where things end, and must go on.
+    // After a sticky error of CUDA every call on the device fails. The first failure was reported
+    // with its operation. This function is called during cleanup, which must go on.
     return false;
   }
 }

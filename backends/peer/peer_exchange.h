@@ -15,22 +15,22 @@
 
 namespace tutti {
 
-/// A peer as this rank met it.
+/// A peer as this rank found it when they connected.
 struct PeerSeen {
   int pid = 0;                        // 0: a thread of this process
   std::unique_ptr<TheirWords> words;  // null at the own rank
-  uint64_t generation = 0;            // of `closed` when they met
+  uint64_t generation = 0;            // value of its `closed` word when they connected
 
   bool is_near() const { return pid == 0; }
 };
 
-/// What all operations of one rank share: streams, words, memory, and who said what. The holder of
-/// the engine's token only, but for abort().
+/// The state that all operations of one rank share: streams, words, memory, and the messages of the
+/// peers. Only the holder of the engine's token uses it, except abort().
 class PeerExchange {
  public:
   PeerExchange(DeviceRuntime& runtime, Device device, std::shared_ptr<DeviceBell> bell,
                std::unique_ptr<OwnWords> words, std::vector<PeerSeen> peers, Transport& transport);
-  /// Has a deadline. All operations are released.
+  /// Waits for the streams until a deadline. All operations must be released before.
   ~PeerExchange();
   PeerExchange(const PeerExchange&) = delete;
   PeerExchange& operator=(const PeerExchange&) = delete;
@@ -38,7 +38,7 @@ class PeerExchange {
   OperationPtr start(const Collective& collective, const Launch& launch);
   std::unique_ptr<Region> allocate(size_t bytes) { return memory_.allocate(bytes); }
   bool progress();
-  /// Any thread.
+  /// Any thread may call it.
   void abort() noexcept;
 
  private:
@@ -50,27 +50,32 @@ class PeerExchange {
   void forget(PeerOperation& operation);
   std::unique_ptr<Region> take_scratch(size_t bytes);
 
-  /// The next turn of the packing stream, whose work is all on it; of the reducing one, whose work
-  /// may begin unless this returns 0: a peer whose memory it would touch takes no more part.
+  /// Publishes the next turn of the packing stream, behind the work that is on it now, and returns
+  /// its number.
   uint64_t pack_turn();
+  /// Publishes the next turn of the reducing stream, before its work is enqueued, and returns its
+  /// number. Returns 0 if the work must not begin: a peer whose memory it would touch takes no more
+  /// part.
   uint64_t begin_turn(const Collective& collective);
   void end_turn(uint64_t turn);
-  /// What the next hold() waits for: that a rank has packed, or reduced, what `mark` says.
+  /// These add a condition for the next hold(): the rank has packed, or reduced, turn `mark`.
   void await_packed(int rank, uint64_t mark);
   void await_reduced(int rank, uint64_t mark);
   void hold(StreamRef stream);
   void ring_after(StreamRef stream);
 
-  /// Ends what does not end by itself, on this rank; false if some of it is still on a stream.
+  /// Ends operations that do not end by themselves on this rank. Returns false if some are still on
+  /// a stream.
   bool break_off();
   bool drain(Deadline deadline) noexcept;
-  /// What peers have begun on this rank's memory is over.
+  /// Waits until the work that peers have begun on this rank's memory is over.
   bool await_peers(Deadline deadline) noexcept;
-  /// False: not before the deadline.
+  /// Returns false if the condition does not hold before the deadline.
   template <class Condition>
   bool wait_until(const Condition& condition, Deadline deadline);
-  /// Its process has ended, and with it all that its streams did. That a peer says nothing any more
-  /// means less: its Communicator is over, or this rank's, and its streams work on.
+  /// Returns whether the peer's process has ended, and with it all work of its streams. A closed
+  /// connection proves less: one of the two Communicators is over, but the peer's streams may still
+  /// work.
   bool has_died(int peer) const;
   void free_streams_of_the_dead();
   bool is_poisoned() const;
@@ -91,16 +96,18 @@ class PeerExchange {
   void* const event_;
   uint64_t packed_turn_, begun_turn_;
   std::vector<uint64_t> awaited_packed_, awaited_reduced_;  // the highest marks, by rank
-  std::vector<AwaitedWord> awaited_;                        // by the next hold()
-  std::unordered_map<uint64_t, PeerOperation*> known_;      // by tag, started or heard of
+  std::vector<AwaitedWord> awaited_;                        // words that the next hold() waits for
+  // by tag: operations that were started here or announced by a peer
+  std::unordered_map<uint64_t, PeerOperation*> known_;
   std::vector<std::unique_ptr<PeerOperation>> operations_;
   std::vector<PeerOperation*> free_;
   std::vector<std::unique_ptr<Region>> free_scratch_;
-  std::deque<uint64_t> dropped_;  // the last ones: this rank may still start them
-  std::vector<bool> is_gone_;     // by rank: nothing is heard of it any more
+  // the latest tags that peers dropped; this rank may still start them
+  std::deque<uint64_t> dropped_;
+  std::vector<bool> is_gone_;  // by rank: no message comes from it any more
   std::atomic<bool> is_aborted_{false};
   bool is_closed_ = false;
-  std::optional<Deadline> breaking_off_;  // until when
+  std::optional<Deadline> breaking_off_;  // deadline of the cleanup
 };
 
 }  // namespace tutti

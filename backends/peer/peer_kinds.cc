@@ -7,7 +7,7 @@ namespace tutti {
 
 namespace {
 
-// With fewer bytes than this a share is not worth a launch of its own.
+// A share of fewer bytes is not worth its own kernel launch.
 constexpr int64_t kLeastShareBytes = 64 << 10;
 constexpr int64_t kShareElements = 64;
 

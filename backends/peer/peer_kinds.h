@@ -9,38 +9,40 @@
 
 namespace tutti {
 
-// Who works on whose memory. Every rank loads what it needs from its peers' inputs into its own
-// output; of an allreduce each rank reduces one share from all inputs into all outputs.
+// These functions say which rank works on whose memory. Every rank loads what it needs from its
+// peers' inputs into its own output. In an allreduce each rank reduces one share of all inputs into
+// all outputs.
 
-/// Whether rank `own` loads from `peer`'s input.
+/// Returns whether rank `own` loads from `peer`'s input.
 bool reads_from(const Collective& collective, int own, int peer);
-/// Whether `peer` loads from the input of `own`, or stores into its output.
+/// Returns whether `peer` loads from the input of `own` or stores into its output.
 bool is_read_by(const Collective& collective, int own, int peer);
-/// Whether `own` must hear that `peer` is ready: also for its verdict.
+/// Returns whether `own` needs `peer`'s ready message: for its data, or for its verdict alone.
 bool listens_to(const Collective& collective, int own, int peer);
-/// Whether `peer` must hear that `own` is.
+/// Returns whether `peer` needs the ready message of `own`.
 bool speaks_to(const Collective& collective, int own, int peer);
 
-/// Elements of a rank's input.
+/// Returns the number of elements of the rank's input.
 int64_t input_count(const Collective& collective, int own);
-/// Elements of its output.
+/// Returns the number of elements of its output.
 int64_t output_count(const Collective& collective, int own);
-/// Where in the input of `own` that begins which `peer` loads, as far as only `own` knows it.
+/// Returns the offset in `own`'s input at which the part that `peer` reads begins, if only `own`
+/// knows it; else 0.
 int64_t input_offset(const Collective& collective, int own, int peer);
 
-/// The share of an allreduce that a rank reduces: few whole ones rather than many small ones, and
-/// beginning at a multiple of 64 elements.
+/// Returns the share of an allreduce that a rank reduces. There are few large shares rather than
+/// many small ones, and each begins at a multiple of 64 elements.
 Range share_of(const Collective& collective, int own, int size);
 
-/// What rank `own` copies from `peer`'s input, from where input_offset() says on; `peer` may be
+/// A copy that rank `own` makes from `peer`'s input, counted from input_offset() on. `peer` may be
 /// `own`.
 struct PeerCopy {
   int peer = 0;
-  int64_t from = 0;   // element of the peer's input
-  int64_t to = 0;     // element of the output
+  int64_t from = 0;   // first element in the peer's input
+  int64_t to = 0;     // first element in the output
   int64_t count = 0;  // elements
 };
-/// Of kinds that do not reduce; nothing that is empty.
+/// Returns the copies of a kind that does not reduce, without empty ones.
 std::vector<PeerCopy> copies_of(const Collective& collective, int own, int size);
 
 }  // namespace tutti

@@ -2,7 +2,7 @@
 
 namespace tutti {
 
-// What was exported, by address.
+// The exported regions, by address.
 struct PeerMemory::Book {
   struct Row {
     size_t bytes;
@@ -40,7 +40,7 @@ class PeerMemory::Shared final : public Region {
 
 namespace {
 
-// Of ranks that are all threads of this process.
+// Memory for ranks that are all threads of this process.
 class PlainRegion final : public Region {
  public:
   PlainRegion(DeviceRuntime& runtime, Device device, size_t bytes)

@@ -10,28 +10,30 @@
 
 namespace tutti {
 
-/// Device memory of this rank that its peers work on, and theirs as this rank reaches it. Where all
-/// ranks are threads of one process, any memory will do.
+/// Device memory of this rank that its peers work on, and the peers' memory as this rank reaches
+/// it. If all ranks are threads of one process, any memory will do.
 class PeerMemory {
  public:
-  /// `is_shared`: some peer is another process.
+  /// `is_shared`: at least one peer is another process.
   PeerMemory(DeviceRuntime& runtime, Device device, bool is_shared);
-  /// Unmaps what is the peers', unless keep() was called.
+  /// Unmaps the peers' memory, unless keep() was called.
   ~PeerMemory();
   PeerMemory(const PeerMemory&) = delete;
   PeerMemory& operator=(const PeerMemory&) = delete;
 
-  /// Memory that all peers reach, which may outlive this object. Throws Error(out_of_memory).
+  /// Allocates memory that all peers reach and that may outlive this object. Throws
+  /// Error(out_of_memory).
   std::unique_ptr<Region> allocate(size_t bytes);
-  /// Where peers of other processes find `bytes` bytes at `data`; false if they cannot.
+  /// Finds the handle and offset under which other processes reach `bytes` bytes at `data`. Returns
+  /// false if they cannot.
   bool locate(const std::byte* data, size_t bytes, DeviceHandle& handle, uint64_t& offset) const;
-  /// Whether all peers reach them.
+  /// Returns whether all peers reach these bytes.
   bool reaches(const std::byte* data, size_t bytes) const;
-  /// Whether they reach as many at both places, by one handle.
+  /// Returns whether they reach `bytes` bytes at both addresses through one handle.
   bool reaches(const std::byte* one, const std::byte* other, size_t bytes) const;
-  /// A peer's memory, mapped for as long as this object lives. Throws Error(unavailable).
+  /// Returns a peer's memory, mapped for as long as this object lives. Throws Error(unavailable).
   std::byte* at(const DeviceHandle& handle, uint64_t offset);
-  /// Streams may work on the peers' memory for longer than this lives: it stays mapped.
+  /// Keeps the peers' memory mapped after this object is gone, since streams may still work on it.
   void keep() { is_kept_ = true; }
 
  private:
@@ -41,7 +43,7 @@ class PeerMemory {
   DeviceRuntime& runtime_;
   const Device device_;
   const bool is_shared_;
-  const std::shared_ptr<Book> book_;  // of the regions, which may outlive this
+  const std::shared_ptr<Book> book_;  // the book of the regions, which may outlive this object
   std::map<DeviceHandle, void*> mapped_;
   bool is_kept_ = false;
 };

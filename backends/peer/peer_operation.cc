@@ -11,7 +11,7 @@ namespace tutti {
 
 namespace {
 
-// Where the pieces lie in one stretch of memory as the bucket would have them; null: they do not.
+// Returns the address of the pieces if they are contiguous and in the bucket's order, else null.
 std::byte* stretch_of(std::span<const Piece> pieces, DataType dtype, int64_t count) {
   std::byte* const begin = pieces.empty() ? nullptr : pieces[0].data;
   int64_t end = 0;
@@ -59,7 +59,7 @@ bool PeerOperation::is_partner(int peer) const {
                                      speaks_to(collective_, exchange_.rank_, peer));
 }
 
-// --- A ------------------------------------------------------------------------------------------
+// --- stage A: pack and announce -----------------------------------------------------------------
 
 void PeerOperation::start(const Collective& collective, const Launch& launch, bool was_dropped) {
   collective_ = collective;
@@ -80,7 +80,7 @@ void PeerOperation::start(const Collective& collective, const Launch& launch, bo
   if (launch.verdict == 0) prepare();
   tell_ready(launch.verdict);
   heard(exchange_.rank_).verdict = launch.verdict;
-  // Some may have gone before it began.
+  // Some peers may have gone before this operation began.
   for (int peer = 0; peer < exchange_.size_; ++peer)
     if (exchange_.is_gone_[static_cast<size_t>(peer)]) on_gone(peer);
   try_begin();
@@ -99,7 +99,7 @@ void PeerOperation::prepare() {
     bool is_read = false;
     for (int peer = 0; peer < exchange_.size_; ++peer)
       is_read |= peer != exchange_.rank_ && is_read_by(collective_, exchange_.rank_, peer);
-    // Parts that are exchanged in place would overwrite what peers have not loaded yet.
+    // Parts that are exchanged in place would overwrite elements that peers have not loaded yet.
     const bool is_overwritten =
         exchanges_parts(collective_.kind) && collective_.input == collective_.output;
     if (count > 0 && (is_overwritten ||
@@ -128,7 +128,7 @@ void PeerOperation::prepare_allreduce() {
   if (from_ != nullptr && to_ != nullptr && device_.prescale.is_one() &&
       memory.reaches(from_, to_, bytes(count)))
     return;
-  // A bucket's memory comes from allocate(); but what is one tensor has none.
+  // A bucket's memory comes from allocate(); a single tensor needs scratch memory.
   from_ = device_.inputs.data() == own_pieces_ ? nullptr : what.output;
   if (count > 0 && (from_ == nullptr || !memory.reaches(from_, bytes(count)))) {
     scratch_ = exchange_.take_scratch(bytes(count));
@@ -154,7 +154,7 @@ void PeerOperation::tell_ready(uint32_t verdict) {
       message.input = reinterpret_cast<uintptr_t>(input);
       message.output = reinterpret_cast<uintptr_t>(to_);
     } else if (input != nullptr && packed_ != 0) {
-      DeviceHandle of_output;  // the same
+      DeviceHandle of_output;  // the handle of the output is the same
       exchange_.memory_.locate(input, 0, message.handle, message.input);
       if (to_ != nullptr) exchange_.memory_.locate(to_, 0, of_output, message.output);
     }
@@ -162,7 +162,7 @@ void PeerOperation::tell_ready(uint32_t verdict) {
   }
 }
 
-// --- what the peers say -------------------------------------------------------------------------
+// --- messages of the peers ----------------------------------------------------------------------
 
 void PeerOperation::on_message(int from, const PeerMessage& message) {
   auto& its = heard(from);
@@ -186,7 +186,8 @@ void PeerOperation::on_message(int from, const PeerMessage& message) {
     case PeerMessage::Kind::drop:
     case PeerMessage::Kind::answer:
       its.has_dropped = true;
-      // It waits until it knows that this rank does not work on its memory: what has begun said so.
+      // The peer waits until it knows that this rank does not work on its memory. If this rank has
+      // begun, its done message has already reported that it does.
       if (!has_begun_) {
         if (!is_vetoed_) is_dropped_ = true;
         if (message.kind == PeerMessage::Kind::drop) tell_drop(from, PeerMessage::Kind::answer);
@@ -197,7 +198,8 @@ void PeerOperation::on_message(int from, const PeerMessage& message) {
 
 void PeerOperation::tell_drop(int peer, PeerMessage::Kind kind) {
   auto& its = heard(peer);
-  // An answer always comes: the peer may have begun anew with what it knows of this tag.
+  // An answer is always sent: the peer may have reopened an operation of this tag without its
+  // history.
   if (peer == exchange_.rank_ || (its.was_told_drop && kind == PeerMessage::Kind::drop)) return;
   its.was_told_drop = true;
   PeerMessage message;
@@ -206,7 +208,7 @@ void PeerOperation::tell_drop(int peer, PeerMessage::Kind kind) {
   exchange_.links_.send(peer, message);
 }
 
-// What has been heard of it stays true; what has not never comes.
+// Messages that the peer sent before it was gone stay valid; no others come.
 void PeerOperation::on_gone(int peer) {
   if (!has_started_ || peer == exchange_.rank_ || is_finishing_) return;
   auto& its = heard(peer);
@@ -220,7 +222,7 @@ void PeerOperation::on_gone(int peer) {
   try_finish();
 }
 
-// --- B ------------------------------------------------------------------------------------------
+// --- stage B: this rank's part ------------------------------------------------------------------
 
 void PeerOperation::try_begin() {
   if (!has_started_ || has_begun_ || is_vetoed_ || is_dropped_ || exchange_.is_aborted_) return;
@@ -231,7 +233,7 @@ void PeerOperation::try_begin() {
     verdict |= heard(peer).verdict;
   }
   if (verdict == 0) return begin();
-  // No rank reduces. What this one packs must be over before its memory is anybody else's.
+  // No rank reduces. This rank's packing must be over before its memory is used again.
   is_vetoed_ = true;
   if (packed_ != 0) exchange_.ring_after(exchange_.packing_);
 }
@@ -318,7 +320,7 @@ void PeerOperation::reduce(Range elements, const std::byte* own_input, bool into
       exchange_.reducing_);
 }
 
-// --- C ------------------------------------------------------------------------------------------
+// --- stage C: unpack and open the gates ---------------------------------------------------------
 
 void PeerOperation::try_finish() {
   if (!has_started_ || is_finishing_ || is_vetoed_) return;
@@ -329,7 +331,8 @@ void PeerOperation::try_finish() {
     all_done &= heard(peer).is_done;
     if (!heard(peer).is_done && !heard(peer).has_dropped) return;
   }
-  // A peer that gave it up has left its part undone: this rank gives it up too, by and by.
+  // A peer that dropped the operation left its part undone. The engine will cancel the operation
+  // here too; until then it does not finish.
   if (!all_done && !is_cancelled_ && !is_hopeless_) return;
   finish();
 }
@@ -355,7 +358,7 @@ void PeerOperation::finish() {
   exchange_.ring_after(exchange_.ending_);
 }
 
-// --- as the engine sees it ----------------------------------------------------------------------
+// --- the engine's view --------------------------------------------------------------------------
 
 uint64_t PeerOperation::outcome() const {
   if (!is_finishing_) return 0;
@@ -375,7 +378,8 @@ OperationState PeerOperation::advance() {
     const bool is_good = !is_cancelled_ && !is_hopeless_ && !exchange_.is_poisoned();
     return is_good ? OperationState::done : OperationState::failed;
   }
-  // What its streams do still is waited for here, and not in release(), which would end all others.
+  // Work that is still on streams is awaited here: release() would abort all other operations for
+  // it.
   if (exchange_.is_aborted_ || (is_hopeless_ && !is_finishing_)) return OperationState::failed;
   return OperationState::pending;
 }

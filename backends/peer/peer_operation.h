@@ -13,31 +13,34 @@ namespace tutti {
 
 class PeerExchange;
 
-/// What a rank tells a peer about an operation.
+/// A message of one rank to a peer about an operation.
 struct PeerMessage {
   enum class Kind : uint32_t {
-    ready,  // it is on its stream: where the data will be once `mark` is packed; or a verdict
-    done,   // the sender's part is on its stream: over once `mark` is reduced; 0: it has none
-    drop,   // the sender takes no part, and never will; wants to hear whether the other one does
-    answer  // to a drop: nor does the sender
+    ready,  // the sender's verdict; its data may be read once `mark` is packed
+    done,   // the sender's part is on its stream and over once `mark` is reduced; 0: it has no part
+    drop,   // the sender never takes part and wants to know whether the receiver does
+    answer  // reply to a drop: the sender does not take part either
   };
   uint64_t tag = 0;
   Kind kind = Kind::ready;
   uint32_t verdict = 0;
   uint64_t mark = 0;
-  uint64_t input = 0, output = 0;  // addresses, or from where `handle` begins
+  uint64_t input = 0, output = 0;  // addresses, or offsets into the memory of `handle`
   DeviceHandle handle = {};        // for a peer in another process
 };
 
-/// A collective by stages that no stream can hang in. A: on its packing stream each rank waits for
-/// its own tensors, packs what must be packed, and tells the peers. B: when this rank has heard of
-/// all peers that it needs, its reducing stream waits for their packing and does this rank's part.
-/// C: when it has heard that all peers who work on its memory have begun, its ending stream waits
-/// for them, unpacks and opens the gates. So whatever a stream waits for was on its way before the
-/// wait was, and no order of operations makes two wait for each other.
+/// A collective in three stages, arranged so that no stream can hang:
+///   A. On its packing stream each rank waits for its own tensors, packs them if needed, and
+///      announces them to the peers.
+///   B. When all announcements that this rank needs have arrived, its reducing stream waits for the
+///      peers' packing and does this rank's part.
+///   C. When all peers that work on this rank's memory have reported that they began, its ending
+///      stream waits for them, unpacks and opens the gates.
+/// So everything that a stream waits for was enqueued before the wait, and no order of operations
+/// makes two of them wait for each other.
 ///
-/// Verdicts travel with the first message: before B all ranks know whether there is one. The holder
-/// of the engine's token only.
+/// Verdicts travel with the announcement, so all ranks know before B whether there is a veto. Only
+/// the holder of the engine's token uses it.
 class PeerOperation final : public Operation {
  public:
   explicit PeerOperation(PeerExchange& exchange);
@@ -45,13 +48,13 @@ class PeerOperation final : public Operation {
 
   uint64_t tag() const { return tag_; }
   bool has_started() const { return has_started_; }
-  /// It was heard of, or is about to start.
+  /// Called when a peer's message arrived first, or when the operation is about to start.
   void open(uint64_t tag);
   void start(const Collective& collective, const Launch& launch, bool was_dropped);
   void on_message(int from, const PeerMessage& message);
-  /// Nothing comes from this peer any more.
+  /// Called when no message comes from this peer any more.
   void on_gone(int peer);
-  /// Lets go of streams of the user that wait for it.
+  /// Releases the user's streams that wait for this operation.
   void open_gates() noexcept;
 
   OperationState advance() override;
@@ -64,7 +67,7 @@ class PeerOperation final : public Operation {
  private:
   friend class PeerExchange;
 
-  // Of one peer.
+  // The state of one peer, from its messages.
   struct Heard {
     bool is_ready = false;
     bool is_done = false;
@@ -72,7 +75,7 @@ class PeerOperation final : public Operation {
     bool was_told_drop = false;
     uint32_t verdict = 0;
     uint64_t packed = 0, reduced = 0;  // marks
-    std::byte* input = nullptr;        // as this rank reaches them
+    std::byte* input = nullptr;        // mapped into this process
     std::byte* output = nullptr;
   };
 
@@ -90,7 +93,7 @@ class PeerOperation final : public Operation {
   Heard& heard(int peer) { return heard_[static_cast<size_t>(peer)]; }
   const Heard& heard(int peer) const { return heard_[static_cast<size_t>(peer)]; }
   bool is_partner(int peer) const;
-  /// What the device was given for it has happened.
+  /// Returns whether the device has finished all commands of this operation.
   bool is_quiet() const;
   uint64_t outcome() const;  // 0: none yet
   Scale scale() const;
@@ -98,26 +101,26 @@ class PeerOperation final : public Operation {
 
   PeerExchange& exchange_;
   uint64_t* const word_;
-  uint64_t turn_ = 0;  // how often it was used: the word's values differ
+  uint64_t turn_ = 0;  // number of uses; makes the word's values of each use differ
   uint64_t tag_ = 0;
   Collective collective_;
   DeviceLaunch device_;
   int contributors_ = 0;
-  Piece own_pieces_[2];  // of an allreduce that is no bucket
+  Piece own_pieces_[2];  // for an allreduce without a bucket
   std::vector<Heard> heard_;
-  std::byte* from_ = nullptr;  // what the peers load
-  std::byte* to_ = nullptr;    // where they store, in an allreduce
-  bool unpacks_ = false;       // from there
+  std::byte* from_ = nullptr;  // memory that the peers load from
+  std::byte* to_ = nullptr;    // memory that the peers store into, in an allreduce
+  bool unpacks_ = false;       // the result is unpacked from to_
   std::unique_ptr<Region> scratch_;
-  uint64_t packed_ = 0, reduced_ = 0;  // own turns; 0: none
+  uint64_t packed_ = 0, reduced_ = 0;  // turns of this rank; 0: none
   bool has_started_ = false;
-  bool has_begun_ = false;     // B is on its way
-  bool is_finishing_ = false;  // and C
+  bool has_begun_ = false;     // stage B has begun
+  bool is_finishing_ = false;  // stage C has begun
   bool is_vetoed_ = false;
-  bool is_dropped_ = false;  // B never begins
+  bool is_dropped_ = false;  // stage B never begins
   bool is_cancelled_ = false;
-  bool is_hopeless_ = false;   // a peer that it needs is gone
-  bool is_abandoned_ = false;  // released while the device worked on it; not used again
+  bool is_hopeless_ = false;   // a peer that is needed is gone
+  bool is_abandoned_ = false;  // released while the device still worked on it; never reused
   std::optional<Error> failure_;
 };
 

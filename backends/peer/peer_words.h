@@ -10,16 +10,16 @@
 
 namespace tutti {
 
-/// What a rank tells its peers, in host memory that all their streams and engines reach. Each
-/// number only grows, so that whoever still waits for one that was told him finds it reached, even
-/// if another communicator uses the words by then.
+/// The words that a rank publishes to its peers, in host memory that all their streams and engines
+/// reach. Each number only grows. So a late waiter finds its value reached, even if another
+/// communicator uses the words by then.
 struct PeerWords {
-  alignas(64) uint64_t packed;    // the packing stream stores it: data of turns <= it may be read
-  alignas(64) uint64_t reduced;   // the reducing stream does: its work of turns <= it is done
-  alignas(64) uint64_t begun;     // the engine: the last turn that it put on the reducing stream
-  alignas(64) uint64_t closed;    // the engine: communicators that take no more part
-  alignas(64) uint64_t poisoned;  // survivors: its process died, and they went on without waiting
-  alignas(64) uint64_t token;     // constant: whose block this is
+  alignas(64) uint64_t packed;    // set by the packing stream: turns up to it may be read
+  alignas(64) uint64_t reduced;   // set by the reducing stream: its work up to this turn is done
+  alignas(64) uint64_t begun;     // set by the engine: last turn put on the reducing stream
+  alignas(64) uint64_t closed;    // set by the engine: number of communicators that have closed
+  alignas(64) uint64_t poisoned;  // set by survivors: this process died and they did not wait
+  alignas(64) uint64_t token;     // constant: identifies the owner of this block
 };
 
 inline uint64_t load_word(const uint64_t& word) {
@@ -29,8 +29,8 @@ inline void store_word(uint64_t& word, uint64_t value) {
   std::atomic_ref(word).store(value, std::memory_order_seq_cst);
 }
 
-/// A block of this rank's, in a file without a name. Blocks are never unmapped but used again,
-/// since streams of peers may look at one for longer than this rank's communicator lives.
+/// A block of words of this rank, in a file without a name. Blocks are never unmapped but reused,
+/// since streams of peers may read one for longer than this rank's communicator lives.
 class OwnWords {
  public:
   /// Throws Error(io).
@@ -41,7 +41,7 @@ class OwnWords {
 
   PeerWords& words() const { return *block_->words; }
   int file() const { return block_->file.get(); }
-  /// Streams of this rank may store into it for longer than it lives: nobody else gets it.
+  /// Keeps the block from being reused, since streams of this rank may still store into it.
   void keep() { is_kept_ = true; }
 
  private:
@@ -57,8 +57,9 @@ class OwnWords {
   bool is_kept_ = false;
 };
 
-/// A peer's block: the pointer, if it is a thread of this process, else mapped from that process'
-/// file for the life of this object. Throws Error(unavailable) if it is not there.
+/// A peer's block. If the peer is a thread of this process, it is used by its address; otherwise it
+/// is mapped from that process's file for the life of this object. Throws Error(unavailable) if it
+/// is not there.
 class TheirWords {
  public:
   TheirWords(DeviceRuntime& runtime, PeerWords* words) : runtime_(runtime), words_(words) {}
@@ -68,7 +69,8 @@ class TheirWords {
   TheirWords& operator=(const TheirWords&) = delete;
 
   PeerWords& words() const { return *words_; }
-  /// Streams of this rank may look at it for longer than this lives: it stays mapped.
+  /// Keeps the block mapped after this object is gone, since streams of this rank may still read
+  /// it.
   void keep() { is_mapped_ = false; }
 
  private:

@@ -12,8 +12,8 @@
 
 namespace tutti {
 
-/// Where addresses lie, for readers that never wait. It changes seldom; a thread that reads
-/// meanwhile reads again. One writer at a time.
+/// A table from addresses to offsets in the shared file (`place`), for readers that never block. It
+/// seldom changes; a reader that meets a change reads again. One writer at a time.
 template <class Sync>
 class PlaceTableOf {
  public:
@@ -35,7 +35,7 @@ class PlaceTableOf {
       block->after.store(block->next.get(), std::memory_order_release);
     }
   }
-  /// What was there; nothing if there was no such place.
+  /// Removes the span at this offset and returns it, if there is one.
   std::optional<Span> remove(uint64_t place) noexcept {
     for (auto* block = &first_; block != nullptr; block = block->next.get())
       for (auto& row : block->rows) {
@@ -50,7 +50,7 @@ class PlaceTableOf {
     for (;;) {
       const auto before = version_.load(std::memory_order_acquire);
       const uint64_t place = look_up(data, bytes);
-      // The rows were read with acquire: this load cannot come before them.
+      // The rows were read with acquire, so this load cannot move before those loads.
       if (before % 2 == 0 && version_.load(std::memory_order_relaxed) == before) return place;
       Sync::pause();
     }
@@ -66,15 +66,15 @@ class PlaceTableOf {
   };
   struct Block {
     std::array<Row, 16> rows;
-    Atomic<const Block*> after{nullptr};  // of the readers
-    std::unique_ptr<Block> next;          // of the writer
+    Atomic<const Block*> after{nullptr};  // for the readers
+    std::unique_ptr<Block> next;          // for the writer
   };
 
   static Span read(const Row& row) {
     return {row.place.load(std::memory_order_acquire), row.bytes.load(std::memory_order_acquire),
             row.data.load(std::memory_order_acquire)};
   }
-  // Released one by one: a reader that sees any of them sees that the version is odd.
+  // Each store is a release, so a reader that sees any of them also sees the odd version.
   void write(Row& row, const Span& span) noexcept {
     const auto version = version_.load(std::memory_order_relaxed);
     version_.store(version + 1, std::memory_order_relaxed);

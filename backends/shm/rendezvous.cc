@@ -26,7 +26,7 @@ namespace {
 
 constexpr std::string_view kMagic = "tuttishm";
 constexpr size_t kTokenBytes = 16;
-// How many connections are taken up before the strangers that are here are heard again.
+// Connections to accept before the waiting ones are read again.
 constexpr int kMostTaken = 256;
 constexpr std::string_view kWelcome = "welcome!";
 
@@ -34,7 +34,7 @@ std::span<const std::byte> as_bytes(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
-/// What the caller says first; memory and doorbells come with it.
+/// The first message of the caller. The descriptors of its memory and doorbells come with it.
 struct Hello {
   static constexpr size_t kBytes = 8 + 4 + 4 + 4 + 8 + 2 * kTokenBytes;
   uint32_t version = kWireVersion;
@@ -65,7 +65,7 @@ struct Hello {
   }
 };
 
-// A descriptor that a peer sent is written to in the engine, so it must be what cannot block.
+// The engine writes to a descriptor that a peer sent, so it must be of a kind that cannot block.
 bool is_eventfd(const Descriptor& descriptor) {
   char target[64] = "";
   const auto link = fmt::format("/proc/self/fd/{}", descriptor.get());
@@ -81,13 +81,13 @@ Descriptor open_process(pid_t pid) {
   return Descriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
 }
 
-// True if the kernel can say that the process has ended.
+// Returns true if the kernel reports that the process has ended.
 bool has_ended(const Descriptor& process) {
   pollfd entry{process.get(), POLLIN, 0};
   return process && ::poll(&entry, 1, 0) > 0;
 }
 
-/// A connection to the own socket, of this user, that has not shown the token yet.
+/// A connection of this user to this rank's socket that has not shown the token yet.
 class Caller final : public Stranger {
  public:
   Caller(Descriptor connection, Credentials credentials, uint64_t number)
@@ -108,7 +108,8 @@ class Caller final : public Stranger {
   const std::string name_;
 };
 
-// What another process sends cannot make the system refuse anything: that is this rank's own.
+// Returns true for an error of this rank's own system: nothing that another process sends causes
+// one of these codes.
 bool is_own_limit(const Error& error) {
   return error.rank() < 0 &&
          (error.code() == ErrorCode::io || error.code() == ErrorCode::out_of_memory);
@@ -146,7 +147,7 @@ class Rendezvous {
       }
       store_.erase(address_key(context_.rank));
     } catch (const Error& error) {
-      // The peers need not wait for their deadline.
+      // The peers then need not wait for their deadlines.
       if (error.code() != ErrorCode::timeout) told_.fail(error);
       throw;
     }
@@ -169,7 +170,7 @@ class Rendezvous {
     store_.set(address_key(context_.rank), name + " " + token_);
   }
 
-  /// True once the peer has been called and only its answer is missing.
+  /// Returns true once the peer has been called and only its answer is missing.
   bool call(int peer) {
     const auto address = store_.try_get(address_key(peer));
     if (!address) return false;
@@ -225,7 +226,8 @@ class Rendezvous {
         .with_rank(peer);
   }
 
-  // The peer has ended, or other callers crowd its door: then this rank calls again.
+  // Handles a call that the peer ended. Either the peer has ended, or other callers crowd its
+  // socket; then this rank calls again.
   void hung_up(int peer, const ShmEnds& ends) {
     if (has_ended(ends.process)) throw_hung_up(peer);
     hung_up_.insert(peer);
@@ -238,7 +240,7 @@ class Rendezvous {
         .with_rank(peer);
   }
 
-  // Until a peer calls or answers, or it is time to look into the store again.
+  // Waits until a peer calls or answers, or until it is time to read the store again.
   void wait() {
     if (context_.deadline.passed())
       throw Error(
@@ -292,7 +294,7 @@ class Rendezvous {
     std::erase(missing_, peer);
   }
 
-  // A process of another user is turned away before it has a place.
+  // Accepts callers. A process of another user is turned away before it takes a slot.
   void take_callers() {
     for (int taken = 0; listener_ && taken < kMostTaken; ++taken) {
       const auto now = Clock::now();
@@ -301,7 +303,7 @@ class Rendezvous {
       try {
         socket = accept_unix(listener_.get());
       } catch (const Error&) {
-        // What strangers hold will be had again.
+        // Descriptors that waiting callers hold will become free again.
         if (callers_.empty()) throw;
       }
       if (!socket) return;
@@ -323,14 +325,14 @@ class Rendezvous {
   void hear_strangers() {
     take_callers();
     std::erase_if(callers_, [this](const std::shared_ptr<Caller>& caller) {
-      if (!caller->socket) return true;  // dismissed
+      if (!caller->socket) return true;  // it was dismissed
       if (is_silent(*caller)) return false;
       admission_.leave(caller->place);
       return true;
     });
   }
 
-  // True if nothing has come yet; otherwise it is a peer now, or was turned away.
+  // Returns true if nothing has come yet. Otherwise the caller is a peer now, or was turned away.
   bool is_silent(Caller& caller) {
     const auto turn_away = [&](Admission::Reason reason, const std::string& why) {
       admission_.turned_away(reason, fmt::format("{}{}", caller.name(), why), Clock::now());
@@ -343,14 +345,14 @@ class Rendezvous {
       if (!welcome(caller, std::move(*message)))
         return turn_away(Admission::Reason::unproved, " does not know the token of this job");
     } catch (const Error& error) {
-      // A caller that does not know the token is not worth an error.
+      // A caller that does not know the token cannot fail this rank.
       if (error.rank() >= 0 || is_own_limit(error)) throw;
       return turn_away(Admission::Reason::unproved, fmt::format(": {}", error.what()));
     }
     return false;
   }
 
-  // False: it is no rank of this job.
+  // Makes the caller a peer. Returns false if it is not an expected rank of this job.
   bool welcome(Caller& caller, UnixMessage message) {
     const auto hello = Hello::decode(message.bytes);
     if (!hello || hello->token != token_) return false;

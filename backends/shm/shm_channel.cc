@@ -21,7 +21,8 @@ void ShmChannel::watch(Poller& poller) {
 }
 
 std::string_view ShmChannel::look_for_end(bool carefully) {
-  // Asking the kernel costs more than looking at a ring, so a reader that spins asks now and then.
+  // A system call costs more than a look at a ring, so a spinning reader makes one only now and
+  // then.
   constexpr unsigned kReadsPerLook = 1024;
   if (!end_.empty()) return end_;
   if (!carefully && ++empty_reads_ < kReadsPerLook) return {};

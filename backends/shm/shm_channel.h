@@ -9,16 +9,17 @@
 
 namespace tutti {
 
-/// All that one end of a connected pair holds.
+/// Everything that one end of a connected pair holds.
 struct ShmEnds {
   SharedRings rings;
   int side = 0;  // 0: the connector
   Bell own;
   Bell peer;
-  Descriptor socket;   // its end of file is the peer's end
-  Descriptor process;  // a pidfd of the peer, if it is another process that we can see: the socket
-                       // outlives it if it forked
-  Descriptor memory;   // what the peer shares with all of its host, if it does
+  Descriptor socket;  // it reaches end of file when the peer ends
+  // a pidfd of the peer, if it is another process that we can see; needed because the socket
+  // outlives a peer that forked
+  Descriptor process;
+  Descriptor memory;  // the memory that the peer shares with all ranks of its host, if it does
 };
 
 /// A Channel to a process of the same host.
@@ -34,7 +35,7 @@ class ShmChannel final : public RingChannel {
 
   std::unique_ptr<ShmEnds> ends_;
   unsigned empty_reads_ = 0;
-  std::string_view end_;  // once seen
+  std::string_view end_;  // how the peer ended, once seen
 };
 
 }  // namespace tutti

@@ -24,7 +24,7 @@ constexpr int kMemorySeals = F_SEAL_SHRINK | F_SEAL_SEAL;
 
 size_t whole_pages(size_t bytes) { return std::max(kPage, (bytes + kPage - 1) / kPage * kPage); }
 
-/// A part of a file as this process sees it.
+/// A part of a file, mapped into this process.
 class Mapping {
  public:
   Mapping(int file, uint64_t place, size_t bytes) : bytes_(bytes) {
@@ -47,7 +47,7 @@ class Mapping {
   size_t bytes_;
 };
 
-/// The own file and the regions in it, which may outlive the backend that made them.
+/// This rank's file and the regions in it, which may outlive the backend that made them.
 class Heap {
  public:
   explicit Heap(SharedFile file) : file_(std::move(file)) {}
@@ -56,7 +56,8 @@ class Heap {
 
   Span add(size_t bytes) {
     const std::lock_guard lock(mutex_);
-    // What was given up has no pages any more, but its addresses are known to the peers.
+    // A discarded span has no pages any more, but the peers know its addresses, so its offsets are
+    // reused.
     const auto reuse = std::find_if(free_.begin(), free_.end(),
                                     [&](const Span& span) { return span.bytes == bytes; });
     if (reuse == free_.end()) return {file_.grow(bytes), bytes, nullptr};
@@ -70,7 +71,7 @@ class Heap {
     places_.add(span);
   }
   void remove(uint64_t place) noexcept {
-    // A fork has the file's pages mapped, but they are its parent's and the peers'.
+    // A fork has the file's pages mapped too, but they belong to its parent and the peers.
     if (fork_guard_.forked()) return;
     const std::lock_guard lock(mutex_);
     const auto span = places_.remove(place);
@@ -84,7 +85,7 @@ class Heap {
  private:
   const ForkGuard fork_guard_;
   SharedFile file_;
-  std::mutex mutex_;  // guards the following, except that places_ is read without it
+  std::mutex mutex_;  // guards the members below, except that places_ is read without it
   PlaceTable places_;
   std::vector<Span> free_;
 };
@@ -112,8 +113,8 @@ class ShmRegion final : public Region {
   const bool is_for_good_;
 };
 
-/// A peer's file. Mappings are kept, so that addresses stay good; a new one is made when the file
-/// has grown beyond the last.
+/// A peer's file. Old mappings are kept, so that addresses stay valid. A new one is made when an
+/// offset is beyond the last mapping.
 class PeerFile {
  public:
   PeerFile(int rank, SharedFile file, size_t first_bytes) : rank_(rank), file_(std::move(file)) {
@@ -121,7 +122,7 @@ class PeerFile {
   }
   std::byte* first() const { return mappings_.front().data(); }
   std::byte* at(uint64_t place, size_t bytes) {
-    // Without a sum, which a forged place makes wrap.
+    // The check avoids place + bytes, which a forged offset could make wrap.
     const auto lies_in = [&](size_t size) { return bytes <= size && place <= size - bytes; };
     if (!lies_in(mappings_.back().bytes())) {
       const size_t now = file_.bytes();
@@ -225,7 +226,8 @@ uint64_t SharedFile::grow(size_t bytes) {
   return place;
 }
 
-// Allocated now: a page that is missing later would be a SIGBUS in the middle of a copy.
+// The pages are allocated now: a page that is missing later would be a SIGBUS in the middle of a
+// copy.
 void SharedFile::restore(uint64_t place, size_t bytes) {
   if (::fallocate(descriptor(), 0, static_cast<off_t>(place), static_cast<off_t>(bytes)) != 0) {
     const int error = errno;
@@ -239,7 +241,8 @@ void SharedFile::restore(uint64_t place, size_t bytes) {
 }
 
 void SharedFile::discard(uint64_t place, size_t bytes) noexcept {
-  // Given up pages come back zeroed; that they are given up at all is a courtesy.
+  // Errors are ignored: giving the pages back is only a courtesy. Pages that are given back read as
+  // zeros.
   (void)::fallocate(descriptor(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                     static_cast<off_t>(place), static_cast<off_t>(bytes));
 }

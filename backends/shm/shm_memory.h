@@ -9,23 +9,24 @@
 
 namespace tutti {
 
-/// A file in memory without a name that only grows: what one rank shares with the others of its
-/// host. Sealed against shrinking, so that touching what is there cannot fault.
+/// A file in memory without a name: the memory that one rank shares with the others of its host. It
+/// only grows and is sealed against shrinking, so access to its bytes cannot fault.
 class SharedFile {
  public:
   /// Throws Error(out_of_memory | io).
   static SharedFile create(size_t bytes);
-  /// One that a peer sent; throws Error(corrupt_data) if it may shrink or is shorter than `bytes`.
+  /// Adopts a file that a peer sent. Throws Error(corrupt_data) if it may shrink or is shorter than
+  /// `bytes`.
   static SharedFile adopt(Descriptor file, size_t bytes);
 
   int descriptor() const { return file_.get(); }
   size_t bytes() const;
-  /// Appends zeroed memory, all of it allocated; returns where it begins.
+  /// Appends zeroed memory, all of it allocated. Returns its offset.
   uint64_t grow(size_t bytes);
-  /// Gives the memory back to the system; its place reads as zeros then, and is not to be touched
-  /// before restore().
+  /// Gives the memory back to the system. The range then reads as zeros; it must not be used before
+  /// restore().
   void discard(uint64_t place, size_t bytes) noexcept;
-  /// Allocates zeroed memory where some was discarded. Throws Error(out_of_memory), changing
+  /// Allocates zeroed memory in a discarded range. Throws Error(out_of_memory) and then changes
   /// nothing.
   void restore(uint64_t place, size_t bytes);
 
@@ -34,7 +35,8 @@ class SharedFile {
   Descriptor file_;
 };
 
-/// `own` has shared_block_bytes() already; `ends` of the peers hold their files (taken from there).
+/// `own` already has shared_block_bytes(). `ends` hold the peers' files, which are taken from
+/// there.
 std::unique_ptr<SharedMemory> make_shm_memory(
     int rank, int size, SharedFile own, std::span<const std::unique_ptr<ShmEnds>* const> ends);
 

@@ -19,7 +19,7 @@ namespace {
 
 constexpr size_t kMostDescriptors = 4;
 
-// SOCK_SEQPACKET keeps messages whole, so neither side has to put halves together.
+// SOCK_SEQPACKET keeps messages whole, so neither side has to join fragments.
 Descriptor make_socket() {
   Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket) throw system_error("cannot make a Unix socket", errno);
@@ -30,7 +30,8 @@ socklen_t make_address(const std::string& name, sockaddr_un& address) {
   TUTTI_CHECK(name.size() + 1 <= sizeof address.sun_path);
   address = {};
   address.sun_family = AF_UNIX;
-  std::copy(name.begin(), name.end(), address.sun_path + 1);  // the first byte 0: abstract
+  // a first byte of 0 makes the name abstract
+  std::copy(name.begin(), name.end(), address.sun_path + 1);
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
 }
 
@@ -124,8 +125,9 @@ std::optional<UnixMessage> receive_unix(int socket, size_t bytes) {
       result.descriptors.emplace_back(descriptor);
     }
   }
-  // A descriptor that there was no room for is gone; the kernel does not say why. More of them than
-  // any rank sends are cut off, too, but only after the first of them came.
+  // A truncated message with fewer descriptors than the limit means that this process has run out
+  // of descriptors; the kernel does not report the cause. A message with too many descriptors is
+  // truncated too, but only after the limit.
   if ((message.msg_flags & MSG_CTRUNC) != 0 && result.descriptors.size() < kMostDescriptors)
     throw system_error("cannot take descriptors from another rank", EMFILE);
   if (count == 0) throw Error(ErrorCode::peer_lost, "end of file");

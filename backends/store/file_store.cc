@@ -11,10 +11,10 @@ namespace tutti {
 
 namespace {
 
-// How long other processes may hold the lock of the counters.
+// The longest wait for the lock of the counters.
 constexpr double kLockSeconds = 30;
 
-// Keys are any bytes; the names of files are not, and are shorter.
+// A key may hold any bytes; a file name may not, and it is shorter.
 std::string escape(std::string_view key) {
   std::string text;
   for (const char c : key) {
@@ -25,7 +25,8 @@ std::string escape(std::string_view key) {
   return text;
 }
 
-// A name begins with k if it is a whole key, with h if it is the beginning of one and a hash.
+// A file name begins with k if it holds a whole key, with h if it holds a key's beginning and a
+// hash.
 constexpr size_t kLongestWhole = 200, kBeginning = 150;
 
 std::string file_name(const std::string& key) {
@@ -35,7 +36,7 @@ std::string file_name(const std::string& key) {
                      hash_text(key, 1));
 }
 
-// What a file holds: the value, and before it the key if the name does not say it.
+// Returns a file's contents: the value, after the key if the file name does not hold all of it.
 std::string file_text(const std::string& name, std::string_view key, std::string_view value) {
   std::string text;
   if (name.starts_with('h')) {
@@ -45,7 +46,7 @@ std::string file_text(const std::string& name, std::string_view key, std::string
   return text += value;
 }
 
-// The key that stands before the value; takes it off.
+// Removes the key that precedes the value and returns it.
 std::string_view take_key(const std::string& name, std::string_view& text) {
   if (!name.starts_with('h')) return {};
   if (text.size() < sizeof(uint32_t)) text = {};
@@ -55,7 +56,7 @@ std::string_view take_key(const std::string& name, std::string_view& text) {
   return key;
 }
 
-/// One file a key, which appears whole or not at all.
+/// A store with one file per key. A file appears whole or not at all.
 class FileStore final : public Store {
  public:
   explicit FileStore(const std::string& folder) : folder_(folder) {}
@@ -70,7 +71,8 @@ class FileStore final : public Store {
     check_store_entry(key, value);
     const auto name = file_name(key);
     if (folder_.put_once(name, file_text(name, key, value))) return std::string(value);
-    // It can only be gone again if another rank erased it this moment; then it was its to say.
+    // The key can only be gone if another rank erased it just now. Then the value of this rank
+    // counts.
     return try_get(key).value_or(std::string(value));
   }
 

@@ -123,7 +123,7 @@ class PrefixStore final : public Store {
 }  // namespace
 
 std::shared_ptr<Store> make_memory_store() {
-  // A fork must not wait for the parent's threads that sleep in it.
+  // A fork does not destroy it, since that could wait for the parent's sleeping threads.
   return {new MemoryStore, DeleteWhereMade<MemoryStore>()};
 }
 

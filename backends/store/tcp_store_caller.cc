@@ -8,7 +8,7 @@ namespace tutti {
 
 namespace {
 
-// How long the store may take for what it can do at once.
+// The store may take this long for requests that it can answer at once.
 constexpr double kReplySeconds = 30;
 
 }  // namespace

@@ -9,7 +9,7 @@
 
 namespace tutti {
 
-/// The Store's calls as requests and replies; how they travel is left to call().
+/// Turns the Store's calls into requests and replies. Derived classes transport them in call().
 class StoreCaller : public Store {
  public:
   void set(const std::string& key, std::string_view value) override;
@@ -22,15 +22,15 @@ class StoreCaller : public Store {
   void erase_all(const std::string& prefix) override;
 
  protected:
-  /// The reply to this request, whose id is call()'s to choose. A reply that takes longer than
-  /// `deadline` and a grace is an Error(unavailable).
+  /// Returns the reply to this request and chooses its id. Throws Error(unavailable) if the reply
+  /// takes longer than `deadline` and a grace.
   virtual StoreReply call(StoreRequest request, Deadline deadline) = 0;
 
  private:
   StoreReply ask(StoreRequest request, Deadline deadline);
   int64_t count(StoreOp op, const std::string& key, int64_t argument);
 
-  const ForkGuard fork_guard_;  // the connection belongs to this process, not to its forks
+  const ForkGuard fork_guard_;  // the connection belongs to this process; forks must not use it
 };
 
 }  // namespace tutti

@@ -24,9 +24,10 @@ namespace tutti {
 
 namespace {
 
-// How much longer than asked the server may take before it counts as gone; and, of calls that are
-// limited, past their limit: a server that lives answers at once, so that what is asked at the end
-// (which ranks are missing) is known, and a key that was awaited in vain is no server that is gone.
+// A call waits kGrace past its deadline before the server counts as gone. With a limit
+// (LimitedStoreClient) it waits at most kGraceAtLimit past that. A live server answers at once. So
+// a question at the limit, such as which ranks are missing, still gets its answer, and a key that
+// never came is not mistaken for a server that is gone.
 constexpr std::chrono::milliseconds kGrace(5000), kGraceAtLimit(500);
 
 Deadline later(Deadline deadline, Clock::duration by) {
@@ -57,8 +58,8 @@ class LimitedStoreClient final : public StoreCaller {
   const Deadline limit_;
 };
 
-// One connection for all threads of the process. Requests are written one by one; of the threads
-// that wait for a reply one reads, for itself and for the others.
+// One connection for all threads of the process. Requests are written one by one. One of the
+// threads that wait for a reply reads for all of them.
 class TcpStoreClient : public StoreCaller, public std::enable_shared_from_this<TcpStoreClient> {
  public:
   TcpStoreClient(Descriptor socket, std::string name, std::string local_address)
@@ -71,7 +72,7 @@ class TcpStoreClient : public StoreCaller, public std::enable_shared_from_this<T
   }
   std::string local_address() const override { return local_address_; }
 
-  /// Asks, and waits for the answer until `patience` ends.
+  /// Sends the request and waits for the reply until `patience` ends.
   StoreReply ask_within(StoreRequest request, Deadline patience) {
     std::unique_lock lock(mutex_);
     const auto id = request.id = ++last_id_;
@@ -94,7 +95,7 @@ class TcpStoreClient : public StoreCaller, public std::enable_shared_from_this<T
     return ask_within(std::move(request), later(deadline, kGrace));
   }
 
-  // Once it is this thread's turn, so that requests follow each other whole.
+  // Waits for this thread's turn, so that requests are not interleaved, and writes the frame.
   void send(std::string_view frame, std::unique_lock<std::mutex>& lock, Deadline deadline) {
     while (is_sending_) wait(turn_, lock, deadline, "it takes no more requests");
     if (!failure_.empty()) throw gone(failure_);
@@ -106,14 +107,14 @@ class TcpStoreClient : public StoreCaller, public std::enable_shared_from_this<T
     is_sending_ = false;
     turn_.notify_all();
     if (failure.empty()) return;
-    // Behind a part of a request nothing sensible can follow.
+    // Nothing can follow a part of a request, so the connection is broken.
     if (rest.size() < frame.size() && failure_.empty()) failure_ = failure;
     changed_.notify_all();
     throw gone(failure);
   }
 
-  // By the thread whose turn it is, without the lock: takes off what the store has taken. Why it
-  // took no more; empty if it took all.
+  // Called without the lock by the thread whose turn it is. Removes from `rest` what the kernel
+  // took. Returns why it took no more, or an empty text if it took all.
   std::string send_some(std::string_view& rest, Deadline deadline) const {
     while (!rest.empty()) {
       const auto sent =
@@ -129,7 +130,7 @@ class TcpStoreClient : public StoreCaller, public std::enable_shared_from_this<T
     return {};
   }
 
-  // For another thread. Throws at the deadline.
+  // Waits for another thread. Throws at the deadline.
   void wait(std::condition_variable& news, std::unique_lock<std::mutex>& lock, Deadline deadline,
             const char* at_deadline) const {
     if (deadline.passed()) throw gone(at_deadline);
@@ -164,7 +165,7 @@ class TcpStoreClient : public StoreCaller, public std::enable_shared_from_this<T
     }
   }
 
-  // By the one reader, without the lock. Returns at the deadline too.
+  // Called without the lock by the one reader. Returns at the deadline too.
   void read_some(Deadline deadline) {
     if (!wait_until_ready(POLLIN, deadline)) return;
     std::array<char, 65536> bytes;
@@ -178,7 +179,7 @@ class TcpStoreClient : public StoreCaller, public std::enable_shared_from_this<T
     }
   }
 
-  // Hands out the replies that are complete. One that no thread waits for any more is dropped.
+  // Hands out the complete replies. A reply that no thread waits for any more is dropped.
   void deliver() {
     std::string_view rest = input_;
     try {
@@ -196,7 +197,7 @@ class TcpStoreClient : public StoreCaller, public std::enable_shared_from_this<T
     input_.erase(0, input_.size() - rest.size());
   }
 
-  // False at the deadline, or if the operating system cannot wait.
+  // Returns false at the deadline, or if the operating system cannot wait.
   bool wait_until_ready(short events, Deadline deadline) const {
     pollfd entry{socket_.get(), events, 0};
     while (true) {
@@ -216,18 +217,21 @@ class TcpStoreClient : public StoreCaller, public std::enable_shared_from_this<T
   const std::string name_;
   const std::string local_address_;
 
-  std::mutex mutex_;                 // guards the following
-  std::condition_variable turn_;     // to send
-  std::condition_variable changed_;  // replies, failure, or the reader has gone
-  std::map<uint64_t, std::optional<StoreReply>> replies_;  // of the requests that are waited for
+  std::mutex mutex_;              // guards the members below
+  std::condition_variable turn_;  // woken when a thread may send
+  // woken by replies, by a failure, and when the reader stops reading
+  std::condition_variable changed_;
+  // by id, for the requests that threads wait for
+  std::map<uint64_t, std::optional<StoreReply>> replies_;
   uint64_t last_id_ = 0;
   bool is_sending_ = false;
   bool has_reader_ = false;
-  std::string failure_;  // sticky
-  std::string input_;    // of the reader, or under mutex_ while there is none
+  std::string failure_;  // sticky: the first failure stays
+  std::string input_;    // used by the reader, or under mutex_ while there is none
 };
 
-// A fork that asks it for the first time is known by where the connection was made.
+// The copied base keeps the process that made the connection, so that calls in a fork are
+// recognized.
 LimitedStoreClient::LimitedStoreClient(std::shared_ptr<TcpStoreClient> client, Deadline limit)
     : StoreCaller(*client), client_(std::move(client)), limit_(limit) {}
 
@@ -247,8 +251,8 @@ class OwnLimit : public Error {
                            error_number)) {}
 };
 
-// To the first of these that takes the connection; each has its share of the time. Asio's own way
-// to try several says "Operation canceled" where a socket cannot be opened.
+// Connects to the first endpoint that accepts; each endpoint gets its share of the time. Asio's own
+// connect over several endpoints reports "Operation canceled" if a socket cannot be opened.
 tcp::socket connect_to_one(asio::io_context& io, const std::vector<tcp::endpoint>& endpoints,
                            const std::string& name, Deadline deadline) {
   ErrorStatus status = asio::error::timed_out;
@@ -271,13 +275,13 @@ tcp::socket connect_to_one(asio::io_context& io, const std::vector<tcp::endpoint
     ErrorStatus ignored;
     socket.close(ignored);
     io.restart();
-    io.run();  // the handler is told that it was canceled
+    io.run();  // runs the handler, which gets the cancellation
     status = asio::error::timed_out;
   }
   throw Error(ErrorCode::io, status.message());
 }
 
-// One try: resolves, connects, proves. Throws what went wrong.
+// Makes one try: resolves, connects and proves the secret. Throws what went wrong.
 std::shared_ptr<Store> try_connect(const std::string& host, int port, const std::string& name,
                                    const std::string& secret, Deadline deadline) {
   asio::io_context io(1);
@@ -299,12 +303,13 @@ std::shared_ptr<Store> try_connect(const std::string& host, int port, const std:
   ErrorStatus status;
   const auto local = greeted.local_endpoint(status).address().to_string();
   if (status) throw Error(ErrorCode::io, status.message());
-  // A fork must not wait for the parent's threads that sleep in it, nor speak.
+  // A fork does not destroy it, since that could wait for the parent's sleeping threads or send
+  // bytes.
   return {new TcpStoreClient(Descriptor(greeted.release()), name, local),
           DeleteWhereMade<TcpStoreClient>()};
 }
 
-// What another try may mend: no server listens yet, or the server was too busy.
+// Returns true for errors that another try may mend: no server listens yet, or it was too busy.
 bool is_passing(const Error& error) {
   if (dynamic_cast<const OwnLimit*>(&error) != nullptr) return false;
   return error.code() == ErrorCode::io || error.code() == ErrorCode::timeout ||
@@ -325,7 +330,7 @@ std::shared_ptr<Store> connect_tcp_store(const std::string& host, int port,
       return try_connect(host, port, name, secret,
                          one_try.when() < deadline.when() ? one_try : deadline);
     } catch (const boost::system::system_error& error) {
-      throw OwnLimit(name, error.code().value());  // what Asio itself needs
+      throw OwnLimit(name, error.code().value());  // a limit met by Asio itself
     } catch (const Error& error) {
       if (!is_passing(error)) throw;
       if (!deadline.is_never() && Clock::now() + pause >= deadline.when())

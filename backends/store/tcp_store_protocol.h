@@ -7,7 +7,7 @@
 
 namespace tutti {
 
-/// What connections of the TCP store are for, in the handshake.
+/// The handshake's scope of connections to the TCP store.
 inline constexpr std::string_view kTcpStoreScope = "store";
 
 enum class StoreOp : uint8_t { set = 1, set_once, try_get, get, add, raise, erase, erase_all };
@@ -17,8 +17,8 @@ struct StoreRequest {
 
   uint64_t id = 0;  // chosen by the client; the reply repeats it
   StoreOp op = StoreOp::set;
-  uint64_t argument = 0;  // get: milliseconds to wait; add: the amount; raise: the least
-  std::string key;        // erase_all: with which the keys begin
+  uint64_t argument = 0;  // get: milliseconds to wait; add: the amount; raise: the least value
+  std::string key;        // erase_all: the prefix of the keys
   std::string value;
 };
 
@@ -33,18 +33,19 @@ struct StoreReply {
 inline constexpr size_t kMaxStoreKeyBytes = 1 << 10;
 inline constexpr size_t kMaxStoreValueBytes = 1 << 20;
 
-/// A frame is a 32-bit length and that many bytes; a longer one is refused unread.
+/// A frame is a 32-bit length and that many bytes. A longer frame is refused unread.
 inline constexpr size_t kStoreFrameHeader = 4;
 inline constexpr size_t kMaxStoreFrame = kMaxStoreKeyBytes + kMaxStoreValueBytes + 64;
 
-/// Whole frames, with their length. encode(request) throws Error(invalid_argument) for a key or a
-/// value beyond the bounds.
+/// Return whole frames, with their length. encode(request) throws Error(invalid_argument) for a key
+/// or a value beyond the bounds.
 std::string encode(const StoreRequest& request);
 std::string encode(const StoreReply& reply);
 
-/// The length of the frame that begins here. Throws Error(corrupt_data) if it is out of bounds.
+/// Returns the length of the frame that begins here. Throws Error(corrupt_data) if it is out of
+/// bounds.
 size_t decode_frame_length(std::string_view header);
-/// A frame without its length. Both throw Error(corrupt_data).
+/// Decode a frame without its length. Both throw Error(corrupt_data).
 StoreRequest decode_request(std::string_view frame);
 StoreReply decode_reply(std::string_view frame);
 

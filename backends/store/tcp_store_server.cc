@@ -20,11 +20,11 @@ namespace tutti {
 
 namespace {
 
-// A client beyond either bound is not read from until it has taken answers.
+// A client beyond either bound is not read from until it has taken replies.
 constexpr size_t kMaxUnsentBytes = 4 << 20;
 constexpr int kMaxOpenRequests = 1024;
 
-// One client that has proved itself. Lives in its own pending reads and writes.
+// One client that has proved itself. Its pending reads and writes keep it alive.
 class StoreConnection : public std::enable_shared_from_this<StoreConnection> {
  public:
   StoreConnection(tcp::socket socket, StoreTable& table)
@@ -80,7 +80,8 @@ class StoreConnection : public std::enable_shared_from_this<StoreConnection> {
                       });
   }
 
-  // A client that left, or sent what is no request, is dropped; the others do not notice.
+  // Drops a client that left or sent something that is not a request. The other clients do not
+  // notice.
   template <typename Function>
   void guard(const ErrorStatus& status, Function function) {
     bool drop = static_cast<bool>(status);
@@ -104,20 +105,21 @@ class StoreConnection : public std::enable_shared_from_this<StoreConnection> {
   bool reading_ = false;
 };
 
-// What the thread runs. Torn down in one piece, which closes every connection.
+// The objects that the server's thread runs. They are destroyed together, which closes every
+// connection.
 struct Service {
   asio::io_context io{1};
   StoreTable table{io};
   std::shared_ptr<Gate> gate;
 };
 
-// Shared by the server and its local views, which may outlive it.
+// Shared by the server and its local views, which may outlive the server.
 struct Core {
   std::mutex mutex;
   std::unique_ptr<Service> service;  // null: closed
 };
 
-// Hands requests to the server's thread and waits for its answers.
+// Passes requests to the server's thread and waits for its replies.
 class LocalStore : public StoreCaller {
  public:
   LocalStore(std::shared_ptr<Core> core, std::string address)
@@ -126,7 +128,7 @@ class LocalStore : public StoreCaller {
 
  private:
   StoreReply call(StoreRequest request, Deadline) override {
-    encode(request);  // the same bounds as over a connection
+    encode(request);  // checks the same bounds as over a connection
     auto promise = std::make_shared<std::promise<StoreReply>>();
     auto reply = promise->get_future();
     {
@@ -143,7 +145,7 @@ class LocalStore : public StoreCaller {
     try {
       return reply.get();
     } catch (const std::future_error&) {
-      throw closed();  // the server went away with the request
+      throw closed();  // the server was closed and took the request with it
     }
   }
 
@@ -191,13 +193,13 @@ class TcpStoreServer::Implementation {
     told.get_future().wait();  // the server's thread never waits for long
   }
   std::shared_ptr<Store> local() {
-    // A server that listens everywhere has no one address under which others reach it.
+    // A server that listens on all addresses has no single one to report.
     const auto address = endpoint_.address();
     return std::make_shared<LocalStore>(core_, address.is_unspecified() ? "" : address.to_string());
   }
 
  private:
-  // Signals are for the program's own threads.
+  // All signals are blocked in the server's thread: they are for the program's own threads.
   void start_thread() {
     sigset_t all, before;
     sigfillset(&all);

@@ -56,12 +56,13 @@ void StoreTable::wait(const void* client, StoreRequest request, Answer answer) {
   auto& queue = waiters_[request.key];
   queue.push_back(waiter);
   if (request.argument == StoreRequest::kNoTimeout) return;
-  constexpr uint64_t kLongest = uint64_t{1} << 31;  // milliseconds; keeps the clock from overflow
+  // milliseconds; keeps the clock from overflowing
+  constexpr uint64_t kLongest = uint64_t{1} << 31;
   waiter->timer.expires_after(std::chrono::milliseconds(std::min(request.argument, kLongest)));
   waiter->timer.async_wait(
       [this, key = request.key, weak = std::weak_ptr(waiter)](ErrorStatus status) {
         const auto expired = weak.lock();
-        if (status || !expired) return;  // answered or forgotten meanwhile
+        if (status || !expired) return;  // it has been answered or forgotten
         const auto entry = waiters_.find(key);
         entry->second.remove(expired);
         if (entry->second.empty()) waiters_.erase(entry);

@@ -12,14 +12,15 @@
 
 namespace tutti {
 
-/// The keys of a TcpStoreServer and the connections that wait for them. One thread: the
-/// io_context's.
+/// The keys of a TcpStoreServer and the connections that wait for them. Only the io_context's
+/// thread uses it.
 class StoreTable {
  public:
   using Answer = std::function<void(StoreReply reply)>;
 
   explicit StoreTable(asio::io_context& io) : io_(io) {}
-  /// Answers each request once, at once or (get) later; never after forget(client).
+  /// Answers each request once: at once or, for get, possibly later. Never answers after
+  /// forget(client).
   void handle(const void* client, StoreRequest request, Answer answer);
   void forget(const void* client);
 

@@ -45,7 +45,8 @@ std::byte* EagerBuffers::take(size_t bytes) {
     return block;
   }
   block = size.next;
-  TUTTI_CHECK(block < size.end);  // a peer that sent more had no credit
+  TUTTI_CHECK(block <
+              size.end);  // holds because the core refuses messages beyond the peer's credit
   size.next += size_t{1} << (index + kLeastOrder);
   return block;
 }

@@ -9,9 +9,10 @@
 
 namespace tutti {
 
-/// Where eager messages wait for their receive. Blocks are powers of two; the address space for as
-/// many of each size as all peers have credit for is reserved at once, so that none is ever missing
-/// or allocated later, and becomes memory when it is first used. Not thread-safe.
+/// Buffers for eager messages that wait for their receive. Blocks are powers of two. The
+/// constructor reserves the address space for as many blocks of each size as the credit of all
+/// peers allows. So a block is always available and nothing is allocated later; pages become memory
+/// on their first use. Not thread-safe.
 class EagerBuffers {
  public:
   /// `bytes`: the credit of all peers together. Throws Error(out_of_memory).
@@ -20,9 +21,9 @@ class EagerBuffers {
   EagerBuffers(const EagerBuffers&) = delete;
   EagerBuffers& operator=(const EagerBuffers&) = delete;
 
-  /// Null for 0 bytes.
+  /// Returns null for 0 bytes.
   std::byte* take(size_t bytes);
-  /// `bytes` as it was taken.
+  /// `bytes` is the size that was passed to take().
   void give_back(std::byte* block, size_t bytes);
 
  private:
@@ -30,9 +31,9 @@ class EagerBuffers {
   static constexpr size_t kOrders =
       static_cast<size_t>(std::bit_width(kMaxEagerBytes - 1)) - kLeastOrder + 1;
   struct Size {
-    std::byte* next = nullptr;  // never used yet, up to `end`
+    std::byte* next = nullptr;  // blocks from here to `end` were never used
     std::byte* end = nullptr;
-    std::byte* free = nullptr;  // a list, linked by the blocks' first bytes
+    std::byte* free = nullptr;  // a list of blocks, linked through their first bytes
   };
   static size_t order(size_t bytes);
 

@@ -12,15 +12,14 @@ namespace tutti {
 /// Two StreamCores send each other frames. Each frame is a header of kFrameBytes, little-endian,
 /// and, for eager, data and control, `length` bytes of payload.
 ///
-///   eager     a whole message of moderate size; costs credit, and returns `ticket` of it: what its
-///             sender is done with since it last told
+///   eager     a whole message of moderate size; it costs its sender credit, and `ticket` is the
+///             credit that it returns to its receiver
 ///   announce  a message of `length` bytes waits at the sender under `ticket`
 ///   grant     the receiver's answer: send message `ticket` to my receive `tag`
-///   data      the next `length` bytes for the receive `ticket`
+///   grant     the receiver's answer: send message `ticket` to my receive `tag`
 ///   refuse    the other answer: the message `ticket` is not wanted; forget it
 ///   withdraw  the sender takes the announced message `ticket` (its tag and key given) back
-///   credit    the receiver is done with eager messages that cost `length`, and has nothing else to
-///             send
+///   credit    returns credit of `length`, if no eager message has carried it for long
 ///   control   a control message
 ///   goodbye   the sender leaves; nothing follows
 enum class FrameType : uint8_t {
@@ -53,25 +52,25 @@ struct FrameHeader {
 
 inline constexpr size_t kFrameBytes = 40;
 
-/// Messages up to this size, and up to a quarter of the credit, travel at once if there is credit:
-/// a collective's receives are known in advance, so hardly any waits for its receive, and none
-/// waits for an answer.
+/// Messages of at most this size, and of at most a quarter of the credit, are sent at once while
+/// credit is left. A collective posts its receives in advance, so few messages wait for their
+/// receive, and no eager message waits for an answer.
 inline constexpr size_t kMaxEagerBytes = 1 << 20;
-/// Larger ones travel in frames of at most this size, so that nothing waits long behind them.
+/// Larger messages travel in frames of at most this size, so that nothing waits long behind them.
 inline constexpr size_t kMaxDataBytes = 1 << 20;
-/// What the eager messages that wait for their receive, from one peer, may cost together; less
-/// where there are many ranks.
+/// The most credit that a peer gets: the total cost of its eager messages that may wait for their
+/// receive. With many ranks, eager_credit() gives less.
 inline constexpr uint64_t kMostCredit = 8 << 20;
 uint64_t eager_credit(int ranks);
 /// Announced messages of one peer that may wait at once.
 inline constexpr uint32_t kMaxAnnounced = 1 << 16;
 
-/// What keeping an eager message costs: its buffer, a power of two, and the record.
+/// Returns the cost of keeping an eager message: its buffer, a power of two, and its record.
 uint64_t eager_cost(uint64_t bytes);
 
 using FrameBytes = std::array<std::byte, kFrameBytes>;
 FrameBytes encode_frame(const FrameHeader& header);
-/// Throws Error(corrupt_data) for what is no frame or is out of bounds.
+/// Throws Error(corrupt_data) if this is not a frame header or a field is out of bounds.
 FrameHeader decode_frame(std::span<const std::byte, kFrameBytes> bytes);
 
 }  // namespace tutti

@@ -35,8 +35,8 @@ class NodeQueue {
   Node* last_ = nullptr;
 };
 
-/// Nodes that are found by (peer, tag, key), oldest first; a hash table over their own links. Nodes
-/// of one tag are in one bucket.
+/// A hash table of nodes, chained through their own links. find() returns the oldest node of (peer,
+/// tag, key). All nodes of a tag are in one hash bucket.
 template <class Node>
 class MatchTable {
  public:
@@ -57,7 +57,7 @@ class MatchTable {
       if (node->tag == tag && node->key == key && node->peer == peer) return node;
     return nullptr;
   }
-  /// Whether any node of this tag meets the condition.
+  /// Returns whether any node of this tag meets the condition.
   template <class Condition>
   bool any(uint64_t tag, Condition condition) const {
     for (Node* node = bucket(tag).front(); node; node = node->next)
@@ -93,18 +93,19 @@ class MatchTable {
   size_t size_ = 0;
 };
 
-/// Nodes that are made once and reused; their addresses never change. Counts what it allocates.
+/// A pool of nodes that are made once and reused. Their addresses never change. It counts its
+/// allocations.
 template <class Node>
 class NodePool {
  public:
-  /// Begins with a few nodes, which count for nothing.
+  /// Begins with a few nodes, which do not count as allocations.
   explicit NodePool(uint64_t& allocations) : allocations_(allocations) {
     constexpr int kFirst = 128;
     for (int i = 0; i < kFirst; ++i) give_back(make());
   }
 
-  /// As the last user left it, or new. Grows by doubling, so that what varies a little from one use
-  /// to the next soon fits.
+  /// Returns a node as its last user left it, or a new one. The pool doubles when it is empty, so a
+  /// load that varies a little soon needs no more allocations.
   Node* take() {
     if (free_.empty()) {
       ++allocations_;

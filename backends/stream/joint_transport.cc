@@ -30,7 +30,7 @@ double JointTransport::quiet_seconds(int peer) {
   double shortest = kQuietForEver;
   for (const auto& [transport, ranks] : parts_) {
     const auto found = std::find(ranks.begin(), ranks.end(), peer);
-    if (!ranks.empty() && found == ranks.end()) continue;  // it has no part in this one
+    if (!ranks.empty() && found == ranks.end()) continue;  // the peer is not a rank of this part
     const auto number = ranks.empty() ? peer : static_cast<int>(found - ranks.begin());
     shortest = std::min(shortest, transport->quiet_seconds(number));
   }

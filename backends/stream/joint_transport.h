@@ -6,14 +6,14 @@
 
 namespace tutti {
 
-/// The transport of a backend that is made of several: messages go by the first one; what concerns
-/// operations and peers wherever they are goes to all. Borrows them, and does not move them but the
-/// first.
+/// The transport of a backend that is made of several. Messages travel through the first part;
+/// abort, discard and goodbye go to all parts. progress() and arm() drive only the first part.
+/// Borrows all parts.
 class JointTransport final : public Transport {
  public:
   struct Part {
     Transport* transport = nullptr;
-    std::vector<int> ranks = {};  // its ranks in the first one; empty: the same
+    std::vector<int> ranks = {};  // its ranks as the first part numbers them; empty: the same
   };
   explicit JointTransport(std::vector<Part> parts) : parts_(std::move(parts)) {}
 
@@ -41,12 +41,12 @@ class JointTransport final : public Transport {
   bool take(int& peer, std::vector<std::byte>& message) override {
     return own().take(peer, message);
   }
-  /// A peer that leaves says so by the first one; a peer that is lost by any is lost.
+  /// A peer that leaves is reported by the first part only. A peer that any part loses is lost.
   std::optional<PeerEvent> take_event() override;
   void goodbye(double seconds) noexcept override;
   TransportCounters counters() const override { return own().counters(); }
   std::string_view route(int peer) const override { return own().route(peer); }
-  /// By whichever of them the peer was heard last: the data of one may hold up the messages of
+  /// Returns the shortest time of all parts, since the data of one part may hold up the messages of
   /// another.
   double quiet_seconds(int peer) override;
 

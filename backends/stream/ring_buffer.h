@@ -18,21 +18,21 @@
 namespace tutti {
 
 /// The shared words of a byte ring with one producer and one consumer, in process memory or in a
-/// mapping that two processes share. Positions count bytes since the beginning and are never reset;
-/// each side's words have a cache line of their own. A zeroed one is an empty ring.
+/// mapping that two processes share. Positions count bytes since the beginning and are never reset.
+/// Each side's words have a cache line of their own. A zeroed struct is an empty ring.
 ///
-/// The side that is about to sleep says so in its flag, looks once more, and then sleeps on a
-/// doorbell; the side that moved its position takes the other's flag down and rings. Flags and
+/// A side that is about to sleep sets its flag, checks the ring once more, and then sleeps on a
+/// doorbell. The side that moved its position clears the other side's flag and rings. Flags and
 /// positions are sequentially consistent: either the sleeper sees the new position, or the mover
-/// sees the flag. A side that is awake takes its own flag down, so that the mover need not ring.
+/// sees the flag. A side that is awake clears its own flag, so that the mover need not ring.
 template <class Sync>
 struct RingControlOf {
   template <class T>
   using Atomic = typename Sync::template Atomic<T>;
-  alignas(64) Atomic<uint64_t> head{0};             // bytes written; the producer's
-  alignas(64) Atomic<uint64_t> tail{0};             // bytes read; the consumer's
-  alignas(64) Atomic<uint32_t> consumer_sleeps{0};  // set by the consumer, taken by the other
-  alignas(64) Atomic<uint32_t> producer_sleeps{0};  // the other way round
+  alignas(64) Atomic<uint64_t> head{0};             // bytes written; the producer writes it
+  alignas(64) Atomic<uint64_t> tail{0};             // bytes read; the consumer writes it
+  alignas(64) Atomic<uint32_t> consumer_sleeps{0};  // set by the consumer, cleared by either side
+  alignas(64) Atomic<uint32_t> producer_sleeps{0};  // set by the producer, cleared by either side
 };
 using RingControl = RingControlOf<Threads>;
 static_assert(decltype(RingControl::head)::is_always_lock_free);
@@ -40,8 +40,8 @@ static_assert(sizeof(RingControl) == 256);
 
 namespace detail {
 
-/// The other side's position, which is never trusted: it may lie in memory that another process
-/// writes. It can only have advanced, by `most` bytes.
+/// Returns the other side's position after checking it. The position is never trusted, because
+/// another process may write that memory: it can only have advanced, by at most `most` bytes.
 inline uint64_t checked_ring_position(uint64_t now, uint64_t before, uint64_t most) {
   if (now - before > most)
     throw Error(ErrorCode::peer_lost, "it wrote an impossible position into the shared ring");
@@ -54,7 +54,7 @@ bool take_flag(Flag& flag) {
          flag.exchange(0, std::memory_order_seq_cst) != 0;
 }
 
-/// One side's own flag. The side's thread alone puts it up; it or the other side takes it down.
+/// One side's own sleep flag. Only that side's thread sets it; either side clears it.
 template <class Sync>
 class SleepFlag {
  public:
@@ -64,7 +64,8 @@ class SleepFlag {
     flag_->store(1, std::memory_order_seq_cst);
     is_up_ = true;
   }
-  /// Takes down what is up; true: the other side did, and rings or has rung.
+  /// Clears the flag if this side has set it. Returns true if the other side has already cleared
+  /// it; that side rings or has rung.
   bool take_down() {
     if (!is_up_) return false;
     is_up_ = false;
@@ -78,14 +79,15 @@ class SleepFlag {
 
 }  // namespace detail
 
-/// The writing end. One thread at a time; the memory is borrowed. Capacity: a power of two.
+/// The writing end of a ring. One thread at a time. The memory is borrowed; its size is a power of
+/// two.
 template <class Sync>
 class RingProducerOf {
  public:
   RingProducerOf(RingControlOf<Sync>& control, std::span<std::byte> memory)
       : control_(&control), memory_(memory), sleeps_(control.producer_sleeps) {}
 
-  /// Copies in as much as fits; returns how much.
+  /// Copies in as many bytes as fit and returns their number.
   size_t write(std::span<const iovec> parts) {
     size_t wanted = 0;
     for (const auto& part : parts) wanted += part.iov_len;
@@ -101,15 +103,15 @@ class RingProducerOf {
     if (total > 0) control_->head.store(head_, std::memory_order_seq_cst);
     return total;
   }
-  /// After a write: true if the consumer sleeps and must be rung.
+  /// Called after a write. Returns true if the consumer sleeps and must be rung.
   bool consumer_wants_bell() { return detail::take_flag(control_->consumer_sleeps); }
-  /// Before sleeping for space; false: there is some.
+  /// Prepares to sleep until there is space. Returns false if there is some already.
   bool arm() {
     sleeps_.put_up();
     see_tail();
     return free() == 0;
   }
-  /// Awake again; true: the consumer rings, or has rung.
+  /// Ends the sleep. Returns true if the consumer rings or has rung.
   bool disarm() { return sleeps_.take_down(); }
 
  private:
@@ -155,14 +157,14 @@ class RingProducerOf {
 };
 using RingProducer = RingProducerOf<Threads>;
 
-/// The reading end. One thread at a time; the memory is borrowed.
+/// The reading end of a ring. One thread at a time. The memory is borrowed.
 template <class Sync>
 class RingConsumerOf {
  public:
   RingConsumerOf(RingControlOf<Sync>& control, std::span<const std::byte> memory)
       : control_(&control), memory_(memory), sleeps_(control.consumer_sleeps) {}
 
-  /// Copies out as much as there is, up to bytes.size(); returns how much.
+  /// Copies out as many bytes as there are, up to bytes.size(), and returns their number.
   size_t read(std::span<std::byte> bytes) {
     if (head_ - tail_ < bytes.size()) see_head();
     const size_t count = std::min<size_t>(bytes.size(), head_ - tail_);
@@ -179,29 +181,29 @@ class RingConsumerOf {
     control_->tail.store(tail_, std::memory_order_seq_cst);
     return count;
   }
-  /// read() of a ring whose producer may be gone. Where nothing is there it calls look_for_end(),
-  /// which says what was seen of the producer's end, and nothing while it is there. Throws
-  /// Error(peer_lost) with that text once all is read.
+  /// Reads from a ring whose producer may be gone. If the ring is empty, it calls look_for_end(),
+  /// which returns how the producer ended, or an empty text while it runs. Throws Error(peer_lost)
+  /// with that text once everything is read.
   template <class LookForEnd>
   size_t read_until_end(std::span<std::byte> bytes, const LookForEnd& look_for_end) {
     size_t count = read(bytes);
     if (count > 0) return count;
     const std::string_view end = look_for_end();
     if (end.empty()) return 0;
-    // The producer may have written more between the read and its end.
+    // The producer may have written more after the first read and before it ended.
     count = read(bytes);
     if (count == 0) throw Error(ErrorCode::peer_lost, std::string(end));
     return count;
   }
-  /// After a read: true if the producer sleeps and must be rung.
+  /// Called after a read. Returns true if the producer sleeps and must be rung.
   bool producer_wants_bell() { return detail::take_flag(control_->producer_sleeps); }
-  /// Before sleeping for bytes; false: there are some.
+  /// Prepares to sleep until there are bytes. Returns false if there are some already.
   bool arm() {
     sleeps_.put_up();
     see_head();
     return head_ == tail_;
   }
-  /// Awake again; true: the producer rings, or has rung.
+  /// Ends the sleep. Returns true if the producer rings or has rung.
   bool disarm() { return sleeps_.take_down(); }
 
  private:

@@ -27,10 +27,12 @@ size_t RingChannel::read(std::span<std::byte> bytes) {
 }
 
 bool RingChannel::arm(bool wants_write) {
-  // Where bytes moved since the last time, the kernel is not asked for what is most likely not so:
-  // a bell or an end that is missed here wakes the sleeper at once, and it comes here again.
+  // If bytes have moved since the last arm(), the peer is most likely alive and the bell silent, so
+  // the kernel is not asked. A bell or an end that is missed here wakes the sleeper at once, and
+  // arm() runs again.
   const bool carefully = !std::exchange(moved_, false);
-  // Silenced before looking: a ring that comes after the look makes the bell readable again.
+  // The bell is silenced before the rings are checked, so a ring after the check makes it readable
+  // again.
   if (std::exchange(may_be_rung_, false) || carefully) own_.silence();
   if (!in_.arm()) return false;
   if (wants_write && !out_.arm()) return false;
@@ -52,7 +54,7 @@ void RingChannel::also_watch(int descriptor, unsigned events) {
 }
 
 void RingChannel::forget_all() {
-  // Closing is not enough: epoll goes on watching a descriptor that another process holds too.
+  // Closing is not enough: epoll keeps watching a descriptor that another process holds too.
   for (int& slot : watched_) {
     if (slot >= 0) poller_->forget(slot);
     slot = -1;

@@ -7,8 +7,8 @@
 
 namespace tutti {
 
-/// A Channel over two rings and two doorbells: what memory and shm have in common. Derived classes
-/// own the memory and know how a peer's end is seen.
+/// A Channel over two rings and two doorbells, for the memory and shm backends. Derived classes own
+/// the memory and detect the end of the peer.
 class RingChannel : public Channel {
  public:
   ~RingChannel() override;
@@ -18,18 +18,20 @@ class RingChannel : public Channel {
   void watch(Poller& poller) override;
 
  protected:
-  /// `own` is watched by this side and rung by the peer; `peer` the other way round. Both must
-  /// outlive the channel.
+  /// This side watches `own`, and the peer rings it. For `peer` it is the other way round. Both
+  /// must outlive the channel.
   RingChannel(RingConsumer in, RingProducer out, const Bell& own, const Bell& peer)
       : in_(in), out_(out), own_(own), peer_(peer) {}
 
-  /// What is known of the peer's end: empty while it is there, else a text that says what was seen.
-  /// Called on each read that finds nothing, and `carefully` before sleeping.
+  /// Returns how the peer ended, or an empty text while it is there. Called by each read that finds
+  /// nothing and by arm(). If `carefully`, the answer must be up to date; else an older one will
+  /// do.
   virtual std::string_view look_for_end(bool carefully) = 0;
   /// Watches a descriptor of the derived class until the channel is destroyed.
   void also_watch(int descriptor, unsigned events);
   const Bell& peer_bell() const { return peer_; }
-  /// Must be called by the derived class's destructor, while the descriptors are open.
+  /// Removes all descriptors from the poller. The derived class's destructor must call this while
+  /// they are open.
   void forget_all();
 
  private:
@@ -39,12 +41,14 @@ class RingChannel : public Channel {
   const Bell& peer_;
   Poller* poller_ = nullptr;
   int watched_[3] = {-1, -1, -1};
-  bool moved_ = false;        // bytes, since the last arm()
-  bool may_be_rung_ = false;  // own_, since it was silenced: the peer took a flag of this side down
+  bool moved_ = false;  // bytes have moved since the last arm()
+  // own_ may be readable: the peer has cleared a flag of this side since own_ was last silenced
+  bool may_be_rung_ = false;
 };
 
-/// How large each ring of `ranks` ranks that are all connected with each other should be: 1 MiB for
-/// a few, less for many, so that all of a host's rings together stay within about 64 MiB.
+/// Returns the size of each ring if `ranks` ranks are all connected with each other: 1 MiB for a
+/// few ranks and less for many, so that all rings of a host together take about 64 MiB. Every ring
+/// has at least 64 KiB.
 size_t ring_bytes_for(int ranks);
 
 }  // namespace tutti

@@ -12,7 +12,8 @@ namespace {
 
 using Stage = Transfer::Stage;
 
-// Control messages of one peer that may wait for take(); beyond it the peer is not read.
+// Bytes of one peer's control messages that may wait for take(). At this bound the peer is not
+// read.
 constexpr size_t kMaxInboxBytes = 64 << 20;
 constexpr size_t kMostSpareBuffers = 16;
 constexpr size_t kMostSpareBytes = 64 << 10;
@@ -118,7 +119,7 @@ void StreamCore::cancel(Ticket ticket) {
   if (!transfer || transfer->over()) return;
   Peer& peer = peer_at(transfer->peer);
   if (transfer->is_send) return peer.outlet.cancel(transfer);
-  // Bytes that are being read into it, or that still come for it, are thrown away.
+  // Bytes that are being read into it, or that still arrive for it, are thrown away.
   if (transfer->stage == Stage::posted) posted_.remove(transfer);
   if (peer.receive == transfer) {
     peer.receive = nullptr;
@@ -131,7 +132,7 @@ void StreamCore::finish(Transfer* transfer, Stage stage) { transfer->stage = sta
 
 // --- matching -----------------------------------------------------------------------------------
 
-// A new receive, or one whose sender has thought better of it.
+// Matches a new receive, or a receive whose granted message the sender has withdrawn.
 void StreamCore::match(Transfer* receive) {
   if (Arrival* arrival = arrivals_.find(receive->peer, receive->tag, receive->key))
     return take_arrival(receive, arrival);
@@ -156,7 +157,8 @@ void StreamCore::take_arrival(Transfer* receive, Arrival* arrival) {
     finish(receive, fits ? Stage::done : Stage::failed);
     return_credit(peer, eager_cost(arrival->bytes));
   } else {
-    // The rest of it is still to be read, from now on straight to where it belongs.
+    // The rest is still to be read. It goes straight to the receive's memory, or nowhere if the
+    // length is wrong.
     peer.arrival = nullptr;
     peer.receive = fits ? receive : nullptr;
     peer.inlet.redirect(fits ? receive->target : nullptr);
@@ -188,7 +190,7 @@ void StreamCore::return_credit(Peer& peer, uint64_t cost) {
   if (peer.channel) peer.outlet.return_credit(cost);
 }
 
-// --- tags that are not wanted any more ----------------------------------------------------------
+// --- discarded tags -----------------------------------------------------------------------------
 
 void StreamCore::discard(uint64_t first, uint64_t last) {
   if (first > last) return;
@@ -216,7 +218,7 @@ bool StreamCore::has_veto(uint64_t tag) const {
          arrivals_.any(tag, [](const Arrival& arrival) { return arrival.verdict != 0; });
 }
 
-// --- frames that come in ------------------------------------------------------------------------
+// --- incoming frames ----------------------------------------------------------------------------
 
 std::byte* StreamCore::frame_begins(int from, const FrameHeader& frame) {
   Peer& peer = peer_at(from);
@@ -282,7 +284,7 @@ std::byte* StreamCore::eager_begins(Peer& peer, const FrameHeader& frame) {
 
 std::byte* StreamCore::data_begins(Peer& peer, const FrameHeader& frame) {
   Transfer* receive = find(frame.ticket);
-  // Not there: it was cancelled, and its data, granted before, goes nowhere.
+  // The receive was cancelled after its grant, so the data is thrown away.
   if (!receive || receive->is_send || receive->peer != peer.rank ||
       receive->stage != Stage::granted)
     return nullptr;
@@ -356,7 +358,7 @@ void StreamCore::withdrawn(Peer& peer, const FrameHeader& frame) {
     --peer.announces_held;
     return forget_arrival(found);
   }
-  // Granted already: the receive waits again, as if the message had never been sent.
+  // The receive was granted already. It waits again, as if the message had never been sent.
   transfers_.for_each([&](Transfer& receive) {
     if (receive.is_send || receive.stage != Stage::granted || receive.peer != peer.rank ||
         receive.remote != frame.ticket)

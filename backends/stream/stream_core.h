@@ -15,25 +15,26 @@
 
 namespace tutti {
 
-/// The Transport over Channels: one protocol (frame.h) for memory, shm, tcp and any mix of them.
-/// Matches messages with receives; the two halves of each peer move the bytes. Small messages are
-/// sent at once and wait here, bounded by credit, if their receive comes late; larger ones wait at
-/// the sender, so that nothing is blocked behind them. Everything comes from pools: once warm, no
-/// message allocates.
+/// The Transport over Channels: one protocol (frame.h) for memory, shm, tcp and any mix of them. It
+/// matches messages with receives; each peer's Inlet and Outlet move the bytes. Small messages are
+/// sent at once. If their receive comes late, they wait at the receiver, bounded by credit. Larger
+/// messages wait at the sender, so that nothing is blocked behind them. All records come from
+/// pools, so that no message allocates once the pools are warm.
 ///
-/// Knows neither threads nor clocks nor descriptors: whoever moves it knows when a channel may have
-/// something new. StreamTransport adds what a thread needs that sleeps.
+/// It knows no threads, clocks or descriptors: its owner decides when to call progress().
+/// StreamTransport adds what a sleeping thread needs.
 class StreamCore : public Transport, private Inlet::Reader {
  public:
-  /// `channels[rank]` is null. `credit`, of at least 512, is the same on all ranks: how much of one
-  /// peer's messages may wait here; a quarter of it is the longest message that travels at once.
+  /// `channels[rank]` is null. `credit` is at least 512 and the same on all ranks. It bounds the
+  /// cost of one peer's messages that wait here; a message of more than a quarter of it is not sent
+  /// at once.
   StreamCore(int rank, std::vector<std::unique_ptr<Channel>> channels,
              std::optional<uint64_t> credit = {});
 
   bool progress() override;
   bool arm() override;
   int descriptor() const override { return -1; }  // there is nothing to sleep on
-  /// Only by the thread that moves it; the next progress() fails everything.
+  /// Only the thread that calls progress() may call this. The next progress() fails everything.
   void abort(const Error&) noexcept override { abort_asked_ = true; }
 
   int rank() const override { return rank_; }
@@ -48,16 +49,17 @@ class StreamCore : public Transport, private Inlet::Reader {
   void post(int peer, std::span<const std::byte> message) override;
   bool take(int& peer, std::vector<std::byte>& message) override;
   std::optional<PeerEvent> take_event() override;
-  /// Begins it and writes what the channels take at once. Waiting for more takes a clock.
+  /// Begins the goodbye and writes what the channels take at once. Waiting for the rest would need
+  /// a clock.
   void goodbye(double seconds) noexcept override;
-  /// After everything that is queued, every peer is told that this rank leaves on purpose.
+  /// Queues a goodbye to every peer behind everything that is queued.
   void begin_goodbye();
-  /// Whether the channels have taken everything, goodbyes too.
+  /// Returns whether the channels have taken everything, including the goodbyes.
   bool is_written() const;
-  /// Whether it has also reached the peers' hosts, so that ending this rank cannot undo it; true
-  /// after an abort. A rank that leaves reads on until then: a connection that ends with bytes of
-  /// the peer unread is reset, and what is still on its way to that peer is lost with it. Nothing
-  /// wakes a sleeper when this alone changes.
+  /// Returns whether everything has also reached the peers' hosts, so that ending this rank cannot
+  /// undo it. True after an abort. A rank that leaves keeps reading until then: a connection that
+  /// is closed with unread bytes is reset, and the reset drops what is still on its way to the
+  /// peer. Nothing wakes a sleeper when only this changes.
   bool is_flushed();
   TransportCounters counters() const override { return counters_; }
   std::string_view route(int peer) const override;
@@ -67,7 +69,7 @@ class StreamCore : public Transport, private Inlet::Reader {
   /// Fails everything pending, as abort() asks.
   void fail_everything();
   void watch_channels(Poller& poller);
-  /// Ends all channels, so that the poller which watches them can go.
+  /// Closes all channels, so that the poller that watches them can be destroyed.
   void end_channels() noexcept;
 
  private:
@@ -80,14 +82,15 @@ class StreamCore : public Transport, private Inlet::Reader {
     std::string route;
     Outlet outlet;
     Inlet inlet;
-    // The payload that is being read goes to one of these; if both are null, it is thrown away.
+    // The eager or data payload that is being read belongs to one of these two. If both are null,
+    // it is thrown away.
     Transfer* receive = nullptr;
     Arrival* arrival = nullptr;
     std::vector<std::byte> control;
     bool said_goodbye = false;
-    uint64_t eager_held = 0;      // cost of the eager messages that this side is not done with
+    uint64_t eager_held = 0;      // cost of its eager messages that this side still holds
     uint32_t announces_held = 0;  // announcements that wait for a receive
-    size_t inbox_bytes = 0;       // control messages not taken yet
+    size_t inbox_bytes = 0;       // bytes of its control messages that are not taken yet
   };
   struct ControlMessage {
     int peer = -1;
@@ -96,9 +99,10 @@ class StreamCore : public Transport, private Inlet::Reader {
 
   std::byte* frame_begins(int peer, const FrameHeader& frame) override;
   void frame_ends(int peer, const FrameHeader& frame) override;
-  /// Takes the receive that was posted for a frame's message out of the table; null: there is none.
+  /// Removes from the table the receive that was posted for the frame's message; null: there is
+  /// none.
   Transfer* take_posted(const Peer& peer, const FrameHeader& frame);
-  /// The message of a frame waits for its receive from now on.
+  /// Records the frame's message as an arrival that waits for its receive.
   Arrival* arrive(const Peer& peer, const FrameHeader& frame);
   std::byte* eager_begins(Peer& peer, const FrameHeader& frame);
   void announced(Peer& peer, const FrameHeader& frame);
@@ -107,7 +111,7 @@ class StreamCore : public Transport, private Inlet::Reader {
 
   Peer& peer_at(int rank);
   Transfer* make_transfer(int peer, uint64_t tag, uint32_t key, bool is_send, size_t bytes);
-  /// The transfer behind a ticket, null if it is no ticket of a running one.
+  /// Returns the transfer behind a ticket, or null if the ticket is not in use.
   Transfer* find(Ticket ticket);
   Transfer* find_send(const Peer& peer, Ticket ticket, Transfer::Stage stage);
   void match(Transfer* receive);
@@ -123,7 +127,7 @@ class StreamCore : public Transport, private Inlet::Reader {
   void fail_all(int peer);
 
   const int rank_;
-  const uint64_t credit_;  // of each pair, each way
+  const uint64_t credit_;  // per pair and direction
   TransportCounters counters_;
   bool abort_asked_ = false;
   bool aborted_ = false;  // everything has failed
@@ -136,8 +140,9 @@ class StreamCore : public Transport, private Inlet::Reader {
 
   MatchTable<Transfer> posted_;
   MatchTable<Arrival> arrivals_;
-  size_t vetoes_here_ = 0;         // arrivals whose verdict is not go
-  std::vector<Transfer*> vetoed_;  // matched receives whose verdict is not go, until tested
+  size_t vetoes_here_ = 0;  // arrivals whose verdict is a veto
+  // matched receives whose verdict is a veto, until they are tested
+  std::vector<Transfer*> vetoed_;
   TagSet discarded_;
   std::deque<ControlMessage> inbox_;
   std::vector<std::vector<std::byte>> spare_;  // buffers of control messages for reuse

@@ -4,7 +4,8 @@
 
 #include "tutti/backends/stream/stream_core.h"
 
-// A StreamCore moves, comes to rest and ends here; stream_core.cc says what the messages mean.
+// This file moves, arms, aborts and ends a StreamCore; stream_core.cc gives the messages their
+// meaning.
 
 namespace tutti {
 
@@ -21,14 +22,14 @@ bool StreamCore::progress() {
   return moved;
 }
 
-// Writes and reads what one peer's channel lets through.
+// Writes what the peer's channel takes and reads what it has.
 bool StreamCore::pump(Peer& peer) {
   bool moved = false;
   std::string broken;
   try {
     moved = peer.outlet.flush(*peer.channel);
   } catch (const std::exception& error) {
-    // Bytes that the peer sent before its end, above all a goodbye, may still be here to be read.
+    // Bytes that the peer sent before it ended, above all a goodbye, may still wait to be read.
     broken = error.what();
   }
   try {
@@ -46,8 +47,8 @@ bool StreamCore::pump(Peer& peer) {
   return moved;
 }
 
-// After an abort nothing is understood any more; but bytes that come are taken, so that no thread
-// wakes for them again and again, and so that ends are seen.
+// After an abort the bytes have no meaning any more. They are still read, so that they do not wake
+// a thread again and again, and so that the end of a peer is noticed.
 bool StreamCore::drain(Peer& peer) {
   std::byte nothing[4096];
   try {
@@ -67,7 +68,8 @@ void StreamCore::lose(Peer& peer, const std::string& detail) {
   fail_all(peer.rank);
 }
 
-// Everything that is pending with one peer. What has arrived whole can still be received.
+// Fails everything that is pending with one peer. A message that has arrived whole can still be
+// received.
 void StreamCore::fail_all(int rank) {
   Peer& peer = peer_at(rank);
   peer.outlet.clear();
@@ -98,7 +100,7 @@ bool StreamCore::arm() {
     try {
       if (!peer->channel->arm(!aborted_ && peer->outlet.wants_write())) return false;
     } catch (const std::exception&) {
-      // progress() meets the same error and knows what to do with it.
+      // progress() meets the same error and handles it.
       return false;
     }
   }
@@ -123,7 +125,7 @@ bool StreamCore::is_flushed() {
   if (!is_written()) return false;
   for (const auto& peer : peers_) {
     if (!peer || !peer->channel) continue;
-    // A peer that said goodbye itself wants no more of ours.
+    // A peer that said goodbye itself needs nothing more from this rank.
     if (!peer->said_goodbye && !peer->channel->delivered()) return false;
   }
   return true;
@@ -134,7 +136,7 @@ void StreamCore::goodbye(double) noexcept {
     begin_goodbye();
     progress();
   } catch (const std::exception&) {
-    // A peer that was not told sees the end of the connection instead.
+    // A peer that did not get the goodbye sees the end of the connection instead.
   }
 }
 

@@ -9,8 +9,8 @@ namespace tutti {
 
 namespace {
 
-// After so much a pump returns, so that the frames it read are used while they are in the cache and
-// the next ones find its receive posted.
+// After this much a pump returns, so that its frames are used while they are in the cache and the
+// next frames find their receives posted.
 constexpr size_t kEnoughBytes = 64 << 10;
 constexpr size_t kEnoughFrames = 4096;
 
@@ -29,7 +29,7 @@ bool Inlet::fill(Channel& channel) {
   return count > 0;
 }
 
-// One step towards the end of the payload; false if nothing is there.
+// Reads a part of the payload; returns false if nothing has come.
 bool Inlet::read_payload(Channel& channel) {
   const size_t left = frame_.payload() - arrived_;
   size_t count = std::min(left, end_ - begin_);
@@ -37,7 +37,7 @@ bool Inlet::read_payload(Channel& channel) {
     if (target_) std::memcpy(target_ + arrived_, staging_.data() + begin_, count);
     begin_ += count;
   } else if (target_) {
-    // The staging buffer is empty here and takes what follows, a header at least, by the same call.
+    // The staging buffer is empty here. The same call fills it with what follows the payload.
     const std::array<iovec, 2> parts{
         {{target_ + arrived_, left}, {staging_.data(), staging_.size()}}};
     count = channel.read_parts(parts);
@@ -46,7 +46,7 @@ bool Inlet::read_payload(Channel& channel) {
     end_ = count - std::min(count, left);
     count = std::min(count, left);
   } else {
-    // It is not wanted: its tag was discarded, or its receive given up.
+    // The payload is not wanted, because its tag was discarded or its receive was cancelled.
     count = channel.read({staging_.data(), std::min(left, staging_.size())});
   }
   arrived_ += count;

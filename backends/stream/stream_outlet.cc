@@ -11,11 +11,11 @@ namespace {
 
 using Stage = Transfer::Stage;
 
-// How much is committed to the wire list before the channel took it.
+// Bounds of the wire list: what is committed to it before the channel takes it.
 constexpr size_t kMaxWireFrames = 8;
 constexpr size_t kEnoughWireBytes = 256 << 10;
 
-// Control messages that may wait for a peer that does not read.
+// Bytes of control messages that may wait for a peer that does not read.
 constexpr size_t kMaxQueuedControlBytes = 256 << 20;
 
 bool is_data(FrameType type) { return type == FrameType::eager || type == FrameType::data; }
@@ -64,7 +64,7 @@ void Outlet::grant(Transfer* transfer, Ticket remote) {
 
 void Outlet::refuse(Transfer* transfer) {
   --announced_;
-  // As with a small message that the peer throws away: it was sent.
+  // The send counts as done, like a small message that the peer throws away.
   transfer->stage = Stage::done;
 }
 
@@ -121,8 +121,8 @@ void Outlet::cancel(Transfer* transfer) {
   transfer->stage = Stage::failed;
 }
 
-// The rest of a frame that has begun must still be written. It is copied, because the memory of the
-// message belongs to the caller again.
+// Separates a frame that has begun from its cancelled send. The rest of the frame must still be
+// written, so the payload is copied: the memory of the message belongs to the caller again.
 void Outlet::leave_alone(OutFrame* frame) {
   frame->copy.assign(frame->payload, frame->payload + frame->payload_bytes);
   frame->payload = frame->copy.data();
@@ -247,7 +247,7 @@ void Outlet::frame_through(OutFrame* frame) {
   }
   counters.bytes_sent += frame->payload_bytes;
   Transfer* transfer = frame->transfer;
-  if (transfer == nullptr) return release(frame);  // it was cancelled meanwhile
+  if (transfer == nullptr) return release(frame);  // the send has been cancelled
   transfer->moved += frame->payload_bytes;
   if (transfer->moved == transfer->bytes) {
     ++counters.messages_sent;

@@ -9,20 +9,20 @@
 
 namespace tutti {
 
-/// The outgoing half of one peer of a StreamCore: sends and protocol messages become frames,
+/// The outgoing half of one peer of a StreamCore: sends and protocol messages become frames, and
 /// frames become bytes in the channel.
 ///
-/// Three queues: protocol and control messages, which go first; sends that the peer has not heard
-/// of, in order, each of which travels at once if it is small and there is credit, else announces
-/// itself; and granted sends, which take turns of one data frame. A few frames at a time move on to
-/// the wire list, whose order is final.
+/// There are three queues. Protocol and control messages go first. After them, fresh and granted
+/// sends take turns. A fresh send is sent at once if it is small and there is credit; otherwise it
+/// is announced. A granted send sends one data frame per turn. A few frames at a time move from the
+/// queues to the wire list, whose order is final.
 class Outlet {
  public:
   struct Shared {
     NodePool<OutFrame>& frames;
     TransportCounters& counters;
   };
-  /// `credit`: what the peer lets this side send before it is done with it; the same both ways.
+  /// `credit`: the cost of messages that may be with the peer at once; the same in both directions.
   Outlet(Shared shared, uint64_t& bytes_written, uint64_t credit)
       : shared_(shared),
         bytes_written_(bytes_written),
@@ -31,30 +31,32 @@ class Outlet {
         credit_(credit) {}
 
   void send(Transfer* transfer) { fresh_.push(transfer); }
-  /// A protocol message without payload.
+  /// Queues a protocol message without payload.
   void tell(const FrameHeader& header);
-  /// False if more is queued than a peer that listens would let come together.
+  /// Queues a control message. Returns false if so much waits that the peer cannot be reading.
   bool post(std::span<const std::byte> message);
-  /// The peer wants, or does not want, an announced send.
+  /// Handle the peer's answer to an announced send: it wants the message, or does not.
   void grant(Transfer* transfer, Ticket remote);
   void refuse(Transfer* transfer);
-  /// Gives a send up; it is over now, and its memory is not read any more.
+  /// Gives up a send. On return the send is over and its memory is not read any more.
   void cancel(Transfer* transfer);
-  /// Throws Error(corrupt_data) if the peer returns more credit than there is.
+  /// Adds credit that the peer returned. Throws Error(corrupt_data) if it returns more than was
+  /// used.
   void add_credit(uint64_t cost);
-  /// This side is done with messages of the peer that cost so much. The peer is told with the next
-  /// eager message; by a frame of its own only if none comes for long.
+  /// Records that this side is done with messages of the peer that cost this much. The next eager
+  /// message returns the credit; if half of it is owed before that, a credit frame does.
   void return_credit(uint64_t cost);
-  /// After everything else, says goodbye.
+  /// Queues a goodbye behind everything else.
   void leave() { leaving_ = true; }
 
-  /// Writes what the channel takes; true if that was something. Throws what the channel throws.
+  /// Writes what the channel takes; returns true if it took something. Throws what the channel
+  /// throws.
   bool flush(Channel& channel);
   bool wants_write() const {
     return !wire_.empty() || !urgent_.empty() || !granted_.empty() || may_start() ||
            (leaving_ && !said_goodbye_);
   }
-  /// Forgets everything; the sends themselves are the transport's to fail.
+  /// Forgets everything that is queued. Failing the sends is up to the transport.
   void clear();
 
  private:
@@ -77,11 +79,13 @@ class Outlet {
   NodeQueue<OutFrame> wire_;
   size_t wire_frames_ = 0;
   size_t wire_bytes_ = 0;
-  size_t control_bytes_ = 0;  // queued by post()
+  size_t control_bytes_ = 0;  // bytes queued by post()
   const uint64_t most_credit_;
-  const size_t most_eager_;  // so that what is owed and not told never stops a message for good
+  // at most a quarter of the credit, so that credit which the peer owes but has not returned yet
+  // cannot block a message forever
+  const size_t most_eager_;
   uint64_t credit_;
-  uint64_t owed_ = 0;  // credit of the peer, to be returned
+  uint64_t owed_ = 0;  // credit that this side has not returned to the peer yet
   uint32_t announced_ = 0;
   bool granted_turn_ = false;
   bool leaving_ = false;

@@ -12,7 +12,7 @@ namespace tutti {
 
 namespace {
 
-// Between two looks whether the last bytes have arrived, which wakes no sleeper.
+// Time between two checks whether the last bytes have arrived. Nothing wakes a sleeper for that.
 constexpr double kDeliveryLook = 0.002;  // seconds
 
 }  // namespace
@@ -38,7 +38,8 @@ bool StreamTransport::arm() {
 }
 
 void StreamTransport::abort(const Error&) noexcept {
-  // In this order: who sees the flag silences the bell, for good.
+  // The bell rings first. A thread that sees the flag silences the bell; a ring after that would
+  // stay.
   abort_bell_.ring();
   abort_rung_.store(true, std::memory_order_release);
 }
@@ -54,7 +55,7 @@ void StreamTransport::goodbye(double seconds) noexcept {
       if (!moved && arm()) poller_.wait(next_look.poll_milliseconds());
     }
   } catch (const std::exception&) {
-    // A peer that was not told sees the end of the connection instead.
+    // A peer that did not get the goodbye sees the end of the connection instead.
   }
 }
 

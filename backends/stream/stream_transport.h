@@ -9,8 +9,8 @@
 
 namespace tutti {
 
-/// A StreamCore for threads: one may sleep on its descriptor, any may abort it, and goodbye()
-/// waits.
+/// A StreamCore for threads: a thread may sleep on its descriptor, any thread may abort it, and
+/// goodbye() waits for the delivery.
 class StreamTransport final : public StreamCore {
  public:
   StreamTransport(int rank, std::vector<std::unique_ptr<Channel>> channels);
@@ -22,7 +22,8 @@ class StreamTransport final : public StreamCore {
   void goodbye(double seconds) noexcept override;
 
  private:
-  // Channels forget themselves in the poller, so they go before it, and before the core.
+  // Channels remove themselves from the poller. This member closes them before the poller and the
+  // core are destroyed.
   struct ChannelsGoFirst {
     StreamTransport& transport;
     ~ChannelsGoFirst() { transport.end_channels(); }

@@ -14,7 +14,7 @@ bool TagSet::contains(uint64_t tag) const {
 
 void TagSet::insert(uint64_t first, uint64_t last) {
   if (first > last) return;
-  // Merged with the ranges that it overlaps or touches.
+  // The new range is merged with the ranges that it overlaps or touches.
   auto at = ranges_.upper_bound(first);
   if (at != ranges_.begin()) {
     const auto before = std::prev(at);
@@ -29,7 +29,7 @@ void TagSet::insert(uint64_t first, uint64_t last) {
     at = ranges_.erase(at);
   }
   ranges_[first] = last;
-  // Tags grow, so messages of the lowest ones have long come; forgetting keeps this bounded.
+  // Tags grow, so messages of the lowest tags have long arrived. Forgetting them bounds the set.
   constexpr size_t kMostRanges = 4096;
   if (ranges_.size() > kMostRanges) ranges_.erase(ranges_.begin());
 }

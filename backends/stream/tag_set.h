@@ -5,11 +5,11 @@
 
 namespace tutti {
 
-/// A set of tags as ranges. Bounded: of very many ranges the lowest is forgotten first.
+/// A set of tags as ranges. It is bounded: if there are too many ranges, the lowest is forgotten.
 class TagSet {
  public:
   bool contains(uint64_t tag) const;
-  /// All of [first, last]; nothing if last is less.
+  /// Adds all of [first, last]; adds nothing if last < first.
   void insert(uint64_t first, uint64_t last);
 
  private:

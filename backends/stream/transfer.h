@@ -13,7 +13,7 @@ namespace tutti {
 struct Transfer {
   enum class Stage : uint8_t {
     unused,
-    fresh,      // send: not told to the peer yet
+    fresh,      // send: neither sent nor announced yet
     announced,  // send: waits for the peer's grant
     granted,    // send: has data to write; receive: waits for data under its ticket
     closing,    // send: its last frame is being written
@@ -27,7 +27,7 @@ struct Transfer {
   Ticket ticket() const { return Ticket{generation} << 32 | (index + 1); }
 
   uint32_t index = 0;
-  uint32_t generation = 0;  // of the slot, so that a ticket of an earlier user is known as old
+  uint32_t generation = 0;  // counts the uses of this slot, so that an old ticket is recognized
   Stage stage = Stage::unused;
   bool is_send = false;
   int peer = -1;
@@ -37,7 +37,7 @@ struct Transfer {
   const std::byte* source = nullptr;  // send
   std::byte* target = nullptr;        // receive
   size_t bytes = 0;
-  size_t moved = 0;   // bytes of it written or read by finished frames
+  size_t moved = 0;   // bytes that finished frames have written or read
   Ticket remote = 0;  // the peer's ticket for the same message, once granted
   Transfer* next = nullptr;
   Transfer* before = nullptr;
@@ -50,9 +50,9 @@ struct OutFrame {
   FrameBytes header{};
   const std::byte* payload = nullptr;
   size_t payload_bytes = 0;
-  size_t written = 0;            // of header and payload
-  uint64_t returned = 0;         // credit that rides on it
-  Transfer* transfer = nullptr;  // whose payload it is
+  size_t written = 0;            // bytes of header and payload
+  uint64_t returned = 0;         // credit that it returns
+  Transfer* transfer = nullptr;  // the send whose payload it is
   std::vector<std::byte> copy;  // the payload of a control message, or of a send that was cancelled
   OutFrame* next = nullptr;
   OutFrame* before = nullptr;
@@ -68,7 +68,7 @@ struct Arrival {
   uint32_t key = 0;
   uint32_t verdict = 0;
   size_t bytes = 0;
-  bool announced = false;  // it waits at the sender under `remote`
+  bool announced = false;  // its bytes wait at the sender under `remote`
   bool complete = false;   // all its bytes are in the buffer
   Ticket remote = 0;
   std::byte* buffer = nullptr;

@@ -15,7 +15,7 @@ int count_hosts(const Context& context) {
   return hosts.empty() ? 1 : 1 + *std::max_element(hosts.begin(), hosts.end());
 }
 
-/// Our schedules over a Transport: the chooser picks, the executor runs.
+/// Runs our schedules over a Transport: the chooser picks one, the executor runs it.
 class TransportBackend final : public Backend {
  public:
   TransportBackend(const Context& context, std::string name, std::unique_ptr<Transport> transport)

@@ -25,16 +25,17 @@ namespace tutti {
 namespace {
 
 constexpr std::chrono::milliseconds kRetryPause(50);
-// How often a waiting rank asks the store whether another one has given up.
+// Pause between two checks in the store whether another rank has given up.
 constexpr std::chrono::milliseconds kFailureCheck(200);
-// A rank listens until all its peers are there, so one that refuses for this long has ended.
+// A rank listens until all its peers are connected, so a peer that refuses for this long has ended.
 constexpr std::chrono::seconds kRefusalPatience(1);
 
 std::string address_key(int lane, int rank) { return fmt::format("tcp/{}/{}", lane, rank); }
 
 Deadline earlier(Deadline a, Deadline b) { return a.when() < b.when() ? a : b; }
 
-// A word that only ranks of this communicator know, so that connections of two cannot be mixed up.
+// Agrees on a random word that only the ranks of this communicator know, so that connections of two
+// communicators cannot be mixed up.
 std::string agree_on_scope(Store& store, int lane) {
   std::array<unsigned char, 16> random;
   if (RAND_bytes(random.data(), random.size()) != 1)
@@ -43,7 +44,7 @@ std::string agree_on_scope(Store& store, int lane) {
   return "tcp " + store.set_once(fmt::format("tcp/{}/scope", lane), word);
 }
 
-// The meeting of one rank with its peers; all of it runs in run(), on the caller's thread.
+// The connecting of one rank with its peers. All of it happens in run(), on the caller's thread.
 class Connector {
  public:
   Connector(const Context& context, std::span<const int> peers, int lane);
@@ -55,7 +56,7 @@ class Connector {
     const int rank;
     tcp::endpoint endpoint = {};
     std::optional<tcp::socket> socket = {};
-    std::string seen = {};  // why it is not there yet
+    std::string seen = {};  // why it is not connected yet
     Clock::time_point first_refusal = Clock::time_point::max();
     asio::steady_timer retry;
   };
@@ -120,7 +121,8 @@ std::map<int, Descriptor> Connector::run() {
     }
     if (failure_) std::rethrow_exception(failure_);
   } catch (const Error& error) {
-    // So that the others need not wait for their deadlines; at those they see for themselves.
+    // The other ranks then need not wait for their deadlines. A timeout is not reported: every rank
+    // reaches its own deadline.
     if (error.code() != ErrorCode::timeout) told_.fail(error);
     throw;
   }
@@ -196,7 +198,7 @@ void Connector::open_gate() {
 
 void Connector::welcome(tcp::socket socket, int rank) {
   auto* peer = find(rank);
-  // A rank that calls twice has given its first connection up.
+  // A rank that calls twice has given up its first connection.
   if (peer && peer->rank > context_.rank) peer->socket = std::move(socket);
 }
 
@@ -205,7 +207,7 @@ void Connector::turn_away(const std::exception_ptr& error, int claimed_rank) {
   try {
     std::rethrow_exception(error);
   } catch (const Error& reason) {
-    // Of the system and not of the other side: a limit of this rank's own.
+    // An io error without a peer is a limit of this rank's own system.
     if (peer == nullptr && reason.code() == ErrorCode::io) failure_ = error;
     if (peer != nullptr) peer->seen = reason.what();
   }
@@ -218,9 +220,10 @@ void Connector::call(Peer& peer) {
   if (!status) tune_connection(socket->native_handle());
   if (!status && !context_.network_interface.empty() &&
       peer.endpoint.protocol() == own_endpoint_.protocol())
-    socket->bind({own_endpoint_.address(), 0}, status);  // leaves by the wanted interface too
+    // the connection leaves by the wanted interface too
+    socket->bind({own_endpoint_.address(), 0}, status);
   if (!limit_advice(status.value()).empty() && status != asio::error::try_again) {
-    // A limit of this rank's own, which no other try will lift.
+    // This is a limit of this rank's own, which no other try lifts.
     failure_ = std::make_exception_ptr(system_error("cannot open a socket", status.value()));
     return;
   }

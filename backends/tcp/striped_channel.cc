@@ -13,7 +13,7 @@ namespace tutti {
 
 namespace {
 
-// Of `parts`, what comes after the first `skip` bytes, up to `most` bytes of it.
+// At most `most` bytes of `parts`, without their first `skip` bytes.
 class Slice {
  public:
   Slice(std::span<const iovec> parts, size_t skip, size_t most) {
@@ -87,7 +87,7 @@ size_t StripedChannel::read_parts(std::span<const iovec> parts) {
       auto& lane = *lanes_[reading_.lane];
       size_t bytes = lane.read_parts(slice.parts());
       if (bytes == 0 && got == 0 && failure() != nullptr) {
-        // The first call may not have asked the kernel.
+        // The first call may have returned without asking the kernel.
         bytes = lane.read_parts(slice.parts());
         if (bytes == 0) throw Error(ErrorCode::peer_lost, *failure());
       }
@@ -96,7 +96,7 @@ size_t StripedChannel::read_parts(std::span<const iovec> parts) {
       if (bytes < slice.bytes()) return got;
     }
   } catch (const Error&) {
-    // What has been read comes first; the end is met again.
+    // The bytes that were read come first; the next read meets the end again.
     if (got > 0) return got;
     for (const auto& lane : lanes_) lane->arm_for(0);
     throw;
@@ -110,8 +110,9 @@ const std::string* StripedChannel::failure() const {
 }
 
 bool StripedChannel::arm(bool wants_write) {
-  if (failure() != nullptr) return false;  // read() has news
-  // The others may be readable already, or at their ends: their turn comes.
+  if (failure() != nullptr) return false;  // read() reports the failure
+  // Only the current lanes are watched. The others may be readable or at their ends; their turn
+  // comes.
   for (size_t i = 0; i < lanes_.size(); ++i) {
     const unsigned events =
         (i == reading_.lane ? EPOLLIN : 0u) | (wants_write && i == writing_.lane ? EPOLLOUT : 0u);

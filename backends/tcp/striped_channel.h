@@ -7,14 +7,14 @@
 
 namespace tutti {
 
-/// One stream over several connected TCP sockets, for networks that bound what one connection gets:
-/// its blocks of kBlockBytes travel over one socket after another, so nothing is added to it and
-/// both sides know where each byte comes.
+/// One stream over several connected TCP sockets, for networks that limit the rate of one
+/// connection. Blocks of kBlockBytes travel over one socket after another. So the stream needs no
+/// headers, and both sides know which socket carries each byte.
 class StripedChannel : public Channel {
  public:
   static constexpr size_t kBlockBytes = 128 << 10;
 
-  /// The peer has the other ends in the same order.
+  /// The peer has the other ends of the sockets in the same order.
   explicit StripedChannel(std::vector<Descriptor> sockets);
 
   size_t write(std::span<const iovec> parts) override;
@@ -27,13 +27,13 @@ class StripedChannel : public Channel {
   bool delivered() override;
 
  private:
-  // Where one direction is.
+  // The position of one direction.
   struct Cursor {
     size_t lane = 0;
-    size_t left = kBlockBytes;  // of the block
+    size_t left = kBlockBytes;  // bytes left of the block
   };
   void move(Cursor& cursor, size_t bytes);
-  const std::string* failure() const;  // of writing; null: none
+  const std::string* failure() const;  // why writing failed; null: it has not
 
   std::vector<std::unique_ptr<TcpChannel>> lanes_;
   Cursor writing_, reading_;

@@ -41,8 +41,9 @@ size_t total(std::span<const iovec> parts) {
 }  // namespace
 
 TcpChannel::~TcpChannel() {
-  // Closing a socket with unread bytes resets the connection, which destroys what is still on its
-  // way (a goodbye waits until it is delivered()); so what is there is read first, within reason.
+  // Closing a socket with unread bytes resets the connection, which drops what is still on its way
+  // to the peer. So a bounded number of waiting bytes is read first. (A goodbye waits until the
+  // channel has delivered() it.)
   ::shutdown(socket_.get(), SHUT_WR);
   std::array<char, 16384> rest;
   for (int i = 0; i < 64; ++i)
@@ -95,9 +96,9 @@ size_t TcpChannel::read_parts(std::span<const iovec> parts) {
 }
 
 bool TcpChannel::arm(bool wants_write) {
-  if (!write_failure_.empty()) return false;  // read() has news
+  if (!write_failure_.empty()) return false;  // read() reports the failure
   arm_for(wants_write ? EPOLLIN | EPOLLOUT : EPOLLIN);
-  return true;  // what comes from here on makes the poller ready
+  return true;  // bytes that arrive from now on make the poller ready
 }
 
 void TcpChannel::arm_for(unsigned events) {
@@ -123,8 +124,9 @@ double TcpChannel::quiet_seconds() {
       ::ioctl(socket_.get(), SIOCOUTQ, &waiting) != 0)
     return std::numeric_limits<double>::infinity();
   const uint64_t taken = written_ - static_cast<uint64_t>(waiting);
-  // A ping leaves nothing behind: the kernel confirms it at once, also that of a stopped process.
-  // Where that one's buffers are full nothing more is taken, which the look after that sees.
+  // The kernel acknowledges small messages at once, even those to a stopped process. So an
+  // acknowledgement counts as a sign of life only if the peer's host has taken bytes since the last
+  // call and more are waiting. Once the buffers of a stopped peer are full, its host takes no more.
   const bool takes = std::exchange(taken_, taken) != taken && waiting > 0;
   const auto milliseconds = takes ? std::min(info.tcpi_last_data_recv, info.tcpi_last_ack_recv)
                                   : info.tcpi_last_data_recv;
@@ -138,7 +140,7 @@ bool TcpChannel::delivered() {
 }
 
 void TcpChannel::lose(const std::string& seen) {
-  // A socket at its end stays readable and would keep waking the thread that sleeps.
+  // A socket at its end stays readable and would keep waking the sleeping thread.
   if (poller_) poller_->forget(socket_.get());
   poller_ = nullptr;
   throw Error(ErrorCode::peer_lost, seen);

@@ -14,8 +14,8 @@ class TcpChannel : public Channel {
   /// Ends the stream in order: what was written still arrives.
   ~TcpChannel() override;
 
-  /// Does not throw: bytes of the peer, such as its goodbye, may still wait to be read when writing
-  /// fails, so a failure is told by the read() that finds no more of them.
+  /// Never throws. When writing fails, bytes of the peer, such as its goodbye, may still wait to be
+  /// read. The read() that finds no more bytes reports the failure.
   size_t write(std::span<const iovec> parts) override;
   size_t read(std::span<std::byte> bytes) override;
   size_t read_parts(std::span<const iovec> parts) override;
@@ -25,9 +25,10 @@ class TcpChannel : public Channel {
   double quiet_seconds() override;
   bool delivered() override;
 
-  /// What a sleeper wakes up for: EPOLLIN, EPOLLOUT, both or, with 0, not even for its end.
+  /// Sets the events that wake a sleeper: EPOLLIN, EPOLLOUT or both. With 0 not even the end of the
+  /// connection does.
   void arm_for(unsigned events);
-  /// Why nothing can be written any more; empty: it can.
+  /// Returns why writing failed, or an empty text if it did not.
   const std::string& failure() const { return write_failure_; }
 
  private:
@@ -38,8 +39,9 @@ class TcpChannel : public Channel {
   unsigned watched_events_ = 0;
   std::string write_failure_;
   uint64_t written_ = 0;  // bytes
-  uint64_t taken_ = 0;    // of these by the peer's host, at the last quiet_seconds()
-  // The last call moved less than it could have: the next one need not ask the kernel.
+  // of these, bytes that the peer's host had taken at the last quiet_seconds()
+  uint64_t taken_ = 0;
+  // The last call moved less than it could have, so the next one need not ask the kernel.
   bool is_dry_ = false;
   bool is_full_ = false;
 };

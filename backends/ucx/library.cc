@@ -20,8 +20,8 @@ namespace tutti {
 
 namespace {
 
-// UCX reads its tables and loads its modules when contexts come and go; its promises for threads
-// begin after that.
+// UCX reads its tables and loads its modules when contexts are created and destroyed. It does not
+// promise that threads may do that at once, so a mutex orders them.
 std::mutex& setup_mutex() {
   static std::mutex mutex;
   return mutex;
@@ -29,8 +29,8 @@ std::mutex& setup_mutex() {
 
 void check(const Context& context, ucs_status_t status, std::string_view what) {
   if (status == UCS_OK) return;
-  // A container's /dev/shm is small. If UCX finds no room there for its queue, memory is what it
-  // says it lacks; if for the first receive buffer, resources.
+  // A container's /dev/shm is small. If UCX finds no room there for its queue, it reports a lack of
+  // memory; for the first receive buffer, a lack of resources.
   const std::string_view remedy =
       status == UCS_ERR_NO_MEMORY || status == UCS_ERR_NO_RESOURCE
           ? "it needs room in /dev/shm (df /dev/shm): give the container more (--shm-size), or "
@@ -48,7 +48,8 @@ bool is_rdma_device(const std::string& name) {
          ::stat(("/sys/class/infiniband/" + device).c_str(), &status) == 0;
 }
 
-// Context::network_interface as UCX names devices: by interface, never by address.
+// Returns Context::network_interface as UCX names devices: by an interface or RDMA device, never by
+// an address.
 std::string device_name(const Context& context) {
   const auto& wanted = context.network_interface;
   if (is_rdma_device(wanted)) return wanted;
@@ -66,7 +67,7 @@ bool all_on_one_host(const Context& context) {
   return std::all_of(hosts.begin(), hosts.end(), [](int host) { return host == 0; });
 }
 
-// Ranks of one machine that have networks of their own, as containers have.
+// Returns whether ranks of one machine have separate networks, as containers do.
 bool are_hosts_on_one_machine(const Context& context) {
   const auto& places = context.places;
   return std::any_of(places.begin(), places.end(), [&](const Place& one) {
@@ -76,7 +77,7 @@ bool are_hosts_on_one_machine(const Context& context) {
   });
 }
 
-// Whether a list of transports, as in UCX_TLS, has any in shared memory.
+// Returns whether a list of transports, as in UCX_TLS, includes shared memory.
 bool uses_shared_memory(const std::string& transports) {
   constexpr std::array<std::string_view, 7> kNames{"all",   "sm",   "shm",  "mm",
                                                    "posix", "sysv", "xpmem"};
@@ -89,7 +90,7 @@ bool uses_shared_memory(const std::string& transports) {
   return !has_any(split_text(transports.substr(1), ','));
 }
 
-// What UCX says to a file.
+// Returns what `print` writes to a file.
 template <class Print>
 std::string printed(Print print) {
   char* text = nullptr;
@@ -114,7 +115,7 @@ class Config {
     check(context_, ucp_config_modify(config_, name, value.c_str()),
           fmt::format("set {} to {}", name, value));
   }
-  /// As UCX prints it: from its environment, its files or its defaults.
+  /// Returns a value as UCX prints it: from its environment, its files or its defaults.
   std::string get(const std::string& name) const {
     const auto text = printed([&](std::FILE* file) {
       ucp_config_print(config_, file, nullptr, UCS_CONFIG_PRINT_CONFIG);
@@ -135,14 +136,16 @@ class Config {
 UcxContext::UcxContext(const Context& context) {
   const std::lock_guard lock(setup_mutex());
   Config config(context);
-  // On one host the ends of processes are seen at once without it, and it wakes threads that sleep.
+  // On one host the end of a process is noticed at once without keepalive, which would only wake
+  // sleeping threads.
   config.set("KEEPALIVE_INTERVAL", all_on_one_host(context) ? "inf" : "1s");
-  // Between hosts of one machine UCX would take memory that they share, in which no rank could wake
-  // another's thread that sleeps: that goes through sockets of the network.
+  // Between hosts of one machine UCX would use shared memory, in which a rank cannot wake another
+  // host's sleeping thread. Without it UCX uses network sockets.
   if (are_hosts_on_one_machine(context) && config.get("TLS") == "all") config.set("TLS", "^shm");
-  // Without it UCX takes shared memory for unfit to report errors, and silently uses TCP instead.
-  // (By this name; here UCX does not know POSIX_ERROR_HANDLING and SYSV_ERROR_HANDLING.) Where
-  // there is no shared memory to be used, UCX would call it a mistake.
+  // Without this setting UCX considers shared memory unable to report errors and silently uses TCP
+  // instead. (It must have this name: UCX does not know POSIX_ERROR_HANDLING and
+  // SYSV_ERROR_HANDLING here.) If no shared memory may be used, UCX would report the setting as a
+  // mistake.
   if (uses_shared_memory(config.get("TLS"))) config.set("MM_ERROR_HANDLING", "y");
   if (!context.network_interface.empty()) config.set("NET_DEVICES", device_name(context));
 
@@ -152,7 +155,7 @@ UcxContext::UcxContext(const Context& context) {
   params.features = UCP_FEATURE_AM | UCP_FEATURE_RMA | UCP_FEATURE_WAKEUP;
   params.estimated_num_eps = static_cast<size_t>(context.size);
   params.name = "tutti";
-  params.mt_workers_shared = 1;  // memory comes and goes on other threads
+  params.mt_workers_shared = 1;  // other threads map and unmap memory
   check(context, ucp_init(&params, config.value(), &context_), "start");
 }
 
@@ -185,7 +188,7 @@ UcxWorker::~UcxWorker() {
   ucp_worker_destroy(worker_);
 }
 
-// UCX 1.13 tells it in its report for people only, one line a lane:
+// UCX 1.13 reports this only in its text for people, one line per lane:
 //   #                 lane[0]:  2:posix/memory.0 md[1]      -> md[1]/posix/sysdev[255]  am am_bw#0
 std::string transports_of(ucp_ep_h endpoint) {
   const auto text = printed([&](std::FILE* file) { ucp_ep_print_info(endpoint, file); });

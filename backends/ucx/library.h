@@ -9,11 +9,11 @@
 
 namespace tutti {
 
-/// A UCP context, configured for us: errors of peers are reported, also by the transports in shared
-/// memory. Any thread may map memory in it.
+/// A UCP context, configured so that errors of peers are reported, also by the shared-memory
+/// transports. Any thread may map memory in it.
 class UcxContext {
  public:
-  /// Throws Error(unavailable) that says what UCX said, or which interfaces there are.
+  /// Throws Error(unavailable) with UCX's reason or the list of interfaces.
   explicit UcxContext(const Context& context);
   ~UcxContext();
   UcxContext(const UcxContext&) = delete;
@@ -25,21 +25,21 @@ class UcxContext {
   ucp_context_h context_ = nullptr;
 };
 
-/// Its one worker. One thread at a time uses it.
+/// The one worker of a UcxContext. One thread at a time uses it.
 class UcxWorker {
  public:
-  /// Throws as UcxContext.
+  /// Throws like UcxContext.
   explicit UcxWorker(const Context& context);
   ~UcxWorker();
   UcxWorker(const UcxWorker&) = delete;
   UcxWorker& operator=(const UcxWorker&) = delete;
 
   ucp_worker_h get() const { return worker_; }
-  /// What lives in it may live longer than the worker.
+  /// Returns the context. Memory in it may outlive the worker.
   const std::shared_ptr<UcxContext>& context() const { return context_; }
-  /// Readable when progressing is worth it, once armed.
+  /// Once armed, it becomes readable when progressing is worth it.
   int descriptor() const { return descriptor_; }
-  /// What other workers need for an endpoint to this one.
+  /// Returns the address that other workers need for an endpoint to this one.
   const std::string& address() const { return address_; }
 
  private:
@@ -49,7 +49,7 @@ class UcxWorker {
   std::string address_;
 };
 
-/// The transports over which an endpoint really sends, as UCX calls them: "posix, cma".
+/// Returns the transports over which an endpoint really sends, in UCX's names: "posix, cma".
 std::string transports_of(ucp_ep_h endpoint);
 
 std::string ucx_version();

@@ -16,7 +16,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
 
-// How a UcxTransport begins and ends.
+// The start and the end of a UcxTransport.
 
 namespace tutti {
 
@@ -25,9 +25,10 @@ using Type = UcxMessageType;
 namespace {
 
 std::string key(int rank) { return fmt::format("ucx/{}", rank); }
-constexpr char kNoAddress = '\xff';  // before a reason, in place of an address
+constexpr char kNoAddress = '\xff';  // precedes a reason, which takes the place of the address
 
-// Where there is none, the others wait for an address, and hear why.
+// Opens the worker. If that fails, it publishes the reason, because the other ranks wait for an
+// address.
 UcxWorker open_worker(const Context& context) {
   try {
     return UcxWorker(context);
@@ -37,7 +38,7 @@ UcxWorker open_worker(const Context& context) {
   }
 }
 
-// A process number means something within one namespace only.
+// Returns the PID namespace. A process id has a meaning only within one.
 std::string process_namespace() {
   std::array<char, 64> name{};
   const auto length = ::readlink("/proc/self/ns/pid", name.data(), name.size());
@@ -152,7 +153,7 @@ void UcxTransport::await_hellos(const Context& context) {
                               "TUTTI_INTERFACE names a network that they share",
                               rank_, format_rank_set(silent)))
           .with_rank(silent.front());
-    // A rank that gave up says so in the store.
+    // A rank that gave up reports that in the store.
     if (Clock::now() >= look) {
       ToldFailure(*context.store, "ucx", rank_, context.size).look();
       look = Clock::now() + std::chrono::milliseconds(200);
@@ -163,7 +164,8 @@ void UcxTransport::await_hellos(const Context& context) {
   }
 }
 
-// Its end is seen at once, whatever UCX uses: in shared memory nothing else would tell.
+// Watches the peer's process, so that its end is noticed at once. In shared memory UCX would not
+// notice it.
 void UcxTransport::watch_process(Peer& peer, const std::string& place) {
   const auto words = split_text(place, ' ');
   if (words.size() != 2 || words[0].empty() || words[0] != process_namespace()) return;
@@ -210,8 +212,9 @@ void UcxTransport::close_endpoint(Peer& peer) {
   if (!UCS_PTR_IS_PTR(request)) --closing_;
 }
 
-// Whether this peer needs no more of us after our goodbye. A socket that is closed may lose what
-// it was given; memory that the peer reads, or hardware that waits for its word, does not.
+// Returns whether the peer needs nothing more of this rank after its goodbye. Closing a socket may
+// drop data that was written to it. Memory that the peer reads, and hardware that awaits
+// acknowledgements, drop nothing.
 bool UcxTransport::is_told(const Peer& peer) const {
   if (peer.notes > 0) return false;
   if (!peer.open || !peer.endpoint) return true;
@@ -240,12 +243,12 @@ void UcxTransport::goodbye(double seconds) noexcept {
       if (!moved && arm()) poller_.wait(deadline.poll_milliseconds());
     }
   } catch (const std::exception&) {
-    // A peer that was not told sees the end of the connection instead.
+    // A peer that did not get the goodbye sees the end of the connection instead.
   }
 }
 
-// The rest, within bounds: what was sent is flushed, peers that were told nothing are told,
-// and UCX gives all memory back.
+// Ends the transport within time bounds: flushes what was sent, notifies peers that got no goodbye,
+// and lets UCX return all memory.
 void UcxTransport::leave() noexcept {
   try {
     give_up_all();
@@ -260,7 +263,8 @@ void UcxTransport::leave() noexcept {
     const auto is_flushed = [&] {
       return !UCS_PTR_IS_PTR(flush) || ucp_request_check_status(flush) != UCS_INPROGRESS;
     };
-    // Notes to it are under way, or it is attaching memory that is about to go.
+    // Returns true if notes to the peer are on their way, or if it may be attaching memory that is
+    // about to be freed.
     const auto is_busy = [](const auto& peer) {
       return peer && (peer->notes > 0 || (peer->was_offered && !peer->has_attached && peer->open &&
                                           peer->broken.empty()));
@@ -269,7 +273,8 @@ void UcxTransport::leave() noexcept {
            (!is_flushed() || std::any_of(peers_.begin(), peers_.end(), is_busy)))
       ucp_worker_progress(worker_.get());
     if (UCS_PTR_IS_PTR(flush)) ucp_request_free(flush);
-    // Their senders have been told above that this is no receipt.
+    // A closed peer gets no `taken` for these arrivals: they were not received, and their senders
+    // have been notified above.
     for (const auto& peer : peers_)
       if (peer) peer->open = false;
     arrivals_.for_each([&](UcxArrival* arrival) { forget_arrival(arrival); });
@@ -281,7 +286,7 @@ void UcxTransport::leave() noexcept {
     const auto limit = Deadline::after(2);
     while (closing_ > 0 && !is_frozen_ && !limit.passed()) ucp_worker_progress(worker_.get());
   } catch (const std::exception&) {
-    // The worker's own end takes the rest with it.
+    // Destroying the worker frees the rest.
   }
 }
 

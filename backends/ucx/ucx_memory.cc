@@ -16,8 +16,8 @@ namespace tutti {
 
 namespace {
 
-// The number of the System V segment that begins here, which Linux shows as its inode; -1: none
-// does. UCX does not tell.
+// Returns the id of the System V segment that begins here, which Linux shows as its inode, or -1.
+// UCX does not report the id.
 int segment_at(const std::byte* data) {
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
@@ -30,7 +30,7 @@ int segment_at(const std::byte* data) {
   return -1;
 }
 
-// Keeps a segment from going while it lives, whatever becomes of the process that made it.
+// Keeps a segment from being destroyed, whatever happens to the process that made it.
 class SegmentHold {
  public:
   explicit SegmentHold(int segment) : here_(::shmat(segment, nullptr, SHM_RDONLY)) {}
@@ -71,7 +71,7 @@ class UcxMemory::MappedRegion final : public Region {
 };
 
 std::unique_ptr<Region> UcxMemory::allocate(size_t bytes) {
-  // What is so small travels eagerly.
+  // Messages of this size are sent eagerly.
   if (bytes <= kMostEager) return make_heap_region(bytes);
   ucp_mem_map_params_t params{};
   params.field_mask = UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_FLAGS;
@@ -120,9 +120,10 @@ std::string UcxMemory::key(uint32_t region) const {
   return {};
 }
 
-// UCX 1.13 ends the process where the memory of a key is gone (it undoes what it has not done), and
-// that of a process that is killed goes before its peers can see that it was. So this rank holds
-// the memory while UCX attaches it; what cannot be held so has no number, and is never told.
+// UCX 1.13 ends the process if the memory of a key is gone, because it undoes steps that it never
+// did. The memory of a killed process goes before its peers can notice its death. So this rank
+// holds the memory while UCX attaches it. Memory that cannot be held like this has no number and is
+// never offered to peers.
 ucs_status_t UcxMemory::attach(ucp_ep_h endpoint, std::string_view key, ucp_rkey_h& remote) {
   int segment = -1;
   if (key.size() <= sizeof segment) return UCS_ERR_INVALID_PARAM;

@@ -15,28 +15,30 @@
 
 namespace tutti {
 
-/// Regions that UCX allocates and maps: in one host shared memory, which peers attach, and
-/// registered wherever hardware asks for it. Each that peers can attach has a number that is never
-/// used again. Any thread; regions may outlive the transport.
+/// Regions that UCX allocates and maps. On one host they are shared memory, which peers attach;
+/// they are registered wherever hardware needs that. A region that peers can attach has a number,
+/// which is never reused. Any thread may use it. Regions may outlive the transport.
 class UcxMemory : public std::enable_shared_from_this<UcxMemory> {
  public:
   explicit UcxMemory(std::shared_ptr<UcxContext> context) : context_(std::move(context)) {}
 
-  /// Other memory where UCX has none to give. Throws std::bad_alloc.
+  /// Returns other memory if UCX has none. Throws std::bad_alloc.
   std::unique_ptr<Region> allocate(size_t bytes);
-  /// The number of the region in which all these bytes lie; 0: in none that peers can attach.
+  /// Returns the number of the region that holds all these bytes; 0: peers can attach no such
+  /// region.
   uint32_t find(std::span<const std::byte> bytes) const;
-  /// What a peer needs to attach it; empty if it is gone.
+  /// Returns the key that a peer needs to attach the region; empty if the region is gone.
   std::string key(uint32_t region) const;
-  /// Attaches a peer's region by its key. UCS_ERR_CONNECTION_RESET: the peer's memory is gone.
+  /// Attaches a peer's region by its key. Returns UCS_ERR_CONNECTION_RESET if the peer's memory is
+  /// gone.
   static ucs_status_t attach(ucp_ep_h endpoint, std::string_view key, ucp_rkey_h& remote);
-  /// The numbers of those that were freed since the last call.
+  /// Returns the numbers of the regions that were freed since the last call.
   std::vector<uint32_t> take_freed();
 
  private:
   struct Mapped {
     uint32_t number = 0;
-    int segment = -1;  // of System V
+    int segment = -1;  // id of the System V segment; -1: none
     size_t bytes = 0;
     ucp_mem_h memory = nullptr;
   };
@@ -44,7 +46,7 @@ class UcxMemory : public std::enable_shared_from_this<UcxMemory> {
 
   const std::shared_ptr<UcxContext> context_;
   std::atomic<bool> has_freed_{false};
-  mutable std::mutex mutex_;  // guards all below
+  mutable std::mutex mutex_;  // guards the members below
   std::map<const std::byte*, Mapped> regions_;
   std::vector<uint32_t> freed_;
   uint32_t last_number_ = 0;

@@ -12,33 +12,35 @@
 
 namespace tutti {
 
-/// What travels between two UcxTransports is active messages, each with one of these as its header:
+/// Two UcxTransports exchange active messages. Each has one of these types in its header:
 ///
-///   eager       a whole message of moderate size; costs credit
-///   rendezvous  a message whose bytes wait at the sender, who calls it `ticket`, until they are
-///               received or refused; UCX tells the sender of either
-///   announce    the same where the sender can put: its bytes wait for places; if `region` is not
-///               0 they can also be read where they are, at `address` in that region of the sender,
-///               whose remote key comes along when it is new, and written if they are lent; if they
-///               have been written, then to memory that the receiver lent, at its `address`
+///   eager       a whole message of moderate size; it costs credit
+///   rendezvous  a message whose bytes wait at the sender, under its `ticket`, until they are
+///               received or refused; UCX reports either to the sender
+///   announce    a message whose bytes wait at the sender, which can put them. If `region` is not
+///               0, the receiver can also read them at `address` in that region of the sender. The
+///               region's remote key comes along if it is new. If the bytes are lent, the receiver
+///               may overwrite them. If they are already written, `address` is where: in memory
+///               that the receiver lent.
 ///   place       `length` more bytes of the announced message `ticket` may be put at `address` in
-///               the receiver's region `key`, whose remote key comes along when it is new; the
-///               receiver calls the receive `tag`
-///   landed      that many bytes of the receive `ticket` have been put; 0: no more come
-///   taken       nothing (more) is wanted of the announced message `ticket`
+///               the receiver's region `key`, whose remote key comes along if it is new; `tag` is
+///               the receiver's ticket
+///   landed      `length` bytes of the receive `ticket` have been put; 0: no more will be
+///   taken       the receiver needs nothing (more) of the announced message `ticket`
 ///   forget      the region `key` is gone
-///   withdraw    the sender would like to have the message `ticket` (its tag given) back
-///   withdrawn   the answer: the message `ticket` is gone (`length` 1), or comes through (0)
-///   credit      the receiver is done with eager messages that cost `length`, and with control
+///   withdraw    the sender asks to take back the message `ticket` (its tag given)
+///   withdrawn   the answer: the message `ticket` is gone (`length` 1) or will be received (0)
+///   credit      the receiver is done with eager messages that cost `length` and with control
 ///               messages that cost `ticket`
 ///   control     a control message
-///   hello       the first one to a peer; with the remote key of region `key`, where `address` is
+///   hello       the first message to a peer: the sender's sign is at `address` in its region
+///               `key`, whose remote key comes along
 ///   attached    the answer: the sender has attached that region, or never will
-///   goodbye     the sender leaves on purpose, and all that it sent comes before
-///   farewell    the answer: everything has come
+///   goodbye     the sender leaves on purpose; all its messages precede this one
+///   farewell    the answer: everything has arrived
 ///   gone        the sender leaves without a goodbye
 ///
-/// Those of one pair of ranks keep their order.
+/// The messages of a pair of ranks arrive in order.
 enum class UcxMessageType : uint32_t {
   eager = 1,
   rendezvous,
@@ -60,7 +62,7 @@ enum class UcxMessageType : uint32_t {
 
 enum class UcxLoan : uint32_t { none, lent, written };
 
-/// Ranks of one communicator run the same build on machines of one kind (UCX asks for as much).
+/// Ranks of one communicator run the same build on machines of one kind, which UCX requires too.
 struct UcxHeader {
   UcxMessageType type = UcxMessageType::gone;
   uint32_t from = 0;
@@ -74,25 +76,27 @@ struct UcxHeader {
   uint64_t address = 0;
 };
 
-/// What a rank tells one peer in mapped memory: whether it has taken back what the peer may put
-/// into or read, and how many of the peer's loans it is writing to. Either the peer sees that it
-/// writes, and waits, or it sees that the peer has given it up, and does not write.
+/// A rank publishes one sign per peer, in memory that the peer has mapped: whether the rank has
+/// taken back the memory that the peer may put into or read, and how many of the peer's loans the
+/// rank is writing to. A writer raises `writes` first and then reads the peer's `has_given_up`; a
+/// rank that gives up does it the other way round. So either the one sees the write and waits, or
+/// the other sees `has_given_up` and does not write.
 struct UcxSign {
   std::atomic<bool> has_given_up{false};
   std::atomic<uint32_t> writes{0};
 };
 
-/// Parts of one message that may be put at once.
+/// The most parts of one message that may be put at once.
 inline constexpr size_t kMostParts = 4;
 
-/// One isend or irecv, from the call until test() released it.
+/// One isend or irecv, from the call until test() releases it.
 struct UcxTransfer {
   enum class Stage : uint8_t {
     unused,
     queued,   // send: waits for its turn
     running,  // UCX, or a peer, uses the memory
     posted,   // receive: not matched
-    lent,     // receive: the user reads it where the sender has it
+    lent,     // receive: the user reads the bytes in the sender's memory
     done,
     failed
   };
@@ -107,13 +111,13 @@ struct UcxTransfer {
   Stage stage = Stage::unused;
   bool is_send = false;
   bool is_rendezvous = false;  // the bytes wait at the sender
-  bool is_put = false;         // and are put by it
+  bool is_put = false;         // the sender puts the bytes
   bool is_starved = false;     // receive: waits for a slot
-  bool doomed = false;         // fails, whatever UCX says
-  bool awaits_answer = false;  // send: to a withdraw
+  bool doomed = false;         // fails, whatever UCX reports
+  bool awaits_answer = false;  // send: a withdraw is not answered yet
   bool is_sent = false;        // UCX is done with it while the answer is awaited
-  bool is_lent = false;        // receive: what is viewed may be overwritten,
-  bool writes = false;         // and is
+  bool is_lent = false;        // receive: the viewed memory may be overwritten
+  bool writes = false;         // receive: this rank overwrites it
   int peer = -1;
   uint64_t tag = 0;
   uint32_t key = 0;
@@ -121,23 +125,23 @@ struct UcxTransfer {
   const std::byte* source = nullptr;
   std::byte* target = nullptr;
   size_t bytes = 0;
-  // Of what is put:
-  size_t placed = 0;                         // bytes that have a place
-  size_t landed = 0;                         // that are there
-  uint32_t parts = 0;                        // that have a place and are not there
-  uint32_t region = 0;                       // receive: of the target; 0: none
-  bool may_view = false;                     // receive: the user would read it at the sender
-  const std::byte* view = nullptr;           // receive: does so, here
-  uint64_t remote = 0;                       // receive: what the sender calls the message,
-  uint64_t place = 0;                        // and where it has the bytes
-  std::array<uint32_t, kMostParts> slots{};  // receive: of the parts, oldest first
+  // The next members are for messages that are put.
+  size_t placed = 0;                // bytes that the receiver has given memory for
+  size_t landed = 0;                // bytes that have arrived
+  uint32_t parts = 0;               // parts that have memory and have not arrived
+  uint32_t region = 0;              // receive: the region of the target; 0: none
+  bool may_view = false;            // receive: the user accepts a view of the sender's memory
+  const std::byte* view = nullptr;  // receive: the view, if there is one
+  uint64_t remote = 0;              // receive: the sender's ticket of the message
+  uint64_t place = 0;               // receive: the sender's address of the bytes
+  std::array<uint32_t, kMostParts> slots{};  // receive: the slots of the parts, oldest first
   UcxHeader header;                          // UCX reads it until the message is sent
   class UcxTransport* owner = nullptr;
   UcxTransfer* next = nullptr;
   UcxTransfer* before = nullptr;
 };
 
-/// A message that came before its receive was posted.
+/// A message that arrived before its receive was posted.
 struct UcxArrival {
   uint32_t index = 0;
   int peer = -1;
@@ -145,23 +149,23 @@ struct UcxArrival {
   uint32_t key = 0;
   uint32_t verdict = 0;
   size_t bytes = 0;
-  uint64_t ticket = 0;  // 0: a transfer is being made for it
-  UcxHeader header;     // of what waits at the sender
+  uint64_t ticket = 0;  // 0: a receive has taken it over
+  UcxHeader header;     // the announcement of a message that waits at the sender
   bool is_rendezvous = false;
   bool is_put = false;
-  void* descriptor = nullptr;   // of a rendezvous, until it is received
-  std::byte* buffer = nullptr;  // of the bytes of an eager message
+  void* descriptor = nullptr;   // UCX's descriptor of a rendezvous, until it is received
+  std::byte* buffer = nullptr;  // the bytes of an eager message
   UcxArrival* next = nullptr;
   UcxArrival* before = nullptr;
 };
 
-/// A control message, or one of the protocol's own, until UCX is done with it.
+/// A control message, or a message of the protocol itself, until UCX is done with it.
 struct UcxNote {
   uint32_t index = 0;
   int peer = -1;
   UcxHeader header;
   std::vector<std::byte> bytes;
-  UcxTransfer* put = nullptr;  // landed: what it tells of
+  UcxTransfer* put = nullptr;  // landed: the send that it belongs to
   class UcxTransport* owner = nullptr;
   UcxNote* next = nullptr;
   UcxNote* before = nullptr;

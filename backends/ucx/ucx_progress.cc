@@ -10,7 +10,7 @@
 #include "tutti/backends/ucx/ucx_transport.h"
 #include "tutti/base/deadline.h"
 
-// Messages as they come, peers as they go, and sleep.
+// Incoming messages, lost peers, and sleeping.
 
 namespace tutti {
 
@@ -33,7 +33,8 @@ bool UcxTransport::progress() {
     moved = true;
   }
   moved_ |= moved;
-  // A thread that spins looks for deaths now and then; one that slept may have been woken by one.
+  // A spinning thread checks for deaths now and then. A thread that slept may have been woken by
+  // one.
   constexpr uint32_t kOften = 256;
   if (!moved && (std::exchange(slept_, false) || ++idle_rounds_ % kOften == 0))
     moved = look_for_deaths();
@@ -43,16 +44,16 @@ bool UcxTransport::progress() {
 bool UcxTransport::arm() {
   if (!aborted_ && abort_asked_.load(std::memory_order_acquire)) return false;
   if (is_frozen_) return true;
-  // UCX closes in rounds of progress that nothing wakes it for.
+  // UCX closes endpoints in progress rounds that nothing wakes it for.
   if (has_ends_ || closing_ > 0 || !through_.empty()) return false;
   slept_ = lingers() || ucp_worker_arm(worker_.get()) == UCS_OK;
   return slept_;
 }
 
-// Between two operations nothing that comes is urgent. To arm UCX each time costs more than a small
-// operation, here and at the peers, which would have to wake this rank's other thread. So the
-// thread that sleeps looks again after a while, and arms UCX if nothing moved in it. The timer is
-// left alone while it runs: to set one costs as much.
+// Between two operations no incoming message is urgent. Arming UCX each time costs more than a
+// small operation: here, and at the peers, which would have to wake this rank's thread. So the
+// sleeping thread wakes up after a while, and arms UCX only if nothing moved in that time. A
+// running timer is left alone, since setting it costs as much.
 bool UcxTransport::lingers() {
   constexpr auto kWhile = std::chrono::microseconds(500);
   constexpr auto kTalk = std::chrono::milliseconds(10);
@@ -217,7 +218,7 @@ void UcxTransport::withdraw_came(Peer& peer, const UcxHeader& message) {
     if (is_it) found = &arrival;
     return is_it;
   });
-  // Told before UCX tells that it is over, though either order will do.
+  // This is sent before UCX reports the end of the message, though either order would do.
   tell(peer, {.type = Type::withdrawn, .length = found != nullptr, .ticket = message.ticket});
   if (found) forget_arrival(found);
 }
@@ -235,7 +236,7 @@ void UcxTransport::answer_came(Peer& peer, const UcxHeader& message) {
 
 // --- ends ---------------------------------------------------------------------------------------
 
-// Called by UCX wherever it finds out, so nothing is closed here.
+// UCX calls this whenever it notices a failure, so nothing is closed here.
 void UcxTransport::broke(void* broken, ucp_ep_h, ucs_status_t status) {
   auto& peer = *static_cast<Peer*>(broken);
   if (peer.broken.empty()) peer.broken = ucs_status_string(status);
@@ -251,7 +252,7 @@ bool UcxTransport::look_for_deaths() {
     if (!one.wait(0)) continue;
     deaths_.forget(peer->process.get());
     peer->process.reset();
-    // What it said before its end, above all a goodbye, may still be here.
+    // Messages that it sent before it ended, above all a goodbye, may still have to be read.
     while (ucp_worker_progress(worker_.get()) != 0) {
     }
     if (peer->open && peer->broken.empty()) peer->broken = "its process ended";
@@ -285,7 +286,8 @@ void UcxTransport::lose(Peer& peer, const std::string& detail) {
   });
 }
 
-// Everything that is pending with one peer. Where UCX uses memory the endpoint must close first.
+// Fails everything that is pending with one peer. If UCX still uses memory, the endpoint is closed
+// before that memory is given back.
 void UcxTransport::fail_all(Peer& peer) {
   while (UcxTransfer* send = peer.sends.pop()) send->stage = Stage::failed;
   while (UcxNote* note = peer.controls.pop()) notes_.give_back(note);
@@ -313,16 +315,18 @@ void UcxTransport::handle_abort() {
   aborted_ = true;
   give_up_all();
   abort_bell_.silence();
-  // Where UCX uses memory the endpoint closes, and later it could no longer be said why.
+  // Endpoints whose memory UCX uses are closed. Their peers are told before, because afterwards no
+  // message reaches them.
   last_word_ = Deadline::after(0.1);
   for (const auto& peer : peers_) {
     if (!peer) continue;
     fail_all(*peer);
     if (peer->closes) tell(*peer, {.type = Type::gone});
   }
-  // The rank that aborts takes its memory back when this returns, so UCX must be done with it, and
-  // so must the peers that put into it; one that stands still is not waited for any longer.
-  // UCX 1.13 cannot give up a rendezvous that has begun to receive; it is never moved again.
+  // The caller of abort() takes its memory back when this returns. So UCX must be done with it, and
+  // so must the peers that put into it. A peer that does not move is waited for only until the
+  // deadline. UCX 1.13 cannot cancel a rendezvous that has begun to receive; then UCX is never
+  // progressed again.
   const auto uses_memory = [](const auto& peer) { return peer && peer->transfers > 0; };
   const auto in_use = [&] { return std::any_of(peers_.begin(), peers_.end(), uses_memory); };
   const auto is_written = [](const auto& peer) {

@@ -9,8 +9,9 @@
 #include "tutti/backends/ucx/limits.h"
 #include "tutti/backends/ucx/ucx_transport.h"
 
-// Messages whose bytes the sender puts: it announces one, the receiver gives places for its parts,
-// in its target where that is mapped and else in slots, and hears when a part has landed.
+// Messages whose bytes the sender puts. The sender announces a message, the receiver gives memory
+// for its parts, and the sender reports each part that has landed. The memory is the receive's
+// target if that is mapped, and slots otherwise.
 
 namespace tutti {
 
@@ -29,8 +30,8 @@ uint64_t address_of(const std::byte* data) { return reinterpret_cast<uintptr_t>(
 
 // --- regions ------------------------------------------------------------------------------------
 
-// Before the slots lie signs, one for each peer, by which it sees that nothing may be put any more,
-// and that what it reads here means nothing.
+// Signs precede the slots, one per peer. From its sign a peer learns that it must not put any more,
+// and that what it reads here is not valid.
 void UcxTransport::make_slots(int peers) {
   const auto signs = static_cast<size_t>(peers) * sizeof(UcxSign);
   const size_t before = (signs + Region::kAlignment - 1) / Region::kAlignment * Region::kAlignment;
@@ -50,7 +51,7 @@ void UcxTransport::give_up_all() {
   for (int peer = 0; peer < size(); ++peer) sign_for(peer).has_given_up.store(true);
 }
 
-// The first word to a peer, which sees from it whether it can put.
+// Sends the first message to a peer, from which the peer learns whether it can put.
 void UcxTransport::offer_memory(Peer& peer) {
   const auto key = slots_region_ == 0 ? std::string() : memory_->key(slots_region_);
   if (!key.empty()) peer.told.insert(slots_region_);
@@ -82,9 +83,10 @@ ucs_status_t UcxTransport::attach(Peer& peer, uint32_t region, const std::byte* 
   return status;
 }
 
-// The remote key that came along with a message, if any. Memory of a peer that has given up may be
-// gone, also since this rank looked, and nothing is done with it any more; nor once this rank has
-// aborted and closed the endpoint, while the peer, which has not heard of that yet, still sends.
+// Attaches the remote key that came with a message, if any. Returns false if the peer is broken.
+// The memory of a peer that has given up may be gone, even since this rank last checked, and is not
+// used any more. A closed endpoint is not a failure either: this rank has aborted, and the peer may
+// still send because it does not know that yet.
 bool UcxTransport::take_key(Peer& peer, uint32_t region, const std::byte* key, size_t bytes) {
   const auto has_given_up = [&] { return peer.sign && peer.sign->has_given_up.load(); };
   if (bytes == 0 || !peer.endpoint || has_given_up()) return true;
@@ -194,7 +196,7 @@ void UcxTransport::free_slot(uint32_t slot) {
   }
 }
 
-// No peer is waited for any longer.
+// Ends the receives without waiting for any peer.
 void UcxTransport::give_up_places() {
   transfers_.for_each([&](UcxTransfer& transfer) {
     if (transfer.stage == Stage::running && transfer.is_put && !transfer.is_send)
@@ -239,7 +241,7 @@ void UcxTransport::put_ran(void* request, ucs_status_t status, void* note) {
   static_cast<UcxNote*>(note)->owner->flush_put(static_cast<UcxNote*>(note), status);
 }
 
-// A put that is through has only left this side: the flush sees it arrive.
+// A completed put has only left this side. The flush reports its arrival.
 void UcxTransport::flush_put(UcxNote* note, ucs_status_t status) {
   Peer& peer = peer_at(note->put->peer);
   if (status != UCS_OK || !peer.endpoint) return end_part(note, UCS_ERR_CANCELED);
@@ -285,7 +287,8 @@ void UcxTransport::end_put_send(UcxTransfer* send, bool is_good) {
   flush_sends(peer);
 }
 
-// The peer is gone, or all is given up. What a peer that is there may still put is waited for.
+// Called when the peer is gone or everything is given up. Parts that an open peer may still put are
+// awaited.
 void UcxTransport::fail_put(Peer& peer, UcxTransfer& transfer) {
   transfer.doomed = true;
   transfer.awaits_answer = false;

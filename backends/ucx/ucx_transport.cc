@@ -8,8 +8,8 @@
 #include "tutti/backends/ucx/limits.h"
 #include "tutti/base/check.h"
 
-// What the user posts, and what becomes of it. How messages come in: ucx_progress.cc; how it all
-// begins and ends: ucx_connect.cc.
+// Posted messages and their results. Incoming messages are in ucx_progress.cc, the start and the
+// end in ucx_connect.cc.
 
 namespace tutti {
 
@@ -81,11 +81,11 @@ void UcxTransport::cancel(Ticket ticket) {
     transfer->stage = Stage::failed;
   } else if (transfer->is_send && transfer->is_rendezvous && !transfer->doomed &&
              !transfer->awaits_answer) {
-    // It cannot be taken back, but the receiver can refuse it.
+    // The message cannot be taken back, but the receiver can refuse it.
     transfer->awaits_answer = true;
     tell(peer, {.type = Type::withdraw, .tag = transfer->tag, .ticket = transfer->ticket()});
   }
-  // All else is on its way and soon through.
+  // Any other transfer is on its way and soon over.
 }
 
 // --- sending ------------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ Ticket UcxTransport::isend(int to, const MessageHeader& header, std::span<const 
   return ticket;
 }
 
-// False: it is not its turn.
+// Returns false if the send must wait for its turn.
 bool UcxTransport::try_send(Peer& peer, UcxTransfer* send) {
   const uint64_t cost = eager_cost(send->bytes);
   const bool is_eager = send->bytes <= kMostEager && cost <= peer.credit;
@@ -151,7 +151,7 @@ bool UcxTransport::try_send(Peer& peer, UcxTransfer* send) {
     send->header.type = Type::rendezvous;
     how.flags = UCP_AM_SEND_FLAG_RNDV;
     if (bytes == 0) {
-      // UCX wants something to wait for.
+      // A rendezvous needs at least one byte.
       source = &send->header;
       bytes = 1;
     }
@@ -160,7 +160,7 @@ bool UcxTransport::try_send(Peer& peer, UcxTransfer* send) {
   ++peer.transfers;
   void* request = ucp_am_send_nbx(peer.endpoint, kMessageId, &send->header, sizeof send->header,
                                   source, bytes, &how);
-  // Posting only posts: what is through at once is so in the next progress().
+  // isend() only posts. A send that completes at once is settled by the next progress().
   if (!UCS_PTR_IS_PTR(request)) through_.emplace_back(send, UCS_PTR_RAW_STATUS(request));
   return true;
 }
@@ -187,7 +187,7 @@ void UcxTransport::received(void* request, ucs_status_t status, size_t, void* tr
   receive->owner->transfer_ran(receive, status);
 }
 
-// UCX is done with its memory.
+// Called when UCX is done with the transfer's memory.
 void UcxTransport::transfer_ran(UcxTransfer* transfer, ucs_status_t status) {
   Peer& peer = peer_at(transfer->peer);
   --peer.transfers;
@@ -195,7 +195,7 @@ void UcxTransport::transfer_ran(UcxTransfer* transfer, ucs_status_t status) {
   settle(transfer, status == UCS_OK);
 }
 
-// Its memory is not used any more.
+// Sets the result of a transfer whose memory is not used any more.
 void UcxTransport::settle(UcxTransfer* transfer, bool went_well) {
   const bool is_good = went_well && !transfer->doomed;
   if (!transfer->awaits_answer || !is_good)
@@ -259,7 +259,8 @@ void UcxTransport::receive_rendezvous(UcxTransfer* receive, void* descriptor) {
   if (!UCS_PTR_IS_PTR(request)) transfer_ran(receive, UCS_PTR_RAW_STATUS(request));
 }
 
-// Its sender is told that it is through with it, whichever way.
+// Frees an arrival. Its sender is informed that the message is over, whether it was received or
+// not.
 void UcxTransport::forget_arrival(UcxArrival* arrival) {
   arrivals_.remove(arrival);
   if (arrival->verdict != 0) --vetoes_here_;
@@ -323,7 +324,7 @@ void UcxTransport::flush_controls(Peer& peer) {
   }
 }
 
-// A message of the protocol's own.
+// Sends a message of the protocol itself.
 void UcxTransport::tell(Peer& peer, const UcxHeader& header, std::string_view bytes) {
   UcxNote* note = notes_.take();
   note->header = header;
@@ -346,15 +347,15 @@ void UcxTransport::send_note(Peer& peer, UcxNote* note) {
                      UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
   how.memory_type = UCS_MEMORY_TYPE_HOST;
   how.flags = UCP_AM_SEND_FLAG_EAGER;
-  // The two endpoints of a pair learn of each other only when an answer is asked for; UCX 1.13 must
-  // not find one closed before.
+  // The two endpoints of a pair learn of each other only through a message that asks for a reply.
+  // UCX 1.13 must not see one of them closed before that.
   if (note->header.type == Type::hello) how.flags |= UCP_AM_SEND_FLAG_REPLY;
   how.cb.send = note_sent;
   how.user_data = note;
   ++peer.notes;
   void* request = ucp_am_send_nbx(peer.endpoint, kMessageId, &note->header, sizeof note->header,
                                   note->bytes.data(), note->bytes.size(), &how);
-  // An error of it is told by the endpoint too.
+  // The endpoint's error handler reports a failure of it.
   if (!UCS_PTR_IS_PTR(request)) note_ran(note);
 }
 

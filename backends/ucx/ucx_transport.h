@@ -23,13 +23,13 @@
 
 namespace tutti {
 
-/// The Transport over UCX. Small messages are active messages that travel at once, bounded by
-/// credit. Larger ones wait for their receive; then the sender puts their bytes into the receiver's
-/// mapped memory, where UCX says that it can address that (shared memory of one host), and else
-/// UCX's rendezvous moves them.
+/// The Transport over UCX. Small messages are active messages that are sent at once, bounded by
+/// credit. Larger messages wait for their receive. Then the sender puts their bytes into the
+/// receiver's mapped memory if UCX can address that (shared memory of one host); otherwise UCX's
+/// rendezvous moves them.
 class UcxTransport final : public Transport {
  public:
-  /// Meets the other ranks through the store. Throws Error(timeout | unavailable) naming the
+  /// Connects with the other ranks through the store. Throws Error(timeout | unavailable) with the
   /// missing ranks.
   explicit UcxTransport(const Context& context);
   ~UcxTransport() override;
@@ -68,39 +68,40 @@ class UcxTransport final : public Transport {
     std::string address;
     std::string route;
     ucp_ep_h endpoint = nullptr;
-    Descriptor process;  // readable when it has ended; none if it cannot be watched
-    bool open = true;    // nothing is sent to it or taken from it any more if not
+    Descriptor process;  // readable when the process has ended; empty if it cannot be watched
+    bool open = true;    // if false, nothing more is sent to it or accepted from it
     bool said_hello = false;
-    bool was_offered = false;   // it may be attaching this side's slots,
-    bool has_attached = false;  // and has told that it is done
+    bool was_offered = false;   // this side's slots were offered to it
+    bool has_attached = false;  // it has answered: attached, or it never will
     bool said_goodbye = false;
     bool said_farewell = false;
-    bool closes = false;             // its endpoint, as soon as the notes to it are sent
-    std::string broken;              // what UCX said of it; to be seen to
-    uint32_t transfers = 0;          // that UCX works on
-    uint32_t notes = 0;              // that UCX works on
-    uint64_t credit = 0;             // for eager messages to it
-    uint64_t held = 0;               // cost of the eager messages that this side is not done with
-    uint64_t owed = 0;               // credit to be returned to it
-    uint64_t control_in_flight = 0;  // cost of the control messages that it has not taken
+    bool closes = false;     // its endpoint closes as soon as the notes to it are sent
+    std::string broken;      // the failure that UCX reported; settle_ends() handles it
+    uint32_t transfers = 0;  // number that UCX works on
+    uint32_t notes = 0;      // number that UCX works on
+    uint64_t credit = 0;     // for eager messages to it
+    uint64_t held = 0;       // cost of the eager messages from it that this side still holds
+    uint64_t owed = 0;       // credit that this side must return to it
+    uint64_t control_in_flight = 0;  // cost of the control messages that it has not taken yet
     uint64_t control_queued = 0;
     uint64_t control_owed = 0;
     uint32_t announced = 0;  // messages to it whose bytes wait here
-    /// In its memory. Null: it cannot be addressed from here, and takes no puts.
+    /// The peer's sign for this rank, mapped here. Null: the peer's memory cannot be addressed from
+    /// here, and it takes no puts.
     const UcxSign* sign = nullptr;
-    std::map<uint32_t, ucp_rkey_h> keys;  // of its regions
-    std::vector<ucp_rkey_h> old_keys;     // of regions that are gone, but may be viewed just now
-    uint32_t views = 0;                   // that the user has of its memory
+    std::map<uint32_t, ucp_rkey_h> keys;  // of the peer's regions
+    std::vector<ucp_rkey_h> old_keys;     // keys of regions that are gone, but may still be viewed
+    uint32_t views = 0;                   // number of views of its memory that the user has
     std::set<uint32_t> told;              // regions of this side whose keys it has
-    NodeQueue<UcxTransfer> sends;         // that wait for their turn
-    NodeQueue<UcxNote> controls;          // that wait for theirs
+    NodeQueue<UcxTransfer> sends;         // sends that wait for their turn
+    NodeQueue<UcxNote> controls;          // control messages that wait for theirs
   };
   struct ControlMessage {
     int peer = -1;
     std::vector<std::byte> bytes;
   };
 
-  // ucx_connect.cc: how it begins and ends.
+  // ucx_connect.cc: the start and the end.
   void meet(const Context& context);
   void watch_process(Peer& peer, const std::string& place);
   void open_endpoint(Peer& peer);
@@ -109,7 +110,7 @@ class UcxTransport final : public Transport {
   bool is_told(const Peer& peer) const;
   void leave() noexcept;
 
-  // ucx_progress.cc: messages as they come, peers as they go.
+  // ucx_progress.cc: incoming messages and lost peers.
   static void broke(void* peer, ucp_ep_h endpoint, ucs_status_t status);
   static ucs_status_t came(void* self, const void* header, size_t header_bytes, void* data,
                            size_t bytes, const ucp_am_recv_param_t* param);
@@ -125,7 +126,7 @@ class UcxTransport final : public Transport {
   void settle_ends();
   void handle_abort();
 
-  // ucx_transport.cc: what the user posts.
+  // ucx_transport.cc: posted messages.
   Peer& peer_at(int rank);
   UcxTransfer* make_transfer(int peer, uint64_t tag, uint32_t key, bool is_send, size_t bytes);
   UcxTransfer* find(Ticket ticket);
@@ -170,7 +171,7 @@ class UcxTransport final : public Transport {
   void end_put_send(UcxTransfer* send, bool is_good);
   void fail_put(Peer& peer, UcxTransfer& transfer);
 
-  // ucx_view.cc: messages that the receiver reads at the sender.
+  // ucx_view.cc: messages that the receiver reads in the sender's memory.
   uint32_t region_for(Peer& peer, std::span<const std::byte> bytes, std::string& key);
   void receive_announced(UcxTransfer* receive, const UcxHeader& header);
   bool show(UcxTransfer* receive, const UcxHeader& header);
@@ -178,26 +179,27 @@ class UcxTransport final : public Transport {
   void drop_old_keys(Peer& peer);
 
   const int rank_;
-  const uint64_t credit_;  // of each pair, each way
+  const uint64_t credit_;  // per pair and direction
   TransportCounters counters_;
   Poller poller_;
-  Poller deaths_;  // of processes on this host
+  Poller deaths_;  // of peers' processes on this host
   Bell abort_bell_;
   Descriptor timer_;
   std::atomic<bool> abort_asked_{false};
   bool aborted_ = false;
-  bool is_frozen_ = false;  // UCX is not called to move anything any more
+  bool is_frozen_ = false;  // UCX is never progressed again
   bool leaving_ = false;
   bool slept_ = false;
   bool watches_worker_ = true;
-  bool moved_ = false;  // something, since the timer was set
+  bool moved_ = false;  // something has moved since the timer was set
   bool timer_runs_ = false;
-  Clock::time_point timer_due_, last_talk_;  // of control messages
+  Clock::time_point timer_due_, last_talk_;  // last_talk_: the last control message
   uint32_t open_transfers_ = 0;
   bool has_ends_ = false;  // there is work for settle_ends()
   uint32_t idle_rounds_ = 0;
-  Deadline last_word_ = Deadline::never();  // for what is to be told before an endpoint closes
-  uint32_t closing_ = 0;                    // endpoints that are being closed
+  // deadline of the messages that precede the closing of an endpoint
+  Deadline last_word_ = Deadline::never();
+  uint32_t closing_ = 0;  // endpoints that are being closed
 
   NodePool<UcxTransfer> transfers_;
   NodePool<UcxArrival> arrival_nodes_;
@@ -206,7 +208,8 @@ class UcxTransport final : public Transport {
   std::vector<std::unique_ptr<Peer>> peers_;  // null at the own rank
   MatchTable<UcxTransfer> posted_;
   MatchTable<UcxArrival> arrivals_;
-  std::vector<std::pair<UcxTransfer*, ucs_status_t>> through_;  // sends; told by progress()
+  // sends that completed at once; progress() settles them
+  std::vector<std::pair<UcxTransfer*, ucs_status_t>> through_;
   size_t vetoes_here_ = 0;
   std::vector<UcxTransfer*> vetoed_;
   TagSet discarded_;
@@ -218,7 +221,8 @@ class UcxTransport final : public Transport {
   std::unique_ptr<Region> slots_;
   std::byte* first_slot_ = nullptr;
   uint32_t slots_region_ = 0;
-  UcxWorker worker_;  // the first to end: until then UCX may use all of the above
+  // last, so that it is destroyed first: until then UCX may use all members above
+  UcxWorker worker_;
 };
 
 }  // namespace tutti

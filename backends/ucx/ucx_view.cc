@@ -3,16 +3,16 @@
 #include "tutti/backends/ucx/limits.h"
 #include "tutti/backends/ucx/ucx_transport.h"
 
-// Messages that the receiver reads where the sender has them, in a region that both have mapped.
-// Their sender hears that it is done with them as if it had refused them: by `taken`.
+// Messages that the receiver reads in the sender's memory, in a region that both have mapped. A
+// receiver that is done sends `taken`, as if it had refused the message.
 
 namespace tutti {
 
 using Stage = UcxTransfer::Stage;
 using Type = UcxMessageType;
 
-// The region in which these bytes lie, if the peer may know it; its key, if that is new to the
-// peer.
+// Returns the region that holds these bytes if the peer may attach it, else 0. Sets `key` if the
+// region is new to the peer.
 uint32_t UcxTransport::region_for(Peer& peer, std::span<const std::byte> bytes, std::string& key) {
   const uint32_t region = bytes.empty() ? 0 : memory_->find(bytes);
   if (region == 0 || peer.told.count(region) != 0) return region;
@@ -23,7 +23,7 @@ uint32_t UcxTransport::region_for(Peer& peer, std::span<const std::byte> bytes, 
   return region;
 }
 
-// A message whose bytes wait at the sender, or have been written here already.
+// Receives a message whose bytes wait at the sender or have already been written here.
 void UcxTransport::receive_announced(UcxTransfer* receive, const UcxHeader& header) {
   const bool is_here = header.loan == UcxLoan::written &&
                        header.address == reinterpret_cast<uintptr_t>(receive->target);
@@ -35,7 +35,7 @@ void UcxTransport::receive_announced(UcxTransfer* receive, const UcxHeader& head
   }
 }
 
-// False: it must be put.
+// Gives the receive a view of the sender's memory. Returns false if the message must be put.
 bool UcxTransport::show(UcxTransfer* receive, const UcxHeader& header) {
   Peer& peer = peer_at(receive->peer);
   const auto key = peer.keys.find(header.region);
@@ -57,7 +57,7 @@ const std::byte* UcxTransport::view(Ticket ticket) {
   return receive && receive->stage == Stage::lent ? receive->view : nullptr;
 }
 
-// Said first that this rank writes, then looked whether it still may; see UcxSign.
+// Publishes first that this rank writes, and then checks whether it still may; see UcxSign.
 Loan UcxTransport::loan(Ticket ticket) {
   UcxTransfer* receive = find(ticket);
   if (!receive || receive->stage != Stage::lent || !receive->is_lent || aborted_) return {};
@@ -70,8 +70,8 @@ Loan UcxTransport::loan(Ticket ticket) {
   return {};
 }
 
-// A sender that gives this rank up, or all, says so in its memory before it takes back what is read
-// here. What is mapped stays so until the last view is over.
+// A sender that gives up this rank, or everything, publishes that in its memory before it takes
+// back what is read here. Mapped memory stays mapped until the last view is over.
 bool UcxTransport::give_back(Ticket ticket) {
   UcxTransfer* receive = find(ticket);
   if (!receive || receive->stage != Stage::lent) return false;
