@@ -4,11 +4,12 @@
     import tutti.torch
     dist.init_process_group("tutti")
 
-makes torch.distributed, DistributedDataParallel and what stands on them run over Tutti.
+makes torch.distributed, DistributedDataParallel and all that uses them run over Tutti.
 
     import tutti.torch as hvd
 
 is Horovod's API for PyTorch, name by name. See docs/pytorch.md.
+
 """
 
 from . import _version  # noqa: F401  first: it says if torch is too old
