@@ -127,7 +127,7 @@ int64_t tutti_tensor_bytes(const tutti_tensor_t* tensor);
 
 /* Options of a reduction. Start from TUTTI_REDUCE_OPTIONS. */
 typedef struct tutti_reduce_options {
-  size_t struct_size; /* as in the program's header */
+  size_t struct_size; /* sizeof(tutti_reduce_options_t) */
   int32_t op;         /* enum tutti_op */
   int32_t wire;       /* float dtype in which floats are sent, such as TUTTI_F16; -1: their own */
   double prescale;    /* applied before the reduction */
@@ -142,13 +142,11 @@ typedef struct tutti_reduce_options {
 
 /* --- errors --- */
 
-/* Returns the text of this thread's last failure, one line. It is valid until the thread's next
- * failure. */
+/* Returns the text of this thread's last failure, one line, valid until its next failure. */
 const char* tutti_last_error(void);
 /* Returns the rank that this thread's last failure is about, or -1 if it is about none. */
 int tutti_last_error_rank(void);
-/* Returns the name of the tensor that this thread's last failure is about, or "" if it is about
- * none. */
+/* Returns the name of the tensor that this thread's last failure is about, or "". */
 const char* tutti_last_error_tensor(void);
 /* Keeps a failure of the program's own as this thread's last. A callback of the program uses it to
  * describe why it failed. Returns `status`. */
@@ -160,8 +158,7 @@ const char* tutti_version(void);
 
 /* --- communicators --- */
 
-/* Finds the other ranks by the launcher's environment variables. Without a launcher there is one
- * rank. */
+/* Finds the other ranks by the launcher's variables. Without a launcher there is one rank. */
 int tutti_create(tutti_comm_t* comm);
 /* The same with settings by the program, which override the environment: "fusion_bytes=1M" sets
  * what the variable TUTTI_FUSION_BYTES would set. */
@@ -176,17 +173,16 @@ int tutti_create_in_store(int rank, int size, tutti_store_t store, const char* c
                           size_t count, tutti_comm_t* comm);
 /* Creates a store for ranks that are threads of this process. */
 int tutti_store_create_memory(tutti_store_t* store);
-/* Releases the handle. Communicators that were made with the store keep what they need of it. NULL
- * is allowed. */
+/* Releases the handle. Communicators keep what they need of the store. NULL is allowed. */
 void tutti_store_destroy(tutti_store_t store);
 
-/* The functions of a store that the program provides and through which the ranks find each other,
- * such as a database or another library's store. Keys are texts of up to 1 KiB and values are bytes
- * of up to 1 MiB. Any thread may call these functions, also the library's own threads and several
- * at once. All but `wait` must return quickly. Each returns 0, or another number if it failed. It
- * may give the reason by tutti_fail() before it returns; the call that used the store then fails
- * with TUTTI_UNAVAILABLE. Set struct_size, get, compare_set and add. The library makes `set` and
- * `wait` of these if they are NULL. */
+/* The functions of a program's own store, through which ranks find each other, such as a database
+ * or another library's store. Keys are texts of up to 1 KiB, and values are bytes of up to 1 MiB.
+ * Any thread may call these functions, also the library's own threads, several at once. All but
+ * `wait` must return quickly. Each returns 0, or another number if it failed. It may give the
+ * reason by tutti_fail() before. The call that used the store then fails with TUTTI_UNAVAILABLE.
+ * Set struct_size, get, compare_set and add. The library makes `set` and `wait` of these if they
+ * are NULL. */
 typedef struct tutti_store_functions {
   size_t struct_size; /* sizeof(tutti_store_functions_t) */
   void* context;      /* passed to each function */
@@ -200,8 +196,7 @@ typedef struct tutti_store_functions {
   int (*set)(void* context, const char* key, const void* value, size_t size);
   /* Atomically adds to a counter that starts at 0. `get` returns the counter in decimal digits. */
   int (*add)(void* context, const char* key, int64_t amount, int64_t* sum);
-  /* Waits until the key exists and calls tutti_value_set, or returns when the seconds have
-   * passed. */
+  /* Waits for the key and calls tutti_value_set, or returns without that after the seconds. */
   int (*wait)(void* context, const char* key, double seconds, tutti_value_t value);
   int (*erase)(void* context, const char* key);        /* NULL: keys stay */
   int (*erase_all)(void* context, const char* prefix); /* NULL: keys stay */
@@ -216,9 +211,8 @@ int tutti_store_create(const tutti_store_functions_t* functions, tutti_store_t* 
 int tutti_value_set(tutti_value_t value, const void* bytes, size_t size);
 
 /* Leaves the communicator. Pending and later calls fail with TUTTI_CLOSED. Any thread may call it,
- * also while others use the communicator or wait; other libraries call this abort. It may be called
- * again. The other ranks get TUTTI_PEER_LEFT where they need this rank. The handle must still be
- * destroyed. */
+ * also while others use the communicator or wait (other libraries call this abort), and again. The
+ * other ranks get TUTTI_PEER_LEFT where they need this rank. The handle must still be destroyed. */
 int tutti_close(tutti_comm_t comm);
 /* The same because of an error, which `error` describes in the program's words: one line, of which
  * 400 bytes are used. The other ranks' error texts show it, and tutti-run names this rank as the
@@ -237,8 +231,7 @@ int tutti_local_rank(tutti_comm_t comm);
 int tutti_local_size(tutti_comm_t comm);
 /* Returns the number of hosts that the ranks run on. */
 int tutti_hosts(tutti_comm_t comm);
-/* Returns the backend, such as "shm". The text is valid until comm is destroyed. Returns NULL if
- * comm is NULL. */
+/* Returns the backend, such as "shm", valid until comm is destroyed; NULL if comm is NULL. */
 const char* tutti_backend(tutti_comm_t comm);
 
 /* Collective. Makes one communicator for the ranks of each color, ordered by (key, rank). A rank
@@ -255,10 +248,9 @@ int tutti_shrink(tutti_comm_t comm, double seconds, tutti_comm_t* survivors);
 /* For results that the program waits for anyway, such as a loss. In shared memory nothing is
  * negotiated and no thread is woken: a small operation takes about a microsecond instead of some
  * five. In return, every rank must make these calls, whatever their kinds, in one order, as with
- * MPI. If the calls of the ranks differ in kind, name, count, dtype, op, root or rows, all ranks
- * get TUTTI_MISMATCH. All other calls without a `work` also wait, but are matched by name. `rows`
- * has one number per rank and is the same list on all ranks; NULL means equal parts.
- * Reduces in place. */
+ * MPI. Ranks whose calls differ in kind, name, count, dtype, op, root or rows all get
+ * TUTTI_MISMATCH. Other calls without a `work` also wait, but are matched by name. `rows`: one
+ * number per rank, the same list on all ranks; NULL: equal parts. This one reduces in place. */
 int tutti_allreduce_blocking(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor,
                              int op);
 /* Reduces out of place. The input is only read. */
@@ -290,11 +282,9 @@ int tutti_alltoall_blocking(tutti_comm_t comm, const char* name, const tutti_ten
 /* Returns when all ranks have called it. */
 int tutti_barrier_blocking(tutti_comm_t comm);
 /* Sends to one rank. The n-th of these sends from one rank to another matches the n-th of these
- * receives there, and both must have the same name. A send may block until the other rank
- * receives. */
+ * receives there, by the same name. A send may block until the other rank receives. */
 int tutti_send_blocking(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor, int to);
-/* Receives from rank `from`. The tensor must have the dtype and number of elements that are
- * sent. */
+/* Receives from rank `from`. The tensor must have the dtype and element count that are sent. */
 int tutti_recv_blocking(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor,
                         int from);
 /* Sends and receives at the same time, like MPI_Sendrecv. The two have their own names and share no
@@ -308,8 +298,7 @@ int tutti_sendrecv_blocking(tutti_comm_t comm, const char* send_name, const tutt
  * be NULL. The caller releases the result. NULL for bytes at root is an error on every rank. */
 int tutti_broadcast_bytes(tutti_comm_t comm, const char* name, const void* bytes, size_t size,
                           int root, tutti_bytes_t* result);
-/* Gathers the bytes of every rank on all ranks, one part per rank. The caller releases the
- * result. */
+/* Gathers all ranks' bytes on every rank, one part per rank. The caller releases the result. */
 int tutti_allgather_bytes(tutti_comm_t comm, const char* name, const void* bytes, size_t size,
                           tutti_bytes_t* result);
 /* Returns the number of parts, or 0 if bytes is NULL. */
@@ -323,8 +312,7 @@ void tutti_bytes_release(tutti_bytes_t bytes);
 /* --- matched by name --- */
 
 /* Looks a name up once, for loops over many small tensors. Shape and dtype are those of `like`,
- * whose data may be NULL. The handle belongs to the communicator and is valid as long as that. The
- * same name returns the same handle. */
+ * whose data may be NULL. The communicator owns the handle. A name always gives the same handle. */
 int tutti_declare(tutti_comm_t comm, const char* name, const tutti_tensor_t* like,
                   tutti_name_t* handle);
 /* Reduces in place. NULL for `options` means the mean. */
@@ -332,8 +320,7 @@ int tutti_allreduce_declared(tutti_comm_t comm, tutti_name_t handle, const tutti
                              const tutti_reduce_options_t* options, tutti_work_t* work);
 
 /* The following calls start all other kinds by a handle, with results in the caller's memory. The
- * input must have the declared shape. For kinds without rows only its number of elements must
- * match. */
+ * input must have the declared shape, or for kinds without rows the declared element count. */
 /* See tutti_allgather_into. */
 int tutti_allgather_declared(tutti_comm_t comm, tutti_name_t handle, const tutti_tensor_t* input,
                              const tutti_tensor_t* output, tutti_work_t* work);
@@ -375,8 +362,7 @@ int tutti_allreduce(tutti_comm_t comm, const char* name, const tutti_tensor_t* t
 int tutti_allreduce_with(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
                          const tutti_tensor_t* output, const tutti_reduce_options_t* options,
                          tutti_work_t* work);
-/* Reduces several tensors in place. No tensor is reduced before every one is ready on every
- * rank. */
+/* Reduces several tensors in place. None is reduced before every one is ready on every rank. */
 int tutti_grouped_allreduce(tutti_comm_t comm, const char* group, const char* const* names,
                             const tutti_tensor_t* tensors, size_t count,
                             const tutti_reduce_options_t* options, tutti_work_t* work);
@@ -396,8 +382,7 @@ int tutti_broadcast_with(tutti_comm_t comm, const char* name, const tutti_tensor
 int tutti_reduce(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
                  const tutti_tensor_t* output, int root, int op, tutti_work_t* work);
 
-/* Gathers the ranks' rows as the work's output 0. Its first extent is known when the work is
- * done. */
+/* Gathers the ranks' rows as output 0. Its first extent is known when the work is done. */
 int tutti_allgather(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
                     tutti_work_t* work);
 /* The same into the caller's memory, which must have as many rows as all inputs together. */
@@ -421,8 +406,7 @@ int tutti_gather(tutti_comm_t comm, const char* name, const tutti_tensor_t* inpu
  * means equal parts. */
 int tutti_scatter(tutti_comm_t comm, const char* name, const tutti_tensor_t* input, int root,
                   const int64_t* rows, tutti_work_t* work);
-/* Reduces rows; output 0 is this rank's share of them. `rows` has one number per rank; NULL means
- * equal parts. */
+/* Reduces rows; output 0 is this rank's share. `rows`: one number per rank; NULL: equal parts. */
 int tutti_reduce_scatter(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
                          const tutti_reduce_options_t* options, const int64_t* rows,
                          tutti_work_t* work);
@@ -435,8 +419,7 @@ int tutti_grouped_reduce_scatter_into(tutti_comm_t comm, const char* group,
                                       const char* const* names, const tutti_tensor_t* inputs,
                                       const tutti_tensor_t* outputs, size_t count,
                                       const tutti_reduce_options_t* options, tutti_work_t* work);
-/* Exchanges rows between all ranks. `splits` has the number of rows for each rank; NULL means equal
- * parts. */
+/* Exchanges rows between all ranks. `splits`: number of rows for each rank; NULL: equal parts. */
 int tutti_alltoall(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
                    const int64_t* splits, tutti_work_t* work);
 
@@ -468,9 +451,8 @@ int tutti_recv_any(tutti_comm_t comm, const char* name, const tutti_tensor_t* te
                    tutti_work_t* work);
 /* The work is done when all ranks have called this. */
 int tutti_barrier(tutti_comm_t comm, const char* name, tutti_work_t* work);
-/* Says that this rank has no more data: averages of the others then divide by the number of ranks
- * that have not joined. The work is done when all ranks have joined. Its output 0 is an i64 scalar,
- * the last rank to join. */
+/* Says that this rank has no more data: averages then divide by the number of ranks that have not
+ * joined. Done when all ranks have joined; output 0 is an i64 scalar, the last rank to join. */
 int tutti_join(tutti_comm_t comm, tutti_work_t* work);
 
 /* --- works --- */
@@ -507,21 +489,18 @@ void tutti_work_release(tutti_work_t work);
 int tutti_allocate(tutti_comm_t comm, int64_t bytes, tutti_region_t* region);
 /* Returns the memory's address, or NULL and an error text if region is NULL. */
 void* tutti_region_data(tutti_region_t region);
-/* Describes how another process, or a device's library, can map the memory. Set struct_size
- * first. */
+/* Describes how other processes, or a device's library, map the memory. Set struct_size first. */
 typedef struct tutti_region_handle {
-  size_t struct_size; /* as in the program's header */
-  /* who can map it; 0: nobody; 1: threads of this process; 2: processes with the descriptor */
-  int32_t kind;
+  size_t struct_size; /* sizeof(tutti_region_handle_t) */
+  int32_t kind;       /* 0: nobody can map it; 1: this process's threads; 2: descriptor holders */
   int32_t descriptor; /* borrowed from the region; -1: none */
-  uint64_t offset; /* kind 1: the address; kind 2: bytes from the begin of the descriptor's file */
-  uint64_t bytes;  /* number of bytes from the offset on */
+  uint64_t offset;    /* kind 1: the address; kind 2: bytes into the descriptor's file */
+  uint64_t bytes;     /* from the offset on */
 } tutti_region_handle_t;
 /* Fills as many fields as struct_size allows. */
 int tutti_region_export(tutti_region_t region, tutti_region_handle_t* handle);
-/* Frees the memory. A pending operation that uses it fails on this rank with
- * TUTTI_INVALID_ARGUMENT, and the memory stays until that operation is over. NULL is allowed. This
- * may be called after tutti_destroy(). */
+/* Frees the memory. A pending operation that uses it fails on this rank (TUTTI_INVALID_ARGUMENT),
+ * and the memory stays until that is over. NULL is allowed. It may come after tutti_destroy(). */
 void tutti_region_free(tutti_region_t region);
 
 /* --- arenas --- */
@@ -531,7 +510,7 @@ void tutti_region_free(tutti_region_t region);
  * directly in all ranks' arenas, and nothing is packed or copied. Start from TUTTI_ARRAY and set
  * the fields before `strides`; the others may keep their values. */
 typedef struct tutti_array {
-  size_t struct_size;                  /* as in the program's header */
+  size_t struct_size;                  /* sizeof(tutti_array_t) */
   const char* name;                    /* matched over the ranks; the text is copied */
   int32_t dtype;                       /* enum tutti_dtype */
   int32_t dimensions;                  /* 0 to TUTTI_MAX_DIMENSIONS */
@@ -547,9 +526,8 @@ typedef struct tutti_array {
 #define TUTTI_ARRAY \
   { sizeof(tutti_array_t), NULL, TUTTI_F32, 0, {0}, NULL, TUTTI_CPU, 0, 0, 0 }
 
-/* Creates an arena. Every rank makes the same arenas in the same order. Texts and numbers are
- * copied. The arrays begin as zeros. NULL for `options` means the mean. The arena must be destroyed
- * before its communicator. */
+/* Creates an arena of zeroed arrays; texts and numbers are copied. Every rank makes the same arenas
+ * in the same order. NULL for `options` means the mean. Destroy it before its communicator. */
 int tutti_arena_create(tutti_comm_t comm, const tutti_array_t* arrays, size_t count,
                        const tutti_reduce_options_t* options, tutti_arena_t* arena);
 /* Waits for the reductions under way and frees the arena. NULL is allowed. */
@@ -566,26 +544,22 @@ int tutti_arena_ready(tutti_arena_t arena, const char* name);
  * have may_be_left_out set, and the reduction must be a sum or an average. */
 int tutti_arena_leave_out(tutti_arena_t arena, const char* name);
 /* Waits until every array holds its result, and begins a new step. TUTTI_INVALID_ARGUMENT names an
- * array that was neither ready nor left out. The step is then still open, and the array can still
- * become ready. */
+ * array that was neither ready nor left out; it can still become ready. */
 int tutti_arena_wait(tutti_arena_t arena);
-/* The same for at most this many seconds. After them it returns TUTTI_TIMEOUT and sets *goes_on to
- * 1: the step is still open and may be waited for again. Otherwise *goes_on is 0. `goes_on` may be
- * NULL. */
+/* The same for at most this many seconds. After TUTTI_TIMEOUT *goes_on is 1, and the step may be
+ * waited for again. Otherwise *goes_on is 0. `goes_on` may be NULL. */
 int tutti_arena_wait_for(tutti_arena_t arena, double seconds, int* goes_on);
-/* Sets *used to 1 if any rank had a gradient for this array in the last step, and to 0 if all left
- * it out. */
+/* Sets *used to 1 if any rank had this array's gradient in the last step, and otherwise to 0. */
 int tutti_arena_used(tutti_arena_t arena, const char* name, int* used);
 
 /* --- statistics --- */
 
-/* Counts since the communicator was made. Set struct_size first. The library fills as many fields
- * as fit. */
+/* Counts since the communicator was made. Set struct_size first; the library fills what fits. */
 typedef struct tutti_statistics {
-  size_t struct_size;  /* as in the program's header */
-  uint64_t operations; /* works and blocking calls that are over */
-  uint64_t tensors; /* tensors of allreduces; each blocking call in shared memory counts as one */
-  uint64_t buckets; /* launched fused buckets and other replayed operations */
+  size_t struct_size;            /* sizeof(tutti_statistics_t) */
+  uint64_t operations;           /* works and blocking calls that are over */
+  uint64_t tensors;              /* of allreduces; a blocking call in shared memory counts as one */
+  uint64_t buckets;              /* launched fused buckets and other replayed operations */
   uint64_t replayed_buckets;     /* buckets of these that needed no negotiation */
   uint64_t vetoed_buckets;       /* replayed ones that were dropped and renegotiated */
   uint64_t data_messages;        /* sent by this rank, like the next three */
@@ -598,7 +572,7 @@ typedef struct tutti_statistics {
   double exposed_seconds;        /* part of wait_seconds in which data moved */
   double skew_seconds;           /* part of wait_seconds in which other ranks were missing */
   uint64_t plans_locked;         /* how often replay began */
-  uint64_t predicted_messages;   /* messages of the replayed buckets, as predicted by their plans */
+  uint64_t predicted_messages;   /* of the replayed buckets, as their plans predict */
   uint64_t predicted_bytes;      /* in the predicted messages */
   uint64_t negotiation_messages; /* sent by this rank: requests and responses alone */
   uint64_t caller_runs;          /* waits in which the caller drove the engine itself */
@@ -612,13 +586,11 @@ int tutti_get_statistics(tutti_comm_t comm, tutti_statistics_t* statistics);
  * numbers, and the full count of numbers into *count. */
 int tutti_get_bytes_to_peers(tutti_comm_t comm, uint64_t* bytes, size_t capacity, size_t* count);
 
-/* Starts a Chrome trace of the ranks' operations. Every rank must stop it; rank 0 then writes the
- * file. */
+/* Starts a Chrome trace of the operations. Every rank must stop it; rank 0 then writes the file. */
 int tutti_start_timeline(tutti_comm_t comm, const char* file);
 /* See tutti_start_timeline(). */
 int tutti_stop_timeline(tutti_comm_t comm);
-/* Adds a span of the program's own to the timeline, in seconds of CLOCK_MONOTONIC. Does nothing if
- * there is no timeline. */
+/* Adds a span to the timeline, in seconds of CLOCK_MONOTONIC. Does nothing without a timeline. */
 int tutti_timeline_span(tutti_comm_t comm, const char* name, double begin, double end);
 
 #ifdef __cplusplus
