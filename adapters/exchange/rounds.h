@@ -60,7 +60,7 @@ class Rounds {
     TensorView value;
     Tensor shared;    // the parameters that all ranks share; empty unless changes are exchanged
     Tensor momentum;  // the outer step's; empty if it has none
-    // the tensor that is sent and then holds the mean; empty if this is the value itself
+    // The tensor that is sent and then holds the mean. Empty if this is the value itself.
     Tensor sent;
   };
   int64_t steps() const { return steps_.as<int64_t>()[0]; }

@@ -13,7 +13,7 @@ namespace tutti::nn {
 
 struct LinearOptions {
   bool bias = true;
-  // standard deviation of normal initial weights; 0: uniform, as in He et al. 2015
+  // Standard deviation of normal initial weights. With 0 they are uniform, as in He et al. 2015.
   double deviation = 0;
 };
 /// Maps [batch, ..., inputs] to [batch, ..., outputs]. Parameters: weight [outputs, inputs], bias

@@ -116,7 +116,7 @@ class RmsProp : public BaseOptimizer {
 
 /// Describes the whole parameters to an optimizer that uses norms but has only parts of them.
 struct Wholes {
-  // of the whole parameters, in order; empty: the optimizer has whole ones
+  // Shapes of the whole parameters, in order. Empty if the optimizer has whole ones.
   std::vector<Shape> shapes;
   /// Adds up numbers in place over all ranks that have parts. Each of them makes the same call.
   std::function<void(std::span<double> sums)> add_up;

@@ -33,7 +33,7 @@ class Sequential {
   /// Returns a copy of a host tensor on the layers' device, made in the order of stream(). Use it
   /// for tensors that are needed more than once. On the CPU it returns the tensor itself.
   Tensor to_device(const Tensor& host) { return kernels_->upload(host); }
-  /// Goes back from the loss. Adds to every gradient and announces each as soon as it is final.
+  /// Runs backward from the loss. Adds to every gradient and announces each as soon as it is final.
   void backward(const Loss& loss);
   /// The same for loss.sum() / divisor, if the ranks' losses are added up.
   void backward(const Loss& loss, double divisor);

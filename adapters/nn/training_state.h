@@ -87,8 +87,7 @@ class TrainingState {
 
   Communicator& comm_;
   Sequential& model_;
-  std::function<std::vector<PlacedTensor>()>
-      trained_;  // the optimizer's tensors, parameters included
+  std::function<std::vector<PlacedTensor>()> trained_;  // the optimizer's, with parameters
   std::vector<std::function<std::vector<PlacedTensor>()>> more_;
   std::vector<std::function<void(Words&)>> say_;
   std::vector<std::function<void(const Words&)>> check_;    // before anything is changed

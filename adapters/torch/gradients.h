@@ -63,7 +63,7 @@ class Gradients {
   struct Slot {
     std::string name;
     ::at::Tensor parameter;
-    // a view of the arena; of a sparse parameter the gradient that is being sent
+    // A view of the arena, or, for a sparse parameter, the gradient that is being sent.
     ::at::Tensor gradient;
     std::optional<SparseRows> rows;  // of a sparse parameter
     decltype(::torch::autograd::impl::grad_accumulator(std::declval<::at::Tensor>())) accumulator;

@@ -3,7 +3,6 @@
 Operations are matched by name over all ranks, and ranks may submit them in any order. The arrays of
 a call belong to the operation until its Work is done. The Work keeps them alive, and an object that
 exports a buffer cannot be resized meanwhile.
-
 """
 
 import types
@@ -81,8 +80,7 @@ class Memory:
 @final
 class Tensor:
     """A result in the library's memory. It exports DLPack and a writable buffer: numpy.asarray(t),
-    torch.from_dlpack(t). For bf16 it exports no buffer, because Python's buffers do not support it.
-    """
+    torch.from_dlpack(t). For bf16, which Python's buffers do not support, it exports only DLPack."""
 
     pointer: int
     shape: tuple[int, ...]
@@ -189,8 +187,8 @@ class Communicator:
         """Leaves the communicator; pending operations fail with ClosedError. It may be called
         twice, and by any thread. `error` is the reason for which the program closes. The other
         ranks' errors contain it (one line, of which 400 bytes are used), and tutti-run names this
-        rank as the first that failed. A `with` statement that an exception leaves passes that
-        exception by itself. So does the end of a program by an exception other than SystemExit."""
+        rank as the first that failed. If an exception leaves a `with` statement, it is
+        passed as `error`. So is an exception that ends the program, except SystemExit."""
     def abort(self, error: BaseException | str | None = None) -> None:
         """close() under its name in torch.distributed. The other ranks learn that this one left,
         and threads that wait here get ClosedError."""
@@ -224,7 +222,7 @@ class Communicator:
         wire: Wire | None = None,
         priority: int = 0,
     ) -> Work:
-        """Reduces in place, or into `output`, which must have the same shape and dtype."""
+        """Reduces in place, or into `output`, which has the same shape and dtype."""
     def grouped_allreduce(
         self,
         group: str,
@@ -328,8 +326,7 @@ class Communicator:
         """Says that this rank has no more data: averages then divide by the number of ranks that
         have not joined. result() is the last rank to join, an int."""
     def declare(self, name: str, like: Array) -> Declared:
-        """Looks a name up once. All kinds take it instead of the name, in place or with an output.
-        """
+        """Looks a name up once. All kinds take it instead of the name, in place or with output."""
 
     # --- blocking: every rank makes these in one order; in shared memory nothing is negotiated ---
 
@@ -393,8 +390,7 @@ class Communicator:
         output: Array,
         source: int,
     ) -> None:
-        """Sends and receives at the same time, so that ranks in a ring do not wait for each other.
-        """
+        """Sends and receives at the same time, so that ranks in a ring do not block each other."""
     def barrier_blocking(self) -> None: ...
 
     # --- objects, blocking, matched by name: by pickle, so from ranks that you trust ---
@@ -427,8 +423,8 @@ class Communicator:
 
     def allocate(self, bytes: int) -> Tensor:
         """Allocates zeroed u8 memory. If the backend shares memory, all ranks of this host can
-        access it, and collectives read and write it directly. It exists as long as an array in it.
-        """
+        access it, and collectives read and write it directly. It exists as long as an array in
+        it."""
 
     # --- arenas ---
 

@@ -159,8 +159,7 @@ def _check_place(comm: tutti.Communicator, full: str, devices: Iterable[Any]) ->
 
 
 def _memory(array: numpy.ndarray[Any, Any]) -> tutti.Memory:
-    """Returns the array's memory. This also works for bf16, which Python's buffers do not support.
-    """
+    """Returns the array's memory. This also works for bf16, which Python's buffers lack."""
     return tutti.Memory(array.ctypes.data, array.shape, _WORDS[array.dtype.name], owner=array)
 
 

@@ -9,7 +9,6 @@ makes torch.distributed, DistributedDataParallel and all that uses them run over
     import tutti.torch as hvd
 
 is Horovod's API for PyTorch, name by name. See docs/pytorch.md.
-
 """
 
 from . import _version  # noqa: F401  first: it says if torch is too old

@@ -13,8 +13,7 @@ from tutti import _native  # type: ignore[attr-defined]
 
 def owned(kind: str, number: int, what: str) -> str:
     """Returns the name of an operation of a model or an optimizer. Two of them may have parameters
-    of the same name that are pending together, so each has a number, which is equal on all ranks.
-    """
+    of the same name that are pending together, so each has a number, equal on all ranks."""
     return f"{kind} {number}/{what}"
 
 

@@ -269,7 +269,7 @@ class Collectives:
     def allgather_coalesced(
         self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None
     ) -> Work:
-        """Gathers such that outputs[rank][index] is inputs[index] of that rank."""
+        """Gathers several tensors: outputs[rank][index] is inputs[index] of that rank."""
         pairs = [
             ([[row[index] for row in outputs if index < len(row)]], [tensor])
             for index, tensor in enumerate(inputs)

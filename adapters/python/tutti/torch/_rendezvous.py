@@ -43,8 +43,7 @@ def _meet(
 def _own_address() -> str:
     """Returns the address of this host by which others reach it. The first choice is the address on
     the route to the launcher's store, if that is on another host. The second is the address of the
-    host's name, which on Debian often is 127.0.1.1. The last is the address on the default route.
-    """
+    host's name, which on Debian often is 127.0.1.1. The last is that of the default route."""
     launcher = urlparse(os.environ.get("TUTTI_STORE", ""))
     name = socket.gethostname()
     found = []

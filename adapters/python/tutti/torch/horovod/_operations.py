@@ -197,8 +197,7 @@ def grouped_allreduce_async(
     op: Optional[int] = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:  # fmt: skip
-    """Reduces all tensors or none, under one handle. synchronize() returns a list of new tensors.
-    """
+    """Reduces all tensors or none, under one handle. synchronize() returns new tensors."""
     tensors = list(tensors)
     if not tensors:
         return handle_of([], list)
@@ -257,8 +256,7 @@ def sparse_allreduce_async(
 def allgather_async(
     tensor: Tensor, name: Optional[str] = None, process_set: ProcessSet = global_process_set
 ) -> int:
-    """Gathers tensors one after another along the first dimension, in which the ranks may differ.
-    """
+    """Gathers tensors one after another along the first dimension, where the ranks may differ."""
     with _call("allgather", name, process_set) as (comm, full):
         tensor = rows_of("allgather", tensor)
         work = guarded(lambda: comm.allgather(full, memory_of_rows(tensor)))

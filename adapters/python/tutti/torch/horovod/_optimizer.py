@@ -188,8 +188,7 @@ class _Distributed(_Wrapped):
         return gradient, None
 
     def _nothing(self, parameter: Any) -> Tensor:
-        """Returns the gradient of a parameter that was not used. It is sparse if the last one was.
-        """
+        """Returns the gradient of a parameter that was not used. It is sparse if its last was."""
         dimensions = self._sparse.get(parameter)
         zeros = torch.zeros_like(parameter)
         return zeros if dimensions is None else _to_sparse(zeros, dimensions)
@@ -338,8 +337,7 @@ class _Watched:
 
 
 class _DistributedByAdasum(_Wrapped):
-    """Each rank steps with its own gradients, and the ranks combine the changes of the parameters.
-    """
+    """Each rank steps with its own gradients. The ranks combine the changes of parameters."""
 
     def _begin(self, settings: _Settings, passes: int, groups: Any) -> None:
         self._exchange = settings
