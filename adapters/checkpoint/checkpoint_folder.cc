@@ -391,7 +391,7 @@ std::vector<int64_t> CheckpointFolder::steps() const {
   return found;
 }
 
-// Removes old checkpoints. They are first renamed to drafts, so that nobody sees half of one.
+// Removes old checkpoints. They are first renamed to drafts, so that no reader sees half of one.
 void CheckpointFolder::remove_old() const {
   const auto all = steps();
   for (size_t i = 0; i + static_cast<size_t>(options_.keep) < all.size(); ++i)
@@ -400,7 +400,7 @@ void CheckpointFolder::remove_old() const {
 }
 
 // Requires the folder's lock. Gives a checkpoint that a job left between two renames its name back.
-// A checkpoint that was replaced becomes a draft by one rename, so that nobody sees half of it.
+// A checkpoint that was replaced becomes a draft by one rename, so that no reader sees half of it.
 void CheckpointFolder::settle_replaced() const {
   remove_drafts();
   for (const int64_t step : steps()) {

@@ -90,7 +90,7 @@ std::vector<std::byte> read_own(PartFiles& files, const CheckpointEntry& entry,
 
 }  // namespace
 
-// As the files hold it.
+// Returns the shape as the files store it.
 Shape stored_shape(const Placement& placement) {
   return placement.held == Held::own ? shape_of_all(placement.shape, placement.axis_size)
                                      : placement.shape;

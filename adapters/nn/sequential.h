@@ -14,7 +14,7 @@ class Loss;
 class TrainingState;
 
 /// Layers one after another, each under a name that becomes the prefix of its parameters' names
-/// ("conv1.weight"). Equal seeds give equal parameters on every machine. One thread.
+/// ("conv1.weight"). Equal seeds give equal parameters on every machine. One thread uses it.
 class Sequential {
  public:
   /// `threads` is the number of threads of the CPU's kernels. On a device the parameters, their

@@ -27,13 +27,13 @@ Tensor copy_of(const Pass& pass, const Tensor& tensor);
 struct Context {
   std::vector<Tensor> kept;    // the layer's own
   std::vector<Context> inner;  // of the layers within it, in their order
-  /// Of a layer within another layer, from the backward pass for the input to the one for the
+  /// A layer within another layer keeps it from the backward pass for the input to the one for the
   /// weights.
   Tensor output_gradient;
 };
 
-/// Which gradients a backward pass computes. Pipelines ask for the input's first, because another
-/// rank waits for it, and later for those of the weights.
+/// Selects the gradients that a backward pass computes. Pipelines ask for the input's gradient
+/// first, because another rank waits for it, and later for those of the weights.
 struct Wanted {
   bool input = true;
   bool weights = true;

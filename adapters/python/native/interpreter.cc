@@ -1,4 +1,4 @@
-// How the library's threads work together with Python: which threads may enter the interpreter,
+// The interaction of the library's threads with Python: which threads may enter the interpreter,
 // which thread handles signals, and how a failure becomes an exception.
 
 #include <algorithm>

@@ -17,7 +17,7 @@ struct DTypeRow {
   uint8_t dlpack;  // DLDataTypeCode
 };
 
-// In the order of enum tutti_dtype.
+// The rows are in the order of enum tutti_dtype.
 constexpr std::array<DTypeRow, 14> kDTypes = {{{"f64", 8, kDLFloat},
                                                {"f32", 4, kDLFloat},
                                                {"f16", 2, kDLFloat},

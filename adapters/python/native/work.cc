@@ -168,7 +168,8 @@ PyObject* add_done_callback(PyObject* self, PyObject* function) {
   Py_RETURN_NONE;
 }
 
-// --- a Work that nobody has any more -------------------------------------------------------------
+// --- a Work without an owner ---------------------------------------------------------------------
+// ----------------------------------------------------------------------
 
 // The operation still uses the arrays. They are released when it is done.
 void end_orphan(void* context, int status) {

@@ -80,7 +80,7 @@ class Memory:
 @final
 class Tensor:
     """A result in the library's memory. It exports DLPack and a writable buffer: numpy.asarray(t),
-    torch.from_dlpack(t). For bf16, which Python's buffers do not support, it exports only DLPack."""
+    torch.from_dlpack(t). For bf16, which Python's buffers lack, it exports only DLPack."""
 
     pointer: int
     shape: tuple[int, ...]
