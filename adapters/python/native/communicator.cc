@@ -43,7 +43,7 @@ PyObject* made_by(Make&& make) {
   return make_comm(*made);
 }
 
-// --- life ----------------------------------------------------------------------------------------
+// --- creation and closing ------------------------------------------------------------------------
 
 // create(settings, store, rank, size, is_thread)
 PyObject* create(PyObject*, PyObject* arguments) {
@@ -157,7 +157,7 @@ PyObject* barrier_blocking(PyObject* self, PyObject*) {
   return check(status) && PyErr_CheckSignals() == 0 ? Py_NewRef(Py_None) : nullptr;
 }
 
-// --- what it is and does -------------------------------------------------------------------------
+// --- properties, statistics and timeline ---------------------------------------------------------
 
 PyObject* numbers(PyObject* self, PyObject*) {
   const auto comm = comm_of(self);

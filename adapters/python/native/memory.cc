@@ -168,7 +168,7 @@ std::string describe(const tutti_tensor_t& tensor) {
          join({tensor.shape, tensor.shape + tensor.dimensions}) + "]";
 }
 
-// --- what was given ------------------------------------------------------------------------------
+// --- the program's arrays ------------------------------------------------------------------------
 
 Given& Given::operator=(Given&& other) noexcept {
   std::swap(tensor, other.tensor);

@@ -108,7 +108,7 @@ Py_ssize_t length(PyObject* self) {
   return -1;
 }
 
-// --- what a Tensor exports -----------------------------------------------------------------------
+// --- exports of a Tensor -------------------------------------------------------------------------
 
 int get_buffer(PyObject* self, Py_buffer* buffer, int flags) {
   static const char* formats[] = {"d", "f", "e", nullptr, "b", "h", "i",

@@ -169,7 +169,6 @@ PyObject* add_done_callback(PyObject* self, PyObject* function) {
 }
 
 // --- a Work without an owner ---------------------------------------------------------------------
-// ----------------------------------------------------------------------
 
 // The operation still uses the arrays. They are released when it is done.
 void end_orphan(void* context, int status) {

@@ -419,7 +419,7 @@ class Communicator:
         """Makes a communicator of the survivors after a loss, in their old order. This one can then
         only be closed."""
 
-    # --- memory of the library's ---
+    # --- the library's memory ---
 
     def allocate(self, bytes: int) -> Tensor:
         """Allocates zeroed u8 memory. If the backend shares memory, all ranks of this host can
@@ -440,7 +440,7 @@ class Communicator:
     ) -> Arena:
         """Makes an arena. Every rank makes the same arenas in the same order."""
 
-    # --- what it does ---
+    # --- statistics and timeline ---
 
     def statistics(self) -> Statistics: ...
     def start_timeline(self, file: str) -> None: ...

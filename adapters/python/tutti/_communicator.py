@@ -374,7 +374,7 @@ class Communicator:
     def scatter_object(self, name, values, root=0, *, pickler=pickle):
         return _objects.scatter_object(self, name, values, root, pickler)
 
-    # --- other groups, arenas, what it does ------------------------------------------------------
+    # --- other groups, arenas, statistics and timeline --------------------------------------------
 
     def split(self, color, key=0):
         native = self._native.split(color, key)

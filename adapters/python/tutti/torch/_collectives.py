@@ -226,7 +226,7 @@ class Collectives:
             back,
         )
 
-    # --- moves ---
+    # --- data movement ---
 
     @_call
     def broadcast(self, name: str, tensors: Any, opts: Any = 0) -> Work:
@@ -398,7 +398,7 @@ class Collectives:
     all_to_all_single = alltoall_base
     gather_into_tensor = gather_single
 
-    # --- inside ---
+    # --- internals ---
 
     def _one_a_rank(self, call: str, tensors: Sequence[Tensor], *, filled: bool) -> Parts:
         if len(tensors) != self._extent:

@@ -204,7 +204,7 @@ class _Reducer:
                     return False
         return True
 
-    # --- inside ---
+    # --- internals ---
 
     def _own(self, what: str) -> str:
         return owned("model", self._number, what)

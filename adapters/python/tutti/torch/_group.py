@@ -106,7 +106,7 @@ class Group(Collectives, PointToPoint, _Base):  # type: ignore[misc]
             self._models += 1
             return self._models - 1
 
-    # --- what c10d asks ---
+    # --- called by c10d ---
 
     def rank(self) -> int:
         return self._place
@@ -230,7 +230,7 @@ class Group(Collectives, PointToPoint, _Base):  # type: ignore[misc]
             )
         return _default_group, ()
 
-    # --- the end ---
+    # --- closing ---
 
     def close(self, error: Optional[BaseException] = None) -> None:
         """May be called twice, and by any thread. `error`: see tutti.Communicator.close()."""

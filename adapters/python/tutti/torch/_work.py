@@ -154,7 +154,7 @@ class Work(c10d.Work):
         if _must_be_kept:
             _keep(self)
 
-    # --- what c10d calls ---
+    # --- called by c10d ---
 
     def wait(self, timeout: Any = _NO_TIMEOUT) -> bool:
         if not self._is_over:
@@ -230,7 +230,7 @@ class Work(c10d.Work):
     isSuccess = is_success
     getFuture = get_future
 
-    # --- inside ---
+    # --- internals ---
 
     def _wait_a_moment(self) -> None:
         try:

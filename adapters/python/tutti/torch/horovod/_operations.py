@@ -250,7 +250,7 @@ def sparse_allreduce_async(
     return lambda: synchronize(handle)  # type: ignore[no-any-return]
 
 
-# --- what moves ---
+# --- data movement ---
 
 
 def allgather_async(
@@ -396,7 +396,7 @@ def grouped_reducescatter_async(
     return handle_of([work for work, _ in begun], lambda: [finish() for _, finish in begun])
 
 
-# --- what has no tensor ---
+# --- operations without a tensor ---
 
 
 def join(device: int = -1) -> int:

@@ -360,7 +360,7 @@ def guarded(call: Callable[[], T]) -> T:
         raise HorovodInternalError(str(error)) from error
 
 
-# --- what was built: scripts ask before they choose ---
+# --- what was built; scripts ask for it ---
 
 
 def mpi_threads_supported() -> bool:
