@@ -10,8 +10,8 @@ namespace tutti::nn {
 
 namespace {
 
-// f32 zeros beside a parameter, in memory of its device that belongs to its stream: a step may
-// still be on its way there when the optimizer ends.
+// Returns f32 zeros on the parameter's device. The memory belongs to the parameter's stream,
+// because a step may still be running there when the optimizer is destroyed.
 Tensor zeros_beside(const Tensor& value) {
   const Tensor zeros(value.shape(), DataType::f32);
   if (value.device().kind == DeviceKind::cpu) return zeros;

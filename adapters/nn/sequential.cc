@@ -14,7 +14,7 @@ Sequential& Sequential::add(std::string name, std::unique_ptr<Layer> layer) {
   layers_->add(name, std::move(layer));
   layers_->last().attach(name);
   layers_->last().initialize(seed_);
-  // Numbers are drawn on the host, the same for every device.
+  // Initial values are drawn on the host, so they are the same for every device.
   for (auto* parameter : layers_->last().parameters()) {
     if (parameter->value.device() == device()) continue;
     parameter->value = kernels_->upload(parameter->value);

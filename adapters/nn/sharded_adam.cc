@@ -28,7 +28,8 @@ std::vector<std::string> names_of(const std::vector<GradientArena::Array>& array
   return names;
 }
 
-// Each element is this rank's or zero; of the ranks that have it all have the same.
+// Makes the tensor whole on all ranks. Before, each element is this rank's value or zero; ranks
+// that have the same element have the same value.
 void take_from_owners(Communicator& communicator, const Tensor& tensor, const std::string& name) {
   const auto least = tensor.clone();
   auto highest =
@@ -135,7 +136,8 @@ void ShardedAdam::restore(const std::vector<NamedState>& state) {
   finds_share_ = true;
 }
 
-// What others update stays as it was restored, and would be taken for theirs.
+// Zeroes the moments that other ranks update. They still have the restored values, which state()
+// would mistake for the owners' values.
 void ShardedAdam::forget_others_shares() {
   std::sort(share_.begin(), share_.end(),
             [](const auto& one, const auto& other) { return one.begin < other.begin; });

@@ -17,7 +17,7 @@ namespace tutti::nn {
 
 namespace {
 
-constexpr size_t kSecondsAt = 4;  // in the lane
+constexpr size_t kSecondsAt = 4;  // index in lane_
 
 void check(const StepOptions& options) {
   const auto& s = options.loss_scale;
@@ -55,7 +55,7 @@ StepAgreement::StepAgreement(Communicator& comm, const StepOptions& options)
   check(options);
   state_.as<double>()[0] = options.loss_scale.first;
   if (!options.shares.follow_speed) return;
-  // The largest number of samples and, as the largest of what is below zero, the least.
+  // The first maximum is the largest number of samples, and the second is minus the smallest.
   std::vector<int64_t> ends{options.shares.samples, -options.shares.samples};
   comm.allreduce_blocking("step agreement shares", ends, ReduceOp::max);
   if (ends[0] != -ends[1])
@@ -176,7 +176,7 @@ void StepAgreement::settle(bool is_skipped) {
     in_a_row = 0;
     if (++clean < static_cast<double>(options.clean)) return;
     clean = 0;
-    // Larger ones would make the scaled loss itself infinite.
+    // A larger scale would make the scaled loss itself infinite.
     if (options.first > options.least) scale = std::min(scale * options.growth, 0x1p100);
     return;
   }
