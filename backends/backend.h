@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tutti/backends/channel.h"
@@ -13,9 +14,10 @@
 #include "tutti/base/cpp20.h"
 #include "tutti/base/deadline.h"
 #include "tutti/base/log.h"
-#include "tutti/collectives/chooser.h"
+#include "tutti/collectives/collective.h"
 #include "tutti/collectives/executor.h"
 #include "tutti/collectives/region.h"
+#include "tutti/collectives/thresholds.h"
 #include "tutti/tensor/device.h"
 
 namespace tutti {

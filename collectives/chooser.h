@@ -12,12 +12,6 @@
 
 namespace tutti {
 
-enum class Determinism : uint8_t {
-  fastest,    // the same bits on all ranks
-  run,        // and from run to run: choices depend on nothing that varies
-  rank_order  // and over backends, modes, bucket layouts and arrival orders
-};
-
 /// What the choice of an algorithm depends on.
 struct Question {
   CollectiveKind kind = CollectiveKind::allreduce;

@@ -74,6 +74,21 @@ struct Collective {
   int64_t longest = -1;
 };
 
+/// Which bits of a result must be equal.
+enum class Determinism : uint8_t {
+  fastest,    // the same bits on all ranks
+  run,        // and from run to run: choices depend on nothing that varies
+  rank_order  // and over backends, modes, bucket layouts and arrival orders
+};
+
+/// Elements [begin, begin + count).
+struct Range {
+  int64_t begin = 0;                              // first element
+  int64_t count = 0;                              // of elements
+  int64_t end() const { return begin + count; }   // one past the last
+  bool operator==(const Range&) const = default;  // of both
+};
+
 /// How the sums of a collective may travel before they are its result.
 enum class Sums : uint8_t {
   plain,    // they travel in its type

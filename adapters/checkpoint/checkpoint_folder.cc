@@ -13,6 +13,7 @@
 #include <system_error>
 
 #include "tutti/adapters/checkpoint/durable_file.h"
+#include "tutti/adapters/checkpoint/manifest.h"
 #include "tutti/adapters/checkpoint/part_reader.h"
 #include "tutti/adapters/checkpoint/stored.h"
 #include "tutti/base/error.h"
@@ -90,6 +91,20 @@ bool is_draft(const std::string& name) {
 }
 
 }  // namespace
+
+struct CheckpointFolder::Saving {
+  // Some elements of a tensor that this rank will write.
+  struct Piece {
+    FilePart part;
+    TensorView here;
+  };
+  int64_t step = 0;
+  std::map<std::string, std::string> words;
+  std::vector<PlacedTensor> tensors;  // only names, placements and types are used after a snapshot
+  std::vector<Piece> pieces;
+  std::string plan;            // that of the other ranks, too
+  std::exception_ptr refused;  // why this rank has none
+};
 
 // What rank 0 has while a checkpoint is written; gone with it, unless it has got its name.
 struct CheckpointFolder::Draft {
@@ -224,7 +239,7 @@ CheckpointFolder::Saving CheckpointFolder::prepare(
 // Puts copies in this rank's own memory in the place of pieces: of all, or of what a device holds.
 // Where that fails the other ranks hear of it from agree_on_plan().
 void CheckpointFolder::take_snapshot(Saving& saving, bool of_all) try {
-  const auto is_copied = [&](const Piece& piece) {
+  const auto is_copied = [&](const Saving::Piece& piece) {
     return of_all || piece.here.device().kind != DeviceKind::cpu;
   };
   int64_t bytes = 0;

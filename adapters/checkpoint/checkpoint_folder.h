@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -11,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "tutti/adapters/checkpoint/manifest.h"
 #include "tutti/adapters/sharded/placed_tensor.h"
 #include "tutti/base/deadline.h"
 #include "tutti/core/communicator.h"
@@ -92,20 +92,7 @@ class CheckpointFolder {
   std::vector<int64_t> steps() const;
 
  private:
-  // Some elements of a tensor that this rank will write.
-  struct Piece {
-    FilePart part;
-    TensorView here;
-  };
-  struct Saving {
-    int64_t step = 0;
-    std::map<std::string, std::string> words;
-    std::vector<PlacedTensor>
-        tensors;  // only names, placements and types are used after a snapshot
-    std::vector<Piece> pieces;
-    std::string plan;            // that of the other ranks, too
-    std::exception_ptr refused;  // why this rank has none
-  };
+  struct Saving;
   struct Draft;
   using Texts = std::vector<std::string>;
 

@@ -9,7 +9,13 @@
 #include <vector>
 
 #include "tutti/adapters/nn/parameter.h"
-#include "tutti/kernels/layers/step_kernels.h"
+
+namespace tutti {
+class KeptStepKernels;  // kernels/layers/step_kernels.h
+class StepKernels;
+enum class StepKind : int32_t;
+struct StepFactors;
+}  // namespace tutti
 
 namespace tutti::nn {
 
@@ -36,9 +42,7 @@ class BaseOptimizer {
   bool is_on_device() const;
   /// A step by kernels of the parameters' device, whose state begins at these indices.
   void device_step(StepKind kind, const StepFactors& factors, std::optional<size_t> first,
-                   std::optional<size_t> second) {
-    device_steps(first, second).step(kind, factors);
-  }
+                   std::optional<size_t> second);
   /// The kernels themselves. `is_adapted`: of each parameter, for steps that ask; empty: all are.
   StepKernels& device_steps(std::optional<size_t> first, std::optional<size_t> second,
                             const std::vector<bool>& is_adapted = {});
@@ -51,7 +55,7 @@ class BaseOptimizer {
   double learning_rate_;
 
  private:
-  KeptStepKernels device_steps_;
+  std::shared_ptr<KeptStepKernels> device_steps_;
 };
 
 struct SgdOptions {

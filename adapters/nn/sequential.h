@@ -21,17 +21,19 @@ class Sequential {
   /// there, on one stream, and inputs from the host are copied there. Throws
   /// Error(invalid_argument) below one thread, Error(unavailable) as make_layer_kernels().
   explicit Sequential(uint64_t seed = 1, int threads = 1, Device device = {});
+  ~Sequential();
+  Sequential(Sequential&&) noexcept;
 
   /// Adds a layer at the end. Throws Error(invalid_argument) for a name given twice.
   Sequential& add(std::string name, std::unique_ptr<Layer> layer);
 
   /// Of one batch at a time: backward() is that of the last forward().
   Tensor forward(const Tensor& input) { return forward(input, context_); }
-  Device device() const { return kernels_->device(); }     // where the layers are computed
-  StreamRef stream() const { return kernels_->stream(); }  // null on the CPU
+  Device device() const;     // where the layers are computed
+  StreamRef stream() const;  // null on the CPU
   /// A copy of a tensor of the host's where the layers are computed, in order of stream(), for what
   /// is used more than once; on the CPU the tensor itself.
-  Tensor to_device(const Tensor& host) { return kernels_->upload(host); }
+  Tensor to_device(const Tensor& host);
   /// From the loss back: adds to every gradient and announces each as soon as it is final.
   void backward(const Loss& loss);
   /// The same of loss.sum() / divisor, where the ranks' losses add up.

@@ -1,16 +1,21 @@
 #pragma once
 
+#include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "tutti/adapters/nn/optimizers.h"
 #include "tutti/adapters/sharded/placement.h"
 #include "tutti/core/arena.h"
-#include "tutti/kernels/layers/optimizer_steps.h"
+
+namespace tutti {
+struct AdamSettings;  // kernels/layers/optimizer_steps.h
+}
 
 namespace tutti::nn {
 
@@ -26,6 +31,7 @@ class ShardedAdam {
   /// Error(invalid_argument) for an array that is not f32.
   ShardedAdam(Communicator& communicator, std::vector<Array> arrays, const AdamOptions& options,
               bool decoupled = false);
+  ~ShardedAdam();
 
   /// Zeroed at birth; fill it on one rank and broadcast().
   std::span<float> value(std::string_view name) const;
@@ -37,7 +43,7 @@ class ShardedAdam {
   void ready(std::string_view name) { arena_.ready(name); }
   /// Returns when all parameters are new on this rank. Throws as GradientArena::wait does.
   void step();
-  int64_t steps() const { return settings_.step - 1; }
+  int64_t steps() const;
   /// Everything but the values, whole, equal on all ranks: "first_moment.NAME" and
   /// "second_moment.NAME" of every array, and "steps", i64; copies, for checkpoints. Collective,
   /// between steps.
@@ -48,7 +54,7 @@ class ShardedAdam {
   /// changed.
   void restore(const std::vector<NamedState>& state);
   /// Between steps.
-  void set_learning_rate(double learning_rate) { settings_.learning_rate = learning_rate; }
+  void set_learning_rate(double learning_rate);
 
  private:
   static void apply(void* self, int64_t offset, int64_t count, const std::byte* reduced);
@@ -62,7 +68,7 @@ class ShardedAdam {
   float* moments_of(const Moments& moments, const std::string& name) const;
   void forget_others_shares();
 
-  AdamSettings settings_;
+  std::unique_ptr<AdamSettings> settings_;
   Communicator& communicator_;
   std::vector<std::string> names_;
   Moments first_, second_;

@@ -12,6 +12,7 @@
 #include "tutti/backends/network/asio.h"
 #include "tutti/backends/plugins.h"
 #include "tutti/base/process/limits.h"
+#include "tutti/collectives/chooser.h"
 #include "tutti/core/launch/meeting.h"
 #include "tutti/core/life/rounds.h"
 #include "tutti/core/life/served_store.h"

@@ -9,7 +9,7 @@
 
 #include "tutti/backends/store.h"
 #include "tutti/base/log.h"
-#include "tutti/collectives/chooser.h"
+#include "tutti/collectives/collective.h"
 
 namespace tutti {
 

@@ -19,6 +19,7 @@
 #include "tutti/backends/plugins.h"
 #include "tutti/base/descriptor.h"
 #include "tutti/base/error.h"
+#include "tutti/collectives/chooser.h"
 #include "tutti/core/communicator.h"
 #include "tutti/kernels/reduce.h"
 
