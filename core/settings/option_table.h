@@ -3,6 +3,7 @@
 #include <string>
 #include <string_view>
 
+#include "tutti/backends/backend.h"
 #include "tutti/core/launch/launch.h"
 #include "tutti/core/settings/options.h"
 
@@ -15,6 +16,13 @@ void read_settings(const Environment& environment, Options& options,
 
 /// The same for those fields that are not set.
 void fill_settings(const Environment& environment, Options& options);
+
+/// The values that backends get, by Context::setting().
+Settings backend_settings(const Options& options);
+
+/// The settings that all ranks must have alike, because they change what ranks send:
+/// "TUTTI_BACKEND=auto TUTTI_ALGORITHMS= ...".
+std::string agreed_settings(const Options& options);
 
 /// Whether the field of this variable differs from its default or has an entry in `sources`.
 bool is_set(const Options& options, std::string_view variable);
