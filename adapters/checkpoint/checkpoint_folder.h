@@ -41,9 +41,9 @@ struct CheckpointStatistics {
 
 /// What a checkpoint holds beside tensors.
 struct LoadedCheckpoint {
-  int64_t step = 0;
-  int members = 0;  // ranks that wrote it; 1 for a single file
-  std::map<std::string, std::string> words;
+  int64_t step = 0;                          // that it was saved as
+  int members = 0;                           // ranks that wrote it; 1 for a single file
+  std::map<std::string, std::string> words;  // that save() was given
 };
 
 /// Checkpoints of a job in a folder that all its ranks see: "step-12" holds one safetensors file a
@@ -86,7 +86,7 @@ class CheckpointFolder {
   std::optional<LoadedCheckpoint> load(const std::vector<PlacedTensor>& tensors,
                                        const LoadOptions& options = {});
 
-  CheckpointStatistics statistics() const { return statistics_; }
+  CheckpointStatistics statistics() const { return statistics_; }  // so far
 
   /// Of the whole checkpoints there are, ascending, as this rank sees the folder.
   std::vector<int64_t> steps() const;

@@ -32,6 +32,6 @@ ExchangePolicy elastic_averaging(double pull = 0.1, int every = 1);
 /// Adasum of the gradients of each step, or of the changes of `every` steps: A, or A / every, and
 /// 8 n (n + 1) / 2 bytes of inner products a parameter (adasum.h).
 ExchangePolicy adasum_of_gradients();
-ExchangePolicy adasum_of_changes(int every = 1);
+ExchangePolicy adasum_of_changes(int every = 1);  // see adasum_of_gradients()
 
 }  // namespace tutti

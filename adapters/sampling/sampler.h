@@ -19,7 +19,7 @@ void require_sample_order(const char* who, int64_t order, bool is_within_an_epoc
 
 /// In which order samples are taken; equal on all ranks.
 struct SamplerOptions {
-  uint64_t seed = 1;
+  uint64_t seed = 1;    // of the shuffles
   bool shuffle = true;  // anew in each epoch; otherwise 0, 1, 2...
 };
 

@@ -17,7 +17,7 @@ struct ShareOptions {
 /// This rank's part of a step's samples.
 struct StepShare {
   int64_t first = 0;  // where it begins in the joined batch of all ranks
-  int64_t count = 0;
+  int64_t count = 0;  // how many samples
 };
 
 /// Deals every step's samples to ranks of different speed, so that they end at the same time: by
@@ -34,7 +34,7 @@ class SpeedShares {
   SpeedShares(int size, const ShareOptions& options);
 
   const std::vector<int64_t>& counts() const { return counts_; }  // by rank
-  StepShare of(int rank) const;
+  StepShare of(int rank) const;                                   // in the step that comes next
 
   /// What each rank took for its share of a step, in seconds. After a window of such steps the
   /// shares may change. The first step of new shares does not count: it makes what their sizes

@@ -11,9 +11,9 @@ namespace tutti {
 /// A tensor of a training's state, by a name that is equal on all ranks: `here` are the elements
 /// that this rank holds, placement.here() of the whole, row-major.
 struct PlacedTensor {
-  std::string name;
-  TensorView here;
-  Placement placement;
+  std::string name;     // equal on all ranks
+  TensorView here;      // the elements of this rank
+  Placement placement;  // which elements each rank has
 };
 
 /// The parameters of a trainer (name, value), named "parameter.NAME". They are equal on all ranks.

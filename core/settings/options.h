@@ -19,8 +19,9 @@ struct Probe;  // backends/backend.h
 /// error, and the rank that tutti-run knows this process by. They are set also if the ranks of this
 /// communicator meet in another store. Without a url there is no such store.
 struct LauncherStore {
-  std::string url = {}, secret = {};
-  int rank = -1;
+  std::string url = {};     // where it is
+  std::string secret = {};  // of that store
+  int rank = -1;            // as tutti-run counts
 };
 
 /// Every setting of the library. Communicator::create completes what a program gives it. A field
