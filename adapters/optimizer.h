@@ -89,10 +89,10 @@ concept ReducesGradients = requires(O& optimizer, std::string_view name,
 /// of such a name with another signature; otherwise that member would be silently ignored.
 template <class O>
 struct OptimizerTraits {
-  static constexpr bool kAnnouncesGradients = AnnouncesGradients<O>;
-  static constexpr bool kHasState = HasState<O>;
-  static constexpr bool kHasLearningRate = HasLearningRate<O>;
-  static constexpr bool kReducesGradients = ReducesGradients<O>;
+  static constexpr bool kAnnouncesGradients = AnnouncesGradients<O>;  // on_gradient_ready()
+  static constexpr bool kHasState = HasState<O>;                      // state()
+  static constexpr bool kHasLearningRate = HasLearningRate<O>;        // learning_rate()
+  static constexpr bool kReducesGradients = ReducesGradients<O>;      // reduce_gradient()
 
   static_assert(kHasState ||
                     !(

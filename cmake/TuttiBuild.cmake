@@ -212,8 +212,34 @@ function(tutti_backend_plugin name)
   add_dependencies(tutti_backend_plugins ${target})
 endfunction()
 
-# Makes two libraries from the same objects. `tutti` is installed and exports what
-# cmake/libtutti.map lists. `tutti_everything` exports all symbols, for tests. Both have the same
+# Returns the headers of cmake/public_headers.txt whose line names this target; "" returns those whose
+# line names none.
+function(tutti_listed_headers variable target)
+  set(list ${PROJECT_SOURCE_DIR}/cmake/public_headers.txt)
+  set_property(DIRECTORY ${PROJECT_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${list})
+  file(STRINGS ${list} lines REGEX "^[a-z].*[.]h *${target}$")
+  list(TRANSFORM lines REPLACE " .*" "")
+  set(${variable} ${lines} PARENT_SCOPE)
+endfunction()
+
+# Makes the version script of `tutti` again when a public header changes, and returns its path.
+function(tutti_version_script variable)
+  set(map ${PROJECT_BINARY_DIR}/libtutti.map)
+  tutti_listed_headers(headers "")
+  list(REMOVE_ITEM headers adapters/c/tutti.h) # has its own line
+  set(script cmake/version_script.awk)
+  list(APPEND headers cmake/libtutti.map.in)
+  list(TRANSFORM headers PREPEND ${PROJECT_SOURCE_DIR}/ OUTPUT_VARIABLE files)
+  add_custom_command(OUTPUT ${map}
+    COMMAND awk -v out=${map} -f ${script} ${headers}
+    DEPENDS ${files} ${PROJECT_SOURCE_DIR}/${script}
+    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} VERBATIM)
+  target_sources(tutti PRIVATE ${map})
+  set(${variable} ${map} PARENT_SCOPE)
+endfunction()
+
+# Makes two libraries from the same objects. `tutti` is installed and exports what its version script
+# (cmake/libtutti.map.in) lists. `tutti_everything` exports all symbols, for tests. Both have the same
 # file name, so a plugin is served by whichever library its program uses. Targets that link
 # `tutti_here` get tutti_everything if TUTTI_LINKS_EVERYTHING is set, as in tests. Libraries between
 # tutti_here and such a program do so too.
@@ -244,7 +270,7 @@ function(tutti_exports)
 endfunction()
 
 function(tutti_everything)
-  set(map ${PROJECT_SOURCE_DIR}/cmake/libtutti.map)
+  tutti_version_script(map)
   target_link_options(tutti PRIVATE -Wl,--version-script=${map})
   set_property(TARGET tutti APPEND PROPERTY LINK_DEPENDS ${map})
 

@@ -25,35 +25,23 @@ function(tutti_install target component)
   endif()
 endfunction()
 
-# Installs the headers of a folder, except those that include a third-party library. These are only
-# for this project's own sources.
-function(tutti_install_headers folder)
-  file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
-    ${PROJECT_SOURCE_DIR}/${folder}/*.h)
-  list(FILTER headers EXCLUDE REGEX "^kernels/(cuda|layers/cpu)/")
+# Installs the public headers of a target, each where programs include it.
+function(tutti_install_headers target component)
+  tutti_listed_headers(headers "${target}")
   foreach(header ${headers})
-    file(STRINGS ${PROJECT_SOURCE_DIR}/${header} private REGEX "^#include <(fmt|boost|hwy|openssl|oneapi|nlohmann|gloo|ucp)/")
-    cmake_path(GET header PARENT_PATH place)
-    if(NOT private)
-      install(FILES ${PROJECT_SOURCE_DIR}/${header}
-        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti/${place} COMPONENT development)
+    cmake_path(GET header PARENT_PATH folder)
+    set(folder tutti/${folder})
+    if(header STREQUAL "adapters/c/tutti.h")
+      set(folder "")
+    elseif(header STREQUAL "core/tutti.h" OR header STREQUAL "adapters/nn/nn.h")
+      set(folder tutti)
     endif()
+    install(FILES ${PROJECT_SOURCE_DIR}/${header}
+      DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/${folder} COMPONENT ${component})
   endforeach()
 endfunction()
 
-foreach(folder base tensor kernels collectives backends core adapters/c
-    adapters/exchange adapters/sampling adapters/sharded
-    adapters/checkpoint)
-  tutti_install_headers(${folder})
-endforeach()
-file(GLOB headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/adapters/*.h)
-install(FILES ${headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti/adapters
-  COMPONENT development)
-install(FILES ${PROJECT_SOURCE_DIR}/core/tutti.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti
-  COMPONENT development)
-install(FILES ${PROJECT_SOURCE_DIR}/adapters/c/tutti.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-  COMPONENT development)
-
+tutti_install_headers("" development)
 set_target_properties(tutti PROPERTIES EXPORT_NAME c)
 set_target_properties(tutti_cpp PROPERTIES EXPORT_NAME tutti)
 install(TARGETS tutti_cpp EXPORT tutti)
@@ -61,9 +49,7 @@ tutti_install(tutti runtime)
 if(TARGET tutti_nn)
   set_target_properties(tutti_nn PROPERTIES EXPORT_NAME nn)
   tutti_install(tutti_nn nn)
-  tutti_install_headers(adapters/nn)
-  install(FILES ${PROJECT_SOURCE_DIR}/adapters/nn/nn.h
-    DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti COMPONENT development)
+  tutti_install_headers(tutti_nn development)
 endif()
 # The users of tutti_torch have LibTorch and its CMake package, so its export is a separate file.
 if(TARGET tutti_torch)
@@ -73,10 +59,7 @@ if(TARGET tutti_torch)
     LIBRARY COMPONENT torch NAMELINK_COMPONENT torch_development)
   install(EXPORT tutti_torch NAMESPACE tutti:: DESTINATION ${package_dir}
     FILE tuttiTorchTargets.cmake COMPONENT torch_development)
-  install(FILES ${PROJECT_SOURCE_DIR}/adapters/torch/distributed.h
-    ${PROJECT_SOURCE_DIR}/adapters/torch/functions.h
-    ${PROJECT_SOURCE_DIR}/adapters/torch/sync_batch_norm.h
-    DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti/adapters/torch COMPONENT torch_development)
+  tutti_install_headers(tutti_torch torch_development)
 endif()
 # The library finds its plugins in this folder at run time; no program links them.
 get_property(plugins GLOBAL PROPERTY TUTTI_BACKEND_PLUGINS)

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/kernels/counter_random.h"
 #include "tutti/nn.h"
 #include "tutti/tutti.h"
 

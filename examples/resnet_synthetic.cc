@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/kernels/counter_random.h"
 #include "tutti/nn.h"
 #include "tutti/tensor/device_runtime.h"
 #include "tutti/tutti.h"

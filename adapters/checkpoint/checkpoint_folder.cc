@@ -13,6 +13,7 @@
 #include <system_error>
 
 #include "tutti/adapters/checkpoint/durable_file.h"
+#include "tutti/adapters/checkpoint/manifest.h"
 #include "tutti/adapters/checkpoint/part_reader.h"
 #include "tutti/adapters/checkpoint/stored.h"
 #include "tutti/base/error.h"
@@ -91,6 +92,20 @@ bool is_draft(const std::string& name) {
 }
 
 }  // namespace
+
+struct CheckpointFolder::Saving {
+  // A range of elements of a tensor that this rank will write.
+  struct Piece {
+    FilePart part;
+    TensorView here;
+  };
+  int64_t step = 0;
+  std::map<std::string, std::string> words;
+  std::vector<PlacedTensor> tensors;  // only names, placements and types are used after a snapshot
+  std::vector<Piece> pieces;
+  std::string plan;            // must be equal on all ranks
+  std::exception_ptr refused;  // the reason why this rank has no plan
+};
 
 // Rank 0's draft of a checkpoint while it is written. The destructor removes the draft, unless it
 // was renamed.
@@ -227,7 +242,7 @@ CheckpointFolder::Saving CheckpointFolder::prepare(
 // Replaces pieces by copies in this rank's host memory: all pieces, or only those on a device. If
 // that fails, the other ranks learn it in agree_on_plan().
 void CheckpointFolder::take_snapshot(Saving& saving, bool of_all) try {
-  const auto is_copied = [&](const Piece& piece) {
+  const auto is_copied = [&](const Saving::Piece& piece) {
     return of_all || piece.here.device().kind != DeviceKind::cpu;
   };
   int64_t bytes = 0;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -11,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "tutti/adapters/checkpoint/manifest.h"
 #include "tutti/adapters/sharded/placed_tensor.h"
 #include "tutti/base/deadline.h"
 #include "tutti/core/communicator.h"
@@ -41,9 +41,9 @@ struct CheckpointStatistics {
 
 /// The contents of a loaded checkpoint beside its tensors.
 struct LoadedCheckpoint {
-  int64_t step = 0;
-  int members = 0;  // ranks that wrote it; 1 for a single file
-  std::map<std::string, std::string> words;
+  int64_t step = 0;                          // that it was saved as
+  int members = 0;                           // ranks that wrote it; 1 for a single file
+  std::map<std::string, std::string> words;  // that save() was given
 };
 
 /// Checkpoints of a job in a folder that all its ranks can access. "step-12" holds one safetensors
@@ -90,26 +90,13 @@ class CheckpointFolder {
   std::optional<LoadedCheckpoint> load(const std::vector<PlacedTensor>& tensors,
                                        const LoadOptions& options = {});
 
-  CheckpointStatistics statistics() const { return statistics_; }
+  CheckpointStatistics statistics() const { return statistics_; }  // so far
 
   /// Returns the steps of the whole checkpoints in ascending order, as this rank sees the folder.
   std::vector<int64_t> steps() const;
 
  private:
-  // A range of elements of a tensor that this rank will write.
-  struct Piece {
-    FilePart part;
-    TensorView here;
-  };
-  struct Saving {
-    int64_t step = 0;
-    std::map<std::string, std::string> words;
-    std::vector<PlacedTensor>
-        tensors;  // only names, placements and types are used after a snapshot
-    std::vector<Piece> pieces;
-    std::string plan;            // must be equal on all ranks
-    std::exception_ptr refused;  // the reason why this rank has no plan
-  };
+  struct Saving;
   struct Draft;
   using Texts = std::vector<std::string>;
 

@@ -33,6 +33,6 @@ ExchangePolicy elastic_averaging(double pull = 0.1, int every = 1);
 /// Combines the gradients of each step, or the changes of `every` steps, by Adasum: A, or A /
 /// every, plus 8 n (n + 1) / 2 bytes of inner products per parameter (adasum.h).
 ExchangePolicy adasum_of_gradients();
-ExchangePolicy adasum_of_changes(int every = 1);
+ExchangePolicy adasum_of_changes(int every = 1);  // see adasum_of_gradients()
 
 }  // namespace tutti

@@ -13,8 +13,8 @@ namespace tutti {
 
 /// A tensor of the exchange's own state, for checkpoints; copies share the memory.
 struct ExchangeState {
-  std::string name;
-  Tensor tensor;
+  std::string name;  // unique among those of an exchange
+  Tensor tensor;     // its values
 };
 
 /// Exchanges parameters, or their changes, after those steps of the inner optimizer that the policy

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "tutti/adapters/nn/layers/layer.h"
+#include "tutti/kernels/layers/layer_shapes.h"
 
 namespace tutti {
 class Communicator;

@@ -9,6 +9,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/kernels/convert.h"
+#include "tutti/kernels/layers/layer_kernels.h"
 #include "tutti/tensor/host_copy.h"
 
 namespace tutti::nn {

@@ -2,8 +2,11 @@
 
 #include <cstdint>
 
-#include "tutti/kernels/layers/layer_kernels.h"
 #include "tutti/tensor/tensor.h"
+
+namespace tutti {
+class LayerKernels;  // kernels/layers/layer_kernels.h
+}
 
 namespace tutti::nn {
 

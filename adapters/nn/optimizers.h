@@ -9,7 +9,13 @@
 #include <vector>
 
 #include "tutti/adapters/nn/parameter.h"
-#include "tutti/kernels/layers/step_kernels.h"
+
+namespace tutti {
+class KeptStepKernels;  // kernels/layers/step_kernels.h
+class StepKernels;
+enum class StepKind : int32_t;
+struct StepFactors;
+}  // namespace tutti
 
 namespace tutti::nn {
 
@@ -36,9 +42,7 @@ class BaseOptimizer {
   bool is_on_device() const;
   /// Takes a step by kernels of the parameters' device. The indices say where its state begins.
   void device_step(StepKind kind, const StepFactors& factors, std::optional<size_t> first,
-                   std::optional<size_t> second) {
-    device_steps(first, second).step(kind, factors);
-  }
+                   std::optional<size_t> second);
   /// Returns those kernels. `is_adapted` has one value per parameter, for steps that adapt the rate
   /// by layer. If it is empty, all parameters are adapted.
   StepKernels& device_steps(std::optional<size_t> first, std::optional<size_t> second,
@@ -52,7 +56,7 @@ class BaseOptimizer {
   double learning_rate_;
 
  private:
-  KeptStepKernels device_steps_;
+  std::shared_ptr<KeptStepKernels> device_steps_;
 };
 
 struct SgdOptions {

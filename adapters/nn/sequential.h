@@ -22,17 +22,19 @@ class Sequential {
   /// are copied there. Throws Error(invalid_argument) for fewer than one thread, and
   /// Error(unavailable) as make_layer_kernels() does.
   explicit Sequential(uint64_t seed = 1, int threads = 1, Device device = {});
+  ~Sequential();
+  Sequential(Sequential&&) noexcept;
 
   /// Adds a layer at the end. Throws Error(invalid_argument) for a name given twice.
   Sequential& add(std::string name, std::unique_ptr<Layer> layer);
 
   /// Runs one batch at a time: backward() belongs to the last forward().
   Tensor forward(const Tensor& input) { return forward(input, context_); }
-  Device device() const { return kernels_->device(); }     // of the layers
-  StreamRef stream() const { return kernels_->stream(); }  // null on the CPU
+  Device device() const;     // of the layers
+  StreamRef stream() const;  // null on the CPU
   /// Returns a copy of a host tensor on the layers' device, made in the order of stream(). Use it
   /// for tensors that are needed more than once. On the CPU it returns the tensor itself.
-  Tensor to_device(const Tensor& host) { return kernels_->upload(host); }
+  Tensor to_device(const Tensor& host);
   /// Runs backward from the loss. Adds to every gradient and announces each as soon as it is final.
   void backward(const Loss& loss);
   /// The same for loss.sum() / divisor, if the ranks' losses are added up.

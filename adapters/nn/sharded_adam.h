@@ -1,16 +1,21 @@
 #pragma once
 
+#include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "tutti/adapters/nn/optimizers.h"
 #include "tutti/adapters/sharded/placement.h"
 #include "tutti/core/arena.h"
-#include "tutti/kernels/layers/optimizer_steps.h"
+
+namespace tutti {
+struct AdamSettings;  // kernels/layers/optimizer_steps.h
+}
 
 namespace tutti::nn {
 
@@ -26,6 +31,7 @@ class ShardedAdam {
   /// Error(invalid_argument) for an array that is not f32.
   ShardedAdam(Communicator& communicator, std::vector<Array> arrays, const AdamOptions& options,
               bool decoupled = false);
+  ~ShardedAdam();
 
   /// Parameters are zero at first. Fill them on one rank and call broadcast().
   std::span<float> value(std::string_view name) const;
@@ -38,7 +44,7 @@ class ShardedAdam {
   /// Returns when all parameters are updated on this rank. Throws the errors of
   /// GradientArena::wait.
   void step();
-  int64_t steps() const { return settings_.step - 1; }
+  int64_t steps() const;
   /// Returns everything but the values, whole and equal on all ranks: "first_moment.NAME" and
   /// "second_moment.NAME" of every array, and "steps", i64. They are copies, for checkpoints. It is
   /// collective; call it between steps.
@@ -49,7 +55,7 @@ class ShardedAdam {
   /// nothing was changed.
   void restore(const std::vector<NamedState>& state);
   /// Call it between steps.
-  void set_learning_rate(double learning_rate) { settings_.learning_rate = learning_rate; }
+  void set_learning_rate(double learning_rate);
 
  private:
   static void apply(void* self, int64_t offset, int64_t count, const std::byte* reduced);
@@ -63,7 +69,7 @@ class ShardedAdam {
   float* moments_of(const Moments& moments, const std::string& name) const;
   void forget_others_shares();
 
-  AdamSettings settings_;
+  std::unique_ptr<AdamSettings> settings_;
   Communicator& communicator_;
   std::vector<std::string> names_;
   Moments first_, second_;

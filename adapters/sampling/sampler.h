@@ -19,7 +19,7 @@ void require_sample_order(const char* who, int64_t order, bool is_within_an_epoc
 
 /// Selects the order of the samples. It must be equal on all ranks.
 struct SamplerOptions {
-  uint64_t seed = 1;
+  uint64_t seed = 1;    // of the shuffles
   bool shuffle = true;  // in another order in each epoch; false: 0, 1, 2...
 };
 

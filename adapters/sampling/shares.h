@@ -17,7 +17,7 @@ struct ShareOptions {
 /// This rank's part of a step's samples.
 struct StepShare {
   int64_t first = 0;  // index of the first in the joined batch of all ranks
-  int64_t count = 0;
+  int64_t count = 0;  // number of samples
 };
 
 /// Deals every step's samples to ranks of different speed, so that all ranks end at the same time.
@@ -35,7 +35,7 @@ class SpeedShares {
   SpeedShares(int size, const ShareOptions& options);
 
   const std::vector<int64_t>& counts() const { return counts_; }  // by rank
-  StepShare of(int rank) const;
+  StepShare of(int rank) const;                                   // in the step that comes next
 
   /// Adds the seconds that each rank took for its share of a step. After a window of such steps the
   /// shares may change. The first step with new shares is not counted, because it prepares what new

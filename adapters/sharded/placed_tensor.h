@@ -11,9 +11,9 @@ namespace tutti {
 /// A tensor of the training state, with a name that is equal on all ranks. `here` holds this rank's
 /// elements, the range placement.here() of the whole tensor in row-major order.
 struct PlacedTensor {
-  std::string name;
-  TensorView here;
-  Placement placement;
+  std::string name;     // equal on all ranks
+  TensorView here;      // the elements of this rank
+  Placement placement;  // which elements each rank has
 };
 
 /// Returns the parameters (name, value) of a trainer as "parameter.NAME". They are equal on all

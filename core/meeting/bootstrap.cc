@@ -12,9 +12,11 @@
 #include "tutti/backends/network/asio.h"
 #include "tutti/backends/plugins.h"
 #include "tutti/base/process/limits.h"
+#include "tutti/collectives/chooser.h"
 #include "tutti/core/launch/meeting.h"
 #include "tutti/core/meeting/rounds.h"
 #include "tutti/core/meeting/served_store.h"
+#include "tutti/core/settings/option_table.h"
 
 namespace tutti {
 
@@ -99,13 +101,10 @@ Context make_context(const Options& options, const Membership& membership) {
   context.inheritance = membership.inheritance;
   context.secret = options.secret;
   context.network_interface = options.network_interface;
-  context.tcp_sockets = options.tcp_sockets;
-  context.tcp_congestion = options.tcp_congestion;
   context.determinism = options.determinism;
   context.algorithms = options.algorithms;
-  context.library = options.backend_library;
+  context.settings = backend_settings(options);
   context.probe = probe_settings(options);
-  context.nccl_config = options.nccl_config;
   context.executor.segment_bytes = options.segment_bytes;
   context.log = log_up_to(options.log_level, options.log);
   return context;

@@ -19,7 +19,9 @@
 #include "tutti/backends/plugins.h"
 #include "tutti/base/descriptor.h"
 #include "tutti/base/error.h"
+#include "tutti/collectives/chooser.h"
 #include "tutti/core/communicator.h"
+#include "tutti/core/settings/option_table.h"
 #include "tutti/kernels/reduce.h"
 
 namespace tutti::doctor {
@@ -83,7 +85,7 @@ Context rank_context(const Options& options) {
   }
   context.secret = options.secret;
   context.network_interface = options.network_interface;
-  context.library = options.backend_library;
+  context.settings = backend_settings(options);
   context.deadline = Deadline::after(options.connect_timeout);
   return context;
 }

@@ -6,7 +6,10 @@
 #include <vector>
 
 #include "tutti/adapters/nn/parameter.h"
-#include "tutti/kernels/layers/layer_kernels.h"
+
+namespace tutti {
+class LayerKernels;  // kernels/layers/layer_kernels.h
+}
 
 namespace tutti::nn {
 

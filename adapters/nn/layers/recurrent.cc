@@ -8,6 +8,7 @@
 #include "tutti/adapters/nn/layers.h"
 #include "tutti/adapters/nn/layers/weighted.h"
 #include "tutti/base/error.h"
+#include "tutti/kernels/layers/layer_kernels.h"
 #include "tutti/tensor/host_copy.h"
 
 namespace tutti::nn {

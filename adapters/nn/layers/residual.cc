@@ -3,6 +3,7 @@
 #include "tutti/adapters/nn/layers.h"
 #include "tutti/adapters/nn/layers/chain.h"
 #include "tutti/base/error.h"
+#include "tutti/kernels/layers/layer_kernels.h"
 
 namespace tutti::nn {
 

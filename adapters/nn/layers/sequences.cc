@@ -5,6 +5,7 @@
 #include "tutti/adapters/nn/layers.h"
 #include "tutti/adapters/nn/layers/weighted.h"
 #include "tutti/base/error.h"
+#include "tutti/kernels/layers/layer_kernels.h"
 
 namespace tutti::nn {
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "tutti/adapters/nn/layers/layer.h"
+#include "tutti/kernels/layers/layer_kernels.h"
 
 namespace tutti::nn {
 

@@ -11,6 +11,7 @@
 #include "tutti/adapters/sharded/norm.h"
 #include "tutti/base/error.h"
 #include "tutti/kernels/convert.h"
+#include "tutti/kernels/layers/step_kernels.h"
 #include "tutti/tensor/absent_memory.h"
 
 namespace tutti::nn {
@@ -51,7 +52,8 @@ StepAgreement::StepAgreement(Communicator& comm, const StepOptions& options)
       options_(options),
       shares_(comm.size(), options.shares),
       state_(Shape{4}, DataType::f64),
-      lane_(kSecondsAt + (options.shares.follow_speed ? static_cast<size_t>(comm.size()) : 0)) {
+      lane_(kSecondsAt + (options.shares.follow_speed ? static_cast<size_t>(comm.size()) : 0)),
+      device_steps_(std::make_unique<KeptStepKernels>()) {
   check(options);
   state_.as<double>()[0] = options.loss_scale.first;
   if (!options.shares.follow_speed) return;
@@ -111,7 +113,7 @@ StepOutcome StepAgreement::finish(const std::vector<Parameter>& parameters) {
     std::vector<StepOperands> operands;
     for (const auto& parameter : parameters)
       operands.push_back({parameter.value, parameter.gradient});
-    auto& steps = device_steps_.of(std::move(operands));
+    auto& steps = device_steps_->of(std::move(operands));
     steps.scale_gradients(1 / (scale() * lane_[0]), options_.clip);
     return settled(steps.outcome().norm);
   }

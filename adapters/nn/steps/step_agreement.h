@@ -10,7 +10,11 @@
 #include "tutti/adapters/sharded/placed_tensor.h"
 #include "tutti/base/deadline.h"
 #include "tutti/core/communicator.h"
-#include "tutti/kernels/layers/step_kernels.h"
+#include "tutti/tensor/tensor.h"
+
+namespace tutti {
+class KeptStepKernels;  // kernels/layers/step_kernels.h
+}
 
 namespace tutti::nn {
 
@@ -114,7 +118,7 @@ class StepAgreement {
   Clock::time_point begin_{};  // of this rank's step; not set without begin()
   double waited_before_ = 0;
   Work work_;
-  KeptStepKernels device_steps_;
+  std::unique_ptr<KeptStepKernels> device_steps_;
 };
 
 /// Finds replicas that have become different, for example because a bit flipped in memory. Every

@@ -9,6 +9,7 @@
 #include "tools/bench/report/figures.h"
 #include "tutti/adapters/nn/sharded_adam.h"
 #include "tutti/base/text.h"
+#include "tutti/kernels/layers/optimizer_steps.h"
 
 namespace tutti::bench {
 
