@@ -86,7 +86,7 @@ Pipeline::Pipeline(int rank, SharedMemory& memory, const std::vector<std::byte*>
     peer.slots = block + lines_bytes();
     peer.results = peer.slots + ChunkRing::kSlots * static_cast<size_t>(geometry.chunk_bytes);
   }
-  block_.resize(kBlockBytes);
+  block_.resize(kCacheBlockBytes);
   inputs_.resize(peers_.size());
   outputs_.resize(peers_.size());
   share_outputs_.reserve(peers_.size() + 1);
@@ -237,7 +237,7 @@ void Pipeline::leave_input(const Call& run, Range range, std::byte* place,
     run.fill(range, place);
     return;
   }
-  const int64_t step = kBlockBytes / run.element;
+  const int64_t step = kCacheBlockBytes / run.element;
   for (const int64_t end = range.end(); range.begin < end; range.begin += step) {
     const Range part{range.begin, std::min(step, end - range.begin)};
     const auto* view = run.input_view(part);

@@ -12,7 +12,7 @@
 namespace tutti {
 
 // Stays in the first cache.
-inline constexpr int64_t kBlockBytes = 16 << 10;
+inline constexpr int64_t kCacheBlockBytes = 16 << 10;
 
 // In the payload of a chunk's line: where its rank's input lies in shared memory, if its peers read
 // it there; where it left the chunk else (a Destination); and where its output lies, if they write

@@ -137,7 +137,7 @@ bool Pipeline::find_share(const Call& run, uint64_t chunk, size_t rank, Range mi
 
 // From inputs_, to where this rank wants it and past the caches to where the others do.
 void Pipeline::reduce_past_caches(Call& run, Range range, std::byte* result) {
-  const int64_t step = kBlockBytes / run.element;
+  const int64_t step = kCacheBlockBytes / run.element;
   for (const int64_t end = range.end(); range.begin < end; range.begin += step) {
     const Range part{range.begin, std::min(step, end - range.begin)};
     const auto bytes = run.bytes(part.count);
@@ -170,7 +170,7 @@ bool Pipeline::reduce_direct(Call& run, uint64_t chunk) {
       bool is_mine = true;
       if (update != nullptr) {
         const int64_t offset = elements - update->inputs;
-        count = std::min({count, kBlockBytes / run.element,
+        count = std::min({count, kCacheBlockBytes / run.element,
                           (kStripeBytes - offset % kStripeBytes) / run.element});
         is_mine = offset / kStripeBytes % size() == rank_;
       }
