@@ -8,7 +8,7 @@
 
 namespace tutti {
 
-/// The numbers are part of the wire format.
+/// Kinds of collectives. The numbers are part of the wire format.
 enum class CollectiveKind : uint8_t {
   allreduce = 0,
   allgather = 1,
@@ -24,7 +24,7 @@ enum class CollectiveKind : uint8_t {
 };
 inline constexpr int kCollectiveKindCount = 11;
 
-/// What a rank's input or output holds.
+/// The contents of a rank's input or output.
 enum class Content : uint8_t {
   nothing,    // no elements
   whole,      // send_counts[0] elements
@@ -33,22 +33,22 @@ enum class Content : uint8_t {
   exchanged,  // a part for each rank (input: send_counts), or from each rank (output: recv_counts)
 };
 
-/// Which operations of a kind a plan may repeat without the coordinator.
+/// Says which operations of a kind a plan may repeat without the coordinator.
 enum class MayReplay : uint8_t {
   never,       // two ranks repeat it between themselves, see PairLearner
   on_host,     // those in host memory
   everywhere,  // those in a device's memory too
 };
 
-/// The facts about one kind. All code that treats kinds differently looks here, apart from the code
+/// The facts about one kind. Code that treats kinds differently reads them here, except the code
 /// that runs one kind.
 struct KindTraits {
   CollectiveKind kind;                        // its row
   std::string_view name;                      // in texts and settings
-  Content input, output;                      // what a rank gives and gets
+  Content input, output;                      // contents of a rank's input and output
   bool from_root = false;                     // only the root has an input
   bool to_root = false;                       // only the root has an output
-  bool reduces = false;                       // the op, the scales and the wire type count
+  bool reduces = false;                       // op, scales and wire type have a meaning
   bool is_pair = false;                       // two ranks take part; the root is the other one
   bool may_fuse = false;                      // several operations may share a bucket
   bool joined_give_zeros = false;             // a rank that has joined takes part with zeros
@@ -124,56 +124,58 @@ constexpr const KindTraits& traits(CollectiveKind kind) noexcept {
 
 constexpr std::string_view to_string(CollectiveKind kind) noexcept { return traits(kind).name; }
 
-/// Kinds whose output depends on the data of all ranks. On these (and on barrier) every message
-/// carries a verdict and every rank learns the OR of all ranks' verdicts.
+/// Returns whether the output depends on the data of all ranks. For these kinds (and barrier) every
+/// message carries a verdict, and every rank learns the OR of all ranks' verdicts.
 constexpr bool reduces(CollectiveKind kind) noexcept { return traits(kind).reduces; }
 
-/// Kinds in which two ranks alone take part.
+/// Returns whether only two ranks take part.
 constexpr bool is_pair(CollectiveKind kind) noexcept { return traits(kind).is_pair; }
 
-/// Kinds for which all ranks must name the same root.
+/// Returns whether all ranks must name the same root.
 constexpr bool has_root(CollectiveKind kind) noexcept {
   return traits(kind).from_root || traits(kind).to_root;
 }
 
-/// Kinds that put the ranks' parts together: each rank gives as many rows as it has.
+/// Returns whether the kind joins the ranks' parts. Each rank gives all its rows.
 constexpr bool joins_parts(CollectiveKind kind) noexcept {
   return traits(kind).input == Content::part;
 }
 
-/// Kinds that deal one tensor's rows to the ranks.
+/// Returns whether the kind deals the rows of one tensor to the ranks.
 constexpr bool deals_parts(CollectiveKind kind) noexcept {
   return traits(kind).input == Content::parts;
 }
 
-/// Kinds in which each rank has a part for each rank. A rank knows only its own counts, so what it
-/// is told differs from what others are told.
+/// Returns whether each rank has a part for each rank. A rank knows only its own counts, so its
+/// answer differs from those of the others.
 constexpr bool exchanges_parts(CollectiveKind kind) noexcept {
   return traits(kind).input == Content::exchanged;
 }
 
-/// Kinds whose tensors have rows that belong to ranks.
+/// Returns whether the rows of a tensor belong to ranks.
 constexpr bool has_rows(CollectiveKind kind) noexcept {
   return joins_parts(kind) || deals_parts(kind) || exchanges_parts(kind);
 }
 
-/// Kinds that treat all elements alike: these may have any layout and be cut anywhere.
+/// Returns whether the kind treats all elements in the same way. Its tensors may have any layout
+/// and be cut anywhere.
 constexpr bool is_elementwise(CollectiveKind kind) noexcept {
   return traits(kind).input == Content::whole && traits(kind).output == Content::whole;
 }
 
-/// Kinds in which only the root's tensor says what is dealt; the other ranks give none.
+/// Returns whether only the root has an input, which is dealt to the ranks.
 constexpr bool is_described_by_root(CollectiveKind kind) noexcept {
   return traits(kind).from_root && deals_parts(kind);
 }
 
-/// Kinds that reduce elements, and kinds that move them as they are.
+/// Returns the kinds that reduce elements.
 inline std::vector<CollectiveKind> reducing_kinds() {
   std::vector<CollectiveKind> kinds;
   for (const auto& row : kKindTraits)
     if (row.reduces) kinds.push_back(row.kind);
   return kinds;
 }
+/// Returns the kinds that move elements unchanged.
 inline std::vector<CollectiveKind> moving_kinds() {
   std::vector<CollectiveKind> kinds;
   for (const auto& row : kKindTraits)
@@ -184,7 +186,7 @@ inline std::vector<CollectiveKind> moving_kinds() {
 
 namespace kinds_detail {
 
-/// Whether the compiler knows a name for this value: it prints others as a cast number.
+/// Returns whether the compiler knows a name for this value. It prints other values as a cast.
 template <CollectiveKind kKind>
 constexpr bool is_named() {
   const std::string_view text = __PRETTY_FUNCTION__;

@@ -14,7 +14,7 @@ inline constexpr uint32_t kWireVersion = 2;
 /// A connection that has not proved itself after this many seconds is dropped.
 inline constexpr double kHandshakeSeconds = 5;
 
-/// Who meets whom, and for what purpose.
+/// The two sides of a handshake and its purpose.
 struct HandshakeTerms {
   // the job's secret; if empty, the handshake proves nothing and only rejects stray connections
   std::string secret;

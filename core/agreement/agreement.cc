@@ -44,7 +44,7 @@ struct Rule {
   std::string (*describe)(const Request&);
 };
 
-// Which kinds a rule applies to; a send and its receive have rules of their own.
+// These functions say to which kinds a rule applies. A send and its receive have their own rules.
 bool always(CollectiveKind) { return true; }
 bool reducing(CollectiveKind kind) { return reduces(kind); }
 bool rooted(CollectiveKind kind) { return has_root(kind); }

@@ -302,8 +302,9 @@ Response Negotiator::answer(const std::string& name, const Pending& pending) con
   response.signature = first.signature;
   const auto kind = first.signature.kind;
   if (pending.is_pair) {
-    // The answer is told as the sender's: kind send, rows = {from, to}. If one rank alone asked, it
-    // is both: the other one may ask under this name before it reads this, and that is not meant.
+    // The answer is written as the sender's: kind send, rows = {from, to}. If only one rank asked,
+    // it is both: the other rank may ask under this name before it reads this answer, which is not
+    // its own.
     const int one = voices[0].first, other = voices.size() < 2 ? one : first.signature.root;
     response.rows = kind == CollectiveKind::send ? std::vector<int64_t>{one, other}
                                                  : std::vector<int64_t>{other, one};
@@ -319,7 +320,7 @@ Response Negotiator::answer(const std::string& name, const Pending& pending) con
   if (const auto* why = hopeless(pending)) {
     response.error = *why;
   } else if (!response.joined.empty() && !can_miss_ranks(first.signature)) {
-    // What the others gave cannot add up without it.
+    // The inputs of the other ranks cannot be combined without those of the joined ranks.
     std::vector<int> joined(response.joined.begin(), response.joined.end());
     response.error = joined_without(name, first.signature, joined);
   } else {

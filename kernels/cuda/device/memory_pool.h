@@ -15,7 +15,7 @@
 
 namespace tutti::cuda {
 
-/// What a pool needs from the driver, for one device. Any threads may call it concurrently.
+/// The functions of the driver that a pool needs, for one device. Any threads may call it concurrently.
 /// reserve() and create_event() may block, so the pool holds no lock while it calls them; the
 /// others return at once.
 class MemorySource {
